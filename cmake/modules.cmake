@@ -1,0 +1,72 @@
+# The two extension modules.
+#   _native    pybind11 from PyPI, no libtorch: runs with any torch.
+#   _aten_ext  torch's headers and torch's own pybind11: one torch minor version. `fxpress._aten`
+#              checks that version before it loads this file.
+find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
+find_package(pybind11 3 CONFIG REQUIRED)
+
+pybind11_add_module(_native MODULE NO_EXTRAS
+  csrc/bind/graphs.cpp
+  csrc/bind/module.cpp
+  csrc/bind/split.cpp
+  csrc/fx/arg_mapper.cpp
+  csrc/fx/attributes.cpp
+  csrc/fx/codegen.cpp
+  csrc/fx/codegen_target.cpp
+  csrc/fx/deferred.cpp
+  csrc/fx/gc_pause.cpp
+  csrc/fx/graph_copy.cpp
+  csrc/fx/graph_module.cpp
+  csrc/fx/names.cpp
+  csrc/fx/reader.cpp
+  csrc/fx/split.cpp
+  csrc/fx/split_assign.cpp
+  csrc/fx/split_simple.cpp
+  csrc/fx/split_symbols.cpp
+  csrc/fx/split_write.cpp
+  csrc/fx/symbols.cpp
+  csrc/fx/writer.cpp
+)
+target_link_libraries(_native PRIVATE fxpress_core)
+target_compile_definitions(_native PRIVATE
+  FXPRESS_VERSION="${PROJECT_VERSION}" FXPRESS_BUILD_TYPE="${CMAKE_BUILD_TYPE}")
+fxpress_compile_options(_native)
+install(TARGETS _native LIBRARY DESTINATION fxpress)
+
+if(NOT FXPRESS_ATEN)
+  return()
+endif()
+
+# find_package(Torch) asks for a CUDA toolkit when torch was built with CUDA; we need none, so the
+# paths come from torch itself.
+execute_process(
+  COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/torch_paths.py
+  OUTPUT_VARIABLE torch_paths OUTPUT_STRIP_TRAILING_WHITESPACE
+  RESULT_VARIABLE torch_result)
+if(NOT torch_result EQUAL 0)
+  message(FATAL_ERROR "torch is not importable by ${Python_EXECUTABLE}: install torch, or configure "
+                      "with -DFXPRESS_ATEN=OFF for a build without the tensor parts")
+endif()
+list(GET torch_paths 0 torch_version)
+list(GET torch_paths 1 torch_root)
+list(GET torch_paths 2 torch_abi)
+
+Python_add_library(_aten_ext MODULE WITH_SOABI
+  csrc/aten/module.cpp
+)
+target_include_directories(_aten_ext SYSTEM PRIVATE
+  ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)
+target_include_directories(_aten_ext PRIVATE csrc)
+target_compile_definitions(_aten_ext PRIVATE
+  _GLIBCXX_USE_CXX11_ABI=${torch_abi} FXPRESS_TORCH_VERSION="${torch_version}"
+  FXPRESS_VERSION="${PROJECT_VERSION}" FXPRESS_BUILD_TYPE="${CMAKE_BUILD_TYPE}")
+target_link_directories(_aten_ext PRIVATE ${torch_root}/lib)
+target_link_libraries(_aten_ext PRIVATE torch_python torch_cpu c10)
+fxpress_compile_options(_aten_ext)
+# `import torch` has loaded these libraries before ours is: no path of the build machine is kept.
+set_target_properties(_aten_ext PROPERTIES INSTALL_RPATH "$ORIGIN/../torch/lib"
+                      BUILD_WITH_INSTALL_RPATH ON)
+install(TARGETS _aten_ext LIBRARY DESTINATION fxpress)
+
+configure_file(cmake/_build_torch.py.in ${CMAKE_CURRENT_BINARY_DIR}/_build_torch.py @ONLY)
+install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_build_torch.py DESTINATION fxpress)

@@ -1,0 +1,47 @@
+// The module fxpress._aten_ext: what needs libtorch. Built for one torch minor version; the Python
+// module fxpress._aten checks that version before it loads this one.
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <cstdint>
+#include <unordered_set>
+#include <vector>
+
+namespace py = pybind11;
+
+namespace {
+
+// Bytes that the tensors' storages occupy, shared ones counted once. Views of one storage share it;
+// tensors without storage (sparse, meta-free wrappers) count nothing.
+int64_t storage_bytes(const std::vector<at::Tensor>& tensors) {
+  std::unordered_set<const c10::StorageImpl*> seen;
+  int64_t total = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || !tensor.has_storage()) continue;
+    const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+    if (seen.insert(storage).second) total += static_cast<int64_t>(storage->nbytes());
+  }
+  return total;
+}
+
+py::dict build_info() {
+  py::dict info;
+  info["version"] = FXPRESS_VERSION;
+  info["compiler"] = __VERSION__;
+  info["cplusplus"] = static_cast<long>(__cplusplus);
+  info["build_type"] = FXPRESS_BUILD_TYPE;
+  info["pybind11"] = PYBIND11_TOSTRING(PYBIND11_VERSION_MAJOR) "." PYBIND11_TOSTRING(
+      PYBIND11_VERSION_MINOR) "." PYBIND11_TOSTRING(PYBIND11_VERSION_MICRO);
+  info["torch"] = FXPRESS_TORCH_VERSION;
+  return info;
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_aten_ext, m) {
+  m.doc() = "fxpress: tensors and state, against libtorch.";
+  m.def("build_info", build_info);
+  m.def("storage_bytes", storage_bytes);
+}

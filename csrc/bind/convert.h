@@ -1,0 +1,19 @@
+// Small helpers of the bindings.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include "fx/py.h"
+
+namespace fxpress::bind {
+
+namespace py = pybind11;
+
+inline py::object to_object(fx::Ref ref) {
+  return py::reinterpret_steal<py::object>(ref.release());
+}
+
+void bind_graphs(py::module_& module);
+void bind_split(py::module_& module);
+
+}  // namespace fxpress::bind

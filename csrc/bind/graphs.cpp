@@ -1,0 +1,69 @@
+#include <pybind11/stl.h>
+
+#include <chrono>
+#include <vector>
+
+#include "bind/convert.h"
+#include "fx/codegen.h"
+#include "fx/graph_copy.h"
+
+namespace fxpress::bind {
+
+namespace {
+
+py::object python_source(const py::handle& graph) {
+  auto source = fx::generate_source(graph.ptr());
+  if (!source) return py::none();
+  return py::make_tuple(to_object(std::move(source->text)), to_object(std::move(source->globals)),
+                        to_object(std::move(source->line_numbers)), source->prologue_start);
+}
+
+// Inserts items right behind `key`, as if they had been there when the later keys were added.
+// One step for other threads: no Python code runs in between.
+void insert_after(const py::dict& dict, const py::str& key, const py::dict& items) {
+  const py::dict before = py::dict(dict.attr("copy")());
+  bool behind = false;
+  for (const auto& [name, value] : before) {
+    if (behind && !items.contains(name)) {
+      fx::check(PyDict_DelItem(dict.ptr(), name.ptr()));
+      fx::check(PyDict_SetItem(dict.ptr(), name.ptr(), value.ptr()));
+    }
+    if (!name.equal(key)) continue;
+    behind = true;
+    for (const auto& [new_name, new_value] : items) {
+      if (dict.contains(new_name)) fx::check(PyDict_DelItem(dict.ptr(), new_name.ptr()));
+      fx::check(PyDict_SetItem(dict.ptr(), new_name.ptr(), new_value.ptr()));
+    }
+  }
+}
+
+// Seconds that it takes to create the modules' graphs again, and the modules around them, when
+// everything about them is known: the floor that an operation with these results is held against.
+std::vector<double> creation_times(const std::vector<py::object>& modules, size_t repeats) {
+  std::vector<fx::GraphCopier> copiers;
+  for (const py::object& module : modules) copiers.emplace_back(module.attr("graph").ptr());
+  std::vector<double> seconds;
+  for (size_t i = 0; i < repeats; ++i) {
+    std::vector<fx::Ref> created;
+    const auto start = std::chrono::steady_clock::now();
+    for (size_t k = 0; k < modules.size(); ++k) {
+      created.push_back(copiers[k].copy_module(modules[k].ptr(), fx::CodeMode::kDeferred));
+    }
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    seconds.push_back(elapsed.count());
+  }
+  return seconds;
+}
+
+}  // namespace
+
+void bind_graphs(py::module_& m) {
+  m.def("python_source", python_source);
+  m.def("insert_after", insert_after);
+  m.def("copy_graph", [](const py::handle& graph) {
+    return to_object(fx::GraphCopier(graph.ptr()).copy());
+  });
+  m.def("creation_times", creation_times);
+}
+
+}  // namespace fxpress::bind

@@ -1,0 +1,55 @@
+// The module fxpress._native: lists of bindings and the translation of errors.
+
+#include "bind/convert.h"
+#include "core/check.h"
+#include "core/name_table.h"
+#include "fx/deferred.h"
+#include "fx/gc_pause.h"
+#include "fx/symbols.h"
+
+namespace fxpress::bind {
+
+namespace {
+
+py::dict build_info() {
+  py::dict info;
+  info["version"] = FXPRESS_VERSION;
+  info["compiler"] = __VERSION__;
+  info["cplusplus"] = static_cast<long>(__cplusplus);
+  info["build_type"] = FXPRESS_BUILD_TYPE;
+  info["pybind11"] = PYBIND11_TOSTRING(PYBIND11_VERSION_MAJOR) "." PYBIND11_TOSTRING(
+      PYBIND11_VERSION_MINOR) "." PYBIND11_TOSTRING(PYBIND11_VERSION_MICRO);
+  info["python"] = PY_VERSION;
+  return info;
+}
+
+void translate_errors(std::exception_ptr pointer) {
+  const auto type_or = [](PyObject* type, PyObject* fallback) {
+    return type != nullptr ? type : fallback;
+  };
+  try {
+    if (pointer) std::rethrow_exception(pointer);
+  } catch (const core::InternalError& error) {
+    PyErr_SetString(type_or(fx::symbols.internal_error, PyExc_RuntimeError), error.what());
+  } catch (const core::UnsupportedName& error) {
+    PyErr_SetString(type_or(fx::symbols.unsupported_error, PyExc_NotImplementedError),
+                    error.what());
+  }
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_native, m) {
+  m.doc() = "fxpress: graphs and torch.fx objects, without libtorch.";
+  py::register_exception_translator(translate_errors);
+  m.def("build_info", build_info);
+  m.def("gc_pauses", fx::gc_pauses);
+  m.def("initialize", [](const py::dict& objects, const py::dict& names) {
+    fx::initialize_symbols(objects.ptr(), names.ptr());
+  });
+  m.attr("DeferredAttribute") = to_object(fx::make_deferred_attribute_type());
+  bind_graphs(m);
+  bind_split(m);
+}
+
+}  // namespace fxpress::bind

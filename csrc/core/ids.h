@@ -1,0 +1,31 @@
+// Strong integer ids: a node is never mistaken for a partition or a string.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace fxpress::core {
+
+template <class Tag>
+class Id {
+ public:
+  constexpr Id() = default;
+  constexpr explicit Id(uint32_t value) : value_(value) {}
+  constexpr explicit Id(size_t value) : value_(static_cast<uint32_t>(value)) {}
+
+  constexpr uint32_t value() const { return value_; }
+  constexpr bool valid() const { return value_ != kNone; }
+  constexpr auto operator<=>(const Id&) const = default;
+
+ private:
+  static constexpr uint32_t kNone = 0xffffffffu;
+  uint32_t value_ = kNone;  // position in the array that owns the thing
+};
+
+using NodeId = Id<struct NodeTag>;            // a node of one Graph, in graph order
+using PartitionId = Id<struct PartitionTag>;  // a partition, in order of first appearance
+using StringId = Id<struct StringTag>;        // a string of one StringPool
+using ObjectId = Id<struct ObjectTag>;        // an object of the caller's table, by identity
+
+}  // namespace fxpress::core

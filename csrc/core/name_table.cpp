@@ -1,0 +1,127 @@
+#include "core/name_table.h"
+
+#include <charconv>
+
+namespace fxpress::core {
+
+namespace {
+
+constexpr size_t kMaxDigits = 18;
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_word(char c) {
+  return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+// Every run of characters that an identifier cannot have becomes one underscore.
+std::string legalize(std::string_view text) {
+  std::string out;
+  out.reserve(text.size() + 1);
+  bool in_run = false;
+  for (char c : text) {
+    if (is_word(c)) {
+      out.push_back(c);
+    } else if (!in_run) {
+      out.push_back('_');
+    }
+    in_run = !is_word(c);
+  }
+  if (out.empty()) out = "_unnamed";
+  if (is_digit(out.front())) out.insert(out.begin(), '_');
+  return out;
+}
+
+}  // namespace
+
+void NameTable::reserve_ids() {
+  if (parsed_.size() >= pool_.size()) return;
+  const size_t n = pool_.size() + pool_.size() / 2 + 64;
+  parsed_.resize(n);
+  forbidden_.resize(n, 0);
+  used_.resize(n, 0);
+  counted_.resize(n, 0);
+  counts_.resize(n, 0);
+}
+
+void NameTable::forbid(StringId name) {
+  reserve_ids();
+  forbidden_[name.value()] = 1;
+}
+
+void NameTable::begin_graph() {
+  ++epoch_;
+  bases_.clear();
+}
+
+NameTable::Parsed NameTable::parse(StringId raw) {
+  reserve_ids();
+  if (parsed_[raw.value()].known) return parsed_[raw.value()];
+  Parsed result;
+  result.known = true;
+  result.candidate = pool_.intern(legalize(pool_.text(raw)));
+  const std::string_view text = pool_.text(result.candidate);
+  size_t digits = 0;
+  while (digits < text.size() && is_digit(text[text.size() - 1 - digits])) ++digits;
+  const size_t base_size = text.size() - digits - 1;  // meaningless unless digits follow a base
+  if (digits > 0 && digits + 1 < text.size() && text[base_size] == '_') {
+    if (digits > kMaxDigits) {
+      throw UnsupportedName("the name '" + std::string(text) + "' ends in a number of more than " +
+                            std::to_string(kMaxDigits) + " digits; rename the node");
+    }
+    result.base = pool_.intern(text.substr(0, base_size));
+    std::from_chars(text.data() + base_size + 1, text.data() + text.size(), result.number);
+  } else {
+    result.base = result.candidate;
+  }
+  reserve_ids();
+  return parsed_[raw.value()] = result;
+}
+
+void NameTable::define(StringId raw, StringId candidate, StringId base, int64_t number) {
+  reserve_ids();
+  parsed_[raw.value()] = {candidate, base, number, true};
+}
+
+StringId NameTable::numbered(StringId base, int64_t number) {
+  // Numbers beyond 32 bits are rare and simply not remembered.
+  const bool small = number < 0xffffffffll;
+  const uint64_t key = (uint64_t{base.value()} << 32) | static_cast<uint32_t>(number);
+  if (small) {
+    if (const uint32_t known = numbered_.find(key); known != FlatMap::kAbsent) {
+      return StringId(known);
+    }
+  }
+  std::string text(pool_.text(base));
+  text += '_';
+  text += std::to_string(number);
+  const StringId id = pool_.intern(text);
+  if (small) numbered_.insert(key, id.value());
+  reserve_ids();
+  return id;
+}
+
+StringId NameTable::create(StringId raw, bool exempt) {
+  const Parsed parsed = parse(raw);
+  StringId candidate = parsed.candidate;
+  const size_t base = parsed.base.value();
+  const auto used = [&](StringId name) { return used_[name.value()] == epoch_; };
+
+  int64_t number = parsed.number;
+  if (number == kNoNumber || used(candidate)) {
+    number = counted_[base] == epoch_ ? counts_[base] : 0;
+    if (!exempt && forbidden_[candidate.value()] != 0) {
+      candidate = numbered(parsed.base, ++number);
+    }
+  }
+  while (used(candidate)) candidate = numbered(parsed.base, ++number);
+
+  used_[candidate.value()] = epoch_;
+  if (counted_[base] != epoch_) {
+    counted_[base] = epoch_;
+    bases_.push_back(parsed.base);
+  }
+  counts_[base] = number;
+  return candidate;
+}
+
+}  // namespace fxpress::core

@@ -1,0 +1,75 @@
+// The naming rules of torch.fx.graph._Namespace, on interned strings.
+//
+// One table serves many graphs, one after the other: begin_graph() forgets the names in use but
+// keeps what is known about each candidate, so that a name is parsed and formatted only once.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "core/flat_map.h"
+#include "core/ids.h"
+#include "core/string_pool.h"
+
+namespace fxpress::core {
+
+// A name that the tables cannot hold; fxpress.UnsupportedError in Python.
+class UnsupportedName : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class NameTable {
+ public:
+  explicit NameTable(StringPool& pool) : pool_(pool) {}
+
+  // `name` is a keyword or a builtin: it always gets a number.
+  void forbid(StringId name);
+
+  // Starts an empty namespace.
+  void begin_graph();
+
+  // A fresh name made from `candidate`: characters outside of [0-9a-zA-Z_] become one underscore,
+  // a number is added or raised until the name is free. `exempt`: the candidate may be used though
+  // forbidden (the builtin itself is being named).
+  StringId create(StringId candidate, bool exempt = false);
+
+  // What `candidate` is after the replacement of illegal characters.
+  StringId legal(StringId candidate) { return parse(candidate).candidate; }
+
+  // States how `raw` is parsed, for text outside of ASCII, whose digits Python's regular
+  // expressions know and we don't. `number` is kNoNumber when there is no suffix.
+  void define(StringId raw, StringId candidate, StringId base, int64_t number);
+
+  // The base names of the current namespace in order of first appearance, and their counts.
+  std::span<const StringId> bases() const { return bases_; }
+  int64_t count(StringId base) const { return counts_[base.value()]; }
+
+  static constexpr int64_t kNoNumber = -1;
+
+ private:
+  struct Parsed {
+    StringId candidate;          // legal text
+    StringId base;               // candidate without "_<number>"
+    int64_t number = kNoNumber;  // the number, or kNoNumber
+    bool known = false;          // this entry has been filled in
+  };
+
+  Parsed parse(StringId raw);
+  StringId numbered(StringId base, int64_t number);
+  void reserve_ids();
+
+  StringPool& pool_;                 // owns the text of every id
+  std::vector<Parsed> parsed_;       // by string
+  std::vector<uint8_t> forbidden_;   // by string
+  std::vector<uint32_t> used_;       // by string: the epoch in which it was handed out
+  std::vector<uint32_t> counted_;    // by string: the epoch in which counts_ is valid
+  std::vector<int64_t> counts_;      // by base string: the number handed out last
+  std::vector<StringId> bases_;      // base strings of this epoch, in order of first use
+  FlatMap numbered_;                 // (base, number) -> string
+  uint32_t epoch_ = 1;               // the current namespace
+};
+
+}  // namespace fxpress::core

@@ -1,0 +1,35 @@
+// Interned strings: equal text has one id, ids count from 0, text lives as long as the pool.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/ids.h"
+
+namespace fxpress::core {
+
+class StringPool {
+ public:
+  StringPool();
+  StringPool(const StringPool&) = delete;
+  StringPool& operator=(const StringPool&) = delete;
+
+  StringId intern(std::string_view text);
+  std::string_view text(StringId id) const { return texts_[id.value()]; }
+  size_t size() const { return texts_.size(); }
+
+ private:
+  void grow();
+  std::string_view store(std::string_view text);
+
+  std::vector<std::string_view> texts_;             // by id, into blocks_
+  std::vector<uint32_t> slots_;                     // open addressing: ids, or kFree
+  std::vector<std::unique_ptr<char[]>> blocks_;     // arenas that own the text
+  size_t block_used_ = 0;                           // bytes taken from the last block
+  size_t block_size_ = 0;                           // bytes of the last block
+};
+
+}  // namespace fxpress::core

@@ -1,0 +1,60 @@
+#include "fx/arg_mapper.h"
+
+namespace fxpress::fx {
+
+namespace {
+
+// The children are the very objects that the container holds.
+bool unchanged(ArgCursor cursor, const std::vector<Ref>& values) {
+  cursor.position = 0;
+  for (const Ref& value : values) {
+    if (cursor.next() != value.get()) return false;
+  }
+  return true;
+}
+
+Ref make_tuple(PyObject* original, std::vector<Ref>& values) {
+  Ref result = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
+  for (size_t i = 0; i < values.size(); ++i) {
+    PyTuple_SET_ITEM(result.get(), static_cast<Py_ssize_t>(i), values[i].release());
+  }
+  if (PyTuple_CheckExact(original) || !find_attr(original, names.fields)) return result;
+  return Ref::steal(
+      PyObject_CallObject(reinterpret_cast<PyObject*>(Py_TYPE(original)), result.get()));
+}
+
+Ref make_list(const std::vector<Ref>& values) {
+  Ref result = Ref::steal(PyObject_CallNoArgs(symbols.immutable_list_type));
+  for (const Ref& value : values) check(PyList_Append(result.get(), value.get()));
+  return result;
+}
+
+Ref make_dict(const std::vector<PyObject*>& keys, const std::vector<Ref>& values) {
+  Ref result = Ref::steal(PyObject_CallNoArgs(symbols.immutable_dict_type));
+  for (size_t i = 0; i < values.size(); ++i) {
+    check(PyDict_SetItem(result.get(), keys[i], values[i].get()));
+  }
+  return result;
+}
+
+}  // namespace
+
+Ref ArgMapper::finish(Frame& frame) {
+  PyObject* original = frame.cursor.container;
+  PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(original));
+  const bool shareable = frame.cursor.kind == ArgKind::kTuple    ? PyTuple_CheckExact(original)
+                         : frame.cursor.kind == ArgKind::kList   ? type == symbols.immutable_list_type
+                         : frame.cursor.kind == ArgKind::kDict   ? type == symbols.immutable_dict_type
+                                                                 : true;
+  if (shareable && unchanged(frame.cursor, frame.values)) return Ref::borrow(original);
+  switch (frame.cursor.kind) {
+    case ArgKind::kTuple: return make_tuple(original, frame.values);
+    case ArgKind::kList: return make_list(frame.values);
+    case ArgKind::kDict: return make_dict(frame.keys, frame.values);
+    default:
+      return Ref::steal(
+          PySlice_New(frame.values[0].get(), frame.values[1].get(), frame.values[2].get()));
+  }
+}
+
+}  // namespace fxpress::fx

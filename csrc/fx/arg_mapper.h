@@ -1,0 +1,69 @@
+// Arguments with other nodes in place of the ones they mention.
+#pragma once
+
+#include <vector>
+
+#include "fx/arg_walk.h"
+
+namespace fxpress::fx {
+
+// Rebuilds `root` as torch.fx.map_arg does: lists become immutable lists, dicts immutable dicts,
+// named tuples keep their class. `replace(node)` is called for every node in visiting order and
+// returns the borrowed replacement. Parts that mention no node and are immutable already are
+// shared with the original, not copied. No recursion.
+class ArgMapper {
+ public:
+  template <class Replace>
+  Ref map(PyObject* root, Replace replace) {
+    Ref direct = map_leaf(root, replace);
+    if (direct) return direct;
+    frames_.clear();
+    push(root);
+    for (;;) {
+      Frame& frame = frames_.back();
+      PyObject* key = nullptr;
+      PyObject* child = frame.cursor.next(&key);
+      Ref value;
+      if (child != nullptr) {
+        value = map_leaf(child, replace);
+        if (!value) {
+          frame.key = key;
+          push(child);
+          continue;
+        }
+      } else {
+        value = finish(frame);
+        frames_.pop_back();
+        if (frames_.empty()) return value;
+        key = frames_.back().key;
+      }
+      frames_.back().values.push_back(std::move(value));
+      frames_.back().keys.push_back(key);
+    }
+  }
+
+ private:
+  struct Frame {
+    ArgCursor cursor;                // where we are in the container
+    PyObject* key = nullptr;         // of the child being built; borrowed
+    std::vector<Ref> values;         // mapped children so far
+    std::vector<PyObject*> keys{};   // their keys, for dicts; borrowed
+  };
+
+  template <class Replace>
+  Ref map_leaf(PyObject* object, Replace& replace) {
+    if (Py_TYPE(object) == as_type(symbols.node_type)) return Ref::borrow(replace(object));
+    if (arg_kind(object) != ArgKind::kLeaf) return {};
+    return is_node(object) ? Ref::borrow(replace(object)) : Ref::borrow(object);
+  }
+
+  void push(PyObject* container) {
+    frames_.push_back(Frame{{container, arg_kind(container)}, nullptr, {}, {}});
+  }
+
+  static Ref finish(Frame& frame);
+
+  std::vector<Frame> frames_;  // the open containers, outermost first
+};
+
+}  // namespace fxpress::fx

@@ -1,0 +1,460 @@
+#include "fx/codegen.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/check.h"
+#include "core/liveness.h"
+#include "fx/arg_walk.h"
+#include "fx/codegen_target.h"
+#include "fx/names.h"
+#include "fx/reader.h"
+#include "fx/symbols.h"
+
+namespace fxpress::fx {
+
+using core::NodeId;
+using core::Op;
+using core::StringId;
+
+namespace {
+
+// Thrown to leave the graph to torch's generator.
+struct NotPlain {};
+
+constexpr int kMaxDepth = 100;  // of nested arguments
+
+bool is_identifier(std::string_view text) {
+  const Ref string = new_string(text);
+  return PyUnicode_IsIdentifier(string.get()) == 1;
+}
+
+class Generator {
+ public:
+  explicit Generator(PyObject* graph)
+      : source_(read_graph(graph, InputOrder::kInputNodes)),
+        dying_(core::last_uses(source_.graph)),
+        names_(NameWriter::Forbidden::kForSource),
+        node_names_(source_.graph.size()) {
+    names_.table().begin_graph();
+    add_base_globals();
+  }
+
+  PythonSource run() {
+    for (uint32_t i = 0; i < source_.graph.size(); ++i) {
+      poll_signals(i);
+      starts_.push_back(body_.size());
+      PyObject* node = source_.nodes[i];
+      if (node_field(node, symbols.node_type_expr).get() != Py_None) throw NotPlain();
+      emit(NodeId(i), node);
+    }
+    if (starts_.empty()) body_ = "pass\n";
+    return assemble();
+  }
+
+ private:
+  // Names that every source can use: inf, nan, torch, device, ...
+  void add_base_globals() {
+    const Ref base = Ref::steal(PyObject_CallNoArgs(symbols.base_globals));
+    globals_ = Ref::steal(PyDict_Copy(base.get()));
+    global_names_ = Ref::steal(PyDict_New());
+    PyObject* name = nullptr;
+    PyObject* value = nullptr;
+    for (Py_ssize_t position = 0; PyDict_Next(base.get(), &position, &name, &value) != 0;) {
+      names_.table().create(names_.candidate(name), true);
+      check(PyDict_SetItem(global_names_.get(), value, name));
+    }
+  }
+
+  std::string_view node_name(NodeId id) {
+    StringId& name = node_names_[id.value()];
+    if (!name.valid()) {
+      const Ref wish = node_field(source_.nodes[id.value()], symbols.node_name);
+      name = names_.table().create(names_.candidate(wish.get()));
+    }
+    return names_.text(name);
+  }
+
+  std::string_view node_name(PyObject* node) {
+    const uint32_t id = source_.nodes.find(node);
+    if (id == core::FlatMap::kAbsent) throw NotPlain();
+    return node_name(NodeId(id));
+  }
+
+  // The name under which the source finds `object`, new among the globals if need be.
+  std::string global_name(PyObject* object, const std::string& wish) {
+    if (PyObject* known = dict_get(global_names_.get(), object)) return std::string(utf8(known));
+    const StringId candidate = names_.table().legal(names_.intern(wish));
+    PyObject* owner = dict_get(symbols.illegal_names, names_.string(candidate));
+    PyObject* name = names_.string(names_.table().create(candidate, owner == object));
+    check(PyDict_SetItem(global_names_.get(), object, name));
+    check(PyDict_SetItem(globals_.get(), name, object));
+    return std::string(utf8(name));
+  }
+
+  std::string function_name(PyObject* function) {
+    const TargetText& target = describe_target(function);
+    return target.kind == TargetKind::kQualified ? target.text
+                                                 : global_name(function, target.text);
+  }
+
+  // ---- arguments ----
+
+  void append_python_repr(PyObject* object) {
+    const Ref text = Ref::steal(PyObject_Repr(object));
+    body_ += utf8(text.get());
+  }
+
+  template <class Item>
+  void append_sequence(PyObject* sequence, const char* open, const char* close, Item item) {
+    ArgCursor cursor{sequence, arg_kind(sequence)};
+    body_ += open;
+    const char* separator = "";
+    while (PyObject* child = cursor.next()) {
+      body_ += separator;
+      item(child);
+      separator = ", ";
+    }
+    body_ += close;
+  }
+
+  void append_slice(PyObject* object, int depth, bool nested) {
+    append_sequence(object, "slice(", ")",
+                    [&](PyObject* part) { append_argument(part, depth + 1, nested); });
+  }
+
+  // `in_dict`: below a dict, where torch writes the plain repr of everything.
+  void append_argument(PyObject* object, int depth = 0, bool in_dict = false) {
+    if (depth > kMaxDepth) throw NotPlain();
+    if (is_node(object)) {
+      body_ += node_name(object);
+      return;
+    }
+    auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+    const auto item = [&](PyObject* child) { append_argument(child, depth + 1, in_dict); };
+    switch (arg_kind(object)) {
+      case ArgKind::kTuple:
+        if (!PyTuple_CheckExact(object) && (in_dict || find_attr(object, names.fields))) {
+          throw NotPlain();
+        }
+        append_sequence(object, "(", PyTuple_GET_SIZE(object) == 1 ? ",)" : ")", item);
+        return;
+      case ArgKind::kList:
+        if (!PyList_CheckExact(object) && type != symbols.immutable_list_type) throw NotPlain();
+        append_sequence(object, "[", "]", item);
+        return;
+      case ArgKind::kSlice: append_slice(object, depth, in_dict); return;
+      case ArgKind::kDict: append_dict(object, depth); return;
+      case ArgKind::kLeaf: break;
+    }
+    const int plain = PySet_Contains(symbols.plain_repr_types, type);
+    check(plain);
+    if (plain == 1) {
+      append_python_repr(object);
+    } else if (is_operator(object) && !in_dict) {
+      body_ += function_name(object);
+    } else if (is_operator(object)) {
+      append_python_repr(object);
+    } else {
+      throw NotPlain();
+    }
+  }
+
+  static bool is_operator(PyObject* object) {
+    return PyType_IsSubtype(Py_TYPE(object), as_type(symbols.op_overload_type)) != 0 ||
+           PyType_IsSubtype(Py_TYPE(object), as_type(symbols.hop_type)) != 0;
+  }
+
+  void append_dict(PyObject* object, int depth) {
+    auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+    if (!PyDict_CheckExact(object) && type != symbols.immutable_dict_type) throw NotPlain();
+    body_ += '{';
+    const char* separator = "";
+    PyObject* key = nullptr;
+    ArgCursor cursor{object, ArgKind::kDict};
+    while (PyObject* value = cursor.next(&key)) {
+      body_ += separator;
+      append_argument(key, depth + 1, true);
+      body_ += ": ";
+      append_argument(value, depth + 1, true);
+      separator = ", ";
+    }
+    body_ += '}';
+  }
+
+  void append_call_arguments(PyObject* args, PyObject* kwargs, Py_ssize_t first) {
+    body_ += '(';
+    const char* separator = "";
+    for (Py_ssize_t i = first; i < PyTuple_GET_SIZE(args); ++i) {
+      body_ += separator;
+      append_argument(PyTuple_GET_ITEM(args, i));
+      separator = ", ";
+    }
+    PyObject* key = nullptr;
+    PyObject* value = nullptr;
+    for (Py_ssize_t position = 0; PyDict_Next(kwargs, &position, &key, &value) != 0;) {
+      body_ += separator;
+      const Ref name = Ref::steal(PyObject_Str(key));
+      body_ += utf8(name.get());
+      body_ += " = ";
+      append_argument(value);
+      separator = ", ";
+    }
+    body_ += ')';
+  }
+
+  // Fills the operands into a format such as "{} + {}".
+  void append_format(std::string_view format, PyObject* args) {
+    Py_ssize_t operand = 0;
+    for (size_t at = 0;;) {
+      const size_t hole = format.find("{}", at);
+      body_ += format.substr(at, hole - at);
+      if (hole == std::string_view::npos) return;
+      if (operand >= PyTuple_GET_SIZE(args)) throw NotPlain();
+      append_argument(PyTuple_GET_ITEM(args, operand++));
+      at = hole + 2;
+    }
+  }
+
+  // Attribute access along a dotted path below what body_ holds from `start` on; parts that are no
+  // identifiers need getattr.
+  void append_path(size_t start, std::string_view path) {
+    for (size_t at = 0;;) {
+      const size_t dot = path.find('.', at);
+      const std::string_view part = path.substr(at, dot - at);
+      if (is_identifier(part)) {
+        body_ += '.';
+        body_ += part;
+      } else {
+        body_.insert(start, "getattr(");
+        body_ += ", \"";
+        body_ += part;
+        body_ += "\")";
+      }
+      if (dot == std::string_view::npos) return;
+      at = dot + 1;
+    }
+  }
+
+  // ---- statements ----
+
+  void emit(NodeId id, PyObject* node) {
+    const Ref args = node_field(node, symbols.node_args);
+    const Ref kwargs = node_field(node, symbols.node_kwargs);
+    if (!PyTuple_Check(args.get()) || !PyDict_Check(kwargs.get())) throw NotPlain();
+    PyObject* target = source_.targets[source_.graph.targets[id.value()]];
+    switch (source_.graph.ops[id.value()]) {
+      case Op::kPlaceholder: emit_placeholder(id, target, args.get()); return;
+      case Op::kOutput:
+        if (PyTuple_GET_SIZE(args.get()) == 0) throw NotPlain();
+        body_ += "return ";
+        append_argument(PyTuple_GET_ITEM(args.get(), 0));
+        body_ += '\n';
+        return;
+      case Op::kCallFunction: emit_function(id, node, target, args.get(), kwargs.get()); break;
+      case Op::kCallMethod:
+        if (PyTuple_GET_SIZE(args.get()) == 0) throw NotPlain();
+        start_assignment(id);
+        append_below(target, [&] { append_argument(PyTuple_GET_ITEM(args.get(), 0)); });
+        append_call_arguments(args.get(), kwargs.get(), 1);
+        break;
+      case Op::kCallModule:
+        start_assignment(id);
+        append_below(target, [&] { body_ += "self"; });
+        append_call_arguments(args.get(), kwargs.get(), 0);
+        break;
+      case Op::kGetAttr:
+        start_assignment(id);
+        append_below(target, [&] { body_ += "self"; });
+        break;
+    }
+    end_statement(id, node);
+  }
+
+  template <class Base>
+  void append_below(PyObject* path, Base base) {
+    const size_t start = body_.size();
+    base();
+    append_path(start, utf8(path));
+  }
+
+  void start_assignment(NodeId id) {
+    body_ += node_name(id);
+    body_ += " = ";
+  }
+
+  void emit_placeholder(NodeId id, PyObject* target, PyObject* args) {
+    std::string parameter(utf8(target));
+    std::string raw;
+    for (char c : parameter) {
+      if (c != '*') raw += c;
+    }
+    if (PyTuple_GET_SIZE(args) > 0) {
+      // The default is written into the signature, through the same rules as an argument.
+      std::string body = std::move(body_);
+      body_.clear();
+      append_argument(PyTuple_GET_ITEM(args, 0));
+      parameter += " = " + body_;
+      body_ = std::move(body);
+    }
+    parameters_.push_back(std::move(parameter));
+    const std::string name(node_name(id));
+    if (raw != name) body_ += name + " = " + raw + '\n';
+  }
+
+  void emit_function(NodeId id, PyObject* node, PyObject* target, PyObject* args,
+                     PyObject* kwargs) {
+    const TargetText text = describe_target(target);  // a copy: arguments may ask about others
+    if (text.kind == TargetKind::kOperator) {
+      start_assignment(id);
+      append_format(text.text, args);
+      return;
+    }
+    if (text.kind == TargetKind::kInplace) {
+      append_format(text.text, args);
+      body_ += ";  ";
+      start_assignment(id);
+      if (PyTuple_GET_SIZE(args) == 0) throw NotPlain();
+      append_argument(PyTuple_GET_ITEM(args, 0));
+      return;
+    }
+    const std::string function =
+        text.kind == TargetKind::kQualified ? text.text : global_name(target, text.text);
+    start_assignment(id);
+    if (function == "getattr" && is_attribute_access(args)) {
+      append_below(PyTuple_GET_ITEM(args, 1),
+                   [&] { append_argument(PyTuple_GET_ITEM(args, 0)); });
+      return;
+    }
+    body_ += function;
+    append_call_arguments(args, kwargs, 0);
+    note_wrapped(node, function);
+  }
+
+  // getattr(x, "name") is written x.name.
+  static bool is_attribute_access(PyObject* args) {
+    if (PyTuple_GET_SIZE(args) != 2) return false;
+    PyObject* name = PyTuple_GET_ITEM(args, 1);
+    return PyUnicode_Check(name) && PyUnicode_IsIdentifier(name) == 1;
+  }
+
+  // Functions that torch.fx.wrap made leaves are wrapped again by the generated source.
+  void note_wrapped(PyObject* node, const std::string& function) {
+    const Ref meta = node_field(node, symbols.node_meta);
+    PyObject* mark = PyDict_Check(meta.get()) ? dict_get(meta.get(), names.is_wrapped) : nullptr;
+    if (mark == nullptr) return;
+    const int truth = PyObject_IsTrue(mark);
+    check(truth);
+    if (truth == 1 &&
+        std::find(wrapped_.begin(), wrapped_.end(), function) == wrapped_.end()) {
+      wrapped_.push_back(function);
+    }
+  }
+
+  // Values are dropped after their last use, so that their memory is free for what follows.
+  void end_statement(NodeId id, PyObject* node) {
+    const auto begin = dying_.dead.begin() + dying_.begin[id.value()];
+    const auto end = dying_.dead.begin() + dying_.begin[id.value() + 1];
+    const bool unused = PyDict_GET_SIZE(node_field(node, symbols.node_users).get()) == 0;
+    if (begin == end && !unused) {
+      body_ += '\n';
+      return;
+    }
+    body_ += ";  ";
+    for (auto dead = begin; dead != end; ++dead) start_assignment(*dead);
+    if (unused) start_assignment(id);
+    body_ += "None\n";
+  }
+
+  // ---- the whole ----
+
+  PythonSource assemble() {
+    // torch marks statements with this comment before it numbers the lines.
+    if (body_.find("# COUNTER: ") != std::string::npos) throw NotPlain();
+    std::string wrap;
+    for (const std::string& function : wrapped_) {
+      if (!wrap.empty()) wrap += '\n';
+      wrap += function_name(symbols.fx_wrap) + "(\"" + function + "\")";
+    }
+    std::string prologue = "def forward(";
+    if (parameters_.empty() || parameters_[0] != "self") {
+      parameters_.insert(parameters_.begin(), "self");
+    }
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      if (i > 0) prologue += ", ";
+      prologue += parameters_[i];
+    }
+    prologue += "):";
+
+    std::string text = '\n' + wrap + "\n\n" + prologue + '\n';
+    const auto newlines = [](const std::string& s) { return std::count(s.begin(), s.end(), '\n'); };
+    Ref line_numbers = Ref::steal(PyDict_New());
+    append_lines(text, line_numbers.get(), newlines(prologue) + 1);
+    return {new_string(text), std::move(globals_), std::move(line_numbers),
+            static_cast<Py_ssize_t>(newlines(wrap)) + 4};
+  }
+
+  // Indents the body and maps each of its lines to the node whose statement it belongs to.
+  void append_lines(std::string& text, PyObject* line_numbers, Py_ssize_t first_line) {
+    text.reserve(text.size() + body_.size() + 4 * (starts_.size() + 2));
+    bool leading = true;  // empty lines at the top are counted, not written
+    size_t node = 0;
+    for (size_t at = 0; at != std::string::npos; ++first_line) {
+      while (node < starts_.size() && starts_[node] <= at) ++node;
+      const Ref line = Ref::steal(PyLong_FromSsize_t(first_line));
+      const Ref index = node == 0 ? Ref::borrow(Py_None) : Ref::steal(PyLong_FromSize_t(node - 1));
+      check(PyDict_SetItem(line_numbers, line.get(), index.get()));
+      const size_t end = body_.find('\n', at);
+      const std::string_view content = std::string_view(body_).substr(at, end - at);
+      const bool last = end == std::string::npos;
+      if (!leading || !content.empty() || last) {
+        text += "    ";
+        text += content;
+        if (!last) text += '\n';
+        leading = false;
+      }
+      at = last ? std::string::npos : end + 1;
+    }
+  }
+
+  ReadGraph source_;                     // the graph; inputs as in Node.all_input_nodes
+  core::LastUses dying_;                 // values that no later node uses
+  NameWriter names_;                     // one namespace for nodes and globals
+  std::vector<StringId> node_names_;     // by node; given when first written
+  Ref globals_;                          // dict: name -> object
+  Ref global_names_;                     // dict: object -> name
+  std::string body_;                     // the statements, not indented
+  std::vector<size_t> starts_;           // by node: where its statement starts in body_
+  std::vector<std::string> parameters_;  // of the function
+  std::vector<std::string> wrapped_;     // functions to wrap, in order of first use
+};
+
+// Only an untouched torch.fx.graph.CodeGen writes what we write.
+bool is_plain(PyObject* graph) {
+  const Ref codegen = get_attr(graph, names.codegen);
+  if (reinterpret_cast<PyObject*>(Py_TYPE(codegen.get())) != symbols.codegen_type) return false;
+  const Ref state = Ref::steal(PyObject_GenericGetDict(codegen.get(), nullptr));
+  if (PyDict_GET_SIZE(state.get()) != 2) return false;
+  PyObject* transformer = dict_get(state.get(), names.body_transformer);
+  PyObject* function = dict_get(state.get(), names.func_name);
+  return transformer == Py_None && function != nullptr && PyUnicode_Check(function) &&
+         PyUnicode_CompareWithASCIIString(function, "forward") == 0;
+}
+
+}  // namespace
+
+std::optional<PythonSource> generate_source(PyObject* graph) {
+  if (!is_plain(graph)) return std::nullopt;
+  try {
+    return Generator(graph).run();
+  } catch (const NotPlain&) {
+    return std::nullopt;
+  } catch (pybind11::error_already_set& error) {
+    // A node of another graph among the arguments: torch's generator writes its bare name.
+    if (!error.matches(PyExc_KeyError)) throw;
+    return std::nullopt;
+  }
+}
+
+}  // namespace fxpress::fx

@@ -1,0 +1,21 @@
+// Python source of a graph: the text that torch.fx.graph.CodeGen writes, for the plain generator.
+#pragma once
+
+#include <optional>
+
+#include "fx/py.h"
+
+namespace fxpress::fx {
+
+struct PythonSource {
+  Ref text;                    // str: the whole function
+  Ref globals;                 // dict: what the text refers to by name
+  Ref line_numbers;            // dict: line -> position of the node it comes from, or None
+  Py_ssize_t prologue_start;   // line of the text on which `def` stands
+};
+
+// Nothing when the graph has what only torch's own generator writes: a generator of another class
+// or one that was customized, type annotations, arguments of types that need their own globals.
+std::optional<PythonSource> generate_source(PyObject* graph);
+
+}  // namespace fxpress::fx

@@ -1,0 +1,26 @@
+// How generated source refers to a function.
+#pragma once
+
+#include <string>
+
+#include "fx/py.h"
+
+namespace fxpress::fx {
+
+enum class TargetKind : uint8_t {
+  kOperator,   // a format with one {} for each operand: "{} + {}"
+  kInplace,    // the same, followed by an assignment of the first operand
+  kQualified,  // a dotted name below torch
+  kGlobal,     // an object that the source needs among its globals; text is the wish for its name
+};
+
+struct TargetText {
+  TargetKind kind;   // how to read the text
+  std::string text;  // see TargetKind
+};
+
+// Asks torch's rules once per function: operators and built-in functions are remembered for the
+// rest of the process, others (whose names may change) are asked about each time.
+const TargetText& describe_target(PyObject* target);
+
+}  // namespace fxpress::fx

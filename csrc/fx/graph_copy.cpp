@@ -1,0 +1,53 @@
+#include "fx/graph_copy.h"
+
+#include "fx/attributes.h"
+#include "fx/gc_pause.h"
+#include "fx/symbols.h"
+#include "fx/writer.h"
+
+namespace fxpress::fx {
+
+using core::NodeId;
+using core::Op;
+
+GraphCopier::GraphCopier(PyObject* graph) : source_(read_graph(graph, InputOrder::kArguments)) {
+  for (size_t i = 0; i < source_.graph.size(); ++i) {
+    names_.push_back(node_field(source_.nodes[i], symbols.node_name));
+    types_.push_back(node_field(source_.nodes[i], symbols.node_type_expr));
+  }
+}
+
+Ref GraphCopier::copy() const {
+  const GcPause pause;
+  NameWriter name_writer(NameWriter::Forbidden::kForNodes);
+  GraphWriter writer(name_writer);
+  const core::Graph& flat = source_.graph;
+  std::vector<PyObject*> copies(flat.size());
+  for (uint32_t i = 0; i < flat.size(); ++i) {
+    poll_signals(i);
+    const NewNode node = {flat.ops[i], source_.targets[flat.targets[i]],
+                          name_writer.candidate(names_[i].get()), types_[i].get()};
+    uint32_t use = flat.input_begin[i];
+    copies[i] = writer.copy(node, source_.nodes[i], [&](PyObject*) {
+      return copies[flat.inputs[use++].value()];
+    });
+  }
+  writer.finish();
+  return Ref::borrow(writer.graph());
+}
+
+Ref GraphCopier::copy_module(PyObject* owner, CodeMode mode) const {
+  const Ref graph = copy();
+  const GcPause pause;
+  ModuleAttributes attributes;
+  std::vector<Ref> values;
+  for (size_t i = 0; i < source_.graph.size(); ++i) {
+    if (source_.graph.ops[i] != Op::kGetAttr && source_.graph.ops[i] != Op::kCallModule) continue;
+    PyObject* target = source_.targets[source_.graph.targets[i]];
+    values.push_back(resolve_attribute(owner, target));
+    attributes.emplace_back(target, values.back().get());
+  }
+  return make_graph_module(attributes, graph.get(), mode);
+}
+
+}  // namespace fxpress::fx

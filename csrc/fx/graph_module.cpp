@@ -1,0 +1,78 @@
+#include "fx/graph_module.h"
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_set>
+
+#include "fx/attributes.h"
+#include "fx/symbols.h"
+
+namespace fxpress::fx {
+
+namespace {
+
+// Every GraphModule has a class of its own, because its forward lives on the class.
+Ref make_class(CodeMode mode, const char* class_name) {
+  const bool deferred = mode == CodeMode::kDeferred;
+  PyObject* base = deferred ? symbols.graph_module_type : symbols.lazy_graph_module_type;
+  const Ref body = Ref::steal(
+      PyDict_Copy(deferred ? symbols.deferred_body : symbols.lazy_graph_module_body));
+  const Ref bases = Ref::steal(PyTuple_Pack(1, base));
+  const Ref name = Ref::steal(PyUnicode_FromString(class_name));
+  return Ref::steal(PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(&PyType_Type),
+                                                 name.get(), bases.get(), body.get(), nullptr));
+}
+
+// Targets with fewer dots first, so that "a" never wipes out "a.b"; each target once.
+ModuleAttributes assignment_order(const ModuleAttributes& attributes) {
+  ModuleAttributes result;
+  std::unordered_set<std::string_view> seen;
+  for (const auto& attribute : attributes) {
+    if (seen.insert(utf8(attribute.first)).second) result.push_back(attribute);
+  }
+  const auto dots = [](PyObject* target) {
+    const std::string_view text = utf8(target);
+    return std::count(text.begin(), text.end(), '.');
+  };
+  std::stable_sort(result.begin(), result.end(), [&](const auto& a, const auto& b) {
+    return dots(a.first) < dots(b.first);
+  });
+  return result;
+}
+
+// What GraphModule.__init__ adds to an nn.Module, from the graph on.
+void adopt_graph(PyObject* module, PyObject* graph) {
+  const Ref dict = Ref::steal(PyObject_GenericGetDict(module, nullptr));
+  check(PyDict_SetItem(dict.get(), names.own_graph, graph));
+  fill_fresh(dict.get(), symbols.graph_module_init_tail);
+  check(PyObject_SetAttr(graph, names.owning_module, module));
+}
+
+}  // namespace
+
+Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode) {
+  const Ref type = make_class(mode, "GraphModule");
+  Ref module = new_module(as_type(type.get()));
+  for (const auto& [target, value] : assignment_order(attributes)) {
+    assign_attribute(value, module.get(), target);
+  }
+  adopt_graph(module.get(), graph);
+  if (mode == CodeMode::kDeferred) {
+    const Ref weak = Ref::steal(PyWeakref_NewRef(module.get(), nullptr));
+    check(PyObject_SetAttr(type.get(), names.pending, weak.get()));
+  }
+  return module;
+}
+
+Ref make_lite_graph_module(PyObject* graph, PyObject* modules) {
+  const Ref type = make_class(CodeMode::kTorchLazy, "GraphModuleImpl");
+  Ref module = new_module(as_type(type.get()));
+  if (modules != Py_None) {
+    const Ref dict = Ref::steal(PyObject_GenericGetDict(module.get(), nullptr));
+    check(PyDict_SetItem(dict.get(), names.module_dict_modules, modules));
+  }
+  adopt_graph(module.get(), graph);
+  return module;
+}
+
+}  // namespace fxpress::fx

@@ -1,0 +1,29 @@
+// GraphModules whose Python source is generated when somebody asks for it.
+#pragma once
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "fx/py.h"
+
+namespace fxpress::fx {
+
+// What a graph's get_attr and call_module nodes refer to: target and value, in the order of the
+// nodes. Borrowed.
+using ModuleAttributes = std::vector<std::pair<PyObject*, PyObject*>>;
+
+enum class CodeMode : uint8_t {
+  kDeferred,   // our descriptors: the eager class as soon as anybody looks
+  kTorchLazy,  // torch.fx._lazy_graph_module._LazyGraphModule
+};
+
+// What torch.fx.GraphModule(dict(attributes), graph) makes, minus the call of recompile(). An
+// attribute that the graph mentions twice may be listed twice.
+Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode);
+
+// torch.fx.passes.split_module._make_lite_graph_module: a torch-lazy module for a graph without
+// parameters, with `modules` (a dict to adopt, or None) as its children.
+Ref make_lite_graph_module(PyObject* graph, PyObject* modules);
+
+}  // namespace fxpress::fx

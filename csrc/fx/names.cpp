@@ -1,0 +1,92 @@
+#include "fx/names.h"
+
+#include <string>
+
+#include "fx/symbols.h"
+
+namespace fxpress::fx {
+
+namespace {
+
+bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
+bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
+
+// "softmaxBackward" -> "softmax_backward", the rule of torch.fx.graph._snake_case.
+std::string snake_case(std::string_view text) {
+  std::string out;
+  out.reserve(text.size() + 4);
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (!is_upper(text[i])) {
+      out.push_back(text[i]);
+      continue;
+    }
+    if (i > 0 && is_lower(text[i - 1])) out.push_back('_');
+    out.push_back(static_cast<char>(text[i] - 'A' + 'a'));
+  }
+  return out;
+}
+
+}  // namespace
+
+NameWriter::NameWriter(Forbidden forbidden) : table_(pool_) {
+  PyObject* name = nullptr;
+  PyObject* owner = nullptr;
+  for (Py_ssize_t position = 0;
+       PyDict_Next(symbols.illegal_names, &position, &name, &owner) != 0;) {
+    if (forbidden == Forbidden::kForNodes && owner == Py_None) continue;
+    table_.forbid(pool_.intern(utf8(name)));
+  }
+}
+
+core::StringId NameWriter::add(PyObject* name) {
+  const core::StringId id = pool_.intern(utf8(name));
+  if (strings_.size() <= id.value()) strings_.resize(pool_.size() + 16);
+  if (!strings_[id.value()] && PyUnicode_CheckExact(name)) {
+    strings_[id.value()] = Ref::borrow(name);
+  }
+  return id;
+}
+
+core::StringId NameWriter::candidate(PyObject* name) {
+  const core::StringId raw = add(name);
+  if (!PyUnicode_IS_ASCII(name)) {
+    // Python's digits and letters go beyond ASCII: its own rules decide.
+    const Ref parsed = Ref::steal(PyObject_CallOneArg(symbols.parse_name, name));
+    PyObject* legal = nullptr;
+    PyObject* base = nullptr;
+    long long number = core::NameTable::kNoNumber;
+    if (PyArg_ParseTuple(parsed.get(), "UUL", &legal, &base, &number) == 0) throw_python_error();
+    table_.define(raw, add(legal), add(base), number);
+  }
+  return raw;
+}
+
+core::StringId NameWriter::candidate_for_target(PyObject* target) {
+  const auto key = reinterpret_cast<uintptr_t>(target);
+  if (const uint32_t known = by_target_.find(key); known != core::FlatMap::kAbsent) {
+    return core::StringId(known);
+  }
+  core::StringId result;
+  if (PyUnicode_CheckExact(target) && PyUnicode_IS_ASCII(target)) {
+    std::string_view text = utf8(target);
+    if (text.starts_with("__") && text.ends_with("__")) {
+      text = text.size() >= 4 ? text.substr(2, text.size() - 4) : std::string_view();
+    }
+    result = pool_.intern(snake_case(text));
+  } else {
+    const Ref text = Ref::steal(PyObject_CallOneArg(symbols.target_to_str, target));
+    result = candidate(text.get());
+  }
+  by_target_.insert(key, result.value());
+  targets_.push_back(Ref::borrow(target));
+  return result;
+}
+
+PyObject* NameWriter::string(core::StringId id) {
+  if (strings_.size() <= id.value()) strings_.resize(pool_.size() + 16);
+  Ref& string = strings_[id.value()];
+  if (!string) string = new_string(pool_.text(id));
+  return string.get();
+}
+
+}  // namespace fxpress::fx

@@ -1,0 +1,108 @@
+// Owning references and error checks for the C API.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <span>
+#include <string_view>
+#include <utility>
+
+namespace fxpress::fx {
+
+// Turns the error that CPython has set into a C++ exception.
+[[noreturn]] inline void throw_python_error() { throw pybind11::error_already_set(); }
+
+// Sets a Python exception and throws it.
+template <class... Args>
+[[noreturn]] void raise(PyObject* type, const char* format, Args... args) {
+  PyErr_Format(type, format, args...);
+  throw_python_error();
+}
+
+inline PyObject* check(PyObject* result) {
+  if (result == nullptr) throw_python_error();
+  return result;
+}
+inline void check(int status) {
+  if (status < 0) throw_python_error();
+}
+
+// One owned reference, or null.
+class Ref {
+ public:
+  Ref() = default;
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Ref& operator=(Ref&& other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  Ref(const Ref&) = delete;
+  Ref& operator=(const Ref&) = delete;
+  ~Ref() { Py_XDECREF(object_); }
+
+  // Takes over a new reference; null means that CPython has set an error.
+  static Ref steal(PyObject* object) { return Ref(check(object)); }
+  static Ref borrow(PyObject* object) {
+    Py_XINCREF(object);
+    return Ref(object);
+  }
+
+  PyObject* get() const { return object_; }
+  PyObject* release() { return std::exchange(object_, nullptr); }
+  explicit operator bool() const { return object_ != nullptr; }
+
+ private:
+  explicit Ref(PyObject* object) : object_(object) {}
+  PyObject* object_ = nullptr;  // owned
+};
+
+inline Ref get_attr(PyObject* object, PyObject* name) {
+  return Ref::steal(PyObject_GetAttr(object, name));
+}
+
+// The attribute, or an empty Ref when the object has none. Other errors pass through.
+inline Ref find_attr(PyObject* object, PyObject* name) {
+  PyObject* result = nullptr;
+#if PY_VERSION_HEX >= 0x030D0000
+  check(PyObject_GetOptionalAttr(object, name, &result));
+#else
+  check(_PyObject_LookupAttr(object, name, &result));
+#endif
+  return result == nullptr ? Ref() : Ref::steal(result);
+}
+
+// A value of a dict, or null: borrowed.
+inline PyObject* dict_get(PyObject* dict, PyObject* key) {
+  PyObject* value = PyDict_GetItemWithError(dict, key);
+  if (value == nullptr && PyErr_Occurred() != nullptr) throw_python_error();
+  return value;
+}
+
+// The text of a str; valid as long as the object is.
+inline std::string_view utf8(PyObject* string) {
+  Py_ssize_t size = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(string, &size);
+  if (text == nullptr) throw_python_error();
+  return {text, static_cast<size_t>(size)};
+}
+
+inline Ref new_string(std::string_view text) {
+  return Ref::steal(PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size())));
+}
+
+// A tuple that holds the objects.
+inline Ref new_tuple(std::span<PyObject* const> items) {
+  Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));
+  for (size_t i = 0; i < items.size(); ++i) {
+    Py_INCREF(items[i]);
+    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), items[i]);
+  }
+  return tuple;
+}
+
+// Lets Ctrl-C through; for loops that may run longer than 100 ms. `step` counts the iterations.
+inline void poll_signals(size_t step) {
+  if ((step & 0x3ff) == 0x3ff) check(PyErr_CheckSignals());
+}
+
+}  // namespace fxpress::fx

@@ -1,0 +1,90 @@
+#include "fx/reader.h"
+
+#include "fx/arg_walk.h"
+#include "fx/symbols.h"
+
+namespace fxpress::fx {
+
+namespace {
+
+size_t graph_length(PyObject* graph) {
+  const Ref length = get_attr(graph, names.len);
+  const Py_ssize_t n = PyLong_AsSsize_t(length.get());
+  if (n < 0) {
+    if (PyErr_Occurred() != nullptr) throw_python_error();
+    return 0;
+  }
+  return static_cast<size_t>(n);
+}
+
+// The list may be walked while a callback edits it: each step asks the node itself.
+template <class F>
+void walk_list(PyObject* graph, F visit) {
+  const Ref root = get_attr(graph, names.root);
+  Ref node = node_field(root.get(), symbols.node_next);
+  for (size_t step = 0; node.get() != root.get(); ++step) {
+    poll_signals(step);
+    Ref next = node_field(node.get(), symbols.node_next);
+    const Ref erased = node_field(node.get(), symbols.node_erased);
+    if (erased.get() != Py_True) visit(node.get());
+    node = std::move(next);
+  }
+}
+
+}  // namespace
+
+std::vector<Ref> list_nodes(PyObject* graph) {
+  std::vector<Ref> result;
+  result.reserve(graph_length(graph));
+  walk_list(graph, [&](PyObject* node) { result.push_back(Ref::borrow(node)); });
+  return result;
+}
+
+ReadGraph read_graph(PyObject* graph, InputOrder order) {
+  const size_t expected = graph_length(graph);
+  ReadGraph result{core::Graph(), ObjectTable(expected), ObjectTable()};
+  core::Graph& flat = result.graph;
+  flat.ops.reserve(expected);
+  flat.targets.reserve(expected);
+  flat.input_begin.reserve(expected + 1);
+  flat.inputs.reserve(2 * expected);
+
+  walk_list(graph, [&](PyObject* node) {
+    result.nodes.add(node);
+    flat.ops.push_back(parse_op(node_field(node, symbols.node_op).get()));
+    flat.targets.push_back(result.targets.add(node_field(node, symbols.node_target).get()));
+  });
+
+  std::vector<ArgCursor> stack;
+  for (size_t i = 0; i < flat.size(); ++i) {
+    poll_signals(i);
+    PyObject* user = result.nodes[i];
+    const auto add_input = [&](PyObject* def) {
+      const uint32_t id = result.nodes.find(def);
+      if (id == core::FlatMap::kAbsent) {
+        raise(PyExc_KeyError, "node %R uses %R, which is not in the graph (erased, or of another "
+              "graph): replace the argument or insert the node", user, def);
+      }
+      flat.inputs.emplace_back(id);
+    };
+    if (order == InputOrder::kArguments) {
+      visit_nodes(node_field(user, symbols.node_args).get(), stack, add_input);
+      const Ref kwargs = node_field(user, symbols.node_kwargs);
+      if (!PyDict_Check(kwargs.get()) || PyDict_GET_SIZE(kwargs.get()) > 0) {
+        visit_nodes(kwargs.get(), stack, add_input);
+      }
+    } else {
+      const Ref inputs = node_field(user, symbols.node_input_nodes);
+      PyObject* def = nullptr;
+      PyObject* ignored = nullptr;
+      for (Py_ssize_t position = 0;
+           PyDict_Next(inputs.get(), &position, &def, &ignored) != 0;) {
+        add_input(def);
+      }
+    }
+    flat.input_begin.push_back(static_cast<uint32_t>(flat.inputs.size()));
+  }
+  return result;
+}
+
+}  // namespace fxpress::fx

@@ -1,0 +1,29 @@
+// From a torch.fx.Graph to the flat graph. Never writes to the graph.
+#pragma once
+
+#include <vector>
+
+#include "core/graph.h"
+#include "fx/object_table.h"
+#include "fx/py.h"
+
+namespace fxpress::fx {
+
+struct ReadGraph {
+  core::Graph graph;    // inputs refer to nodes by position in graph order
+  ObjectTable nodes;    // by NodeId
+  ObjectTable targets;  // by the ids in graph.targets
+};
+
+enum class InputOrder : uint8_t {
+  kArguments,   // every mention, in the order of map_arg over args and kwargs
+  kInputNodes,  // each input once, in the order of Node.all_input_nodes
+};
+
+// The nodes of the list that starts at the graph's root, erased ones left out: owned references.
+std::vector<Ref> list_nodes(PyObject* graph);
+
+// Reads the whole graph. KeyError when an argument is a node that is not in the graph.
+ReadGraph read_graph(PyObject* graph, InputOrder order);
+
+}  // namespace fxpress::fx

@@ -1,0 +1,253 @@
+#include "fx/split.h"
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "core/toposort.h"
+#include "fx/attributes.h"
+#include "fx/gc_pause.h"
+#include "fx/symbols.h"
+
+namespace fxpress::fx {
+
+using core::NodeId;
+using core::Op;
+using core::PartitionId;
+
+namespace {
+
+class Planner {
+ public:
+  Planner(PyObject* module, const SplitOptions& options, SplitPlan& plan)
+      : module_(module), options_(options), plan_(plan) {}
+
+  void run() {
+    expect_unchanged();
+    record_uses();
+    order_partitions();
+    resolve_attributes();
+    name_submodules();
+  }
+
+ private:
+  const core::Graph& graph() const { return plan_.source.graph; }
+  PyObject* node(NodeId id) const { return plan_.source.nodes[id.value()]; }
+  PyObject* target(NodeId id) const {
+    return plan_.source.targets[graph().targets[id.value()]];
+  }
+  PyObject* partition_name(PartitionId p) const {
+    return plan_.assignment.partition_names[p.value()].get();
+  }
+
+  void expect_unchanged() const {
+    const auto& asked = plan_.assignment.nodes;
+    bool same = asked.size() == graph().size();
+    for (size_t i = 0; same && i < asked.size(); ++i) {
+      same = asked[i].get() == plan_.source.nodes[i];
+    }
+    if (!same) {
+      raise(PyExc_RuntimeError,
+            "the graph was edited while split_module asked the callback about its nodes; edit it "
+            "before or after the split");
+    }
+  }
+
+  void record_uses() {
+    const auto& partition = plan_.assignment.partition;
+    plan_.partitions = std::make_unique<core::Partitioning>(
+        graph(), partition, plan_.assignment.partition_names.size());
+    for (uint32_t i = 0; i < graph().size(); ++i) {
+      poll_signals(i);
+      const NodeId user(i);
+      const auto inputs = graph().inputs_of(user);
+      if (graph().ops[i] == Op::kOutput) {
+        for (NodeId def : inputs) {
+          plan_.partitions->record_output(def);
+          log_use(def, NodeId());
+        }
+        continue;
+      }
+      // The switches of global state stay inside each partition: their arguments cross nothing.
+      if (!partition[i].valid() || is_global_state_target(target(user))) continue;
+      for (size_t k = 0; k < inputs.size(); ++k) {
+        const NodeId def = inputs[k];
+        log_use(def, user);
+        const uint32_t use = graph().input_begin[i] + static_cast<uint32_t>(k);
+        if (plan_.partitions->record_use(use, def, user)) {
+          for (NodeId binder : plan_.assignment.binders.needed_by(def, node(def))) {
+            plan_.partitions->record_symbol(binder, partition[i]);
+          }
+        } else if (partition[i] == partition[def.value()] && def.value() >= i) {
+          raise(PyExc_KeyError, "node %R uses %R before it is defined: the graph is not in "
+                "topological order", node(user), node(def));
+        }
+      }
+    }
+  }
+
+  void log_use(NodeId def, NodeId user) const {
+    if (options_.debug == Py_None) return;
+    const Ref dash = Ref::steal(PyUnicode_FromString("-"));
+    const auto name = [&](NodeId id) {
+      return id.valid() ? node_field(node(id), symbols.node_name) : Ref::borrow(dash.get());
+    };
+    const auto partition = [&](NodeId id) {
+      const PartitionId p = id.valid() ? plan_.assignment.partition[id.value()] : PartitionId();
+      return p.valid() ? partition_name(p) : Py_None;
+    };
+    Ref::steal(PyObject_CallFunction(
+        options_.debug, "sOOOO", "record_cross_partition_use %s (%s) %s (%s)", name(def).get(),
+        partition(def), name(user).get(), partition(user)));
+  }
+
+  void order_partitions() {
+    const auto dependents = plan_.partitions->dependents();
+    plan_.order = core::partition_order(dependents);
+    if (plan_.order.size() != dependents.size()) raise_cycle(dependents);
+    if (!options_.keep_original_order) return;
+    for (uint32_t p = 0; p < dependents.size(); ++p) {
+      plan_.order[p] = PartitionId(p);
+      for (PartitionId user : dependents[p]) {
+        if (user.value() > p) continue;
+        raise(PyExc_KeyError,
+              "partition %R appears before %R but needs a value of it: keep_original_order=True "
+              "needs partitions whose order of appearance is an order in which they can run",
+              partition_name(user), partition_name(PartitionId(p)));
+      }
+    }
+  }
+
+  [[noreturn]] void raise_cycle(const std::vector<std::vector<PartitionId>>& dependents) const {
+    std::string path;
+    const auto cycle = core::find_cycle(dependents, plan_.order);
+    for (PartitionId p : cycle) {
+      path += utf8(partition_name(p));
+      path += " -> ";
+    }
+    path += utf8(partition_name(cycle.front()));
+    raise(PyExc_RuntimeError,
+          "cycle exists between partitions! (%s): the callback must not put a node between two "
+          "others of one partition that depend on it into another one", path.c_str());
+  }
+
+  // Looked up before anything is made, so that a missing one leaves no trace.
+  void resolve_attributes() {
+    const std::vector<bool> needed = needed_get_attrs();
+    plan_.attributes.resize(graph().size());
+    plan_.submodule_targets.resize(graph().size());
+    // Flattening may map two paths to one name; per partition, who has it.
+    std::vector<std::unordered_map<std::string, PyObject*>> taken(
+        plan_.partitions->partitions().size());
+    for (uint32_t i = 0; i < graph().size(); ++i) {
+      const NodeId id(i);
+      if (graph().ops[i] == Op::kGetAttr && needed[i]) {
+        plan_.attributes[i] = resolve_attribute(module_, target(id));
+        if (!is_module(plan_.attributes[i].get())) continue;
+        // Higher-order bodies keep their path inside each partition that uses them.
+        for (NodeId user : users_of(id)) {
+          const PartitionId p = plan_.assignment.partition[user.value()];
+          if (p.valid()) {
+            taken[p.value()].emplace(utf8(target(id)), plan_.attributes[i].get());
+          }
+        }
+      }
+    }
+    for (uint32_t i = 0; i < graph().size(); ++i) {
+      if (graph().ops[i] != Op::kCallModule) continue;
+      const PartitionId p = plan_.assignment.partition[i];
+      plan_.attributes[i] = resolve_attribute(module_, target(NodeId(i)));
+      plan_.submodule_targets[i] = new_string(
+          flat_name(target(NodeId(i)), plan_.attributes[i].get(), taken[p.value()]));
+    }
+  }
+
+  std::vector<NodeId> users_of(NodeId def) {
+    if (graph().user_begin.empty()) plan_.source.graph.link_users();
+    const auto users = graph().users_of(def);
+    return {users.begin(), users.end()};
+  }
+
+  // "a.b" becomes "a_b". When another module has that name in the partition already, a number is
+  // added: torch would call the wrong module.
+  static std::string flat_name(PyObject* target, PyObject* value,
+                               std::unordered_map<std::string, PyObject*>& taken) {
+    std::string flat(utf8(target));
+    for (char& c : flat) {
+      if (c == '.') c = '_';
+    }
+    std::string name = flat;
+    for (size_t number = 1;; ++number) {
+      const auto [it, added] = taken.emplace(name, value);
+      if (added || it->second == value) return name;
+      name = flat + '_' + std::to_string(number);
+    }
+  }
+
+  // Which get_attr nodes end up in a graph: all of them, unless keep_original_order asks for those
+  // that are used.
+  std::vector<bool> needed_get_attrs() const {
+    const bool all = !options_.keep_original_order || plan_.order.empty();
+    std::vector<bool> needed(graph().size(), all);
+    if (all) return needed;
+    for (const core::Partition& partition : plan_.partitions->partitions()) {
+      for (NodeId input : partition.inputs) needed[input.value()] = true;
+    }
+    for (uint32_t i = 0; i < graph().size(); ++i) {
+      if (graph().ops[i] != Op::kOutput) continue;
+      for (NodeId input : graph().inputs_of(NodeId(i))) needed[input.value()] = true;
+    }
+    return needed;
+  }
+
+  void name_submodules() {
+    for (const Ref& name : plan_.assignment.partition_names) {
+      plan_.submodule_names.push_back(
+          Ref::steal(PyUnicode_FromFormat("submod_%U", name.get())));
+    }
+  }
+
+  PyObject* module_;              // holds the attributes
+  const SplitOptions& options_;
+  SplitPlan& plan_;               // under construction
+};
+
+void fill_qualname_map(const SplitPlan& plan, PyObject* map) {
+  for (uint32_t i = 0; i < plan.source.graph.size(); ++i) {
+    if (!plan.submodule_targets[i]) continue;
+    const PartitionId p = plan.assignment.partition[i];
+    const Ref key = Ref::steal(PyUnicode_FromFormat("%U.%U",
+                                                    plan.submodule_names[p.value()].get(),
+                                                    plan.submodule_targets[i].get()));
+    check(PyObject_SetItem(map, key.get(),
+                           plan.source.targets[plan.source.graph.targets[i]]));
+  }
+}
+
+}  // namespace
+
+SplitPlan plan_split(PyObject* module, PyObject* graph, const SplitOptions& options,
+                     Assignment assignment) {
+  SplitPlan plan{std::move(assignment), read_graph(graph, InputOrder::kArguments),
+                 nullptr, {}, {}, {}, {}};
+  Planner(module, options, plan).run();
+  return plan;
+}
+
+Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& options) {
+  const Ref graph = get_attr(module, names.graph);
+  PartitionMarks marks;
+  const AssignRequest request{graph.get(), callback, options.affix, options.debug};
+  const SplitPlan plan =
+      plan_split(module, graph.get(), options, assign_partitions(request, marks));
+  Ref result;
+  {
+    const GcPause pause;
+    result = write_split(plan, options);
+  }
+  if (options.qualname_map != Py_None) fill_qualname_map(plan, options.qualname_map);
+  marks.keep();
+  return result;
+}
+
+}  // namespace fxpress::fx

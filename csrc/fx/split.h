@@ -1,0 +1,46 @@
+// torch.fx.passes.split_module.split_module.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/partition.h"
+#include "fx/graph_module.h"
+#include "fx/reader.h"
+#include "fx/split_assign.h"
+
+namespace fxpress::fx {
+
+struct SplitOptions {
+  PyObject* qualname_map;          // dict to fill, or None
+  bool keep_original_order;        // call partitions in order of first appearance
+  bool keep_original_node_name;    // clones keep their names
+  bool keep_original_input_name;   // placeholders are named after the values, not arg_<i>
+  bool tuple_return;               // single outputs are wrapped in a tuple too
+  PyObject* affix;                 // str or None
+  PyObject* debug;                 // logger.debug, or None
+  CodeMode code_mode;              // how the results get their Python code
+};
+
+// All that has been decided before the first object is made.
+struct SplitPlan {
+  Assignment assignment;                           // from the callback
+  ReadGraph source;                                // the graph, flat
+  std::unique_ptr<core::Partitioning> partitions;  // who needs what
+  std::vector<core::PartitionId> order;            // in which the base graph calls them
+  std::vector<Ref> attributes;                     // by node: what get_attr and call_module name
+  std::vector<Ref> submodule_targets;              // by node: a call_module's name in its partition
+  std::vector<Ref> submodule_names;                // by partition: "submod_0", ...
+};
+
+// Decides everything and raises every error of the input; changes nothing.
+SplitPlan plan_split(PyObject* module, PyObject* graph, const SplitOptions& options,
+                     Assignment assignment);
+
+// Makes the objects that the plan describes.
+Ref write_split(const SplitPlan& plan, const SplitOptions& options);
+
+// The whole of it.
+Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& options);
+
+}  // namespace fxpress::fx

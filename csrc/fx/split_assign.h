@@ -1,0 +1,65 @@
+// First phase of a split: the user's callback decides, nothing else has happened yet.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/ids.h"
+#include "fx/py.h"
+#include "fx/split_symbols.h"
+
+namespace fxpress::fx {
+
+// Sets `_fx_partition` on nodes and takes it back unless the split succeeds.
+class PartitionMarks {
+ public:
+  PartitionMarks() = default;
+  PartitionMarks(const PartitionMarks&) = delete;
+  PartitionMarks& operator=(const PartitionMarks&) = delete;
+  ~PartitionMarks();
+
+  void mark(PyObject* node, PyObject* value);
+  void keep() { marked_.clear(); }
+
+ private:
+  struct Mark {
+    Ref node;      // the node that was marked
+    Ref previous;  // what it carried before, from an earlier split; may be empty
+  };
+  std::vector<Mark> marked_;  // in the order of marking
+};
+
+// Nodes between an autocast or grad-mode switch and its end, wherever they land.
+struct StateRegion {
+  core::NodeId enter;                         // the node that switches
+  core::NodeId exit;                          // the node that ends an autocast region
+  Ref ids;                                    // set of what the callback returned inside
+  std::vector<core::PartitionId> partitions;  // those, sorted by id
+};
+
+struct Assignment {
+  std::vector<Ref> nodes;                    // of the graph, in order
+  std::vector<core::PartitionId> partition;  // by node; invalid for placeholders, get_attrs, output
+  std::vector<Ref> partition_names;          // "0", "pp_0", ...: by partition, first seen first
+  std::vector<StateRegion> autocast;         // in graph order
+  std::vector<StateRegion> grad;             // in graph order
+  SymbolBinders binders{BinderRule::kSymIntOrFloat};  // which nodes bind symbols
+
+  bool has_regions() const { return !autocast.empty() || !grad.empty(); }
+};
+
+struct AssignRequest {
+  PyObject* graph;     // torch.fx.Graph
+  PyObject* callback;  // node -> partition id
+  PyObject* affix;     // str or None
+  PyObject* debug;     // logger.debug, or None
+};
+
+// Calls the callback once for each node that can be in a partition, in graph order, and with
+// autocast or grad regions as often again as torch.fx.passes.split_module does.
+Assignment assign_partitions(const AssignRequest& request, PartitionMarks& marks);
+
+// call_function nodes of torch.amp._enter_autocast and the like.
+bool is_global_state_target(PyObject* target);
+
+}  // namespace fxpress::fx

@@ -1,0 +1,19 @@
+// The steps of torch.fx.passes.split_module.split_module_simple, each usable on its own.
+#pragma once
+
+#include "fx/py.h"
+
+namespace fxpress::fx {
+
+// _detect_dependencies: (graphs, inputs, outputs, partitions in order of first appearance).
+Ref detect_dependencies(PyObject* module, PyObject* node_to_partition);
+
+// _clone_nodes_into_partitions: {partition: {original node: its clone}}; completes the graphs.
+Ref clone_nodes_into_partitions(PyObject* module, PyObject* graphs, PyObject* inputs,
+                                PyObject* outputs, PyObject* partitions);
+
+// _build_stitching_graph: the module that calls the partitions.
+Ref build_stitching_graph(PyObject* module, PyObject* graphs, PyObject* inputs, PyObject* outputs,
+                          PyObject* partitions, PyObject* affix);
+
+}  // namespace fxpress::fx

@@ -1,0 +1,131 @@
+#include "fx/writer.h"
+
+#include "core/check.h"
+
+namespace fxpress::fx {
+
+using core::Op;
+
+GraphWriter::GraphWriter(NameWriter& name_writer)
+    : GraphWriter(name_writer, Ref::steal(PyObject_CallNoArgs(symbols.graph_type))) {}
+
+GraphWriter::GraphWriter(NameWriter& name_writer, Ref graph)
+    : names_(name_writer), graph_(std::move(graph)) {
+  if (PyObject_IsTrue(get_attr(graph_.get(), names.len).get()) != 0) {
+    raise(PyExc_ValueError, "the graph to write into has nodes already");
+  }
+  root_ = get_attr(graph_.get(), names.root);
+  const Ref graph_namespace = get_attr(graph_.get(), names.graph_namespace);
+  obj_to_name_ = get_attr(graph_namespace.get(), names.obj_to_name);
+  used_names_ = get_attr(graph_namespace.get(), names.used_names);
+  base_count_ = get_attr(graph_namespace.get(), names.base_count);
+  const Ref lookup = get_attr(graph_.get(), names.lookup_table);
+  lookup_table_ = get_attr(lookup.get(), names.table);
+  FXPRESS_CHECK(PyDict_Check(obj_to_name_.get()) && PyDict_Check(base_count_.get()) &&
+                    PyDict_Check(lookup_table_.get()) && PyAnySet_Check(used_names_.get()),
+                "this torch keeps the tables of a Graph in other types than dict and set");
+  names_.table().begin_graph();
+}
+
+Ref GraphWriter::copy_meta(PyObject* node) {
+  const Ref meta = node_field(node, symbols.node_meta);
+  if (PyDict_CheckExact(meta.get())) return Ref::steal(PyDict_Copy(meta.get()));
+  return Ref::steal(PyObject_CallMethod(meta.get(), "copy", nullptr));
+}
+
+PyObject* GraphWriter::create(const NewNode& node, Ref args, Ref kwargs,
+                              std::span<PyObject* const> inputs, Ref meta) {
+  PyObject* name = names_.string(names_.table().create(node.candidate));
+
+  // What Node.__init__ does, minus the second copy of the arguments.
+  PyTypeObject* type = as_type(symbols.node_type);
+  const Ref created = Ref::steal(type->tp_new(type, no_args, nullptr));
+  PyObject* self = created.get();
+  PyObject* const init[] = {graph_.get(), name, op_name(node.op), node.target, node.type_expr};
+  if (!init_args_ || Py_REFCNT(init_args_.get()) != 1) init_args_ = Ref::steal(PyTuple_New(5));
+  for (Py_ssize_t i = 0; i < 5; ++i) {
+    Py_INCREF(init[i]);
+    PyObject* previous = PyTuple_GET_ITEM(init_args_.get(), i);
+    PyTuple_SET_ITEM(init_args_.get(), i, init[i]);
+    Py_XDECREF(previous);
+  }
+  check(as_type(symbols.node_base_type)->tp_init(self, init_args_.get(), nullptr));
+  set_node_field(self, symbols.node_args, args.get());
+  set_node_field(self, symbols.node_kwargs, kwargs.get());
+  if (meta) set_node_field(self, symbols.node_meta, meta.get());
+
+  if (!inputs.empty()) {
+    const Ref input_nodes = node_field(self, symbols.node_input_nodes);
+    for (PyObject* input : inputs) {
+      check(PyDict_SetItem(input_nodes.get(), input, Py_None));
+      const Ref users = node_field(input, symbols.node_users);
+      check(PyDict_SetItem(users.get(), self, Py_None));
+    }
+  }
+
+  PyObject* const prepend[] = {root_.get(), self};
+  Ref::steal(PyObject_Vectorcall(symbols.node_prepend, prepend, 2, nullptr));
+  register_name(self, name);
+  register_lookup(self, node.op, node.target);
+  ++length_;
+  return self;
+}
+
+void GraphWriter::register_name(PyObject* node, PyObject* name) {
+  check(PyDict_SetItem(obj_to_name_.get(), node, name));
+  check(PySet_Add(used_names_.get(), name));
+}
+
+void GraphWriter::register_lookup(PyObject* node, Op op, PyObject* target) {
+  PyObject* bucket = nullptr;
+  if (op == Op::kCallFunction) {
+    const auto key = reinterpret_cast<uintptr_t>(target);
+    const auto [slot, added] =
+        function_buckets_.insert(key, static_cast<uint32_t>(buckets_.size()));
+    if (added) buckets_.push_back(lookup_bucket(op, target));
+    bucket = buckets_[slot];
+  } else {
+    PyObject*& known = op_buckets_[static_cast<size_t>(op)];
+    if (known == nullptr) known = lookup_bucket(op, Py_None);
+    bucket = known;
+  }
+  check(PyDict_SetItem(bucket, node, Py_None));
+}
+
+// Equal functions that are not identical (bound methods) share an entry: the dict decides.
+PyObject* GraphWriter::lookup_bucket(Op op, PyObject* target) {
+  const Ref key = Ref::steal(PyTuple_Pack(2, op_name(op), target));
+  if (PyObject* known = dict_get(lookup_table_.get(), key.get())) return known;
+  const Ref fresh = Ref::steal(PyDict_New());
+  check(PyDict_SetItem(lookup_table_.get(), key.get(), fresh.get()));
+  return fresh.get();
+}
+
+NewNode GraphWriter::output_node() {
+  return {Op::kOutput, symbols.output, names_.candidate_for_target(symbols.output), Py_None};
+}
+
+PyObject* GraphWriter::getitem(PyObject* value, size_t index, Ref meta) {
+  const Ref position = Ref::steal(PyLong_FromSize_t(index));
+  Ref args = Ref::steal(PyTuple_Pack(2, value, position.get()));
+  const NewNode node = {Op::kCallFunction, symbols.getitem,
+                        names_.candidate_for_target(symbols.getitem), Py_None};
+  return create(node, std::move(args), Ref::borrow(no_kwargs), {&value, 1}, std::move(meta));
+}
+
+PyObject* GraphWriter::output_of(std::span<PyObject* const> values, bool as_tuple) {
+  const Ref value = as_tuple ? new_tuple(values) : Ref::borrow(values[0]);
+  Ref args = Ref::steal(PyTuple_Pack(1, value.get()));
+  return create(output_node(), std::move(args), Ref::borrow(no_kwargs), values, {});
+}
+
+void GraphWriter::finish() {
+  for (core::StringId base : names_.table().bases()) {
+    const Ref count = Ref::steal(PyLong_FromLongLong(names_.table().count(base)));
+    check(PyDict_SetItem(base_count_.get(), names_.string(base), count.get()));
+  }
+  const Ref length = Ref::steal(PyLong_FromSsize_t(length_));
+  check(PyObject_SetAttr(graph_.get(), names.len, length.get()));
+}
+
+}  // namespace fxpress::fx

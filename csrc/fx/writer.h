@@ -1,0 +1,104 @@
+// Writes nodes into a torch.fx.Graph, with every table that torch keeps beside the node list.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/graph.h"
+#include "fx/arg_mapper.h"
+#include "fx/names.h"
+#include "fx/py.h"
+
+namespace fxpress::fx {
+
+struct NewNode {
+  core::Op op;                // what the node does
+  PyObject* target;           // str or callable
+  core::StringId candidate;   // the name it would like to have
+  PyObject* type_expr;        // its annotation, or None
+};
+
+// Appends to one empty graph. Nodes are created with arguments, the graph's own tables are written
+// along the way; finish() adds what is only known at the end. All pointers are borrowed: the graph
+// owns its nodes.
+class GraphWriter {
+ public:
+  // Makes the graph: an ordinary torch.fx.Graph(). Or writes into one that has no nodes yet.
+  explicit GraphWriter(NameWriter& name_writer);
+  GraphWriter(NameWriter& name_writer, Ref graph);
+
+  PyObject* graph() const { return graph_.get(); }
+
+  // A node whose arguments are built already: `args` a tuple, `kwargs` an immutable dict, `inputs`
+  // the nodes that they mention, in visiting order. `meta` is a dict to own, or empty.
+  PyObject* create(const NewNode& node, Ref args, Ref kwargs, std::span<PyObject* const> inputs,
+                   Ref meta);
+
+  // A copy of `original` with other inputs: `replace(node)` gives the borrowed node of this graph.
+  template <class Replace>
+  PyObject* copy(const NewNode& node, PyObject* original, Replace replace) {
+    inputs_.clear();
+    const auto substitute = [&](PyObject* def) {
+      PyObject* replacement = replace(def);
+      inputs_.push_back(replacement);
+      return replacement;
+    };
+    Ref args = mapper_.map(node_field(original, symbols.node_args).get(), substitute);
+    Ref kwargs = node_field(original, symbols.node_kwargs);
+    if (!PyDict_Check(kwargs.get()) || PyDict_GET_SIZE(kwargs.get()) > 0) {
+      kwargs = mapper_.map(kwargs.get(), substitute);
+    } else {
+      kwargs = Ref::borrow(no_kwargs);
+    }
+    return create(node, std::move(args), std::move(kwargs), inputs_, copy_meta(original));
+  }
+
+  // Nodes with no arguments, and those whose only argument is `args`.
+  PyObject* leaf(const NewNode& node, Ref args, Ref meta) {
+    return create(node, std::move(args), Ref::borrow(no_kwargs), {}, std::move(meta));
+  }
+
+  // The graph's output: `value` is mapped with `replace`.
+  template <class Replace>
+  PyObject* output(PyObject* value, Replace replace) {
+    inputs_.clear();
+    Ref mapped = mapper_.map(value, [&](PyObject* def) {
+      PyObject* replacement = replace(def);
+      inputs_.push_back(replacement);
+      return replacement;
+    });
+    Ref args = Ref::steal(PyTuple_Pack(1, mapped.get()));
+    return create(output_node(), std::move(args), Ref::borrow(no_kwargs), inputs_, {});
+  }
+  PyObject* getitem(PyObject* value, size_t index, Ref meta);
+  PyObject* output_of(std::span<PyObject* const> values, bool as_tuple);
+
+  // Writes the namespace's counts and the graph's length. The graph is complete afterwards.
+  void finish();
+
+  // node.meta.copy()
+  static Ref copy_meta(PyObject* node);
+
+ private:
+  NewNode output_node();
+  void register_name(PyObject* node, PyObject* name);
+  void register_lookup(PyObject* node, core::Op op, PyObject* target);
+  PyObject* lookup_bucket(core::Op op, PyObject* target);
+
+  NameWriter& names_;               // shared by the graphs of one call
+  Ref graph_;                       // the graph being written
+  Ref root_;                        // its sentinel node: appending is inserting before it
+  Ref obj_to_name_;                 // the namespace's three tables
+  Ref used_names_;
+  Ref base_count_;
+  Ref lookup_table_;                // dict of (op, target) -> dict of nodes
+  PyObject* op_buckets_[6] = {};    // lookup_table_ entries of ops without a target; borrowed
+  core::FlatMap function_buckets_;  // address of a function -> position in buckets_
+  std::vector<PyObject*> buckets_;  // lookup_table_ entries of call_function; borrowed
+  Ref init_args_;                   // reused argument tuple of the node's initializer
+  ArgMapper mapper_;
+  std::vector<PyObject*> inputs_;   // of the node being copied; borrowed
+  Py_ssize_t length_ = 0;           // nodes written
+};
+
+}  // namespace fxpress::fx

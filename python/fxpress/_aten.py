@@ -1,0 +1,25 @@
+"""The parts that need libtorch: loads `_aten_ext` if it was built for the running torch.
+
+Raises:
+    ImportError: `_aten_ext` was built for another torch minor version, or not at all. Loading it
+        anyway could crash the process: libtorch's C++ interface changes with each minor version.
+"""
+
+import torch
+
+from fxpress._build import built_for as _built_for
+
+_built = _built_for()
+_REBUILD = "rebuild it with `pip install --no-build-isolation --no-deps --force-reinstall fxpress`"
+
+if _built is None:
+    raise ImportError(f"fxpress was built without its tensor part (_aten): {_REBUILD}.")
+if _built.split(".")[:2] != torch.__version__.split(".")[:2]:
+    raise ImportError(
+        f"fxpress._aten was built for torch {_built} and cannot be used with torch "
+        f"{torch.__version__}: {_REBUILD}."
+    )
+
+from fxpress._aten_ext import build_info, storage_bytes  # noqa: E402
+
+__all__ = ["build_info", "storage_bytes"]

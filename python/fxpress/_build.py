@@ -1,0 +1,41 @@
+"""What this installation was built with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fxpress import _native
+
+
+def build_info() -> dict[str, Any]:
+    """Versions and build settings of fxpress's two extension modules.
+
+    Returns:
+        ``{"torch": <running version>, "native": {...}, "aten": {...}}``. Each module's entry has
+        its `version`, `compiler`, `cplusplus`, `build_type` and `pybind11`; `aten` also the `torch`
+        it was compiled against, and `usable`: whether it runs with this torch (if not, `reason`).
+    """
+    return {
+        "torch": torch.__version__,
+        "native": _native.build_info(),
+        "aten": _aten_info(),
+    }
+
+
+def _aten_info() -> dict[str, Any]:
+    try:
+        from fxpress import _aten
+    except ImportError as error:
+        return {"torch": built_for(), "usable": False, "reason": str(error)}
+    return {**_aten.build_info(), "usable": True, "reason": None}
+
+
+def built_for() -> str | None:
+    """The torch version that `_aten_ext` was compiled against; None when it was not built."""
+    try:
+        from fxpress import _build_torch  # written by the build
+    except ImportError:
+        return None
+    return _build_torch.TORCH_VERSION

@@ -1,0 +1,346 @@
+"""Put fxpress in torch's place for the whole process, and take it out again.
+
+What is put there is never fxpress's own object but a *stand-in* made for the purpose. Its identity
+is how ``uninstall`` tells a name that some module took from torch meanwhile from one that was
+imported from fxpress on purpose.
+
+Holders are looked for in the namespaces of the modules in ``sys.modules`` and nowhere else: a
+class attribute, a closure or a container keeps what it has, and so does a module that another
+thread is importing at this very moment. A stand-in that outlives its installation in such a place
+does what torch does.
+"""
+
+import contextlib
+import copyreg
+import functools
+import importlib
+import inspect
+import logging
+import os
+import pkgutil
+import sys
+import threading
+import types
+from abc import ABCMeta
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+from fxpress._errors import UnsupportedError
+
+Policy: TypeAlias = Literal["raise", "torch"]
+_Function: TypeAlias = Callable[..., Any]
+
+_log = logging.getLogger("fxpress")
+
+
+class _Entry(NamedTuple):
+    """One name of torch and what replaces it; nothing is imported before ``install``."""
+
+    module: str  # dotted name of the torch module that defines it, as in sys.modules
+    name: str  # its name there
+    provider: tuple[str, str]  # our module, and the name in it
+
+
+# A new room adds its names here. Importers inside torch need no rows: those already loaded hold
+# the object that the identity scan looks for, and those loaded later read the patched source.
+# Exception classes do not belong here: `except` ignores __subclasscheck__.
+_ROOMS: list[_Entry] = [
+    _Entry("torch.fx.passes.split_module", name, ("fxpress.split_module", name))
+    for name in (
+        "split_module",
+        "split_module_simple",
+        "Partition",
+        "_decompose_size_nodes",
+        "_make_lite_graph_module",
+        "_get_attr_from_qualname",
+        "_detect_dependencies",
+        "_clone_nodes_into_partitions",
+        "_build_stitching_graph",
+    )
+]
+
+
+class _StandInType(ABCMeta):
+    """The metaclass of class stand-ins, and of nothing else: a door that nobody lives in.
+
+    To call a stand-in, or to derive from it, is to call or derive from a real class: objects and
+    subclasses outlive the installation, pickle, and have the metaclass they expect.
+    (An ABCMeta, so that deriving from a stand-in and from an ABC is no metaclass conflict.)
+    """
+
+    _fxpress_installation: "_Installation"  # knows which of the two is in force
+    _fxpress_ours: type
+    _fxpress_original: type
+
+    def __new__(
+        mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwds: Any
+    ) -> Any:
+        if not any(isinstance(base, _StandInType) for base in bases):
+            return super().__new__(mcls, name, bases, namespace, **kwds)
+        real = tuple(b._fxpress_current() if isinstance(b, _StandInType) else b for b in bases)
+        return types.new_class(name, real, kwds, lambda body: body.update(namespace))
+
+    def _fxpress_current(cls) -> type:
+        inactive = cls._fxpress_installation.policy is None
+        return cls._fxpress_original if inactive else cls._fxpress_ours
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return cls._fxpress_current()(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, (cls._fxpress_ours, cls._fxpress_original))
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, (cls._fxpress_ours, cls._fxpress_original))
+
+
+# Nobody finds a stand-in class under its own name, which is that of our class: pickle that one.
+copyreg.pickle(
+    cast(Any, _StandInType),
+    lambda cls: (pkgutil.resolve_name, (f"{cls.__module__}:{cls.__qualname__}",)),
+)
+
+
+def _class_stand_in(installation: "_Installation", ours: type, original: type) -> type:
+    body = {
+        "__module__": ours.__module__,
+        "__qualname__": ours.__qualname__,
+        "__doc__": ours.__doc__,
+        "_fxpress_installation": installation,
+        "_fxpress_ours": ours,
+        "_fxpress_original": original,
+    }
+    stand_in: Any = _StandInType(ours.__name__, (ours,), body)
+    with contextlib.suppress(ValueError):  # a class whose constructor is in C may have none
+        stand_in.__signature__ = inspect.signature(ours)  # inspect sees only our __call__
+    return cast(type, stand_in)
+
+
+def _function_stand_in(
+    installation: "_Installation", entry: _Entry, ours: _Function, original: _Function
+) -> _Function:
+    @functools.wraps(ours)
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        policy = installation.policy  # once: another thread may change it during the call
+        if policy is None:
+            return original(*args, **kwargs)
+        try:
+            return ours(*args, **kwargs)
+        except UnsupportedError as error:
+            if policy == "raise":
+                raise
+            _log.warning("%s.%s: left to torch: %s", entry.module, entry.name, error, stacklevel=2)
+        # Outside the handler, so that an exception of torch's does not carry ours as context.
+        return original(*args, **kwargs)
+
+    # Where it stands is where it is found again: by pickle, and by code that fx generates.
+    stand_in.__module__ = entry.module
+    stand_in.__qualname__ = entry.name
+    return stand_in
+
+
+@dataclass(frozen=True, eq=False)
+class _Patch:
+    """An entry of the table made concrete."""
+
+    ours: Any  # fxpress's own object
+    original: Any  # what the source held before us
+    stand_in: Any  # what it holds while we are installed
+
+
+@dataclass(frozen=True, eq=False)
+class _Lease:
+    """One ``install()`` or one ``with installed()``; compared by identity."""
+
+    policy: Policy
+    scoped: bool  # held by a context manager, which alone may give it back
+
+
+class _Installation:
+    """What is installed in one process: the open leases, and the patches they share."""
+
+    def __init__(self, rooms: Iterable[_Entry]) -> None:
+        self.policy: Policy | None = None  # in force now; None while torch is itself
+        self._rooms = rooms
+        self._lock = threading.RLock()
+        self._leases: list[_Lease] = []  # in the order they were taken
+        self._active: list[_Patch] = []  # in place now
+        self._known: dict[_Entry, _Patch] = {}  # ever made; used again, so that stand-ins are few
+        self._announced = False  # that FXPRESS_DISABLE is set
+
+    def acquire(self, policy: Policy, *, scoped: bool) -> _Lease:
+        if policy not in ("raise", "torch"):
+            raise ValueError(f'on_unsupported must be "raise" or "torch", not {policy!r}')
+        disabled = os.environ.get("FXPRESS_DISABLE", "").strip().lower() in ("1", "true", "yes")
+        # Importing under the lock could deadlock with a module that calls install() when imported.
+        loaded = [] if disabled else self._load()
+        lease = _Lease(policy, scoped)
+        with self._lock:
+            if not self._leases:
+                self._patch(loaded)
+                if disabled and not self._announced:
+                    self._announced = True
+                    _log.info("FXPRESS_DISABLE is set: torch is left as it is")
+            self._leases.append(lease)
+            self._refresh()
+        return lease
+
+    def release(self, lease: _Lease | None = None) -> None:
+        """Give back ``lease``, or the newest one that no context manager holds."""
+        with self._lock:
+            if lease is None:
+                lease = next((each for each in reversed(self._leases) if not each.scoped), None)
+            if lease is None:
+                raise RuntimeError("fxpress.uninstall() without a matching fxpress.install()")
+            self._leases.remove(lease)
+            # The policy first: from here on every stand-in is torch, whatever still holds it.
+            self._refresh()
+            if not self._leases:
+                self._restore()
+
+    def _refresh(self) -> None:
+        self.policy = self._leases[-1].policy if self._leases and self._active else None
+
+    def _load(self) -> list[tuple[_Entry, types.ModuleType, Any]]:
+        """Import both sides of every entry that this torch has."""
+        loaded = []
+        for entry in self._rooms:
+            # By its full name: torch.export.unflatten, the attribute, is a function.
+            source = importlib.import_module(entry.module)
+            if entry.name in (_namespace(entry.module, source) or ()):
+                provider, name = entry.provider
+                loaded.append((entry, source, getattr(importlib.import_module(provider), name)))
+        return loaded
+
+    def _patch(self, loaded: Iterable[tuple[_Entry, types.ModuleType, Any]]) -> None:
+        found = [(entry, vars(source)[entry.name], ours) for entry, source, ours in loaded]
+        self._active = [self._concrete(*each) for each in found if each[1] is not each[2]]
+        try:
+            _rebind({id(patch.original): patch.stand_in for patch in self._active})
+        except BaseException:
+            self._restore()
+            raise
+
+    def _restore(self) -> None:
+        active, self._active = self._active, []  # alive until the end: _rebind has only ids
+        _rebind({id(patch.stand_in): patch.original for patch in active})
+
+    def _concrete(self, entry: _Entry, original: Any, ours: Any) -> _Patch:
+        known = self._known.get(entry)
+        if known and original is known.stand_in:  # saved by somebody, and put back later
+            original = known.original
+        if known and known.original is original and known.ours is ours:
+            return known
+        if isinstance(ours, type) and isinstance(original, type):
+            stand_in: Any = _class_stand_in(self, ours, original)
+        else:
+            stand_in = _function_stand_in(self, entry, ours, original)
+        self._known[entry] = patch = _Patch(ours, original, stand_in)
+        return patch
+
+
+# ModuleType's own slot: a lazy module runs its loader when asked for __dict__ the usual way.
+_module_dict = cast(Any, types.ModuleType).__dict__["__dict__"].__get__
+
+
+def _namespace(key: object, module: object) -> dict[str, Any] | None:
+    """The namespace of a value of ``sys.modules``; None if it is no module, or one of ours."""
+    # type(), not isinstance(): the latter would ask an odd object for its __class__.
+    if not issubclass(type(module), types.ModuleType):
+        return None
+    namespace = _module_dict(module)
+    if type(namespace) is not dict:
+        return None
+    # __package__ too, for `python -m fxpress.cli`, whose module is called __main__.
+    for name in (key, namespace.get("__name__"), namespace.get("__package__")):
+        if isinstance(name, str) and (name == "fxpress" or name.startswith("fxpress.")):
+            return None
+    return namespace
+
+
+def _rebind(replacement: Mapping[int, Any]) -> None:
+    """Rebind each module-level name that holds an object whose id is in ``replacement``."""
+    for _ in range(4 if replacement else 0):
+        found = False
+        for key, module in sys.modules.copy().items():
+            namespace = _namespace(key, module)
+            if namespace is None:
+                continue
+            snapshot = namespace.copy()  # in one step, whoever else is writing to it
+            if replacement.keys().isdisjoint(map(id, snapshot.values())):
+                continue
+            for name, value in snapshot.items():
+                if id(value) in replacement and namespace.get(name) is value:
+                    namespace[name] = replacement[id(value)]
+                    found = True
+        # Another thread may have copied a name from a module that was not done yet, so go round
+        # until nothing is left; not for ever, in case somebody keeps putting it back.
+        if not found:
+            return
+
+
+_installation = _Installation(_ROOMS)
+
+
+def install(*, on_unsupported: Policy = "raise") -> None:
+    """Replace torch's functions and classes by fxpress's, in the whole process.
+
+    Every module-level name that holds one of them is rebound: in the torch module that defines
+    it (``torch.fx.passes.split_module``), and in every loaded module that imported it, under
+    whatever name. Modules imported later get fxpress's from torch. Names held elsewhere (class
+    attributes, closures, containers) stay as they are.
+
+    Calls nest: the first one patches and the last ``uninstall`` restores. With the environment
+    variable ``FXPRESS_DISABLE`` set to ``1``, ``true`` or ``yes`` at the first call, torch is left
+    as it is.
+
+    Args:
+        on_unsupported: what a replaced function does where fxpress raises
+            :class:`fxpress.UnsupportedError`: ``"raise"`` lets it through; ``"torch"`` logs a
+            warning (logger ``fxpress``) and calls torch's original. The latest call that is still
+            open decides, in all threads. Calls to fxpress's own modules always raise.
+
+    Raises:
+        ValueError: ``on_unsupported`` is neither of the two.
+        ImportError: a module of fxpress or torch does not load; nothing has been changed.
+    """
+    _installation.acquire(on_unsupported, scoped=False)
+
+
+def uninstall() -> None:
+    """Take back the latest open :func:`install`; the last one gives torch its own objects back.
+
+    Names that modules took from torch meanwhile are restored too; names imported from fxpress
+    are left alone.
+
+    Raises:
+        RuntimeError: no ``install()`` is open. (A ``with installed()`` does not count: only its
+            own exit ends it.)
+    """
+    _installation.release()
+
+
+@contextlib.contextmanager
+def installed(*, on_unsupported: Policy = "raise") -> Iterator[None]:
+    """Install fxpress for the length of a ``with`` block: :func:`install`, then :func:`uninstall`.
+
+    Process-wide like them: other threads see it too. Blocks may nest and overlap in any order;
+    each ends exactly its own installation.
+
+    Args:
+        on_unsupported: as for :func:`install`.
+
+    Raises:
+        ValueError, ImportError: as :func:`install`, on entry.
+    """
+    lease = _installation.acquire(on_unsupported, scoped=True)
+    try:
+        yield
+    finally:
+        _installation.release(lease)
+
+
+def is_installed() -> bool:
+    """Whether torch's names stand for fxpress's now; False where ``FXPRESS_DISABLE`` left them."""
+    return _installation.policy is not None

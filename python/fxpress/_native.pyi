@@ -1,0 +1,68 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.fx import Graph, GraphModule, Node
+
+class DeferredAttribute:
+    """Data descriptor that calls `materialize` on the first access and then repeats the access."""
+
+    name: str
+    def __init__(self, name: str, /) -> None: ...
+    def __get__(self, instance: object, owner: type | None = None, /) -> Any: ...
+    def __set__(self, instance: object, value: object, /) -> None: ...
+
+def build_info() -> dict[str, Any]: ...
+def gc_pauses() -> int:
+    """Number of pauses of the garbage collector in force; 0 outside of native calls."""
+
+def initialize(objects: dict[str, object], names: dict[str, str]) -> None: ...
+def insert_after(dict: dict[str, Any], key: str, items: dict[str, Any]) -> None:
+    """Insert items right behind `key`, keeping the order of the rest."""
+
+def python_source(graph: Graph) -> tuple[str, dict[str, Any], dict[int, int | None], int] | None:
+    """Source, globals, line numbers and prologue line; None: only torch's generator can do it."""
+
+def copy_graph(graph: Graph) -> Graph:
+    """A new graph with the same nodes, names, arguments and shallow copies of their meta."""
+
+def creation_times(modules: Sequence[GraphModule], repeats: int) -> list[float]:
+    """Seconds, for each repeat, to create the modules again when everything is known."""
+
+def split_module(
+    module: GraphModule,
+    callback: Callable[[Node], Any],
+    qualname_map: dict[str, str] | None,
+    keep_original_order: bool,
+    keep_original_node_name: bool,
+    keep_original_input_name: bool,
+    partition_affix: str | None,
+    tuple_return: bool,
+    torch_lazy: bool,
+    debug: Callable[..., None] | None,
+    /,
+) -> GraphModule: ...
+def detect_dependencies(
+    module: GraphModule, node_to_partition: dict[Node, int], /
+) -> tuple[
+    dict[int, Graph], dict[int, dict[str, Node]], dict[int, dict[str, Node]], list[int]
+]: ...
+def clone_nodes_into_partitions(
+    module: GraphModule,
+    graphs: dict[int, Graph],
+    inputs: dict[int, dict[str, Node]],
+    outputs: dict[int, dict[str, Node]],
+    partitions: list[int],
+    /,
+) -> dict[int, dict[Node, Node]]: ...
+def build_stitching_graph(
+    module: GraphModule,
+    graphs: dict[int, Graph],
+    inputs: dict[int, dict[str, Node]],
+    outputs: dict[int, dict[str, Node]],
+    partitions: list[int],
+    affix: str | None,
+    /,
+) -> GraphModule: ...
+def make_lite_graph_module(
+    graph: Graph, modules: dict[str, GraphModule] | None, /
+) -> GraphModule: ...

@@ -1,0 +1,121 @@
+"""Partitions around given operations, as compilers that run some of them eagerly need."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.fx import GraphModule, Node
+
+from ._callback import SplitCallback, operations
+
+
+def around(
+    m: GraphModule,
+    ops: Iterable[str | Callable[..., Any]] = (),
+    *,
+    where: Callable[[Node], bool] | None = None,
+) -> SplitCallback:
+    """Each matching node alone in a partition, and the nodes between two of them in one.
+
+    This is how vLLM and SGLang split a model around attention, to capture everything else in CUDA
+    graphs. Use it with `keep_original_order=True`, as they do: `split_module` otherwise orders
+    partitions that don't depend on each other anew. Beyond torch.
+
+    A `getitem` that directly follows a matching node and unpacks it joins its partition: what
+    crosses the border is then tensors, which compilers take, and not tuples, which they don't.
+
+    Args:
+        m: The graph to split, as it will be given to `split_module`.
+        ops: What matches a node, any of:
+
+            - the function that a `call_function` node calls, or its `OpOverload`;
+            - an `OpOverloadPacket`, for all its overloads;
+            - the name of an operator, "aten::add" or "aten.add" for all overloads,
+              "aten::add.Tensor" or "aten.add.Tensor" for one ("default" for the unnamed);
+            - the class of the module that a `call_module` node calls or a base of it, or the name
+              of the class itself;
+            - the name of the method that a `call_method` node calls.
+
+            An op that matches nothing is no error: one list serves many graphs.
+        where: A predicate on nodes; those for which it is true match as well.
+
+    Returns:
+        The callback for `split_module(m, None, callback, keep_original_order=True)`.
+
+    Raises:
+        TypeError: If `ops` is a single op, or has a member that is neither a name nor callable.
+    """
+    wanted = _wanted(ops)
+    verdicts: dict[tuple[str, Any], bool] = {}  # one look at each target, however often called
+    ids: dict[Node, int] = {}
+    opener: Node | None = None  # the matching node whose partition is the current one
+    partition = -1
+    for node in operations(m):
+        target = (node.op, node.target)
+        if target not in verdicts:
+            verdicts[target] = not wanted.isdisjoint(_labels(m, node))
+        if verdicts[target] or (where is not None and where(node)):
+            partition += 1
+            opener = node
+        elif opener is not None and not _unpacks(node, opener):
+            partition += 1
+            opener = None
+        elif partition < 0:
+            partition = 0
+        ids[node] = partition
+    return SplitCallback(ids, f"around({_describe(wanted, where)})")
+
+
+def _wanted(ops: Iterable[str | Callable[..., Any]]) -> set[str | Callable[..., Any]]:
+    # A string and a packet can be iterated, over their letters and over the names of the overloads.
+    if isinstance(ops, str) or callable(ops):
+        raise TypeError(f"around: ops is a list of ops, got {ops!r} alone")
+    wanted = set(ops)
+    for op in wanted:
+        if not isinstance(op, str) and not callable(op):
+            raise TypeError(f"around: an op is a name or something callable, got {op!r}")
+    return wanted
+
+
+def _labels(m: GraphModule, node: Node) -> Iterator[Any]:
+    """Everything that `ops` may call the operation of `node`."""
+    target: Any = node.target
+    if node.op == "call_module":
+        module_class = type(m.get_submodule(target))
+        yield module_class.__name__
+        yield from module_class.__mro__
+        return
+    yield target
+    if isinstance(target, OpOverload):
+        overload = str(target)  # aten.add.Tensor
+        yield overload
+        yield overload.replace(".", "::", 1)
+        target = target.overloadpacket
+        yield target
+    if isinstance(target, OpOverloadPacket):
+        packet = str(target)  # aten.add
+        yield packet
+        yield packet.replace(".", "::", 1)
+    elif isinstance(target, torch._ops.OperatorBase):  # a higher-order operator
+        yield str(target)
+
+
+def _unpacks(node: Node, opener: Node) -> bool:
+    return node.target is operator.getitem and node.args[0] is opener
+
+
+def _describe(
+    wanted: set[str | Callable[..., Any]], where: Callable[[Node], bool] | None
+) -> str:
+    named = sorted(op if isinstance(op, str) else _name(op) for op in wanted)
+    return ", ".join([*named, *([] if where is None else [f"where={_name(where)}"])])
+
+
+def _name(function: Callable[..., Any]) -> str:
+    if isinstance(function, (OpOverload, OpOverloadPacket)):
+        return str(function)
+    return getattr(function, "__name__", None) or repr(function)

@@ -1,0 +1,57 @@
+"""The object that every rule returns: a dictionary from nodes to partition ids that can be called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch.fx import GraphModule, Node
+
+# `split_module` never asks for the partition of these.
+_UNASSIGNED = frozenset({"placeholder", "get_attr", "output"})
+
+
+class SplitCallback(dict[Node, int]):
+    """A callback for `split_module`: the partition id of each node, computed when it is made.
+
+    It is a `dict` whose call is its own lookup, so that asking for a node, which `split_module`
+    does once a node, runs no Python byte code. `split_module_simple` takes it as it is, for graphs
+    without `get_attr` nodes. Beyond torch.
+
+    Args:
+        ids: The partition id of every node that needs one. Ids run from 0 without gaps.
+        rule: How the ids came about, in words, for `repr` and for errors.
+    """
+
+    __slots__ = ("count", "rule")
+
+    count: int
+    """The number of partitions: ids are 0 to count - 1."""
+
+    rule: str
+    """The rule that gave the ids, as the call that made them."""
+
+    def __init__(self, ids: dict[Node, int], rule: str) -> None:
+        super().__init__(ids)
+        self.count = len(set(ids.values()))
+        self.rule = rule
+
+    __call__ = dict.__getitem__
+
+    @property
+    def ids(self) -> dict[Node, int]:
+        """The partition id of each node: this object, as the dictionary that it is."""
+        return self
+
+    def __missing__(self, node: object) -> int:
+        raise KeyError(
+            f"{self.rule} has no partition for {node!r}: it is no operation of the graph"
+            " that this callback was made for"
+        )
+
+    def __repr__(self) -> str:
+        return f"<SplitCallback {self.rule}: {len(self)} nodes in {self.count} partitions>"
+
+
+def operations(m: GraphModule) -> Iterator[Node]:
+    """The nodes of `m` that a partition can hold, in graph order."""
+    return (node for node in m.graph.nodes if node.op not in _UNASSIGNED)

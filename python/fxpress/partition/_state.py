@@ -1,0 +1,88 @@
+"""Which state (parameters, buffers, constant tensors) each node of a graph brings in."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
+from math import prod
+from typing import Any
+
+import torch
+from torch.export import ExportGraphSignature
+from torch.fx import GraphModule, Node
+
+
+class StateReader:
+    """Finds the state tensors that the nodes of one graph bring in.
+
+    Args:
+        m: The module whose graph is read.
+        signature: The signature of the exported program that `m` belongs to; names the
+            placeholders that stand for state.
+        state_dict: The program's state. Without it the tensors of the placeholders' metadata
+            count, which have the same sizes, but two names of one tensor are then two.
+        state_inputs: Names of further placeholders that stand for state.
+    """
+
+    def __init__(
+        self,
+        m: GraphModule,
+        signature: ExportGraphSignature | None = None,
+        state_dict: Mapping[str, Any] | None = None,
+        state_inputs: Collection[str] = (),
+    ) -> None:
+        self._m = m
+        self._lifted = dict.fromkeys(state_inputs, "")  # placeholder -> its name in the state
+        if signature is not None:
+            self._lifted |= signature.inputs_to_parameters
+            self._lifted |= signature.inputs_to_buffers
+            self._lifted |= signature.inputs_to_lifted_tensor_constants
+        self._state_dict = state_dict or {}
+
+    def brought_by(self, node: Node) -> Iterable[torch.Tensor]:
+        """The state that `node` brings in: as a `get_attr`, a called module or a lifted input."""
+        if node.op == "get_attr":
+            return _tensors(_attribute(self._m, str(node.target)))
+        if node.op == "call_module":
+            return _tensors(self._m.get_submodule(str(node.target)))
+        if node.op == "placeholder":
+            return self._lifted_tensors(node)
+        return ()
+
+    def _lifted_tensors(self, node: Node) -> Iterable[torch.Tensor]:
+        value = meta_value(node)
+        if node.name in self._lifted:
+            return _tensors(self._state_dict.get(self._lifted[node.name], value))
+        # Dynamo and strict export keep the class of parameters in the metadata.
+        return (value,) if isinstance(value, torch.nn.Parameter) else ()
+
+
+def meta_value(node: Node) -> Any:
+    """The example of `node`'s value that export or Dynamo recorded; None without one."""
+    value = node.meta.get("val")
+    return node.meta.get("example_value") if value is None else value
+
+
+def element_count(tensor: torch.Tensor) -> int | None:
+    """The number of elements of `tensor`; None if a dimension is symbolic."""
+    # prod and not numel(), which would put a guard on the symbols.
+    return prod(tensor.shape) if all(type(size) is int for size in tensor.shape) else None
+
+
+def byte_count(tensor: torch.Tensor) -> int | None:
+    """The bytes that the elements of `tensor` take; None if a dimension is symbolic."""
+    elements = element_count(tensor)
+    return None if elements is None else elements * tensor.element_size()
+
+
+def _attribute(root: torch.nn.Module, path: str) -> Any:
+    owner, _, name = path.rpartition(".")
+    return getattr(root.get_submodule(owner), name)
+
+
+def _tensors(value: Any) -> Iterable[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return (value,)
+    if isinstance(value, torch.nn.Module):
+        return chain(value.parameters(), value.buffers())
+    return ()

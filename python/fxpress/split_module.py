@@ -1,0 +1,286 @@
+"""Cutting a graph into submodules: stands in for `torch.fx.passes.split_module`.
+
+Same names, signatures and results; where torch is wrong on purpose different (docs/fidelity.md).
+The results' Python code is generated when it is first needed.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from fxpress import _deferred_code as _deferred_code  # fills the tables of the native code
+from fxpress import _native, _torch_compat
+
+__all__ = ["Partition", "split_module", "split_module_simple"]
+
+log = _LOGGER = logging.getLogger(__name__)
+
+
+@_torch_compat.compatibility(is_backward_compatible=True)
+class Partition:
+    """A partition under construction: its nodes and what it needs from the others.
+
+    Stands in for `torch.fx.passes.split_module.Partition`. `split_module` keeps its own tables;
+    this class is for callers that build partitions themselves.
+
+    Args:
+        name: the partition's id as text; the submodule is called ``submod_<name>``.
+
+    Attributes:
+        name, submod_name: see above.
+        node_names: names of the nodes in it, in graph order.
+        inputs, outputs: names of the values that it takes and gives, as keys of a dict.
+        dependencies, dependents: names of the partitions it waits for and that wait for it.
+        graph: the graph of the submodule.
+        environment: node of the original graph -> node of `graph`.
+        targets: attributes of the submodule, by name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name: str = name
+        self.submod_name = f"submod_{name}"
+        self.node_names: list[str] = []
+        self.inputs: dict[str, None] = {}
+        self.outputs: dict[str, None] = {}
+        self.dependencies: dict[str, None] = {}
+        self.dependents: dict[str, None] = {}
+        self.graph: Graph = Graph()
+        self.environment: dict[Node, Node] = {}
+        self.targets: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        rows = {
+            "name": self.name,
+            "nodes": self.node_names,
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "partitions depended on": self.dependencies,
+            "partition dependents": self.dependents,
+        }
+        return ",\n ".join(f"{title}: {value}" for title, value in rows.items())
+
+
+def _get_attr_from_qualname(mod: torch.nn.Module, qualname: str) -> Any:
+    """The attribute of `mod` at a dotted path; AttributeError when there is none."""
+    value: Any = mod
+    for atom in qualname.split("."):
+        if not hasattr(value, atom):
+            raise AttributeError(f"Node target {qualname} not found!")
+        value = getattr(value, atom)
+    return value
+
+
+def _log_code(title: str, module: GraphModule) -> None:
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("%s", _torch_compat.lazy_format_graph_code(title, module, colored=True))
+
+
+@_torch_compat.compatibility(is_backward_compatible=True)
+def split_module(
+    m: GraphModule,
+    root_m: torch.nn.Module | None,
+    split_callback: Callable[[Node], Any],
+    qualname_map: dict[str, str] | None = None,
+    keep_original_order: bool | None = False,
+    keep_original_node_name: bool | None = False,
+    keep_original_input_name: bool = True,
+    *,
+    partition_affix: str | None = None,
+    tuple_return: bool = False,
+) -> GraphModule:
+    """Cut a graph into submodules, one for each partition, and a graph that calls them.
+
+    Stands in for `torch.fx.passes.split_module.split_module`. `m` is not changed, except that its
+    nodes carry the name of their partition as ``_fx_partition`` afterwards.
+
+    Args:
+        m: the module to split; anything with a `graph` and the attributes that it refers to.
+        root_m: not used; accepted for compatibility.
+        split_callback: called with each node that can be in a partition (no placeholder, get_attr
+            or output), in graph order; returns the partition's id: anything with a `str`.
+            Graphs with autocast or grad-mode switches ask several times for a node; their ids must
+            be comparable and not fall in graph order.
+        qualname_map: filled with ``"<submodule>.<name in it>" -> original target`` for call_module
+            nodes.
+        keep_original_order: call the submodules in the order in which their partitions appear, not
+            in a topological order.
+        keep_original_node_name: nodes in the submodules keep their names.
+        keep_original_input_name: placeholders of the submodules are named after the values they
+            take, not ``arg_<i>``.
+        partition_affix: submodules are called ``submod_<affix>_<id>``.
+        tuple_return: submodules with a single output return a tuple as well.
+
+    Returns:
+        A GraphModule with children ``submod_<id>``; ``meta["partition_names"]`` is the set of
+        their names.
+
+    Raises:
+        RuntimeError: partitions depend on each other in a cycle, or the callback edited the graph.
+        AssertionError: autocast or grad-mode regions that are malformed, or whose ids fall.
+        AttributeError: a target is not an attribute of `m`.
+        KeyError: a node uses one that is not in the graph or is defined later, or
+            `keep_original_order` calls a partition before one that it needs.
+        UnsupportedError: a node's name ends in a number of more than 18 digits.
+
+    Whatever the callback raises passes through. After any error `m` and `qualname_map` are as they
+    were.
+    """
+    _log_code("pre split_module", m)
+    split: GraphModule = _native.split_module(
+        m,
+        split_callback,
+        qualname_map,
+        bool(keep_original_order),
+        bool(keep_original_node_name),
+        bool(keep_original_input_name),
+        partition_affix,
+        bool(tuple_return),
+        _torch_compat.uses_lazy_graph_modules(),
+        log.debug if log.isEnabledFor(logging.DEBUG) else None,
+    )
+    _log_code("post split_module", split)
+    return split
+
+
+@_torch_compat.compatibility(is_backward_compatible=False)
+def split_module_simple(
+    m: GraphModule,
+    node_to_partition: dict[Node, int],
+    *,
+    partition_affix: str | None = None,
+) -> GraphModule:
+    """Cut a graph without parameters into submodules, called in the order of first appearance.
+
+    Stands in for `torch.fx.passes.split_module.split_module_simple`. The results are torch's lazy
+    GraphModules, with all the tables of a GraphModule.
+
+    Args:
+        m: the module to split; call_module targets and attributes are not carried over.
+        node_to_partition: partition id of every node that is no placeholder and not the output.
+        partition_affix: submodules are called ``submod_<affix>_<id>``.
+
+    Raises:
+        KeyError: a node has no partition, or a partition needs one that appears later.
+    """
+    graphs, inputs, outputs, partitions = _detect_dependencies(m, node_to_partition)
+    _clone_nodes_into_partitions(m, graphs, inputs, outputs, partitions)
+    return _build_stitching_graph(m, graphs, inputs, outputs, partitions, partition_affix)
+
+
+def _detect_dependencies(
+    m: GraphModule, node_to_partition: dict[Node, int]
+) -> tuple[dict[int, Graph], dict[int, dict[str, Node]], dict[int, dict[str, Node]], list[int]]:
+    """First step of `split_module_simple`: who needs what.
+
+    Returns:
+        An empty graph for each partition id; inputs and outputs as ``{id: {name: node}}``; the ids
+        in order of first appearance.
+    """
+    return _native.detect_dependencies(m, node_to_partition)
+
+
+def _clone_nodes_into_partitions(
+    m: GraphModule,
+    partition_graphs: dict[int, Graph],
+    partition_inputs: dict[int, dict[str, Node]],
+    partition_outputs: dict[int, dict[str, Node]],
+    seen_partitions: list[int],
+) -> dict[int, dict[Node, Node]]:
+    """Second step: fills the graphs; returns ``{id: {original node: node of the partition}}``."""
+    return _native.clone_nodes_into_partitions(
+        m, partition_graphs, partition_inputs, partition_outputs, seen_partitions
+    )
+
+
+def _build_stitching_graph(
+    m: GraphModule,
+    partition_graphs: dict[int, Graph],
+    partition_inputs: dict[int, dict[str, Node]],
+    partition_outputs: dict[int, dict[str, Node]],
+    seen_partitions: list[int],
+    partition_affix: str | None = None,
+) -> GraphModule:
+    """Third step: the module that calls the partitions one after the other."""
+    return _native.build_stitching_graph(
+        m, partition_graphs, partition_inputs, partition_outputs, seen_partitions, partition_affix
+    )
+
+
+def _make_lite_graph_module(
+    graph: Graph, modules: dict[str, GraphModule] | None = None
+) -> GraphModule:
+    """A torch-lazy GraphModule for a graph without parameters, with `modules` as its children.
+
+    Stands in for `torch.fx.passes.split_module._make_lite_graph_module`; unlike torch's, the result
+    has every table of a GraphModule, hooks included.
+    """
+    return _native.make_lite_graph_module(graph, modules)
+
+
+def _decompose_size_nodes(m: GraphModule) -> None:
+    """Replace ``x.size()`` by its dimensions, because a `torch.Size` cannot cross a split.
+
+    Stands in for `torch.fx.passes.split_module._decompose_size_nodes`. Dynamic dimensions become
+    ``aten.sym_size.int(x, dim)`` right behind `x`, in the order of the dimensions; static ones
+    become numbers. Where a user has the size among its arguments, the dimensions are spliced in;
+    where it is nested in a tuple, list, dict or keyword argument, a tuple of them takes its place;
+    ``x.size()[i]`` is replaced by the dimension.
+    """
+    for node in m.graph.find_nodes(op="call_method", target="size"):
+        if len(node.args) == 1 and not node.kwargs:
+            example = node.args[0].meta.get("example_value")
+            if example is not None:
+                _replace_size(m.graph, node, _dimensions(m.graph, node.args[0], example))
+
+
+def _dimensions(graph: Graph, tensor: Node, example: torch.Tensor) -> tuple[Node | int, ...]:
+    dimensions: list[Node | int] = []
+    last = tensor
+    for i, size in enumerate(example.shape):
+        if isinstance(size, torch.SymInt):
+            with graph.inserting_after(last):
+                last = graph.call_function(torch.ops.aten.sym_size.int, (tensor, i))
+            last.meta["example_value"] = size
+            dimensions.append(last)
+        else:
+            dimensions.append(size)
+    return tuple(dimensions)
+
+
+def _replace_size(graph: Graph, size: Node, dimensions: tuple[Node | int, ...]) -> None:
+    def substitute(argument: Any) -> Any:
+        return torch.fx.node.map_arg(argument, lambda n: dimensions if n is size else n)
+
+    for user in list(size.users):
+        if user.target is operator.getitem and user.args[0] is size:
+            _replace_item(graph, user, dimensions)
+            continue
+        spliced: list[Any] = []
+        for argument in user.args:
+            spliced.extend(dimensions if argument is size else (substitute(argument),))
+        user.args = tuple(spliced)
+        user.kwargs = substitute(user.kwargs)
+    graph.erase_node(size)
+
+
+def _replace_item(graph: Graph, item: Node, dimensions: tuple[Node | int, ...]) -> None:
+    """``size[i]`` gives a dimension, ``size[i:j]`` a tuple of them."""
+    index = item.args[1]
+    assert isinstance(index, int | slice)
+    value = dimensions[index]
+    if isinstance(value, Node):
+        item.replace_all_uses_with(value)
+    else:
+        for user in list(item.users):
+            for field in ("args", "kwargs"):
+                replaced = torch.fx.node.map_arg(
+                    getattr(user, field), lambda n: value if n is item else n
+                )
+                setattr(user, field, replaced)
+    graph.erase_node(item)
