@@ -5,6 +5,7 @@
 
 #include "bind/convert.h"
 #include "fx/codegen.h"
+#include "fx/gc_pause.h"
 #include "fx/graph_copy.h"
 
 namespace fxpress::bind {
@@ -44,6 +45,7 @@ std::vector<double> creation_times(const std::vector<py::object>& modules, size_
   for (const py::object& module : modules) copiers.emplace_back(module.attr("graph").ptr());
   std::vector<double> seconds;
   for (size_t i = 0; i < repeats; ++i) {
+    const fx::GcPause pause;
     std::vector<fx::Ref> created;
     const auto start = std::chrono::steady_clock::now();
     for (size_t k = 0; k < modules.size(); ++k) {

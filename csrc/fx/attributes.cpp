@@ -6,12 +6,6 @@ namespace fxpress::fx {
 
 namespace {
 
-// The parts of a dotted name, one Python string each.
-Ref split_path(PyObject* qualified_name) {
-  const Ref dot = Ref::steal(PyUnicode_FromString("."));
-  return Ref::steal(PyUnicode_Split(qualified_name, dot.get(), -1));
-}
-
 // The dict that nn.Module keeps under `role`, or null: borrowed from the module.
 PyObject* registry(PyObject* module_dict, PyObject* role) {
   PyObject* dict = dict_get(module_dict, role);
@@ -60,15 +54,36 @@ bool is_tensor_but_no_parameter(PyObject* value) {
   return parameter == 0;
 }
 
-void set_member(PyObject* module, PyObject* name, PyObject* value) {
-  const Ref dict = Ref::steal(PyObject_GenericGetDict(module, nullptr));
-  if (PyObject* target = plain_registry(module, dict.get(), name, value)) {
-    check(PyDict_SetItem(target, name, value));
+void set_member(PyObject* owner, PyObject* name, PyObject* value) {
+  Ref dict;
+  if (is_module(owner)) dict = Ref::steal(PyObject_GenericGetDict(owner, nullptr));
+  PyObject* plain = dict ? plain_registry(owner, dict.get(), name, value) : nullptr;
+  if (plain != nullptr) {
+    check(PyDict_SetItem(plain, name, value));
   } else if (is_tensor_but_no_parameter(value)) {
-    Ref::steal(PyObject_CallMethodObjArgs(module, names.register_buffer, name, value, nullptr));
+    Ref::steal(PyObject_CallMethodObjArgs(owner, names.register_buffer, name, value, nullptr));
   } else {
-    check(PyObject_SetAttr(module, name, value));
+    check(PyObject_SetAttr(owner, name, value));
   }
+}
+
+// getattr(object, name), empty when there is no such attribute. Members of ordinary modules are
+// found without calling nn.Module.__getattr__, which is Python.
+Ref find_member(PyObject* object, PyObject* name) {
+  PyTypeObject* type = Py_TYPE(object);
+  if (is_module(object) && _PyType_Lookup(type, name) == nullptr &&
+      _PyType_Lookup(type, names.dunder_getattr) == symbols.module_getattr &&
+      _PyType_Lookup(type, names.dunder_getattribute) == symbols.object_getattribute) {
+    const Ref dict = Ref::steal(PyObject_GenericGetDict(object, nullptr));
+    if (PyObject* own = dict_get(dict.get(), name)) return Ref::borrow(own);
+    for (PyObject* role : {names.module_dict_parameters, names.module_dict_buffers,
+                           names.module_dict_modules}) {
+      PyObject* members = registry(dict.get(), role);
+      PyObject* member = members == nullptr ? nullptr : dict_get(members, name);
+      if (member != nullptr) return Ref::borrow(member);
+    }
+  }
+  return find_attr(object, name);
 }
 
 }  // namespace
@@ -77,41 +92,72 @@ bool is_module(PyObject* object) {
   return PyType_IsSubtype(Py_TYPE(object), as_type(symbols.module_type)) != 0;
 }
 
-Ref resolve_attribute(PyObject* module, PyObject* qualified_name) {
-  if (!PyUnicode_Check(qualified_name)) {
-    raise(PyExc_AssertionError, "Expected str target, got %R", Py_TYPE(qualified_name));
+PyObject* AttributePaths::atom(std::string_view name) {
+  Ref& string = atoms_[std::string(name)];
+  if (!string) {
+    PyObject* interned = new_string(name).release();
+    PyUnicode_InternInPlace(&interned);
+    string = Ref::steal(interned);
   }
-  const Ref path = split_path(qualified_name);
-  Ref value = Ref::borrow(module);
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(path.get()); ++i) {
-    value = find_attr(value.get(), PyList_GET_ITEM(path.get(), i));
-    if (!value) raise(PyExc_AttributeError, "Node target %U not found!", qualified_name);
+  return string.get();
+}
+
+PyObject* AttributePaths::owner(std::string_view path, bool make) {
+  const size_t dot = path.rfind('.');
+  if (dot == std::string_view::npos) return root_.get();
+  // Walk back to the longest prefix that is known, then forward from there.
+  size_t known = dot;
+  PyObject* object = nullptr;
+  for (;;) {
+    const auto found = prefixes_.find(std::string(path.substr(0, known)));
+    if (found != prefixes_.end()) {
+      object = found->second.get();
+      break;
+    }
+    const size_t shorter = path.substr(0, known).rfind('.');
+    if (shorter == std::string_view::npos) {
+      object = root_.get();
+      known = std::string_view::npos;
+      break;
+    }
+    known = shorter;
   }
+  while (known != dot) {
+    const size_t start = known == std::string_view::npos ? 0 : known + 1;
+    const size_t end = path.find('.', start);
+    object = child(object, path.substr(0, end), path.substr(start, end - start), make);
+    if (object == nullptr) return nullptr;
+    known = end;
+  }
+  return object;
+}
+
+PyObject* AttributePaths::child(PyObject* parent, std::string_view prefix, std::string_view name,
+                                bool make) {
+  Ref found = find_member(parent, atom(name));
+  if (make && (!found || found.get() == Py_None)) {
+    found = new_module(as_type(symbols.module_type));
+    set_member(parent, atom(name), found.get());
+  }
+  if (!found) return nullptr;
+  return prefixes_.emplace(prefix, std::move(found)).first->second.get();
+}
+
+Ref AttributePaths::resolve(PyObject* path) {
+  if (!PyUnicode_Check(path)) {
+    raise(PyExc_AssertionError, "Expected str target, got %R", Py_TYPE(path));
+  }
+  const std::string_view text = utf8(path);
+  PyObject* object = owner(text, false);
+  Ref value;
+  if (object != nullptr) value = find_member(object, atom(text.substr(text.rfind('.') + 1)));
+  if (!value) raise(PyExc_AttributeError, "Node target %U not found!", path);
   return value;
 }
 
-void assign_attribute(PyObject* value, PyObject* module, PyObject* qualified_name) {
-  const Ref path = split_path(qualified_name);
-  const Py_ssize_t last = PyList_GET_SIZE(path.get()) - 1;
-  Ref owner = Ref::borrow(module);
-  for (Py_ssize_t i = 0; i < last; ++i) {
-    PyObject* name = PyList_GET_ITEM(path.get(), i);
-    Ref child = find_attr(owner.get(), name);
-    if (!child || child.get() == Py_None) {
-      child = new_module(as_type(symbols.module_type));
-      set_member(owner.get(), name, child.get());
-    }
-    owner = std::move(child);
-  }
-  PyObject* name = PyList_GET_ITEM(path.get(), last);
-  if (is_module(owner.get())) {
-    set_member(owner.get(), name, value);
-  } else if (is_tensor_but_no_parameter(value)) {
-    Ref::steal(
-        PyObject_CallMethodObjArgs(owner.get(), names.register_buffer, name, value, nullptr));
-  } else {
-    check(PyObject_SetAttr(owner.get(), name, value));
-  }
+void AttributePaths::assign(PyObject* path, PyObject* value) {
+  const std::string_view text = utf8(path);
+  set_member(owner(text, true), atom(text.substr(text.rfind('.') + 1)), value);
 }
 
 void fill_fresh(PyObject* target, PyObject* body) {

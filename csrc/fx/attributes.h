@@ -1,16 +1,16 @@
 // Attributes of modules under dotted names.
 #pragma once
 
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
 #include "fx/py.h"
 
 namespace fxpress::fx {
 
-// The attribute of `module` at the dotted path; AttributeError "Node target ... not found!".
-Ref resolve_attribute(PyObject* module, PyObject* qualified_name);
-
-// Puts `value` at the dotted path below `module`, as torch.fx.graph_module._assign_attr does:
-// missing modules on the way are made, a tensor that is no Parameter becomes a buffer.
-void assign_attribute(PyObject* value, PyObject* module, PyObject* qualified_name);
+// isinstance against torch.nn.Module.
+bool is_module(PyObject* object);
 
 // An empty torch.nn.Module of class `type`, whose own __init__ is not called.
 Ref new_module(PyTypeObject* type);
@@ -18,7 +18,30 @@ Ref new_module(PyTypeObject* type);
 // A copy of a dict in which empty containers are new ones and everything else is shared.
 void fill_fresh(PyObject* target, PyObject* body);
 
-// isinstance against torch.nn.Module.
-bool is_module(PyObject* object);
+// Walks dotted paths from one root and remembers the objects on the way, so that a model's ten
+// thousand parameters do not look up their ten common prefixes again and again. Nobody else may
+// replace attributes below the root meanwhile.
+class AttributePaths {
+ public:
+  explicit AttributePaths(PyObject* root) : root_(Ref::borrow(root)) {}
+
+  // The attribute at the path; AttributeError "Node target ... not found!".
+  Ref resolve(PyObject* path);
+
+  // Puts `value` at the path, as torch.fx.graph_module._assign_attr does: missing modules on the
+  // way are made, a tensor that is no Parameter becomes a buffer.
+  void assign(PyObject* path, PyObject* value);
+
+ private:
+  // The object that owns the last part of `path`; `make` says whether missing modules are made.
+  // Null when there is none.
+  PyObject* owner(std::string_view path, bool make);
+  PyObject* child(PyObject* parent, std::string_view prefix, std::string_view name, bool make);
+  PyObject* atom(std::string_view name);
+
+  Ref root_;                                        // where paths start
+  std::unordered_map<std::string, Ref> prefixes_;   // path -> object, for inner parts
+  std::unordered_map<std::string, Ref> atoms_;      // part of a path -> Python string
+};
 
 }  // namespace fxpress::fx

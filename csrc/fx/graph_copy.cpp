@@ -41,10 +41,11 @@ Ref GraphCopier::copy_module(PyObject* owner, CodeMode mode) const {
   const GcPause pause;
   ModuleAttributes attributes;
   std::vector<Ref> values;
+  AttributePaths paths(owner);
   for (size_t i = 0; i < source_.graph.size(); ++i) {
     if (source_.graph.ops[i] != Op::kGetAttr && source_.graph.ops[i] != Op::kCallModule) continue;
     PyObject* target = source_.targets[source_.graph.targets[i]];
-    values.push_back(resolve_attribute(owner, target));
+    values.push_back(paths.resolve(target));
     attributes.emplace_back(target, values.back().get());
   }
   return make_graph_module(attributes, graph.get(), mode);

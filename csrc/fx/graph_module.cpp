@@ -53,9 +53,8 @@ void adopt_graph(PyObject* module, PyObject* graph) {
 Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode) {
   const Ref type = make_class(mode, "GraphModule");
   Ref module = new_module(as_type(type.get()));
-  for (const auto& [target, value] : assignment_order(attributes)) {
-    assign_attribute(value, module.get(), target);
-  }
+  AttributePaths paths(module.get());
+  for (const auto& [target, value] : assignment_order(attributes)) paths.assign(target, value);
   adopt_graph(module.get(), graph);
   if (mode == CodeMode::kDeferred) {
     const Ref weak = Ref::steal(PyWeakref_NewRef(module.get(), nullptr));

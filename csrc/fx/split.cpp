@@ -134,6 +134,7 @@ class Planner {
   // Looked up before anything is made, so that a missing one leaves no trace.
   void resolve_attributes() {
     const std::vector<bool> needed = needed_get_attrs();
+    AttributePaths paths(module_);
     plan_.attributes.resize(graph().size());
     plan_.submodule_targets.resize(graph().size());
     // Flattening may map two paths to one name; per partition, who has it.
@@ -142,7 +143,7 @@ class Planner {
     for (uint32_t i = 0; i < graph().size(); ++i) {
       const NodeId id(i);
       if (graph().ops[i] == Op::kGetAttr && needed[i]) {
-        plan_.attributes[i] = resolve_attribute(module_, target(id));
+        plan_.attributes[i] = paths.resolve(target(id));
         if (!is_module(plan_.attributes[i].get())) continue;
         // Higher-order bodies keep their path inside each partition that uses them.
         for (NodeId user : users_of(id)) {
@@ -156,7 +157,7 @@ class Planner {
     for (uint32_t i = 0; i < graph().size(); ++i) {
       if (graph().ops[i] != Op::kCallModule) continue;
       const PartitionId p = plan_.assignment.partition[i];
-      plan_.attributes[i] = resolve_attribute(module_, target(NodeId(i)));
+      plan_.attributes[i] = paths.resolve(target(NodeId(i)));
       plan_.submodule_targets[i] = new_string(
           flat_name(target(NodeId(i)), plan_.attributes[i].get(), taken[p.value()]));
     }

@@ -193,6 +193,8 @@ def native_symbols(
         "lazy_graph_module_body": lazy_body,
         "lazy_graph_module_type": LazyGraphModule,
         "materialize": materialize,
+        "module_getattr": vars(torch.nn.Module)["__getattr__"],
+        "object_getattribute": object.__getattribute__,
         "module_init": _pristine_module_init(),
         "module_init_body": dict(vars(torch.nn.Module())),
         "module_registration_hooks": (
@@ -238,6 +240,8 @@ NATIVE_NAMES = {
     "base_count": "_base_count",
     "body_transformer": "_body_transformer",
     "codegen": "_codegen",
+    "dunder_getattr": "__getattr__",
+    "dunder_getattribute": "__getattribute__",
     "example_value": "example_value",
     "expr": "expr",
     "fields": "_fields",

@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import GraphModule, Node
 
 from ._callback import SplitCallback, operations
+
+# The classes by way of an operator that is always there: torch has no public name for them.
+_OpOverload = type(torch.ops.aten.add.Tensor)
+_OpOverloadPacket = type(torch.ops.aten.add)
 
 
 def around(
@@ -90,18 +93,16 @@ def _labels(m: GraphModule, node: Node) -> Iterator[Any]:
         yield from module_class.__mro__
         return
     yield target
-    if isinstance(target, OpOverload):
+    if isinstance(target, _OpOverload):
         overload = str(target)  # aten.add.Tensor
         yield overload
         yield overload.replace(".", "::", 1)
         target = target.overloadpacket
         yield target
-    if isinstance(target, OpOverloadPacket):
+    if isinstance(target, _OpOverloadPacket):
         packet = str(target)  # aten.add
         yield packet
         yield packet.replace(".", "::", 1)
-    elif isinstance(target, torch._ops.OperatorBase):  # a higher-order operator
-        yield str(target)
 
 
 def _unpacks(node: Node, opener: Node) -> bool:
@@ -116,6 +117,6 @@ def _describe(
 
 
 def _name(function: Callable[..., Any]) -> str:
-    if isinstance(function, (OpOverload, OpOverloadPacket)):
+    if isinstance(function, (_OpOverload, _OpOverloadPacket)):
         return str(function)
     return getattr(function, "__name__", None) or repr(function)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from itertools import accumulate
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch.export import ExportGraphSignature
 from torch.fx import GraphModule, Node
 
 from ._callback import SplitCallback, operations
 from ._state import StateReader, byte_count, element_count
+
+if TYPE_CHECKING:
+    from torch.export import ExportGraphSignature
 
 _SIZE = {"parameters": element_count, "bytes": byte_count}
 

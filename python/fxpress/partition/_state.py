@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.export import ExportGraphSignature
 from torch.fx import GraphModule, Node
+
+if TYPE_CHECKING:
+    from torch.export import ExportGraphSignature
 
 
 class StateReader:
