@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "fx/attributes.h"
 #include "fx/symbols.h"
@@ -23,12 +23,18 @@ Ref make_class(CodeMode mode, const char* class_name) {
                                                  name.get(), bases.get(), body.get(), nullptr));
 }
 
-// Targets with fewer dots first, so that "a" never wipes out "a.b"; each target once.
+// Targets with fewer dots first, so that "a" never wipes out "a.b"; each target once, with the value
+// that was listed last, as in the dict that torch fills.
 ModuleAttributes assignment_order(const ModuleAttributes& attributes) {
   ModuleAttributes result;
-  std::unordered_set<std::string_view> seen;
+  std::unordered_map<std::string_view, size_t> position;
   for (const auto& attribute : attributes) {
-    if (seen.insert(utf8(attribute.first)).second) result.push_back(attribute);
+    const auto [it, added] = position.emplace(utf8(attribute.first), result.size());
+    if (added) {
+      result.push_back(attribute);
+    } else {
+      result[it->second].second = attribute.second;
+    }
   }
   const auto dots = [](PyObject* target) {
     const std::string_view text = utf8(target);

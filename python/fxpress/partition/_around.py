@@ -109,9 +109,7 @@ def _unpacks(node: Node, opener: Node) -> bool:
     return node.target is operator.getitem and node.args[0] is opener
 
 
-def _describe(
-    wanted: set[str | Callable[..., Any]], where: Callable[[Node], bool] | None
-) -> str:
+def _describe(wanted: set[str | Callable[..., Any]], where: Callable[[Node], bool] | None) -> str:
     named = sorted(op if isinstance(op, str) else _name(op) for op in wanted)
     return ", ".join([*named, *([] if where is None else [f"where={_name(where)}"])])
 

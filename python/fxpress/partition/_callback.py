@@ -1,4 +1,4 @@
-"""The object that every rule returns: a dictionary from nodes to partition ids that can be called."""
+"""What every rule returns: a dictionary from nodes to partition ids that can be called."""
 
 from __future__ import annotations
 

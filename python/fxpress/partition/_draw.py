@@ -145,7 +145,7 @@ def _values_by_source(
     """What `call` takes from each other partition, as the examples that export recorded."""
     values: dict[Node, list[Any]] = {}
     inputs = _module(split, call).graph.find_nodes(op="placeholder")
-    for argument, placeholder in zip(call.args, inputs):
+    for argument, placeholder in zip(call.args, inputs, strict=False):
         source = argument
         # A partition with several outputs is unpacked.
         while isinstance(source, Node) and source.target is operator.getitem:

@@ -1,0 +1,87 @@
+"""Graphs from torch's own case collections and from real models."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram, export
+from torch.fx import GraphModule
+
+
+@functools.cache
+def exportdb_cases() -> dict[str, Any]:
+    from torch._export.db.examples import all_examples
+
+    return all_examples()
+
+
+def exportdb_program(name: str) -> ExportedProgram:
+    case = exportdb_cases()[name]
+    return export(
+        case.model,
+        case.example_args,
+        case.example_kwargs,
+        dynamic_shapes=case.dynamic_shapes,
+        strict=False,
+    )
+
+
+def module_db_cases() -> Iterator[tuple[str, Any, torch.nn.Module]]:
+    """Name, forward input and module of every first sample that torch's module_db has."""
+    from torch.testing._internal.common_modules import module_db
+
+    for info in module_db:
+        samples = info.module_inputs_func(
+            info, device="cpu", dtype=torch.float32, requires_grad=False, training=False
+        )
+        for sample in samples:
+            if sample.forward_input is None:
+                continue
+            build = functools.partial(
+                info.module_cls, *sample.constructor_input.args, **sample.constructor_input.kwargs
+            )
+            yield info.name, sample.forward_input, build
+            break
+
+
+def transformer_configs() -> dict[str, Any]:
+    """Small configurations of real architectures; weights are random."""
+    import transformers as hf
+
+    small = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 64,
+        "max_position_embeddings": 64,
+        "use_cache": False,
+    }
+    decoder = {**small, "num_key_value_heads": 2}
+    return {
+        "llama": hf.LlamaConfig(**decoder),
+        "qwen3": hf.Qwen3Config(**decoder, head_dim=8),
+        "mistral": hf.MistralConfig(**decoder, sliding_window=None),
+        "gemma": hf.GemmaConfig(**decoder, head_dim=8),
+        "phi": hf.PhiConfig(**small),
+        "opt": hf.OPTConfig(**{**small, "ffn_dim": 64, "word_embed_proj_dim": 32}),
+        "gpt_neox": hf.GPTNeoXConfig(**small),
+        "bert": hf.BertConfig(**small),
+        "gpt2": hf.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=64, use_cache=False),
+    }
+
+
+def transformer(name: str) -> tuple[GraphModule, tuple[torch.Tensor, ...]]:
+    """The exported module of a small transformer, and inputs for it."""
+    import transformers as hf
+
+    torch.manual_seed(0)
+    config = transformer_configs()[name]
+    auto = hf.AutoModel if name == "bert" else hf.AutoModelForCausalLM
+    model = auto.from_config(config, attn_implementation="sdpa").eval()
+    tokens = torch.randint(0, 64, (2, 8))
+    program = export(model, (tokens,), strict=False)
+    return program.module(), (tokens,)

@@ -1,0 +1,799 @@
+"""install(), uninstall() and installed(): who holds what, before, during and after.
+
+Most tests run on a made-up room: a module in torch's role, one in fxpress's, and modules that
+import from either. The last ones run on the real table.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import logging
+import pickle
+import sys
+import threading
+import types
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import pytest
+
+from fxpress import _install
+from fxpress._errors import InternalError, UnsupportedError
+from fxpress._install import _Entry, install, installed, is_installed, uninstall
+
+TORCH, OURS = "faketorch_cut", "fxpress._fake_room"
+
+TORCH_SOURCE = '''
+def cut(graph, at=0):
+    """torch's cut"""
+    return "torch", graph, at
+
+def helper(): return "torch's helper"
+
+class Part:
+    def __init__(self, name): self.name = name
+'''
+OUR_SOURCE = '''
+from fxpress._errors import UnsupportedError
+
+def cut(graph, at=0):
+    """our cut"""
+    if graph == "odd":
+        raise UnsupportedError("node odd: no such luck; use even ones")
+    if graph == "bad":
+        raise ValueError("bad graph")
+    return "ours", graph, at
+
+def helper(): return "our helper"
+
+class Part:
+    """our part"""
+    def __init__(self, name, size=1): self.name, self.size = name, size
+'''
+
+
+class Room(NamedTuple):
+    torch: types.ModuleType
+    ours: types.ModuleType
+    cut: object  # torch's originals, in a tuple, where no scan finds them
+    part: type
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """Make a module in sys.modules by running source in it."""
+
+    def make(name: str, source: str = "") -> types.ModuleType:
+        made = types.ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, made)
+        exec(source, made.__dict__)
+        return made
+
+    return make
+
+
+def table(*names: str, ours: str = OURS) -> list[_Entry]:
+    return [_Entry(TORCH, name, (ours, name)) for name in names]
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Give the process a fresh installation over the table given."""
+
+    def put(rooms: list[_Entry]) -> _install._Installation:
+        fresh = _install._Installation(rooms)
+        monkeypatch.setattr(_install, "_installation", fresh)
+        return fresh
+
+    monkeypatch.delenv("FXPRESS_DISABLE", raising=False)
+    yield put
+    left = _install._installation
+    assert not left._leases, "the test left fxpress installed"
+
+
+@pytest.fixture
+def room(module, use) -> Room:
+    torch, ours = module(TORCH, TORCH_SOURCE), module(OURS, OUR_SOURCE)
+    use(table("cut", "helper", "Part"))
+    return Room(torch, ours, torch.cut, torch.Part)
+
+
+def same_names(before: dict, after: dict) -> bool:
+    return before.keys() == after.keys() and all(before[k] is after[k] for k in before)
+
+
+# --- holders -----------------------------------------------------------------------------------
+
+
+def test_the_source_and_importers_from_before_get_ours_and_are_restored(room, module):
+    early = module("early_user", f"from {TORCH} import cut, helper, Part\nother = 1")
+    was_torch, was_early = dict(vars(room.torch)), dict(vars(early))
+    install()
+    assert is_installed()
+    assert room.torch.cut("g") == early.cut("g") == ("ours", "g", 0)
+    assert early.helper() == "our helper"
+    assert early.cut is room.torch.cut
+    assert early.Part is room.torch.Part
+    assert type(early.Part("p")) is room.ours.Part
+    uninstall()
+    assert not is_installed()
+    assert same_names(was_torch, vars(room.torch))
+    assert same_names(was_early, vars(early))
+
+
+def test_importers_from_after_are_restored(room, module):
+    with installed():
+        late = module("late_user", f"from {TORCH} import cut as slice_, Part")
+        # Imported from an importer, not from the source.
+        later = module("later_user", "from late_user import slice_ as cut")
+        assert late.slice_("g")[0] == later.cut("g")[0] == "ours"
+    assert late.slice_ is later.cut is room.cut
+    assert late.Part is room.part
+
+
+def test_a_name_under_another_name_twice(room, module):
+    user = module("as_user", f"from {TORCH} import cut as a, cut as b, Part as P")
+    with installed():
+        assert user.a is user.b is room.torch.cut
+        assert user.P is room.torch.Part
+    assert user.a is user.b is room.cut
+    assert user.P is room.part
+
+
+def test_explicit_importers_of_fxpress_are_never_touched(room, module):
+    source = f"from {OURS} import cut, Part"
+    before = module("ours_before", source)
+    was = dict(vars(before))
+    with installed():
+        assert same_names(was, vars(before))
+        during = module("ours_during", source)
+        both = module("ours_and_torch", f"{source}\nfrom {TORCH} import cut as torch_cut")
+        assert both.torch_cut is not both.cut
+    for user in (before, during, both):
+        assert user.cut is room.ours.cut
+        assert user.Part is room.ours.Part
+    assert both.torch_cut is room.cut
+
+
+def test_what_is_installed_is_not_our_own_object(room):
+    with installed():
+        assert room.torch.cut is not room.ours.cut
+        assert room.torch.Part is not room.ours.Part
+
+
+@pytest.mark.parametrize("name", ["fxpress._fake_compat", "fxpress"])
+def test_modules_of_fxpress_keep_torchs_originals(room, module, name):
+    inside = module(name, f"from {TORCH} import cut as torch_cut")
+    # python -m fxpress._fake_cli
+    main = module("not_quite_main", f"__package__ = 'fxpress'\nfrom {TORCH} import cut")
+    namesake = module("fxpressive", f"from {TORCH} import cut")
+    with installed():
+        assert inside.torch_cut is main.cut is room.cut
+        assert namesake.cut is room.torch.cut
+    assert inside.torch_cut is main.cut is namesake.cut is room.cut
+
+
+def test_a_name_somebody_else_patched_meanwhile_is_left_to_them(room, module):
+    user = module("patching_user", f"from {TORCH} import cut")
+
+    def mine() -> None: ...
+
+    with installed():
+        user.cut = mine
+    assert user.cut is mine
+    assert room.torch.cut is room.cut
+
+
+def test_a_stand_in_saved_and_put_back_later_is_not_taken_for_torchs(room):
+    with installed():
+        saved = {"cut": room.torch.cut, "Part": room.torch.Part}
+    vars(room.torch).update(saved)
+    assert room.torch.cut("g")[0] == "torch"
+    with installed():
+        assert room.torch.cut("g")[0] == "ours"
+    assert room.torch.cut is room.cut
+    assert room.torch.Part is room.part
+
+
+def test_a_patch_from_before_is_what_comes_back(room):
+    def theirs(graph, at=0):
+        return "theirs", graph, at
+
+    room.torch.cut = theirs
+    with installed(on_unsupported="torch"):
+        assert room.torch.cut("g")[0] == "ours"
+        assert room.torch.cut("odd")[0] == "theirs"
+    assert room.torch.cut is theirs
+
+
+def test_holders_out_of_reach_follow_the_installation(room):
+    with installed():
+        held = [room.torch.cut, room.torch.Part]
+        assert held[0]("g")[0] == "ours"
+    assert held[0]("g")[0] == "torch"
+    assert type(held[1]("p")) is room.part
+    with installed():
+        assert held == [room.torch.cut, room.torch.Part]  # stand-ins are made once
+        assert held[0]("g")[0] == "ours"
+
+
+def test_a_module_only_some_of_whose_names_exist_in_this_torch(room, use, module):
+    use([*table("helper"), *table("not_in_this_torch", "cut", ours=OURS)])
+    with installed():
+        assert not hasattr(room.torch, "not_in_this_torch")
+        assert room.torch.cut("g")[0] == "ours"
+    assert room.torch.cut is room.cut
+
+
+def test_a_missing_name_needs_no_provider(room, use):
+    use([*table("not_in_this_torch", ours="fxpress._no_such_room"), *table("cut")])
+    with installed():
+        assert room.torch.cut("g")[0] == "ours"
+
+
+def test_a_name_that_our_room_takes_from_torch_stays(room, use):
+    room.ours.helper = room.torch.helper
+    was = room.torch.helper
+    with installed():
+        assert room.torch.helper is room.ours.helper is was
+    assert room.torch.helper is room.ours.helper is was
+
+
+def test_the_source_is_found_where_a_function_shadows_its_module(room, module, use):
+    parent = module("faketorch.export")
+    source = module("faketorch.export.unflatten", "def unflatten(): return 'torch'")
+    parent.unflatten = source.unflatten
+    was = source.unflatten
+    module("fxpress._fake_unflatten", "def unflatten(): return 'ours'")
+    use(
+        [
+            _Entry(
+                "faketorch.export.unflatten", "unflatten", ("fxpress._fake_unflatten", "unflatten")
+            )
+        ]
+    )
+    with installed():
+        assert parent.unflatten is source.unflatten
+        assert parent.unflatten() == "ours"
+    assert parent.unflatten is source.unflatten is was
+
+
+# --- odd entries of sys.modules ------------------------------------------------------------------
+
+
+def test_odd_entries_of_sys_modules(room, module, monkeypatch, tmp_path):
+    class NoDict(types.ModuleType):
+        @property
+        def __dict__(self):
+            raise RuntimeError("no namespace for you")
+
+    class Lazy(types.ModuleType):
+        def __getattr__(self, name):
+            raise AssertionError(f"lazy attribute {name} was loaded")
+
+        def __setattr__(self, name, value):
+            raise AssertionError(f"{name} was set through the module")
+
+    class Hostile:
+        def __getattribute__(self, name):
+            raise AssertionError(f"{name} was asked of something that is no module")
+
+    class Equal:
+        def __eq__(self, other):
+            raise AssertionError("values are compared by identity")
+
+        __hash__ = None
+
+    lazy = Lazy("odd_lazy")
+    types.ModuleType.__getattribute__(lazy, "__dict__").update(cut=room.cut, equal=Equal())
+    (tmp_path / "odd_late.py").write_text("raise AssertionError('loaded')")
+    spec = importlib.util.spec_from_file_location("odd_late", tmp_path / "odd_late.py")
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    unloaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(unloaded)  # only marks it as lazy
+    numbers = module("odd_numbers")
+    numbers.__name__ = 7
+    numbers.__package__ = None
+    numbers.cut = room.cut
+    odd = [None, 3, "text", Hostile(), Hostile, NoDict("odd_nodict"), lazy, unloaded]
+    for i, entry in enumerate(odd):
+        monkeypatch.setitem(sys.modules, f"odd_{i}", entry)
+    monkeypatch.setitem(sys.modules, 12, module("odd_key"))
+    with installed():
+        assert vars(lazy)["cut"] is numbers.cut is room.torch.cut
+    assert vars(lazy)["cut"] is numbers.cut is room.cut
+
+
+def test_nothing_heavy_is_imported(room):
+    before = set(sys.modules)
+    with installed():
+        pass
+    assert set(sys.modules) == before
+
+
+# --- counting ------------------------------------------------------------------------------------
+
+
+def test_the_last_uninstall_restores(room):
+    install()
+    install()
+    uninstall()
+    assert is_installed()
+    assert room.torch.cut("g")[0] == "ours"
+    uninstall()
+    assert room.torch.cut is room.cut
+
+
+def test_uninstall_without_install(room):
+    with pytest.raises(RuntimeError, match="without a matching"):
+        uninstall()
+    with installed():
+        with pytest.raises(RuntimeError, match="without a matching"):
+            uninstall()
+        assert is_installed()
+    install()
+    uninstall()
+    with pytest.raises(RuntimeError):
+        uninstall()
+
+
+def test_install_and_blocks_mix(room):
+    with installed():
+        install()
+    assert is_installed()
+    with installed():
+        uninstall()
+        assert is_installed()
+    assert room.torch.cut is room.cut
+
+
+def test_a_block_that_raises_restores(room):
+    with pytest.raises(KeyError), installed():
+        raise KeyError
+    assert room.torch.cut is room.cut
+
+
+def test_installed_as_a_decorator(room):
+    @installed()
+    def run(depth: int) -> str:
+        return run(depth - 1) if depth else room.torch.cut("g")[0]
+
+    assert run(3) == "ours"
+    assert room.torch.cut is room.cut
+
+
+def test_install_again_and_again_makes_no_new_objects(room):
+    seen = set()
+    for _ in range(5):
+        with installed():
+            seen.add((room.torch.cut, room.torch.Part))
+    assert len(seen) == 1
+    assert len(room.ours.Part.__subclasses__()) == 1
+
+
+def test_a_reloaded_source_is_patched_anew(room):
+    with installed():
+        pass
+    exec(TORCH_SOURCE, vars(room.torch))
+    again = (room.torch.cut, room.torch.Part)
+    with installed():
+        assert room.torch.cut("g")[0] == "ours"
+        assert isinstance(again[1]("p"), room.torch.Part)
+    assert (room.torch.cut, room.torch.Part) == again
+
+
+# --- threads -------------------------------------------------------------------------------------
+
+
+def in_threads(work, count: int = 8) -> None:
+    failures: list[BaseException] = []
+    barrier = threading.Barrier(count)
+
+    def run(index: int) -> None:
+        try:
+            barrier.wait()
+            work(index)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+@pytest.fixture
+def eager_switching():
+    was = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(was)
+
+
+def test_threads_entering_and_leaving(room, module, eager_switching):
+    user = module("thread_user", f"from {TORCH} import cut, Part")
+
+    def work(index: int) -> None:
+        for turn in range(5):
+            with installed(on_unsupported=("raise", "torch")[(index + turn) % 2]):
+                assert user.cut(index) == ("ours", index, 0)
+                assert type(user.Part("p")) is room.ours.Part
+
+    in_threads(work)
+    assert not is_installed()
+    assert user.cut is room.torch.cut is room.cut
+    assert user.Part is room.torch.Part is room.part
+
+
+def test_threads_importing_meanwhile(room, module, eager_switching):
+    made: list[types.ModuleType] = []
+
+    def work(index: int) -> None:
+        for turn in range(10):
+            if index % 2:
+                with installed():
+                    assert room.torch.cut("g")[0] == "ours"
+            else:
+                new = module(f"meanwhile_{index}_{turn}", f"from {TORCH} import cut, Part")
+                made.append(new)
+                assert new.cut("g")[0] in ("torch", "ours")
+
+    in_threads(work)
+    # One that fetched the name just before the source changed may keep a stand-in; none may
+    # behave otherwise than torch, and the next round sweeps it up.
+    assert {user.cut("g")[0] for user in made} == {"torch"}
+    with installed():
+        pass
+    assert all(user.cut is room.cut and user.Part is room.part for user in made)
+
+
+def test_leases_overlap_in_any_order(room):
+    first, second = installed(on_unsupported="torch"), installed(on_unsupported="raise")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)  # not the top of the stack
+    assert is_installed()
+    with pytest.raises(UnsupportedError):
+        room.torch.cut("odd")
+    second.__exit__(None, None, None)
+    assert room.torch.cut is room.cut
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("broken", "error"),
+    [
+        (table("Part", ours="fxpress._no_such_room"), ModuleNotFoundError),
+        ([_Entry(TORCH, "Part", (OURS, "Missing"))], AttributeError),
+        ([_Entry("faketorch.not_there", "x", (OURS, "x"))], ModuleNotFoundError),
+    ],
+)
+def test_a_room_that_does_not_load_changes_nothing(room, use, module, broken, error):
+    user = module("failing_user", f"from {TORCH} import cut, Part")
+    was_torch, was_user = dict(vars(room.torch)), dict(vars(user))
+    use([*table("cut"), *broken])
+    with pytest.raises(error):
+        install()
+    with pytest.raises(error), installed():
+        pass
+    assert same_names(was_torch, vars(room.torch))
+    assert same_names(was_user, vars(user))
+    assert not is_installed()
+    with pytest.raises(RuntimeError):
+        uninstall()
+
+
+def test_an_interrupt_half_way_is_rolled_back(room, module, monkeypatch):
+    user = module("interrupted_user", f"from {TORCH} import cut")
+    module("interrupted_last")
+    real, stopped = _install._namespace, []
+
+    def interrupted(key, value):
+        if key == "interrupted_last" and not stopped:
+            stopped.append(user.cut is not room.cut)
+            raise KeyboardInterrupt
+        return real(key, value)
+
+    monkeypatch.setattr(_install, "_namespace", interrupted)
+    # _load asks for the source's namespace too, under its own key.
+    with pytest.raises(KeyboardInterrupt):
+        install()
+    assert stopped == [True]  # it was half way
+    assert not is_installed()
+    assert user.cut is room.torch.cut is room.cut
+    with installed():
+        assert user.cut("g")[0] == "ours"
+
+
+def test_a_wrong_policy(room):
+    with pytest.raises(ValueError, match="on_unsupported"):
+        install(on_unsupported="ignore")
+    assert not is_installed()
+
+
+# --- policy --------------------------------------------------------------------------------------
+
+
+def test_raise_is_the_default(room, caplog):
+    with installed(), pytest.raises(UnsupportedError, match="node odd"):
+        room.torch.cut("odd")
+    assert not caplog.records
+
+
+def test_torch_takes_what_we_do_not_support(room, caplog):
+    with installed(on_unsupported="torch"):
+        assert room.torch.cut("odd", at=3) == ("torch", "odd", 3)
+        assert room.torch.cut("odd") == ("torch", "odd", 0)
+        assert room.torch.cut("even") == ("ours", "even", 0)
+    assert [(r.name, r.levelno) for r in caplog.records] == [("fxpress", logging.WARNING)] * 2
+    text = caplog.records[0].getMessage()
+    assert f"{TORCH}.cut" in text
+    assert "node odd: no such luck" in text
+    assert caplog.records[0].pathname == __file__  # the caller's line, not ours
+
+
+def test_torch_takes_nothing_but_unsupported(room):
+    with installed(on_unsupported="torch"), pytest.raises(ValueError, match="bad graph"):
+        room.torch.cut("bad")
+
+
+def test_torchs_own_exception_does_not_carry_ours(room):
+    def failing(graph):
+        raise LookupError(graph)
+
+    room.torch.cut = failing
+    with installed(on_unsupported="torch"), pytest.raises(LookupError) as caught:
+        room.torch.cut("odd")
+    assert caught.value.__context__ is None
+
+
+def test_calls_to_fxpress_itself_always_raise(room):
+    with installed(on_unsupported="torch"), pytest.raises(UnsupportedError):
+        room.ours.cut("odd")
+
+
+def test_the_innermost_policy_is_in_force(room):
+    def outcome() -> str:
+        try:
+            return room.torch.cut("odd")[0]
+        except UnsupportedError:
+            return "raised"
+
+    install(on_unsupported="torch")
+    assert outcome() == "torch"
+    with installed():
+        assert outcome() == "raised"
+        with installed(on_unsupported="torch"):
+            assert outcome() == "torch"
+        assert outcome() == "raised"
+    assert outcome() == "torch"
+    install()
+    assert outcome() == "raised"
+    uninstall()
+    assert outcome() == "torch"
+    uninstall()
+
+
+# --- the switch ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["1", "true", "YES", " True "])
+def test_the_environment_switches_it_off(room, monkeypatch, caplog, value):
+    caplog.set_level(logging.INFO, logger="fxpress")
+    monkeypatch.setenv("FXPRESS_DISABLE", value)
+    for _ in range(2):
+        install()
+        with installed():
+            assert room.torch.cut is room.cut
+            assert not is_installed()
+        uninstall()
+    with pytest.raises(RuntimeError):  # it still counts
+        uninstall()
+    assert [r.levelno for r in caplog.records] == [logging.INFO]
+
+
+@pytest.mark.parametrize("value", ["", "0", "false", "no"])
+def test_the_environment_leaves_it_on(room, monkeypatch, value):
+    monkeypatch.setenv("FXPRESS_DISABLE", value)
+    with installed():
+        assert room.torch.cut is not room.cut
+
+
+def test_the_first_install_reads_the_environment(room, monkeypatch):
+    install()
+    monkeypatch.setenv("FXPRESS_DISABLE", "1")
+    with installed():
+        assert is_installed()
+    uninstall()
+    assert room.torch.cut is room.cut
+    install()
+    monkeypatch.delenv("FXPRESS_DISABLE")
+    with installed():
+        assert not is_installed()
+    uninstall()
+
+
+def test_disabled_does_not_even_load_the_rooms(room, use, monkeypatch):
+    use(table("cut", ours="fxpress._no_such_room"))
+    monkeypatch.setenv("FXPRESS_DISABLE", "1")
+    with installed():
+        assert room.torch.cut is room.cut
+
+
+# --- functions -----------------------------------------------------------------------------------
+
+
+def test_a_function_stand_in_looks_like_ours(room):
+    with installed():
+        cut = room.torch.cut
+        assert (cut.__name__, cut.__doc__) == ("cut", "our cut")
+        assert inspect.signature(cut) == inspect.signature(room.ours.cut)
+        assert inspect.unwrap(cut) is cut.__wrapped__ is room.ours.cut
+
+
+def test_a_function_pickles_as_the_name_it_stands_for(room):
+    was = pickle.dumps(room.cut)
+    with installed():
+        assert pickle.dumps(room.torch.cut) == was
+        assert pickle.loads(was) is room.torch.cut
+    assert pickle.loads(was) is room.cut
+
+
+# --- classes -------------------------------------------------------------------------------------
+
+
+def test_isinstance_and_issubclass_accept_both_kinds(room, module):
+    user = module("class_user", f"from {TORCH} import Part\nclass Old(Part): pass")
+    old, older = room.part("old"), user.Old("older")
+    with installed():
+        new, ours = room.torch.Part("new"), room.ours.Part("ours")
+        for part in (old, older, new, ours):
+            assert isinstance(part, room.torch.Part)
+        for kind in (room.part, user.Old, room.ours.Part, room.torch.Part):
+            assert issubclass(kind, room.torch.Part)
+        assert not isinstance("text", room.torch.Part)
+        assert not issubclass(str, room.torch.Part)
+        assert issubclass(room.torch.Part, room.ours.Part)
+        stand_in = [room.torch.Part]
+    assert isinstance(new, stand_in[0])
+    assert isinstance(old, stand_in[0])
+
+
+def test_a_class_stand_in_looks_like_ours(room):
+    with installed():
+        part = room.torch.Part
+        assert isinstance(part, type)
+        assert part.__bases__ == (room.ours.Part,)
+        for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            assert getattr(part, name) == getattr(room.ours.Part, name)
+        assert inspect.signature(part) == inspect.signature(room.ours.Part)
+
+
+def test_what_a_class_stand_in_makes_is_ours_for_good(room):
+    with installed():
+        part = room.torch.Part("p", size=2)
+        assert type(part) is room.ours.Part
+        assert pickle.loads(pickle.dumps(room.torch.Part)) is room.ours.Part
+    again = pickle.loads(pickle.dumps(part))
+    assert type(again) is room.ours.Part
+    assert (again.name, again.size) == ("p", 2)
+
+
+def test_subclasses_of_a_class_stand_in(room):
+    with installed():
+        real = room.ours.Part
+        real.__init_subclass__ = classmethod(lambda cls, **kw: setattr(cls, "said", kw))
+
+        class Mine(room.torch.Part, word="hello"):
+            def __init__(self, name):
+                super().__init__(name, size=5)
+
+        class Marked(ABC):
+            @abstractmethod
+            def mark(self): ...
+
+        class Mixed(room.torch.Part, Marked):
+            def mark(self):
+                return self.name
+
+        assert isinstance(Mine("m"), room.torch.Part)
+        assert issubclass(Mine, room.torch.Part)
+        assert not isinstance(room.torch.Part("p"), Mine)
+    assert Mine.__mro__ == (Mine, real, object)
+    assert type(Mine) is type
+    assert Mine.said == {"word": "hello"}
+    assert Mine("m").size == 5
+    assert Mixed("x").mark() == "x"
+    assert list(inspect.signature(Mine).parameters) == ["name"]
+
+
+def test_an_abstract_class(module, use):
+    lines = (
+        "import abc\nclass Adapter(abc.ABC):\n    @abc.abstractmethod\n    def adapt(self): ...\n"
+    )
+    torch, _ = module(TORCH, lines), module(OURS, lines)
+    use(table("Adapter"))
+    with installed():
+        with pytest.raises(TypeError, match="abstract"):
+            torch.Adapter()
+
+        class Good(torch.Adapter):
+            def adapt(self):
+                return 1
+
+        assert isinstance(Good(), torch.Adapter)
+    assert Good().adapt() == 1
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def test_the_kinds_of_our_errors():
+    assert issubclass(UnsupportedError, NotImplementedError)
+    assert issubclass(UnsupportedError, RuntimeError)
+    assert issubclass(InternalError, RuntimeError)
+    assert not issubclass(InternalError, NotImplementedError)
+
+
+# --- the real table ------------------------------------------------------------------------------
+
+
+def test_the_table_names_our_own_modules_and_nothing_twice():
+    rooms = _install._ROOMS
+    assert all(entry.module.startswith("torch.") for entry in rooms)
+    assert all(entry.provider[0].startswith("fxpress.") for entry in rooms)
+    assert len({(entry.module, entry.name) for entry in rooms}) == len(rooms)
+
+
+@pytest.fixture
+def real(use):
+    pytest.importorskip("fxpress.split_module")
+    use(_install._ROOMS)
+    source = importlib.import_module("torch.fx.passes.split_module")
+    names = [entry.name for entry in _install._ROOMS if entry.module == source.__name__]
+    return source, {name: vars(source)[name] for name in names if name in vars(source)}
+
+
+def test_every_real_name_has_a_provider_with_torchs_parameters(real):
+    _, originals = real
+    ours = importlib.import_module("fxpress.split_module")
+    for name, original in originals.items():
+        want = [(p.name, p.kind) for p in inspect.signature(original).parameters.values()]
+        got = [(p.name, p.kind) for p in inspect.signature(getattr(ours, name)).parameters.values()]
+        assert got == want, name
+
+
+def test_torchs_own_importers_are_patched_and_restored(real):
+    source, originals = real
+    early = importlib.import_module("torch.fx.experimental.const_fold")
+    package = importlib.import_module("torch.fx.passes")
+    with installed():
+        assert package.split_module is source  # still the module
+        assert early.split_module is source.split_module is not originals["split_module"]
+        assert all(vars(source)[name] is not original for name, original in originals.items())
+        late = importlib.import_module("torch.fx.experimental.accelerator_partitioner")
+    assert early.split_module is late.split_module is originals["split_module"]
+    assert {name: vars(source)[name] for name in originals} == originals
+
+
+def test_a_real_split_through_torchs_name(real):
+    fx = importlib.import_module("torch.fx")
+    torch = importlib.import_module("torch")
+    source, _ = real
+
+    class Two(torch.nn.Module):
+        def forward(self, x):
+            return (x + 1) * 2
+
+    traced = fx.symbolic_trace(Two())
+    with installed():
+        split = source.split_module(traced, None, lambda node: int(node.name != "add"))
+    assert [name for name, _ in split.named_children()] == ["submod_0", "submod_1"]
+    assert torch.equal(split(torch.ones(2)), torch.full((2,), 4.0))
