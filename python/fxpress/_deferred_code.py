@@ -24,49 +24,36 @@ def _holder(cls: type) -> type | None:
     return next((c for c in cls.__mro__ if _torch_compat.PENDING in vars(c)), None)
 
 
-def _native_code(graph: torch.fx.Graph) -> _torch_compat.PythonCode | None:
-    """The graph's source, or None when torch's own generator has to write it."""
-    if _torch_compat.shows_meta_in_source() or _torch_compat.enriches_profiler_metadata():
-        return None
-    native = _native.python_source(graph)
-    return None if native is None else _torch_compat.PythonCode(*native)
+def _generated(graph: torch.fx.Graph) -> tuple[_torch_compat.PythonCode, Any, dict[str, Any]]:
+    """The code of a graph, its function, and what belongs into the state of the module."""
+    native = None
+    if not (_torch_compat.shows_meta_in_source() or _torch_compat.enriches_profiler_metadata()):
+        native = _native.python_source(graph)
+    if native is None:
+        # Generators of other classes, annotations: torch writes it, for a module that nobody sees.
+        return _torch_compat.recompile_aside(graph)
+    code = _torch_compat.PythonCode(*native)
+    forward = _torch_compat.forward_from_source(code.src, code.globals, graph)
+    values = (code.src, code._lineno_map, code._prologue_start)
+    return code, forward, dict(zip(_torch_compat.CODE_ATTRIBUTES, values, strict=True))
 
 
-def _retire(holder: type) -> None:
-    """Take the descriptors off the class, those that are still in their place."""
+def _publish(holder: type, module: torch.fx.GraphModule, forward: Any, state: dict[str, Any]) -> None:
+    """Leave module and class as `GraphModule.recompile` would have.
+
+    Other threads use both meanwhile: at each step every name is there, as a value or still as the
+    descriptor that waits for this thread.
+    """
+    _native.insert_after(module.__dict__, _torch_compat.GRAPH_SLOT, state)
+    values = {"_wrapped_call": _torch_compat.wrapped_call(holder), "forward": forward}
     for name, placeholder in _BODY.items():
-        if vars(holder).get(name) is placeholder:
+        if vars(holder).get(name) is not placeholder:
+            continue  # somebody has put something else in its place
+        if name in values:
+            type.__setattr__(holder, name, values[name])
+        else:
             type.__delattr__(holder, name)
     type.__delattr__(holder, _torch_compat.PENDING)
-
-
-def _generate(holder: type, module: torch.fx.GraphModule) -> _torch_compat.PythonCode:
-    code = _native_code(module._graph)
-    if code is None:
-        return _generate_with_torch(holder, module)
-    forward = _torch_compat.forward_from_source(code.src, code.globals, module._graph)
-    type.__setattr__(holder, "forward", forward)
-    _retire(holder)
-    type.__setattr__(holder, "_wrapped_call", _torch_compat.wrapped_call(holder))
-    values = (code.src, code._lineno_map, code._prologue_start)
-    state = dict(zip(_torch_compat.CODE_ATTRIBUTES, values, strict=True))
-    _native.insert_after(module.__dict__, _torch_compat.GRAPH_SLOT, state)
-    return code
-
-
-def _generate_with_torch(holder: type, module: torch.fx.GraphModule) -> _torch_compat.PythonCode:
-    """Generators of other classes, annotations: torch's `recompile` does all of it."""
-    pending = vars(holder)[_torch_compat.PENDING]
-    _retire(holder)
-    try:
-        code = torch.fx.GraphModule.recompile(module)
-    except BaseException:
-        for name, value in {**_BODY, _torch_compat.PENDING: pending}.items():
-            type.__setattr__(holder, name, value)
-        raise
-    state = {k: module.__dict__[k] for k in _torch_compat.RECOMPILED_STATE if k in module.__dict__}
-    _native.insert_after(module.__dict__, _torch_compat.GRAPH_SLOT, state)
-    return code
 
 
 def _materialize(cls: type) -> _torch_compat.PythonCode | None:
@@ -78,10 +65,12 @@ def _materialize(cls: type) -> _torch_compat.PythonCode | None:
         if module is None:
             raise RuntimeError(f"the module that {holder!r} was made for is gone")
         try:
-            return _generate(holder, module)
+            code, forward, state = _generated(module._graph)
         except AttributeError as error:
             # nn.Module would take an AttributeError for a missing attribute and hide the reason.
             raise RuntimeError(f"cannot generate the code of {holder.__name__}: {error}") from error
+        _publish(holder, module, forward, state)
+        return code
 
 
 def materialize(cls: type) -> None:
@@ -99,12 +88,20 @@ def _recompile(self: torch.fx.GraphModule) -> Any:
     Children whose code is deferred too stay so: it will be generated from their graph as it is when
     it is needed.
     """
+    if "forward" not in vars(type(self)) or vars(type(self))["forward"] is not _BODY["forward"]:
+        _materialize(type(self))
+        return torch.fx.GraphModule.recompile(self)  # takes the place of a forward set by hand
     code = _materialize(type(self))
     if code is None:
         return torch.fx.GraphModule.recompile(self)
-    for child in self.children():
-        if isinstance(child, torch.fx.GraphModule) and _holder(type(child)) is None:
-            child.recompile()
+    untouched = [self]
+    while untouched:
+        for child in untouched.pop().children():
+            if isinstance(child, torch.fx.GraphModule):
+                if _holder(type(child)) is None:
+                    child.recompile()
+                else:
+                    untouched.append(child)
     return code
 
 

@@ -64,6 +64,16 @@ def forward_from_source(source: str, namespace: dict[str, Any], graph: torch.fx.
     return fx_graph_module._forward_from_src(source, namespace, getattr(graph, "_co_fields", {}))
 
 
+def recompile_aside(graph: torch.fx.Graph) -> tuple[PythonCode, Any, dict[str, Any]]:
+    """torch's `recompile` without a trace: the code, the function, the attributes that it sets."""
+    module = torch.fx.GraphModule.__new__(torch.fx.GraphModule)
+    torch.nn.Module.__init__(module)
+    module._graph = graph
+    code = module.recompile()
+    state = {name: vars(module)[name] for name in RECOMPILED_STATE if name in vars(module)}
+    return code, vars(type(module))["forward"], state
+
+
 def enriches_profiler_metadata() -> bool:
     """Whether generated source must carry profiler marks, which only torch's generator writes."""
     return bool(fx_config.enrich_profiler_metadata)
@@ -87,6 +97,8 @@ class TargetKind(IntEnum):
 
 def describe_target(target: Callable[..., Any]) -> tuple[int, str]:
     """Kind and text of a function in generated source, by the rules of `torch.fx.graph`."""
+    if not callable(target):
+        raise AssertionError(f"Expected node.target to be callable, got {type(target)}")
     if getattr(target, "__module__", "") == "_operator":
         name = target.__name__
         if name in fx_graph.magic_methods:

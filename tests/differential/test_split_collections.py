@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.export import export
@@ -44,8 +46,13 @@ def test_module_db(name: str) -> None:
     assert ours is not None
     ours.graph.set_codegen(split.graph._codegen)
     ours.recompile()
-    results = []
-    for program in (ours, split):
-        torch.manual_seed(0)  # some modules sample
-        results.append(torch.utils._pytree.tree_leaves(program(*sample.args, **sample.kwargs)))
-    torch.testing.assert_close(*results, rtol=0, atol=0, equal_nan=True)
+    try:
+        expected = seeded(split, sample)
+    except RuntimeError as error:
+        pytest.skip(f"torch does not run the exported program: {error}")
+    torch.testing.assert_close(seeded(ours, sample), expected, rtol=0, atol=0, equal_nan=True)
+
+
+def seeded(program: torch.fx.GraphModule, sample: Any) -> list[Any]:
+    torch.manual_seed(0)  # some modules draw numbers
+    return torch.utils._pytree.tree_leaves(program(*sample.args, **sample.kwargs))

@@ -34,10 +34,7 @@ def chain_of(weights: list[int]) -> fx.GraphModule:
 
 def least_maximum(weights: list[int], n: int) -> int:
     return min(
-        max(
-            sum(weights[i:j])
-            for i, j in zip((0, *cuts), (*cuts, len(weights)), strict=True)
-        )
+        max(sum(weights[i:j]) for i, j in zip((0, *cuts), (*cuts, len(weights)), strict=True))
         for cuts in combinations(range(1, len(weights)), n - 1)
     )
 

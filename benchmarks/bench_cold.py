@@ -1,0 +1,67 @@
+"""Split and first forward in a process that has split next to nothing, each in its own process."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import time
+
+import splits
+import torch
+import worker
+from compare import assert_same_split
+from figures import FIRST_FORWARD, Figure
+from graphs import Case, hand_built, transformer
+from timing import per_node, ratio
+
+SPLITS = {"ours": splits.ours, "torch": splits.torch_default}
+WARM_UP = 40  # nodes
+
+
+def measure(case: Case, rounds: int) -> list[Figure]:
+    """Processes take turns; `case` is the model that they export again.
+
+    The times are of another process's model, so equality is shown on this one's.
+    """
+    assert_same_split(splits.ours(case), splits.torch_default(case), case.inputs)
+    seconds: dict[str, list[float]] = {name: [] for name in SPLITS}
+    for _ in range(rounds):
+        for name, times in seconds.items():
+            times.append(worker.run("bench_cold.py", name))
+    return [
+        Figure(
+            case.name,
+            "torch / split + first forward, cold",
+            "us/node",
+            per_node(seconds["ours"], case.nodes),
+            per_node(seconds["torch"], case.nodes),
+            ratio(seconds["torch"], seconds["ours"]),
+            rounds,
+            FIRST_FORWARD,
+        )
+    ]
+
+
+def work(name: str) -> float:
+    """Seconds of the first split and forward, behind one of an unrelated tiny graph."""
+    torch.set_num_threads(1)
+    split = SPLITS[name]
+    with torch.no_grad():
+        tiny = hand_built(WARM_UP)
+        split(tiny)(*tiny.inputs)
+        case = transformer()
+        gc.collect()
+        start = time.perf_counter()
+        split(case)(*case.inputs)
+        return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--worker", choices=SPLITS, required=True, help="what splits")
+    print(json.dumps(work(parser.parse_args().worker)))
+
+
+if __name__ == "__main__":
+    main()

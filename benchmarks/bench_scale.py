@@ -1,0 +1,157 @@
+"""How split grows with the graph: ratio to the floor, and memory; each size in a fresh process."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass
+
+import memory
+import splits
+import torch
+import worker
+from compare import assert_same_split, graph_modules
+from figures import GROWTH, MEMORY, Figure
+from graphs import Case, hand_built
+from limits import floor
+from timing import Ratio, interleaved, per_node, ratio, stopwatch
+
+TORCH_UP_TO = 100_000  # beyond, torch takes minutes
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one process measured.
+
+    Attributes:
+        size: calls in the graph.
+        times: microseconds a source node, by name: ours, floor, torch, lazy.
+        over_floor: our time over the floor.
+        rounds: measurements behind each of the two.
+        beyond: bytes a source node that the split needs beyond its result; None: not measurable.
+        result: bytes a source node of the result.
+        compared: whether the result was shown to equal torch's.
+    """
+
+    size: int
+    times: dict[str, float]
+    over_floor: Ratio
+    rounds: int
+    beyond: float | None
+    result: float | None
+    compared: bool
+
+
+def measure(size: int, rounds: int, torch_rounds: int) -> Point:
+    """Measures one size in a process of its own."""
+    point = worker.run(
+        "bench_scale.py", "--size", str(size), "--rounds", str(rounds), "--torch", str(torch_rounds)
+    )
+    return Point(**{**point, "over_floor": Ratio(**point["over_floor"])})
+
+
+def work(size: int, rounds: int, torch_rounds: int) -> Point:
+    """The process of one size: memory first, while it has freed nothing, then equality, then time.
+
+    Graphs that torch does not split here have been compared at smaller sizes; at this size the
+    number of nodes is checked.
+    """
+    torch.set_num_threads(1)
+    tiny = hand_built(100)
+    assert_same_split(splits.ours(tiny), splits.torch_default(tiny), tiny.inputs)
+    case = hand_built(size)
+    needed = memory.measure(lambda: splits.ours(case))
+    compared = size <= TORCH_UP_TO
+    split = splits.ours(case)
+    if compared:
+        timed = torch_rounds > 0
+        theirs = splits.torch_default(case) if timed else splits.torch_lazy(case)
+        assert_same_split(split, theirs, case.inputs if timed else None, source=timed)
+        del theirs
+    assert _calls(case, split) == size, "nodes were lost"
+
+    action = {"ours": stopwatch(lambda: splits.ours(case)), "floor": floor(split)}
+    seconds = interleaved(action, rounds)
+    if compared:
+        others = {
+            "torch": stopwatch(lambda: splits.torch_default(case)),
+            "lazy": stopwatch(lambda: splits.torch_lazy(case)),
+        }
+        del action, split  # what lives slows torch's garbage collections
+        seconds |= interleaved(others, torch_rounds)
+    return Point(
+        size,
+        {name: per_node(times, case.nodes) for name, times in seconds.items() if times},
+        ratio(seconds["ours"], seconds["floor"]),
+        rounds,
+        needed and needed.beyond / case.nodes,
+        needed and needed.result / case.nodes,
+        compared,
+    )
+
+
+def _calls(case: Case, split: torch.fx.GraphModule) -> int:
+    """Nodes of the partitions that stand for a source node."""
+    targets = {node.target for node in case.ids}
+    graphs = [module.graph for module in graph_modules(split)[1:]]
+    return sum(n.target in targets for g in graphs for n in g.nodes if n.op == "call_function")
+
+
+def figures(points: list[Point]) -> list[Figure]:
+    """The table's lines about sizes; points are in order of size."""
+    lines = [line for point in points for line in _point_figures(point)]
+    first, last = points[0], points[-1]
+    growth = [p.over_floor for p in (last, first)]
+    lines.append(
+        Figure(
+            "hand-built",
+            f"growth of split / floor, {first.size:,} to {last.size:,}",
+            "x",
+            growth[0].median,
+            growth[1].median,
+            Ratio(
+                growth[0].median / growth[1].median,
+                growth[0].low / growth[1].high,
+                growth[0].high / growth[1].low,
+            ),
+            min(first.rounds, last.rounds),
+            GROWTH,
+        )
+    )
+    return lines
+
+
+def _point_figures(point: Point) -> list[Figure]:
+    model = f"hand-built, {point.size:,}"
+    times = point.times
+    lines = [
+        Figure(
+            model,
+            "split / floor",
+            "us/node",
+            times["ours"],
+            times["floor"],
+            point.over_floor,
+            point.rounds,
+        )
+    ]
+    if point.beyond is not None:
+        lines.append(
+            Figure(model, "peak beyond result", "bytes/node", point.beyond, goal=MEMORY)
+        )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--worker", action="store_true", required=True)
+    parser.add_argument("--size", type=int, required=True, help="calls in the graph")
+    parser.add_argument("--rounds", type=int, required=True, help="of ours and the floor")
+    parser.add_argument("--torch", type=int, required=True, help="rounds of torch's splits")
+    arguments = parser.parse_args()
+    point = work(arguments.size, arguments.rounds, arguments.torch)
+    print(json.dumps(asdict(point)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Equality of two splits: a benchmark shows it before it times them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+
+def graph_modules(split: GraphModule) -> list[GraphModule]:
+    """The split module and its partitions: the GraphModules that splitting creates."""
+    names = _created(split)
+    return [split, *(child for name, child in split.named_children() if name in names)]
+
+
+def assert_same_split(
+    ours: GraphModule,
+    theirs: GraphModule,
+    inputs: tuple[torch.Tensor, ...] | None,
+    *,
+    source: bool = True,
+) -> None:
+    """Shows that two splits are the same, node by node.
+
+    Args:
+        ours, theirs: results of splitting one module.
+        inputs: arguments to call both with and compare the outputs; None: don't call them.
+        source: compare the generated code, and the keys of the state.
+
+    Raises:
+        AssertionError: they differ; the message names the place.
+    """
+    assert list(ours._modules) == list(theirs._modules), "children"
+    pairs = zip(graph_modules(ours), graph_modules(theirs), strict=True)
+    for mine, other in pairs:
+        _assert_same_graph(mine.graph, other.graph)
+        if source:
+            assert mine.code == other.code, f"code: {mine.code}\n{other.code}"
+    if source:
+        # Not state_dict(): modules of torch's split_module_simple lack tables that it looks at.
+        assert _state_keys(ours) == _state_keys(theirs), "keys of the state"
+    if inputs is not None:
+        with torch.no_grad():
+            _assert_same_output(ours(*inputs), theirs(*inputs))
+
+
+def _created(split: GraphModule) -> set[str]:
+    return {n.target for n in split.graph.find_nodes(op="call_module")}
+
+
+def _state_keys(module: torch.nn.Module) -> list[str]:
+    def walk(prefix: str, part: torch.nn.Module) -> Iterator[str]:
+        hidden = part._non_persistent_buffers_set
+        yield from (prefix + k for k in part._parameters)
+        yield from (prefix + k for k in part._buffers if k not in hidden)
+        for name, child in part._modules.items():
+            yield from walk(f"{prefix}{name}.", child)
+
+    return list(walk("", module))
+
+
+def _assert_same_graph(ours: Graph, theirs: Graph) -> None:
+    for mine, other in zip(ours.nodes, theirs.nodes, strict=True):
+        _assert_same_node(mine, other)
+
+
+def _assert_same_node(ours: Node, theirs: Node) -> None:
+    at = f"{theirs.op} {theirs.name}"
+    assert (ours.op, ours.name) == (theirs.op, theirs.name), f"{at}: {ours.op} {ours.name}"
+    assert ours.target is theirs.target or ours.target == theirs.target, f"{at}: target"
+    for field in ("args", "kwargs"):
+        mine, other = _by_name(getattr(ours, field)), _by_name(getattr(theirs, field))
+        assert _same_value(mine, other), f"{at}: {field}: {mine} != {other}"
+    assert [u.name for u in ours.users] == [u.name for u in theirs.users], f"{at}: users"
+    assert ours.type == theirs.type, f"{at}: type"
+    assert _same_value(ours.meta, theirs.meta), f"{at}: meta"
+
+
+class _Named(str):
+    """The name of a node, which is no string argument."""
+
+
+def _by_name(argument: Any) -> Any:
+    return torch.fx.node.map_arg(argument, lambda node: _Named(node.name))
+
+
+def _same_value(ours: Any, theirs: Any) -> bool:
+    """The same object, or equal values of one type, also in containers."""
+    if ours is theirs:
+        return True
+    if type(ours) is not type(theirs):
+        return False
+    if isinstance(ours, list | tuple):
+        return len(ours) == len(theirs) and all(map(_same_value, ours, theirs))
+    if isinstance(ours, Mapping):
+        return list(ours) == list(theirs) and all(_same_value(ours[k], theirs[k]) for k in ours)
+    if isinstance(ours, torch.Tensor):
+        return bool(torch.equal(ours, theirs))
+    return bool(ours == theirs) or bool(ours != ours and theirs != theirs)  # a NaN equals a NaN
+
+
+def _assert_same_output(ours: Any, theirs: Any) -> None:
+    pairs = zip(
+        torch.utils._pytree.tree_leaves(ours), torch.utils._pytree.tree_leaves(theirs), strict=True
+    )
+    for i, (mine, other) in enumerate(pairs):
+        assert _same_value(mine, other), f"output {i} differs"

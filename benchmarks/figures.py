@@ -1,0 +1,92 @@
+"""Figures that benchmarks give, and what they should be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from timing import Ratio
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound for a figure.
+
+    Attributes:
+        bound: the figure may not be above it, or below it where more is better.
+        more_is_better: which of the two.
+        aim: what is hoped for beyond the bound.
+        of_ratio: the bound is for the ratio, not for our own figure.
+    """
+
+    bound: float
+    more_is_better: bool = False
+    aim: float | None = None
+    of_ratio: bool = True
+
+    def met(self, value: float) -> bool:
+        return value >= self.bound if self.more_is_better else value <= self.bound
+
+    def __str__(self) -> str:
+        unit = "x" if self.of_ratio else ""
+        aim = f" (aim {self.aim:g}{unit})" if self.aim is not None else ""
+        return f"{'>=' if self.more_is_better else '<='} {self.bound:g}{unit}{aim}"
+
+
+SPLIT_OVER_FLOOR = Goal(1.8)
+SPLIT_OVER_TORCH = Goal(16, more_is_better=True, aim=20)
+SPLIT_OVER_LAZY = Goal(6, more_is_better=True, aim=8)
+FIRST_FORWARD = Goal(5, more_is_better=True)
+SOURCE = Goal(2, of_ratio=False)
+GROWTH = Goal(1.3)
+MEMORY = Goal(200, of_ratio=False)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A line of the table.
+
+    Attributes:
+        model: what was measured on.
+        what: what was measured, and against what.
+        unit: of `ours` and `other`.
+        ours: fxpress's figure.
+        other: what it is compared with.
+        ratio: the larger over the smaller in the direction that `what` says.
+        rounds: how many measurements the medians are of.
+        goal: what it should be.
+    """
+
+    model: str
+    what: str
+    unit: str
+    ours: float
+    other: float | None = None
+    ratio: Ratio | None = None
+    rounds: int = 1
+    goal: Goal | None = None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal is met; None without a goal."""
+        if self.goal is None:
+            return None
+        if not self.goal.of_ratio:
+            return self.goal.met(self.ours)
+        assert self.ratio is not None, self.what
+        return self.goal.met(self.ratio.median)
+
+    def record(self) -> dict[str, Any]:
+        """For a JSON file."""
+        ratio = self.ratio
+        return {
+            "model": self.model,
+            "what": self.what,
+            "unit": self.unit,
+            "ours": self.ours,
+            "other": self.other,
+            "ratio": ratio and {"median": ratio.median, "low": ratio.low, "high": ratio.high},
+            "rounds": self.rounds,
+            "goal": None if self.goal is None else str(self.goal),
+            "met": self.met,
+        }

@@ -1,0 +1,178 @@
+"""What is measured: exported models and hand-built graphs, each with its partitions."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.fx import Graph, GraphModule, Node
+
+LAYERS = 128
+LLAMA_LAYERS = 40
+WIDTH = 32
+HEADS = 4
+BLOCK = 37  # nodes in a partition of a hand-built graph
+REACH = 8  # a hand-built node takes its inputs from as many nodes before it
+KERNELS = (  # with 1, 2 and 3 inputs; values stay small however long the chain
+    torch.ops.aten.tanh.default,
+    torch.ops.aten.minimum.default,
+    torch.ops.aten.clamp.Tensor,
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph to split.
+
+    Attributes:
+        name: as it is called in the table.
+        module: the module to split; benchmarks leave it as it is.
+        inputs: positional arguments of `module` and of its splits.
+        ids: partition id of every node that can be in a partition.
+    """
+
+    name: str
+    module: GraphModule
+    inputs: tuple[torch.Tensor, ...]
+    ids: dict[Node, int]
+
+    @property
+    def nodes(self) -> int:
+        return len(self.module.graph.nodes)
+
+    @property
+    def partitions(self) -> int:
+        return len(set(self.ids.values()))
+
+
+class Layer(nn.Module):  # type: ignore[misc]
+    """A transformer layer of plain torch modules."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.mlp_norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.gelu = nn.GELU()
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        y = self.norm(x)
+        query, key, value = (
+            linear(y).view(batch, length, self.heads, width // self.heads).transpose(1, 2)
+            for linear in (self.query, self.key, self.value)
+        )
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return x + self.down(self.gelu(self.up(self.mlp_norm(x))))
+
+
+def blocks(graph: Graph, count: int) -> dict[Node, int]:
+    """Cuts a graph into `count` blocks of consecutive nodes, nearly equal in size."""
+    nodes = [n for n in graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
+    return {node: i * count // len(nodes) for i, node in enumerate(nodes)}
+
+
+def transformer_program() -> tuple[Any, tuple[torch.Tensor, ...]]:
+    """The default model's ExportedProgram, and its inputs."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Layer(WIDTH, HEADS) for _ in range(LAYERS))).eval()
+    inputs = (torch.randn(2, 8, WIDTH),)
+    return torch.export.export(model, inputs, strict=False), inputs
+
+
+def transformer() -> Case:
+    """The default model as `ep.module()`: parameters are get_attr nodes."""
+    program, inputs = transformer_program()
+    return _module_case("transformer", program, inputs, LAYERS)
+
+
+def transformer_cases() -> list[Case]:
+    """The default model as `ep.module()` and as `ep.graph_module`."""
+    program, inputs = transformer_program()
+    module = _module_case("transformer", program, inputs, LAYERS)
+    flat = program.graph_module
+    values = (*_lifted_values(program), *inputs)
+    name = "transformer, graph_module"
+    return [module, Case(name, flat, values, blocks(flat.graph, LAYERS))]
+
+
+def llama() -> Case | None:
+    """An exported 40-layer Llama with random weights; None without `transformers`."""
+    if importlib.util.find_spec("transformers") is None:
+        return None
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=LLAMA_LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=128,
+        max_position_embeddings=64,
+        use_cache=False,
+        attn_implementation="sdpa",
+    )
+    inputs = (torch.randint(0, 128, (2, 8)),)
+    program = torch.export.export(
+        transformers.LlamaForCausalLM(config).eval(), inputs, strict=False
+    )
+    return _module_case("llama", program, inputs, LLAMA_LAYERS)
+
+
+def hand_built(size: int) -> Case:
+    """A graph of `size` calls with one to three inputs each, in blocks of 37 nodes."""
+    rng = random.Random(0)
+    graph = Graph()
+    nodes = [graph.placeholder("x")]
+    enabled = gc.isenabled()
+    gc.disable()  # building takes twice as long with it
+    for i in range(size):
+        arity = i % len(KERNELS) + 1
+        recent = nodes[-REACH:]
+        others = [recent[rng.randrange(len(recent))] for _ in range(arity - 1)]
+        node = graph.call_function(KERNELS[arity - 1], (nodes[-1], *others))
+        node.meta = _meta(i)
+        nodes.append(node)
+    graph.output((nodes[-1],))
+    if enabled:
+        gc.enable()
+    ids = {node: i // BLOCK for i, node in enumerate(nodes[1:])}
+    module = GraphModule(nn.Module(), Graph())
+    graph.owning_module = module
+    module._graph = graph  # the setter would generate its code, which nobody calls
+    return Case(f"hand-built, {size:,} nodes", module, (torch.randn(4),), ids)
+
+
+def _module_case(name: str, program: Any, inputs: tuple[torch.Tensor, ...], count: int) -> Case:
+    module = program.module()
+    return Case(name, module, inputs, blocks(module.graph, count))
+
+
+def _lifted_values(program: Any) -> list[torch.Tensor]:
+    """What `program.graph_module` takes ahead of the user's inputs."""
+    values = {**program.state_dict, **program.constants}
+    return [values[spec.target] for spec in program.graph_signature.input_specs if spec.target]
+
+
+def _meta(index: int) -> dict[str, Any]:
+    """Keys that export leaves in a node; one layer's nodes share their module stack."""
+    layer = f"layers.{index // BLOCK}"
+    return {
+        "stack_trace": f'  File "model.py", line {index}, in forward',
+        "nn_module_stack": {layer: (layer, "model.Layer")},
+        "torch_fn": (f"call_{index}", "call"),
+        "source_fn_stack": [(f"call_{index}", "call")],
+        "seq_nr": index,
+        "val": None,
+    }

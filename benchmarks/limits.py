@@ -1,0 +1,39 @@
+"""The floor: what it takes to create a split's nodes, Graphs and Modules and nothing else."""
+
+from __future__ import annotations
+
+import splits
+from compare import assert_same_split, graph_modules
+from figures import SPLIT_OVER_FLOOR, Figure
+from graphs import Case
+from timing import Action, interleaved, per_node, ratio, stopwatch
+from torch.fx import GraphModule
+
+from fxpress import _native
+
+
+def floor(split: GraphModule) -> Action:
+    """Creates the split's GraphModules again, when everything about them is known."""
+    modules = graph_modules(split)
+    return lambda: _native.creation_times(modules, 1)[0]
+
+
+def measure(case: Case, rounds: int) -> list[Figure]:
+    """Our split against the floor."""
+    split = splits.ours(case)
+    assert_same_split(split, splits.torch_default(case), case.inputs)
+    seconds = interleaved(
+        {"ours": stopwatch(lambda: splits.ours(case)), "floor": floor(split)}, rounds
+    )
+    return [
+        Figure(
+            case.name,
+            "split / floor",
+            "us/node",
+            per_node(seconds["ours"], case.nodes),
+            per_node(seconds["floor"], case.nodes),
+            ratio(seconds["ours"], seconds["floor"]),
+            rounds,
+            SPLIT_OVER_FLOOR,
+        )
+    ]

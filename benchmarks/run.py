@@ -1,0 +1,136 @@
+"""All benchmarks: a table, a JSON file and a plot. `python benchmarks/run.py --help`.
+
+Every benchmark first shows that fxpress and torch give the same result, then takes its time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import bench_cold
+import bench_scale
+import bench_split
+import graphs
+import limits
+import plot
+import report
+import torch
+from figures import Figure
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long to measure.
+
+    Attributes:
+        rounds: measurements of a model in this process.
+        cold_rounds: pairs of fresh processes.
+        sizes: hand-built graph -> rounds of ours and the floor, rounds of torch.
+    """
+
+    rounds: int
+    cold_rounds: int
+    sizes: dict[int, tuple[int, int]]
+
+
+FULL = Effort(7, 3, {10_000: (7, 5), 100_000: (5, 1), 1_000_000: (3, 0)})
+QUICK = Effort(5, 1, {10_000: (5, 1), 100_000: (3, 0)})
+
+
+class Progress:
+    """Says on the error stream what is being measured."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __call__(self, text: str) -> None:
+        seconds = time.perf_counter() - self._start
+        print(f"[{seconds:4.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    arguments = _arguments()
+    effort = QUICK if arguments.quick else FULL
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    stem = arguments.out / report.stamp()
+    torch.set_num_threads(1)
+    progress = Progress()
+
+    figures = _model_figures(effort, progress)
+    if arguments.models == "all":
+        figures += _llama_figures(effort, progress)
+    points = []
+    for size, (rounds, torch_rounds) in effort.sizes.items():
+        progress(f"hand-built graph of {size:,} nodes")
+        points.append(bench_scale.measure(size, rounds, torch_rounds))
+    figures += bench_scale.figures(points)
+    progress("done")
+
+    report.show(figures)
+    report.save(stem.with_suffix(".json"), figures, {"scale": [asdict(p) for p in points]})
+    for path in (stem.with_suffix(".json"), *plot.draw(points, stem)):
+        print(path)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, no 1,000,000 nodes")
+    parser.add_argument(
+        "--models", choices=("default", "all"), default="default", help="all: a Llama as well"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(__file__).with_name("results"),
+        help="directory for the JSON file and the plot",
+    )
+    return parser.parse_args()
+
+
+def _model_figures(effort: Effort, progress: Progress) -> list[Figure]:
+    progress(f"exporting the {graphs.LAYERS}-layer transformer")
+    module, flat = graphs.transformer_cases()
+    progress(f"{module.nodes:,} nodes in {module.partitions} partitions")
+    figures = _measure(module, effort.rounds, progress, ALL_OF_A_MODULE)
+    progress("cold starts")
+    figures += bench_cold.measure(module, effort.cold_rounds)
+    flat_benchmarks = {"split": bench_split.measure_split, "simple": bench_split.measure_simple}
+    return figures + _measure(flat, effort.rounds, progress, flat_benchmarks)
+
+
+def _llama_figures(effort: Effort, progress: Progress) -> list[Figure]:
+    progress(f"exporting the {graphs.LLAMA_LAYERS}-layer Llama")
+    case = graphs.llama()
+    if case is None:
+        print("no Llama: transformers is not installed")
+        return []
+    progress(f"{case.nodes:,} nodes in {case.partitions} partitions")
+    return _measure(case, effort.rounds, progress, ALL_OF_A_MODULE)
+
+
+Benchmark = Callable[[graphs.Case, int], list[Figure]]
+ALL_OF_A_MODULE: dict[str, Benchmark] = {
+    "floor": limits.measure,
+    "split": bench_split.measure_split,
+    "first forward": bench_split.measure_first_forward,
+    "source": bench_split.measure_source,
+}
+
+
+def _measure(
+    case: graphs.Case, rounds: int, progress: Progress, benchmarks: dict[str, Benchmark]
+) -> list[Figure]:
+    figures = []
+    for name, benchmark in benchmarks.items():
+        progress(f"{case.name}: {name}")
+        figures += benchmark(case, rounds)
+    return figures
+
+
+if __name__ == "__main__":
+    main()
