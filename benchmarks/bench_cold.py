@@ -7,8 +7,9 @@ import gc
 import json
 import time
 
-import splits
 import torch
+
+import splits
 import worker
 from compare import assert_same_split
 from figures import FIRST_FORWARD, Figure

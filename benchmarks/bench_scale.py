@@ -6,9 +6,10 @@ import argparse
 import json
 from dataclasses import asdict, dataclass
 
+import torch
+
 import memory
 import splits
-import torch
 import worker
 from compare import assert_same_split, graph_modules
 from figures import GROWTH, MEMORY, Figure
@@ -84,8 +85,8 @@ def work(size: int, rounds: int, torch_rounds: int) -> Point:
         {name: per_node(times, case.nodes) for name, times in seconds.items() if times},
         ratio(seconds["ours"], seconds["floor"]),
         rounds,
-        needed and needed.beyond / case.nodes,
-        needed and needed.result / case.nodes,
+        None if needed is None else needed.beyond / case.nodes,
+        None if needed is None else needed.result / case.nodes,
         compared,
     )
 
@@ -136,9 +137,7 @@ def _point_figures(point: Point) -> list[Figure]:
         )
     ]
     if point.beyond is not None:
-        lines.append(
-            Figure(model, "peak beyond result", "bytes/node", point.beyond, goal=MEMORY)
-        )
+        lines.append(Figure(model, "peak beyond result", "bytes/node", point.beyond, goal=MEMORY))
     return lines
 
 

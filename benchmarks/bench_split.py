@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import splits
 import torch
-from compare import assert_same_split, graph_modules
-from figures import FIRST_FORWARD, SOURCE, SPLIT_OVER_LAZY, SPLIT_OVER_TORCH, Figure, Goal
-from graphs import Case
-from timing import interleaved, per_node, ratio, stopwatch
 from torch.fx import GraphModule
 
+import splits
+from compare import assert_same_split, graph_modules
+from figures import FIRST_FORWARD, SOURCE, SPLIT_OVER_LAZY, SPLIT_OVER_TORCH, Figure, Goal
 from fxpress import _native
+from graphs import Case
+from timing import interleaved, per_node, ratio, stopwatch
 
 Split = Callable[[Case], GraphModule]
 
@@ -84,7 +84,7 @@ def measure_source(case: Case, rounds: int) -> list[Figure]:
         rounds,
     )
     nodes = sum(len(graph.nodes) for graph in graphs)
-    return [_figure(case, "torch / source", seconds, "torch", SOURCE, nodes)]
+    return [_figure(case, "torch / source", seconds, "torch", SOURCE, nodes=nodes)]
 
 
 def _figure(
@@ -93,6 +93,7 @@ def _figure(
     seconds: dict[str, list[float]],
     other: str,
     goal: Goal | None = None,
+    *,
     nodes: int | None = None,
 ) -> Figure:
     nodes = nodes or case.nodes

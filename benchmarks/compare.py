@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -98,7 +99,9 @@ def _same_value(ours: Any, theirs: Any) -> bool:
         return list(ours) == list(theirs) and all(_same_value(ours[k], theirs[k]) for k in ours)
     if isinstance(ours, torch.Tensor):
         return bool(torch.equal(ours, theirs))
-    return bool(ours == theirs) or bool(ours != ours and theirs != theirs)  # a NaN equals a NaN
+    if isinstance(ours, float) and math.isnan(ours):
+        return math.isnan(theirs)
+    return bool(ours == theirs)
 
 
 def _assert_same_output(ours: Any, theirs: Any) -> None:

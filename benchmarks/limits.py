@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from torch.fx import GraphModule
+
 import splits
 from compare import assert_same_split, graph_modules
 from figures import SPLIT_OVER_FLOOR, Figure
+from fxpress import _native
 from graphs import Case
 from timing import Action, interleaved, per_node, ratio, stopwatch
-from torch.fx import GraphModule
-
-from fxpress import _native
 
 
 def floor(split: GraphModule) -> Action:

@@ -6,16 +6,19 @@ import importlib.util
 import json
 import os
 import platform
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import fxpress
 import torch
+
+import fxpress
 from figures import Figure
 
 HEAD = ("model", "what", "fxpress", "other", "unit", "ratio", "range", "rounds", "goal", "met")
 LEFT_ALIGNED = 2  # columns
+PIPE_WIDTH = 180
 MET = {True: "yes", False: "NO", None: ""}
 
 
@@ -62,13 +65,13 @@ def _show_rich(rows: list[tuple[str, ...]]) -> None:
 
     table = Table()
     for i, title in enumerate(HEAD):
-        table.add_column(title, justify="left" if i < LEFT_ALIGNED else "right", no_wrap=True)
+        text = i < LEFT_ALIGNED
+        table.add_column(title, justify="left" if text else "right", no_wrap=not text)
     for row in rows:
         style = {"yes": "green", "NO": "red"}.get(row[-1], "")
         table.add_row(*row[:-1], f"[{style}]{row[-1]}[/]" if style else row[-1])
-    console = Console()
-    # Not cut to the width of a terminal that isn't there, as in a pipe.
-    console.print(table, width=None if console.is_terminal else 200)
+    # A pipe has no width: nothing is cut to that of a terminal.
+    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
 
 
 def save(path: Path, figures: list[Figure], extra: dict[str, Any]) -> None:

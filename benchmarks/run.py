@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
+
 import bench_cold
 import bench_scale
 import bench_split
@@ -19,7 +21,6 @@ import graphs
 import limits
 import plot
 import report
-import torch
 from figures import Figure
 
 
@@ -29,17 +30,19 @@ class Effort:
 
     Attributes:
         rounds: measurements of a model in this process.
+        flat: measure `split_module` on the graph with lifted parameters as well.
         cold_rounds: pairs of fresh processes.
         sizes: hand-built graph -> rounds of ours and the floor, rounds of torch.
     """
 
     rounds: int
+    flat: bool
     cold_rounds: int
     sizes: dict[int, tuple[int, int]]
 
 
-FULL = Effort(7, 3, {10_000: (7, 5), 100_000: (5, 1), 1_000_000: (3, 0)})
-QUICK = Effort(5, 1, {10_000: (5, 1), 100_000: (3, 0)})
+FULL = Effort(7, True, 3, {10_000: (7, 5), 100_000: (5, 1), 1_000_000: (3, 0)})
+QUICK = Effort(5, False, 1, {10_000: (5, 1), 100_000: (5, 0)})
 
 
 class Progress:
@@ -99,8 +102,10 @@ def _model_figures(effort: Effort, progress: Progress) -> list[Figure]:
     figures = _measure(module, effort.rounds, progress, ALL_OF_A_MODULE)
     progress("cold starts")
     figures += bench_cold.measure(module, effort.cold_rounds)
-    flat_benchmarks = {"split": bench_split.measure_split, "simple": bench_split.measure_simple}
-    return figures + _measure(flat, effort.rounds, progress, flat_benchmarks)
+    benchmarks: dict[str, Benchmark] = {"split simple": bench_split.measure_simple}
+    if effort.flat:
+        benchmarks["split"] = bench_split.measure_split
+    return figures + _measure(flat, effort.rounds, progress, benchmarks)
 
 
 def _llama_figures(effort: Effort, progress: Progress) -> list[Figure]:

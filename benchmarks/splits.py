@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from graphs import Case
 from torch.fx import GraphModule
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.passes import split_module as torch_splitting
 
 from fxpress import split_module as fxpress_splitting
+from graphs import Case
 
 
 def ours(case: Case) -> GraphModule:

@@ -35,7 +35,7 @@ def interleaved(actions: Mapping[str, Action], rounds: int) -> dict[str, list[fl
     """
     seconds: dict[str, list[float]] = {name: [] for name in actions}
     for i in range(rounds):
-        order = list(actions) if i % 2 == 0 else list(reversed(actions))
+        order = list(actions) if i % 2 == 0 else list(actions)[::-1]
         for name in order:
             gc.collect()
             seconds[name].append(actions[name]())

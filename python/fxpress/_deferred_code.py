@@ -65,7 +65,7 @@ def _materialize(cls: type) -> _torch_compat.PythonCode | None:
         if module is None:
             raise RuntimeError(f"the module that {holder!r} was made for is gone")
         try:
-            code, forward, state = _generated(module._graph)
+            code, forward, state = _generated(module.graph)
         except AttributeError as error:
             # nn.Module would take an AttributeError for a missing attribute and hide the reason.
             raise RuntimeError(f"cannot generate the code of {holder.__name__}: {error}") from error

@@ -12,7 +12,7 @@ import operator
 import re
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import sympy
 import torch
@@ -22,7 +22,7 @@ from torch.fx import graph as fx_graph
 from torch.fx import graph_module as fx_graph_module
 from torch.fx import node as fx_node
 from torch.fx import traceback as fx_traceback
-from torch.fx._compatibility import compatibility as compatibility
+from torch.fx._compatibility import compatibility as fx_compatibility
 from torch.fx._utils import lazy_format_graph_code as lazy_format_graph_code
 from torch.fx.experimental import _config as fx_config
 from torch.fx.experimental.symbolic_shapes import free_symbols
@@ -30,7 +30,16 @@ from torch.fx.graph import PythonCode as PythonCode
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.nn.modules import module as nn_module
 
+_T = TypeVar("_T")
+
 LazyGraphModule: type[torch.fx.GraphModule] = lazy_graph_module._LazyGraphModule
+
+
+def compatibility(*, is_backward_compatible: bool) -> Callable[[_T], _T]:
+    """Registers a public object in torch.fx's table of stable or unstable interfaces."""
+    return cast(
+        Callable[[_T], _T], fx_compatibility(is_backward_compatible=is_backward_compatible)
+    )
 
 
 def uses_lazy_graph_modules() -> bool:
@@ -169,7 +178,7 @@ def native_symbols(
     lazy_body = {
         "__module__": CLASS_MODULE,
         "__qualname__": CLASS_QUALNAME,
-        "forward": LazyGraphModule._lazy_forward,  # type: ignore[attr-defined]
+        "forward": LazyGraphModule._lazy_forward,
     }
     return {
         **{op: op for op in ("call_function", "call_method", "call_module", "get_attr")},

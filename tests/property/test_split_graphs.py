@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from tests.support.split_cases import assert_split_as_torch
 
-Pair = collections.namedtuple("Pair", "first second")  # noqa: PYI024
+Pair = collections.namedtuple("Pair", "first second")
 
 
 def helper(*args: Any, **kwargs: Any) -> torch.Tensor:

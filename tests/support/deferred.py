@@ -1,6 +1,7 @@
 """Fresh splits by torch and by us, side by side, for tests of what happens on first access."""
 
 import io
+import operator
 from collections.abc import Callable
 from contextlib import redirect_stderr
 from dataclasses import dataclass
@@ -109,6 +110,16 @@ def make_pair(which: Which, source: GraphModule | None = None, **options: Any) -
     if which == "result":
         return Pair(ours, theirs, inputs(), ours, source)
     return Pair(ours.submod_0, theirs.submod_0, inner_inputs(ours), ours, source)
+
+
+def negate_output(module: GraphModule) -> None:
+    """Insert `neg` before the first value that the module returns."""
+    output = module.graph.output_node()
+    values = output.args[0]
+    first = values[0] if isinstance(values, (tuple, list)) else values
+    with module.graph.inserting_before(output):
+        negated = module.graph.call_function(operator.neg, (first,))
+    output.replace_input_with(first, negated)
 
 
 def assert_equal(ours: Any, theirs: Any) -> None:

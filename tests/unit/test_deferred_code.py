@@ -106,7 +106,9 @@ def test_class_looks_like_torchs_before_and_after(pair: Pair) -> None:
         assert ours.__mro__[1:] == theirs.__mro__[1:]
         pair.ours.code
     assert set(vars(ours)) == set(vars(theirs))
-    assert {n: type(v) for n, v in vars(ours).items()} == {n: type(v) for n, v in vars(theirs).items()}
+    assert {n: type(v) for n, v in vars(ours).items()} == {
+        n: type(v) for n, v in vars(theirs).items()
+    }
 
 
 def test_instance_looks_like_torchs_after_code_was_generated(pair: Pair) -> None:
@@ -122,7 +124,9 @@ CALLS: dict[str, Callable[[GraphModule, tuple[Any, ...]], Any]] = {
     "unbound forward": lambda m, a: type(m).forward(m, *a),
     "unbound call": lambda m, a: type(m).__call__(m, *a),
     "_call_impl": lambda m, a: m._call_impl(*a),
-    "keywords": lambda m, a: m(**dict(zip(inspect.signature(m.forward).parameters, a, strict=True))),
+    "keywords": lambda m, a: m(
+        **dict(zip(inspect.signature(m.forward).parameters, a, strict=True))
+    ),
     "no_grad": lambda m, a: torch.no_grad()(m)(*a),
     "functional_call": lambda m, a: torch.func.functional_call(
         m, {k: v + 1 for k, v in m.named_parameters()}, a

@@ -5,7 +5,6 @@ torch's own split of the same graph, edited in the same way, says what is right.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +22,7 @@ from tests.support.deferred import (
     inputs,
     is_deferred,
     make_pair,
+    negate_output,
     torch_split,
     traced_net,
 )
@@ -31,16 +31,6 @@ from tests.support.deferred import (
 @pytest.fixture(params=WHICH)
 def pair(request: pytest.FixtureRequest) -> Pair:
     return make_pair(request.param)
-
-
-def negate_output(module: GraphModule) -> None:
-    """Insert `neg` before the first value that the module returns."""
-    output = module.graph.output_node()
-    values = output.args[0]
-    first = values[0] if isinstance(values, (tuple, list)) else values
-    with module.graph.inserting_before(output):
-        negated = module.graph.call_function(operator.neg, (first,))
-    output.replace_input_with(first, negated)
 
 
 def one_returning(value: Any) -> Graph:
@@ -114,14 +104,14 @@ def with_inner_module() -> GraphModule:
     return GraphModule({"inner": GraphModule({}, inner)}, graph)
 
 
-def split_both(source: GraphModule) -> tuple[GraphModule, GraphModule]:
-    return tuple(split(source, None, lambda n: 0) for split in (split_module, torch_split))
+def in_one_part(split: Callable[..., GraphModule], source: GraphModule) -> GraphModule:
+    return split(source, None, lambda n: 0)
 
 
 def test_edited_grandchild_and_recompiled_parent() -> None:
     results = []
-    for index in range(2):
-        split = split_both(with_inner_module())[index]
+    for split_by in (split_module, torch_split):
+        split = in_one_part(split_by, with_inner_module())
         negate_output(split.submod_0.inner)
         split.recompile()
         results.append(split(*inputs()))
@@ -131,10 +121,10 @@ def test_edited_grandchild_and_recompiled_parent() -> None:
 def test_child_edited_before_the_split_and_not_recompiled() -> None:
     """torch's constructor recompiles the children, so its result shows the edit."""
     results = []
-    for index in range(2):
+    for split_by in (split_module, torch_split):
         source = with_inner_module()
         negate_output(source.inner)
-        results.append(split_both(source)[index](*inputs()))
+        results.append(in_one_part(split_by, source)(*inputs()))
     assert_equal(*results)
 
 

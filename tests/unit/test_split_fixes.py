@@ -78,7 +78,7 @@ def test_f27_symbol_bound_in_the_using_partition() -> None:
 
 
 def test_f36_colliding_names_after_flattening() -> None:
-    """"a.b" and "a_b" are two modules; in torch the second replaces the first."""
+    """Modules "a.b" and "a_b" are two; in torch the second replaces the first."""
 
     class Collision(torch.nn.Module):
         def __init__(self) -> None:

@@ -1,0 +1,67 @@
+"""The two extension modules and what they say about themselves."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import fxpress
+
+MISMATCH = """
+import torch
+from fxpress import _build_torch
+_build_torch.TORCH_VERSION = "2.1.7"
+import fxpress
+from fxpress.split_module import split_module
+graph = torch.fx.Graph()
+graph.output(graph.call_function(torch.neg, (graph.placeholder("x"),)))
+module = torch.fx.GraphModule({}, graph)
+assert split_module(module, None, lambda n: 0)(torch.ones(1)).item() == -1
+info = fxpress.build_info()["aten"]
+assert info["usable"] is False and info["torch"] == "2.1.7"
+try:
+    import fxpress._aten
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_build_info() -> None:
+    info = fxpress.build_info()
+    assert info["torch"] == torch.__version__
+    for module in ("native", "aten"):
+        assert {"version", "compiler", "build_type", "pybind11"} <= info[module].keys()
+        assert int(info[module]["pybind11"].split(".")[0]) >= 3
+    assert info["aten"]["torch"] == torch.__version__
+    assert info["aten"]["usable"] is True
+
+
+def test_aten_counts_shared_storage_once() -> None:
+    from fxpress import _aten
+
+    base = torch.zeros(8)
+    assert _aten.storage_bytes([base, base[2:], base.view(2, 4), torch.zeros(2)]) == 8 * 4 + 2 * 4
+    assert _aten.storage_bytes([]) == 0
+
+
+def test_aten_rejects_what_is_no_tensor() -> None:
+    from fxpress import _aten
+
+    with pytest.raises(TypeError):
+        _aten.storage_bytes([1])  # type: ignore[list-item]
+
+
+def test_aten_under_another_torch() -> None:
+    """One sentence with both versions and the way out; split works all the same."""
+    run = subprocess.run(
+        [sys.executable, "-c", MISMATCH], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    message = run.stdout.strip()
+    assert message.count(". ") == 0
+    assert "torch 2.1.7" in message
+    assert torch.__version__ in message
+    assert "pip install --no-build-isolation" in message

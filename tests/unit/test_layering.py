@@ -1,0 +1,64 @@
+"""The rooms of the house: who may include whom, and who may know torch's private names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+INCLUDE = re.compile(r'#include ["<]([^">]+)[">]')
+# What each folder of csrc may include of ours.
+ALLOWED = {
+    "core": {"core"},
+    "fx": {"core", "fx"},
+    "bind": {"core", "fx", "bind"},
+    "aten": {"aten", "core"},
+}
+PYTHON_OR_TORCH = re.compile(r"^(Python\.h|structmember\.h|pybind11/|torch/|ATen/|c10/)")
+
+
+def sources(folder: str) -> list[Path]:
+    return sorted(p for p in (ROOT / "csrc" / folder).rglob("*") if p.suffix in (".h", ".cpp"))
+
+
+@pytest.mark.parametrize("folder", sorted(ALLOWED))
+def test_includes(folder: str) -> None:
+    rooms = {p.name for p in (ROOT / "csrc").iterdir()}
+    assert rooms == set(ALLOWED)
+    for path in sources(folder):
+        for name in INCLUDE.findall(path.read_text()):
+            room = name.split("/")[0]
+            assert room not in rooms or room in ALLOWED[folder], f"{path}: {name}"
+            if folder == "core":
+                assert not PYTHON_OR_TORCH.match(name), f"{path}: {name}"
+            if folder in ("fx", "bind"):
+                assert not re.match(r"torch/|ATen/|c10/", name), f"{path}: {name}"
+
+
+def test_private_torch_names_stay_in_one_file() -> None:
+    """`torch._x`, `from torch... import _x` and torch's private modules: _torch_compat only."""
+    private = re.compile(r"torch(\.\w+)*\._(?!_version__)\w+|from torch[\w.]* import .*\b_\w+")
+    for path in sorted((ROOT / "python" / "fxpress").rglob("*.py")):
+        if path.name in ("_torch_compat.py", "_install.py"):  # _install names what it replaces
+            continue
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if line.lstrip().startswith(("#", '"', "Stands in")) or "`" in line:
+                continue
+            assert not private.search(line), f"{path}:{number}: {line}"
+
+
+@pytest.mark.parametrize("folder", ["csrc", "python", "tests", "benchmarks", "cmake"])
+def test_no_file_is_longer_than_600_lines(folder: str) -> None:
+    for path in (ROOT / folder).rglob("*"):
+        if path.suffix in (".py", ".pyi", ".h", ".cpp", ".cmake", ".def"):
+            assert len(path.read_text().splitlines()) <= 600, path
+
+
+def test_ci_runs_the_command_of_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    commands = re.findall(r"```sh\n(.*?)\n```", readme, flags=re.DOTALL)[:2]
+    assert len(commands) == 2
+    assert "benchmarks/run.py" in commands[0]
+    assert commands[1] in (ROOT / ".ci" / "run").read_text()
