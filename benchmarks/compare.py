@@ -19,16 +19,13 @@ def graph_modules(split: GraphModule) -> list[GraphModule]:
 def assert_same_split(
     ours: GraphModule,
     theirs: GraphModule,
-    inputs: tuple[torch.Tensor, ...] | None,
-    *,
-    source: bool = True,
+    inputs: tuple[torch.Tensor, ...],
 ) -> None:
     """Shows that two splits are the same, node by node.
 
     Args:
         ours, theirs: results of splitting one module.
-        inputs: arguments to call both with and compare the outputs; None: don't call them.
-        source: compare the generated code, and the keys of the state.
+        inputs: arguments to call both with and compare the outputs.
 
     Raises:
         AssertionError: they differ; the message names the place.
@@ -37,14 +34,11 @@ def assert_same_split(
     pairs = zip(graph_modules(ours), graph_modules(theirs), strict=True)
     for mine, other in pairs:
         _assert_same_graph(mine.graph, other.graph)
-        if source:
-            assert mine.code == other.code, f"code: {mine.code}\n{other.code}"
-    if source:
-        # Not state_dict(): modules of torch's split_module_simple lack tables that it looks at.
-        assert _state_keys(ours) == _state_keys(theirs), "keys of the state"
-    if inputs is not None:
-        with torch.no_grad():
-            _assert_same_output(ours(*inputs), theirs(*inputs))
+        assert mine.code == other.code, f"code: {mine.code}\n{other.code}"
+    # Not state_dict(): modules of torch's split_module_simple lack tables that it looks at.
+    assert _state_keys(ours) == _state_keys(theirs), "keys of the state"
+    with torch.no_grad():
+        _assert_same_output(ours(*inputs), theirs(*inputs))
 
 
 def _created(split: GraphModule) -> set[str]:

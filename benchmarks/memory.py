@@ -7,9 +7,11 @@ import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 _PROC = Path("/proc/self")
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,10 @@ class Memory:
     beyond: int
 
 
-def measure(call: Callable[[], Any]) -> Memory | None:
-    """Runs a call and watches memory; None where the system keeps no high-water mark.
+def measure(call: Callable[[], Result]) -> tuple[Result, Memory | None]:
+    """Runs a call and watches memory; gives its result, and what it needed.
+
+    The latter is None where the system keeps no high-water mark.
 
     The allocator's free memory is given back before and after, as far as it lies in whole pages:
     before, so that the call cannot hide in it; after, so that it does not count as result. Measure
@@ -34,16 +38,14 @@ def measure(call: Callable[[], Any]) -> Memory | None:
     """
     _settle()
     before = _status("VmRSS")
-    if before is None or not _reset_high_water():
-        return None
+    watched = _reset_high_water()
     result = call()
     peak = _status("VmHWM")
     _settle()
     after = _status("VmRSS")
-    del result
-    if peak is None or after is None:
-        return None
-    return Memory(after - before, peak - after)
+    if not watched or before is None or peak is None or after is None:
+        return result, None
+    return result, Memory(after - before, peak - after)
 
 
 def _settle() -> None:

@@ -41,8 +41,8 @@ class Effort:
     sizes: dict[int, tuple[int, int]]
 
 
-FULL = Effort(7, True, 3, {10_000: (7, 5), 100_000: (5, 1), 1_000_000: (3, 0)})
-QUICK = Effort(5, False, 1, {10_000: (5, 1), 100_000: (5, 0)})
+FULL = Effort(7, True, 2, {10_000: (7, 5), 100_000: (5, 1), 1_000_000: (3, 0)})
+QUICK = Effort(3, False, 1, {10_000: (5, 1), 100_000: (3, 0)})
 
 
 class Progress:

@@ -16,7 +16,8 @@ py::object python_source(const py::handle& graph) {
   auto source = fx::generate_source(graph.ptr());
   if (!source) return py::none();
   return py::make_tuple(to_object(std::move(source->text)), to_object(std::move(source->globals)),
-                        to_object(std::move(source->line_numbers)), source->prologue_start);
+                        to_object(std::move(source->line_numbers)), source->prologue_start,
+                        to_object(std::move(source->shape)), to_object(std::move(source->locals)));
 }
 
 // Inserts items right behind `key`, as if they had been there when the later keys were added.

@@ -24,7 +24,8 @@ class FlatMap {
     }
   }
 
-  // Stores `value` unless `key` is present; returns what is stored, and whether it was added.
+  // Stores `value`, anything but kAbsent, unless `key` is present; returns what is stored, and
+  // whether it was added.
   struct Inserted {
     uint32_t value;  // the value stored under the key after the call
     bool added;      // false when the key was there before

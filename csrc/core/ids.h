@@ -1,9 +1,9 @@
 // Strong integer ids: a node is never mistaken for a partition or a string.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 
 namespace fxpress::core {
 

@@ -1,9 +1,9 @@
 // Interned strings: equal text has one id, ids count from 0, text lives as long as the pool.
 #pragma once
 
-#include <deque>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <string>
 #include <string_view>
 #include <vector>
 

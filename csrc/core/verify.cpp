@@ -55,7 +55,8 @@ std::string verify(const Graph& graph) {
     }
     if (graph.ops[i] == Op::kOutput && i + 1 != n) return at(i, "output before the end");
   }
-  return graph.user_begin.empty() ? "" : verify_users(graph);
+  const bool linked = !graph.user_begin.empty() || !graph.users.empty();
+  return linked ? verify_users(graph) : "";
 }
 
 }  // namespace fxpress::core

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "core/check.h"
@@ -25,10 +26,44 @@ struct NotPlain {};
 
 constexpr int kMaxDepth = 100;  // of nested arguments
 
+// Stands before every local name in a text under construction. It cannot be part of a repr, and
+// attribute names that contain it are left to torch.
+constexpr char kLocal = '\x01';
+
 bool is_identifier(std::string_view text) {
   const Ref string = new_string(text);
   return PyUnicode_IsIdentifier(string.get()) == 1;
 }
+
+// Takes the marks off a text, and describes it up to the choice of its local names.
+struct LocalNames {
+  explicit LocalNames(std::string_view marked) {
+    text.reserve(marked.size());
+    shape.reserve(marked.size());
+    std::unordered_map<std::string_view, size_t> numbers;
+    for (size_t at = 0; at < marked.size();) {
+      const size_t mark = std::min(marked.find(kLocal, at), marked.size());
+      text += marked.substr(at, mark - at);
+      shape += marked.substr(at, mark - at);
+      if (mark == marked.size()) break;
+      const size_t end = std::min(marked.find_first_of(kEndOfName, mark + 1), marked.size());
+      const std::string_view name = marked.substr(mark + 1, end - mark - 1);
+      const auto [it, added] = numbers.emplace(name, order.size());
+      if (added) order.push_back(name);
+      text += name;
+      shape += kLocal;
+      shape += std::to_string(it->second);
+      shape += ':';
+      shape += std::to_string(name.size());  // columns of the compiled code depend on it
+      at = end;
+    }
+  }
+
+  static constexpr std::string_view kEndOfName = " \n,.()[]{}=:;+-*/%@&|^~<>!\"'";
+  std::string text;                     // without marks
+  std::string shape;                    // numbers and lengths in place of the local names
+  std::vector<std::string_view> order;  // local names in order of first appearance
+};
 
 class Generator {
  public:
@@ -76,10 +111,15 @@ class Generator {
     return names_.text(name);
   }
 
-  std::string_view node_name(PyObject* node) {
+  void append_node(PyObject* node) {
     const uint32_t id = source_.nodes.find(node);
     if (id == core::FlatMap::kAbsent) throw NotPlain();
-    return node_name(NodeId(id));
+    append_local(node_name(NodeId(id)));
+  }
+
+  void append_local(std::string_view name) {
+    body_ += kLocal;
+    body_ += name;
   }
 
   // The name under which the source finds `object`, new among the globals if need be.
@@ -128,7 +168,7 @@ class Generator {
   void append_argument(PyObject* object, int depth = 0, bool in_dict = false) {
     if (depth > kMaxDepth) throw NotPlain();
     if (is_node(object)) {
-      body_ += node_name(object);
+      append_node(object);
       return;
     }
     auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
@@ -223,6 +263,7 @@ class Generator {
     for (size_t at = 0;;) {
       const size_t dot = path.find('.', at);
       const std::string_view part = path.substr(at, dot - at);
+      if (part.find(kLocal) != std::string_view::npos) throw NotPlain();
       if (is_identifier(part)) {
         body_ += '.';
         body_ += part;
@@ -280,16 +321,18 @@ class Generator {
   }
 
   void start_assignment(NodeId id) {
-    body_ += node_name(id);
+    append_local(node_name(id));
     body_ += " = ";
   }
 
   void emit_placeholder(NodeId id, PyObject* target, PyObject* args) {
     std::string parameter(utf8(target));
+    if (parameter.find(kLocal) != std::string::npos) throw NotPlain();
     std::string raw;
     for (char c : parameter) {
       if (c != '*') raw += c;
     }
+    if (raw == parameter) parameter.insert(0, 1, kLocal);
     if (PyTuple_GET_SIZE(args) > 0) {
       // The default is written into the signature, through the same rules as an argument.
       std::string body = std::move(body_);
@@ -297,10 +340,13 @@ class Generator {
       append_argument(PyTuple_GET_ITEM(args, 0));
       parameter += " = " + body_;
       body_ = std::move(body);
+      has_defaults_ = true;
     }
     parameters_.push_back(std::move(parameter));
-    const std::string name(node_name(id));
-    if (raw != name) body_ += name + " = " + raw + '\n';
+    if (raw == node_name(id)) return;
+    start_assignment(id);
+    append_local(raw);
+    body_ += '\n';
   }
 
   void emit_function(NodeId id, PyObject* node, PyObject* target, PyObject* args,
@@ -378,7 +424,8 @@ class Generator {
       wrap += function_name(symbols.fx_wrap) + "(\"" + function + "\")";
     }
     std::string prologue = "def forward(";
-    if (parameters_.empty() || parameters_[0] != "self") {
+    const std::string self = {kLocal, 's', 'e', 'l', 'f'};
+    if (parameters_.empty() || (parameters_[0] != self && parameters_[0] != "self")) {
       parameters_.insert(parameters_.begin(), "self");
     }
     for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -387,12 +434,23 @@ class Generator {
     }
     prologue += "):";
 
-    std::string text = '\n' + wrap + "\n\n" + prologue + '\n';
     const auto newlines = [](const std::string& s) { return std::count(s.begin(), s.end(), '\n'); };
+    std::string marked = '\n' + wrap + "\n\n" + prologue + '\n';
     Ref line_numbers = Ref::steal(PyDict_New());
-    append_lines(text, line_numbers.get(), newlines(prologue) + 1);
-    return {new_string(text), std::move(globals_), std::move(line_numbers),
-            static_cast<Py_ssize_t>(newlines(wrap)) + 4};
+    append_lines(marked, line_numbers.get(), newlines(prologue) + 1);
+
+    LocalNames names(marked);
+    const bool bare = !has_defaults_ && wrapped_.empty();  // compiling it runs nothing else
+    Ref locals = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(names.order.size())));
+    for (size_t i = 0; i < names.order.size(); ++i) {
+      PyTuple_SET_ITEM(locals.get(), static_cast<Py_ssize_t>(i),
+                       new_string(names.order[i]).release());
+    }
+    Ref shape = !bare ? Ref::borrow(Py_None)
+                      : Ref::steal(PyBytes_FromStringAndSize(
+                            names.shape.data(), static_cast<Py_ssize_t>(names.shape.size())));
+    return {new_string(names.text), std::move(globals_), std::move(line_numbers),
+            static_cast<Py_ssize_t>(newlines(wrap)) + 4, std::move(shape), std::move(locals)};
   }
 
   // Indents the body and maps each of its lines to the node whose statement it belongs to.
@@ -428,6 +486,7 @@ class Generator {
   std::vector<size_t> starts_;           // by node: where its statement starts in body_
   std::vector<std::string> parameters_;  // of the function
   std::vector<std::string> wrapped_;     // functions to wrap, in order of first use
+  bool has_defaults_ = false;            // a parameter has a default value
 };
 
 // Only an untouched torch.fx.graph.CodeGen writes what we write.

@@ -8,10 +8,13 @@ the places of the generated `forward`, `_code` and so on. The first access to an
 
 from __future__ import annotations
 
+import collections
 import threading
+import types
 from typing import Any
 
 import torch.fx
+from torch.fx import Graph
 
 from fxpress import _native, _torch_compat
 from fxpress._errors import InternalError, UnsupportedError
@@ -32,13 +35,43 @@ def _generated(graph: torch.fx.Graph) -> tuple[_torch_compat.PythonCode, Any, di
     if native is None:
         # Generators of other classes, annotations: torch writes it, for a module that nobody sees.
         return _torch_compat.recompile_aside(graph)
-    code = _torch_compat.PythonCode(*native)
-    forward = _torch_compat.forward_from_source(code.src, code.globals, graph)
+    *parts, shape, names = native
+    code = _torch_compat.PythonCode(*parts)
+    forward = _compiled(code, shape, names, graph)
     values = (code.src, code._lineno_map, code._prologue_start)
     return code, forward, dict(zip(_torch_compat.CODE_ATTRIBUTES, values, strict=True))
 
 
-def _publish(holder: type, module: torch.fx.GraphModule, forward: Any, state: dict[str, Any]) -> None:
+# Layers of a model give sources that differ in names only: CPython compiles the first one, which is
+# most of the cost of a first call, and the others get its code with names of their own.
+_codes: collections.OrderedDict[bytes, types.CodeType] = collections.OrderedDict()
+_MAX_CODES = 256
+
+
+def _compiled(
+    code: _torch_compat.PythonCode, shape: bytes | None, names: tuple[str, ...], graph: Graph
+) -> Any:
+    """The function of `code`; `_lock` is held."""
+    if shape is None:
+        return _torch_compat.forward_from_source(code.src, code.globals, graph)
+    known = _codes.get(shape)
+    if known is None:
+        forward = _torch_compat.forward_from_source(code.src, code.globals, graph)
+        number = {name: f"{i}" for i, name in enumerate(names)}
+        numbered = tuple(number.get(v, v) for v in forward.__code__.co_varnames)
+        _codes[shape] = forward.__code__.replace(co_varnames=numbered)
+        if len(_codes) > _MAX_CODES:
+            _codes.popitem(last=False)
+        return forward
+    _codes.move_to_end(shape)
+    own = tuple(names[int(v)] if v.isdigit() else v for v in known.co_varnames)
+    known = known.replace(co_varnames=own)
+    return _torch_compat.forward_from_code(known, code.src, code.globals, graph)
+
+
+def _publish(
+    holder: type, module: torch.fx.GraphModule, forward: Any, state: dict[str, Any]
+) -> None:
     """Leave module and class as `GraphModule.recompile` would have.
 
     Other threads use both meanwhile: at each step every name is there, as a value or still as the

@@ -19,8 +19,16 @@ def initialize(objects: dict[str, object], names: dict[str, str]) -> None: ...
 def insert_after(dict: dict[str, Any], key: str, items: dict[str, Any]) -> None:
     """Insert items right behind `key`, keeping the order of the rest."""
 
-def python_source(graph: Graph) -> tuple[str, dict[str, Any], dict[int, int | None], int] | None:
-    """Source, globals, line numbers and prologue line; None: only torch's generator can do it."""
+def python_source(
+    graph: Graph,
+) -> (
+    tuple[str, dict[str, Any], dict[int, int | None], int, bytes | None, tuple[str, ...]] | None
+):
+    """Source, globals, line numbers, prologue line, shape and local names.
+
+    The shape is equal for sources that differ in local names of one length only; None when
+    compiling the source runs more than a `def`. None as a whole: only torch's generator can do it.
+    """
 
 def copy_graph(graph: Graph) -> Graph:
     """A new graph with the same nodes, names, arguments and shallow copies of their meta."""

@@ -6,10 +6,12 @@ name that says what it is for; support for other torch versions differs here and
 
 from __future__ import annotations
 
+import builtins
 import collections
 import functools
 import operator
 import re
+import types
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, TypeVar, cast
@@ -71,6 +73,15 @@ def wrapped_call(cls: type) -> object:
 def forward_from_source(source: str, namespace: dict[str, Any], graph: torch.fx.Graph) -> Any:
     """Compile generated source and return its function, known to `linecache` as torch's are."""
     return fx_graph_module._forward_from_src(source, namespace, getattr(graph, "_co_fields", {}))
+
+
+def forward_from_code(
+    code: types.CodeType, source: str, namespace: dict[str, Any], graph: torch.fx.Graph
+) -> Any:
+    """The function of generated source whose code is known, as `forward_from_source` makes it."""
+    namespace = {**namespace, "__builtins__": vars(builtins)}
+    key = fx_graph_module._loader.cache(source, namespace, getattr(graph, "_co_fields", {}))
+    return types.FunctionType(code.replace(co_filename=key), namespace, "forward")
 
 
 def recompile_aside(graph: torch.fx.Graph) -> tuple[PythonCode, Any, dict[str, Any]]:

@@ -1,10 +1,11 @@
+#include "core/verify.h"
+
 #include <doctest/doctest.h>
 
 #include <cstdint>
 #include <string>
 
 #include "core/graph.h"
-#include "core/verify.h"
 #include "support.h"
 
 using namespace fxpress::core;
@@ -74,8 +75,6 @@ TEST_CASE("verify: the ranges cover the inputs from the first to the last") {
 }
 
 TEST_CASE("verify: no range runs backwards or past the array") {
-  CHECK(verify_after([](Graph& g) { g.input_begin[3] = 0; }) == "node 3: inputs range runs backwards" ==
-        false);
   CHECK(verify_after([](Graph& g) { g.input_begin[2] = 3; }) ==
         "node 2: inputs range runs backwards");
   CHECK(verify_after([](Graph& g) { g.input_begin[1] = 1000; }) ==

@@ -42,7 +42,7 @@ def clean(graph: Graph) -> None:
 
 
 def marks(graph: Graph) -> dict[str, Any]:
-    return {n.name: n.__dict__["_fx_partition"] for n in graph.nodes if n.__dict__}
+    return {n.name: n.__dict__["_fx_partition"] for n in graph.nodes if "_fx_partition" in n.__dict__}
 
 
 def outcome(split: Callable[[], GraphModule]) -> GraphModule | type[BaseException]:

@@ -244,7 +244,7 @@ def test_codegen_that_fails_leaves_the_code_deferred(pair: Pair) -> None:
             raise AttributeError("no such luck")
 
     pair.ours.graph.set_codegen(Failing())
-    before = {k: v for k, v in vars(type(pair.ours)).items()}
+    before = dict(vars(type(pair.ours)))
     for access in (lambda: pair.ours.code, lambda: pair.ours(*pair.args), pair.ours.recompile):
         with pytest.raises(RuntimeError, match="no such luck"):
             access()
