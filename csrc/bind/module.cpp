@@ -44,12 +44,14 @@ PYBIND11_MODULE(_native, m) {
   py::register_exception_translator(translate_errors);
   m.def("build_info", build_info);
   m.def("gc_pauses", fx::gc_pauses);
+  // What works on graphs appears when the tables are filled: nothing can be called too early.
   m.def("initialize", [](const py::dict& objects, const py::dict& names) {
     fx::initialize_symbols(objects.ptr(), names.ptr());
+    auto self = py::module_::import("fxpress._native");
+    bind_graphs(self);
+    bind_split(self);
   });
   m.attr("DeferredAttribute") = to_object(fx::make_deferred_attribute_type());
-  bind_graphs(m);
-  bind_split(m);
 }
 
 }  // namespace fxpress::bind

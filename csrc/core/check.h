@@ -14,9 +14,9 @@ class InternalError : public std::logic_error {
 
 }  // namespace fxpress::core
 
-#define FXPRESS_CHECK(condition, message)                                      \
-  do {                                                                         \
-    if (!(condition)) {                                                        \
-      throw ::fxpress::core::InternalError(__FILE__, __LINE__, (message));     \
-    }                                                                          \
+#define FXPRESS_CHECK(condition, message)                                  \
+  do {                                                                     \
+    if (!(condition)) {                                                    \
+      throw ::fxpress::core::InternalError(__FILE__, __LINE__, (message)); \
+    }                                                                      \
   } while (false)

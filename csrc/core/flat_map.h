@@ -14,6 +14,9 @@ class FlatMap {
 
   explicit FlatMap(size_t expected = 0) { rehash(expected); }
 
+  FlatMap(FlatMap&&) = default;
+  FlatMap& operator=(FlatMap&&) = default;
+
   size_t size() const { return size_; }
 
   // The value of `key`, or kAbsent.

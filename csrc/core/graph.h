@@ -14,7 +14,14 @@
 
 namespace fxpress::core {
 
-enum class Op : uint8_t { kPlaceholder, kGetAttr, kCallFunction, kCallMethod, kCallModule, kOutput };
+enum class Op : uint8_t {
+  kPlaceholder,
+  kGetAttr,
+  kCallFunction,
+  kCallMethod,
+  kCallModule,
+  kOutput
+};
 
 struct Graph {
   std::vector<Op> ops;                   // by node
@@ -27,9 +34,7 @@ struct Graph {
 
   size_t size() const { return ops.size(); }
 
-  std::span<const NodeId> inputs_of(NodeId node) const {
-    return range(inputs, input_begin, node);
-  }
+  std::span<const NodeId> inputs_of(NodeId node) const { return range(inputs, input_begin, node); }
   std::span<const NodeId> users_of(NodeId node) const { return range(users, user_begin, node); }
 
   // Fills user_begin and users from the inputs.
@@ -42,9 +47,8 @@ struct Graph {
     users.assign(user_begin[n], NodeId());
     std::vector<uint32_t> next(user_begin.begin(), user_begin.end() - 1);
     last_user.assign(n, 0xffffffffu);
-    for_each_use(last_user, [&](NodeId def, uint32_t user) {
-      users[next[def.value()]++] = NodeId(user);
-    });
+    for_each_use(last_user,
+                 [&](NodeId def, uint32_t user) { users[next[def.value()]++] = NodeId(user); });
   }
 
  private:

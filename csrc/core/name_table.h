@@ -61,15 +61,15 @@ class NameTable {
   StringId numbered(StringId base, int64_t number);
   void reserve_ids();
 
-  StringPool& pool_;                 // owns the text of every id
-  std::vector<Parsed> parsed_;       // by string
-  std::vector<uint8_t> forbidden_;   // by string
-  std::vector<uint32_t> used_;       // by string: the epoch in which it was handed out
-  std::vector<uint32_t> counted_;    // by string: the epoch in which counts_ is valid
-  std::vector<int64_t> counts_;      // by base string: the number handed out last
-  std::vector<StringId> bases_;      // base strings of this epoch, in order of first use
-  FlatMap numbered_;                 // (base, number) -> string
-  uint32_t epoch_ = 1;               // the current namespace
+  StringPool& pool_;                // owns the text of every id
+  std::vector<Parsed> parsed_;      // by string
+  std::vector<uint8_t> forbidden_;  // by string
+  std::vector<uint32_t> used_;      // by string: the epoch in which it was handed out
+  std::vector<uint32_t> counted_;   // by string: the epoch in which counts_ is valid
+  std::vector<int64_t> counts_;     // by base string: the number handed out last
+  std::vector<StringId> bases_;     // base strings of this epoch, in order of first use
+  FlatMap numbered_;                // (base, number) -> string
+  uint32_t epoch_ = 1;              // the current namespace
 };
 
 }  // namespace fxpress::core

@@ -5,7 +5,9 @@ namespace fxpress::core {
 namespace {
 constexpr uint64_t kNever = ~uint64_t{0};
 
-uint64_t pair(uint32_t high, uint32_t low) { return (uint64_t{high} << 32) | low; }
+uint64_t pair(uint32_t high, uint32_t low) {
+  return (uint64_t{high} << 32) | low;
+}
 }  // namespace
 
 Partitioning::Partitioning(const Graph& graph, std::span<const PartitionId> assignment,
@@ -75,6 +77,13 @@ void Partitioning::add_dependency(PartitionId owner, PartitionId user) {
   if (edges_.insert(pair(owner.value(), user.value()), 0).added) {
     partitions_[owner.value()].dependents.push_back(user);
   }
+}
+
+void Partitioning::finish() {
+  is_output_ = {};
+  last_input_ = {};
+  inputs_ = FlatMap();
+  edges_ = FlatMap();
 }
 
 std::vector<std::vector<PartitionId>> Partitioning::dependents() const {

@@ -26,7 +26,8 @@ class Partitioning {
   Partitioning(const Graph& graph, std::span<const PartitionId> assignment, size_t partitions);
 
   // A node of a partition uses `def`; `use` is the use's position in graph.inputs. True when the
-  // value has just become an input of the using partition.
+  // value has just become an input of the using partition: then its symbols are to be recorded.
+  // (A value that record_symbol() made an input has no symbol but the one that it binds.)
   bool record_use(uint32_t use, NodeId def, NodeId user);
 
   // `def` becomes an input of `user_partition` without being an argument of one of its nodes: the
@@ -35,6 +36,9 @@ class Partitioning {
 
   // The graph's output mentions `def`.
   void record_output(NodeId def);
+
+  // Everything is recorded: frees what only recording needs.
+  void finish();
 
   const std::vector<Partition>& partitions() const { return partitions_; }
   std::vector<Partition>& partitions() { return partitions_; }

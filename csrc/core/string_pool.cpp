@@ -10,7 +10,9 @@ namespace {
 constexpr uint32_t kFree = 0xffffffffu;
 constexpr size_t kBlock = size_t{1} << 14;
 
-size_t hash(std::string_view text) { return std::hash<std::string_view>{}(text); }
+size_t hash(std::string_view text) {
+  return std::hash<std::string_view>{}(text);
+}
 }  // namespace
 
 StringPool::StringPool() : slots_(64, kFree) {}

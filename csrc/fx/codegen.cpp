@@ -31,6 +31,12 @@ constexpr int kMaxDepth = 100;  // of nested arguments
 constexpr char kLocal = '\x01';
 
 bool is_identifier(std::string_view text) {
+  const auto is_word = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (c >= '0' && c <= '9');
+  };
+  if (std::all_of(text.begin(), text.end(), is_word)) {
+    return !text.empty() && !(text[0] >= '0' && text[0] <= '9');
+  }
   const Ref string = new_string(text);
   return PyUnicode_IsIdentifier(string.get()) == 1;
 }
@@ -425,8 +431,8 @@ class Generator {
     }
     std::string prologue = "def forward(";
     const std::string self = {kLocal, 's', 'e', 'l', 'f'};
-    if (parameters_.empty() || (parameters_[0] != self && parameters_[0] != "self")) {
-      parameters_.insert(parameters_.begin(), "self");
+    if (parameters_.empty() || (parameters_[0] != self)) {
+      parameters_.insert(parameters_.begin(), self);
     }
     for (size_t i = 0; i < parameters_.size(); ++i) {
       if (i > 0) prologue += ", ";

@@ -54,6 +54,20 @@ void adopt_graph(PyObject* module, PyObject* graph) {
   check(PyObject_SetAttr(graph, names.owning_module, module));
 }
 
+// GraphModules below a new one get fresh code, as from torch's constructor: their graphs may have
+// been edited. Not those whose code is deferred anyway.
+void recompile_children(PyObject* module) {
+  const Ref dict = Ref::steal(PyObject_GenericGetDict(module, nullptr));
+  PyObject* children = dict_get(dict.get(), names.module_dict_modules);
+  const Ref values = Ref::steal(PyDict_Values(children));
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values.get()); ++i) {
+    PyObject* child = PyList_GET_ITEM(values.get(), i);
+    if (!PyType_IsSubtype(Py_TYPE(child), as_type(symbols.graph_module_type))) continue;
+    if (_PyType_Lookup(Py_TYPE(child), names.pending) != nullptr) continue;
+    Ref::steal(PyObject_CallMethodNoArgs(child, names.recompile));
+  }
+}
+
 }  // namespace
 
 Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode) {
@@ -63,6 +77,7 @@ Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeM
   for (const auto& [target, value] : assignment_order(attributes)) paths.assign(target, value);
   adopt_graph(module.get(), graph);
   if (mode == CodeMode::kDeferred) {
+    recompile_children(module.get());
     const Ref weak = Ref::steal(PyWeakref_NewRef(module.get(), nullptr));
     check(PyObject_SetAttr(type.get(), names.pending, weak.get()));
   }

@@ -29,6 +29,10 @@ class ObjectTable {
   PyObject* operator[](size_t id) const { return objects_[id].get(); }
   PyObject* operator[](core::ObjectId id) const { return objects_[id.value()].get(); }
   size_t size() const { return objects_.size(); }
+  const std::vector<Ref>& objects() const { return objects_; }
+
+  // Frees the way from objects to ids; find() and add() are over.
+  void drop_index() { ids_ = core::FlatMap(); }
 
  private:
   std::vector<Ref> objects_;  // by id

@@ -47,7 +47,7 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
   flat.ops.reserve(expected);
   flat.targets.reserve(expected);
   flat.input_begin.reserve(expected + 1);
-  flat.inputs.reserve(2 * expected);
+  flat.inputs.reserve(expected + expected / 2);
 
   walk_list(graph, [&](PyObject* node) {
     result.nodes.add(node);

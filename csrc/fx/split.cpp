@@ -23,8 +23,8 @@ class Planner {
       : module_(module), options_(options), plan_(plan) {}
 
   void run() {
-    expect_unchanged();
     record_uses();
+    plan_.partitions->finish();
     order_partitions();
     resolve_attributes();
     name_submodules();
@@ -38,19 +38,6 @@ class Planner {
   }
   PyObject* partition_name(PartitionId p) const {
     return plan_.assignment.partition_names[p.value()].get();
-  }
-
-  void expect_unchanged() const {
-    const auto& asked = plan_.assignment.nodes;
-    bool same = asked.size() == graph().size();
-    for (size_t i = 0; same && i < asked.size(); ++i) {
-      same = asked[i].get() == plan_.source.nodes[i];
-    }
-    if (!same) {
-      raise(PyExc_RuntimeError,
-            "the graph was edited while split_module asked the callback about its nodes; edit it "
-            "before or after the split");
-    }
   }
 
   void record_uses() {
@@ -105,7 +92,9 @@ class Planner {
     const auto dependents = plan_.partitions->dependents();
     plan_.order = core::partition_order(dependents);
     if (plan_.order.size() != dependents.size()) raise_cycle(dependents);
-    if (!options_.keep_original_order) return;
+    // A switch of grad mode acts on everything that is called after it. Partitions of such graphs
+    // do not fall in graph order, so that order can run and is the only right one.
+    if (!options_.keep_original_order && plan_.assignment.grad.empty()) return;
     for (uint32_t p = 0; p < dependents.size(); ++p) {
       plan_.order[p] = PartitionId(p);
       for (PartitionId user : dependents[p]) {
@@ -135,21 +124,19 @@ class Planner {
   void resolve_attributes() {
     const std::vector<bool> needed = needed_get_attrs();
     AttributePaths paths(module_);
-    plan_.attributes.resize(graph().size());
-    plan_.submodule_targets.resize(graph().size());
     // Flattening may map two paths to one name; per partition, who has it.
     std::vector<std::unordered_map<std::string, PyObject*>> taken(
         plan_.partitions->partitions().size());
     for (uint32_t i = 0; i < graph().size(); ++i) {
       const NodeId id(i);
       if (graph().ops[i] == Op::kGetAttr && needed[i]) {
-        plan_.attributes[i] = paths.resolve(target(id));
-        if (!is_module(plan_.attributes[i].get())) continue;
+        PyObject* value = (plan_.attribute(id).value = paths.resolve(target(id))).get();
+        if (!is_module(value)) continue;
         // Higher-order bodies keep their path inside each partition that uses them.
         for (NodeId user : users_of(id)) {
           const PartitionId p = plan_.assignment.partition[user.value()];
           if (p.valid()) {
-            taken[p.value()].emplace(utf8(target(id)), plan_.attributes[i].get());
+            taken[p.value()].emplace(utf8(target(id)), value);
           }
         }
       }
@@ -157,9 +144,10 @@ class Planner {
     for (uint32_t i = 0; i < graph().size(); ++i) {
       if (graph().ops[i] != Op::kCallModule) continue;
       const PartitionId p = plan_.assignment.partition[i];
-      plan_.attributes[i] = paths.resolve(target(NodeId(i)));
-      plan_.submodule_targets[i] = new_string(
-          flat_name(target(NodeId(i)), plan_.attributes[i].get(), taken[p.value()]));
+      SplitPlan::Attribute& attribute = plan_.attribute(NodeId(i));
+      attribute.value = paths.resolve(target(NodeId(i)));
+      attribute.target = new_string(
+          flat_name(target(NodeId(i)), attribute.value.get(), taken[p.value()]));
     }
   }
 
@@ -213,13 +201,19 @@ class Planner {
   SplitPlan& plan_;               // under construction
 };
 
+bool same_nodes(const std::vector<Ref>& asked, const ObjectTable& read) {
+  bool same = asked.size() == read.size();
+  for (size_t i = 0; same && i < asked.size(); ++i) same = asked[i].get() == read[i];
+  return same;
+}
+
 void fill_qualname_map(const SplitPlan& plan, PyObject* map) {
   for (uint32_t i = 0; i < plan.source.graph.size(); ++i) {
-    if (!plan.submodule_targets[i]) continue;
+    if (plan.source.graph.ops[i] != Op::kCallModule) continue;
     const PartitionId p = plan.assignment.partition[i];
     const Ref key = Ref::steal(PyUnicode_FromFormat("%U.%U",
                                                     plan.submodule_names[p.value()].get(),
-                                                    plan.submodule_targets[i].get()));
+                                                    plan.attribute(NodeId(i)).target.get()));
     check(PyObject_SetItem(map, key.get(),
                            plan.source.targets[plan.source.graph.targets[i]]));
   }
@@ -227,20 +221,29 @@ void fill_qualname_map(const SplitPlan& plan, PyObject* map) {
 
 }  // namespace
 
-SplitPlan plan_split(PyObject* module, PyObject* graph, const SplitOptions& options,
+SplitPlan plan_split(PyObject* module, const SplitOptions& options, ReadGraph source,
                      Assignment assignment) {
-  SplitPlan plan{std::move(assignment), read_graph(graph, InputOrder::kArguments),
-                 nullptr, {}, {}, {}, {}};
+  SplitPlan plan;
+  plan.assignment = std::move(assignment);
+  plan.source = std::move(source);
   Planner(module, options, plan).run();
   return plan;
 }
 
 Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& options) {
   const Ref graph = get_attr(module, names.graph);
+  const std::vector<Ref> nodes = list_nodes(graph.get());
   PartitionMarks marks;
-  const AssignRequest request{graph.get(), callback, options.affix, options.debug};
-  const SplitPlan plan =
-      plan_split(module, graph.get(), options, assign_partitions(request, marks));
+  Assignment assignment =
+      assign_partitions({callback, options.affix, options.debug}, nodes, marks);
+  ReadGraph source = read_graph(graph.get(), InputOrder::kArguments);
+  if (!same_nodes(nodes, source.nodes)) {
+    raise(PyExc_RuntimeError,
+          "the graph was edited while split_module asked the callback about its nodes; edit it "
+          "before or after the split");
+  }
+  source.nodes.drop_index();
+  const SplitPlan plan = plan_split(module, options, std::move(source), std::move(assignment));
   Ref result;
   {
     const GcPause pause;

@@ -28,13 +28,29 @@ struct SplitPlan {
   ReadGraph source;                                // the graph, flat
   std::unique_ptr<core::Partitioning> partitions;  // who needs what
   std::vector<core::PartitionId> order;            // in which the base graph calls them
-  std::vector<Ref> attributes;                     // by node: what get_attr and call_module name
-  std::vector<Ref> submodule_targets;              // by node: a call_module's name in its partition
   std::vector<Ref> submodule_names;                // by partition: "submod_0", ...
+
+  // What get_attr and call_module nodes name, for the few that there are.
+  struct Attribute {
+    Ref value;   // the object
+    Ref target;  // call_module: its name in its partition
+  };
+  core::FlatMap attribute_index;       // node -> position in attributes
+  std::vector<Attribute> attributes;   // of the nodes that need one
+
+  Attribute& attribute(core::NodeId node) {
+    const auto fresh = static_cast<uint32_t>(attributes.size());
+    const auto [position, added] = attribute_index.insert(node.value(), fresh);
+    if (added) attributes.emplace_back();
+    return attributes[position];
+  }
+  const Attribute& attribute(core::NodeId node) const {
+    return attributes[attribute_index.find(node.value())];
+  }
 };
 
 // Decides everything and raises every error of the input; changes nothing.
-SplitPlan plan_split(PyObject* module, PyObject* graph, const SplitOptions& options,
+SplitPlan plan_split(PyObject* module, const SplitOptions& options, ReadGraph source,
                      Assignment assignment);
 
 // Makes the objects that the plan describes.

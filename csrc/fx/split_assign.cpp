@@ -3,7 +3,6 @@
 #include "core/flat_map.h"
 #include "core/graph.h"
 #include "core/string_pool.h"
-#include "fx/reader.h"
 #include "fx/symbols.h"
 
 namespace fxpress::fx {
@@ -13,22 +12,31 @@ using core::Op;
 using core::PartitionId;
 
 PartitionMarks::~PartitionMarks() {
-  if (marked_.empty()) return;
+  if (nodes_.empty()) return;
   // Runs while an error is on its way out: it must not be disturbed.
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
-  for (auto it = marked_.rbegin(); it != marked_.rend(); ++it) {
-    if (PyObject_GenericSetAttr(it->node.get(), names.fx_partition, it->previous.get()) < 0) {
-      PyErr_Clear();
-    }
+  const auto restore = [&](size_t node, PyObject* mark) {
+    if (PyObject_GenericSetAttr(nodes_[node].get(), names.fx_partition, mark) < 0) PyErr_Clear();
+  };
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (marked_[i]) restore(i, nullptr);
   }
+  for (const auto& [node, mark] : previous_) restore(node, mark.get());
   PyErr_Restore(type, value, traceback);
 }
 
-void PartitionMarks::mark(PyObject* node, PyObject* value) {
-  Ref previous = find_attr(node, names.fx_partition);
-  check(PyObject_GenericSetAttr(node, names.fx_partition, value));
-  marked_.push_back({Ref::borrow(node), std::move(previous)});
+void PartitionMarks::watch(const std::vector<Ref>& nodes) {
+  nodes_ = nodes;
+  marked_.assign(nodes.size(), false);
+}
+
+void PartitionMarks::mark(size_t node, PyObject* value) {
+  PyObject* object = nodes_[node].get();
+  Ref previous = find_attr(object, names.fx_partition);
+  if (previous) previous_.emplace_back(node, std::move(previous));
+  check(PyObject_GenericSetAttr(object, names.fx_partition, value));
+  marked_[node] = true;
 }
 
 bool is_global_state_target(PyObject* target) {
@@ -40,13 +48,13 @@ namespace {
 
 class Assigner {
  public:
-  Assigner(const AssignRequest& request, PartitionMarks& marks)
-      : request_(request), marks_(marks) {}
+  Assigner(const AssignRequest& request, const std::vector<Ref>& nodes, PartitionMarks& marks)
+      : request_(request), nodes_(nodes), marks_(marks) {}
 
   Assignment run() {
-    result_.nodes = list_nodes(request_.graph);
-    result_.partition.resize(result_.nodes.size());
-    for (size_t i = 0; i < result_.nodes.size(); ++i) visit(NodeId(i));
+    result_.partition.resize(nodes_.size());
+    marks_.watch(nodes_);
+    for (size_t i = 0; i < nodes_.size(); ++i) visit(NodeId(i));
     for (StateRegion& region : result_.autocast) {
       if (!region.exit.valid()) {
         raise(PyExc_AssertionError,
@@ -61,7 +69,7 @@ class Assigner {
   }
 
  private:
-  PyObject* node(NodeId id) const { return result_.nodes[id.value()].get(); }
+  PyObject* node(NodeId id) const { return nodes_[id.value()].get(); }
 
   Ref ask(PyObject* for_node) const {
     return Ref::steal(PyObject_CallOneArg(request_.callback, for_node));
@@ -82,7 +90,7 @@ class Assigner {
                                        "instantiate_node_partition_mapping %s (%s)",
                                        node_name.get(), name));
     }
-    marks_.mark(self, name);
+    marks_.mark(id.value(), name);
 
     if (op == Op::kCallFunction) {
       const Ref target = node_field(self, symbols.node_target);
@@ -191,22 +199,23 @@ class Assigner {
 
   void check_monotonic() {
     Ref highest = Ref::steal(PyLong_FromLong(-1));
-    for (size_t i = 0; i < result_.nodes.size(); ++i) {
+    for (size_t i = 0; i < nodes_.size(); ++i) {
       if (!result_.partition[i].valid()) continue;
-      Ref id = ask(result_.nodes[i].get());
+      Ref id = ask(nodes_[i].get());
       const int falls = PyObject_RichCompareBool(highest.get(), id.get(), Py_GT);
       check(falls);
       if (falls == 1) {
         raise(PyExc_AssertionError,
               "autocast or set_grad_enabled require monotonically increasing partitions: highest: "
               "%S, this node's: %S (node %R)",
-              highest.get(), id.get(), result_.nodes[i].get());
+              highest.get(), id.get(), nodes_[i].get());
       }
       highest = std::move(id);
     }
   }
 
   const AssignRequest& request_;
+  const std::vector<Ref>& nodes_;          // of the graph, in order
   PartitionMarks& marks_;
   Assignment result_;
   core::StringPool names_;                 // partition names; ids are the partitions' ids
@@ -217,8 +226,9 @@ class Assigner {
 
 }  // namespace
 
-Assignment assign_partitions(const AssignRequest& request, PartitionMarks& marks) {
-  return Assigner(request, marks).run();
+Assignment assign_partitions(const AssignRequest& request, const std::vector<Ref>& nodes,
+                             PartitionMarks& marks) {
+  return Assigner(request, nodes, marks).run();
 }
 
 }  // namespace fxpress::fx

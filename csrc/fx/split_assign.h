@@ -1,7 +1,8 @@
 // First phase of a split: the user's callback decides, nothing else has happened yet.
 #pragma once
 
-#include <string>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "core/ids.h"
@@ -10,7 +11,7 @@
 
 namespace fxpress::fx {
 
-// Sets `_fx_partition` on nodes and takes it back unless the split succeeds.
+// Sets `_fx_partition` on nodes of a graph and takes it back unless the split succeeds.
 class PartitionMarks {
  public:
   PartitionMarks() = default;
@@ -18,15 +19,15 @@ class PartitionMarks {
   PartitionMarks& operator=(const PartitionMarks&) = delete;
   ~PartitionMarks();
 
-  void mark(PyObject* node, PyObject* value);
-  void keep() { marked_.clear(); }
+  // Nodes may be marked from now on. The list must stay as it is until keep() or the end.
+  void watch(const std::vector<Ref>& nodes);
+  void mark(size_t node, PyObject* value);
+  void keep() { nodes_ = {}; }
 
  private:
-  struct Mark {
-    Ref node;      // the node that was marked
-    Ref previous;  // what it carried before, from an earlier split; may be empty
-  };
-  std::vector<Mark> marked_;  // in the order of marking
+  std::span<const Ref> nodes_;                     // that are watched
+  std::vector<bool> marked_;                       // by node
+  std::vector<std::pair<size_t, Ref>> previous_;   // marks of an earlier split, by node
 };
 
 // Nodes between an autocast or grad-mode switch and its end, wherever they land.
@@ -38,7 +39,6 @@ struct StateRegion {
 };
 
 struct Assignment {
-  std::vector<Ref> nodes;                    // of the graph, in order
   std::vector<core::PartitionId> partition;  // by node; invalid for placeholders, get_attrs, output
   std::vector<Ref> partition_names;          // "0", "pp_0", ...: by partition, first seen first
   std::vector<StateRegion> autocast;         // in graph order
@@ -49,15 +49,15 @@ struct Assignment {
 };
 
 struct AssignRequest {
-  PyObject* graph;     // torch.fx.Graph
   PyObject* callback;  // node -> partition id
   PyObject* affix;     // str or None
   PyObject* debug;     // logger.debug, or None
 };
 
-// Calls the callback once for each node that can be in a partition, in graph order, and with
+// `nodes`: of the graph, in order. Calls the callback once for each node that can be in a partition, in graph order, and with
 // autocast or grad regions as often again as torch.fx.passes.split_module does.
-Assignment assign_partitions(const AssignRequest& request, PartitionMarks& marks);
+Assignment assign_partitions(const AssignRequest& request, const std::vector<Ref>& nodes,
+                             PartitionMarks& marks);
 
 // call_function nodes of torch.amp._enter_autocast and the like.
 bool is_global_state_target(PyObject* target);

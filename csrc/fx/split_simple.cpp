@@ -33,6 +33,7 @@ class SimpleSplit {
         partition_(source_.graph.size()) {}
 
   const core::Graph& graph() const { return source_.graph; }
+  const std::vector<Ref>& nodes() const { return source_.nodes.objects(); }
   PyObject* node(NodeId id) const { return source_.nodes[id.value()]; }
   PyObject* target(NodeId id) const { return source_.targets[source_.graph.targets[id.value()]]; }
   PyObject* graph_object() const { return graph_object_.get(); }
@@ -69,12 +70,13 @@ class SimpleSplit {
 };
 
 void assign(SimpleSplit& split, PyObject* node_to_partition, PartitionMarks& marks) {
+  marks.watch(split.nodes());
   for (uint32_t i = 0; i < split.graph().size(); ++i) {
     const Op op = split.graph().ops[i];
     if (op == Op::kPlaceholder || op == Op::kOutput) continue;
     const Ref id = get_item(node_to_partition, split.node(NodeId(i)));
     split.partition()[i] = split.partition_of(id.get());
-    marks.mark(split.node(NodeId(i)), id.get());
+    marks.mark(i, id.get());
   }
 }
 

@@ -26,7 +26,7 @@ struct Context {
   const core::Graph& graph() const { return plan.source.graph; }
   PyObject* node(NodeId id) const { return plan.source.nodes[id.value()]; }
   PyObject* target(NodeId id) const { return plan.source.targets[graph().targets[id.value()]]; }
-  PyObject* attribute(NodeId id) const { return plan.attributes[id.value()].get(); }
+  PyObject* attribute(NodeId id) const { return plan.attribute(id).value.get(); }
   const core::Partition& partition(PartitionId p) const {
     return plan.partitions->partitions()[p.value()];
   }
@@ -127,7 +127,7 @@ class PartitionWriter {
     PyObject* target = context_.target(id);
     const Op op = context_.graph().ops[id.value()];
     if (op == Op::kCallModule) {
-      target = context_.plan.submodule_targets[id.value()].get();
+      target = context_.plan.attribute(id).target.get();
       attributes_.emplace_back(target, context_.attribute(id));
     }
     Ref name;
@@ -184,11 +184,9 @@ class PartitionWriter {
 
 class BaseWriter {
  public:
-  BaseWriter(Context& context, std::span<const Ref> submodules)
-      : context_(context),
-        submodules_(submodules),
-        writer_(context.names),
-        values_(context.graph().size(), nullptr) {}
+  // `values`: one null for each node of the source.
+  BaseWriter(Context& context, std::span<const Ref> submodules, std::vector<PyObject*>& values)
+      : context_(context), submodules_(submodules), writer_(context.names), values_(values) {}
 
   Ref run() {
     if (!context_.options.keep_original_order || context_.plan.order.empty()) {
@@ -301,7 +299,7 @@ class BaseWriter {
   Context& context_;
   std::span<const Ref> submodules_;     // by partition
   GraphWriter writer_;
-  std::vector<PyObject*> values_;       // by node of the source: where the base graph has it
+  std::vector<PyObject*>& values_;      // by node of the source: where the base graph has it
   ModuleAttributes attributes_;         // what the base graph's nodes refer to
   bool placeholders_done_ = false;      // keep_original_order: imported before the first call
   bool asked_for_meta_ = false;         // current_meta() has been asked
@@ -320,12 +318,13 @@ void record_partition_names(PyObject* module, std::span<const Ref> submodule_nam
 Ref write_split(const SplitPlan& plan, const SplitOptions& options) {
   NameWriter name_writer(NameWriter::Forbidden::kForNodes);
   Context context{plan, options, name_writer};
-  std::vector<PyObject*> clones(plan.source.graph.size(), nullptr);
+  std::vector<PyObject*> written(plan.source.graph.size(), nullptr);
   std::vector<Ref> submodules;
   for (uint32_t p = 0; p < plan.order.size(); ++p) {
-    submodules.push_back(PartitionWriter(context, clones, PartitionId(p)).run());
+    submodules.push_back(PartitionWriter(context, written, PartitionId(p)).run());
   }
-  Ref result = BaseWriter(context, submodules).run();
+  std::fill(written.begin(), written.end(), nullptr);
+  Ref result = BaseWriter(context, submodules, written).run();
   record_partition_names(result.get(), plan.submodule_names);
   return result;
 }

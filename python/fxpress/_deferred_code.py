@@ -9,6 +9,7 @@ the places of the generated `forward`, `_code` and so on. The first access to an
 from __future__ import annotations
 
 import collections
+import os
 import threading
 import types
 from typing import Any
@@ -20,6 +21,15 @@ from fxpress import _native, _torch_compat
 from fxpress._errors import InternalError, UnsupportedError
 
 _lock = threading.RLock()
+
+
+def _forget_lock() -> None:
+    """A forked child starts with a lock that no thread of its own holds."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)
 
 
 def _holder(cls: type) -> type | None:
@@ -44,7 +54,8 @@ def _generated(graph: torch.fx.Graph) -> tuple[_torch_compat.PythonCode, Any, di
 
 # Layers of a model give sources that differ in names only: CPython compiles the first one, which is
 # most of the cost of a first call, and the others get its code with names of their own.
-_codes: collections.OrderedDict[bytes, types.CodeType] = collections.OrderedDict()
+# By shape: the code, and the numbers of its local names in the order of `co_varnames`.
+_codes: collections.OrderedDict[bytes, tuple[types.CodeType, list[int]]] = collections.OrderedDict()
 _MAX_CODES = 256
 
 
@@ -57,16 +68,16 @@ def _compiled(
     known = _codes.get(shape)
     if known is None:
         forward = _torch_compat.forward_from_source(code.src, code.globals, graph)
-        number = {name: f"{i}" for i, name in enumerate(names)}
-        numbered = tuple(number.get(v, v) for v in forward.__code__.co_varnames)
-        _codes[shape] = forward.__code__.replace(co_varnames=numbered)
+        number = {name: i for i, name in enumerate(names)}
+        order = [number[name] for name in forward.__code__.co_varnames]
+        _codes[shape] = forward.__code__, order
         if len(_codes) > _MAX_CODES:
             _codes.popitem(last=False)
         return forward
     _codes.move_to_end(shape)
-    own = tuple(names[int(v)] if v.isdigit() else v for v in known.co_varnames)
-    known = known.replace(co_varnames=own)
-    return _torch_compat.forward_from_code(known, code.src, code.globals, graph)
+    pattern, order = known
+    own = tuple([names[i] for i in order])
+    return _torch_compat.forward_from_code(pattern, own, code.src, code.globals, graph)
 
 
 def _publish(

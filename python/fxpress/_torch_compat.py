@@ -76,12 +76,17 @@ def forward_from_source(source: str, namespace: dict[str, Any], graph: torch.fx.
 
 
 def forward_from_code(
-    code: types.CodeType, source: str, namespace: dict[str, Any], graph: torch.fx.Graph
+    pattern: types.CodeType,
+    names: tuple[str, ...],
+    source: str,
+    namespace: dict[str, Any],
+    graph: torch.fx.Graph,
 ) -> Any:
-    """The function of generated source whose code is known, as `forward_from_source` makes it."""
+    """The function of generated source whose code is known but for the names of its locals."""
     namespace = {**namespace, "__builtins__": vars(builtins)}
     key = fx_graph_module._loader.cache(source, namespace, getattr(graph, "_co_fields", {}))
-    return types.FunctionType(code.replace(co_filename=key), namespace, "forward")
+    code = pattern.replace(co_filename=key, co_varnames=names)
+    return types.FunctionType(code, namespace, "forward")
 
 
 def recompile_aside(graph: torch.fx.Graph) -> tuple[PythonCode, Any, dict[str, Any]]:
@@ -295,6 +300,7 @@ NATIVE_NAMES = {
     "owning_module": "_owning_module",
     "partition_names": "partition_names",
     "pending": PENDING,
+    "recompile": "recompile",
     "register_buffer": "register_buffer",
     "root": "_root",
     "table": "table",

@@ -3,9 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <random>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,15 +19,12 @@ class Random {
  public:
   explicit Random(uint32_t seed) : engine_(seed) {}
 
-  uint32_t below(uint32_t bound) { return static_cast<uint32_t>(engine_() % bound); }
+  uint32_t below(size_t bound) { return static_cast<uint32_t>(engine_() % bound); }
   bool percent(uint32_t chance) { return below(100) < chance; }
-  uint64_t bits() { return engine_(); }
 
   template <class T>
   void shuffle(std::vector<T>& items) {
-    for (uint32_t i = static_cast<uint32_t>(items.size()); i > 1; --i) {
-      std::swap(items[i - 1], items[below(i)]);
-    }
+    for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[below(i)]);
   }
 
  private:

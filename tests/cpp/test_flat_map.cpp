@@ -31,15 +31,21 @@ TEST_CASE("flat_map: the first value stored under a key stays") {
 
 TEST_CASE("flat_map: every 64-bit key is a key of its own") {
   // Keys that differ in one half only, and the ends of the range.
-  const std::vector<uint64_t> keys = {0,           1,           uint64_t{1} << 32, uint64_t{1} << 63,
-                                      0xffffffffu, ~uint64_t{0}, (uint64_t{1} << 32) | 1};
+  const std::vector<uint64_t> keys = {0,
+                                      1,
+                                      uint64_t{1} << 32,
+                                      uint64_t{1} << 63,
+                                      0xffffffffu,
+                                      ~uint64_t{0},
+                                      (uint64_t{1} << 32) | 1};
   FlatMap map;
   for (uint32_t i = 0; i < keys.size(); ++i) CHECK(map.insert(keys[i], i).added);
   for (uint32_t i = 0; i < keys.size(); ++i) CHECK(map.find(keys[i]) == i);
 }
 
 TEST_CASE("flat_map: growth loses nothing, whatever the keys have in common") {
-  for (const uint64_t stride : {uint64_t{1}, uint64_t{16}, uint64_t{1} << 32, (uint64_t{1} << 32) + 1}) {
+  for (const uint64_t stride :
+       {uint64_t{1}, uint64_t{16}, uint64_t{1} << 32, (uint64_t{1} << 32) + 1}) {
     CAPTURE(stride);
     FlatMap map(10);
     for (uint32_t i = 0; i < 5000; ++i) REQUIRE(map.insert(i * stride, i).added);

@@ -1,5 +1,3 @@
-#include "core/name_table.h"
-
 #include <doctest/doctest.h>
 
 #include <cstdint>
@@ -7,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/name_table.h"
 #include "core/string_pool.h"
 #include "support.h"
 

@@ -1,5 +1,3 @@
-#include "core/partition.h"
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "core/graph.h"
+#include "core/partition.h"
 #include "support.h"
 
 using namespace fxpress::core;
@@ -26,7 +25,8 @@ struct Problem {
   std::map<NodeId, std::vector<NodeId>> bind;  // by value: the binders of the symbols of its shape
 };
 
-// As split_module does it: partitions are numbered by first appearance.
+// As split_module does it: partitions are numbered by first appearance, and a node that binds a
+// symbol has no other symbol.
 Problem random_problem(Random& random) {
   Problem problem;
   problem.graph = random_graph(random, 3 + random.below(60));
@@ -39,15 +39,23 @@ Problem random_problem(Random& random) {
       partition = seen.try_emplace(random.below(wanted), seen.size()).first->second;
     }
     problem.assignment.push_back(partition);
-    for (uint32_t k = random.percent(30) ? random.below(3) : 0; k > 0; --k) {
-      problem.bind[NodeId(i)].emplace_back(random.below(i + 1));
-    }
   }
   problem.partitions = seen.size();
+  std::vector<NodeId> symbols;
+  for (uint32_t i = 0; i < n; ++i) {
+    if (random.percent(30)) {
+      symbols.emplace_back(i);
+      problem.bind[NodeId(i)] = {NodeId(i)};
+    } else if (!symbols.empty()) {
+      for (uint32_t k = random.below(3); k > 0; --k) {
+        problem.bind[NodeId(i)].push_back(symbols[random.below(symbols.size())]);
+      }
+    }
+  }
   return problem;
 }
 
-// Calls node(i) and output(def) in the order in which split_module meets the uses.
+// Calls use(position, def, user) and output(def) in the order in which split_module meets the uses.
 template <class Use, class Output>
 void for_each_use(const Problem& problem, Use use, Output output) {
   const Graph& graph = problem.graph;
@@ -135,7 +143,9 @@ std::vector<PartitionId> assign(const std::vector<uint32_t>& partitions) {
   return result;
 }
 
-NodeId node(uint32_t i) { return NodeId(i); }
+NodeId node(uint32_t i) {
+  return NodeId(i);
+}
 
 }  // namespace
 

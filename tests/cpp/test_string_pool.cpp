@@ -22,8 +22,8 @@ TEST_CASE("string_pool: equal text has one id and ids count from 0") {
 
 TEST_CASE("string_pool: text is compared to its last byte") {
   StringPool pool;
-  const std::vector<std::string_view> texts = {"", "a", "A", "a ", "a\0"sv, "a\0b"sv, "a\0c"sv,
-                                               "\xc3\xa4"};
+  const std::vector<std::string_view> texts = {"",      "a",      "A",      "a ",
+                                               "a\0"sv, "a\0b"sv, "a\0c"sv, "\xc3\xa4"};
   for (uint32_t i = 0; i < texts.size(); ++i) CHECK(pool.intern(texts[i]).value() == i);
   for (uint32_t i = 0; i < texts.size(); ++i) CHECK(pool.text(StringId(i)) == texts[i]);
 }

@@ -1,5 +1,3 @@
-#include "core/toposort.h"
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "core/toposort.h"
 #include "support.h"
 
 using namespace fxpress::core;

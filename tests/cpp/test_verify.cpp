@@ -1,11 +1,10 @@
-#include "core/verify.h"
-
 #include <doctest/doctest.h>
 
 #include <cstdint>
 #include <string>
 
 #include "core/graph.h"
+#include "core/verify.h"
 #include "support.h"
 
 using namespace fxpress::core;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,10 +13,10 @@ from torch._dynamo.backends.registry import lookup_backend
 from torch._export.utils import sequential_split
 from torch.distributed.pipelining import SplitPoint, pipe_split, pipeline
 from torch.fx import GraphModule
-from torch.fx.passes.graph_manipulation import get_size_of_all_nodes
 from torch.fx.experimental.accelerator_partitioner import Partitioner
 from torch.fx.experimental.const_fold import split_const_subgraphs
 from torch.fx.experimental.partitioner_utils import Device, PartitionerConfig, PartitionMode
+from torch.fx.passes.graph_manipulation import get_size_of_all_nodes
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.support.clients import in_torchs_place
@@ -89,7 +88,7 @@ def test_pipelining(marked: bool) -> None:
     with in_torchs_place():
         ours = stages_of(model, x)
     assert ours.num_stages == theirs.num_stages == 4
-    assert_equal(ours(x), expected)
+    assert_equal(ours(x), (expected,))
     assert ours.replicated_params == theirs.replicated_params
     for index in range(4):
         mine, other = ours.get_stage_module(index), theirs.get_stage_module(index)
@@ -133,12 +132,42 @@ def test_stages_of_a_pipeline_in_order_with_gradients() -> None:
     torch.testing.assert_close(got, wanted)
 
 
-def test_stage_of_a_pipeline_is_sent_by_pickle() -> None:
-    x, model = torch.randn(4, 8), Model()
+class Tied(torch.nn.Module):
+    """A Llama in small: the head is the embedding, so that both ends use one parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = torch.nn.Embedding(16, 8)
+        self.layers = torch.nn.ModuleList(Layer(8) for _ in range(2))
+        self.norm = torch.nn.LayerNorm(8)
+        self.head = torch.nn.Linear(8, 16, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        angles = torch.outer(positions.float(), torch.ones(8)).cos()
+        for layer in self.layers:
+            x = layer(x * angles)
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize("points", [["layers.1"], ["layers.0", "layers.1", "norm"], ["head"]])
+def test_pipelining_with_tied_weights(points: list[str]) -> None:
+    """pt#182644, pt#162898: attributes between the placeholders of a stage."""
+    tokens, model = torch.randint(0, 16, (2, 5)), Tied()
+    spec = dict.fromkeys(points, SplitPoint.BEGINNING)
+    theirs = pipeline(model, (tokens,), split_spec=spec)
     with in_torchs_place():
-        stage = stages_of(model, x).get_stage_module(0)
-    sent = pickle.loads(pickle.dumps(stage))
-    assert_equal(sent(x), stage(x))
+        ours = pipeline(Tied(), (tokens,), split_spec=spec)
+    assert ours.num_stages == len(points) + 1
+    assert_equal(ours(tokens), (model(tokens),))
+    assert ours.replicated_params == theirs.replicated_params
+    for index in range(ours.num_stages):
+        mine, other = ours.get_stage_module(index), theirs.get_stage_module(index)
+        assert mine.code == other.code
+        assert list(mine.state_dict()) == list(other.state_dict())
 
 
 def test_stage_runtime(process_group: None) -> None:

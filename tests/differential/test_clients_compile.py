@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch._dynamo.backends.registry import lookup_backend
 from torch.fx import Graph, GraphModule, Node
+from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from fxpress.split_module import _decompose_size_nodes, split_module
 from tests.support.clients import ATTENTION, SplittingBackend, around, replace_submodules
@@ -28,6 +29,7 @@ def fresh_dynamo() -> Iterator[None]:
 
 
 def aot_eager(module: GraphModule, example: list[Any]) -> Callable[..., Any]:
+    _LazyGraphModule.force_recompile(module)  # Dynamo asks for torch's lazy modules
     return torch.compile(module, backend="aot_eager", fullgraph=True, dynamic=True)
 
 
@@ -73,7 +75,13 @@ def test_exported_llama_around_attention(tuple_return: bool) -> None:
     assert [piece.calls for piece in pieces] == [1] * 7
 
 
-@pytest.mark.parametrize("piecewise", [False, True], ids=["as it is", "aot_eager"])
+@pytest.mark.parametrize(
+    "piecewise",
+    [
+        pytest.param(False, id="as it is"),
+        pytest.param(True, id="aot_eager", marks=pytest.mark.slow),
+    ],
+)
 def test_compiled_llama_around_attention(piecewise: bool) -> None:
     """#117406: sizes as inputs of the graph that the partitions need."""
     model = llama(2)
@@ -115,9 +123,7 @@ def node_by_node(module: GraphModule) -> Callable[[Node], int]:
 
 def test_torch_size_across_a_split() -> None:
     """vllm#36038: a torch.Size cannot be an input of a compiled partition."""
-    backend = SplittingBackend(
-        node_by_node, prepare=_decompose_size_nodes, compile_piece=aot_eager
-    )
+    backend = SplittingBackend(node_by_node, prepare=_decompose_size_nodes, compile_piece=aot_eager)
     run = torch.compile(viewing, backend=backend, fullgraph=True, dynamic=True)
     for rows in (3, 5):
         x, y = torch.randn(rows, 4), torch.randn(4, rows)
@@ -153,25 +159,57 @@ def test_symbolic_sizes_across_splits(block: int) -> None:
     assert len(backend.splits) == 1
 
 
-@pytest.mark.parametrize("block", [1, 2, 4])
-def test_unbacked_symbols_across_splits(block: int) -> None:
+def routed(x: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
+    """A mixture of experts: the sizes of the groups are read from a tensor."""
+    chosen = x.argmax(-1)
+    order = chosen.argsort(stable=True)
+    counts = torch.bincount(chosen, minlength=3)
+    sizes = counts[:3].tolist()
+    groups = x[order].split(sizes)
+    return torch.cat([(g @ e).relu() for g, e in zip(groups, experts, strict=True)])[order]
+
+
+def counting(module: GraphModule) -> Callable[[Node], int]:
+    """The callback of #155220: a new partition every five questions."""
+    answers: dict[Node, int] = {}
+    return lambda node: answers.setdefault(node, len(answers) // 5)
+
+
+def of_nonzero(x: torch.Tensor) -> torch.Tensor:
+    found = x.nonzero()
+    count = found.shape[0]
+    scale = x.sum().item()
+    filled = x.new_zeros(count) + scale
+    return filled.view(-1, 1) * found + count
+
+
+UNBACKED = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
+
+
+@pytest.mark.parametrize("order", [False, True], ids=["sorted", "original order"])
+def test_group_sizes_across_splits(order: bool) -> None:
     """#155220: a symbol that a node of another partition binds made the ordering fail."""
-
-    def function(x: torch.Tensor) -> torch.Tensor:
-        found = x.nonzero()
-        count = found.shape[0]
-        scale = x.sum().item()
-        filled = x.new_zeros(count) + scale
-        return filled.view(-1, 1) * found + count
-
-    backend = SplittingBackend(lambda module: in_blocks(module, block))
-    with torch._dynamo.config.patch(
-        capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True
-    ):
-        run = torch.compile(function, backend=backend, fullgraph=True)
-        for x in (torch.tensor([1.0, 0.0, 2.0]), torch.tensor([0.0, 3.0, 0.0])):
-            assert_equal(run(x), function(x))
+    backend = SplittingBackend(counting, keep_original_order=order, keep_original_node_name=True)
+    experts = torch.randn(3, 3, 4)
+    with torch._dynamo.config.patch(**UNBACKED):
+        run = torch.compile(routed, backend=backend, fullgraph=True)
+        for seed in (0, 1):
+            x = torch.randn(7, 3, generator=torch.Generator().manual_seed(seed))
+            assert_equal(run(x, experts), routed(x, experts))
     assert any(is_symbolic(n.meta.get("example_value")) for _, n in backend.placeholders())
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 4])
+@pytest.mark.parametrize("order", [False, True], ids=["sorted", "original order"])
+def test_unbacked_symbols_across_splits(block: int, order: bool) -> None:
+    """torch calls it a cycle when a partition binds a symbol of its own inputs (F27)."""
+    backend = SplittingBackend(
+        lambda module: in_blocks(module, block), as_torch=False, keep_original_order=order
+    )
+    with torch._dynamo.config.patch(**UNBACKED):
+        run = torch.compile(of_nonzero, backend=backend, fullgraph=True)
+        for x in (torch.tensor([1.0, 0.0, 2.0]), torch.tensor([0.0, 3.0, 0.0])):
+            assert_equal(run(x), of_nonzero(x))
 
 
 def test_partition_that_depends_on_a_symbol_of_a_later_partition() -> None:
@@ -211,9 +249,16 @@ def with_modes(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5])
-def test_autocast_and_grad_mode_across_splits(block: int) -> None:
-    """#113374: the partitions run in the modes of their nodes."""
-    backend = SplittingBackend(lambda module: in_blocks(module, block))
+@pytest.mark.parametrize("order", [False, True], ids=["sorted", "original order"])
+def test_autocast_and_grad_mode_across_splits(block: int, order: bool) -> None:
+    """#113374: the partitions run in the modes of their nodes.
+
+    torch's topological order can move a switch of the grad mode in front of partitions that stood
+    before it; its results then have lost their gradients.
+    """
+    backend = SplittingBackend(
+        lambda module: in_blocks(module, block), as_torch=order, keep_original_order=order
+    )
     run = torch.compile(with_modes, backend=backend, fullgraph=True)
     x, w = torch.randn(3, 4), torch.randn(4, 4, requires_grad=True)
     ours, expected = run(x, w), with_modes(x, w)
@@ -222,8 +267,8 @@ def test_autocast_and_grad_mode_across_splits(block: int) -> None:
     assert [t.dtype for t in ours] == [t.dtype for t in expected]
     assert [t.requires_grad for t in ours] == [t.requires_grad for t in expected]
     assert_equal(ours, expected)
-    wanted = torch.autograd.grad(expected[2].sum() + expected[4].sum(), w)
-    assert_equal(torch.autograd.grad(ours[2].sum() + ours[4].sum(), w), wanted)
+    gradients = [torch.autograd.grad(o[2].sum() + o[4].sum(), w) for o in (ours, expected)]
+    torch.testing.assert_close(*gradients, rtol=0.02, atol=0.02)  # bfloat16, in another order
 
 
 @pytest.mark.parametrize("affix", [None, "pp"])
@@ -273,9 +318,7 @@ def test_bodies_of_higher_order_operators(
     model: Callable[..., Any], block: int, order: bool
 ) -> None:
     """#138787: the bodies are attributes of the partitions that use them, not inputs."""
-    backend = SplittingBackend(
-        lambda module: in_blocks(module, block), keep_original_order=order
-    )
+    backend = SplittingBackend(lambda module: in_blocks(module, block), keep_original_order=order)
     run = torch.compile(model, backend=backend, fullgraph=True)
     for sign in (1, -1):
         x, w = sign * torch.ones(4, 4), torch.eye(4) * 3

@@ -1,4 +1,4 @@
-"""Running torch's clients of split_module with ours in its place, and splitting Dynamo's graphs."""
+"""torch's clients of split_module with ours in its place, and a backend that splits."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ class SplittingBackend:
         compile_piece: compiles a submodule, given it and its inputs, when it is first called; None
             runs it as it is.
         prepare: applied to the graph before.
+        as_torch: whether torch's split is right here, so that ours has to equal it.
         options: keyword arguments of split_module.
     """
 
@@ -88,10 +89,11 @@ class SplittingBackend:
         *,
         compile_piece: Callable[[GraphModule, list[Any]], Callable[..., Any]] | None = None,
         prepare: Callable[[GraphModule], object] = lambda module: None,
+        as_torch: bool = True,
         **options: Any,
     ) -> None:
         self.callback, self.prepare, self.options = callback, prepare, options
-        self.compile_piece = compile_piece
+        self.compile_piece, self.as_torch = compile_piece, as_torch
         self.sources: list[GraphModule] = []
         self.splits: list[GraphModule] = []
         self.pieces: list[Piece] = []
@@ -100,7 +102,8 @@ class SplittingBackend:
         self.prepare(module)
         callback = self.callback(module)
         self.sources.append(module)
-        assert assert_split_as_torch(module, callback, **self.options) is not None
+        if self.as_torch:
+            assert assert_split_as_torch(module, callback, **self.options) is not None
         split = split_module(module, None, callback, **self.options)
         self.splits.append(split)
         self.pieces = replace_submodules(split)

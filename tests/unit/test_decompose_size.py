@@ -10,9 +10,9 @@ import torch
 from torch._subclasses import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.fx.passes.split_module import _decompose_size_nodes as torch_decompose
 
 from fxpress.split_module import _decompose_size_nodes
+from tests.support.versions import needs_parity
 
 
 def sized(dynamic: tuple[int, ...]) -> tuple[Graph, Node, Node]:
@@ -39,7 +39,10 @@ def run(graph: Graph, *args: Any) -> Any:
 
 
 @pytest.mark.parametrize("dynamic", [(), (0,), (1,)])
+@needs_parity
 def test_same_as_torch(dynamic: tuple[int, ...]) -> None:
+    from torch.fx.passes.split_module import _decompose_size_nodes as torch_decompose
+
     texts = []
     for decompose in (torch_decompose, _decompose_size_nodes):
         graph, x, size = sized(dynamic)

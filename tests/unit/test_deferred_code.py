@@ -359,15 +359,17 @@ LOAD_ELSEWHERE = """
 import sys
 sys.modules["fxpress"] = None  # importing it raises
 import torch
-module, args, expected = torch.load(sys.argv[1], weights_only=False)
-torch.testing.assert_close(module(*args), expected, rtol=0, atol=0)
+for module, args, expected in torch.load(sys.argv[1], weights_only=False):
+    torch.testing.assert_close(module(*args), expected, rtol=0, atol=0)
 assert not [name for name in sys.modules if name.startswith("fxpress.")]
 """
 
 
-def test_pickle_loads_where_fxpress_is_not_installed(pair: Pair, tmp_path: Path) -> None:
-    file = tmp_path / "module.pt"
-    torch.save((pair.ours, pair.args, pair.expected()), file)
+def test_pickles_load_where_fxpress_is_not_installed(tmp_path: Path) -> None:
+    file = tmp_path / "modules.pt"
+    sources = [traced_net(annotated=annotated) for annotated in (False, True)]
+    pairs = [make_pair(which, source) for which in WHICH for source in sources]
+    torch.save([(pair.ours, pair.args, pair.expected()) for pair in pairs], file)
     command = [sys.executable, "-c", LOAD_ELSEWHERE, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ torch's own split of the same graph, edited in the same way, says what is right.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -357,6 +358,19 @@ def test_call_of_the_class(pair: Pair) -> None:
         type(module).__call__ = lambda self, *args: "mine"
         assert module() == "mine"
         assert_equal(module.forward(*pair.args), pair.theirs.forward(*pair.args))
+
+
+def test_reduce_of_the_class(pair: Pair) -> None:
+    """torch.distributed.pipelining sends the stages this way."""
+    from torch.distributed.pipelining._IR import _direct_serialization_reduce
+
+    for module in (pair.ours, pair.theirs):
+        module.__class__.__reduce__ = _direct_serialization_reduce
+    sent = pickle.loads(pickle.dumps(pair.ours))
+    assert sent.code == pickle.loads(pickle.dumps(pair.theirs)).code
+    assert_equal(sent(*pair.args), pair.expected())
+    assert_equal(pair.ours(*pair.args), pair.expected())
+    assert type(pair.ours).__reduce__ is _direct_serialization_reduce
 
 
 @pytest.mark.parametrize("name", ["_code", "_lineno_map", "_prologue_start"])

@@ -14,6 +14,7 @@ import fxpress.split_module as ours
 from tests.support.compare import assert_same_graph
 from tests.support.graphs import chain
 from tests.support.split_cases import clean
+from tests.support.versions import needs_parity
 
 
 def diamond() -> tuple[GraphModule, dict[Any, int]]:
@@ -31,6 +32,7 @@ def children(module: GraphModule) -> dict[str, GraphModule]:
     return dict(module.named_children())  # type: ignore[arg-type]
 
 
+@needs_parity
 @pytest.mark.parametrize("affix", [None, "pp"])
 def test_same_as_torch(affix: str | None) -> None:
     module, ids = diamond()
@@ -50,6 +52,7 @@ def test_same_as_torch(affix: str | None) -> None:
     assert actual.meta == expected.meta == {}
 
 
+@needs_parity
 def test_steps_as_torch() -> None:
     module, ids = diamond()
     tables = []
@@ -89,6 +92,7 @@ def test_f52_partitions_are_not_sorted() -> None:
         ours.split_module_simple(module, {a: 0, b: 1, c: 1, d: 0})
 
 
+@needs_parity
 def test_f61_results_have_the_tables_of_a_graph_module() -> None:
     module = chain(4)
     nodes = module.graph.find_nodes(op="call_function", target=torch.neg)
