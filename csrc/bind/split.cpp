@@ -35,15 +35,14 @@ void bind_split(py::module_& m) {
   m.def("clone_nodes_into_partitions",
         [](const py::handle& module, const py::handle& graphs, const py::handle& inputs,
            const py::handle& outputs, const py::handle& partitions) {
-          return to_object(fx::clone_nodes_into_partitions(
-              module.ptr(), graphs.ptr(), inputs.ptr(), outputs.ptr(), partitions.ptr()));
+          return to_object(fx::clone_nodes_into_partitions(module.ptr(), graphs.ptr(), inputs.ptr(),
+                                                           outputs.ptr(), partitions.ptr()));
         });
   m.def("build_stitching_graph",
         [](const py::handle& module, const py::handle& graphs, const py::handle& inputs,
            const py::handle& outputs, const py::handle& partitions, const py::handle& affix) {
           return to_object(fx::build_stitching_graph(module.ptr(), graphs.ptr(), inputs.ptr(),
-                                                     outputs.ptr(), partitions.ptr(),
-                                                     affix.ptr()));
+                                                     outputs.ptr(), partitions.ptr(), affix.ptr()));
         });
   m.def("make_lite_graph_module", [](const py::handle& graph, const py::handle& modules) {
     return to_object(fx::make_lite_graph_module(graph.ptr(), modules.ptr()));

@@ -42,15 +42,18 @@ Ref make_dict(const std::vector<PyObject*>& keys, const std::vector<Ref>& values
 Ref ArgMapper::finish(Frame& frame) {
   PyObject* original = frame.cursor.container;
   PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(original));
-  const bool shareable = frame.cursor.kind == ArgKind::kTuple    ? PyTuple_CheckExact(original)
-                         : frame.cursor.kind == ArgKind::kList   ? type == symbols.immutable_list_type
-                         : frame.cursor.kind == ArgKind::kDict   ? type == symbols.immutable_dict_type
-                                                                 : true;
+  const bool shareable = frame.cursor.kind == ArgKind::kTuple  ? PyTuple_CheckExact(original)
+                         : frame.cursor.kind == ArgKind::kList ? type == symbols.immutable_list_type
+                         : frame.cursor.kind == ArgKind::kDict ? type == symbols.immutable_dict_type
+                                                               : true;
   if (shareable && unchanged(frame.cursor, frame.values)) return Ref::borrow(original);
   switch (frame.cursor.kind) {
-    case ArgKind::kTuple: return make_tuple(original, frame.values);
-    case ArgKind::kList: return make_list(frame.values);
-    case ArgKind::kDict: return make_dict(frame.keys, frame.values);
+    case ArgKind::kTuple:
+      return make_tuple(original, frame.values);
+    case ArgKind::kList:
+      return make_list(frame.values);
+    case ArgKind::kDict:
+      return make_dict(frame.keys, frame.values);
     default:
       return Ref::steal(
           PySlice_New(frame.values[0].get(), frame.values[1].get(), frame.values[2].get()));

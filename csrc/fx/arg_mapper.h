@@ -44,10 +44,10 @@ class ArgMapper {
 
  private:
   struct Frame {
-    ArgCursor cursor;                // where we are in the container
-    PyObject* key = nullptr;         // of the child being built; borrowed
-    std::vector<Ref> values;         // mapped children so far
-    std::vector<PyObject*> keys{};   // their keys, for dicts; borrowed
+    ArgCursor cursor;               // where we are in the container
+    PyObject* key = nullptr;        // of the child being built; borrowed
+    std::vector<Ref> values;        // mapped children so far
+    std::vector<PyObject*> keys{};  // their keys, for dicts; borrowed
   };
 
   template <class Replace>

@@ -45,7 +45,8 @@ struct ArgCursor {
         PyObject* const parts[] = {slice->start, slice->stop, slice->step};
         return position < 3 ? parts[position++] : nullptr;
       }
-      case ArgKind::kLeaf: break;
+      case ArgKind::kLeaf:
+        break;
     }
     return nullptr;
   }

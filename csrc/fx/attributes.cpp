@@ -22,8 +22,7 @@ bool has_global_registration_hooks() {
 // The registry that setattr(module, name, value) would write to when nothing special is going on:
 // an exact Parameter or a module, under a name that is new to the module and its class. Null: let
 // nn.Module.__setattr__ decide.
-PyObject* plain_registry(PyObject* module, PyObject* module_dict, PyObject* name,
-                         PyObject* value) {
+PyObject* plain_registry(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* value) {
   PyObject* role = nullptr;
   if (reinterpret_cast<PyObject*>(Py_TYPE(value)) == symbols.parameter_type) {
     role = names.module_dict_parameters;
@@ -36,8 +35,8 @@ PyObject* plain_registry(PyObject* module, PyObject* module_dict, PyObject* name
   // Looking the name up on the type tells whether the class has an attribute of that name.
   if (_PyType_Lookup(Py_TYPE(module), name) != nullptr) return nullptr;
   if (dict_get(module_dict, name) != nullptr) return nullptr;
-  for (PyObject* other : {names.module_dict_parameters, names.module_dict_buffers,
-                          names.module_dict_modules}) {
+  for (PyObject* other :
+       {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules}) {
     PyObject* taken = registry(module_dict, other);
     if (taken == nullptr || dict_get(taken, name) != nullptr) return nullptr;
   }
@@ -76,8 +75,8 @@ Ref find_member(PyObject* object, PyObject* name) {
       _PyType_Lookup(type, names.dunder_getattribute) == symbols.object_getattribute) {
     const Ref dict = Ref::steal(PyObject_GenericGetDict(object, nullptr));
     if (PyObject* own = dict_get(dict.get(), name)) return Ref::borrow(own);
-    for (PyObject* role : {names.module_dict_parameters, names.module_dict_buffers,
-                           names.module_dict_modules}) {
+    for (PyObject* role :
+         {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules}) {
       PyObject* members = registry(dict.get(), role);
       PyObject* member = members == nullptr ? nullptr : dict_get(members, name);
       if (member != nullptr) return Ref::borrow(member);
@@ -166,7 +165,7 @@ void fill_fresh(PyObject* target, PyObject* body) {
   for (Py_ssize_t position = 0; PyDict_Next(body, &position, &key, &value) != 0;) {
     PyTypeObject* type = Py_TYPE(value);
     const bool container = PyDict_Check(value) || PyList_Check(value) || PyAnySet_Check(value);
-    Ref fresh = !container               ? Ref::borrow(value)
+    Ref fresh = !container                 ? Ref::borrow(value)
                 : PyDict_CheckExact(value) ? Ref::steal(PyDict_New())
                 : PyList_CheckExact(value)
                     ? Ref::steal(PyList_New(0))
@@ -178,8 +177,7 @@ void fill_fresh(PyObject* target, PyObject* body) {
 Ref new_module(PyTypeObject* type) {
   Ref module = Ref::steal(PyBaseObject_Type.tp_new(type, no_args, nullptr));
   // Whoever has replaced nn.Module.__init__ (Dynamo, deferred initialization) gets its call.
-  const Ref init =
-      Ref::steal(PyObject_GetAttrString(symbols.module_type, "__init__"));
+  const Ref init = Ref::steal(PyObject_GetAttrString(symbols.module_type, "__init__"));
   if (init.get() == symbols.module_init) {
     const Ref dict = Ref::steal(PyObject_GenericGetDict(module.get(), nullptr));
     fill_fresh(dict.get(), symbols.module_init_body);

@@ -39,9 +39,9 @@ class AttributePaths {
   PyObject* child(PyObject* parent, std::string_view prefix, std::string_view name, bool make);
   PyObject* atom(std::string_view name);
 
-  Ref root_;                                        // where paths start
-  std::unordered_map<std::string, Ref> prefixes_;   // path -> object, for inner parts
-  std::unordered_map<std::string, Ref> atoms_;      // part of a path -> Python string
+  Ref root_;                                       // where paths start
+  std::unordered_map<std::string, Ref> prefixes_;  // path -> object, for inner parts
+  std::unordered_map<std::string, Ref> atoms_;     // part of a path -> Python string
 };
 
 }  // namespace fxpress::fx

@@ -141,8 +141,7 @@ class Generator {
 
   std::string function_name(PyObject* function) {
     const TargetText& target = describe_target(function);
-    return target.kind == TargetKind::kQualified ? target.text
-                                                 : global_name(function, target.text);
+    return target.kind == TargetKind::kQualified ? target.text : global_name(function, target.text);
   }
 
   // ---- arguments ----
@@ -190,9 +189,14 @@ class Generator {
         if (!PyList_CheckExact(object) && type != symbols.immutable_list_type) throw NotPlain();
         append_sequence(object, "[", "]", item);
         return;
-      case ArgKind::kSlice: append_slice(object, depth, in_dict); return;
-      case ArgKind::kDict: append_dict(object, depth); return;
-      case ArgKind::kLeaf: break;
+      case ArgKind::kSlice:
+        append_slice(object, depth, in_dict);
+        return;
+      case ArgKind::kDict:
+        append_dict(object, depth);
+        return;
+      case ArgKind::kLeaf:
+        break;
     }
     const int plain = PySet_Contains(symbols.plain_repr_types, type);
     check(plain);
@@ -292,14 +296,18 @@ class Generator {
     if (!PyTuple_Check(args.get()) || !PyDict_Check(kwargs.get())) throw NotPlain();
     PyObject* target = source_.targets[source_.graph.targets[id.value()]];
     switch (source_.graph.ops[id.value()]) {
-      case Op::kPlaceholder: emit_placeholder(id, target, args.get()); return;
+      case Op::kPlaceholder:
+        emit_placeholder(id, target, args.get());
+        return;
       case Op::kOutput:
         if (PyTuple_GET_SIZE(args.get()) == 0) throw NotPlain();
         body_ += "return ";
         append_argument(PyTuple_GET_ITEM(args.get(), 0));
         body_ += '\n';
         return;
-      case Op::kCallFunction: emit_function(id, node, target, args.get(), kwargs.get()); break;
+      case Op::kCallFunction:
+        emit_function(id, node, target, args.get(), kwargs.get());
+        break;
       case Op::kCallMethod:
         if (PyTuple_GET_SIZE(args.get()) == 0) throw NotPlain();
         start_assignment(id);
@@ -375,8 +383,7 @@ class Generator {
         text.kind == TargetKind::kQualified ? text.text : global_name(target, text.text);
     start_assignment(id);
     if (function == "getattr" && is_attribute_access(args)) {
-      append_below(PyTuple_GET_ITEM(args, 1),
-                   [&] { append_argument(PyTuple_GET_ITEM(args, 0)); });
+      append_below(PyTuple_GET_ITEM(args, 1), [&] { append_argument(PyTuple_GET_ITEM(args, 0)); });
       return;
     }
     body_ += function;
@@ -398,8 +405,7 @@ class Generator {
     if (mark == nullptr) return;
     const int truth = PyObject_IsTrue(mark);
     check(truth);
-    if (truth == 1 &&
-        std::find(wrapped_.begin(), wrapped_.end(), function) == wrapped_.end()) {
+    if (truth == 1 && std::find(wrapped_.begin(), wrapped_.end(), function) == wrapped_.end()) {
       wrapped_.push_back(function);
     }
   }
@@ -455,8 +461,9 @@ class Generator {
     Ref shape = !bare ? Ref::borrow(Py_None)
                       : Ref::steal(PyBytes_FromStringAndSize(
                             names.shape.data(), static_cast<Py_ssize_t>(names.shape.size())));
-    return {new_string(names.text), std::move(globals_), std::move(line_numbers),
-            static_cast<Py_ssize_t>(newlines(wrap)) + 4, std::move(shape), std::move(locals)};
+    return {new_string(names.text),  std::move(globals_),
+            std::move(line_numbers), static_cast<Py_ssize_t>(newlines(wrap)) + 4,
+            std::move(shape),        std::move(locals)};
   }
 
   // Indents the body and maps each of its lines to the node whose statement it belongs to.

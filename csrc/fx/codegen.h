@@ -8,13 +8,13 @@
 namespace fxpress::fx {
 
 struct PythonSource {
-  Ref text;                    // str: the whole function
-  Ref globals;                 // dict: what the text refers to by name
-  Ref line_numbers;            // dict: line -> position of the node it comes from, or None
-  Py_ssize_t prologue_start;   // line of the text on which `def` stands
-  Ref shape;                   // bytes: equal for texts that differ in local names of one length
-                               // only, so that one compiled code serves both; or None
-  Ref locals;                  // tuple of str: the local names, by their number in the shape
+  Ref text;                   // str: the whole function
+  Ref globals;                // dict: what the text refers to by name
+  Ref line_numbers;           // dict: line -> position of the node it comes from, or None
+  Py_ssize_t prologue_start;  // line of the text on which `def` stands
+  Ref shape;                  // bytes: equal for texts that differ in local names of one length
+                              // only, so that one compiled code serves both; or None
+  Ref locals;                 // tuple of str: the local names, by their number in the shape
 };
 
 // Nothing when the graph has what only torch's own generator writes: a generator of another class

@@ -9,11 +9,12 @@ namespace fxpress::fx {
 namespace {
 
 struct DeferredAttribute {
-  PyObject_HEAD
-  PyObject* name;  // the attribute that this descriptor stands for; owned
+  PyObject_HEAD PyObject* name;  // the attribute that this descriptor stands for; owned
 };
 
-DeferredAttribute* cast(PyObject* self) { return reinterpret_cast<DeferredAttribute*>(self); }
+DeferredAttribute* cast(PyObject* self) {
+  return reinterpret_cast<DeferredAttribute*>(self);
+}
 
 int init(PyObject* self, PyObject* args, PyObject*) {
   PyObject* name = nullptr;
@@ -92,6 +93,8 @@ PyType_Spec spec = {"fxpress._native.DeferredAttribute", sizeof(DeferredAttribut
 
 }  // namespace
 
-Ref make_deferred_attribute_type() { return Ref::steal(PyType_FromSpec(&spec)); }
+Ref make_deferred_attribute_type() {
+  return Ref::steal(PyType_FromSpec(&spec));
+}
 
 }  // namespace fxpress::fx

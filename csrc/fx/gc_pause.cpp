@@ -17,6 +17,8 @@ GcPause::~GcPause() {
   if (--pauses == 0 && was_enabled) PyGC_Enable();
 }
 
-int gc_pauses() { return pauses; }
+int gc_pauses() {
+  return pauses;
+}
 
 }  // namespace fxpress::fx

@@ -28,9 +28,8 @@ Ref GraphCopier::copy() const {
     const NewNode node = {flat.ops[i], source_.targets[flat.targets[i]],
                           name_writer.candidate(names_[i].get()), types_[i].get()};
     uint32_t use = flat.input_begin[i];
-    copies[i] = writer.copy(node, source_.nodes[i], [&](PyObject*) {
-      return copies[flat.inputs[use++].value()];
-    });
+    copies[i] = writer.copy(node, source_.nodes[i],
+                            [&](PyObject*) { return copies[flat.inputs[use++].value()]; });
   }
   writer.finish();
   return Ref::borrow(writer.graph());

@@ -20,9 +20,9 @@ class GraphCopier {
   size_t size() const { return source_.graph.size(); }
 
  private:
-  ReadGraph source_;           // the graph, flat
-  std::vector<Ref> names_;     // by node
-  std::vector<Ref> types_;     // by node: its annotation, or None
+  ReadGraph source_;        // the graph, flat
+  std::vector<Ref> names_;  // by node
+  std::vector<Ref> types_;  // by node: its annotation, or None
 };
 
 }  // namespace fxpress::fx

@@ -15,16 +15,16 @@ namespace {
 Ref make_class(CodeMode mode, const char* class_name) {
   const bool deferred = mode == CodeMode::kDeferred;
   PyObject* base = deferred ? symbols.graph_module_type : symbols.lazy_graph_module_type;
-  const Ref body = Ref::steal(
-      PyDict_Copy(deferred ? symbols.deferred_body : symbols.lazy_graph_module_body));
+  const Ref body =
+      Ref::steal(PyDict_Copy(deferred ? symbols.deferred_body : symbols.lazy_graph_module_body));
   const Ref bases = Ref::steal(PyTuple_Pack(1, base));
   const Ref name = Ref::steal(PyUnicode_FromString(class_name));
   return Ref::steal(PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(&PyType_Type),
                                                  name.get(), bases.get(), body.get(), nullptr));
 }
 
-// Targets with fewer dots first, so that "a" never wipes out "a.b"; each target once, with the value
-// that was listed last, as in the dict that torch fills.
+// Targets with fewer dots first, so that "a" never wipes out "a.b"; each target once, with the
+// value that was listed last, as in the dict that torch fills.
 ModuleAttributes assignment_order(const ModuleAttributes& attributes) {
   ModuleAttributes result;
   std::unordered_map<std::string_view, size_t> position;
@@ -40,9 +40,8 @@ ModuleAttributes assignment_order(const ModuleAttributes& attributes) {
     const std::string_view text = utf8(target);
     return std::count(text.begin(), text.end(), '.');
   };
-  std::stable_sort(result.begin(), result.end(), [&](const auto& a, const auto& b) {
-    return dots(a.first) < dots(b.first);
-  });
+  std::stable_sort(result.begin(), result.end(),
+                   [&](const auto& a, const auto& b) { return dots(a.first) < dots(b.first); });
   return result;
 }
 

@@ -8,8 +8,12 @@ namespace fxpress::fx {
 
 namespace {
 
-bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
-bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
+bool is_lower(char c) {
+  return c >= 'a' && c <= 'z';
+}
+bool is_upper(char c) {
+  return c >= 'A' && c <= 'Z';
+}
 
 // "softmaxBackward" -> "softmax_backward", the rule of torch.fx.graph._snake_case.
 std::string snake_case(std::string_view text) {

@@ -38,9 +38,9 @@ class NameWriter {
 
   core::StringPool pool_;
   core::NameTable table_;
-  std::vector<Ref> strings_;   // by string id; empty until asked for
-  core::FlatMap by_target_;    // address of a target -> candidate
-  std::vector<Ref> targets_;   // those targets: an address must not be used again
+  std::vector<Ref> strings_;  // by string id; empty until asked for
+  core::FlatMap by_target_;   // address of a target -> candidate
+  std::vector<Ref> targets_;  // those targets: an address must not be used again
 };
 
 }  // namespace fxpress::fx

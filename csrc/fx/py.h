@@ -10,7 +10,9 @@
 namespace fxpress::fx {
 
 // Turns the error that CPython has set into a C++ exception.
-[[noreturn]] inline void throw_python_error() { throw pybind11::error_already_set(); }
+[[noreturn]] inline void throw_python_error() {
+  throw pybind11::error_already_set();
+}
 
 // Sets a Python exception and throws it.
 template <class... Args>

@@ -62,8 +62,10 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
     const auto add_input = [&](PyObject* def) {
       const uint32_t id = result.nodes.find(def);
       if (id == core::FlatMap::kAbsent) {
-        raise(PyExc_KeyError, "node %R uses %R, which is not in the graph (erased, or of another "
-              "graph): replace the argument or insert the node", user, def);
+        raise(PyExc_KeyError,
+              "node %R uses %R, which is not in the graph (erased, or of another "
+              "graph): replace the argument or insert the node",
+              user, def);
       }
       flat.inputs.emplace_back(id);
     };
@@ -77,8 +79,7 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
       const Ref inputs = node_field(user, symbols.node_input_nodes);
       PyObject* def = nullptr;
       PyObject* ignored = nullptr;
-      for (Py_ssize_t position = 0;
-           PyDict_Next(inputs.get(), &position, &def, &ignored) != 0;) {
+      for (Py_ssize_t position = 0; PyDict_Next(inputs.get(), &position, &def, &ignored) != 0;) {
         add_input(def);
       }
     }

@@ -33,9 +33,7 @@ class Planner {
  private:
   const core::Graph& graph() const { return plan_.source.graph; }
   PyObject* node(NodeId id) const { return plan_.source.nodes[id.value()]; }
-  PyObject* target(NodeId id) const {
-    return plan_.source.targets[graph().targets[id.value()]];
-  }
+  PyObject* target(NodeId id) const { return plan_.source.targets[graph().targets[id.value()]]; }
   PyObject* partition_name(PartitionId p) const {
     return plan_.assignment.partition_names[p.value()].get();
   }
@@ -66,8 +64,10 @@ class Planner {
             plan_.partitions->record_symbol(binder, partition[i]);
           }
         } else if (partition[i] == partition[def.value()] && def.value() >= i) {
-          raise(PyExc_KeyError, "node %R uses %R before it is defined: the graph is not in "
-                "topological order", node(user), node(def));
+          raise(PyExc_KeyError,
+                "node %R uses %R before it is defined: the graph is not in "
+                "topological order",
+                node(user), node(def));
         }
       }
     }
@@ -83,9 +83,9 @@ class Planner {
       const PartitionId p = id.valid() ? plan_.assignment.partition[id.value()] : PartitionId();
       return p.valid() ? partition_name(p) : Py_None;
     };
-    Ref::steal(PyObject_CallFunction(
-        options_.debug, "sOOOO", "record_cross_partition_use %s (%s) %s (%s)", name(def).get(),
-        partition(def), name(user).get(), partition(user)));
+    Ref::steal(PyObject_CallFunction(options_.debug, "sOOOO",
+                                     "record_cross_partition_use %s (%s) %s (%s)", name(def).get(),
+                                     partition(def), name(user).get(), partition(user)));
   }
 
   void order_partitions() {
@@ -117,7 +117,8 @@ class Planner {
     path += utf8(partition_name(cycle.front()));
     raise(PyExc_RuntimeError,
           "cycle exists between partitions! (%s): the callback must not put a node between two "
-          "others of one partition that depend on it into another one", path.c_str());
+          "others of one partition that depend on it into another one",
+          path.c_str());
   }
 
   // Looked up before anything is made, so that a missing one leaves no trace.
@@ -146,8 +147,8 @@ class Planner {
       const PartitionId p = plan_.assignment.partition[i];
       SplitPlan::Attribute& attribute = plan_.attribute(NodeId(i));
       attribute.value = paths.resolve(target(NodeId(i)));
-      attribute.target = new_string(
-          flat_name(target(NodeId(i)), attribute.value.get(), taken[p.value()]));
+      attribute.target =
+          new_string(flat_name(target(NodeId(i)), attribute.value.get(), taken[p.value()]));
     }
   }
 
@@ -191,14 +192,13 @@ class Planner {
 
   void name_submodules() {
     for (const Ref& name : plan_.assignment.partition_names) {
-      plan_.submodule_names.push_back(
-          Ref::steal(PyUnicode_FromFormat("submod_%U", name.get())));
+      plan_.submodule_names.push_back(Ref::steal(PyUnicode_FromFormat("submod_%U", name.get())));
     }
   }
 
-  PyObject* module_;              // holds the attributes
+  PyObject* module_;  // holds the attributes
   const SplitOptions& options_;
-  SplitPlan& plan_;               // under construction
+  SplitPlan& plan_;  // under construction
 };
 
 bool same_nodes(const std::vector<Ref>& asked, const ObjectTable& read) {
@@ -211,11 +211,9 @@ void fill_qualname_map(const SplitPlan& plan, PyObject* map) {
   for (uint32_t i = 0; i < plan.source.graph.size(); ++i) {
     if (plan.source.graph.ops[i] != Op::kCallModule) continue;
     const PartitionId p = plan.assignment.partition[i];
-    const Ref key = Ref::steal(PyUnicode_FromFormat("%U.%U",
-                                                    plan.submodule_names[p.value()].get(),
+    const Ref key = Ref::steal(PyUnicode_FromFormat("%U.%U", plan.submodule_names[p.value()].get(),
                                                     plan.attribute(NodeId(i)).target.get()));
-    check(PyObject_SetItem(map, key.get(),
-                           plan.source.targets[plan.source.graph.targets[i]]));
+    check(PyObject_SetItem(map, key.get(), plan.source.targets[plan.source.graph.targets[i]]));
   }
 }
 
@@ -234,8 +232,7 @@ Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& optio
   const Ref graph = get_attr(module, names.graph);
   const std::vector<Ref> nodes = list_nodes(graph.get());
   PartitionMarks marks;
-  Assignment assignment =
-      assign_partitions({callback, options.affix, options.debug}, nodes, marks);
+  Assignment assignment = assign_partitions({callback, options.affix, options.debug}, nodes, marks);
   ReadGraph source = read_graph(graph.get(), InputOrder::kArguments);
   if (!same_nodes(nodes, source.nodes)) {
     raise(PyExc_RuntimeError,

@@ -12,14 +12,14 @@
 namespace fxpress::fx {
 
 struct SplitOptions {
-  PyObject* qualname_map;          // dict to fill, or None
-  bool keep_original_order;        // call partitions in order of first appearance
-  bool keep_original_node_name;    // clones keep their names
-  bool keep_original_input_name;   // placeholders are named after the values, not arg_<i>
-  bool tuple_return;               // single outputs are wrapped in a tuple too
-  PyObject* affix;                 // str or None
-  PyObject* debug;                 // logger.debug, or None
-  CodeMode code_mode;              // how the results get their Python code
+  PyObject* qualname_map;         // dict to fill, or None
+  bool keep_original_order;       // call partitions in order of first appearance
+  bool keep_original_node_name;   // clones keep their names
+  bool keep_original_input_name;  // placeholders are named after the values, not arg_<i>
+  bool tuple_return;              // single outputs are wrapped in a tuple too
+  PyObject* affix;                // str or None
+  PyObject* debug;                // logger.debug, or None
+  CodeMode code_mode;             // how the results get their Python code
 };
 
 // All that has been decided before the first object is made.
@@ -35,8 +35,8 @@ struct SplitPlan {
     Ref value;   // the object
     Ref target;  // call_module: its name in its partition
   };
-  core::FlatMap attribute_index;       // node -> position in attributes
-  std::vector<Attribute> attributes;   // of the nodes that need one
+  core::FlatMap attribute_index;      // node -> position in attributes
+  std::vector<Attribute> attributes;  // of the nodes that need one
 
   Attribute& attribute(core::NodeId node) {
     const auto fresh = static_cast<uint32_t>(attributes.size());

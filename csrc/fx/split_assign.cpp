@@ -125,7 +125,8 @@ class Assigner {
       if (!may_add) {
         raise(PyExc_KeyError,
               "partition %U was returned for a node inside an autocast or grad region only: the "
-              "callback must return the same id each time it is asked about a node", name.get());
+              "callback must return the same id each time it is asked about a node",
+              name.get());
       }
       result_.partition_names.push_back(std::move(name));
     }
@@ -185,8 +186,8 @@ class Assigner {
       active_autocasts_.erase(active_autocasts_.begin() + static_cast<std::ptrdiff_t>(i));
       return;
     }
-    raise(PyExc_KeyError, "node %R leaves the autocast region of %R, which is not open",
-          node(exit), enter);
+    raise(PyExc_KeyError, "node %R leaves the autocast region of %R, which is not open", node(exit),
+          enter);
   }
 
   void close(StateRegion& region) {
@@ -215,13 +216,13 @@ class Assigner {
   }
 
   const AssignRequest& request_;
-  const std::vector<Ref>& nodes_;          // of the graph, in order
+  const std::vector<Ref>& nodes_;  // of the graph, in order
   PartitionMarks& marks_;
   Assignment result_;
-  core::StringPool names_;                 // partition names; ids are the partitions' ids
-  core::FlatMap by_number_;                // int returned by the callback -> partition
-  std::vector<size_t> active_autocasts_;   // open regions, in order of entry
-  bool grad_active_ = false;               // a grad switch was seen; the last one is in force
+  core::StringPool names_;                // partition names; ids are the partitions' ids
+  core::FlatMap by_number_;               // int returned by the callback -> partition
+  std::vector<size_t> active_autocasts_;  // open regions, in order of entry
+  bool grad_active_ = false;              // a grad switch was seen; the last one is in force
 };
 
 }  // namespace

@@ -25,9 +25,9 @@ class PartitionMarks {
   void keep() { nodes_ = {}; }
 
  private:
-  std::span<const Ref> nodes_;                     // that are watched
-  std::vector<bool> marked_;                       // by node
-  std::vector<std::pair<size_t, Ref>> previous_;   // marks of an earlier split, by node
+  std::span<const Ref> nodes_;                    // that are watched
+  std::vector<bool> marked_;                      // by node
+  std::vector<std::pair<size_t, Ref>> previous_;  // marks of an earlier split, by node
 };
 
 // Nodes between an autocast or grad-mode switch and its end, wherever they land.
@@ -54,8 +54,9 @@ struct AssignRequest {
   PyObject* debug;     // logger.debug, or None
 };
 
-// `nodes`: of the graph, in order. Calls the callback once for each node that can be in a partition, in graph order, and with
-// autocast or grad regions as often again as torch.fx.passes.split_module does.
+// `nodes`: of the graph, in order. Calls the callback once for each node that can be in a
+// partition, in graph order, and with autocast or grad regions as often again as
+// torch.fx.passes.split_module does.
 Assignment assign_partitions(const AssignRequest& request, const std::vector<Ref>& nodes,
                              PartitionMarks& marks);
 

@@ -62,11 +62,11 @@ class SimpleSplit {
   Ref name(NodeId id) const { return node_field(node(id), symbols.node_name); }
 
  private:
-  Ref graph_object_;                         // torch.fx.Graph
-  ReadGraph source_;                         // the same, flat
-  std::vector<PartitionId> partition_;       // by node; invalid for placeholders and the output
-  Ref index_ = Ref::steal(PyDict_New());     // partition id (any object) -> position in ids_
-  std::vector<Ref> ids_;                     // by partition
+  Ref graph_object_;                      // torch.fx.Graph
+  ReadGraph source_;                      // the same, flat
+  std::vector<PartitionId> partition_;    // by node; invalid for placeholders and the output
+  Ref index_ = Ref::steal(PyDict_New());  // partition id (any object) -> position in ids_
+  std::vector<Ref> ids_;                  // by partition
 };
 
 void assign(SimpleSplit& split, PyObject* node_to_partition, PartitionMarks& marks) {
@@ -82,7 +82,7 @@ void assign(SimpleSplit& split, PyObject* node_to_partition, PartitionMarks& mar
 
 // {partition id: {name: node}} for the inputs or the outputs of every partition that has any.
 Ref table_of(const SimpleSplit& split, const core::Partitioning& partitions,
-             std::vector<NodeId> core::Partition::*member) {
+             std::vector<NodeId> core::Partition::* member) {
   const Ref dict_type = Ref::borrow(reinterpret_cast<PyObject*>(&PyDict_Type));
   Ref table = Ref::steal(PyObject_CallOneArg(symbols.defaultdict, dict_type.get()));
   for (size_t p = 0; p < split.ids().size(); ++p) {
@@ -96,8 +96,8 @@ Ref table_of(const SimpleSplit& split, const core::Partitioning& partitions,
 }
 
 std::unique_ptr<core::Partitioning> find_dependencies(SimpleSplit& split) {
-  auto partitions = std::make_unique<core::Partitioning>(split.graph(), split.partition(),
-                                                         split.ids().size());
+  auto partitions =
+      std::make_unique<core::Partitioning>(split.graph(), split.partition(), split.ids().size());
   SymbolBinders binders(BinderRule::kAnySymbolic);
   for (uint32_t i = 0; i < split.graph().size(); ++i) {
     poll_signals(i);
@@ -137,8 +137,7 @@ void clone_partition(const SimpleSplit& split, NameWriter& name_writer, PyObject
     const Ref type_expr = node_field(original, symbols.node_type_expr);
     const NewNode node = {Op::kPlaceholder, name, name_writer.candidate_for_target(name),
                           type_expr.get()};
-    PyObject* clone =
-        writer.leaf(node, Ref::borrow(no_args), GraphWriter::copy_meta(original));
+    PyObject* clone = writer.leaf(node, Ref::borrow(no_args), GraphWriter::copy_meta(original));
     check(PyDict_SetItem(environment, original, clone));
   }
   const auto in_partition = [&](PyObject* def) {
@@ -191,7 +190,8 @@ class Stitcher {
   PyObject* value(PyObject* name) const {
     PyObject* node = dict_get(values_.get(), name);
     if (node == nullptr) {
-      raise(PyExc_KeyError, "%R is needed before the partition that computes it has run: "
+      raise(PyExc_KeyError,
+            "%R is needed before the partition that computes it has run: "
             "split_module_simple calls partitions in order of first appearance; use split_module",
             name);
     }
@@ -204,10 +204,9 @@ class Stitcher {
       if (split_.graph().ops[i] != Op::kPlaceholder) continue;
       const Ref type_expr = split_.type_expr(id);
       const NewNode node = {Op::kPlaceholder, split_.target(id),
-                            name_writer_.candidate_for_target(split_.target(id)),
-                            type_expr.get()};
-      PyObject* created = writer_.leaf(node, Ref::borrow(no_args),
-                                       GraphWriter::copy_meta(split_.node(id)));
+                            name_writer_.candidate_for_target(split_.target(id)), type_expr.get()};
+      PyObject* created =
+          writer_.leaf(node, Ref::borrow(no_args), GraphWriter::copy_meta(split_.node(id)));
       check(PyDict_SetItem(values_.get(), split_.name(id).get(), created));
     }
   }
@@ -220,10 +219,9 @@ class Stitcher {
       values.push_back(value(name));
     }
     Ref args = new_tuple(values);
-    const NewNode node = {Op::kCallModule, submodule,
-                          name_writer_.candidate_for_target(submodule), Py_None};
-    PyObject* result =
-        writer_.create(node, std::move(args), Ref::borrow(no_kwargs), values, {});
+    const NewNode node = {Op::kCallModule, submodule, name_writer_.candidate_for_target(submodule),
+                          Py_None};
+    PyObject* result = writer_.create(node, std::move(args), Ref::borrow(no_kwargs), values, {});
     const bool many = PyDict_GET_SIZE(outputs) > 1;
     size_t index = 0;
     for (Py_ssize_t position = 0; PyDict_Next(outputs, &position, &name, &ignored) != 0;) {
@@ -243,11 +241,11 @@ class Stitcher {
   }
 
   const SimpleSplit& split_;
-  PyObject* affix_;                              // str or None; borrowed
+  PyObject* affix_;  // str or None; borrowed
   NameWriter name_writer_{NameWriter::Forbidden::kForNodes};
   GraphWriter writer_{name_writer_};
-  Ref values_ = Ref::steal(PyDict_New());        // name in the source -> node of the base graph
-  Ref modules_ = Ref::steal(PyDict_New());       // name -> partition's module
+  Ref values_ = Ref::steal(PyDict_New());   // name in the source -> node of the base graph
+  Ref modules_ = Ref::steal(PyDict_New());  // name -> partition's module
 };
 
 }  // namespace
@@ -264,8 +262,7 @@ Ref detect_dependencies(PyObject* module, PyObject* node_to_partition) {
   }
   Ref result = Ref::steal(PyTuple_Pack(
       4, graphs.get(), table_of(split, *partitions, &core::Partition::inputs).get(),
-      table_of(split, *partitions, &core::Partition::outputs).get(),
-      list_of(split.ids()).get()));
+      table_of(split, *partitions, &core::Partition::outputs).get(), list_of(split.ids()).get()));
   marks.keep();
   return result;
 }

@@ -11,8 +11,7 @@ namespace {
 // node.meta.get("example_value"), None counted as absent; owned.
 Ref example_value(PyObject* node) {
   const Ref meta = node_field(node, symbols.node_meta);
-  PyObject* value =
-      PyDict_Check(meta.get()) ? dict_get(meta.get(), names.example_value) : nullptr;
+  PyObject* value = PyDict_Check(meta.get()) ? dict_get(meta.get(), names.example_value) : nullptr;
   return value == Py_None ? Ref() : Ref::borrow(value);
 }
 
@@ -58,8 +57,8 @@ Ref SymbolBinders::free_symbols(PyObject* node) const {
   const Ref free = Ref::steal(PyObject_CallOneArg(symbols.free_symbols, value.get()));
   Ref sorted = Ref::steal(PySequence_List(free.get()));
   const Ref sort = Ref::steal(PyObject_GetAttrString(sorted.get(), "sort"));
-  const Ref key = Ref::steal(
-      Py_BuildValue("{s:O}", "key", reinterpret_cast<PyObject*>(&PyUnicode_Type)));
+  const Ref key =
+      Ref::steal(Py_BuildValue("{s:O}", "key", reinterpret_cast<PyObject*>(&PyUnicode_Type)));
   Ref::steal(PyObject_Call(sort.get(), no_args, key.get()));
   return sorted;
 }

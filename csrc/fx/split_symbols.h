@@ -32,8 +32,8 @@ class SymbolBinders {
   Ref free_symbols(PyObject* node) const;
 
   BinderRule rule_;
-  Ref binders_;                                 // dict: sympy symbol -> int, the node
-  std::unordered_map<uint32_t, Ref> symbols_;   // by value: sorted list of symbols, or empty
+  Ref binders_;                                // dict: sympy symbol -> int, the node
+  std::unordered_map<uint32_t, Ref> symbols_;  // by value: sorted list of symbols, or empty
 };
 
 }  // namespace fxpress::fx

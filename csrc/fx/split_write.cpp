@@ -58,8 +58,8 @@ class PartitionWriter {
  private:
   // A partition inside a region that began before it switches the state itself, first thing.
   void enter_state() {
-    for (const auto* regions : {&context_.plan.assignment.autocast,
-                                &context_.plan.assignment.grad}) {
+    for (const auto* regions :
+         {&context_.plan.assignment.autocast, &context_.plan.assignment.grad}) {
       for (const StateRegion& region : *regions) {
         const auto later = region.partitions.begin() + 1;
         if (std::find(later, region.partitions.end(), partition_) == region.partitions.end()) {
@@ -115,8 +115,8 @@ class PartitionWriter {
       PyObject* target = context_.target(id);
       const NewNode node = {Op::kGetAttr, target, context_.names.candidate_for_target(target),
                             Py_None};
-      input_nodes_[slot] = writer_.leaf(node, Ref::borrow(no_args),
-                                        GraphWriter::copy_meta(context_.node(id)));
+      input_nodes_[slot] =
+          writer_.leaf(node, Ref::borrow(no_args), GraphWriter::copy_meta(context_.node(id)));
       attributes_.emplace_back(target, context_.attribute(id));
     }
   }
@@ -132,14 +132,13 @@ class PartitionWriter {
     }
     Ref name;
     if (context_.options.keep_original_node_name) name = node_field(original, symbols.node_name);
-    const core::StringId candidate = name ? context_.names.candidate(name.get())
-                                          : context_.names.candidate_for_target(target);
+    const core::StringId candidate =
+        name ? context_.names.candidate(name.get()) : context_.names.candidate_for_target(target);
     const Ref type_expr = node_field(original, symbols.node_type_expr);
     uint32_t use = context_.graph().input_begin[id.value()];
     const NewNode node = {op, target, candidate, type_expr.get()};
-    clones_[id.value()] = writer_.copy(node, original, [&](PyObject* def) {
-      return input_of(id, def, use++);
-    });
+    clones_[id.value()] =
+        writer_.copy(node, original, [&](PyObject* def) { return input_of(id, def, use++); });
   }
 
   // What stands for `def` in this partition's graph.
@@ -173,13 +172,13 @@ class PartitionWriter {
   }
 
   Context& context_;
-  std::vector<PyObject*>& clones_;                        // by node of the source; borrowed
-  const PartitionId partition_;                           // the one being written
-  const std::vector<NodeId>& inputs_;                     // of the partition, by slot
+  std::vector<PyObject*>& clones_;     // by node of the source; borrowed
+  const PartitionId partition_;        // the one being written
+  const std::vector<NodeId>& inputs_;  // of the partition, by slot
   GraphWriter writer_;
-  std::vector<PyObject*> input_nodes_;                    // by slot; borrowed
-  std::vector<std::pair<NodeId, PyObject*>> entered_;     // regions re-entered here
-  ModuleAttributes attributes_;                           // what the graph's nodes refer to
+  std::vector<PyObject*> input_nodes_;                 // by slot; borrowed
+  std::vector<std::pair<NodeId, PyObject*>> entered_;  // regions re-entered here
+  ModuleAttributes attributes_;                        // what the graph's nodes refer to
 };
 
 class BaseWriter {
@@ -228,14 +227,14 @@ class BaseWriter {
                              : Ref::borrow(context_.target(id));
       const NewNode node = {Op::kPlaceholder, target.get(),
                             context_.names.candidate_for_target(target.get()), type_expr.get()};
-      values_[id.value()] = writer_.leaf(node, default_value(original),
-                                         GraphWriter::copy_meta(original));
+      values_[id.value()] =
+          writer_.leaf(node, default_value(original), GraphWriter::copy_meta(original));
     } else if (context_.graph().ops[id.value()] == Op::kGetAttr) {
       PyObject* target = context_.target(id);
       const NewNode node = {Op::kGetAttr, target, context_.names.candidate_for_target(target),
                             Py_None};
-      values_[id.value()] = writer_.leaf(node, Ref::borrow(no_args),
-                                         GraphWriter::copy_meta(original));
+      values_[id.value()] =
+          writer_.leaf(node, Ref::borrow(no_args), GraphWriter::copy_meta(original));
       attributes_.emplace_back(target, context_.attribute(id));
     }
   }
@@ -297,13 +296,13 @@ class BaseWriter {
   }
 
   Context& context_;
-  std::span<const Ref> submodules_;     // by partition
+  std::span<const Ref> submodules_;  // by partition
   GraphWriter writer_;
-  std::vector<PyObject*>& values_;      // by node of the source: where the base graph has it
-  ModuleAttributes attributes_;         // what the base graph's nodes refer to
-  bool placeholders_done_ = false;      // keep_original_order: imported before the first call
-  bool asked_for_meta_ = false;         // current_meta() has been asked
-  Ref meta_;                            // a dict, or None
+  std::vector<PyObject*>& values_;  // by node of the source: where the base graph has it
+  ModuleAttributes attributes_;     // what the base graph's nodes refer to
+  bool placeholders_done_ = false;  // keep_original_order: imported before the first call
+  bool asked_for_meta_ = false;     // current_meta() has been asked
+  Ref meta_;                        // a dict, or None
 };
 
 void record_partition_names(PyObject* module, std::span<const Ref> submodule_names) {

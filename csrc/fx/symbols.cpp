@@ -25,8 +25,8 @@ void initialize_symbols(PyObject* objects, PyObject* attribute_names) {
 #define FXPRESS_SYMBOL(name) fill(symbols.name, objects, #name);
 #include "fx/symbols.def"
 #undef FXPRESS_SYMBOL
-#define FXPRESS_NAME(name)                    \
-  fill(names.name, attribute_names, #name);   \
+#define FXPRESS_NAME(name)                  \
+  fill(names.name, attribute_names, #name); \
   PyUnicode_InternInPlace(&names.name);
 #include "fx/attribute_names.def"
 #undef FXPRESS_NAME
@@ -59,12 +59,18 @@ core::Op parse_op(PyObject* op) {
 
 PyObject* op_name(core::Op op) {
   switch (op) {
-    case core::Op::kPlaceholder: return symbols.placeholder;
-    case core::Op::kGetAttr: return symbols.get_attr;
-    case core::Op::kCallFunction: return symbols.call_function;
-    case core::Op::kCallMethod: return symbols.call_method;
-    case core::Op::kCallModule: return symbols.call_module;
-    case core::Op::kOutput: return symbols.output;
+    case core::Op::kPlaceholder:
+      return symbols.placeholder;
+    case core::Op::kGetAttr:
+      return symbols.get_attr;
+    case core::Op::kCallFunction:
+      return symbols.call_function;
+    case core::Op::kCallMethod:
+      return symbols.call_method;
+    case core::Op::kCallModule:
+      return symbols.call_module;
+    case core::Op::kOutput:
+      return symbols.output;
   }
   FXPRESS_CHECK(false, "unknown op");
 }

@@ -18,15 +18,17 @@ struct Names {
 #undef FXPRESS_NAME
 };
 
-extern Symbols symbols;     // owned references, held until the process ends
-extern Names names;         // likewise
-extern PyObject* no_args;   // the empty tuple
-extern PyObject* no_kwargs; // an empty immutable dict, shared by every node without kwargs
+extern Symbols symbols;      // owned references, held until the process ends
+extern Names names;          // likewise
+extern PyObject* no_args;    // the empty tuple
+extern PyObject* no_kwargs;  // an empty immutable dict, shared by every node without kwargs
 
 // Fills the tables; called once by the Python side while it is imported.
 void initialize_symbols(PyObject* objects, PyObject* attribute_names);
 
-inline PyTypeObject* as_type(PyObject* type) { return reinterpret_cast<PyTypeObject*>(type); }
+inline PyTypeObject* as_type(PyObject* type) {
+  return reinterpret_cast<PyTypeObject*>(type);
+}
 
 // A field of a node through its descriptor.
 inline Ref node_field(PyObject* node, PyObject* descriptor) {

@@ -12,10 +12,10 @@
 namespace fxpress::fx {
 
 struct NewNode {
-  core::Op op;                // what the node does
-  PyObject* target;           // str or callable
-  core::StringId candidate;   // the name it would like to have
-  PyObject* type_expr;        // its annotation, or None
+  core::Op op;               // what the node does
+  PyObject* target;          // str or callable
+  core::StringId candidate;  // the name it would like to have
+  PyObject* type_expr;       // its annotation, or None
 };
 
 // Appends to one empty graph. Nodes are created with arguments, the graph's own tables are written
@@ -85,10 +85,10 @@ class GraphWriter {
   void register_lookup(PyObject* node, core::Op op, PyObject* target);
   PyObject* lookup_bucket(core::Op op, PyObject* target);
 
-  NameWriter& names_;               // shared by the graphs of one call
-  Ref graph_;                       // the graph being written
-  Ref root_;                        // its sentinel node: appending is inserting before it
-  Ref obj_to_name_;                 // the namespace's three tables
+  NameWriter& names_;  // shared by the graphs of one call
+  Ref graph_;          // the graph being written
+  Ref root_;           // its sentinel node: appending is inserting before it
+  Ref obj_to_name_;    // the namespace's three tables
   Ref used_names_;
   Ref base_count_;
   Ref lookup_table_;                // dict of (op, target) -> dict of nodes
@@ -97,8 +97,8 @@ class GraphWriter {
   std::vector<PyObject*> buckets_;  // lookup_table_ entries of call_function; borrowed
   Ref init_args_;                   // reused argument tuple of the node's initializer
   ArgMapper mapper_;
-  std::vector<PyObject*> inputs_;   // of the node being copied; borrowed
-  Py_ssize_t length_ = 0;           // nodes written
+  std::vector<PyObject*> inputs_;  // of the node being copied; borrowed
+  Py_ssize_t length_ = 0;          // nodes written
 };
 
 }  // namespace fxpress::fx

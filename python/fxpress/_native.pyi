@@ -21,9 +21,7 @@ def insert_after(dict: dict[str, Any], key: str, items: dict[str, Any]) -> None:
 
 def python_source(
     graph: Graph,
-) -> (
-    tuple[str, dict[str, Any], dict[int, int | None], int, bytes | None, tuple[str, ...]] | None
-):
+) -> tuple[str, dict[str, Any], dict[int, int | None], int, bytes | None, tuple[str, ...]] | None:
     """Source, globals, line numbers, prologue line, shape and local names.
 
     The shape is equal for sources that differ in local names of one length only; None when
@@ -51,9 +49,7 @@ def split_module(
 ) -> GraphModule: ...
 def detect_dependencies(
     module: GraphModule, node_to_partition: dict[Node, int], /
-) -> tuple[
-    dict[int, Graph], dict[int, dict[str, Node]], dict[int, dict[str, Node]], list[int]
-]: ...
+) -> tuple[dict[int, Graph], dict[int, dict[str, Node]], dict[int, dict[str, Node]], list[int]]: ...
 def clone_nodes_into_partitions(
     module: GraphModule,
     graphs: dict[int, Graph],

@@ -39,9 +39,7 @@ LazyGraphModule: type[torch.fx.GraphModule] = lazy_graph_module._LazyGraphModule
 
 def compatibility(*, is_backward_compatible: bool) -> Callable[[_T], _T]:
     """Registers a public object in torch.fx's table of stable or unstable interfaces."""
-    return cast(
-        Callable[[_T], _T], fx_compatibility(is_backward_compatible=is_backward_compatible)
-    )
+    return cast(Callable[[_T], _T], fx_compatibility(is_backward_compatible=is_backward_compatible))
 
 
 def uses_lazy_graph_modules() -> bool:

@@ -28,6 +28,7 @@ NAMES = st.one_of(
 FUNCTIONS = [torch.add, torch.ops.aten.add.Tensor, torch.relu, torch.cond, getattr, helper, Pair]
 OPERATORS = [operator.getitem, operator.add, operator.iadd, operator.matmul, operator.eq]
 PARAMETERS = ["x", "L_x_", "arg_0", "val", "input", "L__self___w", "_3", "B"]
+OPS = ["call_function"] * 4 + ["call_module", "call_method", "get_attr"]
 MODULES = ["lin", "seq.0", "seq_0", "seq.1", "deep.inner.lin"]
 ATTRIBUTES = ["weight", "buf", "seq.0.weight", "deep.inner.p", "body"]
 
@@ -83,7 +84,7 @@ def graphs(draw: st.DrawFn) -> Any:
         name = draw(st.one_of(st.none(), NAMES))
         values.append(graph.create_node("placeholder", target, name=name))
     for _ in range(draw(st.integers(1, 14))):
-        op = draw(st.sampled_from(["call_function"] * 4 + ["call_module", "call_method", "get_attr"]))
+        op = draw(st.sampled_from(OPS))
         args = tuple(draw(arguments(values)) for _ in range(draw(st.integers(0, 3))))
         kwargs = {k: draw(arguments(values)) for k in draw(st.sets(st.sampled_from("ab")))}
         name = draw(st.one_of(st.none(), NAMES))

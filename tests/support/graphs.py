@@ -62,9 +62,7 @@ def region_graph(
         graph.call_function(torch._C._set_grad_enabled, (False,))
     value = graph.call_function(torch.neg, (value,))
     if autocast:
-        enter = graph.call_function(
-            torch.amp._enter_autocast, ("cpu", torch.bfloat16, True, True)
-        )
+        enter = graph.call_function(torch.amp._enter_autocast, ("cpu", torch.bfloat16, True, True))
     for _ in range(4):
         value = graph.call_function(torch.matmul, (value, value))
     if autocast:

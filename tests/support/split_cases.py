@@ -43,7 +43,8 @@ def clean(graph: Graph) -> None:
 
 
 def marks(graph: Graph) -> dict[str, Any]:
-    return {n.name: n.__dict__["_fx_partition"] for n in graph.nodes if "_fx_partition" in n.__dict__}
+    name = "_fx_partition"
+    return {n.name: n.__dict__[name] for n in graph.nodes if name in n.__dict__}
 
 
 def outcome(split: Callable[[], GraphModule]) -> GraphModule | type[BaseException]:

@@ -80,9 +80,7 @@ def test_ids_that_cannot_be_ordered_with_regions() -> None:
 
 def test_falling_ids_with_regions() -> None:
     module, ids = region_graph()
-    assert_refused(
-        module, lambda n: 9 - ids[n], AssertionError, "monotonically increasing.*node"
-    )
+    assert_refused(module, lambda n: 9 - ids[n], AssertionError, "monotonically increasing.*node")
 
 
 def test_autocast_that_never_ends() -> None:

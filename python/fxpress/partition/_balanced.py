@@ -31,8 +31,9 @@ def balanced(
     """`n` stages in graph order, the heaviest of which is as light as it can be. Beyond torch.
 
     State (parameters, buffers and constant tensors) weighs on the node that is the first to use
-    it, once, however many names and users it has. The optimum is exact; among the divisions that
-    reach it, each cut in turn is the one that comes closest to equal stages. No stage is empty.
+    it, once, however many names and users it has. The optimum is exact. Among the divisions that
+    reach it, each stage in turn is the one that comes closest to an equal share of what is left.
+    No stage is empty.
 
     Args:
         m: The graph to split, as it will be given to `split_module`.

@@ -1,0 +1,92 @@
+"""A made-up room for install(): a module in torch's role and one in fxpress's."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import NamedTuple
+
+import pytest
+
+from fxpress import _install
+from fxpress._install import _Entry
+
+TORCH, OURS = "faketorch_cut", "fxpress._fake_room"
+
+TORCH_SOURCE = '''
+def cut(graph, at=0):
+    """torch's cut"""
+    return "torch", graph, at
+
+def helper(): return "torch's helper"
+
+class Part:
+    def __init__(self, name): self.name = name
+'''
+OUR_SOURCE = '''
+from fxpress._errors import UnsupportedError
+
+def cut(graph, at=0):
+    """our cut"""
+    if graph == "odd":
+        raise UnsupportedError("node odd: no such luck; use even ones")
+    if graph == "bad":
+        raise ValueError("bad graph")
+    return "ours", graph, at
+
+def helper(): return "our helper"
+
+class Part:
+    """our part"""
+    def __init__(self, name, size=1): self.name, self.size = name, size
+'''
+
+
+class Room(NamedTuple):
+    torch: types.ModuleType
+    ours: types.ModuleType
+    cut: object  # torch's originals, in a tuple, where no scan finds them
+    part: type
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """Make a module in sys.modules by running source in it."""
+
+    def make(name: str, source: str = "") -> types.ModuleType:
+        made = types.ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, made)
+        exec(source, made.__dict__)
+        return made
+
+    return make
+
+
+def table(*names: str, ours: str = OURS) -> list[_Entry]:
+    return [_Entry(TORCH, name, (ours, name)) for name in names]
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Give the process a fresh installation over the table given."""
+
+    def put(rooms: list[_Entry]) -> _install._Installation:
+        fresh = _install._Installation(rooms)
+        monkeypatch.setattr(_install, "_installation", fresh)
+        return fresh
+
+    monkeypatch.delenv("FXPRESS_DISABLE", raising=False)
+    yield put
+    left = _install._installation
+    assert not left._leases, "the test left fxpress installed"
+
+
+@pytest.fixture
+def room(module, use) -> Room:
+    torch, ours = module(TORCH, TORCH_SOURCE), module(OURS, OUR_SOURCE)
+    use(table("cut", "helper", "Part"))
+    return Room(torch, ours, torch.cut, torch.Part)
+
+
+def same_names(before: dict, after: dict) -> bool:
+    return before.keys() == after.keys() and all(before[k] is after[k] for k in before)

@@ -1,0 +1,297 @@
+"""install(): policies, the switch in the environment, stand-ins, and the real table."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import logging
+import pickle
+from abc import ABC, abstractmethod
+
+import pytest
+
+from fxpress import _install
+from fxpress._errors import InternalError, UnsupportedError
+from fxpress._install import install, installed, is_installed, uninstall
+from tests.support.rooms import OURS, TORCH, table
+
+# --- policy --------------------------------------------------------------------------------------
+
+
+def test_raise_is_the_default(room, caplog):
+    with installed(), pytest.raises(UnsupportedError, match="node odd"):
+        room.torch.cut("odd")
+    assert not caplog.records
+
+
+def test_torch_takes_what_we_do_not_support(room, caplog):
+    with installed(on_unsupported="torch"):
+        assert room.torch.cut("odd", at=3) == ("torch", "odd", 3)
+        assert room.torch.cut("odd") == ("torch", "odd", 0)
+        assert room.torch.cut("even") == ("ours", "even", 0)
+    assert [(r.name, r.levelno) for r in caplog.records] == [("fxpress", logging.WARNING)] * 2
+    text = caplog.records[0].getMessage()
+    assert f"{TORCH}.cut" in text
+    assert "node odd: no such luck" in text
+    assert caplog.records[0].pathname == __file__  # the caller's line, not ours
+
+
+def test_torch_takes_nothing_but_unsupported(room):
+    with installed(on_unsupported="torch"), pytest.raises(ValueError, match="bad graph"):
+        room.torch.cut("bad")
+
+
+def test_torchs_own_exception_does_not_carry_ours(room):
+    def failing(graph):
+        raise LookupError(graph)
+
+    room.torch.cut = failing
+    with installed(on_unsupported="torch"), pytest.raises(LookupError) as caught:
+        room.torch.cut("odd")
+    assert caught.value.__context__ is None
+
+
+def test_calls_to_fxpress_itself_always_raise(room):
+    with installed(on_unsupported="torch"), pytest.raises(UnsupportedError):
+        room.ours.cut("odd")
+
+
+def test_the_innermost_policy_is_in_force(room):
+    def outcome() -> str:
+        try:
+            return room.torch.cut("odd")[0]
+        except UnsupportedError:
+            return "raised"
+
+    install(on_unsupported="torch")
+    assert outcome() == "torch"
+    with installed():
+        assert outcome() == "raised"
+        with installed(on_unsupported="torch"):
+            assert outcome() == "torch"
+        assert outcome() == "raised"
+    assert outcome() == "torch"
+    install()
+    assert outcome() == "raised"
+    uninstall()
+    assert outcome() == "torch"
+    uninstall()
+
+
+# --- the switch ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", ["1", "true", "YES", " True "])
+def test_the_environment_switches_it_off(room, monkeypatch, caplog, value):
+    caplog.set_level(logging.INFO, logger="fxpress")
+    monkeypatch.setenv("FXPRESS_DISABLE", value)
+    for _ in range(2):
+        install()
+        with installed():
+            assert room.torch.cut is room.cut
+            assert not is_installed()
+        uninstall()
+    with pytest.raises(RuntimeError):  # it still counts
+        uninstall()
+    assert [r.levelno for r in caplog.records] == [logging.INFO]
+
+
+@pytest.mark.parametrize("value", ["", "0", "false", "no"])
+def test_the_environment_leaves_it_on(room, monkeypatch, value):
+    monkeypatch.setenv("FXPRESS_DISABLE", value)
+    with installed():
+        assert room.torch.cut is not room.cut
+
+
+def test_the_first_install_reads_the_environment(room, monkeypatch):
+    install()
+    monkeypatch.setenv("FXPRESS_DISABLE", "1")
+    with installed():
+        assert is_installed()
+    uninstall()
+    assert room.torch.cut is room.cut
+    install()
+    monkeypatch.delenv("FXPRESS_DISABLE")
+    with installed():
+        assert not is_installed()
+    uninstall()
+
+
+def test_disabled_does_not_even_load_the_rooms(room, use, monkeypatch):
+    use(table("cut", ours="fxpress._no_such_room"))
+    monkeypatch.setenv("FXPRESS_DISABLE", "1")
+    with installed():
+        assert room.torch.cut is room.cut
+
+
+# --- functions -----------------------------------------------------------------------------------
+
+
+def test_a_function_stand_in_looks_like_ours(room):
+    with installed():
+        cut = room.torch.cut
+        assert (cut.__name__, cut.__doc__) == ("cut", "our cut")
+        assert inspect.signature(cut) == inspect.signature(room.ours.cut)
+        assert inspect.unwrap(cut) is cut.__wrapped__ is room.ours.cut
+
+
+def test_a_function_pickles_as_the_name_it_stands_for(room):
+    was = pickle.dumps(room.cut)
+    with installed():
+        assert pickle.dumps(room.torch.cut) == was
+        assert pickle.loads(was) is room.torch.cut
+    assert pickle.loads(was) is room.cut
+
+
+# --- classes -------------------------------------------------------------------------------------
+
+
+def test_isinstance_and_issubclass_accept_both_kinds(room, module):
+    user = module("class_user", f"from {TORCH} import Part\nclass Old(Part): pass")
+    old, older = room.part("old"), user.Old("older")
+    with installed():
+        new, ours = room.torch.Part("new"), room.ours.Part("ours")
+        for part in (old, older, new, ours):
+            assert isinstance(part, room.torch.Part)
+        for kind in (room.part, user.Old, room.ours.Part, room.torch.Part):
+            assert issubclass(kind, room.torch.Part)
+        assert not isinstance("text", room.torch.Part)
+        assert not issubclass(str, room.torch.Part)
+        assert issubclass(room.torch.Part, room.ours.Part)
+        stand_in = [room.torch.Part]
+    assert isinstance(new, stand_in[0])
+    assert isinstance(old, stand_in[0])
+
+
+def test_a_class_stand_in_looks_like_ours(room):
+    with installed():
+        part = room.torch.Part
+        assert isinstance(part, type)
+        assert part.__bases__ == (room.ours.Part,)
+        for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            assert getattr(part, name) == getattr(room.ours.Part, name)
+        assert inspect.signature(part) == inspect.signature(room.ours.Part)
+
+
+def test_what_a_class_stand_in_makes_is_ours_for_good(room):
+    with installed():
+        part = room.torch.Part("p", size=2)
+        assert type(part) is room.ours.Part
+        assert pickle.loads(pickle.dumps(room.torch.Part)) is room.ours.Part
+    again = pickle.loads(pickle.dumps(part))
+    assert type(again) is room.ours.Part
+    assert (again.name, again.size) == ("p", 2)
+
+
+def test_subclasses_of_a_class_stand_in(room):
+    with installed():
+        real = room.ours.Part
+        real.__init_subclass__ = classmethod(lambda cls, **kw: setattr(cls, "said", kw))
+
+        class Mine(room.torch.Part, word="hello"):
+            def __init__(self, name):
+                super().__init__(name, size=5)
+
+        class Marked(ABC):
+            @abstractmethod
+            def mark(self): ...
+
+        class Mixed(room.torch.Part, Marked):
+            def mark(self):
+                return self.name
+
+        assert isinstance(Mine("m"), room.torch.Part)
+        assert issubclass(Mine, room.torch.Part)
+        assert not isinstance(room.torch.Part("p"), Mine)
+    assert Mine.__mro__ == (Mine, real, object)
+    assert type(Mine) is type
+    assert Mine.said == {"word": "hello"}
+    assert Mine("m").size == 5
+    assert Mixed("x").mark() == "x"
+    assert list(inspect.signature(Mine).parameters) == ["name"]
+
+
+def test_an_abstract_class(module, use):
+    lines = (
+        "import abc\nclass Adapter(abc.ABC):\n    @abc.abstractmethod\n    def adapt(self): ...\n"
+    )
+    torch, _ = module(TORCH, lines), module(OURS, lines)
+    use(table("Adapter"))
+    with installed():
+        with pytest.raises(TypeError, match="abstract"):
+            torch.Adapter()
+
+        class Good(torch.Adapter):
+            def adapt(self):
+                return 1
+
+        assert isinstance(Good(), torch.Adapter)
+    assert Good().adapt() == 1
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def test_the_kinds_of_our_errors():
+    assert issubclass(UnsupportedError, NotImplementedError)
+    assert issubclass(UnsupportedError, RuntimeError)
+    assert issubclass(InternalError, RuntimeError)
+    assert not issubclass(InternalError, NotImplementedError)
+
+
+# --- the real table ------------------------------------------------------------------------------
+
+
+def test_the_table_names_our_own_modules_and_nothing_twice():
+    rooms = _install._ROOMS
+    assert all(entry.module.startswith("torch.") for entry in rooms)
+    assert all(entry.provider[0].startswith("fxpress.") for entry in rooms)
+    assert len({(entry.module, entry.name) for entry in rooms}) == len(rooms)
+
+
+@pytest.fixture
+def real(use):
+    pytest.importorskip("fxpress.split_module")
+    use(_install._ROOMS)
+    source = importlib.import_module("torch.fx.passes.split_module")
+    names = [entry.name for entry in _install._ROOMS if entry.module == source.__name__]
+    return source, {name: vars(source)[name] for name in names if name in vars(source)}
+
+
+def test_every_real_name_has_a_provider_with_torchs_parameters(real):
+    _, originals = real
+    ours = importlib.import_module("fxpress.split_module")
+    for name, original in originals.items():
+        want = [(p.name, p.kind) for p in inspect.signature(original).parameters.values()]
+        got = [(p.name, p.kind) for p in inspect.signature(getattr(ours, name)).parameters.values()]
+        assert got == want, name
+
+
+def test_torchs_own_importers_are_patched_and_restored(real):
+    source, originals = real
+    early = importlib.import_module("torch.fx.experimental.const_fold")
+    package = importlib.import_module("torch.fx.passes")
+    with installed():
+        assert package.split_module is source  # still the module
+        assert early.split_module is source.split_module is not originals["split_module"]
+        assert all(vars(source)[name] is not original for name, original in originals.items())
+        late = importlib.import_module("torch.fx.experimental.accelerator_partitioner")
+    assert early.split_module is late.split_module is originals["split_module"]
+    assert {name: vars(source)[name] for name in originals} == originals
+
+
+def test_a_real_split_through_torchs_name(real):
+    fx = importlib.import_module("torch.fx")
+    torch = importlib.import_module("torch")
+    source, _ = real
+
+    class Two(torch.nn.Module):
+        def forward(self, x):
+            return (x + 1) * 2
+
+    traced = fx.symbolic_trace(Two())
+    with installed():
+        split = source.split_module(traced, None, lambda node: int(node.name != "add"))
+    assert [name for name, _ in split.named_children()] == ["submod_0", "submod_1"]
+    assert torch.equal(split(torch.ones(2)), torch.full((2,), 4.0))
