@@ -57,9 +57,8 @@ void NameTable::begin_graph() {
 
 NameTable::Parsed NameTable::parse(StringId raw) {
   reserve_ids();
-  if (parsed_[raw.value()].known) return parsed_[raw.value()];
+  if (parsed_[raw.value()].candidate.valid()) return parsed_[raw.value()];
   Parsed result;
-  result.known = true;
   result.candidate = pool_.intern(legalize(pool_.text(raw)));
   const std::string_view text = pool_.text(result.candidate);
   size_t digits = 0;
@@ -81,7 +80,7 @@ NameTable::Parsed NameTable::parse(StringId raw) {
 
 void NameTable::define(StringId raw, StringId candidate, StringId base, int64_t number) {
   reserve_ids();
-  parsed_[raw.value()] = {candidate, base, number, true};
+  parsed_[raw.value()] = {candidate, base, number};
 }
 
 StringId NameTable::numbered(StringId base, int64_t number) {

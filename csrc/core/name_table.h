@@ -51,10 +51,9 @@ class NameTable {
 
  private:
   struct Parsed {
-    StringId candidate;          // legal text
+    StringId candidate;          // legal text; invalid: not parsed yet
     StringId base;               // candidate without "_<number>"
     int64_t number = kNoNumber;  // the number, or kNoNumber
-    bool known = false;          // this entry has been filled in
   };
 
   Parsed parse(StringId raw);

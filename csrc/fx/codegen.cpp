@@ -78,7 +78,7 @@ class Generator {
         dying_(core::last_uses(source_.graph)),
         names_(NameWriter::Forbidden::kForSource),
         node_names_(source_.graph.size()) {
-    names_.table().begin_graph();
+    names_.begin_graph();
     add_base_globals();
   }
 

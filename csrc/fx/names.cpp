@@ -8,6 +8,8 @@ namespace fxpress::fx {
 
 namespace {
 
+constexpr size_t kRememberedNames = 4096;
+
 bool is_lower(char c) {
   return c >= 'a' && c <= 'z';
 }
@@ -32,21 +34,31 @@ std::string snake_case(std::string_view text) {
 
 }  // namespace
 
-NameWriter::NameWriter(Forbidden forbidden) : table_(pool_) {
+NameWriter::NameWriter(Forbidden forbidden) : forbidden_(forbidden) {
+  reset();
+}
+
+void NameWriter::reset() {
+  tables_ = std::make_unique<Tables>();
   PyObject* name = nullptr;
   PyObject* owner = nullptr;
   for (Py_ssize_t position = 0;
        PyDict_Next(symbols.illegal_names, &position, &name, &owner) != 0;) {
-    if (forbidden == Forbidden::kForNodes && owner == Py_None) continue;
-    table_.forbid(pool_.intern(utf8(name)));
+    if (forbidden_ == Forbidden::kForNodes && owner == Py_None) continue;
+    tables_->names.forbid(intern(utf8(name)));
   }
 }
 
+void NameWriter::begin_graph() {
+  if (tables_->pool.size() > kRememberedNames) reset();
+  tables_->names.begin_graph();
+}
+
 core::StringId NameWriter::add(PyObject* name) {
-  const core::StringId id = pool_.intern(utf8(name));
-  if (strings_.size() <= id.value()) strings_.resize(pool_.size() + 16);
-  if (!strings_[id.value()] && PyUnicode_CheckExact(name)) {
-    strings_[id.value()] = Ref::borrow(name);
+  const core::StringId id = intern(utf8(name));
+  if (tables_->strings.size() <= id.value()) tables_->strings.resize(tables_->pool.size() + 16);
+  if (!tables_->strings[id.value()] && PyUnicode_CheckExact(name)) {
+    tables_->strings[id.value()] = Ref::borrow(name);
   }
   return id;
 }
@@ -60,14 +72,14 @@ core::StringId NameWriter::candidate(PyObject* name) {
     PyObject* base = nullptr;
     long long number = core::NameTable::kNoNumber;
     if (PyArg_ParseTuple(parsed.get(), "UUL", &legal, &base, &number) == 0) throw_python_error();
-    table_.define(raw, add(legal), add(base), number);
+    table().define(raw, add(legal), add(base), number);
   }
   return raw;
 }
 
 core::StringId NameWriter::candidate_for_target(PyObject* target) {
   const auto key = reinterpret_cast<uintptr_t>(target);
-  if (const uint32_t known = by_target_.find(key); known != core::FlatMap::kAbsent) {
+  if (const uint32_t known = tables_->by_target.find(key); known != core::FlatMap::kAbsent) {
     return core::StringId(known);
   }
   core::StringId result;
@@ -76,20 +88,20 @@ core::StringId NameWriter::candidate_for_target(PyObject* target) {
     if (text.starts_with("__") && text.ends_with("__")) {
       text = text.size() >= 4 ? text.substr(2, text.size() - 4) : std::string_view();
     }
-    result = pool_.intern(snake_case(text));
+    result = intern(snake_case(text));
   } else {
     const Ref text = Ref::steal(PyObject_CallOneArg(symbols.target_to_str, target));
     result = candidate(text.get());
   }
-  by_target_.insert(key, result.value());
-  targets_.push_back(Ref::borrow(target));
+  tables_->by_target.insert(key, result.value());
+  tables_->targets.push_back(Ref::borrow(target));
   return result;
 }
 
 PyObject* NameWriter::string(core::StringId id) {
-  if (strings_.size() <= id.value()) strings_.resize(pool_.size() + 16);
-  Ref& string = strings_[id.value()];
-  if (!string) string = new_string(pool_.text(id));
+  if (tables_->strings.size() <= id.value()) tables_->strings.resize(tables_->pool.size() + 16);
+  Ref& string = tables_->strings[id.value()];
+  if (!string) string = new_string(text(id));
   return string.get();
 }
 

@@ -1,6 +1,7 @@
 // Node names: the native name table on one side, Python strings on the other.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "core/flat_map.h"
@@ -19,7 +20,11 @@ class NameWriter {
   };
   explicit NameWriter(Forbidden forbidden);
 
-  core::NameTable& table() { return table_; }
+  // Starts an empty namespace. Ids from before may have gone: a call that writes a million nodes
+  // into small graphs must not remember a million names.
+  void begin_graph();
+
+  core::NameTable& table() { return tables_->names; }
 
   // The candidate for a node that calls `target`, by the rule of Graph._target_to_str.
   core::StringId candidate_for_target(PyObject* target);
@@ -30,17 +35,23 @@ class NameWriter {
   // The Python string of a name: borrowed, owned by this object.
   PyObject* string(core::StringId id);
 
-  std::string_view text(core::StringId id) const { return pool_.text(id); }
-  core::StringId intern(std::string_view text) { return pool_.intern(text); }
+  std::string_view text(core::StringId id) const { return tables_->pool.text(id); }
+  core::StringId intern(std::string_view text) { return tables_->pool.intern(text); }
 
  private:
   core::StringId add(PyObject* name);
 
-  core::StringPool pool_;
-  core::NameTable table_;
-  std::vector<Ref> strings_;  // by string id; empty until asked for
-  core::FlatMap by_target_;   // address of a target -> candidate
-  std::vector<Ref> targets_;  // those targets: an address must not be used again
+  struct Tables {
+    core::StringPool pool;        // the text of every id
+    core::NameTable names{pool};  // the namespace
+    std::vector<Ref> strings{};   // by string id; empty until asked for
+    core::FlatMap by_target{};    // address of a target -> candidate
+    std::vector<Ref> targets{};   // those targets: an address must not be used again
+  };
+  void reset();
+
+  Forbidden forbidden_;             // which names the namespaces refuse
+  std::unique_ptr<Tables> tables_;  // what is known about names, see begin_graph()
 };
 
 }  // namespace fxpress::fx

@@ -24,7 +24,7 @@ GraphWriter::GraphWriter(NameWriter& name_writer, Ref graph)
   FXPRESS_CHECK(PyDict_Check(obj_to_name_.get()) && PyDict_Check(base_count_.get()) &&
                     PyDict_Check(lookup_table_.get()) && PyAnySet_Check(used_names_.get()),
                 "this torch keeps the tables of a Graph in other types than dict and set");
-  names_.table().begin_graph();
+  names_.begin_graph();
 }
 
 Ref GraphWriter::copy_meta(PyObject* node) {
