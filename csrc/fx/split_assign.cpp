@@ -61,9 +61,9 @@ class Assigner {
               "autocast must exit: node %R is never left; add torch.amp._exit_autocast",
               node(region.enter));
       }
-      close(region);
     }
-    for (StateRegion& region : result_.grad) close(region);
+    close(result_.autocast, "autocast_regions: %s");
+    close(result_.grad, "grad_regions: %s");
     if (result_.has_regions()) check_monotonic();
     return std::move(result_);
   }
@@ -190,12 +190,19 @@ class Assigner {
           enter);
   }
 
-  void close(StateRegion& region) {
-    const Ref sorted = Ref::steal(PySequence_List(region.ids.get()));
-    check(PyList_Sort(sorted.get()));
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(sorted.get()); ++i) {
-      region.partitions.push_back(by_name(PyList_GET_ITEM(sorted.get(), i), false));
+  // All regions of a kind are known: sorts the ids that the callback returned in each.
+  void close(std::vector<StateRegion>& regions, const char* message) {
+    const Ref table = Ref::steal(PyDict_New());
+    for (StateRegion& region : regions) {
+      const Ref sorted = Ref::steal(PySequence_List(region.ids.get()));
+      check(PyList_Sort(sorted.get()));
+      check(PyDict_SetItem(table.get(), node(region.enter), sorted.get()));
+      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(sorted.get()); ++i) {
+        region.partitions.push_back(by_name(PyList_GET_ITEM(sorted.get(), i), false));
+      }
     }
+    if (request_.debug == Py_None) return;
+    Ref::steal(PyObject_CallFunction(request_.debug, "sO", message, table.get()));
   }
 
   void check_monotonic() {
