@@ -48,7 +48,12 @@ def test_stateful_callback() -> None:
 @pytest.mark.parametrize("order", [False, True])
 def test_regions_as_torch(autocast: bool, grad: bool, order: bool) -> None:
     module, ids = region_graph(autocast=autocast, grad=grad)
-    split = assert_split_as_torch(module, ids.__getitem__, keep_original_order=order)
+    if grad and not order:  # F20: torch's order lets the switches of one partition act on others
+        split = split_module(module, None, ids.__getitem__)
+        calls = [n.target for n in split.graph.find_nodes(op="call_module")]
+        assert calls == [f"submod_{i}" for i in dict.fromkeys(ids.values())]
+    else:
+        split = assert_split_as_torch(module, ids.__getitem__, keep_original_order=order)
     assert split is not None
     x = torch.randn(3, 3, requires_grad=True)
     ours, expected = split(x)[0], module(x)[0]
