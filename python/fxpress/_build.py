@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fxpress import _native
+from fxpress import _native, _torch_compat
 
 
 def build_info() -> dict[str, Any]:
@@ -28,14 +28,5 @@ def _aten_info() -> dict[str, Any]:
     try:
         from fxpress import _aten
     except ImportError as error:
-        return {"torch": built_for(), "usable": False, "reason": str(error)}
+        return {"torch": _torch_compat.built_for(), "usable": False, "reason": str(error)}
     return {**_aten.build_info(), "usable": True, "reason": None}
-
-
-def built_for() -> str | None:
-    """The torch version that `_aten_ext` was compiled against; None when it was not built."""
-    try:
-        from fxpress import _build_torch  # written by the build
-    except ImportError:
-        return None
-    return _build_torch.TORCH_VERSION

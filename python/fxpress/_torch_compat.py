@@ -47,6 +47,15 @@ def uses_lazy_graph_modules() -> bool:
     return issubclass(lazy_graph_module._get_graph_module_cls(), LazyGraphModule)
 
 
+def built_for() -> str | None:
+    """The torch version that `_aten_ext` was compiled against; None when it was not built."""
+    try:
+        from fxpress import _build_torch  # written by the build
+    except ImportError:
+        return None
+    return _build_torch.TORCH_VERSION
+
+
 # ---- generated code ----
 
 # A GraphModule as this torch makes it: the pattern for classes and instances that we fill in.
