@@ -34,12 +34,29 @@ std::string snake_case(std::string_view text) {
 
 }  // namespace
 
-NameWriter::NameWriter(Forbidden forbidden) : forbidden_(forbidden) {
-  reset();
+// The tables of the last call, under the GIL: small calls (one for each generated source) would
+// spend their time on reading what torch forbids. Never freed: at exit Python is gone first.
+std::unique_ptr<NameWriter::Tables>& NameWriter::spare(Forbidden forbidden) {
+  static auto* spares = new std::unique_ptr<Tables>[2];
+  return spares[static_cast<size_t>(forbidden)];
+}
+
+NameWriter::NameWriter(Forbidden forbidden)
+    : forbidden_(forbidden), tables_(std::move(spare(forbidden))) {
+  if (!tables_ || tables_->forbidden != PyDict_GET_SIZE(symbols.illegal_names)) reset();
+}
+
+NameWriter::~NameWriter() {
+  if (tables_->pool.size() > kRememberedNames) return;
+  // Functions must not live longer because something was named after them once.
+  tables_->by_target = core::FlatMap();
+  tables_->targets.clear();
+  std::swap(spare(forbidden_), tables_);
 }
 
 void NameWriter::reset() {
   tables_ = std::make_unique<Tables>();
+  tables_->forbidden = PyDict_GET_SIZE(symbols.illegal_names);
   PyObject* name = nullptr;
   PyObject* owner = nullptr;
   for (Py_ssize_t position = 0;

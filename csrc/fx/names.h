@@ -19,6 +19,9 @@ class NameWriter {
     kForSource,  // what it refuses to an object of its own in generated source
   };
   explicit NameWriter(Forbidden forbidden);
+  ~NameWriter();
+  NameWriter(const NameWriter&) = delete;
+  NameWriter& operator=(const NameWriter&) = delete;
 
   // Starts an empty namespace. Ids from before may have gone: a call that writes a million nodes
   // into small graphs must not remember a million names.
@@ -47,8 +50,10 @@ class NameWriter {
     std::vector<Ref> strings{};   // by string id; empty until asked for
     core::FlatMap by_target{};    // address of a target -> candidate
     std::vector<Ref> targets{};   // those targets: an address must not be used again
+    Py_ssize_t forbidden = 0;     // how many names torch forbade when they were read
   };
   void reset();
+  static std::unique_ptr<Tables>& spare(Forbidden forbidden);
 
   Forbidden forbidden_;             // which names the namespaces refuse
   std::unique_ptr<Tables> tables_;  // what is known about names, see begin_graph()
