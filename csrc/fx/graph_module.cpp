@@ -53,8 +53,21 @@ void adopt_graph(PyObject* module, PyObject* graph) {
   check(PyObject_SetAttr(graph, names.owning_module, module));
 }
 
-// GraphModules below a new one get fresh code, as from torch's constructor: their graphs may have
-// been edited. Not those whose code is deferred anyway.
+}  // namespace
+
+Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode) {
+  const Ref type = make_class(mode, "GraphModule");
+  Ref module = new_module(as_type(type.get()));
+  AttributePaths paths(module.get());
+  for (const auto& [target, value] : assignment_order(attributes)) paths.assign(target, value);
+  adopt_graph(module.get(), graph);
+  if (mode == CodeMode::kDeferred) {
+    const Ref weak = Ref::steal(PyWeakref_NewRef(module.get(), nullptr));
+    check(PyObject_SetAttr(type.get(), names.pending, weak.get()));
+  }
+  return module;
+}
+
 void recompile_children(PyObject* module) {
   const Ref dict = Ref::steal(PyObject_GenericGetDict(module, nullptr));
   PyObject* children = dict_get(dict.get(), names.module_dict_modules);
@@ -65,22 +78,6 @@ void recompile_children(PyObject* module) {
     if (_PyType_Lookup(Py_TYPE(child), names.pending) != nullptr) continue;
     Ref::steal(PyObject_CallMethodNoArgs(child, names.recompile));
   }
-}
-
-}  // namespace
-
-Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode) {
-  const Ref type = make_class(mode, "GraphModule");
-  Ref module = new_module(as_type(type.get()));
-  AttributePaths paths(module.get());
-  for (const auto& [target, value] : assignment_order(attributes)) paths.assign(target, value);
-  adopt_graph(module.get(), graph);
-  if (mode == CodeMode::kDeferred) {
-    recompile_children(module.get());
-    const Ref weak = Ref::steal(PyWeakref_NewRef(module.get(), nullptr));
-    check(PyObject_SetAttr(type.get(), names.pending, weak.get()));
-  }
-  return module;
 }
 
 Ref make_lite_graph_module(PyObject* graph, PyObject* modules) {

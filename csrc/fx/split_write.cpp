@@ -30,6 +30,11 @@ struct Context {
   const core::Partition& partition(PartitionId p) const {
     return plan.partitions->partitions()[p.value()];
   }
+  Ref finish_module(const ModuleAttributes& attributes, PyObject* written) const {
+    Ref module = make_graph_module(attributes, written, options.code_mode);
+    if (options.code_mode == CodeMode::kDeferred) recompile_children(module.get());
+    return module;
+  }
   // get_attr nodes of modules (bodies of higher-order operators) are not passed between graphs.
   bool is_module_attribute(NodeId id) const {
     return graph().ops[id.value()] == Op::kGetAttr && is_module(attribute(id));
@@ -52,7 +57,7 @@ class PartitionWriter {
     leave_state();
     write_output();
     writer_.finish();
-    return make_graph_module(attributes_, writer_.graph(), context_.options.code_mode);
+    return context_.finish_module(attributes_, writer_.graph());
   }
 
  private:
@@ -197,7 +202,7 @@ class BaseWriter {
     }
     write_output();
     writer_.finish();
-    return make_graph_module(attributes_, writer_.graph(), context_.options.code_mode);
+    return context_.finish_module(attributes_, writer_.graph());
   }
 
  private:
