@@ -63,8 +63,6 @@ std::vector<double> creation_times(const std::vector<py::object>& modules, size_
 void bind_graphs(py::module_& m) {
   m.def("python_source", python_source);
   m.def("insert_after", insert_after);
-  m.def("copy_graph",
-        [](const py::handle& graph) { return to_object(fx::GraphCopier(graph.ptr()).copy()); });
   m.def("creation_times", creation_times);
 }
 

@@ -28,9 +28,6 @@ def python_source(
     compiling the source runs more than a `def`. None as a whole: only torch's generator can do it.
     """
 
-def copy_graph(graph: Graph) -> Graph:
-    """A new graph with the same nodes, names, arguments and shallow copies of their meta."""
-
 def creation_times(modules: Sequence[GraphModule], repeats: int) -> list[float]:
     """Seconds, for each repeat, to create the modules again when everything is known."""
 

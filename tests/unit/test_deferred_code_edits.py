@@ -17,7 +17,6 @@ from torch.utils import _pytree as pytree
 
 from fxpress.split_module import split_module
 from tests.support.deferred import (
-    WHICH,
     Pair,
     assert_equal,
     inputs,
@@ -27,11 +26,6 @@ from tests.support.deferred import (
     torch_split,
     traced_net,
 )
-
-
-@pytest.fixture(params=WHICH)
-def pair(request: pytest.FixtureRequest) -> Pair:
-    return make_pair(request.param)
 
 
 def one_returning(value: Any) -> Graph:

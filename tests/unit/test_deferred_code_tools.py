@@ -16,7 +16,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.package import PackageExporter, PackageImporter
 
 from tests.support.deferred import (
-    WHICH,
     Pair,
     assert_equal,
     inputs,
@@ -24,11 +23,6 @@ from tests.support.deferred import (
     make_pair,
     negate_output,
 )
-
-
-@pytest.fixture(params=WHICH)
-def pair(request: pytest.FixtureRequest) -> Pair:
-    return make_pair(request.param)
 
 
 @pytest.fixture(autouse=True)
