@@ -41,7 +41,7 @@ class Effort:
     sizes: dict[int, tuple[int, int]]
 
 
-FULL = Effort(7, True, 2, {10_000: (7, 5), 100_000: (5, 1), 1_000_000: (3, 0)})
+FULL = Effort(7, True, 5, {10_000: (7, 5), 100_000: (5, 3), 1_000_000: (5, 0)})
 QUICK = Effort(3, False, 1, {10_000: (5, 1), 100_000: (3, 0)})
 
 

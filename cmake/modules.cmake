@@ -9,10 +9,12 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/graphs.cpp
   csrc/bind/module.cpp
   csrc/bind/split.cpp
+  csrc/bind/unflatten.cpp
   csrc/fx/arg_mapper.cpp
   csrc/fx/attributes.cpp
   csrc/fx/codegen.cpp
   csrc/fx/codegen_target.cpp
+  csrc/fx/computed.cpp
   csrc/fx/deferred.cpp
   csrc/fx/gc_pause.cpp
   csrc/fx/graph_copy.cpp
@@ -25,6 +27,12 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/split_symbols.cpp
   csrc/fx/split_write.cpp
   csrc/fx/symbols.cpp
+  csrc/fx/unflatten/compare.cpp
+  csrc/fx/unflatten/graph_of_frame.cpp
+  csrc/fx/unflatten/program.cpp
+  csrc/fx/unflatten/stacks.cpp
+  csrc/fx/unflatten/unflatten.cpp
+  csrc/fx/unflatten/write.cpp
   csrc/fx/writer.cpp
 )
 target_link_libraries(_native PRIVATE fxpress_core)
@@ -53,6 +61,19 @@ list(GET torch_paths 2 torch_abi)
 
 Python_add_library(_aten_ext MODULE WITH_SOABI
   csrc/aten/module.cpp
+  csrc/runtime/bind.cpp
+  csrc/runtime/build.cpp
+  csrc/runtime/build_calls.cpp
+  csrc/runtime/convert.cpp
+  csrc/runtime/modules.cpp
+  csrc/runtime/native.cpp
+  csrc/runtime/plan_object.cpp
+  csrc/runtime/run.cpp
+  csrc/runtime/scope.cpp
+  csrc/runtime/slot.cpp
+  csrc/runtime/slots.cpp
+  csrc/runtime/step.cpp
+  csrc/runtime/symbols.cpp
 )
 target_include_directories(_aten_ext SYSTEM PRIVATE
   ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)

@@ -9,6 +9,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "runtime/bind.h"
+
 namespace py = pybind11;
 
 namespace {
@@ -44,4 +46,5 @@ PYBIND11_MODULE(_aten_ext, m) {
   m.doc() = "fxpress: tensors and state, against libtorch.";
   m.def("build_info", build_info);
   m.def("storage_bytes", storage_bytes);
+  fxpress::runtime::bind(m);
 }

@@ -15,5 +15,6 @@ inline py::object to_object(fx::Ref ref) {
 
 void bind_graphs(py::module_& module);
 void bind_split(py::module_& module);
+void bind_unflatten(py::module_& module);
 
 }  // namespace fxpress::bind

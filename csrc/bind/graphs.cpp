@@ -64,6 +64,9 @@ void bind_graphs(py::module_& m) {
   m.def("python_source", python_source);
   m.def("insert_after", insert_after);
   m.def("creation_times", creation_times);
+  m.def("make_graph_module", [](const py::handle& root, const py::handle& graph) {
+    return to_object(fx::make_graph_module_of(root.ptr(), graph.ptr()));
+  });
 }
 
 }  // namespace fxpress::bind

@@ -1,8 +1,11 @@
 // The module fxpress._native: lists of bindings and the translation of errors.
 
+#include <optional>
+
 #include "bind/convert.h"
 #include "core/check.h"
 #include "core/name_table.h"
+#include "fx/computed.h"
 #include "fx/deferred.h"
 #include "fx/gc_pause.h"
 #include "fx/symbols.h"
@@ -22,6 +25,16 @@ py::dict build_info() {
   info["python"] = PY_VERSION;
   return info;
 }
+
+// `with GcPause():` for Python code that makes many objects and calls nobody else's code.
+class PauseBlock {
+ public:
+  void enter() { pause_.emplace(); }
+  void exit(const py::args&) { pause_.reset(); }
+
+ private:
+  std::optional<fx::GcPause> pause_;  // while the block runs
+};
 
 void translate_errors(std::exception_ptr pointer) {
   const auto type_or = [](PyObject* type, PyObject* fallback) {
@@ -44,13 +57,19 @@ PYBIND11_MODULE(_native, m) {
   py::register_exception_translator(translate_errors);
   m.def("build_info", build_info);
   m.def("gc_pauses", fx::gc_pauses);
+  py::class_<PauseBlock>(m, "GcPause")
+      .def(py::init())
+      .def("__enter__", &PauseBlock::enter)
+      .def("__exit__", &PauseBlock::exit);
   // What works on graphs appears when the tables are filled: nothing can be called too early.
   m.def("initialize", [](const py::dict& objects, const py::dict& names) {
     fx::initialize_symbols(objects.ptr(), names.ptr());
     auto self = py::module_::import("fxpress._native");
     bind_graphs(self);
     bind_split(self);
+    bind_unflatten(self);
   });
+  m.attr("ComputedAttribute") = to_object(fx::make_computed_attribute_type());
   m.attr("DeferredAttribute") = to_object(fx::make_deferred_attribute_type());
 }
 

@@ -46,9 +46,12 @@ class FlatMap {
     return {value, true};
   }
 
-  void clear() {
-    values_.assign(values_.size(), kAbsent);
-    size_ = 0;
+  // Stores `value`, anything but kAbsent, whether or not `key` is present.
+  void assign(uint64_t key, uint32_t value) {
+    if (insert(key, value).added) return;
+    size_t slot = hash(key) & mask_;
+    while (keys_[slot] != key || values_[slot] == kAbsent) slot = (slot + 1) & mask_;
+    values_[slot] = value;
   }
 
  private:

@@ -27,5 +27,8 @@ using NodeId = Id<struct NodeTag>;            // a node of one Graph, in graph o
 using PartitionId = Id<struct PartitionTag>;  // a partition, in order of first appearance
 using StringId = Id<struct StringTag>;        // a string of one StringPool
 using ObjectId = Id<struct ObjectTag>;        // an object of the caller's table, by identity
+using ModuleId = Id<struct ModuleTag>;        // a module of one ModuleTree
+using FrameId = Id<struct FrameTag>;          // a call of a module, in order of entry; 0: the root
+using PlannedId = Id<struct PlannedTag>;      // a node that an Outline plans, in order of creation
 
 }  // namespace fxpress::core

@@ -19,18 +19,9 @@ bool has_global_registration_hooks() {
   return false;
 }
 
-// The registry that setattr(module, name, value) would write to when nothing special is going on:
-// an exact Parameter or a module, under a name that is new to the module and its class. Null: let
-// nn.Module.__setattr__ decide.
-PyObject* plain_registry(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* value) {
-  PyObject* role = nullptr;
-  if (reinterpret_cast<PyObject*>(Py_TYPE(value)) == symbols.parameter_type) {
-    role = names.module_dict_parameters;
-  } else if (is_module(value)) {
-    role = names.module_dict_modules;
-  } else {
-    return nullptr;
-  }
+// The registry of that role when a name can be put there without nn.Module's help: it is new to the
+// module and its class, and nobody wants to know. Null otherwise.
+PyObject* free_registry(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* role) {
   if (PyUnicode_GET_LENGTH(name) == 0 || has_global_registration_hooks()) return nullptr;
   // Looking the name up on the type tells whether the class has an attribute of that name.
   if (_PyType_Lookup(Py_TYPE(module), name) != nullptr) return nullptr;
@@ -41,6 +32,20 @@ PyObject* plain_registry(PyObject* module, PyObject* module_dict, PyObject* name
     if (taken == nullptr || dict_get(taken, name) != nullptr) return nullptr;
   }
   return registry(module_dict, role);
+}
+
+// The registry that setattr(module, name, value) would write to when nothing special is going on:
+// an exact Parameter or a module. Null: let nn.Module.__setattr__ decide.
+PyObject* plain_registry(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* value) {
+  PyObject* role = nullptr;
+  if (reinterpret_cast<PyObject*>(Py_TYPE(value)) == symbols.parameter_type) {
+    role = names.module_dict_parameters;
+  } else if (is_module(value)) {
+    role = names.module_dict_modules;
+  } else {
+    return nullptr;
+  }
+  return free_registry(module, module_dict, name, role);
 }
 
 bool is_tensor_but_no_parameter(PyObject* value) {
@@ -157,6 +162,37 @@ Ref AttributePaths::resolve(PyObject* path) {
 void AttributePaths::assign(PyObject* path, PyObject* value) {
   const std::string_view text = utf8(path);
   set_member(owner(text, true), atom(text.substr(text.rfind('.') + 1)), value);
+}
+
+void register_parameter(PyObject* module, PyObject* name, PyObject* value) {
+  const Ref dict = Ref::steal(PyObject_GenericGetDict(module, nullptr));
+  PyObject* plain = nullptr;
+  if (reinterpret_cast<PyObject*>(Py_TYPE(value)) == symbols.parameter_type) {
+    plain = free_registry(module, dict.get(), name, names.module_dict_parameters);
+  }
+  if (plain != nullptr) {
+    check(PyDict_SetItem(plain, name, value));
+  } else {
+    Ref::steal(PyObject_CallMethodObjArgs(module, names.register_parameter, name, value, nullptr));
+  }
+}
+
+void register_buffer(PyObject* module, PyObject* name, PyObject* value, bool persistent) {
+  const Ref dict = Ref::steal(PyObject_GenericGetDict(module, nullptr));
+  PyObject* plain = nullptr;
+  PyObject* transient = dict_get(dict.get(), names.non_persistent_buffers);
+  const int is_tensor = PyObject_IsInstance(value, symbols.tensor_type);
+  check(is_tensor);
+  if (is_tensor == 1 && transient != nullptr && PySet_CheckExact(transient)) {
+    plain = free_registry(module, dict.get(), name, names.module_dict_buffers);
+  }
+  if (plain != nullptr) {
+    if (!persistent) check(PySet_Add(transient, name));
+    check(PyDict_SetItem(plain, name, value));
+  } else {
+    Ref::steal(PyObject_CallMethodObjArgs(module, names.register_buffer, name, value,
+                                          persistent ? Py_True : Py_False, nullptr));
+  }
 }
 
 void fill_fresh(PyObject* target, PyObject* body) {

@@ -15,6 +15,10 @@ bool is_module(PyObject* object);
 // An empty torch.nn.Module of class `type`, whose own __init__ is not called.
 Ref new_module(PyTypeObject* type);
 
+// nn.Module.register_parameter and register_buffer.
+void register_parameter(PyObject* module, PyObject* name, PyObject* value);
+void register_buffer(PyObject* module, PyObject* name, PyObject* value, bool persistent);
+
 // A copy of a dict in which empty containers are new ones and everything else is shared.
 void fill_fresh(PyObject* target, PyObject* body);
 

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "fx/attributes.h"
+#include "fx/reader.h"
 #include "fx/symbols.h"
 
 namespace fxpress::fx {
@@ -65,6 +66,24 @@ Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeM
     const Ref weak = Ref::steal(PyWeakref_NewRef(module.get(), nullptr));
     check(PyObject_SetAttr(type.get(), names.pending, weak.get()));
   }
+  return module;
+}
+
+Ref make_graph_module_of(PyObject* root, PyObject* graph) {
+  AttributePaths paths(root);
+  std::vector<Ref> owned;  // keeps targets and values alive
+  ModuleAttributes attributes;
+  for (const Ref& node : list_nodes(graph)) {
+    const core::Op op = parse_op(node_field(node.get(), symbols.node_op).get());
+    if (op != core::Op::kGetAttr && op != core::Op::kCallModule) continue;
+    owned.push_back(node_field(node.get(), symbols.node_target));
+    PyObject* target = owned.back().get();
+    owned.push_back(paths.resolve(target));
+    attributes.emplace_back(target, owned.back().get());
+  }
+  Ref module = make_graph_module(attributes, graph, CodeMode::kDeferred);
+  const Ref training = find_attr(root, names.training);
+  if (training) check(PyObject_SetAttr(module.get(), names.training, training.get()));
   return module;
 }
 

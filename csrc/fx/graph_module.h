@@ -22,6 +22,10 @@ enum class CodeMode : uint8_t {
 // attribute that the graph mentions twice may be listed twice.
 Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode);
 
+// What torch.fx.GraphModule(root, graph) makes, minus the source: the attributes that the graph
+// mentions are those of `root`.
+Ref make_graph_module_of(PyObject* root, PyObject* graph);
+
 // GraphModules right below a new one get fresh code, as from torch's constructor: their graphs may
 // have been edited. Not those whose code is deferred anyway.
 void recompile_children(PyObject* module);

@@ -35,7 +35,8 @@ Ref GraphWriter::copy_meta(PyObject* node) {
 
 PyObject* GraphWriter::create(const NewNode& node, Ref args, Ref kwargs,
                               std::span<PyObject* const> inputs, Ref meta) {
-  PyObject* name = names_.string(names_.table().create(node.candidate));
+  const core::StringId id = node.name.valid() ? node.name : names_.table().create(node.candidate);
+  PyObject* name = names_.string(id);
 
   // What Node.__init__ does, minus the second copy of the arguments.
   PyTypeObject* type = as_type(symbols.node_type);
@@ -117,6 +118,10 @@ PyObject* GraphWriter::output_of(std::span<PyObject* const> values, bool as_tupl
   const Ref value = as_tuple ? new_tuple(values) : Ref::borrow(values[0]);
   Ref args = Ref::steal(PyTuple_Pack(1, value.get()));
   return create(output_node(), std::move(args), Ref::borrow(no_kwargs), values, {});
+}
+
+void GraphWriter::take_name(core::StringId name) {
+  check(PySet_Add(used_names_.get(), names_.string(name)));
 }
 
 void GraphWriter::finish() {

@@ -16,6 +16,7 @@ struct NewNode {
   PyObject* target;          // str or callable
   core::StringId candidate;  // the name it would like to have
   PyObject* type_expr;       // its annotation, or None
+  core::StringId name{};     // the name it has already; invalid: made from the candidate
 };
 
 // Appends to one empty graph. Nodes are created with arguments, the graph's own tables are written
@@ -58,9 +59,9 @@ class GraphWriter {
     return create(node, std::move(args), Ref::borrow(no_kwargs), {}, std::move(meta));
   }
 
-  // The graph's output: `value` is mapped with `replace`.
+  // The graph's output: `value` is mapped with `replace`. `name`: see NewNode.
   template <class Replace>
-  PyObject* output(PyObject* value, Replace replace) {
+  PyObject* output(PyObject* value, Replace replace, core::StringId name = {}) {
     inputs_.clear();
     Ref mapped = mapper_.map(value, [&](PyObject* def) {
       PyObject* replacement = replace(def);
@@ -68,10 +69,15 @@ class GraphWriter {
       return replacement;
     });
     Ref args = Ref::steal(PyTuple_Pack(1, mapped.get()));
-    return create(output_node(), std::move(args), Ref::borrow(no_kwargs), inputs_, {});
+    NewNode node = output_node();
+    node.name = name;
+    return create(node, std::move(args), Ref::borrow(no_kwargs), inputs_, {});
   }
   PyObject* getitem(PyObject* value, size_t index, Ref meta);
   PyObject* output_of(std::span<PyObject* const> values, bool as_tuple);
+
+  // The name is taken in this graph, by a node that does not exist any more.
+  void take_name(core::StringId name);
 
   // Writes the namespace's counts and the graph's length. The graph is complete afterwards.
   void finish();

@@ -20,6 +20,7 @@ if _built.split(".")[:2] != torch.__version__.split(".")[:2]:
         f"{torch.__version__}: {_REBUILD}."
     )
 
+from fxpress import _aten_ext as extension  # noqa: E402
 from fxpress._aten_ext import build_info, storage_bytes  # noqa: E402
 
-__all__ = ["build_info", "storage_bytes"]
+__all__ = ["build_info", "extension", "storage_bytes"]

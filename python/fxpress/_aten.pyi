@@ -1,8 +1,4 @@
-from collections.abc import Sequence
-from typing import Any
+from fxpress import _aten_ext as extension
+from fxpress._aten_ext import build_info, storage_bytes
 
-import torch
-
-def build_info() -> dict[str, Any]: ...
-def storage_bytes(tensors: Sequence[torch.Tensor]) -> int:
-    """Bytes of the tensors' storages, shared ones counted once."""
+__all__ = ["build_info", "extension", "storage_bytes"]

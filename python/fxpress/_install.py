@@ -46,18 +46,60 @@ class _Entry(NamedTuple):
 # the object that the identity scan looks for, and those loaded later read the patched source.
 # Exception classes do not belong here: `except` ignores __subclasscheck__.
 _ROOMS: list[_Entry] = [
-    _Entry("torch.fx.passes.split_module", name, ("fxpress.split_module", name))
-    for name in (
-        "split_module",
-        "split_module_simple",
-        "Partition",
-        "_decompose_size_nodes",
-        "_make_lite_graph_module",
-        "_get_attr_from_qualname",
-        "_detect_dependencies",
-        "_clone_nodes_into_partitions",
-        "_build_stitching_graph",
+    _Entry(torch_module, name, (our_module, name))
+    for torch_module, our_module, names in (
+        (
+            "torch.fx.passes.split_module",
+            "fxpress.split_module",
+            (
+                "split_module",
+                "split_module_simple",
+                "Partition",
+                "_decompose_size_nodes",
+                "_make_lite_graph_module",
+                "_get_attr_from_qualname",
+                "_detect_dependencies",
+                "_clone_nodes_into_partitions",
+                "_build_stitching_graph",
+            ),
+        ),
+        (
+            "torch.export.unflatten",
+            "fxpress.unflatten",
+            (
+                "unflatten",
+                "UnflattenedModule",
+                "InterpreterModule",
+                "InterpreterModuleDispatcher",
+                "_SubmoduleBase",
+                "_disable_interpreter",
+                "_assign_attr",
+                "_inplace_buffer_and_input_mutations",
+                "_root_module_type",
+                "_fix_nn_module_stacks",
+                "_is_prefix",
+                "_compute_accessor",
+                "_check_graph_equivalence",
+                "_add_spec",
+                "_generate_flatten",
+                "_generate_flatten_spec",
+                "_generate_unflatten",
+                "_get_submodule",
+                "_add_submodule",
+                "_call_name",
+                "_is_call_name",
+                "_ModuleFrame",
+                "_SubmoduleEntry",
+                "_outline_submodules",
+                "_reorder_submodules",
+                "_IVals",
+                "_copy_graph_attrs",
+                "_deduplicate_modules",
+                "_sink_params",
+            ),
+        ),
     )
+    for name in names
 ]
 
 

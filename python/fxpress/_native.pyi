@@ -2,6 +2,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
+from torch.nn import Module
+
+from fxpress._unflatten.source import Source
+
+class ComputedAttribute:
+    """Data descriptor: `instance.__dict__[name]`, made by `compute(instance)` when missing."""
+
+    name: str
+    def __init__(self, name: str, compute: Callable[[Any], Any], /) -> None: ...
+    def __get__(self, instance: object, owner: type | None = None, /) -> Any: ...
+    def __set__(self, instance: object, value: object, /) -> None: ...
+    def __delete__(self, instance: object, /) -> None: ...
 
 class DeferredAttribute:
     """Data descriptor that calls `materialize` on the first access and then repeats the access."""
@@ -10,6 +22,12 @@ class DeferredAttribute:
     def __init__(self, name: str, /) -> None: ...
     def __get__(self, instance: object, owner: type | None = None, /) -> Any: ...
     def __set__(self, instance: object, value: object, /) -> None: ...
+
+class GcPause:
+    """A `with` block in which the garbage collector stands still; counted across threads."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
 
 def build_info() -> dict[str, Any]: ...
 def gc_pauses() -> int:
@@ -30,6 +48,20 @@ def python_source(
 
 def creation_times(modules: Sequence[GraphModule], repeats: int) -> list[float]:
     """Seconds, for each repeat, to create the modules again when everything is known."""
+
+def make_graph_module(root: Module, graph: Graph, /) -> GraphModule:
+    """`torch.fx.GraphModule(root, graph)` whose source is generated when it is needed."""
+
+def unflatten(
+    source: Source, root: Module, /
+) -> tuple[str | None, list[tuple[Node, list[str], int]]]:
+    """Fill `root`. The class of the root, and the stacks that were cut: node, paths, how many."""
+
+def outline_submodules(
+    source: Source, root: Module, /
+) -> tuple[list[tuple[str, str, Module, Node, str, int, Module]], list[tuple[str, str, Module]]]:
+    """Outline into `root`. Calls: module id, and the fields of `_SubmoduleEntry`; attributes: call
+    name, target and module of each get_attr node."""
 
 def split_module(
     module: GraphModule,

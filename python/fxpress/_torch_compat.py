@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import builtins
 import collections
+import copy
 import functools
+import importlib
 import operator
 import re
 import types
@@ -19,6 +21,20 @@ from typing import Any, TypeVar, cast
 import sympy
 import torch
 import torch.fx
+import torch.fx._pytree as fx_pytree
+import torch.utils._pytree as pytree
+from torch._export import utils as export_utils
+from torch._export.passes import _node_metadata_hook
+from torch._higher_order_ops.effects import with_effects
+from torch._library.fake_class_registry import FakeScriptObject as FakeScriptObject
+from torch._library.opaque_object import is_opaque_value as is_opaque_value
+from torch._logging import trace_structured
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram, _tree_utils
+from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
+from torch.export.graph_signature import InputKind
+from torch.fx import _graph_pickler
 from torch.fx import _lazy_graph_module as lazy_graph_module
 from torch.fx import graph as fx_graph
 from torch.fx import graph_module as fx_graph_module
@@ -27,12 +43,15 @@ from torch.fx import traceback as fx_traceback
 from torch.fx._compatibility import compatibility as fx_compatibility
 from torch.fx._utils import lazy_format_graph_code as lazy_format_graph_code
 from torch.fx.experimental import _config as fx_config
-from torch.fx.experimental.symbolic_shapes import free_symbols
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
 from torch.fx.graph import PythonCode as PythonCode
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.nn.modules import module as nn_module
 
 _T = TypeVar("_T")
+
+# The key of nn_module_stack for nodes that were traced outside of any module.
+EMPTY_NN_MODULE_STACK: str = _node_metadata_hook._EMPTY_NN_MODULE_STACK_KEY
 
 LazyGraphModule: type[torch.fx.GraphModule] = lazy_graph_module._LazyGraphModule
 
@@ -179,6 +198,72 @@ def current_node_meta() -> dict[str, Any] | None:
     return dict(proxy[0].node.meta)
 
 
+# ---- unflattened programs ----
+
+# Module `torch.export.unflatten`; the attribute of that name is the function.
+_unflatten = importlib.import_module("torch.export.unflatten")
+InterpreterModule: Any = _unflatten.InterpreterModule
+InterpreterModuleDispatcher: Any = _unflatten.InterpreterModuleDispatcher
+UnflattenedModule: Any = _unflatten.UnflattenedModule
+FlatArgsAdapter: Any = _unflatten.FlatArgsAdapter
+AttrKind: Any = _unflatten._AttrKind
+TensorID: Any = _unflatten._TensorID
+
+reorder_kwargs: Callable[[dict[str, Any], Any], dict[str, Any]] = _tree_utils.reorder_kwargs
+check_input_constraints: Callable[..., None] = export_utils._check_input_constraints_for_graph
+
+
+def print_readable(module: torch.nn.Module, title: str, *flags: bool) -> str:
+    """`torch.fx.graph_module._print_readable`: the code of a module and those below it."""
+    return cast(str, fx_graph_module._print_readable(module, title, *flags))
+
+
+def without_effect_tokens(program: ExportedProgram) -> ExportedProgram:
+    """The program itself when nothing in it has effect tokens, else a copy without them."""
+    kinds = {spec.kind for spec in program.graph_signature.input_specs}
+    tokens = InputKind.TOKEN in kinds or any(
+        isinstance(module, torch.fx.GraphModule)
+        and module.graph.find_nodes(op="call_function", target=with_effects)
+        for module in program.graph_module.modules()
+    )
+    if not tokens:
+        return program
+    copied = copy.copy(program)
+    copied._graph_module = _copy_graph_module(program.graph_module)
+    copied._graph_signature = copy.deepcopy(program.graph_signature)
+    return cast(ExportedProgram, _remove_effect_tokens(copied))
+
+
+def _copy_graph_module(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A module with graphs of its own, all the way down; attributes and values are shared."""
+    result = torch.fx.GraphModule(module, copy.deepcopy(module.graph))
+    result.meta = dict(module.meta)
+    for name, child in module._modules.items():
+        if isinstance(child, torch.fx.GraphModule):
+            result._modules[name] = _copy_graph_module(child)
+    return result
+
+
+def graph_carrier(graph: torch.fx.Graph) -> torch.fx.GraphModule:
+    """A GraphModule that is nothing but a case for a graph: `GraphPickler` knows no bare graphs."""
+    carrier = torch.fx.GraphModule.__new__(torch.fx.GraphModule)
+    torch.nn.Module.__init__(carrier)
+    carrier.__dict__[GRAPH_SLOT] = graph
+    return cast(torch.fx.GraphModule, carrier)
+
+
+def dump_graphs(value: object) -> bytes:
+    """A pickle of something with graphs in it, by torch's `GraphPickler`."""
+    options = _graph_pickler.Options(ops_filter=None, node_metadata_key_filter=None)
+    return cast(bytes, _graph_pickler.GraphPickler.dumps(value, options))
+
+
+def load_graphs(data: bytes) -> Any:
+    """What `dump_graphs` has written, with fake values of a mode of its own."""
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    return _graph_pickler.GraphPickler.loads(data, mode)
+
+
 # ---- tables for the native code ----
 
 
@@ -190,6 +275,20 @@ def _state_behind(key: str, state: dict[str, Any], *, without: tuple[str, ...]) 
 def _pristine_module_init() -> object:
     init = torch.nn.Module.__init__
     return init if init.__module__ == nn_module.__name__ else None
+
+
+# What a module whose signature is preserved computes again when export has shared the value with
+# another module, because it cannot be passed: `_ModuleFrame.remap_input` has the list.
+_RECOMPUTABLE = frozenset(
+    {
+        torch.ops.aten.sym_size.int,
+        torch.ops.aten.item.default,
+        torch.ops.aten.unbind.int,
+        torch.ops.aten.sum.dim_IntList,
+        torch.ops.aten.view.default,
+        torch.ops.aten.diff.default,
+    }
+)
 
 
 def native_symbols(
@@ -208,7 +307,9 @@ def native_symbols(
         "output": "output",
         "placeholder": "placeholder",
         "base_globals": base_globals,
+        "clone": torch.ops.aten.clone.default,
         "codegen_type": fx_graph.CodeGen,
+        "copy_": torch.ops.aten.copy_.default,
         "current_node_meta": current_node_meta,
         "defaultdict": collections.defaultdict,
         "deferred_body": {
@@ -218,6 +319,7 @@ def native_symbols(
             **deferred_body,
         },
         "describe_target": describe_target,
+        "detach": torch.ops.aten.detach.default,
         "enter_autocast": torch.amp._enter_autocast,
         "exit_autocast": torch.amp._exit_autocast,
         "set_grad_enabled": torch._C._set_grad_enabled,
@@ -271,16 +373,35 @@ def native_symbols(
                 *(torch.SymInt, torch.SymFloat, torch.SymBool),
             }
         ),
+        "recomputable_targets": _RECOMPUTABLE,
         "sym_int_float_types": (torch.SymInt, torch.SymFloat),
         "sympy_symbol_type": sympy.Symbol,
         "target_to_str": functools.partial(torch.fx.Graph._target_to_str, torch.fx.Graph()),
         "tensor_type": torch.Tensor,
+        "tree_flatten_spec": fx_pytree.tree_flatten_spec,
+        "tree_unflatten": pytree.tree_unflatten,
         **errors,
     }
 
 
 # The attribute and key names of `csrc/fx/attribute_names.def`, by role.
 NATIVE_NAMES = {
+    "arg_names": "arg_names",
+    "call_modules": "_call_modules",
+    "custom": "custom",
+    "empty_nn_module_stack": EMPTY_NN_MODULE_STACK,
+    "is_impure": "is_impure",
+    "is_mutable": "is_mutable",
+    "module_attribute": "__module__",
+    "nn_module_stack": "nn_module_stack",
+    "non_persistent_buffers": "_non_persistent_buffers_set",
+    "num_calls": "_num_calls",
+    "register_parameter": "register_parameter",
+    "run_with_interpreter": "_run_with_interpreter",
+    "schema": "_schema",
+    "training": "training",
+    "ty": "_ty",
+    "val": "val",
     "base_count": "_base_count",
     "body_transformer": "_body_transformer",
     "codegen": "_codegen",
@@ -313,3 +434,111 @@ NATIVE_NAMES = {
     "table": "table",
     "used_names": "_used_names",
 }
+
+
+# ---- tables for the engine ----
+
+# The order is that of IntOp in `csrc/runtime/plan.h`.
+INT_OPERATORS: tuple[Callable[[Any, Any], Any], ...] = (
+    operator.add,
+    operator.sub,
+    operator.mul,
+    operator.floordiv,
+    operator.mod,
+    operator.eq,
+    operator.ne,
+    operator.lt,
+    operator.le,
+    operator.gt,
+    operator.ge,
+)
+
+
+def engine_symbols(
+    *,
+    annotate: Callable[..., BaseException],
+    call_with_meta: Callable[..., Any],
+    fetch_attr: Callable[..., Any],
+    missing_argument: Callable[..., Any],
+) -> dict[str, object]:
+    """The objects of `csrc/runtime/symbols.def`, by role."""
+    fields = vars(fx_node._NodeBase)
+    module = vars(torch.nn.Module)
+    return {
+        **{op: op for op in ("call_function", "call_method", "call_module", "get_attr")},
+        "annotate": annotate,
+        "call_with_meta": call_with_meta,
+        "fetch_attr": fetch_attr,
+        "getitem": operator.getitem,
+        "int_operators": {function: i for i, function in enumerate(INT_OPERATORS)},
+        "map_arg": torch._C._fx_map_arg,
+        "missing_argument": missing_argument,
+        "module_call": module["__call__"],
+        "module_call_impl": module["_call_impl"],
+        "module_getattr": module["__getattr__"],
+        "module_wrapped_call": module["_wrapped_call_impl"],
+        "nn_module_globals": vars(nn_module),
+        "node_args": fields["_args"],
+        "node_erased": fields["_erased"],
+        "node_input_nodes": fields["_input_nodes"],
+        "node_kwargs": fields["_kwargs"],
+        "node_next": fields["_next"],
+        "node_op": fields["op"],
+        "node_target": fields["target"],
+        "node_type": torch.fx.Node,
+        "object_getattribute": object.__getattribute__,
+        "op_overload_call": vars(torch._ops.OpOverload)["__call__"],
+        "op_overload_type": torch._ops.OpOverload,
+        "output": "output",
+        "placeholder": "placeholder",
+        "traceback_globals": vars(fx_traceback),
+    }
+
+
+# The attribute and key names of `csrc/runtime/names.def`, by role.
+ENGINE_NAMES = {
+    "arg_names": "arg_names",
+    "backward_hooks": "_backward_hooks",
+    "backward_pre_hooks": "_backward_pre_hooks",
+    "buffers": "_buffers",
+    "call": "__call__",
+    "call_impl": "_call_impl",
+    "call_modules": "_call_modules",
+    "compiled_call": "_compiled_call_impl",
+    "forward": "forward",
+    "forward_hooks": "_forward_hooks",
+    "forward_pre_hooks": "_forward_pre_hooks",
+    "getattr": "__getattr__",
+    "getattribute": "__getattribute__",
+    "global_backward_hooks": "_global_backward_hooks",
+    "global_backward_pre_hooks": "_global_backward_pre_hooks",
+    "global_forward_hooks": "_global_forward_hooks",
+    "global_forward_pre_hooks": "_global_forward_pre_hooks",
+    "graph": "graph",
+    "graph_module": "graph_module",
+    "modules": "_modules",
+    "num_calls": "_num_calls",
+    "op_name": "_name",
+    "parameters": "_parameters",
+    "plan": "_fxpress_plan",
+    "preserve_meta": "should_preserve_node_meta",
+    "root": "_root",
+    "run_with_interpreter": "_run_with_interpreter",
+    "wrapped_call": "_wrapped_call_impl",
+}
+
+
+def log_interpreter_error(module: torch.nn.Module, message: str) -> None:
+    """Leave the structured log that `Interpreter.run` leaves when a GraphModule's node fails."""
+    graph = module.graph if isinstance(module, torch.fx.GraphModule) else None
+    if not isinstance(graph, torch.fx.Graph):
+        return
+    metadata = {"name": "fx_interpreter_error", "encoding": "string"}
+    trace_structured(
+        "artifact",
+        metadata_fn=lambda: metadata,
+        payload_fn=lambda: (
+            f"{message}\nGraphModule: "
+            f"{module.print_readable(print_output=False, include_stride=True)}"
+        ),
+    )

@@ -14,7 +14,8 @@ ALLOWED = {
     "core": {"core"},
     "fx": {"core", "fx"},
     "bind": {"core", "fx", "bind"},
-    "aten": {"aten", "core"},
+    "aten": {"aten", "core", "runtime"},
+    "runtime": {"core", "fx", "runtime"},
 }
 PYTHON_OR_TORCH = re.compile(r"^(Python\.h|structmember\.h|pybind11/|torch/|ATen/|c10/)")
 

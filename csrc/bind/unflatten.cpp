@@ -1,0 +1,98 @@
+#include "fx/unflatten/unflatten.h"
+
+#include <pybind11/stl.h>
+
+#include "bind/convert.h"
+
+namespace fxpress::bind {
+
+namespace {
+
+fx::Ref own(const py::handle& object) {
+  return fx::Ref::borrow(object.ptr());
+}
+
+// (name, None) or ("", (constant,))
+std::vector<fx::LeafSource> leaves(const py::handle& items) {
+  std::vector<fx::LeafSource> result;
+  for (const py::handle& item : items) {
+    const auto [name, constant] = item.cast<std::pair<std::string, py::object>>();
+    fx::LeafSource leaf{name, {}};
+    if (!constant.is_none()) leaf.constant = own(constant.cast<py::tuple>()[0]);
+    result.push_back(std::move(leaf));
+  }
+  return result;
+}
+
+fx::SignatureSource signature(const py::handle& item) {
+  const auto fields = item.cast<py::tuple>();
+  return {fields[0].cast<std::string>(),
+          leaves(fields[1]),
+          leaves(fields[2]),
+          fields[3].cast<uint32_t>(),
+          fields[4].cast<std::vector<std::string>>(),
+          own(fields[5]),
+          own(fields[6])};
+}
+
+// The dict that python/fxpress/_unflatten makes; see the stub for its keys.
+fx::UnflattenSource read_source(const py::dict& source) {
+  fx::UnflattenSource result;
+  result.graph = py::handle(source["graph"]).ptr();
+  result.owner = py::handle(source["owner"]).ptr();
+  for (const py::handle& item : source["mutations"]) {
+    const auto [is_parameter, input] = item.cast<std::pair<bool, std::string>>();
+    result.mutations.push_back(
+        {is_parameter ? fx::WriteTarget::kParameter : fx::WriteTarget::kBufferOrInput, input});
+  }
+  for (const py::handle& item : source["signatures"]) result.signatures.push_back(signature(item));
+  result.with_signature = source["with_signature"].cast<std::vector<std::string>>();
+  for (const py::handle& item : source["state"]) {
+    const auto [name, role, value] = item.cast<std::tuple<std::string, int, py::object>>();
+    result.state.push_back({name, static_cast<fx::Role>(role), own(value)});
+  }
+  result.targets =
+      source["targets"].cast<std::vector<std::pair<std::string, std::vector<std::string>>>>();
+  result.paths = source["paths"].cast<std::vector<std::string>>();
+  result.classes = {py::handle(source["interpreter"]).ptr(),
+                    py::handle(source["dispatcher"]).ptr()};
+  result.run_with_interpreter = source["run_with_interpreter"].cast<bool>();
+  return result;
+}
+
+py::tuple unflatten(const py::dict& source, const py::handle& root) {
+  fx::Unflattened result = fx::unflatten(read_source(source), root.ptr());
+  py::list cuts;
+  for (const fx::CutStack& cut : result.cuts) {
+    cuts.append(
+        py::make_tuple(py::reinterpret_borrow<py::object>(cut.node), cut.paths, cut.dropped));
+  }
+  return py::make_tuple(to_object(std::move(result.root_type)), cuts);
+}
+
+py::tuple outline_submodules(const py::dict& source, const py::handle& root) {
+  fx::Outlined result = fx::outline_submodules(read_source(source), root.ptr());
+  py::list calls;
+  for (fx::OutlinedCall& call : result.calls) {
+    calls.append(py::make_tuple(
+        to_object(std::move(call.key)), to_object(std::move(call.caller_path)),
+        to_object(std::move(call.caller)), to_object(std::move(call.call_node)),
+        to_object(std::move(call.path)), call.number, to_object(std::move(call.module))));
+  }
+  py::list attributes;
+  for (fx::OutlinedAttribute& attribute : result.attributes) {
+    attributes.append(py::make_tuple(to_object(std::move(attribute.call_name)),
+                                     to_object(std::move(attribute.target)),
+                                     to_object(std::move(attribute.module))));
+  }
+  return py::make_tuple(calls, attributes);
+}
+
+}  // namespace
+
+void bind_unflatten(py::module_& m) {
+  m.def("unflatten", unflatten);
+  m.def("outline_submodules", outline_submodules);
+}
+
+}  // namespace fxpress::bind

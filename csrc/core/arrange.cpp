@@ -1,0 +1,148 @@
+#include "core/arrange.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+
+namespace fxpress::core {
+
+namespace {
+
+// `path` as seen from the module at `base`, above it.
+std::string_view relative(std::string_view path, std::string_view base) {
+  return base.empty() ? path : path.substr(base.size() + 1);
+}
+
+std::pair<std::string_view, std::string_view> split_last(std::string_view path) {
+  const size_t dot = path.rfind('.');
+  if (dot == std::string_view::npos) return {{}, path};
+  return {path.substr(0, dot), path.substr(dot + 1)};
+}
+
+void remove_at(ModuleTree& tree, StringPool& strings, ModuleId from, std::string_view path) {
+  const auto [prefix, name] = split_last(path);
+  const ModuleId parent = prefix.empty() ? from : tree.find(from, prefix);
+  if (parent.valid()) tree.remove_child(parent, strings.intern(name));
+}
+
+uint32_t call_number(std::string_view call_name) {
+  uint32_t number = 0;
+  const size_t at = call_name.rfind('@');
+  if (at != std::string_view::npos) {
+    std::from_chars(call_name.data() + at + 1, call_name.data() + call_name.size(), number);
+  }
+  return number;
+}
+
+}  // namespace
+
+Redirects merge_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
+                      const SameGraph& same_graph) {
+  Redirects redirects;
+  for (StringId key : outline.keys) {
+    const std::vector<FrameId>& calls = outline.calls.at(key.value());
+    for (size_t i = 1; i < calls.size(); ++i) {
+      Frame& call = outline.frames[calls[i].value()];
+      const Frame& caller = outline.frames[call.parent.value()];
+      bool replaced = false;
+      for (size_t k = 0; k < i; ++k) {
+        const Frame& seen = outline.frames[calls[k].value()];
+        if (replaced && seen.path != call.path) continue;
+        if (!same_graph(calls[k], calls[i])) continue;
+        if (seen.path == call.path) {
+          remove_at(tree, strings, caller.module, strings.text(call.target));
+          call.target =
+              strings.intern(relative(strings.text(seen.call_name), strings.text(caller.path)));
+          redirects.emplace(call.call_name.value(), seen.call_name);
+          break;
+        }
+        replaced = true;
+        const auto [parent, name] = tree.parent_of(caller.module, strings.text(call.target),
+                                                   [&](std::string_view) { return tree.add(); });
+        tree.set_child(parent, name, seen.module);
+      }
+    }
+  }
+  return redirects;
+}
+
+std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
+                                       std::span<const StringId> preserved,
+                                       const Redirects& redirects) {
+  struct Calls {
+    StringId path;
+    std::vector<std::pair<uint32_t, ModuleId>> modules;  // number of the call, module
+    std::vector<StringId> names;                         // call names that are modules themselves
+  };
+  std::vector<Calls> modules;
+  std::unordered_map<uint32_t, size_t> position;  // path -> place in modules
+  std::unordered_map<uint32_t, bool> is_preserved;
+  for (StringId call_name : preserved) {
+    is_preserved[call_name.value()] = true;
+    const auto redirect = redirects.find(call_name.value());
+    const StringId found = redirect == redirects.end() ? call_name : redirect->second;
+    const ModuleId module = tree.find(outline.root, strings.text(found));
+    if (!module.valid()) continue;  // nothing of it is left in the graph
+    const StringId path = strings.intern(without_call(strings.text(call_name)));
+    const auto [it, added] = position.emplace(path.value(), modules.size());
+    if (added) modules.push_back({path, {}, {}});
+    Calls& calls = modules[it->second];
+    calls.modules.emplace_back(call_number(strings.text(call_name)), module);
+    if (found == call_name) calls.names.push_back(call_name);
+  }
+
+  std::vector<Dispatcher> result;
+  for (Calls& calls : modules) {
+    if (calls.modules.size() < 2) continue;
+    std::stable_sort(calls.modules.begin(), calls.modules.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (StringId name : calls.names) remove_at(tree, strings, outline.root, strings.text(name));
+    Dispatcher dispatcher{tree.add(), calls.path, {}};
+    for (const auto& [ignored, module] : calls.modules) dispatcher.calls.push_back(module);
+    tree.share_children(dispatcher.module, dispatcher.calls.front());
+    const auto [parent, name] = tree.parent_of(outline.root, strings.text(calls.path),
+                                               [&](std::string_view) { return tree.add(); });
+    tree.set_child(parent, name, dispatcher.module);
+    result.push_back(std::move(dispatcher));
+  }
+  for (Frame& frame : outline.frames) {
+    if (!frame.parent.valid() || !position.contains(frame.path.value())) continue;
+    if (!is_preserved.contains(frame.call_name.value())) continue;
+    const std::string_view caller = strings.text(outline.frames[frame.parent.value()].path);
+    frame.target = strings.intern(relative(strings.text(frame.path), caller));
+  }
+  return result;
+}
+
+void arrange_modules(Outline& outline, ModuleTree& tree, StringPool& strings,
+                     std::span<const StringId> paths) {
+  std::unordered_map<std::string, size_t> rank;
+  for (StringId path : paths) rank.emplace(strings.text(path), rank.size());
+  // Others in the order in which they are found. What lies below a repeated call goes by the names
+  // below the first one.
+  std::vector<std::pair<std::string, ModuleId>> visits{{"", outline.root}};
+  while (!visits.empty()) {
+    const auto [path, module] = std::move(visits.back());
+    visits.pop_back();
+    rank.emplace(path, rank.size());
+    if (path.find('@') != std::string::npos) continue;
+    const auto children = tree.children(module);
+    for (auto child = children.rbegin(); child != children.rend(); ++child) {
+      const std::string name(strings.text(child->first));
+      visits.emplace_back(path.empty() ? name : path + '.' + name, child->second);
+    }
+  }
+  for (StringId path : paths) {
+    if (strings.text(path).empty()) continue;
+    const auto [parent, name] = tree.parent_of(outline.root, strings.text(path),
+                                               [&](std::string_view) { return tree.add(); });
+    if (!tree.child(parent, name).valid()) tree.set_child(parent, name, tree.add());
+  }
+  tree.sort_children(outline.root, [&](const std::string& path, const std::string& call_path) {
+    auto it = rank.find(call_path);
+    if (it == rank.end()) it = rank.find(path);
+    return it == rank.end() ? rank.size() : it->second;
+  });
+}
+
+}  // namespace fxpress::core

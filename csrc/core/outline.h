@@ -1,0 +1,170 @@
+// From a flat graph to the graphs of the modules in which its nodes were traced.
+//
+// The walk enters and leaves modules as the stacks of the nodes say. Nothing is created: each call
+// of a module is a Frame, and the nodes of its graph are planned, in the order in which torch's
+// namespace must name them (creation) and in the order of the graph (front, then body).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/flat_map.h"
+#include "core/graph.h"
+#include "core/module_tree.h"
+#include "core/scopes.h"
+
+namespace fxpress::core {
+
+enum class Planned : uint8_t {
+  kCopy,              // of a flat node, with its inputs replaced
+  kRecompute,         // the same, named after its function
+  kPlaceholder,       // a copy of a flat placeholder, in the root
+  kInput,             // a placeholder for a flat value that comes from outside
+  kState,             // a get_attr that takes the place of a kInput
+  kArgument,          // a placeholder of a preserved signature; index: which argument
+  kSpec,              // a get_attr of a tree spec; index: its number in the module
+  kFlattenInputs,     // arguments of a preserved call -> leaves; inputs: arguments, spec
+  kInputLeaf,         // one of these leaves; index: which
+  kUnflattenInputs,   // leaves -> (args, kwargs), in the caller; inputs: leaves, spec
+  kItem,              // value[index]
+  kKeywordItem,       // value[keyword]; index: which keyword
+  kCall,              // of a module; index: the frame
+  kUnflattenOutputs,  // leaves -> result of a preserved call; inputs: leaves, spec
+  kFlattenOutputs,    // result of a preserved call -> leaves, in the caller; inputs: call, spec
+  kOutputItem,        // one of several results of a call; index: which
+  kWriteBack,         // copy_(first argument of a flat node, the node)
+  kOutput,
+};
+
+// One leaf of a preserved signature.
+struct SignatureLeaf {
+  StringId name;      // of the flat value, or invalid
+  NodeId node;        // the flat value of that name, if the graph has it
+  ObjectId constant;  // valid: the leaf is this constant
+};
+
+struct CallSignature {
+  std::vector<SignatureLeaf> inputs;
+  std::vector<SignatureLeaf> outputs{};
+  uint32_t positional = 0;         // positional arguments before flattening
+  std::vector<StringId> keywords;  // of the call, in the order of the spec
+};
+
+struct PlannedNode {
+  Planned kind;
+  bool removed = false;      // not in the final graph; its name stays taken
+  bool lose_custom = false;  // its custom meta has moved to the call
+  FrameId frame;             // whose graph it belongs to
+  NodeId source;             // the flat node behind it, or invalid
+  uint32_t index = 0;        // by kind
+  uint32_t custom = 0;       // its custom meta, numbered by the caller; 0: none
+  uint32_t input_begin = 0;  // its inputs in Outline::inputs
+  uint32_t input_count = 0;
+  PlannedId replacement{};  // what its users use instead, if valid
+  StringId path{};          // kState: the attribute
+};
+
+// A tree spec of a preserved signature.
+struct SpecUse {
+  uint32_t signature;  // which
+  bool of_outputs;     // its out_spec, else its in_spec
+};
+
+struct Frame {
+  FrameId parent;                     // the caller; invalid for the root
+  PlannedId call;                     // the kCall in the caller
+  StringId path;                      // of the module
+  StringId call_name;                 // path, with the number of the call
+  StringId target;                    // the call name relative to the caller's path
+  uint32_t call_index;                // number of the call
+  StringId key;                       // which module object
+  ModuleId module;                    // in the tree
+  uint32_t signature = kNoSignature;  // of the call, into OutlineSource::signatures
+  bool path_has_signature = false;    // the first call of the module has one
+  std::vector<PlannedId> created{};   // every planned node, in order of creation
+  std::vector<PlannedId> front{};     // nodes inserted at the front, the frontmost last
+  std::vector<PlannedId> states{};    // kState nodes, to come behind the placeholders, last first
+  std::vector<PlannedId> body{};      // the others in order
+  std::vector<NodeId> outer{};        // flat values of `front`, same order
+  std::vector<PlannedId> passed{};    // what the caller passes for `front`, same order
+  std::vector<NodeId> outputs{};      // flat values that the call returns; invalid: nothing
+  std::vector<NodeId> mapped{};       // flat values that are known in this graph, in that order
+  std::vector<NodeId> get_attrs{};    // flat get_attr nodes copied into this graph
+  std::vector<SpecUse> specs{};       // tree specs stored on the module, by number
+
+  static constexpr uint32_t kNoSignature = 0xffffffffu;
+};
+
+// What is wrong with the flat graph, and where.
+class OutlineError : public std::runtime_error {
+ public:
+  enum class Kind : uint8_t {
+    kNoStack,
+    kNotBelowRoot,
+    kLatePlaceholder,
+    kNotDescendant,
+    kCannotPass,
+    kMissingOutput,
+  };
+  OutlineError(Kind what_kind, NodeId at, std::string detail)
+      : std::runtime_error(std::move(detail)), kind(what_kind), node(at) {}
+  const Kind kind;
+  const NodeId node;  // the flat node it happened at, or invalid
+};
+
+struct OutlineSource {
+  const Graph& graph;                                          // the flat graph
+  const std::vector<StackId>& stacks;                          // by node
+  const ScopeStacks& scopes;                                   // what they mean
+  const std::vector<uint32_t>& custom;                         // by node: custom meta, 0: none
+  const std::vector<CallSignature>& signatures;                // preserved calls
+  const std::unordered_map<uint32_t, uint32_t>& signature_of;  // call name -> signature
+  // May a preserved call recompute this value instead of getting it passed?
+  std::function<bool(NodeId)> is_recomputable;
+  // Does this node write to its first argument?
+  std::function<bool(NodeId)> is_mutation;
+
+  // The node belongs where it stands. An invalid id: the node has no stack.
+  static constexpr StackId kInherits{uint32_t{0xfffffffe}};
+};
+
+struct Outline {
+  std::vector<Frame> frames;       // in order of entry, callers first
+  std::vector<PlannedNode> nodes;  // of all frames
+  std::vector<PlannedId> inputs;   // of all nodes; invalid: a constant of the signature
+  std::unordered_map<uint32_t, std::vector<FrameId>> calls;  // key -> frames, in order
+  std::vector<StringId> keys;                                // of `calls`, in order of first entry
+  ModuleId root;                                             // of the tree
+  std::vector<uint32_t> module_frame;                        // by module: its frame, or kNoFrame
+  std::vector<uint32_t> module_type;  // by module: its class, or Scope::kNoType
+
+  static constexpr uint32_t kNoFrame = 0xffffffffu;
+
+  // Whether the module was made while nodes were outlined, to run a graph.
+  bool is_outlined(ModuleId module) const { return module.value() < module_frame.size(); }
+  FrameId frame_of(ModuleId module) const {
+    const uint32_t frame = is_outlined(module) ? module_frame[module.value()] : kNoFrame;
+    return frame == kNoFrame ? FrameId() : FrameId(frame);
+  }
+  PlannedNode& node(PlannedId id) { return nodes[id.value()]; }
+  const PlannedNode& node(PlannedId id) const { return nodes[id.value()]; }
+  std::span<const PlannedId> inputs_of(PlannedId id) const {
+    return {inputs.data() + node(id).input_begin, node(id).input_count};
+  }
+  // What stands for `id` in the final graph.
+  PlannedId resolve(PlannedId id) const {
+    const PlannedId other = node(id).replacement;
+    return other.valid() ? other : id;
+  }
+  // The nodes of a frame's graph, in order.
+  std::vector<PlannedId> order(FrameId frame) const;
+};
+
+// Throws OutlineError. `strings` and `tree` grow.
+Outline outline(const OutlineSource& source, StringPool& strings, ModuleTree& tree);
+
+}  // namespace fxpress::core

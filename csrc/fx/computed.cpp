@@ -1,0 +1,104 @@
+#include "fx/computed.h"
+
+#include <structmember.h>
+
+namespace fxpress::fx {
+
+namespace {
+
+struct ComputedAttribute {
+  PyObject_HEAD PyObject* name;  // the attribute; owned
+  PyObject* compute;             // (instance) -> value; owned
+};
+
+ComputedAttribute* cast(PyObject* self) {
+  return reinterpret_cast<ComputedAttribute*>(self);
+}
+
+int init(PyObject* self, PyObject* args, PyObject*) {
+  PyObject* name = nullptr;
+  PyObject* compute = nullptr;
+  if (PyArg_ParseTuple(args, "UO", &name, &compute) == 0) return -1;
+  Py_INCREF(name);
+  Py_INCREF(compute);
+  Py_XSETREF(cast(self)->name, name);
+  Py_XSETREF(cast(self)->compute, compute);
+  return 0;
+}
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  Py_VISIT(cast(self)->compute);
+  return 0;
+}
+
+int clear(PyObject* self) {
+  Py_CLEAR(cast(self)->compute);
+  return 0;
+}
+
+void dealloc(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
+  Py_XDECREF(cast(self)->name);
+  Py_XDECREF(cast(self)->compute);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+PyObject* descr_get(PyObject* self, PyObject* instance, PyObject*) {
+  if (instance == nullptr || instance == Py_None) {
+    Py_INCREF(self);
+    return self;
+  }
+  PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
+  if (dict == nullptr) return nullptr;
+  PyObject* value = PyDict_GetItemWithError(dict, cast(self)->name);
+  Py_XINCREF(value);
+  if (value == nullptr && PyErr_Occurred() == nullptr) {
+    value = PyObject_CallOneArg(cast(self)->compute, instance);
+    if (value != nullptr && PyDict_SetItem(dict, cast(self)->name, value) < 0) Py_CLEAR(value);
+  }
+  Py_DECREF(dict);
+  return value;
+}
+
+int descr_set(PyObject* self, PyObject* instance, PyObject* value) {
+  PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
+  if (dict == nullptr) return -1;
+  const int status = value != nullptr ? PyDict_SetItem(dict, cast(self)->name, value)
+                                      : PyDict_DelItem(dict, cast(self)->name);
+  Py_DECREF(dict);
+  if (status < 0 && value == nullptr && PyErr_ExceptionMatches(PyExc_KeyError) != 0) {
+    PyErr_SetObject(PyExc_AttributeError, cast(self)->name);
+  }
+  return status;
+}
+
+PyMemberDef members[] = {
+    {"name", T_OBJECT_EX, offsetof(ComputedAttribute, name), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr},
+};
+
+PyType_Slot slots[] = {
+    {Py_tp_init, reinterpret_cast<void*>(init)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_descr_get, reinterpret_cast<void*>(descr_get)},
+    {Py_tp_descr_set, reinterpret_cast<void*>(descr_set)},
+    {Py_tp_members, members},
+    {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
+    {0, nullptr},
+};
+
+PyType_Spec spec = {"fxpress._native.ComputedAttribute", sizeof(ComputedAttribute), 0,
+                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, slots};
+
+}  // namespace
+
+Ref make_computed_attribute_type() {
+  return Ref::steal(PyType_FromSpec(&spec));
+}
+
+}  // namespace fxpress::fx

@@ -1,0 +1,248 @@
+#include "fx/unflatten/program.h"
+
+#include <algorithm>
+#include <map>
+
+#include "core/module_tree.h"
+#include "fx/names.h"
+#include "fx/symbols.h"
+#include "fx/unflatten/stacks.h"
+
+namespace fxpress::fx {
+
+using core::NodeId;
+using core::Op;
+using core::StringId;
+
+namespace {
+
+class ProgramReader {
+ public:
+  ProgramReader(FlatProgram& program, const std::vector<Mutation>& mutations)
+      : program_(program), mutations_(mutations), source_(program.source.graph) {}
+
+  void run() {
+    find_output();
+    find_dead_nodes();
+    read_names();
+    group_mutations();
+    for (uint32_t i = 0; i < source_.size(); ++i) {
+      if (dead_[i] == 0) add_original(NodeId(i));
+    }
+  }
+
+ private:
+  PyObject* node(NodeId id) const { return program_.source.nodes[id.value()]; }
+
+  void find_output() {
+    const bool ends_well = source_.size() > 0 && source_.ops.back() == Op::kOutput;
+    const Ref args = ends_well ? node_field(node(NodeId(source_.size() - 1)), symbols.node_args)
+                               : Ref::steal(PyTuple_New(0));
+    if (!ends_well || PyTuple_GET_SIZE(args.get()) != 1) {
+      raise(PyExc_AssertionError,
+            "expected output node with op='output' and 1 arg at the end of the graph");
+    }
+    if (mutations_.empty()) return;
+    PyObject* values = PyTuple_GET_ITEM(args.get(), 0);
+    const Py_ssize_t count = PySequence_Check(values) ? PySequence_Size(values) : -1;
+    if (count < static_cast<Py_ssize_t>(mutations_.size())) {
+      raise(PyExc_AssertionError, "the graph returns fewer values than its signature mutates");
+    }
+    program_.skipped_outputs = mutations_.size();
+  }
+
+  // What Graph.eliminate_dead_code would erase.
+  void find_dead_nodes() {
+    std::vector<uint32_t> uses(source_.size(), 0);
+    for (NodeId def : source_.inputs) ++uses[def.value()];
+    dead_.assign(source_.size(), 0);
+    for (size_t i = source_.size(); i-- > 0;) {
+      if (uses[i] > 0 || source_.ops[i] == Op::kPlaceholder || source_.ops[i] == Op::kOutput) {
+        continue;
+      }
+      const Ref impure = Ref::steal(PyObject_CallMethodNoArgs(node(NodeId(i)), names.is_impure));
+      const int has_effect = PyObject_IsTrue(impure.get());
+      check(has_effect);
+      if (has_effect == 1) continue;
+      dead_[i] = 1;
+      for (NodeId def : source_.inputs_of(NodeId(i))) --uses[def.value()];
+    }
+  }
+
+  // torch works on a copy of the graph, and copying renames nodes: those that are called like a
+  // builtin get a number. The names of the copy end up in the modules; the signature knows the
+  // original ones.
+  void read_names() {
+    namespace_.begin_graph();
+    for (uint32_t i = 0; i < source_.size(); ++i) {
+      const Ref name = node_field(node(NodeId(i)), symbols.node_name);
+      source_names_.push_back(program_.strings.intern(utf8(name.get())));
+      const bool is_output = source_.ops[i] == Op::kOutput;
+      const StringId candidate = is_output ? namespace_.candidate_for_target(symbols.output)
+                                           : namespace_.candidate(name.get());
+      copied_names_.push_back(new_name(candidate));
+    }
+  }
+
+  StringId new_name(StringId candidate) {
+    const StringId name = namespace_.table().create(candidate);
+    return program_.strings.intern(namespace_.text(name));
+  }
+  StringId name_for(PyObject* target) { return new_name(namespace_.candidate_for_target(target)); }
+
+  // A write is named in the order of the outputs. It happens when its value is known and the old
+  // value was read for the last time.
+  void group_mutations() {
+    std::unordered_map<uint32_t, NodeId> placeholders;  // name -> node of the source
+    for (uint32_t i = 0; i < source_.size(); ++i) {
+      if (source_.ops[i] == Op::kPlaceholder) placeholders[source_names_[i].value()] = NodeId(i);
+    }
+    const NodeId output(source_.size() - 1);
+    const auto values = source_.inputs_of(output);
+    std::vector<Write> writes;
+    std::vector<uint8_t> is_written(source_.size(), 0);
+    for (size_t i = 0; i < mutations_.size(); ++i) {
+      const StringId input = program_.strings.intern(mutations_[i].input);
+      const auto it = placeholders.find(input.value());
+      if (it == placeholders.end() || i >= values.size()) {
+        raise(PyExc_KeyError, "'%s', which the signature mutates, is no input of the graph",
+              mutations_[i].input.c_str());
+      }
+      is_written[it->second.value()] = 1;
+      writes.push_back({it->second, values[i], StringId(), StringId()});
+    }
+    std::vector<uint32_t> last_read(source_.size(), 0);
+    for (uint32_t i = 0; i < output.value(); ++i) {
+      if (dead_[i] != 0) continue;
+      for (NodeId def : source_.inputs_of(NodeId(i))) last_read[def.value()] = i;
+    }
+    for (size_t i = 0; i < writes.size(); ++i) {
+      Write& write = writes[i];
+      const bool is_input = source_.ops[write.value.value()] == Op::kPlaceholder;
+      if (is_input && is_written[write.value.value()] != 0) {
+        // Both are inputs and both are written, as when buffers are swapped.
+        snapshots_.emplace(write.value.value(), name_for(symbols.clone));
+      }
+      if (mutations_[i].target == WriteTarget::kParameter) {
+        write.detach_name = name_for(symbols.detach);
+      }
+      write.name = name_for(symbols.copy_);
+      const uint32_t read = last_read[write.input.value()];
+      const NodeId at = is_input ? output : std::max(write.value, NodeId(read));
+      writes_[at.value()].push_back(write);
+    }
+  }
+
+  void add_original(NodeId id) {
+    const Op op = source_.ops[id.value()];
+    if (op != Op::kPlaceholder) add_snapshots();
+    if (op == Op::kOutput) add_writes(id);
+    const auto inputs = source_.inputs_of(id);
+    const size_t skip = op == Op::kOutput ? program_.skipped_outputs : 0;
+    for (size_t k = skip; k < inputs.size(); ++k) {
+      program_.graph.inputs.push_back(value_[inputs[k].value()]);
+    }
+    value_[id.value()] = add_node(op, id, FlatKind::kOriginal, copied_names_[id.value()], false);
+    program_.node_of.emplace(source_names_[id.value()].value(), value_[id.value()]);
+    if (op != Op::kOutput) add_writes(id);
+  }
+
+  void add_snapshots() {
+    for (const auto& [input, name] : snapshots_) {
+      program_.graph.inputs.push_back(value_[input]);
+      snapshot_of_[input] =
+          add_node(Op::kCallFunction, NodeId(input), FlatKind::kSnapshot, name, true);
+    }
+    snapshots_.clear();
+  }
+
+  void add_writes(NodeId at) {
+    const auto it = writes_.find(at.value());
+    if (it == writes_.end()) return;
+    for (const Write& write : it->second) {
+      NodeId into = value_[write.input.value()];
+      const auto snapshot = snapshot_of_.find(write.value.value());
+      const NodeId value =
+          snapshot == snapshot_of_.end() ? value_[write.value.value()] : snapshot->second;
+      const bool is_parameter = write.detach_name.valid();
+      const bool is_late = write.value != at;
+      if (is_parameter) {
+        program_.graph.inputs.push_back(into);
+        into =
+            add_node(Op::kCallFunction, write.value, FlatKind::kDetach, write.detach_name, is_late);
+      }
+      program_.graph.inputs.push_back(into);
+      program_.graph.inputs.push_back(value);
+      const NodeId written =
+          add_node(Op::kCallFunction, write.value, FlatKind::kWrite, write.name, is_late);
+      // Later users take the written buffer. Not a parameter: its write is hidden from autograd.
+      if (!is_parameter && !is_late) value_[write.value.value()] = written;
+    }
+  }
+
+  NodeId add_node(Op op, NodeId origin, FlatKind kind, StringId name, bool is_placed) {
+    program_.graph.ops.push_back(op);
+    program_.graph.input_begin.push_back(static_cast<uint32_t>(program_.graph.inputs.size()));
+    program_.origin.push_back(origin);
+    program_.kinds.push_back(kind);
+    program_.names.push_back(name);
+    program_.is_placed.push_back(is_placed ? 1 : 0);
+    return NodeId(program_.graph.size() - 1);
+  }
+
+  struct Write {
+    NodeId input;          // placeholder of the source
+    NodeId value;          // of the source
+    StringId name;         // of the copy_
+    StringId detach_name;  // of the detach before it; invalid: none
+  };
+
+  FlatProgram& program_;
+  const std::vector<Mutation>& mutations_;
+  const core::Graph& source_;
+  std::vector<uint8_t> dead_;                                // by node of the source
+  std::vector<StringId> source_names_;                       // by node of the source
+  std::vector<StringId> copied_names_;                       // likewise, in torch's copy of it
+  std::unordered_map<uint32_t, std::vector<Write>> writes_;  // node of the source -> behind it
+  std::map<uint32_t, StringId> snapshots_;                   // inputs to save -> name
+  std::unordered_map<uint32_t, NodeId> snapshot_of_;         // saved inputs -> node of the program
+  std::vector<NodeId> value_ = std::vector<NodeId>(source_.size());  // source -> program
+  NameWriter namespace_{NameWriter::Forbidden::kForNodes};           // of torch's copy of the graph
+};
+
+// Numbers of equal custom meta.
+void read_custom_meta(FlatProgram& program) {
+  program.custom_meta.emplace_back();  // 0 is taken
+  for (uint32_t i = 0; i < program.graph.size(); ++i) {
+    const Ref meta = node_field(program.original(NodeId(i)), symbols.node_meta);
+    PyObject* custom = PyDict_Check(meta.get()) ? dict_get(meta.get(), names.custom) : nullptr;
+    const int is_set = custom == nullptr ? 0 : PyObject_IsTrue(custom);
+    check(is_set);
+    uint32_t number = 0;
+    if (is_set == 1) {
+      for (number = 1; number < program.custom_meta.size(); ++number) {
+        PyObject* known = program.custom_meta[number].get();
+        const int equal = known == custom ? 1 : PyObject_RichCompareBool(known, custom, Py_EQ);
+        check(equal);
+        if (equal == 1) break;
+      }
+      if (number == program.custom_meta.size()) {
+        program.custom_meta.push_back(Ref::borrow(custom));
+      }
+    }
+    program.custom.push_back(number);
+  }
+}
+
+}  // namespace
+
+void read_program(FlatProgram& program, PyObject* graph, const std::vector<Mutation>& mutations,
+                  bool is_exported) {
+  program.is_exported = is_exported;
+  program.source = read_graph(graph, InputOrder::kArguments);
+  ProgramReader(program, mutations).run();
+  read_stacks(program);
+  read_custom_meta(program);
+}
+
+}  // namespace fxpress::fx

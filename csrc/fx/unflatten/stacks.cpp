@@ -1,0 +1,141 @@
+#include "fx/unflatten/stacks.h"
+
+#include <charconv>
+
+#include "core/outline.h"
+#include "fx/symbols.h"
+
+namespace fxpress::fx {
+
+using core::NodeId;
+using core::Scope;
+
+namespace {
+
+class StackReader {
+ public:
+  explicit StackReader(FlatProgram& program) : program_(program) {}
+
+  void run() {
+    program_.root_type = Ref::borrow(Py_None);
+    for (uint32_t i = 0; i < program_.graph.size(); ++i) {
+      poll_signals(i);
+      program_.stacks.push_back(read(NodeId(i)));
+    }
+  }
+
+ private:
+  core::StackId read(NodeId id) {
+    if (program_.is_placed[id.value()] != 0) return core::OutlineSource::kInherits;
+    PyObject* node = program_.original(id);
+    const Ref meta = node_field(node, symbols.node_meta);
+    Ref stack = find_item(meta.get(), names.nn_module_stack);
+    if (!stack || !PyDict_Check(stack.get()) || PyDict_GET_SIZE(stack.get()) == 0) return {};
+    if (!PyDict_CheckExact(stack.get())) stack = in_order(stack.get());
+    scopes_.clear();
+    PyObject* key = nullptr;
+    PyObject* value = nullptr;
+    for (Py_ssize_t position = 0; PyDict_Next(stack.get(), &position, &key, &value) != 0;) {
+      if (PyDict_GET_SIZE(stack.get()) == 1 && is_empty_marker(key)) {
+        return core::OutlineSource::kInherits;
+      }
+      scopes_.push_back(scope(node, key, value));
+    }
+    if (program_.is_exported) cut(id, node, stack.get());
+    return program_.scopes.intern(scopes_);
+  }
+
+  // An OrderedDict has an order of its own.
+  static Ref in_order(PyObject* mapping) {
+    const Ref items = Ref::steal(PyMapping_Items(mapping));
+    Ref dict = Ref::steal(PyDict_New());
+    check(PyDict_MergeFromSeq2(dict.get(), items.get(), 1));
+    return dict;
+  }
+
+  static Ref find_item(PyObject* meta, PyObject* key) {
+    if (!PyDict_Check(meta)) return {};
+    return Ref::borrow(dict_get(meta, key));
+  }
+
+  static bool is_empty_marker(PyObject* key) {
+    const int equal = PyObject_RichCompareBool(key, names.empty_nn_module_stack, Py_EQ);
+    check(equal);
+    return equal == 1;
+  }
+
+  Scope scope(PyObject* node, PyObject* key, PyObject* value) {
+    if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != 2 || !PyUnicode_Check(key) ||
+        !PyUnicode_Check(PyTuple_GET_ITEM(value, 0))) {
+      raise(PyExc_ValueError, "nn_module_stack of node %R must map str to (path, type), not %R: %R",
+            node, key, value);
+    }
+    Scope scope;
+    const std::string_view text = utf8(key);
+    const size_t at = text.find('@');
+    scope.key = program_.strings.intern(text.substr(0, at));
+    if (at != std::string_view::npos) {
+      const std::string_view number = text.substr(text.rfind('@') + 1);
+      const auto [end, failed] =
+          std::from_chars(number.data(), number.data() + number.size(), scope.call);
+      if (failed != std::errc() || end != number.data() + number.size()) {
+        raise(PyExc_ValueError,
+              "nn_module_stack of node %R: %R does not end in the number of a call", node, key);
+      }
+    }
+    scope.path = program_.strings.intern(utf8(PyTuple_GET_ITEM(value, 0)));
+    PyObject* type = PyTuple_GET_ITEM(value, 1);
+    if (program_.strings.text(scope.path).empty()) {
+      scope.type = Scope::kNoType;
+      if (program_.root_type.get() == Py_None) program_.root_type = Ref::borrow(type);
+    } else {
+      scope.type = type_number(type);
+    }
+    return scope;
+  }
+
+  uint32_t type_number(PyObject* type) {
+    if (type == Py_None) return Scope::kNoType;
+    const auto next = static_cast<uint32_t>(program_.types.size());
+    const auto [it, added] =
+        PyUnicode_Check(type) ? by_text_.emplace(program_.strings.intern(utf8(type)).value(), next)
+                              : by_identity_.emplace(reinterpret_cast<uintptr_t>(type), next);
+    if (added) program_.types.push_back(Ref::borrow(type));
+    return it->second;
+  }
+
+  void cut(NodeId id, PyObject* node, PyObject* stack) {
+    const size_t depth = core::ScopeStacks::valid_depth(scopes_, program_.strings);
+    if (depth == scopes_.size()) return;
+    if (program_.kinds[id.value()] == FlatKind::kOriginal) {
+      CutStack cut{node, {}, scopes_.size() - depth};
+      for (const Scope& scope : scopes_) {
+        cut.paths.emplace_back(core::without_call(program_.strings.text(scope.path)));
+      }
+      program_.cuts.push_back(std::move(cut));
+    }
+    Ref kept = Ref::steal(PyDict_New());
+    PyObject* key = nullptr;
+    PyObject* value = nullptr;
+    Py_ssize_t position = 0;
+    for (size_t i = 0; i < depth; ++i) {
+      PyDict_Next(stack, &position, &key, &value);
+      check(PyDict_SetItem(kept.get(), key, value));
+    }
+    program_.cut_stacks[program_.origin[id.value()].value()] = std::move(kept);
+    scopes_.resize(depth);
+  }
+
+  FlatProgram& program_;
+  std::vector<Scope> scopes_;                           // of the node being read
+  std::unordered_map<uint64_t, uint32_t> by_text_;      // string -> number of a type
+  std::unordered_map<uint64_t, uint32_t> by_identity_;  // address -> number of a type
+};
+
+}  // namespace
+
+void read_stacks(FlatProgram& program) {
+  StackReader(program).run();
+}
+
+}  // namespace fxpress::fx

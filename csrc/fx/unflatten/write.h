@@ -1,0 +1,58 @@
+// From an outline to modules: graphs, children and state are created once, as they will stay.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/arrange.h"
+#include "core/outline.h"
+#include "fx/unflatten/program.h"
+
+namespace fxpress::fx {
+
+// What a module holds under a name.
+enum class Role : uint8_t { kParameter, kBuffer, kTransientBuffer, kConstant };
+struct State {
+  std::string name;  // dotted, from the root
+  Role role;         // transient buffers are not part of the state dict
+  Ref value;         // what is held
+};
+
+struct Signatures {
+  std::vector<core::CallSignature> calls;          // by number
+  std::vector<Ref> in_specs;                       // by number
+  std::vector<Ref> out_specs;                      // by number
+  std::vector<Ref> constants;                      // by the ids in `calls`
+  std::unordered_map<uint32_t, uint32_t> of_call;  // call name -> number
+};
+
+// The classes of the modules to make.
+struct ModuleClasses {
+  PyObject* interpreter;  // runs a graph
+  PyObject* dispatcher;   // runs one of several modules
+};
+
+// Everything there is to write.
+struct UnflattenPlan {
+  FlatProgram& program;
+  const Signatures& signatures;
+  core::ModuleTree& tree;
+  core::Outline& outline;
+  std::vector<std::vector<State>>& state;               // by module; names are the last parts
+  std::unordered_map<uint32_t, uint32_t>& state_group;  // module -> one module whose state it has
+  std::vector<std::pair<core::ModuleId, Ref>>& given;   // modules of the tree that exist already
+  std::vector<core::Dispatcher>& dispatchers;
+  ModuleClasses classes;
+  bool run_with_interpreter;  // the flag that new modules get
+};
+
+// A written module and its graph's calls.
+struct WrittenModules {
+  std::vector<Ref> modules;     // by module id; empty where none was reachable
+  std::vector<Ref> call_nodes;  // by frame: the call_module node, or empty
+};
+
+// Fills `root`, a module whose __init__ has run. Every module below is new.
+WrittenModules write_modules(const UnflattenPlan& plan, PyObject* root);
+
+}  // namespace fxpress::fx

@@ -1,0 +1,104 @@
+#include "runtime/bind.h"
+
+#include "runtime/builder.h"
+#include "runtime/plan_object.h"
+#include "runtime/run.h"
+
+namespace py = pybind11;
+
+namespace fxpress::runtime {
+
+namespace {
+
+// Whether the plan is one of this graph as it is now, for this module.
+bool fits(const Plan& plan, PyObject* module, PyObject* graph) {
+  if (plan.stale || plan.graph.get() != graph || plan.modules[0].module.get() != module ||
+      graph_root(graph) != plan.root || !same_nodes(plan, plan.root, 0, plan.root_nodes)) {
+    return false;
+  }
+  for (const Refusal& refusal : plan.refusals) {
+    auto* type = reinterpret_cast<PyTypeObject*>(refusal.type.get());
+    if (current_version(type) != refusal.version) return false;
+  }
+  return true;
+}
+
+// The graph's plan, made if there is none or it does not fit any more.
+Ref plan_for(PyObject* module, PyObject* graph) {
+  const Ref dict = Ref::steal(PyObject_GenericGetDict(graph, nullptr));
+  PyObject* known = dict_get(dict.get(), names.plan);
+  const Plan* plan = plan_of(known);
+  if (plan != nullptr && fits(*plan, module, graph)) return Ref::borrow(known);
+  Ref made = new_plan_object(Builder(module, graph).build());
+  check(PyDict_SetItem(dict.get(), names.plan, made.get()));
+  return made;
+}
+
+PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  try {
+    if (count != 3 || (!PyTuple_Check(args[2]) && !PyList_Check(args[2]))) {
+      raise(PyExc_TypeError, "run() takes a module, a graph and a tuple of arguments");
+    }
+    const Ref owner = plan_for(args[0], args[1]);
+    // A list is emptied, as Interpreter.boxed_run does: nobody but the run holds the arguments.
+    Ref arguments = Ref::steal(PySequence_Tuple(args[2]));
+    if (PyList_Check(args[2])) check(PyList_SetSlice(args[2], 0, PY_SSIZE_T_MAX, nullptr));
+    // Held by `owner`, and that by us: the collector clears only what nobody holds.
+    return Run(*plan_of(owner.get())).execute(std::move(arguments)).release();
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+PyMethodDef run_method = {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run)),
+                          METH_FASTCALL, "run(module, graph, args) -> the graph's output"};
+
+py::object plan_info(const py::object& graph) {
+  const Ref dict = Ref::steal(PyObject_GenericGetDict(graph.ptr(), nullptr));
+  const Plan* plan = plan_of(dict_get(dict.get(), names.plan));
+  if (plan == nullptr) return py::none();
+  py::dict info;
+  info["instructions"] = plan->instructions.size();
+  info["boxed"] = plan->boxed.size();
+  info["inlined"] = plan->enters.size();
+  info["slots"] = plan->slots;
+  info["stale"] = plan->stale;
+  return info;
+}
+
+int64_t next_call(const py::object& dispatcher) {
+  Scope* scope = Scope::current();
+  return scope == nullptr ? stored_call(dispatcher.ptr()) : scope->next(dispatcher.ptr());
+}
+
+void set_next_call(const py::object& dispatcher, int64_t index) {
+  Scope* scope = Scope::current();
+  if (scope == nullptr) {
+    store_call(dispatcher.ptr(), index);
+  } else if (scope->next(dispatcher.ptr()) >= 0) {
+    scope->set(dispatcher.ptr(), index);
+  }
+}
+
+}  // namespace
+
+void bind(py::module_& extension) {
+  add_plan_type(extension.ptr());
+  extension.def("initialize_engine", [](const py::dict& objects, const py::dict& attribute_names) {
+    initialize_symbols(objects.ptr(), attribute_names.ptr());
+  });
+  extension.def("register_forward", [](const py::object& function, bool dispatches, bool counts) {
+    const Forward dispatcher = counts ? Forward::kCounting : Forward::kDispatcher;
+    register_forward(function.ptr(), dispatches ? dispatcher : Forward::kModule);
+  });
+  extension.def("plan_info", plan_info);
+  extension.def("next_call", next_call);
+  extension.def("set_next_call", set_next_call);
+  extension.attr("run") =
+      py::reinterpret_steal<py::object>(check(PyCFunction_New(&run_method, nullptr)));
+}
+
+}  // namespace fxpress::runtime

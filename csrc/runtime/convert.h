@@ -1,0 +1,27 @@
+// Between Python objects and IValues, by torch's own rules. The only file of the engine that
+// includes torch's binding headers, which take a minute to compile.
+#pragma once
+
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+
+#include <optional>
+
+#include "runtime/symbols.h"
+
+namespace fxpress::runtime {
+
+// Converts a constant argument of an operator; nothing when torch would refuse it. What is made is
+// used in many runs, so it does not depend on the modes that are on now.
+std::optional<c10::IValue> constant_value(const c10::Argument& argument, PyObject* object,
+                                          bool numbers_as_tensors);
+
+// Whether the operator takes numbers where its schema says Tensor.
+bool takes_numbers_as_tensors(const c10::FunctionSchema& schema);
+
+Ref value_to_object(c10::IValue value);
+
+// Whether torch.jit.trace is at work in this thread.
+bool is_jit_tracing();
+
+}  // namespace fxpress::runtime

@@ -1,0 +1,119 @@
+"""Runs graphs natively: stands in for `torch.fx.Interpreter`.
+
+A graph is compiled into a plan at its first run, see `csrc/runtime`. The plan lives in the graph's
+`__dict__`, is checked against the graph at each run, and is dropped by copies and pickles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+from torch.fx import traceback as fx_traceback
+
+from fxpress import _torch_compat
+from fxpress._aten import extension as _aten_ext
+
+__all__ = ["next_call", "plan_info", "register_forward", "run", "set_next_call"]
+
+_TLPARSE = (
+    "\nUse tlparse to see full graph. "
+    "(https://github.com/pytorch/tlparse?tab=readme-ov-file#tlparse-parse-structured-pt2-logs)"
+)
+
+
+def _annotate(error: Exception, node: Node, module: torch.nn.Module) -> Exception:
+    """Name the node in an exception, as `Interpreter.run` does; gives the one to be raised."""
+    message = f"While executing {node.format_node()}"
+    message = f"{error.args[0]}\n\n{message}" if error.args else message
+    message += f"\nOriginal traceback:\n{node.stack_trace}"
+    _torch_compat.log_interpreter_error(module, message)
+    message += _TLPARSE
+    error.args = (message, *error.args[1:])
+    if not isinstance(error, KeyError):
+        return error
+    replacement = RuntimeError(*error.args)
+    replacement.__cause__ = replacement.__context__ = error
+    return replacement
+
+
+def _fetch_attr(module: torch.nn.Module, target: str) -> Any:
+    """`Interpreter.fetch_attr`."""
+    if not isinstance(target, str):
+        raise AssertionError(f"Expected target to be str, got {type(target)}")
+    atoms = target.split(".")
+    found: Any = module
+    for i, atom in enumerate(atoms):
+        if not hasattr(found, atom):
+            raise RuntimeError(f"Node referenced nonexistent target {'.'.join(atoms[: i + 1])}")
+        found = getattr(found, atom)
+    return found
+
+
+def _missing_argument(node: Node) -> Any:
+    """The value of a placeholder that got no argument."""
+    if len(node.args) > 0:
+        return node.args[0]
+    raise RuntimeError(
+        f"Expected positional argument for parameter {node.target}, but one was not passed in!"
+    ) from StopIteration()
+
+
+def _call_with_meta(
+    node: Node, callee: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A call whose traced nodes inherit the meta of `node`."""
+    with fx_traceback.set_current_meta(node, "Interpreter_Interpreter"):
+        return callee(*args, **kwargs)
+
+
+_aten_ext.initialize_engine(
+    _torch_compat.engine_symbols(
+        annotate=_annotate,
+        call_with_meta=_call_with_meta,
+        fetch_attr=_fetch_attr,
+        missing_argument=_missing_argument,
+    ),
+    _torch_compat.ENGINE_NAMES,
+)
+
+# run(module, graph, args): the output of `graph`, whose `get_attr` and `call_module` targets are
+# looked up in `module`. Stands in for
+# `torch.fx.Interpreter(module, graph=graph).run(*args, enable_io_processing=False)` and raises what
+# that raises: a node's exception, with the node and its stack trace in the message. A list of
+# arguments is emptied, so that they can be freed as soon as they have been used.
+run: Callable[[torch.nn.Module, Graph, tuple[Any, ...] | list[Any]], Any] = _aten_ext.run
+
+
+def register_forward(
+    function: Callable[..., Any], *, dispatches: bool = False, counts: bool = False
+) -> None:
+    """Let modules whose class has this very `forward` be inlined into the plans of their callers.
+
+    Args:
+        function: the function in the class's `__dict__`. It does what torch's
+            `InterpreterModule.forward` does with `graph`, `graph_module`, `arg_names` and
+            `_run_with_interpreter` of the instance's `__dict__`.
+        dispatches: it is the `forward` of a dispatcher instead, which does what torch's
+            `InterpreterModuleDispatcher.forward` does with `_call_modules` and `_num_calls`.
+        counts: a dispatcher's forward that reads its count with `next_call` and writes it with
+            `set_next_call`, so that threads don't disturb one another even below hooks.
+    """
+    _aten_ext.register_forward(function, dispatches, counts)
+
+
+def plan_info(graph: Graph) -> dict[str, Any] | None:
+    """Sizes of the plan that a graph has now: for tests and benchmarks; None without one."""
+    return _aten_ext.plan_info(graph)
+
+
+def next_call(dispatcher: torch.nn.Module) -> int:
+    """The index of a dispatcher's next call: the run's own count; outside of runs `_num_calls`."""
+    return _aten_ext.next_call(dispatcher)
+
+
+def set_next_call(dispatcher: torch.nn.Module, index: int) -> None:
+    """Set the index of a dispatcher's next call, where `next_call` reads it."""
+    _aten_ext.set_next_call(dispatcher, index)

@@ -1,0 +1,144 @@
+"""Attributes of modules by dotted name, as `torch.export.unflatten` finds and assigns them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fxpress import _torch_compat
+from fxpress._torch_compat import AttrKind
+
+
+def _call_name(base: str, n: int) -> str:
+    """The name of the n-th call of `base`, from 1: base, base@1, base@2, …"""
+    return base if n == 1 else f"{base}@{n - 1}"
+
+
+def _is_call_name(call_name: str, base: str) -> bool:
+    """Whether `call_name` is a call of `base`."""
+    rest = call_name.removeprefix(base)
+    called = call_name.startswith(base)
+    return called and (rest == "" or re.fullmatch(r"@\d+\n?", rest) is not None)
+
+
+def _holders(root: torch.nn.Module, path: list[str]) -> list[torch.nn.Module]:
+    """The modules at `path` and at all call names of its parts; missing ones are made."""
+    holders = {id(root): root}
+    for name in path:
+        below: dict[int, torch.nn.Module] = {}
+        for holder in holders.values():
+            if not hasattr(holder, name):
+                setattr(holder, name, torch.nn.Module())
+            for key, child in holder._modules.items():
+                if child is not None and _is_call_name(key, name):
+                    below[id(child)] = child
+        holders = below
+    return list(holders.values())
+
+
+def _check_kind(value: object, kind: Any) -> None:
+    expected: Any = {
+        AttrKind.PARAMETER: torch.nn.Parameter,
+        AttrKind.BUFFER: torch.Tensor,
+        AttrKind.MODULE: torch.nn.Module,
+    }.get(kind)
+    if expected is not None:
+        if not isinstance(value, expected):
+            raise AssertionError(
+                f"expected {expected.__name__} for {kind.name} attr_kind, got {type(value)}"
+            )
+        return
+    if isinstance(value, _torch_compat.FakeScriptObject):
+        raise AssertionError("FakeScriptObject should only exist during tracing.")
+    if not isinstance(
+        value, (torch.Tensor, torch.ScriptObject)
+    ) and not _torch_compat.is_opaque_value(value):
+        raise AssertionError(
+            "expected torch.Tensor, torch.ScriptObject, or opaque type for CONSTANT attr_kind, "
+            f"got {type(value)}"
+        )
+
+
+def _assign_attr(
+    from_obj: Any,
+    to_module: torch.nn.Module,
+    target: str,
+    attr_kind: Any,
+    persistent: bool = True,
+) -> None:
+    """Put a value at a dotted name of a module, and at the same place below every other call name.
+
+    Stands in for `torch.export.unflatten._assign_attr`.
+
+    Raises:
+        AssertionError: the value is not of that kind.
+        TypeError: `attr_kind` is no `_AttrKind`.
+    """
+    if not isinstance(attr_kind, AttrKind):
+        raise TypeError(f"attr_kind must be a torch.export.unflatten._AttrKind, not {attr_kind!r}")
+    *path, name = target.split(".")
+    holders = _holders(to_module, path)
+    _check_kind(from_obj, attr_kind)
+    for holder in holders:
+        if attr_kind is AttrKind.PARAMETER:
+            holder.register_parameter(name, from_obj)
+        elif attr_kind is AttrKind.BUFFER:
+            holder.register_buffer(name, from_obj, persistent=persistent)
+        else:
+            setattr(holder, name, from_obj)
+
+
+def _get_submodule(mod: torch.nn.Module, target: str) -> Any:
+    """The attribute at a dotted name; None when a part of it is missing or no module."""
+    *path, name = target.split(".")
+    for part in path:
+        mod = getattr(mod, part, None)
+        if not isinstance(mod, torch.nn.Module):
+            return None
+    return getattr(mod, name, None)
+
+
+def _add_submodule(
+    mod: torch.nn.Module,
+    target: str,
+    module_to_add: torch.nn.Module,
+    create_module: Callable[[str], torch.nn.Module] | None = None,
+) -> bool | None:
+    """Add a module at a dotted name; missing ones on the way are made by `create_module(prefix)`.
+
+    Returns False, and adds nothing, when something on the way is no module.
+    """
+    *path, name = target.split(".")
+    for i, part in enumerate(path):
+        child = getattr(mod, part, None)
+        if child is None:
+            prefix = ".".join(path[: i + 1])
+            child = torch.nn.Module() if create_module is None else create_module(prefix)
+            setattr(mod, part, child)
+        if not isinstance(child, torch.nn.Module):
+            return False
+        mod = child
+    mod.add_module(name, module_to_add)
+    return None
+
+
+def _is_prefix(candidate: Any, target: Any) -> bool:
+    """Whether `target` begins with `candidate` and is longer."""
+    return len(candidate) < len(target) and target[: len(candidate)] == candidate
+
+
+def _compute_accessor(parent_fqn: str, child_fqn: str) -> str:
+    """The dotted name of a module as seen from one above it."""
+    if parent_fqn == "":
+        return child_fqn
+    parent, child = parent_fqn.split("."), child_fqn.split(".")
+    if child[: len(parent)] != parent:
+        raise RuntimeError(
+            f"Child module '{child_fqn}' is not a descendant of parent module '{parent_fqn}'."
+            "This is currently unsupported."
+            "Please try to make child module attach to parent module directly."
+        )
+    return ".".join(child[len(parent) :])

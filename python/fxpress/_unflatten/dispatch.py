@@ -1,0 +1,61 @@
+"""Dispatchers for repeated preserved calls, on modules that exist.
+
+`unflatten` itself plans them before anything is made.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import torch
+import torch.fx
+
+from fxpress._unflatten.attributes import _compute_accessor
+from fxpress._unflatten.modules import InterpreterModuleDispatcher
+
+
+def dispatch_modules(
+    root: Any, redirected_call_indices: dict[str, str], consts_targets: set[str]
+) -> None:
+    """`UnflattenedModule._dispatch_modules`.
+
+    Args:
+        root: the module with the `module_call_graph` that says which signatures are preserved.
+        redirected_call_indices: call names that were merged away, with those in their place.
+        consts_targets: names of state; a dispatcher gets what its first call has of it.
+    """
+    calls: dict[str, list[tuple[int, str, torch.nn.Module]]] = defaultdict(list)
+    for entry in root.module_call_graph:
+        if not entry.fqn or not entry.signature:
+            continue
+        fqn = redirected_call_indices.get(entry.fqn, entry.fqn)
+        base, _, number = entry.fqn.partition("@")
+        calls[base].append((int(number or 0), entry.fqn, root.get_submodule(fqn)))
+    attributes: dict[str, set[str]] = defaultdict(set)
+    for target in consts_targets:
+        path, _, name = target.rpartition(".")
+        attributes[path].add(name)
+    for base, entries in calls.items():
+        if len(entries) < 2:
+            continue
+        for _, fqn, _ in entries:
+            if fqn not in redirected_call_indices:
+                path, _, name = fqn.rpartition(".")
+                root.get_submodule(path)._modules.pop(name)
+        modules: list[Any] = [module for _, _, module in sorted(entries, key=lambda e: e[0])]
+        root.set_submodule(base, InterpreterModuleDispatcher(attributes[base], modules))
+    for fqn, module in list(root.named_modules(remove_duplicate=False)):
+        for part in getattr(module, "_call_modules", [module]):
+            if isinstance(getattr(part, "graph", None), torch.fx.Graph):
+                _drop_numbers(fqn, part.graph, calls)
+
+
+def _drop_numbers(fqn: str, graph: torch.fx.Graph, called: dict[str, Any]) -> None:
+    """Calls of a dispatched module have no number: the dispatcher counts them."""
+    path = ".".join(part.split("@")[0] for part in fqn.split("."))
+    for node in graph.find_nodes(op="call_module"):
+        full = f"{path}.{node.target}" if path else str(node.target)
+        base = full.split("@")[0]
+        if base in called:
+            node.target = _compute_accessor(path, base)

@@ -1,0 +1,428 @@
+"""The modules that an unflattened program consists of."""
+
+from __future__ import annotations
+
+import logging
+import types
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.fx
+import torch.utils._pytree as pytree
+from torch.export import ExportedProgram
+
+from fxpress import _deferred_code, _engine, _native, _torch_compat
+from fxpress._torch_compat import FlatArgsAdapter
+from fxpress._unflatten import copying, inputs, modes, source, state
+from fxpress._unflatten.ivals import _IVals
+
+log = logging.getLogger("torch.export.unflatten")
+
+
+def runs_with_interpreter() -> bool:
+    """The flag that new modules get: `RUN_WITH_INTERPRETER` of the drop-in."""
+    from fxpress import unflatten as drop_in
+
+    return drop_in.RUN_WITH_INTERPRETER
+
+
+@contextmanager
+def _disable_interpreter() -> Iterator[None]:
+    """Modules made inside run the code generated from their graphs instead of the engine.
+
+    Stands in for `torch.export.unflatten._disable_interpreter`.
+    """
+    from fxpress import unflatten as drop_in
+
+    previous = drop_in.RUN_WITH_INTERPRETER
+    drop_in.RUN_WITH_INTERPRETER = False
+    try:
+        yield
+    finally:
+        drop_in.RUN_WITH_INTERPRETER = previous
+
+
+class _SubmoduleBase:
+    """Stands in for `torch.export.unflatten._SubmoduleBase`."""
+
+    _ty: str | None
+
+    def type_name(self) -> str | None:
+        """The class that the module has in the eager model, as `module.qualname`; None: unknown."""
+        return self._ty
+
+    def _get_name(self) -> str:
+        name = self.type_name()
+        return str(name).rsplit(".", 1)[-1] if name else type(self).__name__
+
+
+def _readable(
+    module: torch.nn.Module,
+    print_output: bool,
+    include_stride: bool,
+    include_device: bool,
+    colored: bool,
+    title: str,
+) -> str:
+    return _torch_compat.print_readable(
+        module, title, print_output, include_stride, include_device, colored
+    )
+
+
+_SIGNED = "_fxpress_signed_forward"
+
+
+class _Signed:
+    """A method whose signature, seen from an instance, is that of the exported module's `forward`.
+
+    torch.export binds inputs and dynamic shapes by it. On the class it is the plain function.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self._function
+        if torch.compiler.is_dynamo_compiling():
+            return self._function.__get__(instance, owner)
+        own = instance.__dict__.get(_SIGNED)
+        if own is None:
+            general = self._function
+            own = types.FunctionType(general.__code__, general.__globals__, general.__name__)
+            own.__signature__ = inputs.signature(instance)  # type: ignore[attr-defined]
+            instance.__dict__[_SIGNED] = own
+        return types.MethodType(own, instance)
+
+
+def _make_graph_module(module: Any) -> torch.fx.GraphModule:
+    made = _native.make_graph_module(module, module.graph)
+    # Whoever asks is about to run it, and Dynamo looks at the class without asking.
+    _deferred_code.materialize(type(made))
+    return made
+
+
+def _placeholders(module: Any) -> list[torch.fx.Node]:
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
+
+
+class InterpreterModule(_SubmoduleBase, _torch_compat.InterpreterModule):  # type: ignore[misc]
+    """A module that runs its graph on fxpress's engine.
+
+    Stands in for `torch.export.unflatten.InterpreterModule`. Under Dynamo, and when it was made
+    inside of `_disable_interpreter`, it runs the code generated from the graph.
+    """
+
+    graph: torch.fx.Graph
+    graph_module = _native.ComputedAttribute("graph_module", _make_graph_module)
+
+    def __init__(self, graph: torch.fx.Graph, ty: str | None = None) -> None:
+        torch.nn.Module.__init__(self)
+        self.graph = graph
+        self._ty = ty
+        self.graph.owning_module = self
+        self._run_with_interpreter = runs_with_interpreter()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.fx._symbolic_trace.is_fx_symbolic_tracing() and (
+            torch.compiler.is_dynamo_compiling() or not self._run_with_interpreter
+        ):
+            return type(self.graph_module).forward(self, *args, **kwargs)
+        if "arg_names" not in self.__dict__:
+            raise AssertionError(
+                f"Didn't finalize this InterpreterModule: it has no graph to run ({self._ty})"
+            )
+        if kwargs:
+            args = self._positional(args, kwargs)
+        return _engine.run(self, self.graph, args)
+
+    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """A graph takes its inputs by position: keywords go by the names of its placeholders."""
+        rest = self.arg_names[len(args) :]
+        values = (*args, *(kwargs[name] for name in rest if name in kwargs))
+        if len(rest) != len(kwargs):
+            raise AssertionError(
+                f"kwarg_names length {len(rest)} does not match kwargs length {len(kwargs)}"
+            )
+        if len(values) != len(self.arg_names):
+            raise AssertionError(
+                f"arg_list length {len(values)} does not match arg_names length "
+                f"{len(self.arg_names)}"
+            )
+        return values
+
+    def finalize(self) -> None:
+        """Checks the graph and makes the module ready to run, after an edit of its graph."""
+        self.__dict__.pop("graph_module", None)
+        self.graph.lint()
+        self.arg_names = [node.target for node in _placeholders(self)]
+
+    def train(self, mode: bool = True) -> InterpreterModule:
+        modes.check(self, mode)
+        return super().train(mode)  # type: ignore[no-any-return]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return copying.state_without(self, "graph_module")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        copying.restore(self, state)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copying.deep_copy(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return copying.reduce(self)
+
+    def print_readable(
+        self,
+        print_output: bool = True,
+        include_stride: bool = False,
+        include_device: bool = False,
+        colored: bool = False,
+    ) -> str:
+        """The generated code of this module and those below it, with comments on shapes."""
+        return _readable(
+            self, print_output, include_stride, include_device, colored, "InterpreterModule"
+        )
+
+
+class InterpreterModuleDispatcher(_SubmoduleBase, _torch_compat.InterpreterModuleDispatcher):  # type: ignore[misc]
+    """Several calls of one module whose graphs differ: each call runs the next of them, in turns.
+
+    Stands in for `torch.export.unflatten.InterpreterModuleDispatcher`. State is registered as in
+    the original module, buffers included.
+    """
+
+    def __init__(self, attrs: set[str], call_modules: list[InterpreterModule]) -> None:
+        torch.nn.Module.__init__(self)
+        if not call_modules:
+            raise AssertionError("call_modules must not be empty")
+        first = call_modules[0]
+        self._modules = first._modules
+        for name in attrs:
+            if name in first._buffers:
+                persistent = name not in first._non_persistent_buffers_set
+                self.register_buffer(name, first._buffers[name], persistent=persistent)
+            else:
+                setattr(self, name, getattr(first, name))
+        self._ty = first._ty
+        self._call_modules = call_modules
+        self._num_calls = 0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        compiling = torch.compiler.is_dynamo_compiling()
+        index = self._num_calls if compiling else _engine.next_call(self)
+        following = (index + 1) % len(self._call_modules)
+        if compiling:
+            self._num_calls = following
+            return self._call_modules[index](*args, **kwargs)
+        _engine.set_next_call(self, following)
+        try:
+            return self._call_modules[index](*args, **kwargs)
+        except Exception:
+            _engine.set_next_call(self, 0)
+            raise
+
+    def call_modules(self) -> list[InterpreterModule]:
+        """The modules of the calls, in order."""
+        return self._call_modules
+
+    def __getstate__(self) -> dict[str, Any]:
+        return copying.state_without(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        copying.restore(self, state)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copying.deep_copy(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return copying.reduce(self)
+
+    def print_readable(
+        self,
+        print_output: bool = True,
+        include_stride: bool = False,
+        include_device: bool = False,
+        colored: bool = False,
+    ) -> str:
+        """The generated code of every call."""
+        flags = (print_output, include_stride, include_device, colored)
+        return "\n".join(call.print_readable(*flags) for call in self._call_modules)
+
+
+class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # type: ignore[misc]
+    """An exported program as the tree of modules that it was traced from.
+
+    Stands in for `torch.export.unflatten.UnflattenedModule`. Unlike torch's it leaves the program
+    as it is, and can be deep-copied, pickled, compiled and exported again.
+
+    Args:
+        export_module: the program.
+        flat_args_adapter: brings inputs of another structure into the program's.
+        share_state: use the program's own tensors instead of copies of them.
+        device: where the copies are made; None: where the tensors are.
+
+    Raises:
+        ValueError: the program has a backward signature.
+        RuntimeError: a node does not say which modules it was traced in, or a module with a
+            preserved signature needs a value that it does not get.
+        AssertionError, KeyError: the program contradicts its signature.
+    """
+
+    graph_module = _native.ComputedAttribute("graph_module", _make_graph_module)
+    input_placeholders = _native.ComputedAttribute("input_placeholders", _placeholders)
+
+    def __init__(
+        self,
+        export_module: ExportedProgram,
+        flat_args_adapter: FlatArgsAdapter | None = None,
+        *,
+        share_state: bool = False,
+        device: torch.device | str | None = None,
+    ) -> None:
+        torch.nn.Module.__init__(self)
+        signature = export_module.graph_signature
+        if signature.backward_signature is not None:
+            raise ValueError("Unflattening on JointExportModule NYI")
+        first = export_module.module_call_graph[0].fqn
+        if first != "":
+            raise AssertionError(f"expected first fqn to be empty string, got {first!r}")
+        self.graph_signature = source.copy_signature(signature)
+        self.graph = torch.fx.Graph()
+        self.graph.owning_module = self
+        self.module_call_graph = source.copy_calls(export_module.module_call_graph)
+        self.flat_args_adapter = flat_args_adapter
+        self.meta = {**export_module.graph_module.meta, "unflattened_module": self}
+        self.adapted = False
+        self._run_with_interpreter = runs_with_interpreter()
+        self.range_constraints = export_module.range_constraints
+        self.equality_constraints: list[Any] = []
+        self.check_input_constraints = True
+        self.ivals = _IVals()
+        self._ty: str | None = None
+        self._build(export_module, share_state, None if device is None else torch.device(device))
+
+    def _build(
+        self, program: ExportedProgram, share_state: bool, device: torch.device | None
+    ) -> None:
+        signature = self.graph_signature
+        with torch.no_grad(), _native.GcPause():
+            held = state.collect(program, signature, share_state=share_state, device=device)
+            facts = source.of_program(
+                program,
+                signature,
+                self.module_call_graph,
+                (held, state.targets(program, signature)),
+                (InterpreterModule, InterpreterModuleDispatcher),
+                self._run_with_interpreter,
+            )
+            self._ty, cuts = _native.unflatten(facts, self)
+        for node, paths, dropped in cuts:
+            log.warning(
+                "nn_module_stack fqns %s at node %s do not form a stack! dropping last %d entries",
+                paths,
+                node,
+                dropped,
+            )
+
+    # ---- running ----
+
+    def process_forward_inputs(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """The leaves of the arguments, adapted and checked against the program's constraints."""
+        return inputs.process(self, args, kwargs)
+
+    def _adapt_flat_args(self, flat_args: list[Any], in_spec: Any, input: Any) -> list[Any]:
+        return inputs.adapt(self, flat_args, in_spec, input)
+
+    @_Signed
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        out_spec = self.module_call_graph[0].signature.out_spec
+        if torch.fx._symbolic_trace.is_fx_symbolic_tracing():
+            flat = inputs.traced(self, args, kwargs)
+            return pytree.tree_unflatten(_engine.run(self, self.graph, tuple(flat)), out_spec)
+        if torch.compiler.is_dynamo_compiling():
+            flat = inputs.compiled(self, args, kwargs)
+            return pytree.tree_unflatten(type(self.graph_module).forward(self, *flat), out_spec)
+        flat = self.process_forward_inputs(*args, **kwargs)
+        if self._run_with_interpreter:
+            outputs = _engine.run(self, self.graph, tuple(flat))
+        else:
+            outputs = type(self.graph_module).forward(self, *flat)
+        return pytree.tree_unflatten(outputs, out_spec)
+
+    # ---- modes and copies ----
+
+    def train(self, mode: bool = True) -> UnflattenedModule:
+        modes.check(self, mode)
+        return super().train(mode)  # type: ignore[no-any-return]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return copying.state_without(self, _SIGNED, "graph_module", "input_placeholders")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        copying.restore(self, state)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copying.deep_copy(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return copying.reduce(self)
+
+    # ---- edits and views ----
+
+    def _dispatch_modules(
+        self, redirected_call_indices: dict[str, str], consts_targets: set[str]
+    ) -> None:
+        from fxpress._unflatten.dispatch import dispatch_modules
+
+        dispatch_modules(self, redirected_call_indices, consts_targets)
+
+    def finalize(self) -> None:
+        """Checks the graph and forgets what was derived from it, after an edit by hand."""
+        self.__dict__.pop("graph_module", None)
+        self.__dict__.pop("input_placeholders", None)
+        self.graph.lint()
+
+    def _print_graph(self) -> None:
+        for fqn, module in self.named_modules():
+            print(fqn + ":")
+            if isinstance(getattr(module, "graph", None), torch.fx.Graph):
+                print(module.graph)
+
+    def print_readable(
+        self,
+        print_output: bool = True,
+        include_stride: bool = False,
+        include_device: bool = False,
+        colored: bool = False,
+    ) -> str:
+        """The generated code of this module and those below it, with comments on shapes."""
+        return _readable(
+            self, print_output, include_stride, include_device, colored, "UnflattenedModule"
+        )
+
+
+_engine.register_forward(InterpreterModule.__dict__["forward"])
+_engine.register_forward(InterpreterModuleDispatcher.__dict__["forward"], dispatches=True)
+
+
+def unflatten(
+    module: ExportedProgram,
+    flat_args_adapter: FlatArgsAdapter | None = None,
+    *,
+    share_state: bool = False,
+    device: torch.device | str | None = None,
+) -> UnflattenedModule:
+    """The module tree of an exported program, with the names and the state of the original.
+
+    Stands in for `torch.export.unflatten`. The program is not changed. See `UnflattenedModule` for
+    arguments and errors.
+    """
+    if not isinstance(module, ExportedProgram):
+        warnings.warn(f"unflatten expects an ExportedProgram, got {type(module)}", stacklevel=2)
+    program = _torch_compat.without_effect_tokens(module)
+    return UnflattenedModule(program, flat_args_adapter, share_state=share_state, device=device)

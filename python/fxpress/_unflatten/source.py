@@ -1,0 +1,191 @@
+"""What the native pass has to know about an exported program."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypedDict
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+from torch.export.exported_program import (
+    ConstantArgument,
+    ExportGraphSignature,
+    ModuleCallSignature,
+    SymBoolArgument,
+    SymFloatArgument,
+    SymIntArgument,
+    TensorArgument,
+)
+from torch.export.graph_signature import OutputKind
+from torch.utils._pytree import TreeSpec
+
+from fxpress._unflatten.state import State
+
+Leaf = tuple[str, tuple[Any] | None]  # the name of a value and None, or "" and (constant,)
+Signature = tuple[str, list[Leaf], list[Leaf], int, list[str], Any, Any]
+
+
+class Source(TypedDict):
+    """The argument of `_native.unflatten` and `_native.outline_submodules`."""
+
+    graph: torch.fx.Graph  # the flat graph
+    owner: torch.nn.Module  # has the attributes that its get_attr nodes name
+    mutations: list[tuple[bool, str]]  # for each mutated output: of a parameter? which placeholder
+    signatures: list[Signature]  # of preserved calls: call name, inputs, outputs, arity, specs
+    with_signature: list[str]  # their call names, for dispatchers
+    state: list[State]  # what to assign, in this order
+    targets: list[tuple[str, list[str]]]  # placeholder -> names of its state
+    paths: list[str]  # the original modules in order
+    interpreter: type[torch.nn.Module]
+    dispatcher: type[torch.nn.Module]
+    run_with_interpreter: bool
+
+
+_NAMED = (TensorArgument, SymIntArgument, SymBoolArgument, SymFloatArgument)
+
+
+def _input_leaf(argument: object, call_name: str) -> Leaf:
+    if isinstance(argument, ConstantArgument):
+        return "", (argument.value,)
+    if not isinstance(argument, _NAMED):
+        raise AssertionError(
+            f"expected inputs of {call_name!r} to be TensorArgument, SymIntArgument, "
+            f"SymBoolArgument, or SymFloatArgument, got {type(argument)}"
+        )
+    return argument.name, None
+
+
+def _output_leaf(argument: object, call_name: str) -> Leaf:
+    if isinstance(argument, ConstantArgument):
+        return "", (argument.value,)
+    if not isinstance(argument, _NAMED):
+        raise RuntimeError(f"Unsupported data type for output node: {argument} of {call_name!r}")
+    return argument.name, None
+
+
+def _expect(condition: bool, call_name: str, what: str, found: object) -> None:
+    if not condition:
+        raise AssertionError(f"expected {what} of the signature of {call_name!r}, got {found}")
+
+
+def signatures(calls: Mapping[str, ModuleCallSignature]) -> list[Signature]:
+    """The preserved signatures, checked.
+
+    Raises:
+        AssertionError: a spec that is not one of (args, kwargs), or an input that is no value.
+        RuntimeError: an output that is no value.
+    """
+    result: list[Signature] = []
+    for name, signature in calls.items():
+        if name == "":
+            result.append((name, [], [], 0, [], None, None))
+            continue
+        spec = signature.in_spec
+        _expect(spec.num_children == 2, name, "in_spec to have 2 children", spec.num_children)
+        _expect(spec.type is tuple, name, "in_spec.type to be tuple", spec.type)
+        args, kwargs = spec.children()
+        _expect(args.type is tuple, name, "args_spec.type to be tuple", args.type)
+        _expect(kwargs.type is dict, name, "kwargs_spec.type to be dict", kwargs.type)
+        inputs = [_input_leaf(argument, name) for argument in signature.inputs]
+        outputs = [_output_leaf(argument, name) for argument in signature.outputs]
+        keywords = list(kwargs.context)
+        result.append(
+            (name, inputs, outputs, args.num_children, keywords, spec, signature.out_spec)
+        )
+    return result
+
+
+_MUTATIONS = (
+    OutputKind.BUFFER_MUTATION,
+    OutputKind.USER_INPUT_MUTATION,
+    OutputKind.PARAMETER_MUTATION,
+)
+
+
+def mutations(signature: ExportGraphSignature) -> list[tuple[bool, str]]:
+    """For each mutated output, which come first: is it a parameter, and which placeholder is it."""
+    buffers = {target: name for name, target in signature.inputs_to_buffers.items()}
+    parameters = {target: name for name, target in signature.inputs_to_parameters.items()}
+    result = []
+    for spec in signature.output_specs:
+        if spec.kind not in _MUTATIONS:
+            continue
+        assert spec.target is not None
+        if spec.kind == OutputKind.BUFFER_MUTATION:
+            result.append((False, buffers[spec.target]))
+        elif spec.kind == OutputKind.PARAMETER_MUTATION:
+            result.append((True, parameters[spec.target]))
+        else:
+            result.append((False, spec.target))
+    return result
+
+
+_copied_kinds: dict[type, bool] = {}
+
+
+def _is_copied(kind: type) -> bool:
+    known = _copied_kinds.get(kind)
+    if known is None:
+        known = dataclasses.is_dataclass(kind) and not issubclass(kind, TreeSpec)
+        _copied_kinds[kind] = known
+    return known
+
+
+def _copied(value: Any) -> Any:
+    """A dataclass of a signature, with dataclasses in it copied as well; the rest is shared."""
+    kind = type(value)
+    copy = object.__new__(kind)
+    fields = value.__dict__.copy()
+    for name, field in fields.items():
+        if _is_copied(type(field)):
+            fields[name] = _copied(field)
+    copy.__dict__.update(fields)
+    return copy
+
+
+def copy_signature(signature: ExportGraphSignature) -> ExportGraphSignature:
+    """A copy that can be edited without changing the program: torch deep-copies it."""
+    copy = _copied(signature)
+    copy.input_specs = [_copied(spec) for spec in signature.input_specs]
+    copy.output_specs = [_copied(spec) for spec in signature.output_specs]
+    return copy
+
+
+def copy_calls(calls: Iterable[Any]) -> list[Any]:
+    """A module call graph that can be edited without changing the program; specs are shared."""
+    result = []
+    for entry in calls:
+        copy = _copied(entry)
+        if copy.signature is not None:
+            copy.signature.inputs = [_copied(argument) for argument in entry.signature.inputs]
+            copy.signature.outputs = [_copied(argument) for argument in entry.signature.outputs]
+        result.append(copy)
+    return result
+
+
+def of_program(
+    program: ExportedProgram,
+    signature: ExportGraphSignature,
+    calls: Sequence[Any],
+    state: tuple[list[State], dict[str, list[str]]],
+    classes: tuple[type[torch.nn.Module], type[torch.nn.Module]],
+    run_with_interpreter: bool,
+) -> Source:
+    """Everything about `program`; `signature` and `calls` are copies of its own."""
+    preserved = {entry.fqn: entry.signature for entry in calls if entry.signature is not None}
+    assigned, targets = state
+    return {
+        "graph": program.graph,
+        "owner": program.graph_module,
+        "mutations": mutations(signature),
+        "signatures": signatures(preserved),
+        "with_signature": list(preserved),
+        "state": assigned,
+        "targets": list(targets.items()),
+        "paths": [entry.fqn for entry in calls],
+        "interpreter": classes[0],
+        "dispatcher": classes[1],
+        "run_with_interpreter": run_with_interpreter,
+    }

@@ -1,0 +1,57 @@
+"""Drop-in for `torch.export.unflatten`: the same names, signatures and results.
+
+`unflatten` and `UnflattenedModule` plan the whole module tree natively and create it once, as it
+will stay. Its modules run on fxpress's engine instead of `torch.fx.Interpreter`.
+"""
+
+from fxpress._torch_compat import AttrKind as _AttrKind
+from fxpress._torch_compat import FlatArgsAdapter
+from fxpress._torch_compat import TensorID as _TensorID
+from fxpress._unflatten.attributes import (
+    _add_submodule,
+    _assign_attr,
+    _call_name,
+    _compute_accessor,
+    _get_submodule,
+    _is_call_name,
+    _is_prefix,
+)
+from fxpress._unflatten.frames import (
+    _add_spec,
+    _generate_flatten,
+    _generate_flatten_spec,
+    _generate_unflatten,
+    _ModuleFrame,
+    _outline_submodules,
+    _SubmoduleEntry,
+)
+from fxpress._unflatten.ivals import _IVals
+from fxpress._unflatten.modules import (
+    InterpreterModule,
+    InterpreterModuleDispatcher,
+    UnflattenedModule,
+    _disable_interpreter,
+    _SubmoduleBase,
+    unflatten,
+)
+from fxpress._unflatten.passes import (
+    _check_graph_equivalence,
+    _copy_graph_attrs,
+    _deduplicate_modules,
+    _fix_nn_module_stacks,
+    _inplace_buffer_and_input_mutations,
+    _reorder_submodules,
+    _root_module_type,
+    _sink_params,
+)
+
+__all__ = [
+    "FlatArgsAdapter",
+    "InterpreterModule",
+    "InterpreterModuleDispatcher",
+    "UnflattenedModule",
+    "unflatten",
+]
+
+# New modules run on the engine; see `_disable_interpreter`.
+RUN_WITH_INTERPRETER = True
