@@ -18,7 +18,7 @@ import torch.fx
 from torch.fx import Graph
 
 from fxpress import _native, _torch_compat
-from fxpress._errors import InternalError, UnsupportedError
+from fxpress._errors import InternalError
 
 _lock = threading.RLock()
 
@@ -171,7 +171,7 @@ _native.initialize(
     _torch_compat.native_symbols(
         deferred_body=_BODY,
         materialize=materialize,
-        errors={"internal_error": InternalError, "unsupported_error": UnsupportedError},
+        errors={"internal_error": InternalError},
     ),
     _torch_compat.NATIVE_NAMES,
 )

@@ -153,8 +153,8 @@ def base_globals() -> dict[str, Any]:
     return _base_globals(len(fx_graph._custom_builtins))
 
 
-def parse_name(name: str) -> tuple[str, str, int]:
-    """Candidate, base and number (-1: none) of a name, by the rules of `_Namespace.create_name`.
+def parse_name(name: str) -> tuple[str, str, str]:
+    """Candidate, base and number ("": none) of a name, by the rules of `_Namespace.create_name`.
 
     Only asked for names outside of ASCII; the rest is parsed natively.
     """
@@ -167,7 +167,7 @@ def parse_name(name: str) -> tuple[str, str, int]:
         match = re.match(fx_graph._name_regex, candidate)
         assert match is not None
     base, number = match.group(1, 2)
-    return candidate, base, -1 if number is None else int(number)
+    return candidate, base, "" if number is None else str(int(number))
 
 
 def current_node_meta() -> dict[str, Any] | None:
