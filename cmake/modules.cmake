@@ -17,6 +17,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/gc_pause.cpp
   csrc/fx/graph_copy.cpp
   csrc/fx/graph_module.cpp
+  csrc/fx/local_names.cpp
   csrc/fx/names.cpp
   csrc/fx/reader.cpp
   csrc/fx/split.cpp
