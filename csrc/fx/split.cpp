@@ -61,7 +61,9 @@ class Planner {
         const uint32_t use = graph().input_begin[i] + static_cast<uint32_t>(k);
         if (plan_.partitions->record_use(use, def, user)) {
           for (NodeId binder : plan_.assignment.binders.needed_by(def, node(def))) {
-            plan_.partitions->record_symbol(binder, partition[i]);
+            if (!is_called_after(partition[binder.value()], partition[i])) {
+              plan_.partitions->record_symbol(binder, partition[i]);
+            }
           }
         } else if (partition[i] == partition[def.value()] && def.value() >= i) {
           raise(PyExc_KeyError,
@@ -71,6 +73,12 @@ class Planner {
         }
       }
     }
+  }
+
+  // With switches of grad mode the partitions are called in graph order: a symbol that is bound
+  // later is not there yet, in the source neither.
+  bool is_called_after(PartitionId owner, PartitionId user) const {
+    return !plan_.assignment.grad.empty() && owner.valid() && owner > user;
   }
 
   void log_use(NodeId def, NodeId user) const {
@@ -93,16 +101,19 @@ class Planner {
     plan_.order = core::partition_order(dependents);
     if (plan_.order.size() != dependents.size()) raise_cycle(dependents);
     // A switch of grad mode acts on everything that is called after it. Partitions of such graphs
-    // do not fall in graph order, so that order can run and is the only right one.
+    // do not fall in graph order, so that order is the only right one, and can run unless a node
+    // stands before one that it uses.
     if (!options_.keep_original_order && plan_.assignment.grad.empty()) return;
     for (uint32_t p = 0; p < dependents.size(); ++p) {
       plan_.order[p] = PartitionId(p);
       for (PartitionId user : dependents[p]) {
         if (user.value() > p) continue;
         raise(PyExc_KeyError,
-              "partition %R appears before %R but needs a value of it: keep_original_order=True "
-              "needs partitions whose order of appearance is an order in which they can run",
-              partition_name(user), partition_name(PartitionId(p)));
+              "partition %R appears before %R but needs a value of it: %s needs partitions whose "
+              "order of appearance is an order in which they can run",
+              partition_name(user), partition_name(PartitionId(p)),
+              options_.keep_original_order ? "keep_original_order=True"
+                                           : "a graph with switches of grad mode");
       }
     }
   }
@@ -241,14 +252,17 @@ Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& optio
   }
   source.nodes.drop_index();
   const SplitPlan plan = plan_split(module, options, std::move(source), std::move(assignment));
-  Ref result;
+  std::vector<Ref> modules;
   {
     const GcPause pause;
-    result = write_split(plan, options);
+    modules = write_split(plan, options);
+  }
+  if (options.code_mode == CodeMode::kDeferred) {
+    for (const Ref& written : modules) recompile_children(written.get());
   }
   if (options.qualname_map != Py_None) fill_qualname_map(plan, options.qualname_map);
   marks.keep();
-  return result;
+  return std::move(modules.back());
 }
 
 }  // namespace fxpress::fx

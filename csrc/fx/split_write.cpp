@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "fx/attributes.h"
+#include "fx/current_meta.h"
 #include "fx/split.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
@@ -31,9 +32,7 @@ struct Context {
     return plan.partitions->partitions()[p.value()];
   }
   Ref finish_module(const ModuleAttributes& attributes, PyObject* written) const {
-    Ref module = make_graph_module(attributes, written, options.code_mode);
-    if (options.code_mode == CodeMode::kDeferred) recompile_children(module.get());
-    return module;
+    return make_graph_module(attributes, written, options.code_mode);
   }
   // get_attr nodes of modules (bodies of higher-order operators) are not passed between graphs.
   bool is_module_attribute(NodeId id) const {
@@ -272,18 +271,8 @@ class BaseWriter {
       return;
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
-      values_[outputs[i].value()] = writer_.getitem(result, i, current_meta());
+      values_[outputs[i].value()] = writer_.getitem(result, i, current_meta_.fresh());
     }
-  }
-
-  // Under torch.fx.traceback.preserve_node_meta, nodes that unpack are born with meta, as the ones
-  // that torch traces.
-  Ref current_meta() {
-    if (!asked_for_meta_) {
-      asked_for_meta_ = true;
-      meta_ = Ref::steal(PyObject_CallNoArgs(symbols.current_node_meta));
-    }
-    return meta_.get() == Py_None ? Ref() : Ref::steal(PyDict_Copy(meta_.get()));
   }
 
   void write_output() {
@@ -291,8 +280,11 @@ class BaseWriter {
       if (context_.graph().ops[i] != Op::kOutput) continue;
       uint32_t use = context_.graph().input_begin[i];
       for (NodeId id : context_.graph().inputs_of(NodeId(i))) import(id);
-      const Ref args = node_field(context_.node(NodeId(i)), symbols.node_args);
-      writer_.output(PyTuple_GET_ITEM(args.get(), 0), [&](PyObject*) {
+      PyObject* original = context_.node(NodeId(i));
+      const Ref args = node_field(original, symbols.node_args);
+      writer_.output(returned_value(original, args.get()), [&](PyObject*) {
+        FXPRESS_CHECK(use < context_.graph().input_begin[i + 1],
+                      "a node's arguments changed while the graph was split");
         PyObject* value = values_[context_.graph().inputs[use++].value()];
         FXPRESS_CHECK(value != nullptr, "output of the graph was not computed");
         return value;
@@ -306,8 +298,7 @@ class BaseWriter {
   std::vector<PyObject*>& values_;  // by node of the source: where the base graph has it
   ModuleAttributes attributes_;     // what the base graph's nodes refer to
   bool placeholders_done_ = false;  // keep_original_order: imported before the first call
-  bool asked_for_meta_ = false;     // current_meta() has been asked
-  Ref meta_;                        // a dict, or None
+  CurrentMeta current_meta_;        // of the nodes that unpack
 };
 
 void record_partition_names(PyObject* module, std::span<const Ref> submodule_names) {
@@ -319,18 +310,18 @@ void record_partition_names(PyObject* module, std::span<const Ref> submodule_nam
 
 }  // namespace
 
-Ref write_split(const SplitPlan& plan, const SplitOptions& options) {
+std::vector<Ref> write_split(const SplitPlan& plan, const SplitOptions& options) {
   NameWriter name_writer(NameWriter::Forbidden::kForNodes);
   Context context{plan, options, name_writer};
   std::vector<PyObject*> written(plan.source.graph.size(), nullptr);
-  std::vector<Ref> submodules;
+  std::vector<Ref> modules;
   for (uint32_t p = 0; p < plan.order.size(); ++p) {
-    submodules.push_back(PartitionWriter(context, written, PartitionId(p)).run());
+    modules.push_back(PartitionWriter(context, written, PartitionId(p)).run());
   }
   std::fill(written.begin(), written.end(), nullptr);
-  Ref result = BaseWriter(context, submodules, written).run();
-  record_partition_names(result.get(), plan.submodule_names);
-  return result;
+  modules.push_back(BaseWriter(context, modules, written).run());
+  record_partition_names(modules.back().get(), plan.submodule_names);
+  return modules;
 }
 
 }  // namespace fxpress::fx
