@@ -83,8 +83,9 @@ void recompile_children(PyObject* module) {
 Ref make_lite_graph_module(PyObject* graph, PyObject* modules) {
   const Ref type = make_class(CodeMode::kTorchLazy, "GraphModuleImpl");
   Ref module = new_module(as_type(type.get()));
+  const Ref dict = Ref::steal(PyObject_GenericGetDict(module.get(), nullptr));
+  check(PyDict_SetItem(dict.get(), names.training, Py_False));
   if (modules != Py_None) {
-    const Ref dict = Ref::steal(PyObject_GenericGetDict(module.get(), nullptr));
     check(PyDict_SetItem(dict.get(), names.module_dict_modules, modules));
   }
   adopt_graph(module.get(), graph);

@@ -23,11 +23,12 @@ enum class CodeMode : uint8_t {
 Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode);
 
 // GraphModules right below a new one get fresh code, as from torch's constructor: their graphs may
-// have been edited. Not those whose code is deferred anyway.
+// have been edited. Not those whose code is deferred anyway. Runs torch's and the user's code
+// generators: outside of any GcPause.
 void recompile_children(PyObject* module);
 
 // torch.fx.passes.split_module._make_lite_graph_module: a torch-lazy module for a graph without
-// parameters, with `modules` (a dict to adopt, or None) as its children.
+// parameters, in eval mode, with `modules` (a dict to adopt, or None) as its children.
 Ref make_lite_graph_module(PyObject* graph, PyObject* modules);
 
 }  // namespace fxpress::fx

@@ -45,6 +45,9 @@ def split_module(
     debug: Callable[..., None] | None,
     /,
 ) -> GraphModule: ...
+def split_module_simple(
+    module: GraphModule, node_to_partition: dict[Node, int], affix: str | None, /
+) -> GraphModule: ...
 def detect_dependencies(
     module: GraphModule, node_to_partition: dict[Node, int], /
 ) -> tuple[dict[int, Graph], dict[int, dict[str, Node]], dict[int, dict[str, Node]], list[int]]: ...

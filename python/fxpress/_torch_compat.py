@@ -311,5 +311,6 @@ NATIVE_NAMES = {
     "register_buffer": "register_buffer",
     "root": "_root",
     "table": "table",
+    "training": "training",
     "used_names": "_used_names",
 }

@@ -126,7 +126,7 @@ def split_module(
         AttributeError: a target is not an attribute of `m`.
         KeyError: a node uses one that is not in the graph or is defined later, or
             `keep_original_order` calls a partition before one that it needs.
-        UnsupportedError: a node's name ends in a number of more than 18 digits.
+        IndexError: the output node has no argument.
 
     Whatever the callback raises passes through. After any error `m` and `qualname_map` are as they
     were.
@@ -168,9 +168,9 @@ def split_module_simple(
     Raises:
         KeyError: a node has no partition, or a partition needs one that appears later.
     """
-    graphs, inputs, outputs, partitions = _detect_dependencies(m, node_to_partition)
-    _clone_nodes_into_partitions(m, graphs, inputs, outputs, partitions)
-    return _build_stitching_graph(m, graphs, inputs, outputs, partitions, partition_affix)
+
+    After any error the nodes' marks ``_fx_partition`` are as they were.
+    return _native.split_module_simple(m, node_to_partition, partition_affix)
 
 
 def _detect_dependencies(
