@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <unordered_map>
 #include <utility>
 
@@ -16,8 +15,17 @@ constexpr size_t kMaxText = size_t{1} << 16;
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
+
+// By character: whether names may have it. Every character of a text is looked at.
+constexpr std::array<bool, 256> kWord = [] {
+  std::array<bool, 256> word{};
+  for (unsigned c = '0'; c <= '9'; ++c) word[c] = true;
+  for (unsigned c = 'a'; c <= 'z'; ++c) word[c] = word[c - 'a' + 'A'] = true;
+  word['_'] = true;
+  return word;
+}();
 bool is_word(char c) {
-  return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+  return kWord[static_cast<unsigned char>(c)];
 }
 bool is_ascii(char c) {
   return static_cast<unsigned char>(c) < 0x80;
@@ -86,9 +94,12 @@ bool mentions_local(std::string_view marked, const Names& names) {
 std::string without_marks(std::string_view marked) {
   std::string text;
   text.reserve(marked.size());
-  std::copy_if(marked.begin(), marked.end(), std::back_inserter(text),
-               [](char c) { return c != kLocalMark; });
-  return text;
+  for (size_t at = 0;;) {
+    const size_t mark = std::min(marked.find(kLocalMark, at), marked.size());
+    text += marked.substr(at, mark - at);
+    if (mark == marked.size()) return text;
+    at = mark + 1;
+  }
 }
 
 std::optional<TextShape> text_shape(std::string_view marked) {
