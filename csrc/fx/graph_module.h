@@ -22,10 +22,12 @@ enum class CodeMode : uint8_t {
 // attribute that the graph mentions twice may be listed twice.
 Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode);
 
-// GraphModules right below a new one get fresh code, as from torch's constructor: their graphs may
-// have been edited. Not those whose code is deferred anyway. Runs torch's and the user's code
-// generators: outside of any GcPause.
-void recompile_children(PyObject* module);
+// Appends the GraphModules right below a new one that are to get fresh code, as from torch's
+// constructor: their graphs may have been edited. Not those whose code is deferred anyway.
+void list_children_with_code(PyObject* module, std::vector<Ref>& result);
+
+// module.recompile(). Runs torch's and the user's code generators: outside of any GcPause.
+void recompile(PyObject* module);
 
 // torch.fx.passes.split_module._make_lite_graph_module: a torch-lazy module for a graph without
 // parameters, in eval mode, with `modules` (a dict to adopt, or None) as its children.

@@ -252,17 +252,15 @@ Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& optio
   }
   source.nodes.drop_index();
   const SplitPlan plan = plan_split(module, options, std::move(source), std::move(assignment));
-  std::vector<Ref> modules;
+  WrittenSplit written;
   {
     const GcPause pause;
-    modules = write_split(plan, options);
+    written = write_split(plan, options);
   }
-  if (options.code_mode == CodeMode::kDeferred) {
-    for (const Ref& written : modules) recompile_children(written.get());
-  }
+  for (const Ref& child : written.stale) recompile(child.get());
   if (options.qualname_map != Py_None) fill_qualname_map(plan, options.qualname_map);
   marks.keep();
-  return std::move(modules.back());
+  return std::move(written.result);
 }
 
 }  // namespace fxpress::fx

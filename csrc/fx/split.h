@@ -53,9 +53,13 @@ struct SplitPlan {
 SplitPlan plan_split(PyObject* module, const SplitOptions& options, ReadGraph source,
                      Assignment assignment);
 
-// Makes the objects that the plan describes: the partitions' modules, then the one that calls them.
-// No code is generated yet, not for their children either.
-std::vector<Ref> write_split(const SplitPlan& plan, const SplitOptions& options);
+struct WrittenSplit {
+  Ref result;              // the module that calls the partitions' modules
+  std::vector<Ref> stale;  // GraphModules below one of these that are still to be recompiled
+};
+
+// Makes the objects that the plan describes. No code is generated yet.
+WrittenSplit write_split(const SplitPlan& plan, const SplitOptions& options);
 
 // The whole of it.
 Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& options);

@@ -23,6 +23,7 @@ struct Context {
   const SplitPlan& plan;
   const SplitOptions& options;
   NameWriter& names;
+  std::vector<Ref>& stale;  // see WrittenSplit
 
   const core::Graph& graph() const { return plan.source.graph; }
   PyObject* node(NodeId id) const { return plan.source.nodes[id.value()]; }
@@ -31,8 +32,10 @@ struct Context {
   const core::Partition& partition(PartitionId p) const {
     return plan.partitions->partitions()[p.value()];
   }
-  Ref finish_module(const ModuleAttributes& attributes, PyObject* written) const {
-    return make_graph_module(attributes, written, options.code_mode);
+  Ref finish_module(const ModuleAttributes& attributes, PyObject* written) {
+    Ref module = make_graph_module(attributes, written, options.code_mode);
+    if (options.code_mode == CodeMode::kDeferred) list_children_with_code(module.get(), stale);
+    return module;
   }
   // get_attr nodes of modules (bodies of higher-order operators) are not passed between graphs.
   bool is_module_attribute(NodeId id) const {
@@ -310,18 +313,19 @@ void record_partition_names(PyObject* module, std::span<const Ref> submodule_nam
 
 }  // namespace
 
-std::vector<Ref> write_split(const SplitPlan& plan, const SplitOptions& options) {
+WrittenSplit write_split(const SplitPlan& plan, const SplitOptions& options) {
+  WrittenSplit split;
   NameWriter name_writer(NameWriter::Forbidden::kForNodes);
-  Context context{plan, options, name_writer};
+  Context context{plan, options, name_writer, split.stale};
   std::vector<PyObject*> written(plan.source.graph.size(), nullptr);
-  std::vector<Ref> modules;
+  std::vector<Ref> submodules;
   for (uint32_t p = 0; p < plan.order.size(); ++p) {
-    modules.push_back(PartitionWriter(context, written, PartitionId(p)).run());
+    submodules.push_back(PartitionWriter(context, written, PartitionId(p)).run());
   }
   std::fill(written.begin(), written.end(), nullptr);
-  modules.push_back(BaseWriter(context, modules, written).run());
-  record_partition_names(modules.back().get(), plan.submodule_names);
-  return modules;
+  split.result = BaseWriter(context, submodules, written).run();
+  record_partition_names(split.result.get(), plan.submodule_names);
+  return split;
 }
 
 }  // namespace fxpress::fx
