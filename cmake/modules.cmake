@@ -20,11 +20,12 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/local_names.cpp
   csrc/fx/names.cpp
   csrc/fx/reader.cpp
-  csrc/fx/split.cpp
-  csrc/fx/split_assign.cpp
-  csrc/fx/split_simple.cpp
-  csrc/fx/split_symbols.cpp
-  csrc/fx/split_write.cpp
+  csrc/fx/split/assign.cpp
+  csrc/fx/split/plan.cpp
+  csrc/fx/split/simple.cpp
+  csrc/fx/split/split.cpp
+  csrc/fx/split/symbols.cpp
+  csrc/fx/split/write.cpp
   csrc/fx/symbols.cpp
   csrc/fx/writer.cpp
 )

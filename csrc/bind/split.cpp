@@ -1,7 +1,7 @@
-#include "fx/split.h"
+#include "fx/split/split.h"
 
 #include "bind/convert.h"
-#include "fx/split_simple.h"
+#include "fx/split/simple.h"
 
 namespace fxpress::bind {
 

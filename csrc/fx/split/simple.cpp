@@ -1,4 +1,4 @@
-#include "fx/split_simple.h"
+#include "fx/split/simple.h"
 
 #include <array>
 #include <memory>
@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "core/partition.h"
-#include "fx/current_meta.h"
 #include "fx/gc_pause.h"
 #include "fx/graph_module.h"
 #include "fx/reader.h"
-#include "fx/split_assign.h"
-#include "fx/split_symbols.h"
+#include "fx/split/assign.h"
+#include "fx/split/current_meta.h"
+#include "fx/split/symbols.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
 

@@ -1,11 +1,10 @@
-// Second phase of a split: the plan becomes graphs and modules.
+#include "fx/split/write.h"
 
 #include <algorithm>
 
 #include "core/check.h"
 #include "fx/attributes.h"
-#include "fx/current_meta.h"
-#include "fx/split.h"
+#include "fx/split/current_meta.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
 

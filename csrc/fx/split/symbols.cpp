@@ -1,4 +1,4 @@
-#include "fx/split_symbols.h"
+#include "fx/split/symbols.h"
 
 #include "fx/symbols.h"
 
