@@ -19,13 +19,15 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/gc_pause.cpp
   csrc/fx/graph_copy.cpp
   csrc/fx/graph_module.cpp
+  csrc/fx/local_names.cpp
   csrc/fx/names.cpp
   csrc/fx/reader.cpp
-  csrc/fx/split.cpp
-  csrc/fx/split_assign.cpp
-  csrc/fx/split_simple.cpp
-  csrc/fx/split_symbols.cpp
-  csrc/fx/split_write.cpp
+  csrc/fx/split/assign.cpp
+  csrc/fx/split/plan.cpp
+  csrc/fx/split/simple.cpp
+  csrc/fx/split/split.cpp
+  csrc/fx/split/symbols.cpp
+  csrc/fx/split/write.cpp
   csrc/fx/symbols.cpp
   csrc/fx/unflatten/compare.cpp
   csrc/fx/unflatten/graph_of_frame.cpp

@@ -4,7 +4,6 @@
 
 #include "bind/convert.h"
 #include "core/check.h"
-#include "core/name_table.h"
 #include "fx/computed.h"
 #include "fx/deferred.h"
 #include "fx/gc_pause.h"
@@ -37,16 +36,11 @@ class PauseBlock {
 };
 
 void translate_errors(std::exception_ptr pointer) {
-  const auto type_or = [](PyObject* type, PyObject* fallback) {
-    return type != nullptr ? type : fallback;
-  };
   try {
     if (pointer) std::rethrow_exception(pointer);
   } catch (const core::InternalError& error) {
-    PyErr_SetString(type_or(fx::symbols.internal_error, PyExc_RuntimeError), error.what());
-  } catch (const core::UnsupportedName& error) {
-    PyErr_SetString(type_or(fx::symbols.unsupported_error, PyExc_NotImplementedError),
-                    error.what());
+    PyObject* type = fx::symbols.internal_error;  // null before the tables are filled
+    PyErr_SetString(type != nullptr ? type : PyExc_RuntimeError, error.what());
   }
 }
 

@@ -1,7 +1,7 @@
-#include "fx/split.h"
+#include "fx/split/split.h"
 
 #include "bind/convert.h"
-#include "fx/split_simple.h"
+#include "fx/split/simple.h"
 
 namespace fxpress::bind {
 
@@ -29,6 +29,10 @@ py::object split_module(const py::handle& module, const py::handle& callback,
 
 void bind_split(py::module_& m) {
   m.def("split_module", split_module);
+  m.def("split_module_simple", [](const py::handle& module, const py::handle& node_to_partition,
+                                  const py::handle& affix) {
+    return to_object(fx::split_module_simple(module.ptr(), node_to_partition.ptr(), affix.ptr()));
+  });
   m.def("detect_dependencies", [](const py::handle& module, const py::handle& node_to_partition) {
     return to_object(fx::detect_dependencies(module.ptr(), node_to_partition.ptr()));
   });

@@ -1,6 +1,6 @@
 // The flat graph: what an fx graph computes, as arrays of integers in graph order.
 //
-// Node i has ops[i], targets[i], names[i] and the inputs in
+// Node i has ops[i], targets[i] and the inputs in
 // inputs[input_begin[i] .. input_begin[i + 1]): every node that its args, then its kwargs, mention,
 // with repetitions, in the order in which fx's map_arg visits them. Who walks the arguments of a
 // node in that order can therefore consume the inputs one by one, without any lookup.
@@ -26,7 +26,6 @@ enum class Op : uint8_t {
 struct Graph {
   std::vector<Op> ops;                   // by node
   std::vector<ObjectId> targets;         // by node; functions and strings alike, by identity
-  std::vector<StringId> names;           // by node; empty when the reader was not asked for names
   std::vector<uint32_t> input_begin{0};  // by node, one more at the end
   std::vector<NodeId> inputs;            // all inputs of all nodes
   std::vector<uint32_t> user_begin;      // by node, one more at the end; empty until link_users()

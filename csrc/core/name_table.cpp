@@ -1,12 +1,14 @@
 #include "core/name_table.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace fxpress::core {
 
 namespace {
 
-constexpr size_t kMaxDigits = 18;
+constexpr size_t kMaxDigits = 18;   // of numbers that are held as such
+constexpr int64_t kFirstLong = -2;  // minus the id of a longer number's digits stands for it
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -65,12 +67,8 @@ NameTable::Parsed NameTable::parse(StringId raw) {
   while (digits < text.size() && is_digit(text[text.size() - 1 - digits])) ++digits;
   const size_t base_size = text.size() - digits - 1;  // meaningless unless digits follow a base
   if (digits > 0 && digits + 1 < text.size() && text[base_size] == '_') {
-    if (digits > kMaxDigits) {
-      throw UnsupportedName("the name '" + std::string(text) + "' ends in a number of more than " +
-                            std::to_string(kMaxDigits) + " digits; rename the node");
-    }
+    result.number = number(text.substr(base_size + 1));
     result.base = pool_.intern(text.substr(0, base_size));
-    std::from_chars(text.data() + base_size + 1, text.data() + text.size(), result.number);
   } else {
     result.base = result.candidate;
   }
@@ -83,9 +81,37 @@ void NameTable::define(StringId raw, StringId candidate, StringId base, int64_t 
   parsed_[raw.value()] = {candidate, base, number};
 }
 
+int64_t NameTable::number(std::string_view digits) {
+  digits.remove_prefix(std::min(digits.find_first_not_of('0'), digits.size()));
+  if (digits.size() > kMaxDigits) return kFirstLong - int64_t{pool_.intern(digits).value()};
+  int64_t result = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), result);
+  return result;
+}
+
+std::string NameTable::digits(int64_t number) const {
+  if (number >= 0) return std::to_string(number);
+  return std::string(pool_.text(StringId(static_cast<uint32_t>(kFirstLong - number))));
+}
+
+int64_t NameTable::successor(int64_t number) {
+  if (number >= 0) return number + 1;  // 18 digits leave room for more names than there can be
+  std::string next = digits(number);
+  const size_t last = next.find_last_not_of('9');
+  std::fill(
+      last == std::string::npos ? next.begin() : next.begin() + static_cast<int64_t>(last) + 1,
+      next.end(), '0');
+  if (last == std::string::npos) {
+    next.insert(next.begin(), '1');
+  } else {
+    ++next[last];
+  }
+  return this->number(next);
+}
+
 StringId NameTable::numbered(StringId base, int64_t number) {
   // Numbers beyond 32 bits are rare and simply not remembered.
-  const bool small = number < 0xffffffffll;
+  const bool small = number >= 0 && number < 0xffffffffll;
   const uint64_t key = (uint64_t{base.value()} << 32) | static_cast<uint32_t>(number);
   if (small) {
     if (const uint32_t known = numbered_.find(key); known != FlatMap::kAbsent) {
@@ -94,7 +120,7 @@ StringId NameTable::numbered(StringId base, int64_t number) {
   }
   std::string text(pool_.text(base));
   text += '_';
-  text += std::to_string(number);
+  text += digits(number);
   const StringId id = pool_.intern(text);
   if (small) numbered_.insert(key, id.value());
   reserve_ids();
@@ -111,10 +137,14 @@ StringId NameTable::create(StringId raw, bool exempt) {
   if (number == kNoNumber || used(candidate)) {
     number = counted_[base] == epoch_ ? counts_[base] : 0;
     if (!exempt && forbidden_[candidate.value()] != 0) {
-      candidate = numbered(parsed.base, ++number);
+      number = successor(number);
+      candidate = numbered(parsed.base, number);
     }
   }
-  while (used(candidate)) candidate = numbered(parsed.base, ++number);
+  while (used(candidate)) {
+    number = successor(number);
+    candidate = numbered(parsed.base, number);
+  }
 
   used_[candidate.value()] = epoch_;
   if (counted_[base] != epoch_) {

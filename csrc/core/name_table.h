@@ -6,8 +6,8 @@
 
 #include <cstdint>
 #include <span>
-#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/flat_map.h"
@@ -15,11 +15,6 @@
 #include "core/string_pool.h"
 
 namespace fxpress::core {
-
-// A name that the tables cannot hold; fxpress.UnsupportedError in Python.
-class UnsupportedName : public std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 class NameTable {
  public:
@@ -40,12 +35,17 @@ class NameTable {
   StringId legal(StringId candidate) { return parse(candidate).candidate; }
 
   // States how `raw` is parsed, for text outside of ASCII, whose digits Python's regular
-  // expressions know and we don't. `number` is kNoNumber when there is no suffix.
+  // expressions know and we don't. `number` is what number() says, or kNoNumber without a suffix.
   void define(StringId raw, StringId candidate, StringId base, int64_t number);
 
   // The base names of the current namespace in order of first appearance, and their counts.
   std::span<const StringId> bases() const { return bases_; }
   int64_t count(StringId base) const { return counts_[base.value()]; }
+
+  // Numbers are held as int64_t up to 18 digits; longer ones, which torch counts like any other,
+  // are negative and stand for text in the pool. Decimal digits to number and back.
+  int64_t number(std::string_view digits);
+  std::string digits(int64_t number) const;
 
   static constexpr int64_t kNoNumber = -1;
 
@@ -53,10 +53,11 @@ class NameTable {
   struct Parsed {
     StringId candidate;          // legal text; invalid: not parsed yet
     StringId base;               // candidate without "_<number>"
-    int64_t number = kNoNumber;  // the number, or kNoNumber
+    int64_t number = kNoNumber;  // see number()
   };
 
   Parsed parse(StringId raw);
+  int64_t successor(int64_t number);
   StringId numbered(StringId base, int64_t number);
   void reserve_ids();
 

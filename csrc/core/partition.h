@@ -41,7 +41,6 @@ class Partitioning {
   void finish();
 
   const std::vector<Partition>& partitions() const { return partitions_; }
-  std::vector<Partition>& partitions() { return partitions_; }
 
   // For each use: the position of the value among the inputs of the using partition, or kLocal.
   std::span<const uint32_t> input_slots() const { return input_slots_; }

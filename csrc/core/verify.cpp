@@ -43,7 +43,6 @@ std::string verify_users(const Graph& graph) {
 std::string verify(const Graph& graph) {
   const size_t n = graph.size();
   if (graph.targets.size() != n) return "one target per node expected";
-  if (!graph.names.empty() && graph.names.size() != n) return "one name per node expected";
   if (auto error = verify_ranges(graph.input_begin, n, graph.inputs.size(), "inputs");
       !error.empty()) {
     return error;
@@ -51,9 +50,7 @@ std::string verify(const Graph& graph) {
   for (uint32_t i = 0; i < n; ++i) {
     for (NodeId input : graph.inputs_of(NodeId(i))) {
       if (!input.valid() || input.value() >= n) return at(i, "input outside the graph");
-      if (input.value() >= i) return at(i, "input defined after its use");
     }
-    if (graph.ops[i] == Op::kOutput && i + 1 != n) return at(i, "output before the end");
   }
   const bool linked = !graph.user_begin.empty() || !graph.users.empty();
   return linked ? verify_users(graph) : "";

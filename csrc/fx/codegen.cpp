@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "core/check.h"
 #include "core/liveness.h"
 #include "fx/arg_walk.h"
 #include "fx/codegen_target.h"
+#include "fx/local_names.h"
 #include "fx/names.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
@@ -26,10 +26,6 @@ struct NotPlain {};
 
 constexpr int kMaxDepth = 100;  // of nested arguments
 
-// Stands before every local name in a text under construction. It cannot be part of a repr, and
-// attribute names that contain it are left to torch.
-constexpr char kLocal = '\x01';
-
 bool is_identifier(std::string_view text) {
   const auto is_word = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (c >= '0' && c <= '9');
@@ -40,36 +36,6 @@ bool is_identifier(std::string_view text) {
   const Ref string = new_string(text);
   return PyUnicode_IsIdentifier(string.get()) == 1;
 }
-
-// Takes the marks off a text, and describes it up to the choice of its local names.
-struct LocalNames {
-  explicit LocalNames(std::string_view marked) {
-    text.reserve(marked.size());
-    shape.reserve(marked.size());
-    std::unordered_map<std::string_view, size_t> numbers;
-    for (size_t at = 0; at < marked.size();) {
-      const size_t mark = std::min(marked.find(kLocal, at), marked.size());
-      text += marked.substr(at, mark - at);
-      shape += marked.substr(at, mark - at);
-      if (mark == marked.size()) break;
-      const size_t end = std::min(marked.find_first_of(kEndOfName, mark + 1), marked.size());
-      const std::string_view name = marked.substr(mark + 1, end - mark - 1);
-      const auto [it, added] = numbers.emplace(name, order.size());
-      if (added) order.push_back(name);
-      text += name;
-      shape += kLocal;
-      shape += std::to_string(it->second);
-      shape += ':';
-      shape += std::to_string(name.size());  // columns of the compiled code depend on it
-      at = end;
-    }
-  }
-
-  static constexpr std::string_view kEndOfName = " \n,.()[]{}=:;+-*/%@&|^~<>!\"'";
-  std::string text;                     // without marks
-  std::string shape;                    // numbers and lengths in place of the local names
-  std::vector<std::string_view> order;  // local names in order of first appearance
-};
 
 class Generator {
  public:
@@ -124,7 +90,7 @@ class Generator {
   }
 
   void append_local(std::string_view name) {
-    body_ += kLocal;
+    body_ += kLocalMark;
     body_ += name;
   }
 
@@ -246,6 +212,7 @@ class Generator {
     for (Py_ssize_t position = 0; PyDict_Next(kwargs, &position, &key, &value) != 0;) {
       body_ += separator;
       const Ref name = Ref::steal(PyObject_Str(key));
+      if (utf8(name.get()).find(kLocalMark) != std::string_view::npos) throw NotPlain();
       body_ += utf8(name.get());
       body_ += " = ";
       append_argument(value);
@@ -273,7 +240,7 @@ class Generator {
     for (size_t at = 0;;) {
       const size_t dot = path.find('.', at);
       const std::string_view part = path.substr(at, dot - at);
-      if (part.find(kLocal) != std::string_view::npos) throw NotPlain();
+      if (part.find(kLocalMark) != std::string_view::npos) throw NotPlain();
       if (is_identifier(part)) {
         body_ += '.';
         body_ += part;
@@ -316,12 +283,12 @@ class Generator {
         break;
       case Op::kCallModule:
         start_assignment(id);
-        append_below(target, [&] { body_ += "self"; });
+        append_below(target, [&] { append_local("self"); });
         append_call_arguments(args.get(), kwargs.get(), 0);
         break;
       case Op::kGetAttr:
         start_assignment(id);
-        append_below(target, [&] { body_ += "self"; });
+        append_below(target, [&] { append_local("self"); });
         break;
     }
     end_statement(id, node);
@@ -341,12 +308,16 @@ class Generator {
 
   void emit_placeholder(NodeId id, PyObject* target, PyObject* args) {
     std::string parameter(utf8(target));
-    if (parameter.find(kLocal) != std::string::npos) throw NotPlain();
+    if (parameter.find(kLocalMark) != std::string::npos) throw NotPlain();
     std::string raw;
     for (char c : parameter) {
       if (c != '*') raw += c;
     }
-    if (raw == parameter) parameter.insert(0, 1, kLocal);
+    if (raw == parameter) {
+      parameter.insert(0, 1, kLocalMark);
+    } else {
+      has_unmarked_parameters_ = true;
+    }
     if (PyTuple_GET_SIZE(args) > 0) {
       // The default is written into the signature, through the same rules as an argument.
       std::string body = std::move(body_);
@@ -436,7 +407,7 @@ class Generator {
       wrap += function_name(symbols.fx_wrap) + "(\"" + function + "\")";
     }
     std::string prologue = "def forward(";
-    const std::string self = {kLocal, 's', 'e', 'l', 'f'};
+    const std::string self = {kLocalMark, 's', 'e', 'l', 'f'};
     if (parameters_.empty() || (parameters_[0] != self)) {
       parameters_.insert(parameters_.begin(), self);
     }
@@ -451,19 +422,27 @@ class Generator {
     Ref line_numbers = Ref::steal(PyDict_New());
     append_lines(marked, line_numbers.get(), newlines(prologue) + 1);
 
-    LocalNames names(marked);
-    const bool bare = !has_defaults_ && wrapped_.empty();  // compiling it runs nothing else
-    Ref locals = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(names.order.size())));
-    for (size_t i = 0; i < names.order.size(); ++i) {
-      PyTuple_SET_ITEM(locals.get(), static_cast<Py_ssize_t>(i),
-                       new_string(names.order[i]).release());
+    const auto prologue_start = static_cast<Py_ssize_t>(newlines(wrap)) + 4;
+    Ref shape = Ref::borrow(Py_None);
+    Ref locals = Ref::borrow(no_args);
+    const bool bare = !has_unmarked_parameters_ && !has_defaults_ && wrapped_.empty();
+    const std::optional<TextShape> described = bare ? text_shape(marked) : std::nullopt;
+    if (described) {
+      const std::string& key = described->key;
+      shape =
+          Ref::steal(PyBytes_FromStringAndSize(key.data(), static_cast<Py_ssize_t>(key.size())));
+      locals = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(described->names.size())));
+      for (size_t i = 0; i < described->names.size(); ++i) {
+        PyTuple_SET_ITEM(locals.get(), static_cast<Py_ssize_t>(i),
+                         new_string(described->names[i]).release());
+      }
     }
-    Ref shape = !bare ? Ref::borrow(Py_None)
-                      : Ref::steal(PyBytes_FromStringAndSize(
-                            names.shape.data(), static_cast<Py_ssize_t>(names.shape.size())));
-    return {new_string(names.text),  std::move(globals_),
-            std::move(line_numbers), static_cast<Py_ssize_t>(newlines(wrap)) + 4,
-            std::move(shape),        std::move(locals)};
+    return {new_string(without_marks(marked)),
+            std::move(globals_),
+            std::move(line_numbers),
+            prologue_start,
+            std::move(shape),
+            std::move(locals)};
   }
 
   // Indents the body and maps each of its lines to the node whose statement it belongs to.
@@ -489,21 +468,24 @@ class Generator {
     }
   }
 
-  ReadGraph source_;                     // the graph; inputs as in Node.all_input_nodes
-  core::LastUses dying_;                 // values that no later node uses
-  NameWriter names_;                     // one namespace for nodes and globals
-  std::vector<StringId> node_names_;     // by node; given when first written
-  Ref globals_;                          // dict: name -> object
-  Ref global_names_;                     // dict: object -> name
-  std::string body_;                     // the statements, not indented
-  std::vector<size_t> starts_;           // by node: where its statement starts in body_
-  std::vector<std::string> parameters_;  // of the function
-  std::vector<std::string> wrapped_;     // functions to wrap, in order of first use
-  bool has_defaults_ = false;            // a parameter has a default value
+  ReadGraph source_;                      // the graph; inputs as in Node.all_input_nodes
+  core::LastUses dying_;                  // values that no later node uses
+  NameWriter names_;                      // one namespace for nodes and globals
+  std::vector<StringId> node_names_;      // by node; given when first written
+  Ref globals_;                           // dict: name -> object
+  Ref global_names_;                      // dict: object -> name
+  std::string body_;                      // the statements, not indented
+  std::vector<size_t> starts_;            // by node: where its statement starts in body_
+  std::vector<std::string> parameters_;   // of the function
+  std::vector<std::string> wrapped_;      // functions to wrap, in order of first use
+  bool has_defaults_ = false;             // a parameter has a default value
+  bool has_unmarked_parameters_ = false;  // *args or **kwargs: their names are not marked
 };
 
-// Only an untouched torch.fx.graph.CodeGen writes what we write.
+// Only an untouched torch.fx.graph.CodeGen, in a graph that does not write its own code, writes
+// what we write.
 bool is_plain(PyObject* graph) {
+  if (reinterpret_cast<PyObject*>(Py_TYPE(graph)) != symbols.graph_type) return false;
   const Ref codegen = get_attr(graph, names.codegen);
   if (reinterpret_cast<PyObject*>(Py_TYPE(codegen.get())) != symbols.codegen_type) return false;
   const Ref state = Ref::steal(PyObject_GenericGetDict(codegen.get(), nullptr));

@@ -13,7 +13,7 @@ struct PythonSource {
   Ref line_numbers;           // dict: line -> position of the node it comes from, or None
   Py_ssize_t prologue_start;  // line of the text on which `def` stands
   Ref shape;                  // bytes: equal for texts that differ in local names of one length
-                              // only, so that one compiled code serves both; or None
+                              // only, so that one compiled code serves both; None where none does
   Ref locals;                 // tuple of str: the local names, by their number in the shape
 };
 

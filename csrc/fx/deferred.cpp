@@ -52,20 +52,46 @@ PyObject* own_value(PyObject* self, PyObject* instance) {
   return value;
 }
 
+// Whether generating code has left the descriptor in place. So it is while the module is under
+// construction and registration hooks look at it, in a copy of the class's namespace, and where
+// somebody wants the name of a descriptor for a buffer: the attribute is not there (yet).
+bool still_deferred(PyObject* self, PyObject* owner) {
+  return _PyType_Lookup(as_type(owner), cast(self)->name) == self;
+}
+
 PyObject* descr_get(PyObject* self, PyObject* instance, PyObject* owner) {
   const bool on_instance = instance != nullptr && instance != Py_None;
   if (on_instance) {
     if (PyObject* value = own_value(self, instance)) return value;
     if (PyErr_Occurred() != nullptr) return nullptr;
     owner = reinterpret_cast<PyObject*>(Py_TYPE(instance));
+  } else if (owner == nullptr || !PyType_Check(owner)) {
+    PyErr_SetString(PyExc_TypeError, "__get__ needs an instance or a class");
+    return nullptr;
   }
   if (!materialize(owner)) return nullptr;
+  if (still_deferred(self, owner)) {
+    PyErr_Format(PyExc_AttributeError, "'%s' object has no attribute '%U'", as_type(owner)->tp_name,
+                 cast(self)->name);
+    return nullptr;
+  }
   return PyObject_GetAttr(on_instance ? instance : owner, cast(self)->name);
 }
 
 int descr_set(PyObject* self, PyObject* instance, PyObject* value) {
-  if (!materialize(reinterpret_cast<PyObject*>(Py_TYPE(instance)))) return -1;
-  return PyObject_GenericSetAttr(instance, cast(self)->name, value);
+  auto* owner = reinterpret_cast<PyObject*>(Py_TYPE(instance));
+  if (!materialize(owner)) return -1;
+  if (!still_deferred(self, owner))
+    return PyObject_GenericSetAttr(instance, cast(self)->name, value);
+  PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
+  if (dict == nullptr) return -1;
+  const int status = value != nullptr ? PyDict_SetItem(dict, cast(self)->name, value)
+                                      : PyDict_DelItem(dict, cast(self)->name);
+  Py_DECREF(dict);
+  if (status < 0 && value == nullptr && PyErr_ExceptionMatches(PyExc_KeyError) != 0) {
+    PyErr_SetObject(PyExc_AttributeError, cast(self)->name);
+  }
+  return status;
 }
 
 PyObject* repr(PyObject* self) {

@@ -4,7 +4,9 @@
 namespace fxpress::fx {
 
 // Counted across threads (under the GIL): the collector runs again when the last pause ends, and
-// only if it ran when the first one began. Never held across a user's callback.
+// only if it ran when the first one began. Never held across the split callback or the generation
+// of code. Hooks that fire while an object is made (registration hooks of nn.Module, a replaced
+// nn.Module.__init__, the copy() of a meta of another class) run under it.
 class GcPause {
  public:
   GcPause();

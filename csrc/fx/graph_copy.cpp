@@ -1,5 +1,6 @@
 #include "fx/graph_copy.h"
 
+#include "core/check.h"
 #include "fx/attributes.h"
 #include "fx/gc_pause.h"
 #include "fx/symbols.h"
@@ -28,8 +29,10 @@ Ref GraphCopier::copy() const {
     const NewNode node = {flat.ops[i], source_.targets[flat.targets[i]],
                           name_writer.candidate(names_[i].get()), types_[i].get()};
     uint32_t use = flat.input_begin[i];
-    copies[i] = writer.copy(node, source_.nodes[i],
-                            [&](PyObject*) { return copies[flat.inputs[use++].value()]; });
+    copies[i] = writer.copy(node, source_.nodes[i], [&](PyObject*) {
+      FXPRESS_CHECK(use < flat.input_begin[i + 1], "an output with more than one argument");
+      return copies[flat.inputs[use++].value()];
+    });
   }
   writer.finish();
   return Ref::borrow(writer.graph());

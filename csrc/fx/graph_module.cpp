@@ -87,23 +87,28 @@ Ref make_graph_module_of(PyObject* root, PyObject* graph) {
   return module;
 }
 
-void recompile_children(PyObject* module) {
+void list_children_with_code(PyObject* module, std::vector<Ref>& result) {
   const Ref dict = Ref::steal(PyObject_GenericGetDict(module, nullptr));
+  PyObject* name = nullptr;
+  PyObject* child = nullptr;
   PyObject* children = dict_get(dict.get(), names.module_dict_modules);
-  const Ref values = Ref::steal(PyDict_Values(children));
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values.get()); ++i) {
-    PyObject* child = PyList_GET_ITEM(values.get(), i);
+  for (Py_ssize_t position = 0; PyDict_Next(children, &position, &name, &child) != 0;) {
     if (!PyType_IsSubtype(Py_TYPE(child), as_type(symbols.graph_module_type))) continue;
     if (_PyType_Lookup(Py_TYPE(child), names.pending) != nullptr) continue;
-    Ref::steal(PyObject_CallMethodNoArgs(child, names.recompile));
+    result.push_back(Ref::borrow(child));
   }
+}
+
+void recompile(PyObject* module) {
+  Ref::steal(PyObject_CallMethodNoArgs(module, names.recompile));
 }
 
 Ref make_lite_graph_module(PyObject* graph, PyObject* modules) {
   const Ref type = make_class(CodeMode::kTorchLazy, "GraphModuleImpl");
   Ref module = new_module(as_type(type.get()));
+  const Ref dict = Ref::steal(PyObject_GenericGetDict(module.get(), nullptr));
+  check(PyDict_SetItem(dict.get(), names.training, Py_False));
   if (modules != Py_None) {
-    const Ref dict = Ref::steal(PyObject_GenericGetDict(module.get(), nullptr));
     check(PyDict_SetItem(dict.get(), names.module_dict_modules, modules));
   }
   adopt_graph(module.get(), graph);

@@ -26,12 +26,15 @@ Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeM
 // mentions are those of `root`.
 Ref make_graph_module_of(PyObject* root, PyObject* graph);
 
-// GraphModules right below a new one get fresh code, as from torch's constructor: their graphs may
-// have been edited. Not those whose code is deferred anyway.
-void recompile_children(PyObject* module);
+// Appends the GraphModules right below a new one that are to get fresh code, as from torch's
+// constructor: their graphs may have been edited. Not those whose code is deferred anyway.
+void list_children_with_code(PyObject* module, std::vector<Ref>& result);
+
+// module.recompile(). Runs torch's and the user's code generators: outside of any GcPause.
+void recompile(PyObject* module);
 
 // torch.fx.passes.split_module._make_lite_graph_module: a torch-lazy module for a graph without
-// parameters, with `modules` (a dict to adopt, or None) as its children.
+// parameters, in eval mode, with `modules` (a dict to adopt, or None) as its children.
 Ref make_lite_graph_module(PyObject* graph, PyObject* modules);
 
 }  // namespace fxpress::fx

@@ -87,9 +87,11 @@ core::StringId NameWriter::candidate(PyObject* name) {
     const Ref parsed = Ref::steal(PyObject_CallOneArg(symbols.parse_name, name));
     PyObject* legal = nullptr;
     PyObject* base = nullptr;
-    long long number = core::NameTable::kNoNumber;
-    if (PyArg_ParseTuple(parsed.get(), "UUL", &legal, &base, &number) == 0) throw_python_error();
-    table().define(raw, add(legal), add(base), number);
+    PyObject* digits = nullptr;
+    if (PyArg_ParseTuple(parsed.get(), "UUU", &legal, &base, &digits) == 0) throw_python_error();
+    const std::string_view number = utf8(digits);
+    table().define(raw, add(legal), add(base),
+                   number.empty() ? core::NameTable::kNoNumber : table().number(number));
   }
   return raw;
 }
@@ -113,6 +115,12 @@ core::StringId NameWriter::candidate_for_target(PyObject* target) {
   tables_->by_target.insert(key, result.value());
   tables_->targets.push_back(Ref::borrow(target));
   return result;
+}
+
+Ref NameWriter::count(core::StringId base) {
+  const int64_t number = table().count(base);
+  if (number >= 0) return Ref::steal(PyLong_FromLongLong(number));
+  return Ref::steal(PyLong_FromString(table().digits(number).c_str(), nullptr, 10));
 }
 
 PyObject* NameWriter::string(core::StringId id) {

@@ -38,6 +38,9 @@ class NameWriter {
   // The Python string of a name: borrowed, owned by this object.
   PyObject* string(core::StringId id);
 
+  // The number that a base name of the current namespace got last, as an int.
+  Ref count(core::StringId base);
+
   std::string_view text(core::StringId id) const { return tables_->pool.text(id); }
   core::StringId intern(std::string_view text) { return tables_->pool.intern(text); }
 

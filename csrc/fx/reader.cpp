@@ -1,9 +1,15 @@
 #include "fx/reader.h"
 
+#include <string>
+
+#include "core/check.h"
+#include "core/verify.h"
 #include "fx/arg_walk.h"
 #include "fx/symbols.h"
 
 namespace fxpress::fx {
+
+using core::Op;
 
 namespace {
 
@@ -33,6 +39,14 @@ void walk_list(PyObject* graph, F visit) {
 
 }  // namespace
 
+PyObject* returned_value(PyObject* output, PyObject* args) {
+  if (!PyTuple_Check(args) || PyTuple_GET_SIZE(args) == 0) {
+    raise(PyExc_IndexError, "output node %R has no argument: a graph returns its first one",
+          output);
+  }
+  return PyTuple_GET_ITEM(args, 0);
+}
+
 std::vector<Ref> list_nodes(PyObject* graph) {
   std::vector<Ref> result;
   result.reserve(graph_length(graph));
@@ -56,6 +70,18 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
   });
 
   std::vector<ArgCursor> stack;
+  const auto add_arguments = [&](PyObject* user, Op op, auto add_input) {
+    const Ref args = node_field(user, symbols.node_args);
+    if (op == Op::kOutput) {
+      visit_nodes(returned_value(user, args.get()), stack, add_input);
+      return;
+    }
+    visit_nodes(args.get(), stack, add_input);
+    const Ref kwargs = node_field(user, symbols.node_kwargs);
+    if (!PyDict_Check(kwargs.get()) || PyDict_GET_SIZE(kwargs.get()) > 0) {
+      visit_nodes(kwargs.get(), stack, add_input);
+    }
+  };
   for (size_t i = 0; i < flat.size(); ++i) {
     poll_signals(i);
     PyObject* user = result.nodes[i];
@@ -70,11 +96,7 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
       flat.inputs.emplace_back(id);
     };
     if (order == InputOrder::kArguments) {
-      visit_nodes(node_field(user, symbols.node_args).get(), stack, add_input);
-      const Ref kwargs = node_field(user, symbols.node_kwargs);
-      if (!PyDict_Check(kwargs.get()) || PyDict_GET_SIZE(kwargs.get()) > 0) {
-        visit_nodes(kwargs.get(), stack, add_input);
-      }
+      add_arguments(user, flat.ops[i], add_input);
     } else {
       const Ref inputs = node_field(user, symbols.node_input_nodes);
       PyObject* def = nullptr;
@@ -85,6 +107,10 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
     }
     flat.input_begin.push_back(static_cast<uint32_t>(flat.inputs.size()));
   }
+#ifndef NDEBUG
+  const std::string broken = core::verify(flat);
+  FXPRESS_CHECK(broken.empty(), broken);
+#endif
   return result;
 }
 

@@ -16,14 +16,19 @@ struct ReadGraph {
 };
 
 enum class InputOrder : uint8_t {
-  kArguments,   // every mention, in the order of map_arg over args and kwargs
+  kArguments,   // every mention, in the order of map_arg over args and kwargs; of an output only
+                // its first argument, which is what the graph returns
   kInputNodes,  // each input once, in the order of Node.all_input_nodes
 };
+
+// What an output node with these arguments returns: the first, borrowed. IndexError without any.
+PyObject* returned_value(PyObject* output, PyObject* args);
 
 // The nodes of the list that starts at the graph's root, erased ones left out: owned references.
 std::vector<Ref> list_nodes(PyObject* graph);
 
-// Reads the whole graph. KeyError when an argument is a node that is not in the graph.
+// Reads the whole graph. KeyError when an argument is a node that is not in the graph; IndexError
+// when the arguments of an output are asked for and it has none.
 ReadGraph read_graph(PyObject* graph, InputOrder order);
 
 }  // namespace fxpress::fx

@@ -126,8 +126,7 @@ void GraphWriter::take_name(core::StringId name) {
 
 void GraphWriter::finish() {
   for (core::StringId base : names_.table().bases()) {
-    const Ref count = Ref::steal(PyLong_FromLongLong(names_.table().count(base)));
-    check(PyDict_SetItem(base_count_.get(), names_.string(base), count.get()));
+    check(PyDict_SetItem(base_count_.get(), names_.string(base), names_.count(base).get()));
   }
   const Ref length = Ref::steal(PyLong_FromSsize_t(length_));
   check(PyObject_SetAttr(graph_.get(), names.len, length.get()));

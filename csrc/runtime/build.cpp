@@ -143,7 +143,7 @@ uint32_t Builder::add_load(Open& open, const NodeGuard& guard) {
     const uint32_t from = plan_->frames[open.frame].module;
     const Py_ssize_t size = PyUnicode_GET_LENGTH(target);
     const Py_ssize_t dot = PyUnicode_FindChar(target, '.', 0, size, -1);
-    check(static_cast<int>(dot < -1 ? -1 : 0));
+    check(dot < -1 ? -1 : 0);
     const Ref path = Ref::steal(PyUnicode_Substring(target, 0, dot < 0 ? 0 : dot));
     PyObject* name = Ref::steal(PyUnicode_Substring(target, dot + 1, size)).release();
     PyUnicode_InternInPlace(&name);
@@ -378,13 +378,12 @@ uint32_t Builder::dispatched_module(uint32_t dispatcher, Enter& enter) {
   enter.dispatcher = dispatcher;
   enter.call_index = static_cast<uint32_t>(index);
   enter.call_count = static_cast<uint32_t>(count);
-  // No object is at such an address, so that names and indices are never taken for one another.
-  auto* key = reinterpret_cast<PyObject*>(uintptr_t{enter.call_index} + 1);
-  const auto child = children_[dispatcher].find(key);
-  if (child != children_[dispatcher].end()) return child->second;
+  const std::pair place(dispatcher, enter.call_index);
+  const auto child = dispatched_.find(place);
+  if (child != dispatched_.end()) return child->second;
   PyObject* callee = PyList_GET_ITEM(calls, index);
   const uint32_t made = add_module(callee, dispatcher, nullptr, enter.call_index);
-  children_[dispatcher].emplace(key, made);
+  dispatched_.emplace(place, made);
   return made;
 }
 

@@ -2,9 +2,11 @@
 // build_calls.cpp resolves the arguments of calls, slots.cpp decides where values live.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "runtime/plan.h"
@@ -87,8 +89,9 @@ class Builder {
   std::vector<uint32_t> frame_enters_;                 // by frame: index of its Enter, or kNone
   std::unordered_map<PyObject*, NodeRange> ranges_;    // graph -> its nodes
   std::unordered_map<PyObject*, int64_t> next_calls_;  // dispatcher -> its next call
-  // parent -> name, or a number that stands for an index of a dispatcher -> module
+  // parent -> name -> module, and dispatcher, index -> module
   std::unordered_map<uint32_t, std::unordered_map<PyObject*, uint32_t>> children_;
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> dispatched_;
 };
 
 }  // namespace fxpress::runtime

@@ -9,6 +9,7 @@ the places of the generated `forward`, `_code` and so on. The first access to an
 from __future__ import annotations
 
 import collections
+import keyword
 import os
 import threading
 import types
@@ -18,7 +19,7 @@ import torch.fx
 from torch.fx import Graph
 
 from fxpress import _native, _torch_compat
-from fxpress._errors import InternalError, UnsupportedError
+from fxpress._errors import InternalError
 
 _lock = threading.RLock()
 
@@ -57,19 +58,23 @@ def _generated(graph: torch.fx.Graph) -> tuple[_torch_compat.PythonCode, Any, di
 # By shape: the code, and the numbers of its local names in the order of `co_varnames`.
 _codes: collections.OrderedDict[bytes, tuple[types.CodeType, list[int]]] = collections.OrderedDict()
 _MAX_CODES = 256
+# compile() refuses them as names of locals, and only compile() does.
+_RESERVED = frozenset((*keyword.kwlist, "__debug__"))
 
 
 def _compiled(
     code: _torch_compat.PythonCode, shape: bytes | None, names: tuple[str, ...], graph: Graph
 ) -> Any:
     """The function of `code`; `_lock` is held."""
-    if shape is None:
+    if shape is None or not _RESERVED.isdisjoint(names):
         return _torch_compat.forward_from_source(code.src, code.globals, graph)
     known = _codes.get(shape)
     if known is None:
         forward = _torch_compat.forward_from_source(code.src, code.globals, graph)
         number = {name: i for i, name in enumerate(names)}
-        order = [number[name] for name in forward.__code__.co_varnames]
+        order = [number.get(name, -1) for name in forward.__code__.co_varnames]
+        if -1 in order:
+            return forward  # a local that the generator did not know for one
         _codes[shape] = forward.__code__, order
         if len(_codes) > _MAX_CODES:
             _codes.popitem(last=False)
@@ -171,7 +176,7 @@ _native.initialize(
     _torch_compat.native_symbols(
         deferred_body=_BODY,
         materialize=materialize,
-        errors={"internal_error": InternalError, "unsupported_error": UnsupportedError},
+        errors={"internal_error": InternalError},
     ),
     _torch_compat.NATIVE_NAMES,
 )

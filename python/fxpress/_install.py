@@ -124,8 +124,8 @@ class _StandInType(ABCMeta):
         return types.new_class(name, real, kwds, lambda body: body.update(namespace))
 
     def _fxpress_current(cls) -> type:
-        inactive = cls._fxpress_installation.policy is None
-        return cls._fxpress_original if inactive else cls._fxpress_ours
+        torchs = cls._fxpress_installation.policy_here() is None
+        return cls._fxpress_original if torchs else cls._fxpress_ours
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return cls._fxpress_current()(*args, **kwargs)
@@ -164,7 +164,7 @@ def _function_stand_in(
 ) -> _Function:
     @functools.wraps(ours)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
-        policy = installation.policy  # once: another thread may change it during the call
+        policy = installation.policy_here()  # once: another thread may change it during the call
         if policy is None:
             return original(*args, **kwargs)
         try:
@@ -174,7 +174,8 @@ def _function_stand_in(
                 raise
             _log.warning("%s.%s: left to torch: %s", entry.module, entry.name, error, stacklevel=2)
         # Outside the handler, so that an exception of torch's does not carry ours as context.
-        return original(*args, **kwargs)
+        with installation.left_to_torch():
+            return original(*args, **kwargs)
 
     # Where it stands is where it is found again: by pickle, and by code that fx generates.
     stand_in.__module__ = entry.module
@@ -204,6 +205,7 @@ class _Installation:
 
     def __init__(self, rooms: Iterable[_Entry]) -> None:
         self.policy: Policy | None = None  # in force now; None while torch is itself
+        self._here = threading.local()  # .left: this thread is in a call that was left to torch
         self._rooms = rooms
         self._lock = threading.RLock()
         self._leases: list[_Lease] = []  # in the order they were taken
@@ -243,6 +245,27 @@ class _Installation:
 
     def _refresh(self) -> None:
         self.policy = self._leases[-1].policy if self._leases and self._active else None
+
+    def policy_here(self) -> Policy | None:
+        """The policy for a call of this thread; None for torch."""
+        return None if getattr(self._here, "left", False) else self.policy
+
+    @contextlib.contextmanager
+    def left_to_torch(self) -> Iterator[None]:
+        """For the length of a call every stand-in is torch's, in this thread.
+
+        What torch's original calls by the names that we replaced has to be torch's too: halves of
+        both do not fit together.
+        """
+        self._here.left = True  # policy_here() was not None: nobody further out has set it
+        try:
+            yield
+        finally:
+            self._here.left = False
+
+    def forget_lock(self) -> None:
+        """A forked child starts with a lock that no thread of its own holds."""
+        self._lock = threading.RLock()
 
     def _load(self) -> list[tuple[_Entry, types.ModuleType, Any]]:
         """Import both sides of every entry that this torch has."""
@@ -325,6 +348,13 @@ def _rebind(replacement: Mapping[int, Any]) -> None:
 _installation = _Installation(_ROOMS)
 
 
+def _forget_lock() -> None:
+    _installation.forget_lock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)
+
+
 def install(*, on_unsupported: Policy = "raise") -> None:
     """Replace torch's functions and classes by fxpress's, in the whole process.
 
@@ -340,8 +370,9 @@ def install(*, on_unsupported: Policy = "raise") -> None:
     Args:
         on_unsupported: what a replaced function does where fxpress raises
             :class:`fxpress.UnsupportedError`: ``"raise"`` lets it through; ``"torch"`` logs a
-            warning (logger ``fxpress``) and calls torch's original. The latest call that is still
-            open decides, in all threads. Calls to fxpress's own modules always raise.
+            warning (logger ``fxpress``) and calls torch's original, with all of torch itself in
+            this thread until it returns. The latest call that is still open decides, in all
+            threads. Calls to fxpress's own modules always raise.
 
     Raises:
         ValueError: ``on_unsupported`` is neither of the two.

@@ -42,8 +42,9 @@ def python_source(
 ) -> tuple[str, dict[str, Any], dict[int, int | None], int, bytes | None, tuple[str, ...]] | None:
     """Source, globals, line numbers, prologue line, shape and local names.
 
-    The shape is equal for sources that differ in local names of one length only; None when
-    compiling the source runs more than a `def`. None as a whole: only torch's generator can do it.
+    The shape is equal for sources that differ in local names of one length only; None when they
+    cannot be told apart from the rest of the text, or compiling it runs more than a `def`, or it is
+    very long. None as a whole: only torch's generator can do it.
     """
 
 def creation_times(modules: Sequence[GraphModule], repeats: int) -> list[float]:
@@ -75,6 +76,9 @@ def split_module(
     torch_lazy: bool,
     debug: Callable[..., None] | None,
     /,
+) -> GraphModule: ...
+def split_module_simple(
+    module: GraphModule, node_to_partition: dict[Node, int], affix: str | None, /
 ) -> GraphModule: ...
 def detect_dependencies(
     module: GraphModule, node_to_partition: dict[Node, int], /

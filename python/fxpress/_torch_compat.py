@@ -21,14 +21,13 @@ from typing import Any, TypeVar, cast
 import sympy
 import torch
 import torch.fx
-import torch.fx._pytree as fx_pytree
-import torch.utils._pytree as pytree
 from torch._export import utils as export_utils
 from torch._export.passes import _node_metadata_hook
 from torch._higher_order_ops.effects import with_effects
 from torch._library.fake_class_registry import FakeScriptObject as FakeScriptObject
 from torch._library.opaque_object import is_opaque_value as is_opaque_value
 from torch._logging import trace_structured
+from torch._ops import OpOverload as OpOverload
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram, _tree_utils
@@ -36,19 +35,28 @@ from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 from torch.export.graph_signature import InputKind
 from torch.fx import _graph_pickler
 from torch.fx import _lazy_graph_module as lazy_graph_module
+from torch.fx import _pytree as _fx_pytree
 from torch.fx import graph as fx_graph
 from torch.fx import graph_module as fx_graph_module
 from torch.fx import node as fx_node
 from torch.fx import traceback as fx_traceback
 from torch.fx._compatibility import compatibility as fx_compatibility
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing as is_fx_symbolic_tracing
 from torch.fx._utils import lazy_format_graph_code as lazy_format_graph_code
 from torch.fx.experimental import _config as fx_config
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_symbols
 from torch.fx.graph import PythonCode as PythonCode
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.nn.modules import module as nn_module
+from torch.utils import _pytree
+from torch.utils._pytree import GetAttrKey as GetAttrKey
+from torch.utils._pytree import SequenceKey as SequenceKey
+from torch.utils._pytree import TreeSpec as TreeSpec
 
 _T = TypeVar("_T")
+
+pytree = _pytree
+fx_pytree = _fx_pytree
 
 # The key of nn_module_stack for nodes that were traced outside of any module.
 EMPTY_NN_MODULE_STACK: str = _node_metadata_hook._EMPTY_NN_MODULE_STACK_KEY
@@ -172,8 +180,8 @@ def base_globals() -> dict[str, Any]:
     return _base_globals(len(fx_graph._custom_builtins))
 
 
-def parse_name(name: str) -> tuple[str, str, int]:
-    """Candidate, base and number (-1: none) of a name, by the rules of `_Namespace.create_name`.
+def parse_name(name: str) -> tuple[str, str, str]:
+    """Candidate, base and number ("": none) of a name, by the rules of `_Namespace.create_name`.
 
     Only asked for names outside of ASCII; the rest is parsed natively.
     """
@@ -186,7 +194,7 @@ def parse_name(name: str) -> tuple[str, str, int]:
         match = re.match(fx_graph._name_regex, candidate)
         assert match is not None
     base, number = match.group(1, 2)
-    return candidate, base, -1 if number is None else int(number)
+    return candidate, base, "" if number is None else str(int(number))
 
 
 def current_node_meta() -> dict[str, Any] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -126,7 +127,7 @@ def split_module(
         AttributeError: a target is not an attribute of `m`.
         KeyError: a node uses one that is not in the graph or is defined later, or
             `keep_original_order` calls a partition before one that it needs.
-        UnsupportedError: a node's name ends in a number of more than 18 digits.
+        IndexError: the output node has no argument.
 
     Whatever the callback raises passes through. After any error `m` and `qualname_map` are as they
     were.
@@ -167,10 +168,10 @@ def split_module_simple(
 
     Raises:
         KeyError: a node has no partition, or a partition needs one that appears later.
+
+    After any error the nodes' marks ``_fx_partition`` are as they were.
     """
-    graphs, inputs, outputs, partitions = _detect_dependencies(m, node_to_partition)
-    _clone_nodes_into_partitions(m, graphs, inputs, outputs, partitions)
-    return _build_stitching_graph(m, graphs, inputs, outputs, partitions, partition_affix)
+    return _native.split_module_simple(m, node_to_partition, partition_affix)
 
 
 def _detect_dependencies(
@@ -228,9 +229,9 @@ def _decompose_size_nodes(m: GraphModule) -> None:
 
     Stands in for `torch.fx.passes.split_module._decompose_size_nodes`. Dynamic dimensions become
     ``aten.sym_size.int(x, dim)`` right behind `x`, in the order of the dimensions; static ones
-    become numbers. Where a user has the size among its arguments, the dimensions are spliced in;
-    where it is nested in a tuple, list, dict or keyword argument, a tuple of them takes its place;
-    ``x.size()[i]`` is replaced by the dimension.
+    become numbers. In ``y.view(x.size())``, ``torch.zeros(x.size())`` and the like the dimensions
+    are spliced in; ``x.size()[i]`` is replaced by the dimension when `i` is a number or a slice of
+    numbers; anywhere else a tuple of the dimensions takes the place of the size.
     """
     for node in m.graph.find_nodes(op="call_method", target="size"):
         if len(node.args) == 1 and not node.kwargs:
@@ -258,22 +259,45 @@ def _replace_size(graph: Graph, size: Node, dimensions: tuple[Node | int, ...]) 
         return torch.fx.node.map_arg(argument, lambda n: dimensions if n is size else n)
 
     for user in list(size.users):
-        if user.target is operator.getitem and user.args[0] is size:
+        if _is_known_item(user, size, len(dimensions)):
             _replace_item(graph, user, dimensions)
-            continue
-        spliced: list[Any] = []
-        for argument in user.args:
-            spliced.extend(dimensions if argument is size else (substitute(argument),))
-        user.args = tuple(spliced)
-        user.kwargs = substitute(user.kwargs)
+        elif dimensions and _takes_dimensions(user, size):
+            user.args = (*user.args[:-1], *dimensions)
+            user.kwargs = substitute(user.kwargs)
+        else:
+            user.args = substitute(user.args)
+            user.kwargs = substitute(user.kwargs)
     graph.erase_node(size)
+
+
+def _takes_dimensions(user: Node, size: Node) -> bool:
+    """Whether the dimensions may stand for the size as so many arguments.
+
+    Tensor methods and functions of torch that have a size for their only operand take both.
+    """
+    if user.op == "call_method":
+        return len(user.args) == 2 and user.args[1] is size and user.args[0] is not size
+    name = getattr(user.target, "__name__", "")
+    is_torchs = isinstance(user.target, BuiltinFunctionType) and (
+        getattr(torch, name, None) is user.target
+    )
+    return is_torchs and len(user.args) == 1 and user.args[0] is size
+
+
+def _is_known_item(user: Node, size: Node, length: int) -> bool:
+    """Whether the user is ``size[i]`` with a value; an error of the program stays one."""
+    if user.target is not operator.getitem or len(user.args) != 2 or user.args[0] is not size:
+        return False
+    index = user.args[1]
+    if isinstance(index, slice):
+        parts = (index.start, index.stop, index.step)
+        return all(part is None or isinstance(part, int) for part in parts) and index.step != 0
+    return isinstance(index, int) and -length <= index < length
 
 
 def _replace_item(graph: Graph, item: Node, dimensions: tuple[Node | int, ...]) -> None:
     """``size[i]`` gives a dimension, ``size[i:j]`` a tuple of them."""
-    index = item.args[1]
-    assert isinstance(index, int | slice)
-    value = dimensions[index]
+    value = dimensions[item.args[1]]
     if isinstance(value, Node):
         item.replace_all_uses_with(value)
     else:

@@ -200,3 +200,45 @@ def test_resident_memory_does_not_grow() -> None:
     rss(5)
     first, second = rss(5), rss(15)
     assert second - first < 8 * 2**20
+
+
+def test_collector_runs_while_code_of_children_is_generated() -> None:
+    """A GraphModule inside the module is generated anew, by torch and whoever is in its way."""
+    seen: list[tuple[int, bool]] = []
+
+    class Watching(torch.fx.graph.CodeGen):
+        def _gen_python_code(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append((_native.gc_pauses(), gc.isenabled()))
+            return super()._gen_python_code(*args, **kwargs)
+
+    inner = chain(2)
+    inner.graph.set_codegen(Watching())
+    inner.recompile()
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    graph.output(graph.call_module("inner", (x,)))
+    module = GraphModule(torch.nn.ModuleDict({"inner": inner}), graph)
+    seen.clear()
+    split = split_module(module, None, lambda n: 0)
+    assert seen == [(0, True)]
+    assert torch.equal(split(torch.ones(1)), torch.ones(1))
+
+
+def fail_while_generating() -> None:
+    class Failing(torch.fx.graph.CodeGen):
+        def _gen_python_code(self, *args: Any, **kwargs: Any) -> Any:
+            raise ValueError
+
+    module = chain(2)
+    module.add_module("inner", chain(2))
+    with module.graph.inserting_before(module.graph.output_node()):
+        module.graph.call_module("inner", (1,))
+    module.inner.graph.set_codegen(Failing())
+    with pytest.raises(ValueError):
+        split_module(module, None, lambda n: 0)
+    assert not any(node.__dict__ for node in module.graph.nodes)
+
+
+def test_no_mark_stays_when_code_of_children_fails() -> None:
+    fail_while_generating()
+    assert _native.gc_pauses() == 0

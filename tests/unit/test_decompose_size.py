@@ -96,3 +96,88 @@ def test_f63_left_alone() -> None:
     before = graph.python_code("self").src
     _decompose_size_nodes(GraphModule({}, graph))
     assert graph.python_code("self").src == before
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_f62_size_that_is_returned(nested: bool) -> None:
+    """torch splices the dimensions into the output's arguments, of which only the first counts."""
+    graph, x, size = sized((1,))
+    graph.output([size] if nested else size)
+    _decompose_size_nodes(GraphModule({}, graph))
+    assert len(graph.output_node().args) == 1
+    result = run(graph, torch.randn(5, 4, 7))
+    assert result == ([(5, 4, 7)] if nested else (5, 4, 7))
+
+
+INDICES: dict[str, Any] = {
+    "node": lambda i: i,
+    "slice from a node": lambda i: slice(i, None),
+    "slice to a node": lambda i: slice(None, i, 1),
+    "slice with a step": lambda i: slice(None, None, -1),
+    "from the end": lambda i: -1,
+    "bool": lambda i: True,
+}
+
+
+@pytest.mark.parametrize("index", INDICES)
+def test_f62_items_of_a_size_that_are_not_known_yet(index: str) -> None:
+    graph, x, size = sized((1,))
+    i = graph.placeholder("i")
+    viewed = graph.call_method("view", (x, size))
+    item = graph.call_function(operator.getitem, (size, INDICES[index](i)))
+    graph.output((viewed, item))
+    value = torch.randn(5, 4, 7)
+    expected = run(graph, value, 1)
+    _decompose_size_nodes(GraphModule({}, graph))
+    assert not graph.find_nodes(op="call_method", target="size")
+    result = run(graph, value, 1)
+    assert torch.equal(result[0], expected[0])
+    assert result[1] == expected[1]
+
+
+@pytest.mark.parametrize("index", [9, -4, "x", slice(None, None, 0)])
+def test_f62_wrong_items_of_a_size_stay_errors_of_the_program(index: Any) -> None:
+    graph, x, size = sized(())
+    viewed = graph.call_method("view", (x, size))
+    graph.output((viewed, graph.call_function(operator.getitem, (size, index))))
+    value = torch.randn(5, 3, 7)
+    errors = []
+    for _ in range(2):
+        with pytest.raises((IndexError, TypeError, ValueError)) as caught:
+            run(graph, value)
+        errors.append(caught.type)
+        _decompose_size_nodes(GraphModule({}, graph))
+    assert errors[0] is errors[1]
+    assert not graph.find_nodes(op="call_method", target="size")
+
+
+def test_f62_users_that_take_a_size_as_one_operand() -> None:
+    """Spliced in as torch does it, the dimensions would be too many arguments."""
+    graph, x, size = sized((1,))
+    row = graph.call_method("select", (x, 0, 0))
+    graph.output(
+        (
+            graph.call_function(torch.broadcast_to, (row, size)),
+            graph.call_method("new_full", (x, size, 2.0)),
+            graph.call_function(len, (size,)),
+            graph.call_function(operator.add, (size, (1,))),
+            graph.call_function(torch.zeros, (size,)),
+        )
+    )
+    value = torch.randn(5, 4, 7)
+    expected = run(graph, value)
+    _decompose_size_nodes(GraphModule({}, graph))
+    result = run(graph, value)
+    assert all(map(torch.equal, result[:2], expected[:2]))
+    assert result[2:4] == expected[2:4]
+    assert torch.equal(result[4], expected[4])
+
+
+def test_f62_size_without_dimensions() -> None:
+    graph = Graph()
+    x = graph.placeholder("x")
+    x.meta["example_value"] = torch.randn(())
+    graph.output(graph.call_method("view", (x, graph.call_method("size", (x,)))))
+    _decompose_size_nodes(GraphModule({}, graph))
+    value = torch.randn(())
+    assert torch.equal(run(graph, value), value)

@@ -6,7 +6,7 @@ torch's own split of the same graph, edited in the same way, says what is right.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,10 +15,12 @@ from torch.fx import Graph, GraphModule
 from torch.fx.graph import CodeGen, _BoxedCodeGen, _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
+from fxpress import _native
 from fxpress.split_module import split_module
 from tests.support.deferred import (
     Pair,
     assert_equal,
+    in_blocks,
     inputs,
     is_deferred,
     make_pair,
@@ -404,3 +406,109 @@ def test_new_attribute(pair: Pair) -> None:
     assert_equal(pair.ours(*pair.args), pair.expected())
     assert pair.ours.note == "kept"
     assert "extra" in pair.ours.state_dict()
+
+
+# ---- what other code sees and does while a module is made ----
+
+
+@pytest.fixture
+def on_registration() -> Iterator[Callable[[Callable[[Any], object]], None]]:
+    """Calls a function with every module that another one is registered in, as a global hook."""
+    handles: list[Any] = []
+
+    def register(look: Callable[[Any], object]) -> None:
+        def hook(module: Any, name: str, child: Any) -> None:
+            look(module)
+
+        register_hook = torch.nn.modules.module.register_module_module_registration_hook
+        handles.append(register_hook(hook))
+
+    yield register
+    for handle in handles:
+        handle.remove()
+
+
+NAMES_OF_CODE = ("_code", "_lineno_map", "_prologue_start")
+
+
+def test_code_is_not_there_while_the_module_is_made(on_registration: Any) -> None:
+    seen: list[bool] = []
+    on_registration(lambda m: seen.extend(hasattr(m, name) for name in NAMES_OF_CODE))
+    pair = make_pair("result")
+    assert seen
+    assert not any(seen)
+    assert_equal(pair.ours(*pair.args), pair.expected())
+
+
+def test_code_that_is_set_while_the_module_is_made(on_registration: Any) -> None:
+    def look(module: Any) -> None:
+        module.forward = lambda *args: "mine"
+        with pytest.raises(AttributeError):
+            del module._code
+
+    source = traced_net()
+    on_registration(look)
+    split = split_module(source, None, in_blocks(source, 4))
+    assert split(*inputs()) == "mine"
+
+
+def test_buffer_called_like_a_table_of_the_code() -> None:
+    graph = Graph()
+    x = graph.placeholder("x")
+    graph.output(graph.call_function(torch.add, (x, graph.get_attr("_code"))))
+    root = torch.nn.Module()
+    root.register_buffer("_code", torch.ones(2))
+    source = torch.nn.Module()
+    source.graph = graph
+    source.register_buffer("_code", torch.ones(2))
+    split = split_module(source, None, lambda n: 0)  # type: ignore[arg-type]
+    assert list(dict(split.named_buffers())) == ["_code"]
+
+
+@pytest.mark.parametrize("owner", [None, 5, "int"])
+def test_descriptor_of_nothing(owner: Any) -> None:
+    descriptor = vars(type(make_pair("result").ours))["_code"]
+    with pytest.raises(TypeError):
+        descriptor.__get__(None, owner)
+
+
+def test_copy_of_the_namespace_of_a_deferred_class() -> None:
+    """Its descriptors stand for a module that this class is not made for."""
+    body = dict(vars(type(make_pair("result").ours)))
+    body.pop("_fxpress_pending")
+    stray = type("Stray", (torch.nn.Module,), body)()
+    with pytest.raises(AttributeError, match="_code"):
+        stray._code
+    stray._code = "mine"
+    assert stray._code == "mine"
+    del stray._code
+    with pytest.raises(AttributeError):
+        del stray._code
+
+
+def test_graph_of_a_class_that_writes_its_own_code(pair: Pair) -> None:
+    class Shouting(Graph):
+        def python_code(self, *args: Any, **kwargs: Any) -> Any:
+            code = super().python_code(*args, **kwargs)
+            code.src = code.src.replace("return", "# AND NOW\n    return")
+            return code
+
+    for module in (pair.ours, pair.theirs):
+        graph = Shouting()
+        graph.output(graph.graph_copy(module.graph, {}))
+        module.graph = graph
+    assert "AND NOW" in pair.ours.code
+    assert pair.ours.code == pair.theirs.code
+    assert_equal(pair.ours(*pair.args), pair.expected())
+
+
+@pytest.mark.parametrize("name", ["y_" + "9" * 25, "y_" + "0" * 25])
+def test_node_whose_name_ends_in_a_long_number(pair: Pair, name: str) -> None:
+    for module in (pair.ours, pair.theirs):
+        output = module.graph.output_node()
+        with module.graph.inserting_before(output):
+            node = module.graph.create_node("call_function", torch.neg, (1.5,), name=name)
+            module.graph.create_node("call_function", torch.neg, (node,), name=name)
+    pair.theirs.recompile()
+    assert pair.ours.code == pair.theirs.code
+    assert _native.python_source(pair.ours.graph) is not None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import threading
 import types
 
 import pytest
 
-from fxpress import _install
+from fxpress import _deferred_code, _install
 from fxpress._errors import UnsupportedError
 from fxpress._install import _Entry, install, installed, is_installed, uninstall
 from tests.support.rooms import OURS, TORCH, TORCH_SOURCE, same_names, table
@@ -427,3 +428,31 @@ def test_a_wrong_policy(room):
     with pytest.raises(ValueError, match="on_unsupported"):
         install(on_unsupported="ignore")
     assert not is_installed()
+
+
+# --- processes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize(
+    "lock",
+    [lambda: _install._installation._lock, lambda: _deferred_code._lock],
+    ids=["install", "code"],
+)
+def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(room, lock):
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock():
+            held.set()
+            done.wait(timeout=60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(timeout=60)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if lock().acquire(timeout=10) else 1)
+    done.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

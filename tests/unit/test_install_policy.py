@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import logging
 import pickle
+import threading
 from abc import ABC, abstractmethod
 
 import pytest
@@ -50,6 +51,68 @@ def test_torchs_own_exception_does_not_carry_ours(room):
     with installed(on_unsupported="torch"), pytest.raises(LookupError) as caught:
         room.torch.cut("odd")
     assert caught.value.__context__ is None
+
+
+SIBLINGS = """
+def first(graph): return "torch", second(graph), Kind(graph)
+def second(graph): return "torch"
+class Kind:
+    def __init__(self, graph): self.graph = graph
+"""
+OUR_SIBLINGS = """
+from fxpress._errors import UnsupportedError
+
+def first(graph):
+    if graph == "odd":
+        raise UnsupportedError("node odd")
+    return "ours"
+
+def second(graph): return "ours"
+
+class Kind:
+    def __init__(self, graph): self.graph = graph
+"""
+
+
+def test_all_of_torch_is_itself_for_a_call_that_is_left_to_it(module, use):
+    """Its original finds its siblings by the names that we replaced."""
+    torch, ours = module(TORCH, SIBLINGS), module(OURS, OUR_SIBLINGS)
+    use(table("first", "second", "Kind"))
+    torchs_kind = torch.Kind
+    with installed(on_unsupported="torch"):
+        for _ in range(2):
+            whole, part, kind = torch.first("odd")
+            assert (whole, part, type(kind)) == ("torch", "torch", torchs_kind)
+            assert torch.first("even") == torch.second("odd") == "ours"
+            assert type(torch.Kind("odd")) is ours.Kind
+
+
+def test_only_the_thread_of_the_call_sees_torch(module, use):
+    torch = module(TORCH, SIBLINGS)
+    module(OURS, OUR_SIBLINGS)
+    use(table("first", "second", "Kind"))
+    seen = []
+
+    def second(graph):
+        thread = threading.Thread(target=lambda: seen.append(torch.first("even")))
+        thread.start()
+        thread.join()
+        return "torch"
+
+    torch.second = second
+    with installed(on_unsupported="torch"):
+        assert torch.first("odd")[1] == "torch"
+    assert seen == ["ours"]
+
+
+def test_torch_failing_brings_ours_back(module, use):
+    torch = module(TORCH, SIBLINGS.replace('return "torch", second(graph)', "return 1 / 0"))
+    module(OURS, OUR_SIBLINGS)
+    use(table("first", "second"))
+    with installed(on_unsupported="torch"):
+        with pytest.raises(ZeroDivisionError):
+            torch.first("odd")
+        assert torch.second("odd") == "ours"
 
 
 def test_calls_to_fxpress_itself_always_raise(room):
@@ -295,3 +358,26 @@ def test_a_real_split_through_torchs_name(real):
         split = source.split_module(traced, None, lambda node: int(node.name != "add"))
     assert [name for name, _ in split.named_children()] == ["submod_0", "submod_1"]
     assert torch.equal(split(torch.ones(2)), torch.full((2,), 4.0))
+
+
+def test_a_real_simple_split_through_torchs_name(real):
+    """The name that torch's own steps could not be mixed with ours for is no obstacle any more."""
+    fx = importlib.import_module("torch.fx")
+    torch = importlib.import_module("torch")
+    source, originals = real
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    a = graph.call_function(torch.relu, (x,))
+    b = graph.create_node("call_function", torch.neg, (a,), name="y_" + "9" * 25)
+    c = graph.call_function(torch.add, (a, b))
+    graph.output(c)
+    module = fx.GraphModule({}, graph)
+    ids = {a: 0, b: 0, c: 1}
+    expected = originals["split_module_simple"](module, ids)
+    for policy in ("raise", "torch"):
+        with installed(on_unsupported=policy):
+            split = source.split_module_simple(module, ids)
+        assert split.code == expected.code
+        assert split.submod_0.code == expected.submod_0.code
+        value = torch.randn(3)
+        assert torch.equal(split(value), module(value))

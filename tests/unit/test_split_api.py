@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import operator
 import re
 
 import pytest
@@ -107,3 +108,13 @@ def test_new_nodes_of_a_traced_region_inherit_meta() -> None:
             split = split_module(mlp(), None, counter(3))
         metas.append([(n.name, sorted(n.meta)) for n in split.graph.nodes])
     assert metas[0] == metas[1]
+
+
+def test_f1_the_root_is_not_used() -> None:
+    """Attributes come from the module that is split, whatever else is passed as the root."""
+    module = mlp()
+    expected = ours.split_module(module, None, counter(2))
+    for root in (mlp(), torch.nn.Linear(1, 1), "nothing at all"):
+        split = ours.split_module(module, root, counter(2))  # type: ignore[arg-type]
+        assert split.code == expected.code
+        assert all(map(operator.is_, split.parameters(), module.parameters()))

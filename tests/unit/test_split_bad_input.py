@@ -11,7 +11,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from fxpress import _native
-from fxpress.split_module import split_module
+from fxpress.split_module import split_module, split_module_simple
 from tests.support.graphs import chain, mlp, region_graph
 
 
@@ -186,3 +186,59 @@ def test_a_meta_whose_copy_fails() -> None:
     module = chain(2)
     next(iter(module.graph.nodes)).meta = Meta()
     assert_refused(module, lambda n: 0, ValueError, "no copies")
+
+
+def test_output_without_arguments() -> None:
+    module = chain(3)
+    module.graph.output_node().args = ()
+    assert_refused(module, lambda n: 0, IndexError, "output")
+
+
+def test_output_without_arguments_in_the_simple_split() -> None:
+    module = chain(3)
+    ids = dict.fromkeys(module.graph.find_nodes(op="call_function", target=torch.neg), 0)
+    module.graph.output_node().args = ()
+    before = snapshot(module.graph)
+    with pytest.raises(IndexError, match="output"):
+        split_module_simple(module, ids)
+    assert snapshot(module.graph) == before
+
+
+def test_partition_that_needs_a_later_one_in_the_simple_split() -> None:
+    """The error comes up in the last of its steps: no mark stays, earlier ones come back."""
+    graph = Graph()
+    x = graph.placeholder("x")
+    a = graph.call_function(torch.relu, (x,))
+    b = graph.call_function(torch.neg, (a,))
+    c = graph.call_function(torch.add, (a, b))
+    graph.output(c)
+    module = GraphModule({}, graph)
+    a._fx_partition = "earlier"
+    before = snapshot(graph)
+    with pytest.raises(KeyError):
+        split_module_simple(module, {a: 0, b: 1, c: 0})
+    assert snapshot(graph) == before
+
+
+@pytest.mark.parametrize(
+    ("keep_original_order", "reason"), [(False, "switches of grad mode"), (True, "_order=True")]
+)
+def test_why_partitions_must_be_able_to_run_in_graph_order(
+    keep_original_order: bool, reason: str
+) -> None:
+    graph = Graph()
+    x = graph.placeholder("x")
+    a = graph.call_function(torch.relu, (x,))
+    switch = graph.call_function(torch._C._set_grad_enabled, (False,))
+    b = graph.call_function(torch.neg, (x,))
+    graph.output((a, b))
+    a.args = (b,)
+    module = GraphModule({}, graph)
+    ids = {a: 0, switch: 1, b: 1}
+    assert_refused(
+        module,
+        ids.__getitem__,
+        KeyError,
+        f"appears before.*{reason}",
+        keep_original_order=keep_original_order,
+    )

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.passes.split_module import split_module as torch_split
 
+import fxpress
 from fxpress.split_module import split_module
-from tests.support.graphs import mlp, region_graph
-from tests.support.split_cases import clean
+from tests.support.graphs import chain, mlp, region_graph
+from tests.support.split_cases import assert_split_as_torch, clean
+from tests.support.versions import needs_parity
 
 
 def test_f21_regions_with_affix() -> None:
@@ -126,14 +128,78 @@ def test_f54_marks_of_an_earlier_split_are_ignored() -> None:
     assert all(map(torch.equal, split(x), module(x)))
 
 
-def test_names_beyond_64_bits_are_refused_before_anything_changed() -> None:
-    from fxpress import UnsupportedError
-
+def test_f20_symbol_that_is_bound_in_a_later_partition() -> None:
+    """With switches of grad mode the partitions run in graph order: it is not there yet."""
+    s0, _, tensor = symbolic_sizes()
     graph = Graph()
     x = graph.placeholder("x")
-    y = graph.create_node("call_function", torch.relu, (x,), name="y_" + "9" * 25)
-    graph.output(y)
+    x.meta["example_value"] = tensor
+    first = graph.call_function(torch.relu, (x,))
+    switch = graph.call_function(torch._C._set_grad_enabled, (True,))
+    size = graph.call_function(torch.ops.aten.sym_size.int, (x, 0))
+    size.meta["example_value"] = s0
+    graph.output((first, size))
     module = GraphModule({}, graph)
-    with pytest.raises(UnsupportedError, match="18 digits"):
-        split_module(module, None, lambda n: 0, keep_original_node_name=True)
-    assert not y.__dict__
+    ids = {first: 0, switch: 1, size: 1}
+    split = split_module(module, None, ids.__getitem__)
+    assert [n.name for n in split.submod_0.graph.find_nodes(op="placeholder")] == ["x"]
+    assert [n.target for n in split.graph.find_nodes(op="call_module")] == ["submod_0", "submod_1"]
+    value = torch.randn(5, 3)
+    assert torch.equal(split(value)[0], module(value)[0])
+
+
+LONG = "9" * 25
+
+
+@needs_parity
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"y_{LONG}"],
+        [f"y_{LONG}", f"z_{LONG}", "y", f"y_{LONG}.1"],
+        ["y_000000000000000000000007", "y_1234567890123456789", "y"],
+        ["y_" + "\u0663" * 20],  # digits, to Python
+    ],
+)
+def test_numbers_of_any_length_in_names(names: list[str]) -> None:
+    """Placeholders that end in one, attributes, nodes and ids; one partition and several."""
+    graph = Graph()
+    value = graph.placeholder(names[0])
+    for name in names:
+        value = graph.create_node("call_function", torch.neg, (value,), name=name)
+    graph.output(graph.call_function(torch.add, (value, value)))
+    module = GraphModule({}, graph)
+    nodes = [n for n in graph.nodes if n.op == "call_function"]
+    for ids in (dict.fromkeys(nodes, 10**30), {n: 10**30 + i for i, n in enumerate(nodes)}):
+        for keep in (False, True):
+            split = assert_split_as_torch(module, ids.__getitem__, keep_original_node_name=keep)
+            assert split is not None
+            x = torch.randn(3)
+            assert torch.equal(split(x), module(x))
+
+
+def test_callback_is_asked_once_whatever_the_names() -> None:
+    module = chain(2)
+    first, second = module.graph.find_nodes(op="call_function", target=torch.neg)
+    second._rename(f"y_{LONG}")
+    asked: list[Node] = []
+    with fxpress.installed(on_unsupported="torch"):
+        torch.fx.passes.split_module.split_module(
+            module, None, lambda n: asked.append(n) or 0, keep_original_node_name=True
+        )
+    assert asked == [first, second]
+
+
+@needs_parity
+@pytest.mark.parametrize("with_kwargs", [False, True])
+def test_only_the_first_argument_of_the_output_is_returned(with_kwargs: bool) -> None:
+    """The others are no outputs of their partitions."""
+    module = chain(4)
+    values = module.graph.find_nodes(op="call_function", target=torch.neg)
+    output = module.graph.output_node()
+    output.args = (values[-1], values[0])
+    if with_kwargs:
+        output.kwargs = {"more": values[1]}
+    split = assert_split_as_torch(module, {n: i // 2 for i, n in enumerate(values)}.__getitem__)
+    assert split is not None
+    assert len(split.submod_0.graph.output_node().all_input_nodes) == 1

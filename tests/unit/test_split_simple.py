@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
+import types
+from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -113,7 +117,107 @@ def test_f61_lite_module_adopts_its_children() -> None:
     assert parent._modules is modules
     x = torch.randn(2)
     assert torch.equal(parent(x), -x)
+    torchs = theirs._make_lite_graph_module(chain(1).graph)
     for lite in (parent, child):
+        assert lite.training is torchs.training is False
         assert isinstance(lite, _LazyGraphModule)
         assert type(lite).__qualname__.endswith("GraphModuleImpl")
         assert lite.graph.owning_module is lite
+
+
+@needs_parity
+@pytest.mark.parametrize("preserved", [False, True])
+def test_nodes_that_unpack_inherit_meta_as_torchs(preserved: bool) -> None:
+    """Under preserve_node_meta they are born with the meta of the node that is current."""
+    metas = []
+    for implementation in (theirs, ours):
+        module, ids = diamond()
+        with contextlib.ExitStack() as stack:
+            if preserved:
+                stack.enter_context(torch.fx.traceback.preserve_node_meta())
+                current = module.graph.output_node()
+                current.meta["stack_trace"] = "here"
+                stack.enter_context(torch.fx.traceback.set_current_meta(current))
+            split = implementation.split_module_simple(module, ids)
+        getitems = split.graph.find_nodes(op="call_function", target=operator.getitem)
+        metas.append([(n.name, sorted(n.meta)) for n in getitems])
+        assert all(n.meta.get("stack_trace") == ("here" if preserved else None) for n in getitems)
+    assert metas[0] == metas[1]
+    assert metas[1]
+
+
+@needs_parity
+@pytest.mark.parametrize(
+    "kind",
+    [lambda ids: dict.fromkeys(ids).keys(), tuple, iter, lambda ids: (i for i in ids)],
+    ids=["keys", "tuple", "iterator", "generator"],
+)
+def test_steps_take_any_iterable_of_partitions(kind: Any) -> None:
+    results = []
+    for implementation in (theirs, ours):
+        module, ids = diamond()
+        graphs, inputs, outputs, partitions = implementation._detect_dependencies(module, ids)
+        implementation._clone_nodes_into_partitions(
+            module, graphs, inputs, outputs, kind(partitions)
+        )
+        results.append(
+            implementation._build_stitching_graph(
+                module, graphs, inputs, outputs, kind(partitions)
+            ).code
+        )
+    assert results[0] == results[1]
+
+
+@needs_parity
+def test_steps_take_any_mapping_of_names() -> None:
+    """Its own order counts, not that of the dict below it."""
+    results = []
+    for implementation in (theirs, ours):
+        module, ids = diamond()
+        graphs, *tables, partitions = implementation._detect_dependencies(module, ids)
+        tables = [{p: OrderedDict(rows[p]) for p in partitions} for rows in tables]
+        tables[0][1].move_to_end(next(iter(tables[0][1])))
+        rows = types.MappingProxyType(tables[0][0])
+        tables[0][0] = rows
+        implementation._clone_nodes_into_partitions(module, graphs, *tables, partitions)
+        result = implementation._build_stitching_graph(module, graphs, *tables, partitions)
+        results.append((result.code, [child.code for child in children(result).values()]))
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [(None, AttributeError), (7, AttributeError), ({"x": 7}, TypeError), ({7: None}, TypeError)],
+)
+def test_steps_refuse_what_is_no_table(wrong: Any, error: type[Exception]) -> None:
+    module, ids = diamond()
+    graphs, inputs, outputs, partitions = ours._detect_dependencies(module, ids)
+    bad = {**{p: {} for p in partitions}, partitions[-1]: wrong}
+    for tables in ((bad, outputs), (inputs, bad)):
+        for step in (ours._clone_nodes_into_partitions, ours._build_stitching_graph):
+            with pytest.raises(error):
+                step(module, graphs, *tables, partitions)
+            assert not any(len(graph.nodes) for graph in graphs.values())
+    with pytest.raises(TypeError):
+        ours._build_stitching_graph(module, graphs, inputs, outputs, 7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("by_steps", [False, True])
+def test_f54_marks_of_an_earlier_split_are_ignored(by_steps: bool) -> None:
+    """Such as split_module's marks, or one that somebody left on a placeholder."""
+    module, ids = diamond()
+    expected = ours.split_module_simple(module, ids)
+    for node in module.graph.nodes:
+        node._fx_partition = 1
+    if by_steps:
+        tables = ours._detect_dependencies(module, ids)
+        ours._clone_nodes_into_partitions(module, *tables)
+        split = ours._build_stitching_graph(module, *tables)
+    else:
+        split = ours.split_module_simple(module, ids)
+    assert split.code == expected.code
+    assert [c.code for c in children(split).values()] == [
+        c.code for c in children(expected).values()
+    ]
+    x, y = torch.randn(3), torch.randn(3)
+    torch.testing.assert_close(split(x, y), module(x, y), rtol=0, atol=0)

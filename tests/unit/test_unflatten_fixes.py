@@ -18,7 +18,7 @@ from torch.fx import Graph
 
 import fxpress.unflatten
 from fxpress.unflatten import FlatArgsAdapter, InterpreterModule, unflatten
-from tests.support.unflatten_cases import both, exported, ours_of, quietly
+from tests.support.unflatten_cases import both, exported, ours_of, quietly, torchs
 from tests.support.unflatten_compare import (
     assert_runs_as_eager,
 )
@@ -285,6 +285,48 @@ def test_f35_in_one_of_several_calls() -> None:
     interleave(program, torch.ops.aten.cos.default)
     expected = program.module()(x)
     torch.testing.assert_close(quietly(program)(x), expected, rtol=0, atol=0)
+
+
+class Forwards(nn.Module):
+    """Its own graph is one call, whatever its flag; what it calls depends on the flag."""
+
+    class Inner(nn.Module):
+        def forward(self, x: Tensor, flag: bool) -> Tensor:
+            return x + 1 if flag else x.sin()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = self.Inner()
+
+    def forward(self, x: Tensor, flag: bool) -> Tensor:
+        return self.inner(x, flag)
+
+
+class Flags(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.outer = Forwards()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.outer(x, True)
+        x = self.outer(x, False)
+        return self.outer(x, True)
+
+
+@pytest.mark.parametrize("preserved", [(), ("outer",), ("outer.inner",)], ids=str)
+@pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
+def test_f87_calls_are_merged_only_if_what_they_call_is_equal(
+    strict: bool, preserved: tuple[str, ...]
+) -> None:
+    """torch's comparison ignores what is called, and gives the numbers of another call."""
+    model, x = Flags(), torch.tensor([0.3, 0.7])
+    program = exported(model, x, strict=strict, preserve_module_call_signature=preserved)
+    ours = quietly(program)
+    assert_runs_as_eager(ours, model, (x,))
+    if not preserved:
+        calls = [str(n.target) for n in ours.graph.find_nodes(op="call_module")]
+        assert calls == ["outer", "outer@1", "outer"]
+        assert not torch.equal(torchs(program)(x), model(x))
 
 
 class Outer(nn.Module):

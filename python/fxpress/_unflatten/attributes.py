@@ -78,7 +78,7 @@ def _assign_attr(
         TypeError: `attr_kind` is no `_AttrKind`.
     """
     if not isinstance(attr_kind, AttrKind):
-        raise TypeError(f"attr_kind must be a torch.export.unflatten._AttrKind, not {attr_kind!r}")
+        raise TypeError(f"attr_kind must be one of torch's _AttrKind, not {attr_kind!r}")
     *path, name = target.split(".")
     holders = _holders(to_module, path)
     _check_kind(from_obj, attr_kind)

@@ -13,9 +13,9 @@ import threading
 from typing import Any
 
 import torch.fx
-from torch.utils._pytree import TreeSpec
 
 from fxpress import _torch_compat
+from fxpress._torch_compat import TreeSpec
 
 _pickling = threading.local()
 

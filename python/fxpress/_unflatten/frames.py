@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 import torch.fx
-import torch.fx._pytree as fx_pytree
-import torch.utils._pytree as pytree
 
 from fxpress import _native
 from fxpress._errors import UnsupportedError
+from fxpress._torch_compat import fx_pytree, pytree
 from fxpress._unflatten import modules, source
 from fxpress._unflatten.attributes import _call_name
 

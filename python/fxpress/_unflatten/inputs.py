@@ -7,11 +7,10 @@ import logging
 from typing import Any
 
 import torch.fx
-import torch.utils._pytree as pytree
-from torch.utils._pytree import GetAttrKey, SequenceKey, TreeSpec
 
 from fxpress import _torch_compat
 from fxpress._errors import UnsupportedError
+from fxpress._torch_compat import GetAttrKey, SequenceKey, TreeSpec, pytree
 
 log = logging.getLogger("torch.export.unflatten")
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from fxpress import _torch_compat
+
 
 class _IVals:
     """Names of intermediate values of mutations that were read, by module.
@@ -20,7 +22,7 @@ class _IVals:
         self.node_names_by_fqn: defaultdict[str, set[str]] = defaultdict(set)
 
     def _is_mutable(self, target: object) -> bool:
-        return isinstance(target, torch._ops.OpOverload) and bool(target._schema.is_mutable)
+        return isinstance(target, _torch_compat.OpOverload) and bool(target._schema.is_mutable)
 
     def read(self, mf: Any, node: torch.fx.Node) -> Any:
         """What holds the intermediate value `node` in the frame's graph."""

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 import torch.fx
-import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
 from fxpress import _deferred_code, _engine, _native, _torch_compat
-from fxpress._torch_compat import FlatArgsAdapter
+from fxpress._torch_compat import FlatArgsAdapter, pytree
 from fxpress._unflatten import copying, inputs, modes, source, state
 from fxpress._unflatten.ivals import _IVals
 
@@ -127,7 +126,7 @@ class InterpreterModule(_SubmoduleBase, _torch_compat.InterpreterModule):  # typ
         self._run_with_interpreter = runs_with_interpreter()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if not torch.fx._symbolic_trace.is_fx_symbolic_tracing() and (
+        if not _torch_compat.is_fx_symbolic_tracing() and (
             torch.compiler.is_dynamo_compiling() or not self._run_with_interpreter
         ):
             return type(self.graph_module).forward(self, *args, **kwargs)
@@ -341,7 +340,7 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
     @_Signed
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         out_spec = self.module_call_graph[0].signature.out_spec
-        if torch.fx._symbolic_trace.is_fx_symbolic_tracing():
+        if _torch_compat.is_fx_symbolic_tracing():
             flat = inputs.traced(self, args, kwargs)
             return pytree.tree_unflatten(_engine.run(self, self.graph, tuple(flat)), out_spec)
         if torch.compiler.is_dynamo_compiling():

@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 import torch.fx
-import torch.utils._pytree as pytree
 from torch.export.exported_program import ExportGraphSignature
 
-from fxpress._torch_compat import is_opaque_value
+from fxpress._torch_compat import is_opaque_value, pytree
 from fxpress._unflatten import source
 from fxpress._unflatten.attributes import (
     _add_submodule,

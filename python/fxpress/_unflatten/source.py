@@ -19,8 +19,8 @@ from torch.export.exported_program import (
     TensorArgument,
 )
 from torch.export.graph_signature import OutputKind
-from torch.utils._pytree import TreeSpec
 
+from fxpress._torch_compat import TreeSpec
 from fxpress._unflatten.state import State
 
 Leaf = tuple[str, tuple[Any] | None]  # the name of a value and None, or "" and (constant,)

@@ -1,4 +1,4 @@
-#include "fx/split.h"
+#include "fx/split/plan.h"
 
 #include <memory>
 #include <string>
@@ -6,7 +6,6 @@
 
 #include "core/toposort.h"
 #include "fx/attributes.h"
-#include "fx/gc_pause.h"
 #include "fx/symbols.h"
 
 namespace fxpress::fx {
@@ -61,7 +60,9 @@ class Planner {
         const uint32_t use = graph().input_begin[i] + static_cast<uint32_t>(k);
         if (plan_.partitions->record_use(use, def, user)) {
           for (NodeId binder : plan_.assignment.binders.needed_by(def, node(def))) {
-            plan_.partitions->record_symbol(binder, partition[i]);
+            if (!is_called_after(partition[binder.value()], partition[i])) {
+              plan_.partitions->record_symbol(binder, partition[i]);
+            }
           }
         } else if (partition[i] == partition[def.value()] && def.value() >= i) {
           raise(PyExc_KeyError,
@@ -71,6 +72,12 @@ class Planner {
         }
       }
     }
+  }
+
+  // With switches of grad mode the partitions are called in graph order: a symbol that is bound
+  // later is not there yet, in the source neither.
+  bool is_called_after(PartitionId owner, PartitionId user) const {
+    return !plan_.assignment.grad.empty() && owner.valid() && owner > user;
   }
 
   void log_use(NodeId def, NodeId user) const {
@@ -93,16 +100,19 @@ class Planner {
     plan_.order = core::partition_order(dependents);
     if (plan_.order.size() != dependents.size()) raise_cycle(dependents);
     // A switch of grad mode acts on everything that is called after it. Partitions of such graphs
-    // do not fall in graph order, so that order can run and is the only right one.
+    // do not fall in graph order, so that order is the only right one, and can run unless a node
+    // stands before one that it uses.
     if (!options_.keep_original_order && plan_.assignment.grad.empty()) return;
     for (uint32_t p = 0; p < dependents.size(); ++p) {
       plan_.order[p] = PartitionId(p);
       for (PartitionId user : dependents[p]) {
         if (user.value() > p) continue;
         raise(PyExc_KeyError,
-              "partition %R appears before %R but needs a value of it: keep_original_order=True "
-              "needs partitions whose order of appearance is an order in which they can run",
-              partition_name(user), partition_name(PartitionId(p)));
+              "partition %R appears before %R but needs a value of it: %s needs partitions whose "
+              "order of appearance is an order in which they can run",
+              partition_name(user), partition_name(PartitionId(p)),
+              options_.keep_original_order ? "keep_original_order=True"
+                                           : "a graph with switches of grad mode");
       }
     }
   }
@@ -201,22 +211,6 @@ class Planner {
   SplitPlan& plan_;  // under construction
 };
 
-bool same_nodes(const std::vector<Ref>& asked, const ObjectTable& read) {
-  bool same = asked.size() == read.size();
-  for (size_t i = 0; same && i < asked.size(); ++i) same = asked[i].get() == read[i];
-  return same;
-}
-
-void fill_qualname_map(const SplitPlan& plan, PyObject* map) {
-  for (uint32_t i = 0; i < plan.source.graph.size(); ++i) {
-    if (plan.source.graph.ops[i] != Op::kCallModule) continue;
-    const PartitionId p = plan.assignment.partition[i];
-    const Ref key = Ref::steal(PyUnicode_FromFormat("%U.%U", plan.submodule_names[p.value()].get(),
-                                                    plan.attribute(NodeId(i)).target.get()));
-    check(PyObject_SetItem(map, key.get(), plan.source.targets[plan.source.graph.targets[i]]));
-  }
-}
-
 }  // namespace
 
 SplitPlan plan_split(PyObject* module, const SplitOptions& options, ReadGraph source,
@@ -226,29 +220,6 @@ SplitPlan plan_split(PyObject* module, const SplitOptions& options, ReadGraph so
   plan.source = std::move(source);
   Planner(module, options, plan).run();
   return plan;
-}
-
-Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& options) {
-  const Ref graph = get_attr(module, names.graph);
-  const std::vector<Ref> nodes = list_nodes(graph.get());
-  PartitionMarks marks;
-  Assignment assignment = assign_partitions({callback, options.affix, options.debug}, nodes, marks);
-  ReadGraph source = read_graph(graph.get(), InputOrder::kArguments);
-  if (!same_nodes(nodes, source.nodes)) {
-    raise(PyExc_RuntimeError,
-          "the graph was edited while split_module asked the callback about its nodes; edit it "
-          "before or after the split");
-  }
-  source.nodes.drop_index();
-  const SplitPlan plan = plan_split(module, options, std::move(source), std::move(assignment));
-  Ref result;
-  {
-    const GcPause pause;
-    result = write_split(plan, options);
-  }
-  if (options.qualname_map != Py_None) fill_qualname_map(plan, options.qualname_map);
-  marks.keep();
-  return result;
 }
 
 }  // namespace fxpress::fx

@@ -1,9 +1,12 @@
-// The steps of torch.fx.passes.split_module.split_module_simple, each usable on its own.
+// torch.fx.passes.split_module.split_module_simple, and its steps, each usable on its own.
 #pragma once
 
 #include "fx/py.h"
 
 namespace fxpress::fx {
+
+// All steps; after an error the marks on the nodes are as they were.
+Ref split_module_simple(PyObject* module, PyObject* node_to_partition, PyObject* affix);
 
 // _detect_dependencies: (graphs, inputs, outputs, partitions in order of first appearance).
 Ref detect_dependencies(PyObject* module, PyObject* node_to_partition);

@@ -1,14 +1,18 @@
-#include "fx/split_simple.h"
+#include "fx/split/simple.h"
 
+#include <array>
 #include <memory>
-#include <unordered_map>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "core/partition.h"
 #include "fx/gc_pause.h"
 #include "fx/graph_module.h"
 #include "fx/reader.h"
-#include "fx/split_assign.h"
-#include "fx/split_symbols.h"
+#include "fx/split/assign.h"
+#include "fx/split/current_meta.h"
+#include "fx/split/symbols.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
 
@@ -24,6 +28,40 @@ Ref get_item(PyObject* container, PyObject* key) {
   return Ref::steal(PyObject_GetItem(container, key));
 }
 
+Ref new_default_dict() {
+  return Ref::steal(
+      PyObject_CallOneArg(symbols.defaultdict, reinterpret_cast<PyObject*>(&PyDict_Type)));
+}
+
+// The elements of any iterable.
+std::vector<Ref> list_items(PyObject* iterable) {
+  const Ref list = Ref::steal(PySequence_List(iterable));
+  std::vector<Ref> result;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list.get()); ++i) {
+    result.push_back(Ref::borrow(PyList_GET_ITEM(list.get(), i)));
+  }
+  return result;
+}
+
+using NamedNodes = std::vector<std::pair<Ref, Ref>>;
+
+// {name: node} as a caller may have put it together: any mapping. A snapshot.
+NamedNodes named_nodes(PyObject* mapping) {
+  const Ref dict = Ref::steal(PyDict_New());
+  check(PyDict_Update(dict.get(), mapping));
+  NamedNodes result;
+  PyObject* name = nullptr;
+  PyObject* node = nullptr;
+  for (Py_ssize_t position = 0; PyDict_Next(dict.get(), &position, &name, &node) != 0;) {
+    if (!PyUnicode_Check(name) || !is_node(node)) {
+      raise(PyExc_TypeError, "inputs and outputs of a partition are nodes by name, not %R: %R",
+            name, node);
+    }
+    result.emplace_back(Ref::borrow(name), Ref::borrow(node));
+  }
+  return result;
+}
+
 // The graph of a module, flat, and the partition ids that its nodes were mapped to.
 class SimpleSplit {
  public:
@@ -36,7 +74,6 @@ class SimpleSplit {
   const std::vector<Ref>& nodes() const { return source_.nodes.objects(); }
   PyObject* node(NodeId id) const { return source_.nodes[id.value()]; }
   PyObject* target(NodeId id) const { return source_.targets[source_.graph.targets[id.value()]]; }
-  PyObject* graph_object() const { return graph_object_.get(); }
   std::vector<PartitionId>& partition() { return partition_; }
   const std::vector<Ref>& ids() const { return ids_; }
 
@@ -50,12 +87,28 @@ class SimpleSplit {
     return partition;
   }
 
+  // Placeholders and the output are in no partition, whatever marks earlier splits left on them.
+  bool is_assigned(NodeId id) const {
+    const Op op = graph().ops[id.value()];
+    return op != Op::kPlaceholder && op != Op::kOutput;
+  }
+
   // Reads the marks that _detect_dependencies left on the nodes.
   void read_marks() {
     for (uint32_t i = 0; i < graph().size(); ++i) {
+      if (!is_assigned(NodeId(i))) continue;
       const Ref id = find_attr(node(NodeId(i)), names.fx_partition);
       if (id) partition_[i] = partition_of(id.get());
     }
+  }
+
+  // The nodes of every partition, in graph order.
+  std::vector<std::vector<NodeId>> members() const {
+    std::vector<std::vector<NodeId>> result(ids_.size());
+    for (uint32_t i = 0; i < graph().size(); ++i) {
+      if (partition_[i].valid()) result[partition_[i].value()].emplace_back(i);
+    }
+    return result;
   }
 
   Ref type_expr(NodeId id) const { return node_field(node(id), symbols.node_type_expr); }
@@ -72,8 +125,7 @@ class SimpleSplit {
 void assign(SimpleSplit& split, PyObject* node_to_partition, PartitionMarks& marks) {
   marks.watch(split.nodes());
   for (uint32_t i = 0; i < split.graph().size(); ++i) {
-    const Op op = split.graph().ops[i];
-    if (op == Op::kPlaceholder || op == Op::kOutput) continue;
+    if (!split.is_assigned(NodeId(i))) continue;
     const Ref id = get_item(node_to_partition, split.node(NodeId(i)));
     split.partition()[i] = split.partition_of(id.get());
     marks.mark(i, id.get());
@@ -83,8 +135,7 @@ void assign(SimpleSplit& split, PyObject* node_to_partition, PartitionMarks& mar
 // {partition id: {name: node}} for the inputs or the outputs of every partition that has any.
 Ref table_of(const SimpleSplit& split, const core::Partitioning& partitions,
              std::vector<NodeId> core::Partition::* member) {
-  const Ref dict_type = Ref::borrow(reinterpret_cast<PyObject*>(&PyDict_Type));
-  Ref table = Ref::steal(PyObject_CallOneArg(symbols.defaultdict, dict_type.get()));
+  Ref table = new_default_dict();
   for (size_t p = 0; p < split.ids().size(); ++p) {
     const std::vector<NodeId>& nodes = partitions.partitions()[p].*member;
     if (nodes.empty()) continue;
@@ -108,12 +159,15 @@ std::unique_ptr<core::Partitioning> find_dependencies(SimpleSplit& split) {
     for (size_t k = 0; k < inputs.size(); ++k) {
       if (split.graph().ops[i] == Op::kOutput) {
         partitions->record_output(inputs[k]);
-      } else if (used_by.valid() &&
-                 partitions->record_use(split.graph().input_begin[i] + static_cast<uint32_t>(k),
-                                        inputs[k], user)) {
-        for (NodeId binder : binders.needed_by(inputs[k], split.node(inputs[k]))) {
-          partitions->record_symbol(binder, used_by);
-        }
+        continue;
+      }
+      if (!used_by.valid()) continue;
+      const uint32_t use = split.graph().input_begin[i] + static_cast<uint32_t>(k);
+      partitions->record_use(use, inputs[k], user);
+      if (partitions->input_slots()[use] == core::Partitioning::kLocal) continue;
+      // At every use, not just the first: a symbol may have found its binder in between.
+      for (NodeId binder : binders.needed_by(inputs[k], split.node(inputs[k]))) {
+        partitions->record_symbol(binder, used_by);
       }
     }
   }
@@ -126,19 +180,37 @@ Ref list_of(const std::vector<Ref>& items) {
   return list;
 }
 
+// A partition as the first step describes it.
+struct Described {
+  Ref id;              // any object
+  Ref graph;           // its Graph
+  NamedNodes inputs;   // values of other partitions and placeholders
+  NamedNodes outputs;  // values that others need
+};
+
+// Looked up and checked before anything is written.
+std::vector<Described> describe(std::span<const Ref> partitions, PyObject* graphs, PyObject* inputs,
+                                PyObject* outputs) {
+  std::vector<Described> result;
+  for (const Ref& id : partitions) {
+    result.push_back({Ref::borrow(id.get()), get_item(graphs, id.get()),
+                      named_nodes(get_item(inputs, id.get()).get()),
+                      named_nodes(get_item(outputs, id.get()).get())});
+  }
+  return result;
+}
+
 // One partition's clones, in the graph that detect_dependencies made for it.
-void clone_partition(const SimpleSplit& split, NameWriter& name_writer, PyObject* graph,
-                     PyObject* inputs, PyObject* outputs, std::span<const NodeId> members,
-                     PyObject* environment) {
-  GraphWriter writer(name_writer, Ref::borrow(graph));
-  PyObject* name = nullptr;
-  PyObject* original = nullptr;
-  for (Py_ssize_t position = 0; PyDict_Next(inputs, &position, &name, &original) != 0;) {
-    const Ref type_expr = node_field(original, symbols.node_type_expr);
-    const NewNode node = {Op::kPlaceholder, name, name_writer.candidate_for_target(name),
-                          type_expr.get()};
-    PyObject* clone = writer.leaf(node, Ref::borrow(no_args), GraphWriter::copy_meta(original));
-    check(PyDict_SetItem(environment, original, clone));
+void clone_partition(const SimpleSplit& split, NameWriter& name_writer, const Described& partition,
+                     std::span<const NodeId> members, PyObject* environment) {
+  GraphWriter writer(name_writer, Ref::borrow(partition.graph.get()));
+  for (const auto& [name, original] : partition.inputs) {
+    const Ref type_expr = node_field(original.get(), symbols.node_type_expr);
+    const NewNode node = {Op::kPlaceholder, name.get(),
+                          name_writer.candidate_for_target(name.get()), type_expr.get()};
+    PyObject* clone =
+        writer.leaf(node, Ref::borrow(no_args), GraphWriter::copy_meta(original.get()));
+    check(PyDict_SetItem(environment, original.get(), clone));
   }
   const auto in_partition = [&](PyObject* def) {
     PyObject* clone = dict_get(environment, def);
@@ -158,8 +230,8 @@ void clone_partition(const SimpleSplit& split, NameWriter& name_writer, PyObject
     check(PyDict_SetItem(environment, split.node(id), clone));
   }
   std::vector<PyObject*> values;
-  for (Py_ssize_t position = 0; PyDict_Next(outputs, &position, &name, &original) != 0;) {
-    values.push_back(in_partition(original));
+  for (const auto& [name, original] : partition.outputs) {
+    values.push_back(in_partition(original.get()));
   }
   writer.output_of(values, values.size() != 1);
   writer.finish();
@@ -170,16 +242,16 @@ class Stitcher {
  public:
   Stitcher(const SimpleSplit& split, PyObject* affix) : split_(split), affix_(affix) {}
 
-  Ref run(PyObject* graphs, PyObject* inputs, PyObject* outputs, PyObject* partitions) {
+  Ref run(std::span<const Described> partitions) {
     import_placeholders();
-    for (Py_ssize_t i = 0; i < PySequence_Size(partitions); ++i) {
-      const Ref id = Ref::steal(PySequence_GetItem(partitions, i));
-      const Ref submodule = make_lite_graph_module(get_item(graphs, id.get()).get(), Py_None);
+    for (const Described& partition : partitions) {
+      const Ref submodule = make_lite_graph_module(partition.graph.get(), Py_None);
+      PyObject* id = partition.id.get();
       const Ref name = affix_ == Py_None
-                           ? Ref::steal(PyUnicode_FromFormat("submod_%S", id.get()))
-                           : Ref::steal(PyUnicode_FromFormat("submod_%S_%S", affix_, id.get()));
+                           ? Ref::steal(PyUnicode_FromFormat("submod_%S", id))
+                           : Ref::steal(PyUnicode_FromFormat("submod_%S_%S", affix_, id));
       check(PyDict_SetItem(modules_.get(), name.get(), submodule.get()));
-      call(name.get(), get_item(inputs, id.get()).get(), get_item(outputs, id.get()).get());
+      call(name.get(), partition);
     }
     write_output();
     writer_.finish();
@@ -211,30 +283,27 @@ class Stitcher {
     }
   }
 
-  void call(PyObject* submodule, PyObject* inputs, PyObject* outputs) {
-    PyObject* name = nullptr;
-    PyObject* ignored = nullptr;
+  void call(PyObject* submodule, const Described& partition) {
     std::vector<PyObject*> values;
-    for (Py_ssize_t position = 0; PyDict_Next(inputs, &position, &name, &ignored) != 0;) {
-      values.push_back(value(name));
-    }
+    for (const auto& [name, original] : partition.inputs) values.push_back(value(name.get()));
     Ref args = new_tuple(values);
     const NewNode node = {Op::kCallModule, submodule, name_writer_.candidate_for_target(submodule),
                           Py_None};
     PyObject* result = writer_.create(node, std::move(args), Ref::borrow(no_kwargs), values, {});
-    const bool many = PyDict_GET_SIZE(outputs) > 1;
-    size_t index = 0;
-    for (Py_ssize_t position = 0; PyDict_Next(outputs, &position, &name, &ignored) != 0;) {
-      PyObject* output = many ? writer_.getitem(result, index++, {}) : result;
-      check(PyDict_SetItem(values_.get(), name, output));
+    const NamedNodes& outputs = partition.outputs;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      PyObject* output =
+          outputs.size() > 1 ? writer_.getitem(result, i, current_meta_.fresh()) : result;
+      check(PyDict_SetItem(values_.get(), outputs[i].first.get(), output));
     }
   }
 
   void write_output() {
     for (uint32_t i = 0; i < split_.graph().size(); ++i) {
       if (split_.graph().ops[i] != Op::kOutput) continue;
-      const Ref args = node_field(split_.node(NodeId(i)), symbols.node_args);
-      writer_.output(PyTuple_GET_ITEM(args.get(), 0), [&](PyObject* def) {
+      PyObject* original = split_.node(NodeId(i));
+      const Ref args = node_field(original, symbols.node_args);
+      writer_.output(returned_value(original, args.get()), [&](PyObject* def) {
         return value(node_field(def, symbols.node_name).get());
       });
     }
@@ -246,23 +315,60 @@ class Stitcher {
   GraphWriter writer_{name_writer_};
   Ref values_ = Ref::steal(PyDict_New());   // name in the source -> node of the base graph
   Ref modules_ = Ref::steal(PyDict_New());  // name -> partition's module
+  CurrentMeta current_meta_;                // of the nodes that unpack
 };
 
-}  // namespace
-
-Ref detect_dependencies(PyObject* module, PyObject* node_to_partition) {
-  SimpleSplit split(module);
-  PartitionMarks marks;
+// The graphs, empty, the inputs, the outputs and the ids of the partitions in the types of torch.
+std::array<Ref, 4> detect(SimpleSplit& split, PyObject* node_to_partition, PartitionMarks& marks) {
   assign(split, node_to_partition, marks);
   const auto partitions = find_dependencies(split);
-  const Ref graphs = Ref::steal(PyDict_New());
+  Ref graphs = Ref::steal(PyDict_New());
   for (const Ref& id : split.ids()) {
     const Ref graph = Ref::steal(PyObject_CallNoArgs(symbols.graph_type));
     check(PyDict_SetItem(graphs.get(), id.get(), graph.get()));
   }
-  Ref result = Ref::steal(PyTuple_Pack(
-      4, graphs.get(), table_of(split, *partitions, &core::Partition::inputs).get(),
-      table_of(split, *partitions, &core::Partition::outputs).get(), list_of(split.ids()).get()));
+  return {std::move(graphs), table_of(split, *partitions, &core::Partition::inputs),
+          table_of(split, *partitions, &core::Partition::outputs), list_of(split.ids())};
+}
+
+Ref clone(SimpleSplit& split, std::span<const Described> partitions) {
+  const auto members = split.members();
+  const GcPause pause;
+  NameWriter name_writer(NameWriter::Forbidden::kForNodes);
+  Ref result = new_default_dict();
+  for (const Described& partition : partitions) {
+    const PartitionId p = split.partition_of(partition.id.get());
+    clone_partition(split, name_writer, partition,
+                    p.value() < members.size() ? std::span<const NodeId>(members[p.value()])
+                                               : std::span<const NodeId>(),
+                    get_item(result.get(), partition.id.get()).get());
+  }
+  return result;
+}
+
+Ref stitch(const SimpleSplit& split, PyObject* affix, std::span<const Described> partitions) {
+  const GcPause pause;
+  return Stitcher(split, affix).run(partitions);
+}
+
+}  // namespace
+
+Ref split_module_simple(PyObject* module, PyObject* node_to_partition, PyObject* affix) {
+  SimpleSplit split(module);
+  PartitionMarks marks;
+  const auto [graphs, inputs, outputs, ids] = detect(split, node_to_partition, marks);
+  const auto partitions = describe(split.ids(), graphs.get(), inputs.get(), outputs.get());
+  clone(split, partitions);
+  Ref result = stitch(split, affix, partitions);
+  marks.keep();
+  return result;
+}
+
+Ref detect_dependencies(PyObject* module, PyObject* node_to_partition) {
+  SimpleSplit split(module);
+  PartitionMarks marks;
+  const auto [graphs, inputs, outputs, ids] = detect(split, node_to_partition, marks);
+  Ref result = Ref::steal(PyTuple_Pack(4, graphs.get(), inputs.get(), outputs.get(), ids.get()));
   marks.keep();
   return result;
 }
@@ -271,32 +377,13 @@ Ref clone_nodes_into_partitions(PyObject* module, PyObject* graphs, PyObject* in
                                 PyObject* outputs, PyObject* partitions) {
   SimpleSplit split(module);
   split.read_marks();
-  std::vector<std::vector<NodeId>> members(split.ids().size());
-  for (uint32_t i = 0; i < split.graph().size(); ++i) {
-    if (split.partition()[i].valid()) members[split.partition()[i].value()].emplace_back(i);
-  }
-  const GcPause pause;
-  NameWriter name_writer(NameWriter::Forbidden::kForNodes);
-  const Ref dict_type = Ref::borrow(reinterpret_cast<PyObject*>(&PyDict_Type));
-  Ref result = Ref::steal(PyObject_CallOneArg(symbols.defaultdict, dict_type.get()));
-  for (Py_ssize_t i = 0; i < PySequence_Size(partitions); ++i) {
-    const Ref id = Ref::steal(PySequence_GetItem(partitions, i));
-    const PartitionId p = split.partition_of(id.get());
-    const Ref environment = get_item(result.get(), id.get());
-    clone_partition(split, name_writer, get_item(graphs, id.get()).get(),
-                    get_item(inputs, id.get()).get(), get_item(outputs, id.get()).get(),
-                    p.value() < members.size() ? std::span<const NodeId>(members[p.value()])
-                                               : std::span<const NodeId>(),
-                    environment.get());
-  }
-  return result;
+  return clone(split, describe(list_items(partitions), graphs, inputs, outputs));
 }
 
 Ref build_stitching_graph(PyObject* module, PyObject* graphs, PyObject* inputs, PyObject* outputs,
                           PyObject* partitions, PyObject* affix) {
   const SimpleSplit split(module);
-  const GcPause pause;
-  return Stitcher(split, affix).run(graphs, inputs, outputs, partitions);
+  return stitch(split, affix, describe(list_items(partitions), graphs, inputs, outputs));
 }
 
 }  // namespace fxpress::fx

@@ -1,10 +1,10 @@
-// Second phase of a split: the plan becomes graphs and modules.
+#include "fx/split/write.h"
 
 #include <algorithm>
 
 #include "core/check.h"
 #include "fx/attributes.h"
-#include "fx/split.h"
+#include "fx/split/current_meta.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
 
@@ -22,6 +22,7 @@ struct Context {
   const SplitPlan& plan;
   const SplitOptions& options;
   NameWriter& names;
+  std::vector<Ref>& stale;  // see WrittenSplit
 
   const core::Graph& graph() const { return plan.source.graph; }
   PyObject* node(NodeId id) const { return plan.source.nodes[id.value()]; }
@@ -30,9 +31,9 @@ struct Context {
   const core::Partition& partition(PartitionId p) const {
     return plan.partitions->partitions()[p.value()];
   }
-  Ref finish_module(const ModuleAttributes& attributes, PyObject* written) const {
+  Ref finish_module(const ModuleAttributes& attributes, PyObject* written) {
     Ref module = make_graph_module(attributes, written, options.code_mode);
-    if (options.code_mode == CodeMode::kDeferred) recompile_children(module.get());
+    if (options.code_mode == CodeMode::kDeferred) list_children_with_code(module.get(), stale);
     return module;
   }
   // get_attr nodes of modules (bodies of higher-order operators) are not passed between graphs.
@@ -272,18 +273,8 @@ class BaseWriter {
       return;
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
-      values_[outputs[i].value()] = writer_.getitem(result, i, current_meta());
+      values_[outputs[i].value()] = writer_.getitem(result, i, current_meta_.fresh());
     }
-  }
-
-  // Under torch.fx.traceback.preserve_node_meta, nodes that unpack are born with meta, as the ones
-  // that torch traces.
-  Ref current_meta() {
-    if (!asked_for_meta_) {
-      asked_for_meta_ = true;
-      meta_ = Ref::steal(PyObject_CallNoArgs(symbols.current_node_meta));
-    }
-    return meta_.get() == Py_None ? Ref() : Ref::steal(PyDict_Copy(meta_.get()));
   }
 
   void write_output() {
@@ -291,8 +282,11 @@ class BaseWriter {
       if (context_.graph().ops[i] != Op::kOutput) continue;
       uint32_t use = context_.graph().input_begin[i];
       for (NodeId id : context_.graph().inputs_of(NodeId(i))) import(id);
-      const Ref args = node_field(context_.node(NodeId(i)), symbols.node_args);
-      writer_.output(PyTuple_GET_ITEM(args.get(), 0), [&](PyObject*) {
+      PyObject* original = context_.node(NodeId(i));
+      const Ref args = node_field(original, symbols.node_args);
+      writer_.output(returned_value(original, args.get()), [&](PyObject*) {
+        FXPRESS_CHECK(use < context_.graph().input_begin[i + 1],
+                      "a node's arguments changed while the graph was split");
         PyObject* value = values_[context_.graph().inputs[use++].value()];
         FXPRESS_CHECK(value != nullptr, "output of the graph was not computed");
         return value;
@@ -306,8 +300,7 @@ class BaseWriter {
   std::vector<PyObject*>& values_;  // by node of the source: where the base graph has it
   ModuleAttributes attributes_;     // what the base graph's nodes refer to
   bool placeholders_done_ = false;  // keep_original_order: imported before the first call
-  bool asked_for_meta_ = false;     // current_meta() has been asked
-  Ref meta_;                        // a dict, or None
+  CurrentMeta current_meta_;        // of the nodes that unpack
 };
 
 void record_partition_names(PyObject* module, std::span<const Ref> submodule_names) {
@@ -319,18 +312,19 @@ void record_partition_names(PyObject* module, std::span<const Ref> submodule_nam
 
 }  // namespace
 
-Ref write_split(const SplitPlan& plan, const SplitOptions& options) {
+WrittenSplit write_split(const SplitPlan& plan, const SplitOptions& options) {
+  WrittenSplit split;
   NameWriter name_writer(NameWriter::Forbidden::kForNodes);
-  Context context{plan, options, name_writer};
+  Context context{plan, options, name_writer, split.stale};
   std::vector<PyObject*> written(plan.source.graph.size(), nullptr);
   std::vector<Ref> submodules;
   for (uint32_t p = 0; p < plan.order.size(); ++p) {
     submodules.push_back(PartitionWriter(context, written, PartitionId(p)).run());
   }
   std::fill(written.begin(), written.end(), nullptr);
-  Ref result = BaseWriter(context, submodules, written).run();
-  record_partition_names(result.get(), plan.submodule_names);
-  return result;
+  split.result = BaseWriter(context, submodules, written).run();
+  record_partition_names(split.result.get(), plan.submodule_names);
+  return split;
 }
 
 }  // namespace fxpress::fx

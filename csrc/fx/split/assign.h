@@ -7,7 +7,7 @@
 
 #include "core/ids.h"
 #include "fx/py.h"
-#include "fx/split_symbols.h"
+#include "fx/split/symbols.h"
 
 namespace fxpress::fx {
 

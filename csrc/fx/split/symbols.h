@@ -23,8 +23,9 @@ class SymbolBinders {
 
   // The binders of the free symbols in a value's example, in the order of str(symbol). Symbols
   // that no node binds have no input to pass: they are left out, where torch's split_module fails
-  // with a KeyError. Call it when all binders that count have been visited; the symbols of a value
-  // are computed once.
+  // with a KeyError. The symbols of a value are computed once, and by the rule of
+  // split_module_simple not before a binder has been visited: torch never looks at example values
+  // that it cannot read there.
   std::vector<core::NodeId> needed_by(core::NodeId def, PyObject* node);
 
  private:

@@ -1,4 +1,4 @@
-#include "fx/split_assign.h"
+#include "fx/split/assign.h"
 
 #include "core/flat_map.h"
 #include "core/graph.h"

@@ -1,4 +1,4 @@
-// torch.fx.passes.split_module.split_module.
+// Second phase of a split: everything is decided, nothing is made.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 #include "core/partition.h"
 #include "fx/graph_module.h"
 #include "fx/reader.h"
-#include "fx/split_assign.h"
+#include "fx/split/assign.h"
 
 namespace fxpress::fx {
 
@@ -52,11 +52,5 @@ struct SplitPlan {
 // Decides everything and raises every error of the input; changes nothing.
 SplitPlan plan_split(PyObject* module, const SplitOptions& options, ReadGraph source,
                      Assignment assignment);
-
-// Makes the objects that the plan describes.
-Ref write_split(const SplitPlan& plan, const SplitOptions& options);
-
-// The whole of it.
-Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& options);
 
 }  // namespace fxpress::fx

@@ -1,4 +1,4 @@
-#include "fx/split_symbols.h"
+#include "fx/split/symbols.h"
 
 #include "fx/symbols.h"
 
@@ -64,9 +64,10 @@ Ref SymbolBinders::free_symbols(PyObject* node) const {
 }
 
 std::vector<NodeId> SymbolBinders::needed_by(NodeId def, PyObject* node) {
+  std::vector<NodeId> result;
+  if (rule_ == BinderRule::kAnySymbolic && PyDict_GET_SIZE(binders_.get()) == 0) return result;
   const auto [it, added] = symbols_.try_emplace(def.value());
   if (added) it->second = free_symbols(node);
-  std::vector<NodeId> result;
   if (!it->second) return result;
   PyObject* list = it->second.get();
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {

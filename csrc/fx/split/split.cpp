@@ -1,0 +1,57 @@
+#include "fx/split/split.h"
+
+#include "fx/gc_pause.h"
+#include "fx/split/write.h"
+#include "fx/symbols.h"
+
+namespace fxpress::fx {
+
+using core::NodeId;
+using core::Op;
+using core::PartitionId;
+
+namespace {
+
+bool same_nodes(const std::vector<Ref>& asked, const ObjectTable& read) {
+  bool same = asked.size() == read.size();
+  for (size_t i = 0; same && i < asked.size(); ++i) same = asked[i].get() == read[i];
+  return same;
+}
+
+void fill_qualname_map(const SplitPlan& plan, PyObject* map) {
+  for (uint32_t i = 0; i < plan.source.graph.size(); ++i) {
+    if (plan.source.graph.ops[i] != Op::kCallModule) continue;
+    const PartitionId p = plan.assignment.partition[i];
+    const Ref key = Ref::steal(PyUnicode_FromFormat("%U.%U", plan.submodule_names[p.value()].get(),
+                                                    plan.attribute(NodeId(i)).target.get()));
+    check(PyObject_SetItem(map, key.get(), plan.source.targets[plan.source.graph.targets[i]]));
+  }
+}
+
+}  // namespace
+
+Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& options) {
+  const Ref graph = get_attr(module, names.graph);
+  const std::vector<Ref> nodes = list_nodes(graph.get());
+  PartitionMarks marks;
+  Assignment assignment = assign_partitions({callback, options.affix, options.debug}, nodes, marks);
+  ReadGraph source = read_graph(graph.get(), InputOrder::kArguments);
+  if (!same_nodes(nodes, source.nodes)) {
+    raise(PyExc_RuntimeError,
+          "the graph was edited while split_module asked the callback about its nodes; edit it "
+          "before or after the split");
+  }
+  source.nodes.drop_index();
+  const SplitPlan plan = plan_split(module, options, std::move(source), std::move(assignment));
+  WrittenSplit written;
+  {
+    const GcPause pause;
+    written = write_split(plan, options);
+  }
+  for (const Ref& child : written.stale) recompile(child.get());
+  if (options.qualname_map != Py_None) fill_qualname_map(plan, options.qualname_map);
+  marks.keep();
+  return std::move(written.result);
+}
+
+}  // namespace fxpress::fx
