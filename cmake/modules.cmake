@@ -76,6 +76,7 @@ Python_add_library(_aten_ext MODULE WITH_SOABI
   csrc/runtime/slots.cpp
   csrc/runtime/step.cpp
   csrc/runtime/symbols.cpp
+  csrc/tensor/state.cpp
 )
 target_include_directories(_aten_ext SYSTEM PRIVATE
   ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/bind.h"
+#include "tensor/state.h"
 
 namespace py = pybind11;
 
@@ -46,5 +47,7 @@ PYBIND11_MODULE(_aten_ext, m) {
   m.doc() = "fxpress: tensors and state, against libtorch.";
   m.def("build_info", build_info);
   m.def("storage_bytes", storage_bytes);
+  m.def("same_data", fxpress::tensor::same_data);
+  m.def("clone_tensors", fxpress::tensor::clone_tensors);
   fxpress::runtime::bind(m);
 }

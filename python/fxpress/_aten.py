@@ -21,6 +21,11 @@ if _built.split(".")[:2] != torch.__version__.split(".")[:2]:
     )
 
 from fxpress import _aten_ext as extension  # noqa: E402
-from fxpress._aten_ext import build_info, storage_bytes  # noqa: E402
+from fxpress._aten_ext import (  # noqa: E402
+    build_info,
+    clone_tensors,
+    same_data,
+    storage_bytes,
+)
 
-__all__ = ["build_info", "extension", "storage_bytes"]
+__all__ = ["build_info", "clone_tensors", "extension", "same_data", "storage_bytes"]

@@ -1,4 +1,4 @@
 from fxpress import _aten_ext as extension
-from fxpress._aten_ext import build_info, storage_bytes
+from fxpress._aten_ext import build_info, clone_tensors, same_data, storage_bytes
 
-__all__ = ["build_info", "extension", "storage_bytes"]
+__all__ = ["build_info", "clone_tensors", "extension", "same_data", "storage_bytes"]

@@ -64,6 +64,9 @@ def outline_submodules(
     """Outline into `root`. Calls: module id, and the fields of `_SubmoduleEntry`; attributes: call
     name, target and module of each get_attr node."""
 
+def plain_creation_times(modules: Sequence[Module], repeats: int) -> list[float]:
+    """The same for modules that run their `graph` themselves: a Graph and an nn.Module each."""
+
 def split_module(
     module: GraphModule,
     callback: Callable[[Node], Any],

@@ -208,6 +208,14 @@ def current_node_meta() -> dict[str, Any] | None:
 
 # ---- unflattened programs ----
 
+
+def not_a_frame(function: Callable[..., Any]) -> None:
+    """Keep Dynamo from compiling a function on its own; tracing into it from others goes on."""
+    frames = torch._C._dynamo.eval_frame
+    skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, default))
+
+
 # Module `torch.export.unflatten`; the attribute of that name is the function.
 _unflatten = importlib.import_module("torch.export.unflatten")
 InterpreterModule: Any = _unflatten.InterpreterModule

@@ -44,7 +44,7 @@ def test_exportdb(name: str, strict: bool) -> None:
         case.model, args, kwargs, dynamic_shapes=case.dynamic_shapes, strict=strict
     )
     eager = copy.deepcopy(case.model) if runs(program, args, kwargs) else None
-    assert_unflattens_as_torch(program, eager, args, kwargs, tolerant=True)
+    assert_unflattens_as_torch(program, eager, args, kwargs)
 
 
 @STRICT
@@ -55,7 +55,7 @@ def test_module_db(name: str, strict: bool) -> None:
     model = build().eval()
     program = exported_or_skipped(model, sample.args, sample.kwargs, strict=strict)
     eager = copy.deepcopy(model) if runs(program, sample.args, sample.kwargs) else None
-    assert_unflattens_as_torch(program, eager, sample.args, sample.kwargs, tolerant=True)
+    assert_unflattens_as_torch(program, eager, sample.args, sample.kwargs)
 
 
 TRAINED = (
@@ -116,6 +116,4 @@ def test_module_db_in_training(name: str) -> None:
     model = Nested(build().train())
     program = exported_or_skipped(model, sample.args, sample.kwargs, strict=False)
     eager = copy.deepcopy(model) if runs(program, sample.args, sample.kwargs) else None
-    assert_unflattens_as_torch(
-        program, eager, sample.args, sample.kwargs, gradients=True, tolerant=True
-    )
+    assert_unflattens_as_torch(program, eager, sample.args, sample.kwargs, gradients=True)

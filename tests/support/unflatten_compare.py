@@ -293,9 +293,10 @@ def assert_same_state(ours: Module, theirs: Module, program: ExportedProgram | N
         assert_constants_aliased(mine, program)
         sources = [*program.state_dict.values(), *program.constants.values()]
         pointers = {t.untyped_storage()._cdata for t in sources if isinstance(t, torch.Tensor)}
-        for at, value in mine.items():  # F70: torch shares what the program does not use
+        for at, value in mine.items():  # F70: what the program does not use is shared with it
             if isinstance(value, torch.Tensor):
-                assert value.untyped_storage()._cdata not in pointers, f"{at} is the program's own"
+                kept = [t.untyped_storage()._cdata in pointers for t in (value, other[at])]
+                assert kept[0] == kept[1], f"{at}: shared with the program: {kept}"
 
 
 def plain(at: str) -> str:

@@ -14,8 +14,9 @@ ALLOWED = {
     "core": {"core"},
     "fx": {"core", "fx"},
     "bind": {"core", "fx", "bind"},
-    "aten": {"aten", "core", "runtime"},
+    "aten": {"aten", "core", "runtime", "tensor"},
     "runtime": {"core", "fx", "runtime"},
+    "tensor": {"core", "tensor"},
 }
 PYTHON_OR_TORCH = re.compile(r"^(Python\.h|structmember\.h|pybind11/|torch/|ATen/|c10/)")
 

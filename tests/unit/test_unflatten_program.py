@@ -215,9 +215,10 @@ def traced() -> tuple[nn.Module, Any, Tensor]:
     return model, ours_of(model, x), x
 
 
-def test_f4_compile_fullgraph(traced: tuple[nn.Module, Any, Tensor]) -> None:
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_f4_compile(traced: tuple[nn.Module, Any, Tensor], fullgraph: bool) -> None:
     model, module, x = traced
-    compiled = torch.compile(module, backend="eager", fullgraph=True)
+    compiled = torch.compile(module, backend="eager", fullgraph=fullgraph)
     torch.testing.assert_close(compiled(x), model(x))
     compiled(x)["sum"].sum().backward()
     assert module.block.inner.get_submodule("0").weight.grad is not None

@@ -1,5 +1,6 @@
 #include "fx/unflatten/stacks.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "core/outline.h"
@@ -39,10 +40,31 @@ class StackReader {
       if (PyDict_GET_SIZE(stack.get()) == 1 && is_empty_marker(key)) {
         return core::OutlineSource::kInherits;
       }
-      scopes_.push_back(scope(node, key, value));
+      scopes_.push_back(known_scope(node, key, value));
     }
     if (program_.is_exported) cut(id, node, stack.get());
-    return program_.scopes.intern(scopes_);
+    const auto same = [](const Scope& a, const Scope& b) {
+      return a.same_call(b) && a.key == b.key;
+    };
+    if (!std::equal(scopes_.begin(), scopes_.end(), last_scopes_.begin(), last_scopes_.end(),
+                    same)) {
+      last_scopes_ = scopes_;
+      last_ = program_.scopes.intern(scopes_);
+    }
+    return last_;
+  }
+
+  // Nodes of one module share the objects in their stacks.
+  const Scope& known_scope(PyObject* node, PyObject* key, PyObject* value) {
+    const auto hash = reinterpret_cast<uintptr_t>(key) * 31 + reinterpret_cast<uintptr_t>(value);
+    const auto [place, added] = places_.insert(hash, static_cast<uint32_t>(known_.size()));
+    if (added) {
+      known_.push_back({Ref::borrow(key), Ref::borrow(value), scope(node, key, value)});
+    } else if (known_[place].key.get() != key || known_[place].value.get() != value) {
+      other_ = scope(node, key, value);
+      return other_;
+    }
+    return known_[place].scope;
   }
 
   // An OrderedDict has an order of its own.
@@ -126,9 +148,20 @@ class StackReader {
     scopes_.resize(depth);
   }
 
+  struct Known {
+    Ref key;      // of nn_module_stack
+    Ref value;    // likewise
+    Scope scope;  // what they say
+  };
+
   FlatProgram& program_;
-  std::vector<Scope> scopes_;                           // of the node being read
-  std::unordered_map<uint64_t, uint32_t> by_text_;      // string -> number of a type
+  std::vector<Known> known_;                        // entries of stacks that were read
+  core::FlatMap places_;                            // addresses of key and value -> place in known_
+  Scope other_;                                     // an entry whose place was taken
+  std::vector<Scope> last_scopes_;                  // the stack that was read last
+  core::StackId last_;                              // its id
+  std::vector<Scope> scopes_;                       // of the node being read
+  std::unordered_map<uint64_t, uint32_t> by_text_;  // string -> number of a type
   std::unordered_map<uint64_t, uint32_t> by_identity_;  // address -> number of a type
 };
 

@@ -97,6 +97,10 @@ class _Signed:
         return types.MethodType(own, instance)
 
 
+# As a frame of its own it would become code that asks for the attribute again.
+_torch_compat.not_a_frame(_Signed.__get__)
+
+
 def _make_graph_module(module: Any) -> torch.fx.GraphModule:
     made = _native.make_graph_module(module, module.graph)
     # Whoever asks is about to run it, and Dynamo looks at the class without asking.
@@ -106,6 +110,11 @@ def _make_graph_module(module: Any) -> torch.fx.GraphModule:
 
 def _placeholders(module: Any) -> list[torch.fx.Node]:
     return [node for node in module.graph.nodes if node.op == "placeholder"]
+
+
+def _copy_of_signature(module: Any) -> Any:
+    """Few ask for it, and it is as long as the model has parameters: copied for those who do."""
+    return source.copy_signature(*module.__dict__.pop("_program_specs"))
 
 
 class InterpreterModule(_SubmoduleBase, _torch_compat.InterpreterModule):  # type: ignore[misc]
@@ -274,6 +283,7 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
 
     graph_module = _native.ComputedAttribute("graph_module", _make_graph_module)
     input_placeholders = _native.ComputedAttribute("input_placeholders", _placeholders)
+    graph_signature = _native.ComputedAttribute("graph_signature", _copy_of_signature)
 
     def __init__(
         self,
@@ -290,7 +300,7 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
         first = export_module.module_call_graph[0].fqn
         if first != "":
             raise AssertionError(f"expected first fqn to be empty string, got {first!r}")
-        self.graph_signature = source.copy_signature(signature)
+        self._program_specs = (signature, [*signature.input_specs], [*signature.output_specs])
         self.graph = torch.fx.Graph()
         self.graph.owning_module = self
         self.module_call_graph = source.copy_calls(export_module.module_call_graph)
@@ -308,25 +318,21 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
     def _build(
         self, program: ExportedProgram, share_state: bool, device: torch.device | None
     ) -> None:
-        signature = self.graph_signature
-        with torch.no_grad(), _native.GcPause():
-            held = state.collect(program, signature, share_state=share_state, device=device)
+        signature = program.graph_signature
+        with _native.GcPause():
+            held = state.Held(program)
+            values = state.collect(held, share_state=share_state, device=device)
             facts = source.of_program(
                 program,
                 signature,
                 self.module_call_graph,
-                (held, state.targets(program, signature)),
+                (values, state.targets(held)),
                 (InterpreterModule, InterpreterModuleDispatcher),
                 self._run_with_interpreter,
             )
             self._ty, cuts = _native.unflatten(facts, self)
-        for node, paths, dropped in cuts:
-            log.warning(
-                "nn_module_stack fqns %s at node %s do not form a stack! dropping last %d entries",
-                paths,
-                node,
-                dropped,
-            )
+        if cuts:
+            _log_cuts(cuts)
 
     # ---- running ----
 
@@ -360,6 +366,7 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
         return super().train(mode)  # type: ignore[no-any-return]
 
     def __getstate__(self) -> dict[str, Any]:
+        self.graph_signature  # noqa: B018  (computes it)
         return copying.state_without(self, _SIGNED, "graph_module", "input_placeholders")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -405,8 +412,20 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
         )
 
 
+def _log_cuts(cuts: list[tuple[torch.fx.Node, list[str], int]]) -> None:
+    for node, paths, dropped in cuts:
+        log.warning(
+            "nn_module_stack fqns %s at node %s do not form a stack! dropping last %d entries",
+            paths,
+            node,
+            dropped,
+        )
+
+
 _engine.register_forward(InterpreterModule.__dict__["forward"])
-_engine.register_forward(InterpreterModuleDispatcher.__dict__["forward"], dispatches=True)
+_engine.register_forward(
+    InterpreterModuleDispatcher.__dict__["forward"], dispatches=True, counts=True
+)
 
 
 def unflatten(

@@ -106,6 +106,8 @@ _MUTATIONS = (
 
 def mutations(signature: ExportGraphSignature) -> list[tuple[bool, str]]:
     """For each mutated output, which come first: is it a parameter, and which placeholder is it."""
+    if not any(spec.kind in _MUTATIONS for spec in signature.output_specs):
+        return []
     buffers = {target: name for name, target in signature.inputs_to_buffers.items()}
     parameters = {target: name for name, target in signature.inputs_to_parameters.items()}
     result = []
@@ -145,11 +147,16 @@ def _copied(value: Any) -> Any:
     return copy
 
 
-def copy_signature(signature: ExportGraphSignature) -> ExportGraphSignature:
-    """A copy that can be edited without changing the program: torch deep-copies it."""
+def copy_signature(
+    signature: ExportGraphSignature, inputs: list[Any], outputs: list[Any]
+) -> ExportGraphSignature:
+    """A copy that can be edited without changing the program: torch deep-copies it.
+
+    `inputs` and `outputs` are its specs.
+    """
     copy = _copied(signature)
-    copy.input_specs = [_copied(spec) for spec in signature.input_specs]
-    copy.output_specs = [_copied(spec) for spec in signature.output_specs]
+    copy.input_specs = [_copied(spec) for spec in inputs]
+    copy.output_specs = [_copied(spec) for spec in outputs]
     return copy
 
 
