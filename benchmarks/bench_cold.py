@@ -12,7 +12,7 @@ import torch
 import splits
 import worker
 from compare import assert_same_split
-from figures import FIRST_FORWARD, Figure
+from figures import Figure
 from graphs import Case, hand_built, transformer
 from timing import per_node, ratio
 
@@ -39,7 +39,6 @@ def measure(case: Case, rounds: int) -> list[Figure]:
             per_node(seconds["torch"], case.nodes),
             ratio(seconds["torch"], seconds["ours"]),
             rounds,
-            FIRST_FORWARD,
         )
     ]
 

@@ -15,11 +15,14 @@ from pathlib import Path
 import torch
 
 import bench_cold
+import bench_forward
 import bench_scale
 import bench_split
+import bench_unflatten
 import graphs
 import limits
 import plot
+import programs
 import report
 from figures import Figure
 
@@ -33,16 +36,18 @@ class Effort:
         flat: measure `split_module` on the graph with lifted parameters as well.
         cold_rounds: pairs of fresh processes.
         sizes: hand-built graph -> rounds of ours and the floor, rounds of torch.
+        unflatten_sizes: nodes of hand-built programs.
     """
 
     rounds: int
     flat: bool
     cold_rounds: int
     sizes: dict[int, tuple[int, int]]
+    unflatten_sizes: list[int]
 
 
-FULL = Effort(7, True, 5, {10_000: (7, 5), 100_000: (5, 3), 1_000_000: (5, 0)})
-QUICK = Effort(3, False, 1, {10_000: (5, 1), 100_000: (3, 0)})
+FULL = Effort(7, True, 5, {10_000: (7, 5), 100_000: (5, 3), 1_000_000: (5, 0)}, [10_000, 100_000])
+QUICK = Effort(3, False, 1, {10_000: (5, 1), 100_000: (3, 0)}, [1_000, 10_000])
 
 
 class Progress:
@@ -64,7 +69,8 @@ def main() -> None:
     torch.set_num_threads(1)
     progress = Progress()
 
-    figures = _model_figures(effort, progress)
+    figures = _unflatten_figures(effort, progress)
+    figures += _model_figures(effort, progress)
     if arguments.models == "all":
         figures += _llama_figures(effort, progress)
     points = []
@@ -106,6 +112,22 @@ def _model_figures(effort: Effort, progress: Progress) -> list[Figure]:
     if effort.flat:
         benchmarks["split"] = bench_split.measure_split
     return figures + _measure(flat, effort.rounds, progress, benchmarks)
+
+
+def _unflatten_figures(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("unflatten: the transformer")
+    figures = bench_unflatten.measure_unflatten(
+        programs.transformer(), effort.rounds, bench_unflatten.OVER_TORCH
+    )
+    progress("unflatten: mixture of experts")
+    figures += bench_unflatten.measure_unflatten(
+        programs.mixture_of_experts(), effort.rounds, bench_unflatten.OVER_TORCH_EXPERTS
+    )
+    progress("unflatten: growth and state")
+    figures += bench_unflatten.measure_growth(effort.unflatten_sizes, effort.rounds)
+    figures += bench_unflatten.measure_state(effort.rounds)
+    progress("forward of unflattened modules")
+    return figures + bench_forward.measure(effort.rounds)
 
 
 def _llama_figures(effort: Effort, progress: Progress) -> list[Figure]:

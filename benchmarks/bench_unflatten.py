@@ -1,0 +1,137 @@
+"""unflatten against torch's and against the floor, its growth, and the copying of state."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+
+import programs
+from figures import Figure, Goal
+from fxpress import _aten, _native
+from fxpress.unflatten import unflatten
+from programs import Program
+from timing import Action, interleaved, per_node, ratio, stopwatch
+
+_torch: Any = importlib.import_module("torch.export.unflatten")
+
+OVER_TORCH = Goal(25, more_is_better=True)
+OVER_TORCH_EXPERTS = Goal(30, more_is_better=True)
+OVER_FLOOR = Goal(1.8)
+GROWTH = Goal(1.3)
+STATE_BYTES = 2**28
+
+
+def measure_unflatten(program: Program, rounds: int, goal: Goal) -> list[Figure]:
+    """The call, against torch's and against creating what it creates."""
+    ours = unflatten(program.program)
+    assert_same_tree(ours, _torch.unflatten(program.program), program.inputs)
+    seconds = interleaved(
+        {
+            "ours": stopwatch(lambda: unflatten(program.program)),
+            "torch": stopwatch(lambda: _torch.unflatten(program.program)),
+            "floor": floor(ours, program),
+        },
+        rounds,
+    )
+    nodes = program.nodes
+    mine = per_node(seconds["ours"], nodes)
+    return [
+        Figure(
+            program.name,
+            "torch / unflatten",
+            "us/node",
+            mine,
+            per_node(seconds["torch"], nodes),
+            ratio(seconds["torch"], seconds["ours"]),
+            rounds,
+            goal,
+        ),
+        Figure(
+            program.name,
+            "unflatten / floor",
+            "us/node",
+            mine,
+            per_node(seconds["floor"], nodes),
+            ratio(seconds["ours"], seconds["floor"]),
+            rounds,
+            OVER_FLOOR,
+        ),
+    ]
+
+
+def floor(unflattened: torch.nn.Module, program: Program) -> Action:
+    """Creates the modules, their graphs and the parameters, when everything about them is known."""
+    modules = list(unflattened.modules())
+    tensors = list(program.program.state_dict.values())
+    are_parameters = [isinstance(tensor, torch.nn.Parameter) for tensor in tensors]
+
+    def copy_state() -> None:
+        with _native.GcPause():
+            _aten.clone_tensors(tensors, are_parameters)
+
+    copy = stopwatch(copy_state)
+    return lambda: copy() + _native.plain_creation_times(modules, 1)[0]
+
+
+def assert_same_tree(ours: Any, theirs: Any, inputs: tuple[torch.Tensor, ...]) -> None:
+    """Shows that two unflattened modules have the same modules, nodes and outputs."""
+    pairs = zip(ours.named_modules(), theirs.named_modules(), strict=True)
+    for (name, mine), (other_name, other) in pairs:
+        assert name == other_name
+        nodes = [getattr(getattr(m, "graph", None), "nodes", ()) for m in (mine, other)]
+        for left, right in zip(*nodes, strict=True):
+            assert (left.name, left.op, left.target) == (right.name, right.op, right.target), name
+            assert str((left.args, left.kwargs)) == str((right.args, right.kwargs)), name
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    with torch.no_grad():
+        assert torch.equal(ours(*inputs), theirs(*inputs))
+
+
+def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
+    """Microseconds a node of the largest hand-built program over those of the smallest."""
+    times = {}
+    for size in sizes:
+        program = programs.hand_built(size)
+        assert_same_tree(unflatten(program.program), unflatten(program.program), program.inputs)
+        action = stopwatch(lambda program=program: unflatten(program.program))  # type: ignore[misc]
+        times[size] = [s / program.nodes for s in interleaved({"ours": action}, rounds)["ours"]]
+    small, large = times[sizes[0]], times[sizes[-1]]
+    return [
+        Figure(
+            "hand-built",
+            f"growth of unflatten, {sizes[0]:,} to {sizes[-1]:,}",
+            "us/node",
+            per_node(large, 1),
+            per_node(small, 1),
+            ratio(large, small),
+            rounds,
+            GROWTH,
+        )
+    ]
+
+
+def measure_state(rounds: int) -> list[Figure]:
+    """Copying of state, beside memcpy into memory that is as new."""
+    tensors = [torch.randn(STATE_BYTES // 64) for _ in range(16)]
+    arrays = [tensor.numpy() for tensor in tensors]
+    seconds = interleaved(
+        {
+            "ours": stopwatch(lambda: _aten.clone_tensors(tensors, [True] * len(tensors))),
+            "memcpy": stopwatch(lambda: [array.copy() for array in arrays]),
+        },
+        rounds,
+    )
+    speed = {name: STATE_BYTES / 1e9 / (per_node(s, 1) / 1e6) for name, s in seconds.items()}
+    return [
+        Figure(
+            "256 MiB of state",
+            "memcpy / copy of state",
+            "GB/s",
+            speed["ours"],
+            speed["memcpy"],
+            ratio(seconds["memcpy"], seconds["ours"]),
+            rounds,
+        )
+    ]
