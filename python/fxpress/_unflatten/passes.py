@@ -34,9 +34,9 @@ def _inplace_buffer_and_input_mutations(
 ) -> None:
     """Write mutated values where they are computed, instead of returning them.
 
-    Stands in for `torch.export.unflatten._inplace_buffer_and_input_mutations`. Parameters are
-    written through a detached alias, and the new value of something that is an input itself is
-    written at the end of the graph.
+    Stands in for `torch.export.unflatten._inplace_buffer_and_input_mutations`. A write waits for
+    the last read of the old value. Parameters are written through a detached alias. The new value
+    of something that is an input itself is written at the end of the graph.
     """
     output = next(iter(reversed(graph.nodes)))
     if output.op != "output" or len(output.args) != 1:
@@ -45,21 +45,48 @@ def _inplace_buffer_and_input_mutations(
             f"{len(output.args)} args"
         )
     inputs = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    order = {node: i for i, node in enumerate(graph.nodes)}
     mutated = source.mutations(graph_signature)
+    written = {name for _, name in mutated}
     for i, (is_parameter, name) in enumerate(mutated):
-        value = output.args[0][i]
-        at_end = value.op == "placeholder"
-        with graph.inserting_before(output) if at_end else graph.inserting_after(value):
-            into = inputs[name]
-            if is_parameter:
-                into = graph.call_function(torch.ops.aten.detach.default, (into,))
-                graph.inserting_after(into)
-                into.meta = dict(value.meta)
-            write = graph.call_function(torch.ops.aten.copy_.default, (into, value))
-        write.meta = dict(value.meta)
-        if not at_end and not is_parameter:
+        into, value = inputs[name], output.args[0][i]
+        reads = [user for user in into.users if user in order and user is not output]
+        last_read = max(reads, key=order.__getitem__, default=value)
+        if value.op == "placeholder":
+            if value.name in written:
+                value = _snapshot(graph, value)
+            with graph.inserting_before(output):
+                _write(graph, into, value, is_parameter=is_parameter)
+            continue
+        at = max(value, last_read, key=lambda node: order.get(node, -1))
+        with graph.inserting_after(at):
+            write = _write(graph, into, value, is_parameter=is_parameter)
+        if at is value and not is_parameter:
             value.replace_all_uses_with(write, lambda user, write=write: user is not write)
     output.args = (tuple(output.args[0][len(mutated) :]),)
+
+
+def _snapshot(graph: torch.fx.Graph, value: torch.fx.Node) -> torch.fx.Node:
+    """The value of an input before anything is written."""
+    body = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(body):
+        copy = graph.call_function(torch.ops.aten.clone.default, (value,))
+    copy.meta = dict(value.meta)
+    return copy
+
+
+def _write(
+    graph: torch.fx.Graph, into: torch.fx.Node, value: torch.fx.Node, *, is_parameter: bool
+) -> torch.fx.Node:
+    """Adds the write; a parameter's is hidden from autograd."""
+    write = graph.call_function(torch.ops.aten.copy_.default, (into, value))
+    write.meta = dict(value.meta)
+    if is_parameter:
+        with graph.inserting_before(write):
+            hidden = graph.call_function(torch.ops.aten.detach.default, (into,))
+        hidden.meta = dict(value.meta)
+        write.update_arg(0, hidden)
+    return write
 
 
 def _root_module_type(graph: torch.fx.Graph) -> str | None:
