@@ -57,6 +57,7 @@ fx::UnflattenSource read_source(const py::dict& source) {
   result.classes = {py::handle(source["interpreter"]).ptr(),
                     py::handle(source["dispatcher"]).ptr()};
   result.run_with_interpreter = source["run_with_interpreter"].cast<bool>();
+  result.drop_dead_code = source["drop_dead_code"].cast<bool>();
   return result;
 }
 

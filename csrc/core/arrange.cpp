@@ -128,8 +128,10 @@ void arrange_modules(Outline& outline, ModuleTree& tree, StringPool& strings,
     if (path.find('@') != std::string::npos) continue;
     const auto children = tree.children(module);
     for (auto child = children.rbegin(); child != children.rend(); ++child) {
-      const std::string name(strings.text(child->first));
-      visits.emplace_back(path.empty() ? name : path + '.' + name, child->second);
+      std::string child_path = path;
+      if (!path.empty()) child_path += '.';
+      child_path += strings.text(child->first);
+      visits.emplace_back(std::move(child_path), child->second);
     }
   }
   for (StringId path : paths) {

@@ -172,7 +172,11 @@ class Outliner {
 
   PlannedId plan(FrameId id, Planned kind, std::span<const PlannedId> inputs, NodeId source = {},
                  uint32_t index = 0) {
-    PlannedNode node{kind, false, false, id, source, index};
+    PlannedNode node;
+    node.kind = kind;
+    node.frame = id;
+    node.source = source;
+    node.index = index;
     node.input_begin = static_cast<uint32_t>(result_.inputs.size());
     node.input_count = static_cast<uint32_t>(inputs.size());
     result_.inputs.insert(result_.inputs.end(), inputs.begin(), inputs.end());
@@ -204,8 +208,9 @@ class Outliner {
 
   void open_root() {
     result_.root = add_module(Scope::kNoType);
-    Frame root{FrameId(),  PlannedId(), strings_.intern(""), strings_.intern(""),
-               StringId(), 0,           strings_.intern(""), result_.root};
+    Frame root;
+    root.path = root.call_name = root.key = strings_.intern("");
+    root.module = result_.root;
     root.path_has_signature = source_.signature_of.contains(root.path.value());
     scopes_.push_back({root.path, Scope::kNoType, 0, root.key});
     push_frame(std::move(root));
@@ -228,8 +233,11 @@ class Outliner {
 
   void enter(const Scope& scope, NodeId id) {
     const FrameId caller = current_;
-    Frame callee{caller,     PlannedId(), scope.path, StringId(),
-                 StringId(), scope.call,  scope.key,  ModuleId()};
+    Frame callee;
+    callee.parent = caller;
+    callee.path = scope.path;
+    callee.call_index = scope.call;
+    callee.key = scope.key;
     name_call(callee);
     const std::string_view call_name = strings_.text(callee.call_name);
     const std::string_view caller_path = strings_.text(frame(caller).path);
@@ -315,6 +323,7 @@ class Outliner {
     const CallSignature& signature = source_.signatures[number];
     std::vector<PlannedId> arguments;
     const size_t count = signature.positional + signature.keywords.size();
+    arguments.reserve(count + 1);
     for (uint32_t i = 0; i < count; ++i) {
       arguments.push_back(plan_and_append(callee, Planned::kArgument, {}, {}, i));
     }
@@ -328,6 +337,7 @@ class Outliner {
     }
 
     std::vector<PlannedId> values;
+    values.reserve(signature.inputs.size() + 1);
     for (const SignatureLeaf& leaf : signature.inputs) {
       values.push_back(is_seen(leaf.node) ? value(caller, leaf.node) : PlannedId());
     }
@@ -336,6 +346,7 @@ class Outliner {
     const PlannedId args = plan_and_append(caller, Planned::kItem, {&both, 1}, {}, 0);
     const PlannedId kwargs = plan_and_append(caller, Planned::kItem, {&both, 1}, {}, 1);
     std::vector<PlannedId> passed;
+    passed.reserve(count);
     for (uint32_t i = 0; i < signature.positional; ++i) {
       passed.push_back(plan_and_append(caller, Planned::kItem, {&args, 1}, {}, i));
     }
@@ -442,8 +453,9 @@ class Outliner {
     }
   }
 
-  [[noreturn]] static void error(OutlineError::Kind kind, NodeId node, std::string detail = {}) {
-    throw OutlineError(kind, node, std::move(detail));
+  [[noreturn]] static void error(OutlineError::Kind kind, NodeId node,
+                                 const std::string& detail = {}) {
+    throw OutlineError(kind, node, detail);
   }
 
   const OutlineSource& source_;

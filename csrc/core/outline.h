@@ -49,13 +49,13 @@ struct SignatureLeaf {
 
 struct CallSignature {
   std::vector<SignatureLeaf> inputs;
-  std::vector<SignatureLeaf> outputs{};
+  std::vector<SignatureLeaf> outputs;
   uint32_t positional = 0;         // positional arguments before flattening
   std::vector<StringId> keywords;  // of the call, in the order of the spec
 };
 
 struct PlannedNode {
-  Planned kind;
+  Planned kind = Planned::kCopy;
   bool removed = false;      // not in the final graph; its name stays taken
   bool lose_custom = false;  // its custom meta has moved to the call
   FrameId frame;             // whose graph it belongs to
@@ -64,8 +64,8 @@ struct PlannedNode {
   uint32_t custom = 0;       // its custom meta, numbered by the caller; 0: none
   uint32_t input_begin = 0;  // its inputs in Outline::inputs
   uint32_t input_count = 0;
-  PlannedId replacement{};  // what its users use instead, if valid
-  StringId path{};          // kState: the attribute
+  PlannedId replacement;  // what its users use instead, if valid
+  StringId path;          // kState: the attribute
 };
 
 // A tree spec of a preserved signature.
@@ -80,21 +80,21 @@ struct Frame {
   StringId path;                      // of the module
   StringId call_name;                 // path, with the number of the call
   StringId target;                    // the call name relative to the caller's path
-  uint32_t call_index;                // number of the call
+  uint32_t call_index = 0;            // number of the call
   StringId key;                       // which module object
   ModuleId module;                    // in the tree
   uint32_t signature = kNoSignature;  // of the call, into OutlineSource::signatures
   bool path_has_signature = false;    // the first call of the module has one
-  std::vector<PlannedId> created{};   // every planned node, in order of creation
-  std::vector<PlannedId> front{};     // nodes inserted at the front, the frontmost last
-  std::vector<PlannedId> states{};    // kState nodes, to come behind the placeholders, last first
-  std::vector<PlannedId> body{};      // the others in order
-  std::vector<NodeId> outer{};        // flat values of `front`, same order
-  std::vector<PlannedId> passed{};    // what the caller passes for `front`, same order
-  std::vector<NodeId> outputs{};      // flat values that the call returns; invalid: nothing
-  std::vector<NodeId> mapped{};       // flat values that are known in this graph, in that order
-  std::vector<NodeId> get_attrs{};    // flat get_attr nodes copied into this graph
-  std::vector<SpecUse> specs{};       // tree specs stored on the module, by number
+  std::vector<PlannedId> created;     // every planned node, in order of creation
+  std::vector<PlannedId> front;       // nodes inserted at the front, the frontmost last
+  std::vector<PlannedId> states;      // kState nodes, to come behind the placeholders, last first
+  std::vector<PlannedId> body;        // the others in order
+  std::vector<NodeId> outer;          // flat values of `front`, same order
+  std::vector<PlannedId> passed;      // what the caller passes for `front`, same order
+  std::vector<NodeId> outputs;        // flat values that the call returns; invalid: nothing
+  std::vector<NodeId> mapped;         // flat values that are known in this graph, in that order
+  std::vector<NodeId> get_attrs;      // flat get_attr nodes copied into this graph
+  std::vector<SpecUse> specs;         // tree specs stored on the module, by number
 
   static constexpr uint32_t kNoSignature = 0xffffffffu;
 };
@@ -110,8 +110,8 @@ class OutlineError : public std::runtime_error {
     kCannotPass,
     kMissingOutput,
   };
-  OutlineError(Kind what_kind, NodeId at, std::string detail)
-      : std::runtime_error(std::move(detail)), kind(what_kind), node(at) {}
+  OutlineError(Kind what_kind, NodeId at, const std::string& detail)
+      : std::runtime_error(detail), kind(what_kind), node(at) {}
   const Kind kind;
   const NodeId node;  // the flat node it happened at, or invalid
 };

@@ -81,7 +81,10 @@ class Sinker {
       if (!is_below(text, path)) continue;
       outline_.node(input).removed = true;
       if (uses_[input.value()] > 0) {
-        PlannedNode state{Planned::kState, false, false, id, source};
+        PlannedNode state;
+        state.kind = Planned::kState;
+        state.frame = id;
+        state.source = source;
         state.path = strings_.intern(path.empty() ? text : text.substr(path.size() + 1));
         const PlannedId planned(outline_.nodes.size());
         outline_.nodes.push_back(state);

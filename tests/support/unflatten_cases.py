@@ -71,6 +71,12 @@ def is_right(theirs: Module, eager: Module, args: Any, kwargs: Any) -> bool:
     return outcome(compare) is True
 
 
+def merges_more(theirs: Module, ours: Module) -> bool:
+    """F87: whether torch has merged calls whose graphs are equal but for what they call."""
+    names = [{n for n, _ in m.named_modules(remove_duplicate=False)} for m in (theirs, ours)]
+    return names[0] < names[1]
+
+
 def assert_unflattens_as_torch(
     program: ExportedProgram,
     eager: Module | None = None,
@@ -104,9 +110,9 @@ def assert_unflattens_as_torch(
     if eager is None:
         assert not torch_fails, f"torch fails, and there is nothing to compare with: {theirs!r}"
     if not torch_fails:
-        right = (
-            not tolerant or eager is None or is_right(theirs, copy.deepcopy(eager), args, kwargs)
-        )
+        right = not tolerant or eager is None
+        if eager is not None and not right and not merges_more(theirs, ours):
+            right = is_right(theirs, copy.deepcopy(eager), args, kwargs)
         if right:
             theirs = torchs(program)
             assert_same_unflattened(ours, theirs, program, code=code)

@@ -21,9 +21,10 @@ class ProgramReader {
   ProgramReader(FlatProgram& program, const std::vector<Mutation>& mutations)
       : program_(program), mutations_(mutations), source_(program.source.graph) {}
 
-  void run() {
+  void run(bool drop_dead_code) {
     find_output();
-    find_dead_nodes();
+    dead_.assign(source_.size(), 0);
+    if (drop_dead_code) find_dead_nodes();
     read_names();
     group_mutations();
     for (uint32_t i = 0; i < source_.size(); ++i) {
@@ -55,7 +56,6 @@ class ProgramReader {
   void find_dead_nodes() {
     std::vector<uint32_t> uses(source_.size(), 0);
     for (NodeId def : source_.inputs) ++uses[def.value()];
-    dead_.assign(source_.size(), 0);
     for (size_t i = source_.size(); i-- > 0;) {
       if (uses[i] > 0 || source_.ops[i] == Op::kPlaceholder || source_.ops[i] == Op::kOutput) {
         continue;
@@ -237,10 +237,10 @@ void read_custom_meta(FlatProgram& program) {
 }  // namespace
 
 void read_program(FlatProgram& program, PyObject* graph, const std::vector<Mutation>& mutations,
-                  bool is_exported) {
+                  bool is_exported, bool drop_dead_code) {
   program.is_exported = is_exported;
   program.source = read_graph(graph, InputOrder::kArguments);
-  ProgramReader(program, mutations).run();
+  ProgramReader(program, mutations).run(drop_dead_code);
   read_stacks(program);
   read_custom_meta(program);
 }

@@ -61,10 +61,10 @@ struct FlatProgram {
   }
 };
 
-// Fills an empty program. Nodes without effect or user are left out. `is_exported`: the graph is
-// one of torch.export, and stacks that do not nest are cut; else both are taken as they are. Raises
-// torch's AssertionError for a graph without a single output.
+// Fills an empty program. `drop_dead_code`: leave out nodes without effect or user. `is_exported`:
+// the graph is one of torch.export, and stacks that do not nest are cut; else both are taken as
+// they are. Raises torch's AssertionError for a graph without a single output.
 void read_program(FlatProgram& program, PyObject* graph, const std::vector<Mutation>& mutations,
-                  bool is_exported);
+                  bool is_exported, bool drop_dead_code);
 
 }  // namespace fxpress::fx

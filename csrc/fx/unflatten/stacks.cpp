@@ -36,13 +36,13 @@ class StackReader {
     scopes_.clear();
     PyObject* key = nullptr;
     PyObject* value = nullptr;
+    bool begins_with_marker = false;
     for (Py_ssize_t position = 0; PyDict_Next(stack.get(), &position, &key, &value) != 0;) {
-      if (PyDict_GET_SIZE(stack.get()) == 1 && is_empty_marker(key)) {
-        return core::OutlineSource::kInherits;
-      }
+      if (scopes_.empty()) begins_with_marker = is_empty_marker(key);
       scopes_.push_back(known_scope(node, key, value));
     }
     if (program_.is_exported) cut(id, node, stack.get());
+    if (begins_with_marker && scopes_.size() == 1) return core::OutlineSource::kInherits;
     const auto same = [](const Scope& a, const Scope& b) {
       return a.same_call(b) && a.key == b.key;
     };

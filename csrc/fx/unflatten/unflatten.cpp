@@ -23,7 +23,7 @@ class Unflattener {
  public:
   Unflattener(const UnflattenSource& source, bool is_exported)
       : source_(source), tree_(program_.strings) {
-    read_program(program_, source.graph, source.mutations, is_exported);
+    read_program(program_, source.graph, source.mutations, is_exported, source.drop_dead_code);
     read_signatures();
   }
 

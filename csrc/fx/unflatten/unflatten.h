@@ -35,6 +35,7 @@ struct UnflattenSource {
   std::vector<std::string> paths;  // the original modules, in order
   ModuleClasses classes;
   bool run_with_interpreter;
+  bool drop_dead_code;  // leave out nodes without effect or user
 };
 
 struct Unflattened {

@@ -122,6 +122,7 @@ class _ModuleFrame:
                 "interpreter": modules.InterpreterModule,
                 "dispatcher": modules.InterpreterModuleDispatcher,
                 "run_with_interpreter": modules.runs_with_interpreter(),
+                "drop_dead_code": False,
             },
             self.module,
         )

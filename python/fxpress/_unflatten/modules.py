@@ -293,6 +293,18 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
         share_state: bool = False,
         device: torch.device | str | None = None,
     ) -> None:
+        self._assemble(export_module, flat_args_adapter, share_state, device, dead_code=True)
+
+    def _assemble(
+        self,
+        export_module: ExportedProgram,
+        flat_args_adapter: FlatArgsAdapter | None,
+        share_state: bool,
+        device: torch.device | str | None,
+        *,
+        dead_code: bool,
+    ) -> None:
+        """The constructor; nodes without effect or user are left out unless `dead_code`."""
         torch.nn.Module.__init__(self)
         signature = export_module.graph_signature
         if signature.backward_signature is not None:
@@ -313,10 +325,15 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
         self.check_input_constraints = True
         self.ivals = _IVals()
         self._ty: str | None = None
-        self._build(export_module, share_state, None if device is None else torch.device(device))
+        place = None if device is None else torch.device(device)
+        self._build(export_module, share_state, place, dead_code)
 
     def _build(
-        self, program: ExportedProgram, share_state: bool, device: torch.device | None
+        self,
+        program: ExportedProgram,
+        share_state: bool,
+        device: torch.device | None,
+        dead_code: bool,
     ) -> None:
         signature = program.graph_signature
         with _native.GcPause():
@@ -328,7 +345,8 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
                 self.module_call_graph,
                 (values, state.targets(held)),
                 (InterpreterModule, InterpreterModuleDispatcher),
-                self._run_with_interpreter,
+                run_with_interpreter=self._run_with_interpreter,
+                drop_dead_code=not dead_code,
             )
             self._ty, cuts = _native.unflatten(facts, self)
         if cuts:
@@ -443,4 +461,6 @@ def unflatten(
     if not isinstance(module, ExportedProgram):
         warnings.warn(f"unflatten expects an ExportedProgram, got {type(module)}", stacklevel=2)
     program = _torch_compat.without_effect_tokens(module)
-    return UnflattenedModule(program, flat_args_adapter, share_state=share_state, device=device)
+    unflattened = UnflattenedModule.__new__(UnflattenedModule)
+    unflattened._assemble(program, flat_args_adapter, share_state, device, dead_code=False)
+    return unflattened

@@ -237,6 +237,7 @@ def _sink_params(
     )
     if id(module) in removed:
         return {id(module): removed[id(module)]}
+    lost: set[str] | None = None  # of the module itself, which the table does not list
     visits = [(module, scope, False)]
     while visits:
         current, path, children_done = visits.pop()
@@ -246,7 +247,11 @@ def _sink_params(
                 continue
             if not isinstance(graph, torch.fx.Graph):
                 raise AssertionError(f"expected graph to be torch.fx.Graph, got {type(graph)}")
-            removed[id(current)] = _sink_into(current, graph, inputs_to_state, path, removed)
+            gone = _sink_into(current, graph, inputs_to_state, path, removed)
+            if current is module:
+                lost = gone
+            else:
+                removed[id(current)] = gone
             continue
         if id(current) in removed:
             continue
@@ -254,10 +259,7 @@ def _sink_params(
         for name, child in reversed(current._modules.items()):
             if child is not None:
                 visits.append((child, [*path, name], False))
-    graph = getattr(module, "graph", None)
-    if graph is None or len(graph.nodes) == 0:
-        return removed
-    return {id(module): removed[id(module)]}
+    return removed if lost is None else {id(module): lost}
 
 
 def _sink_into(

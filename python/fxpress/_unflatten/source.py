@@ -41,6 +41,7 @@ class Source(TypedDict):
     interpreter: type[torch.nn.Module]
     dispatcher: type[torch.nn.Module]
     run_with_interpreter: bool
+    drop_dead_code: bool  # leave out nodes without effect or user
 
 
 _NAMED = (TensorArgument, SymIntArgument, SymBoolArgument, SymFloatArgument)
@@ -178,7 +179,9 @@ def of_program(
     calls: Sequence[Any],
     state: tuple[list[State], dict[str, list[str]]],
     classes: tuple[type[torch.nn.Module], type[torch.nn.Module]],
+    *,
     run_with_interpreter: bool,
+    drop_dead_code: bool,
 ) -> Source:
     """Everything about `program`; `signature` and `calls` are copies of its own."""
     preserved = {entry.fqn: entry.signature for entry in calls if entry.signature is not None}
@@ -195,4 +198,5 @@ def of_program(
         "interpreter": classes[0],
         "dispatcher": classes[1],
         "run_with_interpreter": run_with_interpreter,
+        "drop_dead_code": drop_dead_code,
     }
