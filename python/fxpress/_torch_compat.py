@@ -229,7 +229,7 @@ reorder_kwargs: Callable[[dict[str, Any], Any], dict[str, Any]] = _tree_utils.re
 check_input_constraints: Callable[..., None] = export_utils._check_input_constraints_for_graph
 
 
-def print_readable(module: torch.nn.Module, title: str, *flags: bool) -> str:
+def print_readable(module: Any, title: str, *flags: bool) -> str:
     """`torch.fx.graph_module._print_readable`: the code of a module and those below it."""
     return cast(str, fx_graph_module._print_readable(module, title, *flags))
 

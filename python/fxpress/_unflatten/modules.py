@@ -7,7 +7,7 @@ import types
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.fx
@@ -48,6 +48,8 @@ class _SubmoduleBase:
     """Stands in for `torch.export.unflatten._SubmoduleBase`."""
 
     _ty: str | None
+    _title: ClassVar[str]  # of the readable text
+    _derived: ClassVar[tuple[str, ...]] = ()  # attributes that copies and pickles leave out
 
     def type_name(self) -> str | None:
         """The class that the module has in the eager model, as `module.qualname`; None: unknown."""
@@ -57,18 +59,28 @@ class _SubmoduleBase:
         name = self.type_name()
         return str(name).rsplit(".", 1)[-1] if name else type(self).__name__
 
+    def print_readable(
+        self,
+        print_output: bool = True,
+        include_stride: bool = False,
+        include_device: bool = False,
+        colored: bool = False,
+    ) -> str:
+        """The generated code of this module and those below it, with comments on shapes."""
+        flags = (print_output, include_stride, include_device, colored)
+        return _torch_compat.print_readable(self, self._title, *flags)
 
-def _readable(
-    module: torch.nn.Module,
-    print_output: bool,
-    include_stride: bool,
-    include_device: bool,
-    colored: bool,
-    title: str,
-) -> str:
-    return _torch_compat.print_readable(
-        module, title, print_output, include_stride, include_device, colored
-    )
+    def __getstate__(self) -> dict[str, Any]:
+        return copying.state_without(self, *self._derived)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        copying.restore(self, state)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return copying.deep_copy(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return copying.reduce(self)
 
 
 _SIGNED = "_fxpress_signed_forward"
@@ -124,6 +136,8 @@ class InterpreterModule(_SubmoduleBase, _torch_compat.InterpreterModule):  # typ
     inside of `_disable_interpreter`, it runs the code generated from the graph.
     """
 
+    _title = "InterpreterModule"
+    _derived = ("graph_module",)
     graph: torch.fx.Graph
     graph_module = _native.ComputedAttribute("graph_module", _make_graph_module)
 
@@ -172,30 +186,6 @@ class InterpreterModule(_SubmoduleBase, _torch_compat.InterpreterModule):  # typ
         modes.check(self, mode)
         return super().train(mode)  # type: ignore[no-any-return]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return copying.state_without(self, "graph_module")
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        copying.restore(self, state)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return copying.deep_copy(self, memo)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return copying.reduce(self)
-
-    def print_readable(
-        self,
-        print_output: bool = True,
-        include_stride: bool = False,
-        include_device: bool = False,
-        colored: bool = False,
-    ) -> str:
-        """The generated code of this module and those below it, with comments on shapes."""
-        return _readable(
-            self, print_output, include_stride, include_device, colored, "InterpreterModule"
-        )
-
 
 class InterpreterModuleDispatcher(_SubmoduleBase, _torch_compat.InterpreterModuleDispatcher):  # type: ignore[misc]
     """Several calls of one module whose graphs differ: each call runs the next of them, in turns.
@@ -238,18 +228,6 @@ class InterpreterModuleDispatcher(_SubmoduleBase, _torch_compat.InterpreterModul
         """The modules of the calls, in order."""
         return self._call_modules
 
-    def __getstate__(self) -> dict[str, Any]:
-        return copying.state_without(self)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        copying.restore(self, state)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return copying.deep_copy(self, memo)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return copying.reduce(self)
-
     def print_readable(
         self,
         print_output: bool = True,
@@ -281,6 +259,8 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
         AssertionError, KeyError: the program contradicts its signature.
     """
 
+    _title = "UnflattenedModule"
+    _derived = (_SIGNED, "graph_module", "input_placeholders")
     graph_module = _native.ComputedAttribute("graph_module", _make_graph_module)
     input_placeholders = _native.ComputedAttribute("input_placeholders", _placeholders)
     graph_signature = _native.ComputedAttribute("graph_signature", _copy_of_signature)
@@ -385,16 +365,7 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
 
     def __getstate__(self) -> dict[str, Any]:
         self.graph_signature  # noqa: B018  (computes it)
-        return copying.state_without(self, _SIGNED, "graph_module", "input_placeholders")
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        copying.restore(self, state)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return copying.deep_copy(self, memo)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return copying.reduce(self)
+        return super().__getstate__()
 
     # ---- edits and views ----
 
@@ -416,18 +387,6 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
             print(fqn + ":")
             if isinstance(getattr(module, "graph", None), torch.fx.Graph):
                 print(module.graph)
-
-    def print_readable(
-        self,
-        print_output: bool = True,
-        include_stride: bool = False,
-        include_device: bool = False,
-        colored: bool = False,
-    ) -> str:
-        """The generated code of this module and those below it, with comments on shapes."""
-        return _readable(
-            self, print_output, include_stride, include_device, colored, "UnflattenedModule"
-        )
 
 
 def _log_cuts(cuts: list[tuple[torch.fx.Node, list[str], int]]) -> None:
