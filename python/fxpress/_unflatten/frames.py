@@ -49,13 +49,13 @@ def _generate_flatten(gm: Any, node: Any) -> torch.fx.Node:
 
 def _generate_flatten_spec(gm: Any, node: Any, spec: Any) -> torch.fx.Node:
     """Add nodes that flatten a value by a spec that the module keeps: the leaves."""
-    spec_node = gm.graph.get_attr(_add_spec(gm, spec))
+    spec_node = gm.graph.create_node("get_attr", _add_spec(gm, spec))
     return gm.graph.call_function(fx_pytree.tree_flatten_spec, (node, spec_node))
 
 
 def _generate_unflatten(gm: Any, nodes: Any, spec: Any) -> torch.fx.Node:
     """Add nodes that build a value from leaves by a spec that the module keeps: the value."""
-    spec_node = gm.graph.get_attr(_add_spec(gm, spec))
+    spec_node = gm.graph.create_node("get_attr", _add_spec(gm, spec))
     return gm.graph.call_function(pytree.tree_unflatten, (nodes, spec_node))
 
 
