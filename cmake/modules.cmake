@@ -31,8 +31,9 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/symbols.cpp
   csrc/fx/unflatten/compare.cpp
   csrc/fx/unflatten/graph_of_frame.cpp
+  csrc/fx/unflatten/meta.cpp
   csrc/fx/unflatten/program.cpp
-  csrc/fx/unflatten/stacks.cpp
+  csrc/fx/unflatten/state.cpp
   csrc/fx/unflatten/unflatten.cpp
   csrc/fx/unflatten/write.cpp
   csrc/fx/writer.cpp

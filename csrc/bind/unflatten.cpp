@@ -6,6 +6,8 @@
 
 namespace fxpress::bind {
 
+using namespace py::literals;
+
 namespace {
 
 fx::Ref own(const py::handle& object) {
@@ -47,18 +49,43 @@ fx::UnflattenSource read_source(const py::dict& source) {
   }
   for (const py::handle& item : source["signatures"]) result.signatures.push_back(signature(item));
   result.with_signature = source["with_signature"].cast<std::vector<std::string>>();
-  for (const py::handle& item : source["state"]) {
-    const auto [name, role, value] = item.cast<std::tuple<std::string, int, py::object>>();
-    result.state.push_back({name, static_cast<fx::Role>(role), own(value)});
-  }
-  result.targets =
-      source["targets"].cast<std::vector<std::pair<std::string, std::vector<std::string>>>>();
+  result.state = source["state"].cast<const fx::ProgramState*>();
   result.paths = source["paths"].cast<std::vector<std::string>>();
   result.classes = {py::handle(source["interpreter"]).ptr(),
                     py::handle(source["dispatcher"]).ptr()};
   result.run_with_interpreter = source["run_with_interpreter"].cast<bool>();
   result.drop_dead_code = source["drop_dead_code"].cast<bool>();
   return result;
+}
+
+std::unique_ptr<fx::ProgramState> program_state(const py::list& names, const py::list& values,
+                                                size_t constants_begin,
+                                                std::vector<uint32_t> groups,
+                                                const py::object& specs,
+                                                const py::object& check_constant,
+                                                bool copies_unused) {
+  if (names.size() != values.size() || groups.size() != values.size() ||
+      constants_begin > values.size()) {
+    throw py::value_error("a name and a group for each value");
+  }
+  for (uint32_t group : groups) {
+    if (group >= values.size()) throw py::value_error("groups count from 0");
+  }
+  return std::make_unique<fx::ProgramState>(
+      fx::HeldState{names.ptr(), values.ptr(), constants_begin, std::move(groups), specs.ptr(),
+                    check_constant.ptr(), copies_unused});
+}
+
+// The values to copy, and for each: will it be a parameter?
+py::tuple wanted(const fx::ProgramState& state) {
+  const auto& values = state.wanted();
+  py::list objects(values.size());
+  py::list flags(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    objects[i] = py::reinterpret_borrow<py::object>(values[i]);
+    flags[i] = py::bool_(state.are_parameters()[i] != 0);
+  }
+  return py::make_tuple(objects, flags);
 }
 
 py::tuple unflatten(const py::dict& source, const py::handle& root) {
@@ -92,6 +119,12 @@ py::tuple outline_submodules(const py::dict& source, const py::handle& root) {
 }  // namespace
 
 void bind_unflatten(py::module_& m) {
+  py::class_<fx::ProgramState>(m, "ProgramState")
+      .def(py::init(&program_state), py::kw_only(), "names"_a, "values"_a, "constants_begin"_a,
+           "groups"_a, "specs"_a, "check_constant"_a, "copies_unused"_a)
+      .def("wanted", wanted)
+      .def("fill",
+           [](fx::ProgramState& state, const py::list& copies) { state.fill(copies.ptr()); });
   m.def("unflatten", unflatten);
   m.def("outline_submodules", outline_submodules);
 }

@@ -17,6 +17,10 @@ bool is_word(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
+bool is_legal(std::string_view text) {
+  return !text.empty() && !is_digit(text.front()) && std::all_of(text.begin(), text.end(), is_word);
+}
+
 // Every run of characters that an identifier cannot have becomes one underscore.
 std::string legalize(std::string_view text) {
   std::string out;
@@ -61,7 +65,8 @@ NameTable::Parsed NameTable::parse(StringId raw) {
   reserve_ids();
   if (parsed_[raw.value()].candidate.valid()) return parsed_[raw.value()];
   Parsed result;
-  result.candidate = pool_.intern(legalize(pool_.text(raw)));
+  result.candidate = raw;
+  if (!is_legal(pool_.text(raw))) result.candidate = pool_.intern(legalize(pool_.text(raw)));
   const std::string_view text = pool_.text(result.candidate);
   size_t digits = 0;
   while (digits < text.size() && is_digit(text[text.size() - 1 - digits])) ++digits;

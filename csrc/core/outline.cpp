@@ -17,6 +17,7 @@ class Outliner {
         graph_(source.graph),
         strings_(strings),
         tree_(tree),
+        values_(2 * source.graph.size()),
         last_user_(source.graph.size(), 0),
         is_written_back_(source.graph.size(), 0) {
     for (uint32_t i = 0; i < graph_.size(); ++i) {
@@ -68,9 +69,9 @@ class Outliner {
   }
 
   void copy(NodeId id, Planned kind) {
-    std::vector<PlannedId> inputs;
-    for (NodeId def : graph_.inputs_of(id)) inputs.push_back(value(current_, def));
-    const PlannedId planned = plan(current_, kind, inputs, id);
+    inputs_.clear();
+    for (NodeId def : graph_.inputs_of(id)) inputs_.push_back(value(current_, def));
+    const PlannedId planned = plan(current_, kind, inputs_, id);
     result_.node(planned).custom = source_.custom[id.value()];
     append(current_, planned);
     map(current_, id, planned);
@@ -474,6 +475,7 @@ class Outliner {
   std::unordered_set<uint32_t> taken_;                // call names in use
   std::unordered_map<uint32_t, uint32_t> next_call_;  // path -> a number no call has
   std::unordered_map<uint32_t, ModuleId> uncalled_;   // path -> module made on the way
+  std::vector<PlannedId> inputs_;                     // of the node being copied
 };
 
 }  // namespace

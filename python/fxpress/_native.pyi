@@ -53,6 +53,34 @@ def creation_times(modules: Sequence[GraphModule], repeats: int) -> list[float]:
 def make_graph_module(root: Module, graph: Graph, /) -> GraphModule:
     """`torch.fx.GraphModule(root, graph)` whose source is generated when it is needed."""
 
+class ProgramState:
+    """Which names of a program's state get which values, in the order in which torch assigns them.
+
+    Values of one group are one object or see the same data. Unless `copies_unused`, what shares
+    nothing with an input of the graph is not copied.
+
+    Raises:
+        KeyError: the specs name state that is not there.
+        AssertionError: specs or constants that an export does not write.
+    """
+
+    def __init__(
+        self,
+        *,
+        names: list[str],
+        values: list[Any],
+        constants_begin: int,
+        groups: list[int],
+        specs: Sequence[Any],
+        check_constant: Callable[[str, Any], None],
+        copies_unused: bool,
+    ) -> None: ...
+    def wanted(self) -> tuple[list[Any], list[bool]]:
+        """The values to copy, and whether each copy is a parameter."""
+
+    def fill(self, copies: list[Any], /) -> None:
+        """Take the copies."""
+
 def unflatten(
     source: Source, root: Module, /
 ) -> tuple[str | None, list[tuple[Node, list[str], int]]]:

@@ -236,8 +236,10 @@ def print_readable(module: Any, title: str, *flags: bool) -> str:
 
 def without_effect_tokens(program: ExportedProgram) -> ExportedProgram:
     """The program itself when nothing in it has effect tokens, else a copy without them."""
-    kinds = {spec.kind for spec in program.graph_signature.input_specs}
-    tokens = InputKind.TOKEN in kinds or any(
+    # By identity: hashing a member of an Enum is a call of Python code.
+    token = InputKind.TOKEN
+    specs = program.graph_signature.input_specs
+    tokens = any(spec.kind is token for spec in specs) or any(
         isinstance(module, torch.fx.GraphModule)
         and module.graph.find_nodes(op="call_function", target=with_effects)
         for module in program.graph_module.modules()
@@ -352,6 +354,10 @@ def native_symbols(
         "illegal_names": fx_graph._illegal_names,
         "immutable_dict_type": immutable_dict,
         "immutable_list_type": immutable_list,
+        "input_is_buffer": InputKind.BUFFER,
+        "input_is_constant": InputKind.CONSTANT_TENSOR,
+        "input_is_object": InputKind.CUSTOM_OBJ,
+        "input_is_parameter": InputKind.PARAMETER,
         "lazy_graph_module_body": lazy_body,
         "lazy_graph_module_type": LazyGraphModule,
         "materialize": materialize,
@@ -402,19 +408,24 @@ def native_symbols(
 
 # The attribute and key names of `csrc/fx/attribute_names.def`, by role.
 NATIVE_NAMES = {
+    "arg": "arg",
     "arg_names": "arg_names",
     "call_modules": "_call_modules",
     "custom": "custom",
     "empty_nn_module_stack": EMPTY_NN_MODULE_STACK,
     "is_impure": "is_impure",
     "is_mutable": "is_mutable",
+    "kind": "kind",
     "module_attribute": "__module__",
+    "name": "name",
     "nn_module_stack": "nn_module_stack",
     "non_persistent_buffers": "_non_persistent_buffers_set",
     "num_calls": "_num_calls",
+    "persistent": "persistent",
     "register_parameter": "register_parameter",
     "run_with_interpreter": "_run_with_interpreter",
     "schema": "_schema",
+    "target": "target",
     "training": "training",
     "ty": "_ty",
     "val": "val",

@@ -54,9 +54,9 @@ Ref FrameWriter::own_target(PlannedId id) const {
   const core::StringPool& strings = plan_.program.strings;
   switch (node.kind) {
     case Planned::kInput:
-      return new_string(strings.text(plan_.program.names[node.source.value()]));
+      return Ref::borrow(plan_.program.names[node.source.value()].get());
     case Planned::kState:
-      return new_string(strings.text(node.path));
+      return Ref::borrow(plan_.program.string(node.path));
     case Planned::kSpec:
       return Ref::steal(PyUnicode_FromFormat("_spec_%u", node.index));
     case Planned::kArgument: {
@@ -67,7 +67,7 @@ Ref FrameWriter::own_target(PlannedId id) const {
       return new_string(strings.text(signature.keywords[node.index - signature.positional]));
     }
     case Planned::kCall:
-      return new_string(strings.text(plan_.outline.frames[node.index].target));
+      return Ref::borrow(plan_.program.string(plan_.outline.frames[node.index].target));
     default:
       FXPRESS_CHECK(false, "a planned node of this kind has no text for a target");
   }
@@ -78,10 +78,8 @@ StringId FrameWriter::candidate(PlannedId id) {
   const core::StringPool& strings = plan_.program.strings;
   switch (node.kind) {
     case Planned::kCopy:
-    case Planned::kPlaceholder: {
-      const std::string_view text = strings.text(plan_.program.names[node.source.value()]);
-      return names_.candidate(new_string(text).get());
-    }
+    case Planned::kPlaceholder:
+      return names_.candidate(plan_.program.names[node.source.value()].get());
     case Planned::kRecompute:
       return names_.candidate_for_target(plan_.program.target(node.source));
     case Planned::kInputLeaf: {

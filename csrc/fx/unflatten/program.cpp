@@ -6,7 +6,7 @@
 #include "core/module_tree.h"
 #include "fx/names.h"
 #include "fx/symbols.h"
-#include "fx/unflatten/stacks.h"
+#include "fx/unflatten/meta.h"
 
 namespace fxpress::fx {
 
@@ -80,15 +80,14 @@ class ProgramReader {
       const bool is_output = source_.ops[i] == Op::kOutput;
       const StringId candidate = is_output ? namespace_.candidate_for_target(symbols.output)
                                            : namespace_.candidate(name.get());
-      copied_names_.push_back(new_name(candidate));
+      copied_names_.push_back(namespace_.table().create(candidate));
     }
+    program_.node_of.resize(program_.strings.size());
   }
 
-  StringId new_name(StringId candidate) {
-    const StringId name = namespace_.table().create(candidate);
-    return program_.strings.intern(namespace_.text(name));
+  StringId name_for(PyObject* target) {
+    return namespace_.table().create(namespace_.candidate_for_target(target));
   }
-  StringId name_for(PyObject* target) { return new_name(namespace_.candidate_for_target(target)); }
 
   // A write is named in the order of the outputs. It happens when its value is known and the old
   // value was read for the last time.
@@ -143,7 +142,7 @@ class ProgramReader {
       program_.graph.inputs.push_back(value_[inputs[k].value()]);
     }
     value_[id.value()] = add_node(op, id, FlatKind::kOriginal, copied_names_[id.value()], false);
-    program_.node_of.emplace(source_names_[id.value()].value(), value_[id.value()]);
+    program_.node_of[source_names_[id.value()].value()] = value_[id.value()];
     if (op != Op::kOutput) add_writes(id);
   }
 
@@ -185,7 +184,7 @@ class ProgramReader {
     program_.graph.input_begin.push_back(static_cast<uint32_t>(program_.graph.inputs.size()));
     program_.origin.push_back(origin);
     program_.kinds.push_back(kind);
-    program_.names.push_back(name);
+    program_.names.push_back(Ref::borrow(namespace_.string(name)));
     program_.is_placed.push_back(is_placed ? 1 : 0);
     return NodeId(program_.graph.size() - 1);
   }
@@ -193,7 +192,7 @@ class ProgramReader {
   struct Write {
     NodeId input;          // placeholder of the source
     NodeId value;          // of the source
-    StringId name;         // of the copy_
+    StringId name;         // of the copy_, in namespace_
     StringId detach_name;  // of the detach before it; invalid: none
   };
 
@@ -202,37 +201,13 @@ class ProgramReader {
   const core::Graph& source_;
   std::vector<uint8_t> dead_;                                // by node of the source
   std::vector<StringId> source_names_;                       // by node of the source
-  std::vector<StringId> copied_names_;                       // likewise, in torch's copy of it
+  std::vector<StringId> copied_names_;                       // likewise, in namespace_
   std::unordered_map<uint32_t, std::vector<Write>> writes_;  // node of the source -> behind it
-  std::map<uint32_t, StringId> snapshots_;                   // inputs to save -> name
+  std::map<uint32_t, StringId> snapshots_;                   // inputs to save -> name of the clone
   std::unordered_map<uint32_t, NodeId> snapshot_of_;         // saved inputs -> node of the program
   std::vector<NodeId> value_ = std::vector<NodeId>(source_.size());  // source -> program
   NameWriter namespace_{NameWriter::Forbidden::kForNodes};           // of torch's copy of the graph
 };
-
-// Numbers of equal custom meta.
-void read_custom_meta(FlatProgram& program) {
-  program.custom_meta.emplace_back();  // 0 is taken
-  for (uint32_t i = 0; i < program.graph.size(); ++i) {
-    const Ref meta = node_field(program.original(NodeId(i)), symbols.node_meta);
-    PyObject* custom = PyDict_Check(meta.get()) ? dict_get(meta.get(), names.custom) : nullptr;
-    const int is_set = custom == nullptr ? 0 : PyObject_IsTrue(custom);
-    check(is_set);
-    uint32_t number = 0;
-    if (is_set == 1) {
-      for (number = 1; number < program.custom_meta.size(); ++number) {
-        PyObject* known = program.custom_meta[number].get();
-        const int equal = known == custom ? 1 : PyObject_RichCompareBool(known, custom, Py_EQ);
-        check(equal);
-        if (equal == 1) break;
-      }
-      if (number == program.custom_meta.size()) {
-        program.custom_meta.push_back(Ref::borrow(custom));
-      }
-    }
-    program.custom.push_back(number);
-  }
-}
 
 }  // namespace
 
@@ -241,8 +216,7 @@ void read_program(FlatProgram& program, PyObject* graph, const std::vector<Mutat
   program.is_exported = is_exported;
   program.source = read_graph(graph, InputOrder::kArguments);
   ProgramReader(program, mutations).run(drop_dead_code);
-  read_stacks(program);
-  read_custom_meta(program);
+  read_meta(program);
 }
 
 }  // namespace fxpress::fx

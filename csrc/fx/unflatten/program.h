@@ -38,12 +38,13 @@ struct CutStack {
 struct FlatProgram {
   ReadGraph source;                   // as the program has it
   core::StringPool strings;           // names, paths, keys
+  std::vector<Ref> string_objects;    // by string; empty until asked for
   core::Graph graph;                  // ops and inputs; ids are positions in this program
   std::vector<core::NodeId> origin;   // by node: of the source
   std::vector<FlatKind> kinds;        // by node
-  std::vector<uint8_t> is_placed;     // by node: belongs to the module it stands in, see stacks
-  std::vector<core::StringId> names;  // by node: the name that its copies would like to have
-  std::unordered_map<uint32_t, core::NodeId> node_of;  // name in the source -> node
+  std::vector<uint8_t> is_placed;     // by node: belongs to the module it stands in
+  std::vector<Ref> names;             // by node: the name that its copies would like to have
+  std::vector<core::NodeId> node_of;  // by name in the source, see node_named()
   bool is_exported = false;           // returns a tuple, of which mutated values come first
   size_t skipped_outputs = 0;         // how many those are
   core::ScopeStacks scopes;           // distinct stacks
@@ -55,6 +56,17 @@ struct FlatProgram {
   std::vector<Ref> types;                        // classes of modules, by the numbers in scopes
   Ref root_type;                                 // class of the root, or None
 
+  // The Python string, borrowed. Names like "weight" are used by many modules.
+  PyObject* string(core::StringId id) {
+    if (string_objects.size() <= id.value()) string_objects.resize(strings.size());
+    Ref& object = string_objects[id.value()];
+    if (!object) object = new_string(strings.text(id));
+    return object.get();
+  }
+  // The node that has this name in the source, or invalid.
+  core::NodeId node_named(core::StringId name) const {
+    return name.value() < node_of.size() ? node_of[name.value()] : core::NodeId();
+  }
   PyObject* original(core::NodeId node) const { return source.nodes[origin[node.value()].value()]; }
   PyObject* target(core::NodeId node) const {
     return source.targets[source.graph.targets[origin[node.value()].value()]];

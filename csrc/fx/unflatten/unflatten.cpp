@@ -63,34 +63,43 @@ class Unflattener {
           given_.emplace_back(given, Ref::borrow(value.get()));
         } else {
           state_of(frame.module)
-              .push_back({std::string(utf8(name)), Role::kConstant, Ref::borrow(value.get())});
+              .push_back({strings().intern(utf8(name)), Role::kConstant, value.get()});
+          attributes_.push_back(Ref::borrow(value.get()));
         }
       }
     }
   }
 
   void place_state() {
+    if (source_.state == nullptr) return;
     core::StatePlaces places(tree_, strings(), outline_.root);
-    for (const State& state : source_.state) {
-      const size_t dot = state.name.rfind('.');
-      const bool is_nested = dot != std::string::npos;
-      const std::string field = is_nested ? state.name.substr(dot + 1) : state.name;
-      const std::string path = is_nested ? state.name.substr(0, dot) : "";
-      const std::vector<ModuleId>& modules = places.modules_at(path);
-      for (ModuleId module : modules) {
-        state_group_.emplace(module.value(), modules.front().value());
-        state_of(module).push_back({field, state.role, Ref::borrow(state.value.get())});
+    const std::vector<ModuleId>* modules = &places.modules_at("");
+    std::string_view last_path;
+    for (const NamedState& state : source_.state->assigned()) {
+      const std::string_view name = source_.state->strings().text(state.name);
+      const size_t dot = name.rfind('.');
+      const bool is_nested = dot != std::string_view::npos;
+      const std::string_view path = is_nested ? name.substr(0, dot) : std::string_view();
+      if (path != last_path) modules = &places.modules_at(path);
+      last_path = path;
+      const StringId field = strings().intern(is_nested ? name.substr(dot + 1) : name);
+      for (ModuleId module : *modules) {
+        state_group_.emplace(module.value(), modules->front().value());
+        state_of(module).push_back({field, state.role, state.value});
       }
     }
   }
 
   void sink() {
     std::vector<std::vector<StringId>> targets(program_.graph.size());
-    for (const auto& [name, paths] : source_.targets) {
-      const auto it = program_.node_of.find(strings().intern(name).value());
-      if (it == program_.node_of.end()) continue;
-      for (const std::string& path : paths) {
-        targets[it->second.value()].push_back(strings().intern(path));
+    if (source_.state != nullptr) {
+      const ProgramState& state = *source_.state;
+      const auto id = [&](StringId name) { return strings().intern(state.strings().text(name)); };
+      for (const auto& [placeholder, group] : state.placeholders()) {
+        const NodeId node = program_.node_named(id(placeholder));
+        if (!node.valid()) continue;
+        std::vector<StringId>& names = targets[node.value()];
+        for (StringId name : state.names_of(group)) names.push_back(id(name));
       }
     }
     core::sink_state(outline_, tree_, strings(), targets);
@@ -153,8 +162,7 @@ class Unflattener {
         signatures_.constants.push_back(Ref::borrow(source.constant.get()));
       } else {
         leaf.name = strings().intern(source.name);
-        const auto it = program_.node_of.find(leaf.name.value());
-        if (it != program_.node_of.end()) leaf.node = it->second;
+        leaf.node = program_.node_named(leaf.name);
       }
       leaves.push_back(leaf);
     }
@@ -228,6 +236,7 @@ class Unflattener {
   Signatures signatures_;
   std::unordered_map<uint32_t, uint32_t> signature_of_;  // call name -> signature
   std::vector<std::vector<State>> state_;                // by module
+  std::vector<Ref> attributes_;                          // of the program, that state_ borrows
   std::unordered_map<uint32_t, uint32_t> state_group_;   // see UnflattenPlan
   std::vector<std::pair<ModuleId, Ref>> given_;          // bodies of higher-order operators
   std::vector<core::Dispatcher> dispatchers_;

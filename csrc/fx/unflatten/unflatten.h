@@ -30,9 +30,8 @@ struct UnflattenSource {
   std::vector<Mutation> mutations;
   std::vector<SignatureSource> signatures;  // of preserved calls
   std::vector<std::string> with_signature;  // call names with one, the root's included
-  std::vector<State> state;                 // to be assigned, in this order
-  std::vector<std::pair<std::string, std::vector<std::string>>> targets;  // placeholder -> names
-  std::vector<std::string> paths;  // the original modules, in order
+  const ProgramState* state = nullptr;      // filled; null: the program has none
+  std::vector<std::string> paths;           // the original modules, in order
   ModuleClasses classes;
   bool run_with_interpreter;
   bool drop_dead_code;  // leave out nodes without effect or user

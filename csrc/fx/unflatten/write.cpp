@@ -128,9 +128,9 @@ class ModuleWriter {
       it->second = Ref::borrow(children);
       const Ref mine = Ref::borrow(children);
       for (const auto& [name, child] : plan_.tree.children(module)) {
-        const Ref key = new_string(plan_.program.strings.text(name));
-        check_free(module, dict, key.get());
-        check(PyDict_SetItem(mine.get(), key.get(), make(child)));
+        PyObject* key = plan_.program.string(name);
+        check_free(module, dict, key);
+        check(PyDict_SetItem(mine.get(), key, make(child)));
       }
     } else {
       check(PyDict_SetItem(dict, names.module_dict_modules, it->second.get()));
@@ -180,17 +180,17 @@ class ModuleWriter {
   }
 
   void add_state(PyObject* module, const State& state) {
-    const Ref name = new_string(state.name);
+    PyObject* name = plan_.program.string(state.name);
     switch (state.role) {
       case Role::kParameter:
-        register_parameter(module, name.get(), state.value.get());
+        register_parameter(module, name, state.value);
         return;
       case Role::kBuffer:
       case Role::kTransientBuffer:
-        register_buffer(module, name.get(), state.value.get(), state.role == Role::kBuffer);
+        register_buffer(module, name, state.value, state.role == Role::kBuffer);
         return;
       case Role::kConstant:
-        check(PyObject_SetAttr(module, name.get(), state.value.get()));
+        check(PyObject_SetAttr(module, name, state.value));
         return;
     }
   }

@@ -7,15 +7,15 @@
 #include "core/arrange.h"
 #include "core/outline.h"
 #include "fx/unflatten/program.h"
+#include "fx/unflatten/state.h"
 
 namespace fxpress::fx {
 
 // What a module holds under a name.
-enum class Role : uint8_t { kParameter, kBuffer, kTransientBuffer, kConstant };
 struct State {
-  std::string name;  // dotted, from the root
-  Role role;         // transient buffers are not part of the state dict
-  Ref value;         // what is held
+  core::StringId name;  // within the module
+  Role role;
+  PyObject* value;  // borrowed from the program or its state
 };
 
 struct Signatures {
@@ -38,7 +38,7 @@ struct UnflattenPlan {
   const Signatures& signatures;
   core::ModuleTree& tree;
   core::Outline& outline;
-  std::vector<std::vector<State>>& state;               // by module; names are the last parts
+  std::vector<std::vector<State>>& state;               // by module
   std::unordered_map<uint32_t, uint32_t>& state_group;  // module -> one module whose state it has
   std::vector<std::pair<core::ModuleId, Ref>>& given;   // modules of the tree that exist already
   std::vector<core::Dispatcher>& dispatchers;

@@ -10,6 +10,7 @@ import torch
 
 from fxpress import _torch_compat
 from fxpress._torch_compat import AttrKind
+from fxpress._unflatten import state
 
 
 def _call_name(base: str, n: int) -> str:
@@ -51,15 +52,7 @@ def _check_kind(value: object, kind: Any) -> None:
                 f"expected {expected.__name__} for {kind.name} attr_kind, got {type(value)}"
             )
         return
-    if isinstance(value, _torch_compat.FakeScriptObject):
-        raise AssertionError("FakeScriptObject should only exist during tracing.")
-    if not isinstance(
-        value, (torch.Tensor, torch.ScriptObject)
-    ) and not _torch_compat.is_opaque_value(value):
-        raise AssertionError(
-            "expected torch.Tensor, torch.ScriptObject, or opaque type for CONSTANT attr_kind, "
-            f"got {type(value)}"
-        )
+    state.check_constant(value, "CONSTANT attr_kind")
 
 
 def _assign_attr(

@@ -317,13 +317,11 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
     ) -> None:
         signature = program.graph_signature
         with _native.GcPause():
-            held = state.Held(program)
-            values = state.collect(held, share_state=share_state, device=device)
             facts = source.of_program(
                 program,
                 signature,
                 self.module_call_graph,
-                (values, state.targets(held)),
+                state.collect(program, share_state=share_state, device=device),
                 (InterpreterModule, InterpreterModuleDispatcher),
                 run_with_interpreter=self._run_with_interpreter,
                 drop_dead_code=not dead_code,

@@ -20,8 +20,8 @@ from torch.export.exported_program import (
 )
 from torch.export.graph_signature import OutputKind
 
+from fxpress import _native
 from fxpress._torch_compat import TreeSpec
-from fxpress._unflatten.state import State
 
 Leaf = tuple[str, tuple[Any] | None]  # the name of a value and None, or "" and (constant,)
 Signature = tuple[str, list[Leaf], list[Leaf], int, list[str], Any, Any]
@@ -35,8 +35,7 @@ class Source(TypedDict):
     mutations: list[tuple[bool, str]]  # for each mutated output: of a parameter? which placeholder
     signatures: list[Signature]  # of preserved calls: call name, inputs, outputs, arity, specs
     with_signature: list[str]  # their call names, for dispatchers
-    state: list[State]  # what to assign, in this order
-    targets: list[tuple[str, list[str]]]  # placeholder -> names of its state
+    state: _native.ProgramState | None
     paths: list[str]  # the original modules in order
     interpreter: type[torch.nn.Module]
     dispatcher: type[torch.nn.Module]
@@ -165,8 +164,11 @@ def copy_calls(calls: Iterable[Any]) -> list[Any]:
     """A module call graph that can be edited without changing the program; specs are shared."""
     result = []
     for entry in calls:
-        copy = _copied(entry)
-        if copy.signature is not None:
+        if entry.signature is None:
+            copy = object.__new__(type(entry))
+            copy.__dict__.update(entry.__dict__)
+        else:
+            copy = _copied(entry)
             copy.signature.inputs = [_copied(argument) for argument in entry.signature.inputs]
             copy.signature.outputs = [_copied(argument) for argument in entry.signature.outputs]
         result.append(copy)
@@ -177,7 +179,7 @@ def of_program(
     program: ExportedProgram,
     signature: ExportGraphSignature,
     calls: Sequence[Any],
-    state: tuple[list[State], dict[str, list[str]]],
+    state: _native.ProgramState,
     classes: tuple[type[torch.nn.Module], type[torch.nn.Module]],
     *,
     run_with_interpreter: bool,
@@ -185,15 +187,13 @@ def of_program(
 ) -> Source:
     """Everything about `program`; `signature` and `calls` are copies of its own."""
     preserved = {entry.fqn: entry.signature for entry in calls if entry.signature is not None}
-    assigned, targets = state
     return {
         "graph": program.graph,
         "owner": program.graph_module,
         "mutations": mutations(signature),
         "signatures": signatures(preserved),
         "with_signature": list(preserved),
-        "state": assigned,
-        "targets": list(targets.items()),
+        "state": state,
         "paths": [entry.fqn for entry in calls],
         "interpreter": classes[0],
         "dispatcher": classes[1],

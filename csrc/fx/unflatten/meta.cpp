@@ -1,4 +1,4 @@
-#include "fx/unflatten/stacks.h"
+#include "fx/unflatten/meta.h"
 
 #include <algorithm>
 #include <charconv>
@@ -13,24 +13,43 @@ using core::Scope;
 
 namespace {
 
-class StackReader {
+class MetaReader {
  public:
-  explicit StackReader(FlatProgram& program) : program_(program) {}
+  explicit MetaReader(FlatProgram& program) : program_(program) {}
 
   void run() {
     program_.root_type = Ref::borrow(Py_None);
+    program_.custom_meta.emplace_back();  // 0 is taken
     for (uint32_t i = 0; i < program_.graph.size(); ++i) {
       poll_signals(i);
-      program_.stacks.push_back(read(NodeId(i)));
+      const Ref meta = node_field(program_.original(NodeId(i)), symbols.node_meta);
+      program_.stacks.push_back(stack(NodeId(i), meta.get()));
+      program_.custom.push_back(custom(meta.get()));
     }
   }
 
  private:
-  core::StackId read(NodeId id) {
+  // The number of the node's custom meta: one for each distinct value.
+  uint32_t custom(PyObject* meta) {
+    const Ref value = find_item(meta, names.custom);
+    const int is_set = value ? PyObject_IsTrue(value.get()) : 0;
+    check(is_set);
+    if (is_set == 0) return 0;
+    for (uint32_t number = 1; number < program_.custom_meta.size(); ++number) {
+      PyObject* known = program_.custom_meta[number].get();
+      const int equal =
+          known == value.get() ? 1 : PyObject_RichCompareBool(known, value.get(), Py_EQ);
+      check(equal);
+      if (equal == 1) return number;
+    }
+    program_.custom_meta.push_back(Ref::borrow(value.get()));
+    return static_cast<uint32_t>(program_.custom_meta.size() - 1);
+  }
+
+  core::StackId stack(NodeId id, PyObject* meta) {
     if (program_.is_placed[id.value()] != 0) return core::OutlineSource::kInherits;
     PyObject* node = program_.original(id);
-    const Ref meta = node_field(node, symbols.node_meta);
-    Ref stack = find_item(meta.get(), names.nn_module_stack);
+    Ref stack = find_item(meta, names.nn_module_stack);
     if (!stack || !PyDict_Check(stack.get()) || PyDict_GET_SIZE(stack.get()) == 0) return {};
     if (!PyDict_CheckExact(stack.get())) stack = in_order(stack.get());
     scopes_.clear();
@@ -41,13 +60,15 @@ class StackReader {
       if (scopes_.empty()) begins_with_marker = is_empty_marker(key);
       scopes_.push_back(known_scope(node, key, value));
     }
-    if (program_.is_exported) cut(id, node, stack.get());
-    if (begins_with_marker && scopes_.size() == 1) return core::OutlineSource::kInherits;
     const auto same = [](const Scope& a, const Scope& b) {
       return a.same_call(b) && a.key == b.key;
     };
-    if (!std::equal(scopes_.begin(), scopes_.end(), last_scopes_.begin(), last_scopes_.end(),
-                    same)) {
+    // Most nodes have the stack of the node before them.
+    const bool is_last =
+        std::equal(scopes_.begin(), scopes_.end(), last_scopes_.begin(), last_scopes_.end(), same);
+    if (!is_last && program_.is_exported) cut(id, node, stack.get());
+    if (begins_with_marker && scopes_.size() == 1) return core::OutlineSource::kInherits;
+    if (!is_last) {
       last_scopes_ = scopes_;
       last_ = program_.scopes.intern(scopes_);
     }
@@ -158,7 +179,7 @@ class StackReader {
   std::vector<Known> known_;                        // entries of stacks that were read
   core::FlatMap places_;                            // addresses of key and value -> place in known_
   Scope other_;                                     // an entry whose place was taken
-  std::vector<Scope> last_scopes_;                  // the stack that was read last
+  std::vector<Scope> last_scopes_;                  // the stack that was read last, after its cut
   core::StackId last_;                              // its id
   std::vector<Scope> scopes_;                       // of the node being read
   std::unordered_map<uint64_t, uint32_t> by_text_;  // string -> number of a type
@@ -167,8 +188,8 @@ class StackReader {
 
 }  // namespace
 
-void read_stacks(FlatProgram& program) {
-  StackReader(program).run();
+void read_meta(FlatProgram& program) {
+  MetaReader(program).run();
 }
 
 }  // namespace fxpress::fx

@@ -1,0 +1,96 @@
+// The state of an exported program: which modules get what, and which of it is to be copied.
+#pragma once
+
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/string_pool.h"
+#include "fx/py.h"
+
+namespace fxpress::fx {
+
+// What a module holds under a name. A transient buffer is not part of the state dict.
+enum class Role : uint8_t { kParameter, kBuffer, kTransientBuffer, kConstant };
+
+// A name of the program's state, and what goes there.
+struct NamedState {
+  core::StringId name;  // dotted, from the root
+  Role role;
+  PyObject* value;  // borrowed
+};
+
+// What a program holds by name, in two tables. Values are of one group when they are one object, or
+// tensors that see one storage through one view; groups count from 0 over both tables.
+struct HeldState {
+  PyObject* names;               // list of str: of the state dict, then of the constants
+  PyObject* values;              // list, likewise
+  size_t constants_begin;        // where the constants begin
+  std::vector<uint32_t> groups;  // likewise, by value
+  PyObject* specs;               // the input specs of the signature
+  PyObject* check_constant;      // (name, value) -> None: raises for what no graph can hold
+  bool copies_unused;            // copy also what shares nothing with an input of the graph
+};
+
+// Decides, in the order in which torch assigns state, which name gets which value. There is one
+// copy of each group, or two: one as a parameter, one not.
+class ProgramState {
+ public:
+  // Raises KeyError when the specs name state that is not there, AssertionError for specs and
+  // constants that an export does not write.
+  explicit ProgramState(const HeldState& held);
+
+  // What is to be copied, and which copies are parameters.
+  const std::vector<PyObject*>& wanted() const { return wanted_; }
+  const std::vector<uint8_t>& are_parameters() const { return are_parameters_; }
+
+  // Takes the copies, in the order of `wanted`.
+  void fill(PyObject* copies);
+
+  const core::StringPool& strings() const { return strings_; }
+  std::vector<NamedState> assigned() const;
+
+  // The placeholders that stand for state, with the number of a list of names.
+  const std::vector<std::pair<core::StringId, uint32_t>>& placeholders() const {
+    return placeholders_;
+  }
+  const std::vector<core::StringId>& names_of(uint32_t group) const { return group_names_[group]; }
+
+ private:
+  // What an input of the graph stands for.
+  struct Input {
+    Role role;
+    core::StringId name;
+    core::StringId placeholder;
+  };
+  struct Entry {
+    core::StringId name;
+    Role role;
+    bool is_copy;
+    uint32_t index;  // of the copy, else of the value
+  };
+
+  void read_specs(PyObject* specs);
+  void read_spec(PyObject* spec);
+  void plan(const HeldState& held);
+  void plan_targets(const HeldState& held);
+  uint32_t find(const std::vector<uint32_t>& table, core::StringId name, const char* what) const;
+  void copy(core::StringId name, Role role, uint32_t value, uint32_t group);
+
+  Ref values_;                               // the list that keeps the values
+  Ref copies_;                               // list: what `fill` was given
+  core::StringPool strings_;                 // of state and of placeholders
+  std::vector<core::StringId> value_names_;  // by value
+  std::vector<uint32_t> in_state_dict_;      // name -> value, or kNone
+  std::vector<uint32_t> in_constants_;       // likewise
+  std::vector<Input> inputs_;                // those that stand for state
+  std::vector<Entry> entries_;               // what is assigned, in order
+  std::vector<uint8_t> is_assigned_;         // by name
+  std::vector<uint32_t> copy_of_[2];         // by group, as no parameter and as one: copy, or kNone
+  std::vector<PyObject*> wanted_;            // borrowed from values_
+  std::vector<uint8_t> are_parameters_;      // by copy
+  std::vector<std::pair<core::StringId, uint32_t>> placeholders_;
+  std::vector<std::vector<core::StringId>> group_names_;  // by group that an input stands for
+};
+
+}  // namespace fxpress::fx
