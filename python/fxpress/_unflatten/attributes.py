@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from fxpress import _torch_compat
 from fxpress._torch_compat import AttrKind
 from fxpress._unflatten import state
 
