@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import keyword
 import logging
 from typing import Any
 
@@ -143,14 +145,34 @@ def _leaves(proxy: Any, spec: TreeSpec) -> list[Any]:
     return result
 
 
+def _is_parameter_name(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
 def signature(module: Any) -> inspect.Signature:
-    """What `forward` takes: the names of the exported module's arguments."""
+    """What `forward` takes: the names of the exported module's arguments.
+
+    A module that takes `**kwargs` can be exported with keywords that no function can name, or that
+    are called like one of its positional arguments (`args_0`). The former go through `**kwargs`
+    here too; the latter keep their names, and the positional arguments get others.
+    """
     call = module.module_call_graph[0].signature
     args, kwargs = call.in_spec.children()
-    keywords = list(kwargs.context)
+    keywords = [name for name in kwargs.context if _is_parameter_name(name)]
+    taken = set(keywords)
+
+    def unused(name: str) -> str:
+        numbered = (f"{name}_{i}" for i in itertools.count(1))
+        result = next(n for n in itertools.chain((name,), numbered) if n not in taken)
+        taken.add(result)
+        return result
+
     names = list(call.forward_arg_names or ())[: args.num_children]
-    names += [f"arg_{i}" for i in range(len(names), args.num_children)]
+    names += [""] * (args.num_children - len(names))
+    names = [n if _is_parameter_name(n) else f"arg_{i}" for i, n in enumerate(names)]
     kind = inspect.Parameter
-    parameters = [kind(name, kind.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
+    parameters = [kind(unused(name), kind.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
     parameters += [kind(name, kind.KEYWORD_ONLY) for name in keywords]
+    if len(keywords) < kwargs.num_children:
+        parameters.append(kind(unused("kwargs"), kind.VAR_KEYWORD))
     return inspect.Signature(parameters)

@@ -1,48 +1,140 @@
-"""train() and eval(): what the graph allows."""
+"""train() and eval(): what the graph allows.
+
+An operator such as dropout or batch norm has its mode written into the graph when it is exported;
+setting another mode afterwards changes nothing. What tells the mode is the flag of an operator that
+was traced in one of torch's own modules, whose flag follows the module's `training`. The flag of
+any other, like that of `F.dropout(x, training=True)` in somebody's `forward`, tells nothing.
+"""
 
 from __future__ import annotations
 
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from fxpress._errors import UnsupportedError
 
+_setting = threading.local()
 
-def _baked_mode(node: torch.fx.Node) -> bool | None:
-    """The training flag that an operator was traced with; None: it has none, or it is computed."""
+# By the class in nn_module_stack: the argument that decides whether the flag matters. A probability
+# of 0 drops nothing in either mode; without running statistics those of the batch are always taken.
+_DROPOUT = dict.fromkeys(
+    ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"), "p"
+)
+_RECURRENT = dict.fromkeys(("RNN", "LSTM", "GRU"), "dropout")
+_BATCH_NORM = dict.fromkeys(
+    ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm"), "running_mean"
+)
+_FOLLOW = {
+    f"torch.nn.modules.{file}.{name}": decides
+    for file, classes in (
+        ("dropout", _DROPOUT),
+        ("rnn", _RECURRENT),
+        ("batchnorm", _BATCH_NORM),
+        ("activation", {"RReLU": None}),
+    )
+    for name, decides in classes.items()
+}
+
+
+def _arguments(node: torch.fx.Node) -> dict[str, Any]:
+    """The arguments of an operator's call by name; empty: something else than an operator."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or node.op != "call_function":
+        return {}
+    names = [argument.name for argument in schema.arguments]
+    return {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+
+
+def _exported_mode(node: torch.fx.Node) -> bool | None:
+    """The mode that the module of an operator was traced in; None: the operator does not tell."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
         return None
-    for position, argument in enumerate(schema.arguments):
-        if argument.name not in ("train", "training", "is_training"):
-            continue
-        value = node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-        return value if isinstance(value, bool) else None
-    return None
+    _, kind = next(reversed(stack.values()))
+    if isinstance(kind, type):
+        kind = f"{kind.__module__}.{kind.__qualname__}"
+    if kind not in _FOLLOW:
+        return None
+    arguments = _arguments(node)
+    flags = [arguments[name] for name in ("train", "training") if name in arguments]
+    if len(flags) != 1 or not isinstance(flags[0], bool):
+        return None
+    decides = _FOLLOW[kind]
+    if decides == "running_mean":
+        return flags[0] if not flags[0] or arguments.get(decides) is not None else None
+    return None if decides is not None and arguments.get(decides) == 0 else flags[0]
 
 
-def check(module: Any, mode: bool) -> None:
-    """Refuse a mode that the graph of this module contradicts.
+def _told(module: torch.nn.Module) -> Iterator[tuple[str, torch.fx.Node, bool]]:
+    """The operators that tell which mode they were exported in, with the paths of their modules."""
+    for fqn, holder in module.named_modules():
+        for part in getattr(holder, "_call_modules", (holder,)):
+            graph = getattr(part, "graph", None)
+            if not isinstance(graph, torch.fx.Graph):
+                continue
+            for node in graph.nodes:
+                mode = _exported_mode(node)
+                if mode is not None:
+                    yield fqn, node, mode
 
-    An operator such as dropout or batch norm has its mode written into the graph when it is
-    exported. A module without any runs the same in both.
+
+def _check(module: torch.nn.Module, mode: bool, *, below_another: bool) -> None:
+    told = list(_told(module))
+    others = [(fqn, node) for fqn, node, exported in told if exported is not mode]
+    if not others:
+        return
+    name = "train" if mode else "eval"
+    fqn, node = others[0]
+    where = (
+        f"{node} in {fqn or 'the root module'} ({node.target}) was exported with "
+        f"training={not mode}"
+    )
+    if len(others) == len(told) and not below_another:
+        raise UnsupportedError(
+            f"Calling {name}() is not supported: {where}. Export the model in the mode that you "
+            "need"
+        )
+    warnings.warn(
+        f"{name}() leaves operators of an unflattened program as they were exported: {where}, and "
+        f"computes as before ({len(others)} of {len(told)} operators)",
+        stacklevel=4,
+    )
+
+
+def _is_called_by_a_parent() -> bool:
+    """Whether `train` of a module was called by `torch.nn.Module.train` of one above it.
+
+    That one has set itself and others already: an exception would leave a model half in each mode.
+    """
+    caller = sys._getframe(3)  # above this function, `set_mode`, and the module's `train`
+    return caller.f_code is torch.nn.Module.train.__code__
+
+
+def set_mode(module: torch.nn.Module, mode: bool, apply: Callable[[bool], Any]) -> None:
+    """`module.train(mode)`: set the mode of this module and those below it by `apply`.
+
+    All operators below are looked at before anything is set. When every one that tells its mode
+    tells the other one, the mode is refused. When they differ from one another, as in a model with
+    frozen batch norm, either mode may be that of the model: it is set, with a warning. So it is
+    when a module above, which is none of ours, passes its mode on.
 
     Raises:
-        UnsupportedError: an operator was exported in the other mode.
+        ValueError: the mode is no bool.
+        UnsupportedError: the operators were exported in the other mode.
     """
     if not isinstance(mode, bool):
         raise ValueError("training mode is expected to be boolean")
-    for fqn, part in module.named_modules():
-        graph = part.__dict__.get("graph")
-        if not isinstance(graph, torch.fx.Graph):
-            continue
-        for node in graph.nodes:
-            baked = _baked_mode(node)
-            if baked is not None and baked is not mode:
-                where = f"{fqn or 'the root module'}"
-                raise UnsupportedError(
-                    f"Calling {'train' if mode else 'eval'}() is not supported: {node} in {where} "
-                    f"({node.target}) was exported with training={baked}. Export the model in the "
-                    "mode that you need"
-                )
+    if getattr(_setting, "active", False):
+        apply(mode)  # the module above has been checked with all that is below it
+        return
+    _check(module, mode, below_another=_is_called_by_a_parent())
+    _setting.active = True
+    try:
+        apply(mode)
+    finally:
+        _setting.active = False

@@ -7,7 +7,7 @@ import types
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.fx
@@ -17,6 +17,9 @@ from fxpress import _deferred_code, _engine, _native, _torch_compat
 from fxpress._torch_compat import FlatArgsAdapter, pytree
 from fxpress._unflatten import copying, inputs, modes, source, state
 from fxpress._unflatten.ivals import _IVals
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 log = logging.getLogger("torch.export.unflatten")
 
@@ -69,6 +72,15 @@ class _SubmoduleBase:
         """The generated code of this module and those below it, with comments on shapes."""
         flags = (print_output, include_stride, include_device, colored)
         return _torch_compat.print_readable(self, self._title, *flags)
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the mode of this module and those below it, unless their graphs contradict it.
+
+        Raises:
+            UnsupportedError: the operators of all modules were exported in the other mode.
+        """
+        modes.set_mode(self, mode, super().train)  # type: ignore[misc]
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         return copying.state_without(self, *self._derived)
@@ -181,10 +193,6 @@ class InterpreterModule(_SubmoduleBase, _torch_compat.InterpreterModule):  # typ
         self.__dict__.pop("graph_module", None)
         self.graph.lint()
         self.arg_names = [node.target for node in _placeholders(self)]
-
-    def train(self, mode: bool = True) -> InterpreterModule:
-        modes.check(self, mode)
-        return super().train(mode)  # type: ignore[no-any-return]
 
 
 class InterpreterModuleDispatcher(_SubmoduleBase, _torch_compat.InterpreterModuleDispatcher):  # type: ignore[misc]
@@ -355,11 +363,7 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
             outputs = type(self.graph_module).forward(self, *flat)
         return pytree.tree_unflatten(outputs, out_spec)
 
-    # ---- modes and copies ----
-
-    def train(self, mode: bool = True) -> UnflattenedModule:
-        modes.check(self, mode)
-        return super().train(mode)  # type: ignore[no-any-return]
+    # ---- copies ----
 
     def __getstate__(self) -> dict[str, Any]:
         self.graph_signature  # noqa: B018  (computes it)
