@@ -262,24 +262,27 @@ def _copy_graph_module(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return result
 
 
-def graph_carrier(graph: torch.fx.Graph) -> torch.fx.GraphModule:
-    """A GraphModule that is nothing but a case for a graph: `GraphPickler` knows no bare graphs."""
-    carrier = torch.fx.GraphModule.__new__(torch.fx.GraphModule)
+GraphPickler: Any = _graph_pickler.GraphPickler
+# A pickler that takes any operator, and all of a node's meta.
+PICKLE_ALL = _graph_pickler.Options(ops_filter=None, node_metadata_key_filter=None)
+
+
+class GraphCarrier(torch.fx.GraphModule):  # type: ignore[misc]
+    """Nothing but a case for a graph: `GraphPickler` knows no bare ones."""
+
+    def recompile(self) -> None:
+        """It is asked for, and of no use: the case is opened again when it is read."""
+
+
+def graph_carrier(graph: torch.fx.Graph) -> GraphCarrier:
+    carrier = GraphCarrier.__new__(GraphCarrier)
     torch.nn.Module.__init__(carrier)
     carrier.__dict__[GRAPH_SLOT] = graph
-    return cast(torch.fx.GraphModule, carrier)
+    return carrier
 
 
-def dump_graphs(value: object) -> bytes:
-    """A pickle of something with graphs in it, by torch's `GraphPickler`."""
-    options = _graph_pickler.Options(ops_filter=None, node_metadata_key_filter=None)
-    return cast(bytes, _graph_pickler.GraphPickler.dumps(value, options))
-
-
-def load_graphs(data: bytes) -> Any:
-    """What `dump_graphs` has written, with fake values of a mode of its own."""
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    return _graph_pickler.GraphPickler.loads(data, mode)
+def fake_mode_of_its_own() -> FakeTensorMode:
+    return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
 
 # ---- tables for the native code ----

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from fxpress import _deferred_code, _engine, _native, _torch_compat
 from fxpress._torch_compat import FlatArgsAdapter, pytree
-from fxpress._unflatten import copying, inputs, modes, source, state
+from fxpress._unflatten import copying, inputs, modes, pickling, source, state
 from fxpress._unflatten.ivals import _IVals
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class _SubmoduleBase:
     _ty: str | None
     _title: ClassVar[str]  # of the readable text
     _derived: ClassVar[tuple[str, ...]] = ()  # attributes that copies and pickles leave out
+    _with_graphs: ClassVar[tuple[str, ...]] = ("graph",)  # see `pickling`
 
     def type_name(self) -> str | None:
         """The class that the module has in the eager model, as `module.qualname`; None: unknown."""
@@ -88,11 +89,14 @@ class _SubmoduleBase:
     def __setstate__(self, state: dict[str, Any]) -> None:
         copying.restore(self, state)
 
+    def __copy__(self) -> Self:
+        return copying.shallow_copy(self)  # type: ignore[no-any-return]
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return copying.deep_copy(self, memo)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return copying.reduce(self)
+        return pickling.reduce(self)
 
 
 _SIGNED = "_fxpress_signed_forward"
@@ -269,6 +273,7 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
 
     _title = "UnflattenedModule"
     _derived = (_SIGNED, "graph_module", "input_placeholders")
+    _with_graphs = ("graph", "graph_signature", "meta", "module_call_graph")
     graph_module = _native.ComputedAttribute("graph_module", _make_graph_module)
     input_placeholders = _native.ComputedAttribute("input_placeholders", _placeholders)
     graph_signature = _native.ComputedAttribute("graph_signature", _copy_of_signature)
