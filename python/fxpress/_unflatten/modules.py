@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from fxpress import _deferred_code, _engine, _native, _torch_compat
 from fxpress._torch_compat import FlatArgsAdapter, pytree
-from fxpress._unflatten import copying, inputs, modes, pickling, source, state
+from fxpress._unflatten import bodies, copying, inputs, modes, pickling, source, state
 from fxpress._unflatten.ivals import _IVals
 
 if TYPE_CHECKING:
@@ -339,6 +339,7 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
                 run_with_interpreter=self._run_with_interpreter,
                 drop_dead_code=not dead_code,
             )
+            facts["owner"] = bodies.owner_with_bodies_of_its_own(program.graph_module)
             self._ty, cuts = _native.unflatten(facts, self)
         if cuts:
             _log_cuts(cuts)
