@@ -1,5 +1,6 @@
 #include "fx/attributes.h"
 
+#include "fx/computed.h"
 #include "fx/symbols.h"
 
 namespace fxpress::fx {
@@ -23,8 +24,7 @@ bool has_global_registration_hooks() {
 // module and its class, and nobody wants to know. Null otherwise.
 PyObject* free_registry(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* role) {
   if (PyUnicode_GET_LENGTH(name) == 0 || has_global_registration_hooks()) return nullptr;
-  // Looking the name up on the type tells whether the class has an attribute of that name.
-  if (_PyType_Lookup(Py_TYPE(module), name) != nullptr) return nullptr;
+  if (is_taken_by_class(Py_TYPE(module), name)) return nullptr;
   if (dict_get(module_dict, name) != nullptr) return nullptr;
   for (PyObject* other :
        {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules}) {

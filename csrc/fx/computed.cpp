@@ -2,9 +2,13 @@
 
 #include <structmember.h>
 
+#include "fx/symbols.h"
+
 namespace fxpress::fx {
 
 namespace {
+
+PyObject* computed_attribute_type = nullptr;  // the type; owned, for good
 
 struct ComputedAttribute {
   PyObject_HEAD PyObject* name;  // the attribute; owned
@@ -46,6 +50,17 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
+// What nn.Module's tables in an instance's __dict__ have under `name`, borrowed; null: nothing.
+PyObject* registered(PyObject* dict, PyObject* name) {
+  for (PyObject* role :
+       {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules}) {
+    PyObject* table = dict_get(dict, role);
+    if (table == nullptr || !PyDict_Check(table)) continue;
+    if (PyObject* value = dict_get(table, name)) return value;
+  }
+  return nullptr;
+}
+
 PyObject* descr_get(PyObject* self, PyObject* instance, PyObject*) {
   if (instance == nullptr || instance == Py_None) {
     Py_INCREF(self);
@@ -54,6 +69,7 @@ PyObject* descr_get(PyObject* self, PyObject* instance, PyObject*) {
   PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
   if (dict == nullptr) return nullptr;
   PyObject* value = PyDict_GetItemWithError(dict, cast(self)->name);
+  if (value == nullptr && PyErr_Occurred() == nullptr) value = registered(dict, cast(self)->name);
   Py_XINCREF(value);
   if (value == nullptr && PyErr_Occurred() == nullptr) {
     value = PyObject_CallOneArg(cast(self)->compute, instance);
@@ -98,7 +114,15 @@ PyType_Spec spec = {"fxpress._native.ComputedAttribute", sizeof(ComputedAttribut
 }  // namespace
 
 Ref make_computed_attribute_type() {
-  return Ref::steal(PyType_FromSpec(&spec));
+  Ref type = Ref::steal(PyType_FromSpec(&spec));
+  computed_attribute_type = Ref::borrow(type.get()).release();
+  return type;
+}
+
+bool is_taken_by_class(PyTypeObject* type, PyObject* name) {
+  PyObject* attribute = _PyType_Lookup(type, name);
+  return attribute != nullptr &&
+         reinterpret_cast<PyObject*>(Py_TYPE(attribute)) != computed_attribute_type;
 }
 
 }  // namespace fxpress::fx

@@ -86,6 +86,8 @@ def _adapted_paths(module: Any, flat: list[Any]) -> list[Any]:
 
 def _check(module: Any, flat: list[Any], paths: list[Any] | None, given: Any) -> None:
     placeholders = module.input_placeholders
+    if not isinstance(placeholders, list):  # the model has something else of that name
+        placeholders = module.graph.find_nodes(op="placeholder")
     if len(flat) == len(placeholders) and all(map(_is_static_match, flat, placeholders)):
         return
     if paths is None:

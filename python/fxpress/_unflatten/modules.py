@@ -83,6 +83,10 @@ class _SubmoduleBase:
         modes.set_mode(self, mode, super().train)  # type: ignore[misc]
         return self
 
+    def _forget_derived(self) -> None:
+        for name in self._derived:
+            self.__dict__.pop(name, None)
+
     def __getstate__(self) -> dict[str, Any]:
         return copying.state_without(self, *self._derived)
 
@@ -99,7 +103,9 @@ class _SubmoduleBase:
         return pickling.reduce(self)
 
 
-_SIGNED = "_fxpress_signed_forward"
+# Keys of an instance's `__dict__`; no state of a model can be registered under a name with a dot.
+_SIGNED = "fxpress.signed_forward"
+_PROGRAM_SPECS = "fxpress.program_specs"
 
 
 class _Signed:
@@ -142,7 +148,13 @@ def _placeholders(module: Any) -> list[torch.fx.Node]:
 
 def _copy_of_signature(module: Any) -> Any:
     """Few ask for it, and it is as long as the model has parameters: copied for those who do."""
-    return source.copy_signature(*module.__dict__.pop("_program_specs"))
+    return source.copy_signature(*module.__dict__.pop(_PROGRAM_SPECS))
+
+
+def _make_runnable(module: Any) -> torch.fx.GraphModule:
+    """`graph_module`, also for a model that has something else of that name."""
+    own = module.graph_module
+    return own if own is module.__dict__.get("graph_module") else _make_graph_module(module)
 
 
 class InterpreterModule(_SubmoduleBase, _torch_compat.InterpreterModule):  # type: ignore[misc]
@@ -153,9 +165,10 @@ class InterpreterModule(_SubmoduleBase, _torch_compat.InterpreterModule):  # typ
     """
 
     _title = "InterpreterModule"
-    _derived = ("graph_module",)
+    _derived = ("_fxpress_runnable", "graph_module")
     graph: torch.fx.Graph
     graph_module = _native.ComputedAttribute("graph_module", _make_graph_module)
+    _fxpress_runnable = _native.ComputedAttribute("_fxpress_runnable", _make_runnable)
 
     def __init__(self, graph: torch.fx.Graph, ty: str | None = None) -> None:
         torch.nn.Module.__init__(self)
@@ -168,7 +181,7 @@ class InterpreterModule(_SubmoduleBase, _torch_compat.InterpreterModule):  # typ
         if not _torch_compat.is_fx_symbolic_tracing() and (
             torch.compiler.is_dynamo_compiling() or not self._run_with_interpreter
         ):
-            return type(self.graph_module).forward(self, *args, **kwargs)
+            return type(self._fxpress_runnable).forward(self, *args, **kwargs)
         if "arg_names" not in self.__dict__:
             raise AssertionError(
                 f"Didn't finalize this InterpreterModule: it has no graph to run ({self._ty})"
@@ -194,7 +207,7 @@ class InterpreterModule(_SubmoduleBase, _torch_compat.InterpreterModule):  # typ
 
     def finalize(self) -> None:
         """Checks the graph and makes the module ready to run, after an edit of its graph."""
-        self.__dict__.pop("graph_module", None)
+        self._forget_derived()
         self.graph.lint()
         self.arg_names = [node.target for node in _placeholders(self)]
 
@@ -272,9 +285,10 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
     """
 
     _title = "UnflattenedModule"
-    _derived = (_SIGNED, "graph_module", "input_placeholders")
-    _with_graphs = ("graph", "graph_signature", "meta", "module_call_graph")
+    _derived = (_SIGNED, "_fxpress_runnable", "graph_module", "input_placeholders")
+    _with_graphs = ("graph", "graph_signature", "meta", "module_call_graph", _PROGRAM_SPECS)
     graph_module = _native.ComputedAttribute("graph_module", _make_graph_module)
+    _fxpress_runnable = _native.ComputedAttribute("_fxpress_runnable", _make_runnable)
     input_placeholders = _native.ComputedAttribute("input_placeholders", _placeholders)
     graph_signature = _native.ComputedAttribute("graph_signature", _copy_of_signature)
 
@@ -305,7 +319,8 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
         first = export_module.module_call_graph[0].fqn
         if first != "":
             raise AssertionError(f"expected first fqn to be empty string, got {first!r}")
-        self._program_specs = (signature, [*signature.input_specs], [*signature.output_specs])
+        specs = (signature, [*signature.input_specs], [*signature.output_specs])
+        self.__dict__[_PROGRAM_SPECS] = specs
         self.graph = torch.fx.Graph()
         self.graph.owning_module = self
         self.module_call_graph = source.copy_calls(export_module.module_call_graph)
@@ -361,12 +376,14 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
             return pytree.tree_unflatten(_engine.run(self, self.graph, tuple(flat)), out_spec)
         if torch.compiler.is_dynamo_compiling():
             flat = inputs.compiled(self, args, kwargs)
-            return pytree.tree_unflatten(type(self.graph_module).forward(self, *flat), out_spec)
+            return pytree.tree_unflatten(
+                type(self._fxpress_runnable).forward(self, *flat), out_spec
+            )
         flat = self.process_forward_inputs(*args, **kwargs)
         if self._run_with_interpreter:
             outputs = _engine.run(self, self.graph, tuple(flat))
         else:
-            outputs = type(self.graph_module).forward(self, *flat)
+            outputs = type(self._fxpress_runnable).forward(self, *flat)
         return pytree.tree_unflatten(outputs, out_spec)
 
     # ---- copies ----
@@ -386,8 +403,7 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
 
     def finalize(self) -> None:
         """Checks the graph and forgets what was derived from it, after an edit by hand."""
-        self.__dict__.pop("graph_module", None)
-        self.__dict__.pop("input_placeholders", None)
+        self._forget_derived()
         self.graph.lint()
 
     def _print_graph(self) -> None:
