@@ -42,6 +42,7 @@ fx::UnflattenSource read_source(const py::dict& source) {
   fx::UnflattenSource result;
   result.graph = py::handle(source["graph"]).ptr();
   result.owner = py::handle(source["owner"]).ptr();
+  result.may_alias = py::handle(source["may_alias"]).ptr();
   for (const py::handle& item : source["mutations"]) {
     const auto [is_parameter, input] = item.cast<std::pair<bool, std::string>>();
     result.mutations.push_back(

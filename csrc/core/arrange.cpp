@@ -25,6 +25,28 @@ void remove_at(ModuleTree& tree, StringPool& strings, ModuleId from, std::string
   if (parent.valid()) tree.remove_child(parent, strings.intern(name));
 }
 
+// Visits the calls of one run of the root, in order: visit(frame of the call) gives the module that
+// the call reaches. Merged calls run the calls of the graph that took their place. As many visits
+// as the outline has frames.
+void walk_run(const Outline& outline, const std::function<ModuleId(const Frame&)>& visit) {
+  struct Open {
+    const Frame* frame;
+    size_t next;  // in its body
+  };
+  std::vector<Open> open{{&outline.frames.front(), 0}};
+  while (!open.empty()) {
+    Open& top = open.back();
+    if (top.next == top.frame->body.size()) {
+      open.pop_back();
+      continue;
+    }
+    const PlannedNode& node = outline.node(top.frame->body[top.next++]);
+    if (node.kind != Planned::kCall || node.removed) continue;
+    const FrameId callee = outline.frame_of(visit(outline.frames[node.index]));
+    if (callee.valid()) open.push_back({&outline.frames[callee.value()], 0});
+  }
+}
+
 uint32_t call_number(std::string_view call_name) {
   uint32_t number = 0;
   const size_t at = call_name.rfind('@');
@@ -66,23 +88,43 @@ Redirects merge_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
   return redirects;
 }
 
+void merge_displaced(Outline& outline, ModuleTree& tree, StringPool& strings,
+                     const SameGraph& same_graph) {
+  for (FrameId id : outline.displaced) {
+    Frame& frame = outline.frames[id.value()];
+    const Frame& caller = outline.frames[frame.parent.value()];
+    const std::string_view place =
+        relative(strings.text(frame.call_name), strings.text(caller.path));
+    const ModuleId module = tree.find(caller.module, place);
+    const FrameId other = outline.frame_of(module);
+    if (!other.valid() || !same_graph(id, other)) continue;
+    remove_at(tree, strings, caller.module, strings.text(frame.target));
+    frame.target = strings.intern(place);
+    frame.module = module;
+  }
+}
+
 std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
                                        std::span<const StringId> preserved,
                                        const Redirects& redirects) {
+  constexpr uint32_t kNone = 0xffffffffu;
   struct Calls {
     StringId path;
     std::vector<std::pair<uint32_t, ModuleId>> modules;  // number of the call, module
     std::vector<StringId> names;                         // call names that are modules themselves
+    uint32_t dispatcher = kNone;                         // into the result
   };
   std::vector<Calls> modules;
   std::unordered_map<uint32_t, size_t> position;  // path -> place in modules
-  std::unordered_map<uint32_t, bool> is_preserved;
+  std::unordered_map<uint32_t, ModuleId>
+      module_of;  // preserved call name -> module, if any is left
   for (StringId call_name : preserved) {
-    is_preserved[call_name.value()] = true;
+    module_of[call_name.value()] = ModuleId();
     const auto redirect = redirects.find(call_name.value());
     const StringId found = redirect == redirects.end() ? call_name : redirect->second;
     const ModuleId module = tree.find(outline.root, strings.text(found));
     if (!module.valid()) continue;  // nothing of it is left in the graph
+    module_of[call_name.value()] = module;
     const StringId path = strings.intern(without_call(strings.text(call_name)));
     const auto [it, added] = position.emplace(path.value(), modules.size());
     if (added) modules.push_back({path, {}, {}});
@@ -103,13 +145,30 @@ std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, Strin
     const auto [parent, name] = tree.parent_of(outline.root, strings.text(calls.path),
                                                [&](std::string_view) { return tree.add(); });
     tree.set_child(parent, name, dispatcher.module);
+    calls.dispatcher = static_cast<uint32_t>(result.size());
     result.push_back(std::move(dispatcher));
   }
   for (Frame& frame : outline.frames) {
     if (!frame.parent.valid() || !position.contains(frame.path.value())) continue;
-    if (!is_preserved.contains(frame.call_name.value())) continue;
+    if (!module_of.contains(frame.call_name.value())) continue;
     const std::string_view caller = strings.text(outline.frames[frame.parent.value()].path);
     frame.target = strings.intern(relative(strings.text(frame.path), caller));
+  }
+  if (result.empty()) return result;
+
+  // A dispatcher is called as often as the merged graphs do it, which the call names don't tell.
+  std::vector<std::vector<ModuleId>> reached(result.size());
+  walk_run(outline, [&](const Frame& call) {
+    const auto known = module_of.find(call.call_name.value());
+    if (known == module_of.end() || !known->second.valid()) {
+      return tree.find(outline.frames[call.parent.value()].module, strings.text(call.target));
+    }
+    const uint32_t dispatcher = modules[position.at(call.path.value())].dispatcher;
+    if (dispatcher != kNone) reached[dispatcher].push_back(known->second);
+    return known->second;
+  });
+  for (size_t i = 0; i < result.size(); ++i) {
+    if (!reached[i].empty()) result[i].calls = std::move(reached[i]);
   }
   return result;
 }

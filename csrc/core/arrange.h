@@ -20,6 +20,11 @@ using Redirects = std::unordered_map<uint32_t, StringId>;
 Redirects merge_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
                       const SameGraph& same_graph);
 
+// Calls that had to leave their place to a call of the same graph are merged with it. The others
+// stay where they are.
+void merge_displaced(Outline& outline, ModuleTree& tree, StringPool& strings,
+                     const SameGraph& same_graph);
+
 // A module whose calls differ, under one name: each call goes to the next of `calls`.
 struct Dispatcher {
   ModuleId module;              // its place in the tree

@@ -126,7 +126,7 @@ class Outliner {
         continue;
       }
       if (graph_.ops[task.node.value()] != Op::kCallFunction) {
-        error(OutlineError::Kind::kCannotPass, task.node);
+        error(OutlineError::Kind::kCannotPass, task.node, where_is(task.frame));
       }
       const auto inputs = graph_.inputs_of(task.node);
       if (source_.is_recomputable(task.node)) {
@@ -141,7 +141,9 @@ class Outliner {
         continue;
       }
       // An intermediate value of something that is written in place: the written thing has it.
-      if (inputs.empty()) error(OutlineError::Kind::kCannotPass, task.node);
+      if (inputs.empty()) {
+        error(OutlineError::Kind::kCannotPass, task.node, where_is(task.frame));
+      }
       if (const PlannedId written = find(task.frame, inputs[0]); written.valid()) {
         if (!source_.is_mutation(task.node)) is_written_back_[task.node.value()] = 1;
         map_input(task.frame, task.node, written);
@@ -153,7 +155,7 @@ class Outliner {
   }
 
   void add_input(FrameId id, NodeId node) {
-    if (!frame(id).parent.valid()) error(OutlineError::Kind::kCannotPass, node);
+    if (!frame(id).parent.valid()) error(OutlineError::Kind::kCannotPass, node, where_is(id));
     const PlannedId planned = plan(id, Planned::kInput, {}, node);
     frame(id).front.push_back(planned);
     frame(id).outer.push_back(node);
@@ -247,8 +249,7 @@ class Outliner {
             "Child module '" + std::string(call_name) + "' is not a descendant of parent module '" +
                 std::string(caller_path) + "'.");
     }
-    const size_t skip = caller_path.empty() ? 0 : caller_path.size() + 1;
-    callee.target = strings_.intern(call_name.substr(skip));
+    callee.target = strings_.intern(relative_name(callee));
     add_to_tree(callee, scope.type);
     if (const auto it = source_.signature_of.find(callee.call_name.value());
         it != source_.signature_of.end()) {
@@ -295,12 +296,6 @@ class Outliner {
   // Modules on the way that nobody has called yet are made without a class, and taken when they
   // are called for the first time.
   void add_to_tree(Frame& callee, uint32_t type) {
-    if (const auto made = uncalled_.find(callee.path.value()); made != uncalled_.end()) {
-      callee.module = made->second;
-      result_.module_type[callee.module.value()] = type;
-    } else {
-      callee.module = add_module(type);
-    }
     const Frame& caller = frame(callee.parent);
     const std::string_view caller_path = strings_.text(caller.path);
     const auto [parent, name] =
@@ -313,7 +308,46 @@ class Outliner {
           if (added) it->second = add_module(Scope::kNoType);
           return it->second;
         });
+    const ModuleId there = tree_.child(parent, name);
+    if (const auto made = uncalled_.find(callee.path.value()); made != uncalled_.end()) {
+      callee.module = made->second;
+    } else if (there.valid() && !result_.frame_of(there).valid()) {
+      callee.module = there;  // made on the way to a call under another path of the caller
+    } else {
+      callee.module = add_module(type);
+    }
+    result_.module_type[callee.module.value()] = type;
+    if (there.valid() && there != callee.module) displace(parent, name, there);
     tree_.set_child(parent, name, callee.module);
+  }
+
+  // Modules of one object share their table of children, so that two of its paths may want one
+  // place in it for calls of their own. The later call gets it, as in torch; the earlier one moves
+  // to a name that is free, until merge_displaced() finds out whether it is needed.
+  void displace(ModuleId parent, StringId name, ModuleId module) {
+    const FrameId id = result_.frame_of(module);
+    if (!id.valid()) return;
+    const std::string_view text = strings_.text(name);
+    const StringId base = strings_.intern(without_call(text));
+    uint32_t& number = displaced_[uint64_t{tree_.table_of(parent)} << 32 | base.value()];
+    StringId free;
+    do {
+      free = call_name(base, ++number);
+    } while (tree_.child(parent, free).valid());
+    tree_.set_child(parent, free, module);
+    Frame& other = frame(id);
+    const std::string_view target = strings_.text(other.target);
+    const size_t dot = target.rfind('.');
+    const size_t kept = dot == std::string_view::npos ? 0 : dot + 1;
+    if (other.target == strings_.intern(relative_name(other))) result_.displaced.push_back(id);
+    other.target =
+        strings_.intern(std::string(target.substr(0, kept)) + std::string(strings_.text(free)));
+  }
+
+  // The call name as the caller sees it.
+  std::string_view relative_name(const Frame& callee) const {
+    const std::string_view caller = strings_.text(result_.frames[callee.parent.value()].path);
+    return strings_.text(callee.call_name).substr(caller.empty() ? 0 : caller.size() + 1);
   }
 
   // A preserved signature: the graph takes the arguments of the original call apart, the caller
@@ -407,7 +441,7 @@ class Outliner {
       PlannedId known;
       if (node.valid()) {
         known = graph_.ops[node.value()] == Op::kPlaceholder ? value(id, node) : find(id, node);
-        if (!known.valid()) error(OutlineError::Kind::kMissingOutput, node);
+        if (!known.valid()) error(OutlineError::Kind::kMissingOutput, node, where_is(id));
       }
       frame(id).outputs.push_back(node);
       values.push_back(known);
@@ -454,6 +488,10 @@ class Outliner {
     }
   }
 
+  std::string where_is(FrameId id) const {
+    return std::string(strings_.text(result_.frames[id.value()].call_name));
+  }
+
   [[noreturn]] static void error(OutlineError::Kind kind, NodeId node,
                                  const std::string& detail = {}) {
     throw OutlineError(kind, node, detail);
@@ -475,6 +513,7 @@ class Outliner {
   std::unordered_set<uint32_t> taken_;                // call names in use
   std::unordered_map<uint32_t, uint32_t> next_call_;  // path -> a number no call has
   std::unordered_map<uint32_t, ModuleId> uncalled_;   // path -> module made on the way
+  std::unordered_map<uint64_t, uint32_t> displaced_;  // (table, name) -> number given last
   std::vector<PlannedId> inputs_;                     // of the node being copied
 };
 

@@ -110,6 +110,7 @@ class OutlineError : public std::runtime_error {
     kCannotPass,
     kMissingOutput,
   };
+  // `detail`: the module's path, or a message (kNotDescendant).
   OutlineError(Kind what_kind, NodeId at, const std::string& detail)
       : std::runtime_error(detail), kind(what_kind), node(at) {}
   const Kind kind;
@@ -138,9 +139,10 @@ struct Outline {
   std::vector<PlannedId> inputs;   // of all nodes; invalid: a constant of the signature
   std::unordered_map<uint32_t, std::vector<FrameId>> calls;  // key -> frames, in order
   std::vector<StringId> keys;                                // of `calls`, in order of first entry
-  ModuleId root;                                             // of the tree
-  std::vector<uint32_t> module_frame;                        // by module: its frame, or kNoFrame
-  std::vector<uint32_t> module_type;  // by module: its class, or Scope::kNoType
+  std::vector<FrameId> displaced;      // whose place is another call's, callers first
+  ModuleId root;                       // of the tree
+  std::vector<uint32_t> module_frame;  // by module: its frame, or kNoFrame
+  std::vector<uint32_t> module_type;   // by module: its class, or Scope::kNoType
 
   static constexpr uint32_t kNoFrame = 0xffffffffu;
 

@@ -413,6 +413,7 @@ def native_symbols(
 NATIVE_NAMES = {
     "arg": "arg",
     "arg_names": "arg_names",
+    "args": "args",
     "call_modules": "_call_modules",
     "custom": "custom",
     "empty_nn_module_stack": EMPTY_NN_MODULE_STACK,

@@ -128,6 +128,14 @@ class Generated(nn.Module):
         if step.kind == "replace" and self.plan.buffer:
             self.buffer.copy_(a.detach()[0])
             return [b * self.buffer]
+        if step.kind == "roll" and self.plan.buffer:
+            old = self.buffer
+            self.buffer = old * 0.5 + b.detach().mean(0)
+            return [a + old.view(2, 2).t().reshape(4)]
+        if step.kind == "late" and self.plan.buffer:
+            view = self.buffer[None]
+            self.buffer = a.detach().mean(0)
+            return [b * view]
         names = sorted(OPERATIONS)
         return [OPERATIONS[names[step.detail % len(names)]](a, b)]
 
@@ -157,7 +165,7 @@ def plans(children: st.SearchStrategy[Any] | None, kinds: list[str]) -> st.Searc
 
 
 def trees(*, writes: bool) -> st.SearchStrategy[Plan]:
-    kinds = KINDS + (["write", "replace"] if writes else [])
+    kinds = KINDS + (["write", "replace", "roll", "late"] if writes else [])
     leaf = plans(None, kinds)
     middle = plans(st.one_of(leaf, SMALL), kinds)
     return plans(st.one_of(middle, leaf, SMALL), kinds)
@@ -182,7 +190,15 @@ def arguments(rows: int, by_name: bool) -> tuple[tuple[Tensor, ...], dict[str, T
     return ((x,), {"scale": y}) if by_name else ((x, y), {})
 
 
-def check(plan: Plan, picks: list[int], *, dynamic: bool, by_name: bool, functional: bool) -> None:
+def check(
+    plan: Plan,
+    picks: list[int],
+    *,
+    dynamic: bool,
+    by_name: bool,
+    functional: bool,
+    strict: bool = False,
+) -> None:
     torch.manual_seed(0)
     model = Generated(plan, Made())
     args, kwargs = arguments(3, by_name)
@@ -198,13 +214,17 @@ def check(plan: Plan, picks: list[int], *, dynamic: bool, by_name: bool, functio
             args,
             kwargs,
             dynamic_shapes=shapes,
-            strict=False,
+            strict=strict,
             preserve_module_call_signature=preserved,
         )
         if functional:
             program = program.run_decompositions({})
-        # On a copy: it writes the buffers of the program.
-        copy.deepcopy(program).module()(*copy.deepcopy(args), **copy.deepcopy(kwargs))
+        # On copies: it writes buffers. Where a buffer is replaced, torch exports a write, which
+        # views of the old one see: that program is another one.
+        eager, exported = copy.deepcopy(model), copy.deepcopy(program).module()
+        results = [m(*copy.deepcopy(args), **copy.deepcopy(kwargs)) for m in (eager, exported)]
+        torch.testing.assert_close(*results)
+        torch.testing.assert_close(*(dict(m.named_buffers()) for m in (eager, exported)))
     except Exception:
         reject()  # not exported, or not run, by torch
     writes = any("copy_" in str(n.target) for n in program.graph.nodes) or bool(
@@ -235,6 +255,13 @@ PICKS = st.lists(st.integers(0, 5), max_size=2)
 @given(trees(writes=False), st.booleans(), st.booleans(), st.booleans())
 def test_trees(plan: Plan, dynamic: bool, by_name: bool, functional: bool) -> None:
     check(plan, [], dynamic=dynamic, by_name=by_name, functional=functional)
+
+
+@settings(OPTIONS, max_examples=12)
+@given(trees(writes=False), PICKS, st.booleans())
+def test_trees_that_dynamo_has_traced(plan: Plan, picks: list[int], by_name: bool) -> None:
+    """Modules under several names keep all of them."""
+    check(plan, picks, dynamic=False, by_name=by_name, functional=False, strict=True)
 
 
 @OPTIONS

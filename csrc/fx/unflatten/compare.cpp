@@ -143,6 +143,7 @@ void FrameComparer::dump_text(PyObject* object, std::string& out) {
   const Ref text = Ref::steal(PyObject_Str(object));
   const std::string_view characters = utf8(text.get());
   append_number(out, characters.size());  // so that no text can end early
+  out += PyUnicode_Check(object) != 0 ? '"' : ' ';
   out += characters;
 }
 

@@ -115,16 +115,13 @@ class MetaReader {
     }
     Scope scope;
     const std::string_view text = utf8(key);
-    const size_t at = text.find('@');
-    scope.key = program_.strings.intern(text.substr(0, at));
-    if (at != std::string_view::npos) {
-      const std::string_view number = text.substr(text.rfind('@') + 1);
-      const auto [end, failed] =
-          std::from_chars(number.data(), number.data() + number.size(), scope.call);
-      if (failed != std::errc() || end != number.data() + number.size()) {
-        raise(PyExc_ValueError,
-              "nn_module_stack of node %R: %R does not end in the number of a call", node, key);
-      }
+    // A key without such an end stands for the first call: names of modules may contain an @ too,
+    // as those of an unflattened module that was exported again.
+    const std::string_view module = text.substr(0, text.rfind('@'));
+    const bool has_number = core::is_call_of(text, module);
+    scope.key = program_.strings.intern(has_number ? module : text);
+    if (has_number && module.size() < text.size()) {
+      std::from_chars(text.data() + module.size() + 1, text.data() + text.size(), scope.call);
     }
     scope.path = program_.strings.intern(utf8(PyTuple_GET_ITEM(value, 0)));
     PyObject* type = PyTuple_GET_ITEM(value, 1);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "core/aliases.h"
 #include "core/module_tree.h"
 #include "fx/names.h"
 #include "fx/symbols.h"
@@ -18,8 +19,11 @@ namespace {
 
 class ProgramReader {
  public:
-  ProgramReader(FlatProgram& program, const std::vector<Mutation>& mutations)
-      : program_(program), mutations_(mutations), source_(program.source.graph) {}
+  ProgramReader(FlatProgram& program, const Mutations& mutations)
+      : program_(program),
+        mutations_(mutations.outputs),
+        may_alias_(mutations.may_alias),
+        source_(program.source.graph) {}
 
   void run(bool drop_dead_code) {
     find_output();
@@ -33,6 +37,13 @@ class ProgramReader {
   }
 
  private:
+  struct Write {
+    NodeId input;          // placeholder of the source
+    NodeId value;          // of the source
+    StringId name;         // of the copy_, in namespace_
+    StringId detach_name;  // of the detach before it; invalid: none
+  };
+
   PyObject* node(NodeId id) const { return program_.source.nodes[id.value()]; }
 
   void find_output() {
@@ -90,7 +101,7 @@ class ProgramReader {
   }
 
   // A write is named in the order of the outputs. It happens when its value is known and the old
-  // value was read for the last time.
+  // value was read for the last time, through views of it as well.
   void group_mutations() {
     std::unordered_map<uint32_t, NodeId> placeholders;  // name -> node of the source
     for (uint32_t i = 0; i < source_.size(); ++i) {
@@ -99,7 +110,6 @@ class ProgramReader {
     const NodeId output(source_.size() - 1);
     const auto values = source_.inputs_of(output);
     std::vector<Write> writes;
-    std::vector<uint8_t> is_written(source_.size(), 0);
     for (size_t i = 0; i < mutations_.size(); ++i) {
       const StringId input = program_.strings.intern(mutations_[i].input);
       const auto it = placeholders.find(input.value());
@@ -107,19 +117,22 @@ class ProgramReader {
         raise(PyExc_KeyError, "'%s', which the signature mutates, is no input of the graph",
               mutations_[i].input.c_str());
       }
-      is_written[it->second.value()] = 1;
       writes.push_back({it->second, values[i], StringId(), StringId()});
     }
+    if (writes.empty()) return;
+    const auto aliases = find_written_aliases(writes);
     std::vector<uint32_t> last_read(source_.size(), 0);
     for (uint32_t i = 0; i < output.value(); ++i) {
       if (dead_[i] != 0) continue;
-      for (NodeId def : source_.inputs_of(NodeId(i))) last_read[def.value()] = i;
+      for (NodeId def : source_.inputs_of(NodeId(i))) {
+        for (NodeId written : aliases[def.value()]) last_read[written.value()] = i;
+      }
     }
     for (size_t i = 0; i < writes.size(); ++i) {
       Write& write = writes[i];
       const bool is_input = source_.ops[write.value.value()] == Op::kPlaceholder;
-      if (is_input && is_written[write.value.value()] != 0) {
-        // Both are inputs and both are written, as when buffers are swapped.
+      if (!aliases[write.value.value()].empty() && !snapshots_.contains(write.value.value())) {
+        // It may change with a write, as when buffers are swapped.
         snapshots_.emplace(write.value.value(), name_for(symbols.clone));
       }
       if (mutations_[i].target == WriteTarget::kParameter) {
@@ -132,9 +145,21 @@ class ProgramReader {
     }
   }
 
+  std::vector<std::vector<NodeId>> find_written_aliases(const std::vector<Write>& writes) {
+    std::vector<NodeId> written;
+    for (const Write& write : writes) written.push_back(write.input);
+    return core::find_aliases(source_, written, [&](NodeId id) {
+      if (source_.ops[id.value()] == Op::kOutput) return false;
+      const Ref answer = Ref::steal(PyObject_CallOneArg(may_alias_, node(id)));
+      const int may = PyObject_IsTrue(answer.get());
+      check(may);
+      return may == 1;
+    });
+  }
+
   void add_original(NodeId id) {
     const Op op = source_.ops[id.value()];
-    if (op != Op::kPlaceholder) add_snapshots();
+    if (op != Op::kPlaceholder) add_input_snapshots();
     if (op == Op::kOutput) add_writes(id);
     const auto inputs = source_.inputs_of(id);
     const size_t skip = op == Op::kOutput ? program_.skipped_outputs : 0;
@@ -143,16 +168,24 @@ class ProgramReader {
     }
     value_[id.value()] = add_node(op, id, FlatKind::kOriginal, copied_names_[id.value()], false);
     program_.node_of[source_names_[id.value()].value()] = value_[id.value()];
+    if (op != Op::kPlaceholder) add_snapshot(id);
     if (op != Op::kOutput) add_writes(id);
   }
 
-  void add_snapshots() {
-    for (const auto& [input, name] : snapshots_) {
-      program_.graph.inputs.push_back(value_[input]);
-      snapshot_of_[input] =
-          add_node(Op::kCallFunction, NodeId(input), FlatKind::kSnapshot, name, true);
+  void add_input_snapshots() {
+    while (!snapshots_.empty() && source_.ops[snapshots_.begin()->first] == Op::kPlaceholder) {
+      add_snapshot(NodeId(snapshots_.begin()->first));
     }
-    snapshots_.clear();
+  }
+
+  void add_snapshot(NodeId value) {
+    const auto it = snapshots_.find(value.value());
+    if (it == snapshots_.end()) return;
+    program_.graph.inputs.push_back(value_[value.value()]);
+    const bool is_input = source_.ops[value.value()] == Op::kPlaceholder;
+    snapshot_of_[value.value()] =
+        add_node(Op::kCallFunction, value, FlatKind::kSnapshot, it->second, is_input);
+    snapshots_.erase(it);
   }
 
   void add_writes(NodeId at) {
@@ -189,29 +222,23 @@ class ProgramReader {
     return NodeId(program_.graph.size() - 1);
   }
 
-  struct Write {
-    NodeId input;          // placeholder of the source
-    NodeId value;          // of the source
-    StringId name;         // of the copy_, in namespace_
-    StringId detach_name;  // of the detach before it; invalid: none
-  };
-
   FlatProgram& program_;
   const std::vector<Mutation>& mutations_;
+  PyObject* may_alias_;  // see Mutations
   const core::Graph& source_;
   std::vector<uint8_t> dead_;                                // by node of the source
   std::vector<StringId> source_names_;                       // by node of the source
   std::vector<StringId> copied_names_;                       // likewise, in namespace_
   std::unordered_map<uint32_t, std::vector<Write>> writes_;  // node of the source -> behind it
-  std::map<uint32_t, StringId> snapshots_;                   // inputs to save -> name of the clone
-  std::unordered_map<uint32_t, NodeId> snapshot_of_;         // saved inputs -> node of the program
+  std::map<uint32_t, StringId> snapshots_;                   // values to save -> name of the clone
+  std::unordered_map<uint32_t, NodeId> snapshot_of_;         // saved values -> node of the program
   std::vector<NodeId> value_ = std::vector<NodeId>(source_.size());  // source -> program
   NameWriter namespace_{NameWriter::Forbidden::kForNodes};           // of torch's copy of the graph
 };
 
 }  // namespace
 
-void read_program(FlatProgram& program, PyObject* graph, const std::vector<Mutation>& mutations,
+void read_program(FlatProgram& program, PyObject* graph, const Mutations& mutations,
                   bool is_exported, bool drop_dead_code) {
   program.is_exported = is_exported;
   program.source = read_graph(graph, InputOrder::kArguments);

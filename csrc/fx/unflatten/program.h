@@ -20,12 +20,17 @@ struct Mutation {
   std::string input;   // the placeholder's name
 };
 
+struct Mutations {
+  const std::vector<Mutation>& outputs;
+  PyObject* may_alias;  // (node) -> bool: a result of it may be, or view, an argument
+};
+
 // How a node of the program comes into being.
 enum class FlatKind : uint8_t {
   kOriginal,  // a copy of its origin
   kWrite,     // copy_(input, origin), added behind its origin
   kDetach,    // detach(input), what a parameter is written through
-  kSnapshot,  // clone(origin), the value of an input before it is written
+  kSnapshot,  // clone(origin), what an input or a view of one was before anything is written
 };
 
 // A node whose stack was cut because its modules do not lie in each other.
@@ -76,7 +81,7 @@ struct FlatProgram {
 // Fills an empty program. `drop_dead_code`: leave out nodes without effect or user. `is_exported`:
 // the graph is one of torch.export, and stacks that do not nest are cut; else both are taken as
 // they are. Raises torch's AssertionError for a graph without a single output.
-void read_program(FlatProgram& program, PyObject* graph, const std::vector<Mutation>& mutations,
+void read_program(FlatProgram& program, PyObject* graph, const Mutations& mutations,
                   bool is_exported, bool drop_dead_code);
 
 }  // namespace fxpress::fx

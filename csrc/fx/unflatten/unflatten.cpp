@@ -23,7 +23,8 @@ class Unflattener {
  public:
   Unflattener(const UnflattenSource& source, bool is_exported)
       : source_(source), tree_(program_.strings) {
-    read_program(program_, source.graph, source.mutations, is_exported, source.drop_dead_code);
+    read_program(program_, source.graph, {source.mutations, source.may_alias}, is_exported,
+                 source.drop_dead_code);
     read_signatures();
   }
 
@@ -108,8 +109,9 @@ class Unflattener {
   void arrange() {
     UnflattenPlan plan = this->plan();
     FrameComparer comparer(plan);
-    const core::Redirects redirects = core::merge_calls(
-        outline_, tree_, strings(), [&](FrameId a, FrameId b) { return comparer.same(a, b); });
+    const auto same = [&](FrameId a, FrameId b) { return comparer.same(a, b); };
+    core::merge_displaced(outline_, tree_, strings(), same);
+    const core::Redirects redirects = core::merge_calls(outline_, tree_, strings(), same);
     std::vector<StringId> preserved;
     for (const std::string& name : source_.with_signature) {
       if (!name.empty()) preserved.push_back(strings().intern(name));
@@ -211,14 +213,14 @@ class Unflattener {
             error.what(), node);
       case OutlineError::Kind::kCannotPass:
         raise(PyExc_RuntimeError,
-              "Could not run remap_input() on node %R: the module that needs its value has a "
+              "Could not run remap_input() on node %R: module '%s' needs its value and has a "
               "preserved signature that does not pass it",
-              node);
+              node, error.what());
       case OutlineError::Kind::kMissingOutput:
         raise(PyExc_RuntimeError,
-              "Could not find output node %R: a module with a preserved signature returns a value "
-              "that it neither computes nor gets passed",
-              node);
+              "Could not find output node %R: module '%s' has a preserved signature and returns a "
+              "value that it neither computes nor gets passed",
+              node, error.what());
     }
     FXPRESS_CHECK(false, "unknown kind of error");
   }

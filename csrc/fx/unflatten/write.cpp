@@ -143,8 +143,9 @@ class ModuleWriter {
         _PyType_Lookup(Py_TYPE(object(module)), name) == nullptr) {
       return;
     }
-    raise(PyExc_KeyError, "attribute '%U' already exists: %R cannot have a submodule of that name",
-          name, reinterpret_cast<PyObject*>(Py_TYPE(object(module))));
+    raise(PyExc_KeyError,
+          "attribute '%U' already exists: module '%s', a %s, cannot have a submodule of that name",
+          name, path_of(module).c_str(), Py_TYPE(object(module))->tp_name);
   }
 
   // The calls of a module are modules of their own, but have one table of buffers, so that moving
@@ -163,8 +164,33 @@ class ModuleWriter {
       const bool is_buffer = state.role == Role::kBuffer || state.role == Role::kTransientBuffer;
       if (is_buffer && has_buffers) continue;
       if (state.role == Role::kParameter && has_parameters) continue;
-      add_state(object(module), state);
+      try {
+        add_state(object(module), state);
+      } catch (pybind11::error_already_set& error) {
+        if (!error.matches(PyExc_KeyError)) throw;
+        const Ref arguments = get_attr(error.value().ptr(), names.args);
+        raise(PyExc_KeyError, "%S: state of module '%s', a %s",
+              PyTuple_GET_ITEM(arguments.get(), 0), path_of(module).c_str(),
+              Py_TYPE(object(module))->tp_name);
+      }
     }
+  }
+
+  // For messages: where the module stands.
+  std::string path_of(ModuleId wanted) const {
+    std::vector<std::pair<std::string, ModuleId>> open{{"", plan_.outline.root}};
+    std::vector<uint8_t> seen(plan_.tree.size(), 0);
+    while (!open.empty()) {
+      const auto [path, module] = std::move(open.back());
+      open.pop_back();
+      if (module == wanted) return path;
+      if (std::exchange(seen[module.value()], 1) != 0) continue;
+      for (const auto& [name, child] : plan_.tree.children(module)) {
+        const std::string prefix = path.empty() ? "" : path + '.';
+        open.emplace_back(prefix + std::string(plan_.program.strings.text(name)), child);
+      }
+    }
+    return "";
   }
 
   // Gives the module the group's table, or makes its own the group's. Was there one?

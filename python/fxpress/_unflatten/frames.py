@@ -16,7 +16,7 @@ import torch.fx
 from fxpress import _native
 from fxpress._errors import UnsupportedError
 from fxpress._torch_compat import fx_pytree, pytree
-from fxpress._unflatten import modules, source
+from fxpress._unflatten import aliases, modules, source
 from fxpress._unflatten.attributes import _call_name
 
 
@@ -113,6 +113,7 @@ class _ModuleFrame:
             {
                 "graph": self.flat_graph,
                 "owner": self.flat_graph.owning_module or self.module,
+                "may_alias": aliases.may_alias,
                 "mutations": [],
                 "signatures": source.signatures(self.module_call_graph),
                 "with_signature": [],

@@ -16,7 +16,7 @@ import torch.fx
 from torch.export.exported_program import ExportGraphSignature
 
 from fxpress._torch_compat import is_opaque_value, pytree
-from fxpress._unflatten import source
+from fxpress._unflatten import aliases, source
 from fxpress._unflatten.attributes import (
     _add_submodule,
     _call_name,
@@ -35,8 +35,9 @@ def _inplace_buffer_and_input_mutations(
     """Write mutated values where they are computed, instead of returning them.
 
     Stands in for `torch.export.unflatten._inplace_buffer_and_input_mutations`. A write waits for
-    the last read of the old value. Parameters are written through a detached alias. The new value
-    of something that is an input itself is written at the end of the graph.
+    the last read of the old value or a view of it. Parameters are written through a detached alias.
+    The new value of something that is an input itself is written at the end of the graph. What may
+    change with another write is cloned before.
     """
     output = next(iter(reversed(graph.nodes)))
     if output.op != "output" or len(output.args) != 1:
@@ -47,18 +48,23 @@ def _inplace_buffer_and_input_mutations(
     inputs = {node.name: node for node in graph.nodes if node.op == "placeholder"}
     order = {node: i for i, node in enumerate(graph.nodes)}
     mutated = source.mutations(graph_signature)
-    written = {name for _, name in mutated}
+    written = [inputs[name] for _, name in mutated]
+    read = aliases.readers(written)
     for i, (is_parameter, name) in enumerate(mutated):
         into, value = inputs[name], output.args[0][i]
-        reads = [user for user in into.users if user in order and user is not output]
+        reads = [user for user in aliases.readers([into]) if user in order and user is not output]
         last_read = max(reads, key=order.__getitem__, default=value)
         if value.op == "placeholder":
-            if value.name in written:
+            if value in written:
                 value = _snapshot(graph, value)
             with graph.inserting_before(output):
                 _write(graph, into, value, is_parameter=is_parameter)
             continue
         at = max(value, last_read, key=lambda node: order.get(node, -1))
+        if value in read and aliases.may_alias(value):
+            copy = _snapshot(graph, value)
+            at = copy if at is value else at
+            value = copy
         with graph.inserting_after(at):
             write = _write(graph, into, value, is_parameter=is_parameter)
         if at is value and not is_parameter:
@@ -67,9 +73,10 @@ def _inplace_buffer_and_input_mutations(
 
 
 def _snapshot(graph: torch.fx.Graph, value: torch.fx.Node) -> torch.fx.Node:
-    """The value of an input before anything is written."""
-    body = next(node for node in graph.nodes if node.op != "placeholder")
-    with graph.inserting_before(body):
+    """The value before anything is written: of an input, or of a view of one."""
+    is_input = value.op == "placeholder"
+    behind = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(behind) if is_input else graph.inserting_after(value):
         copy = graph.call_function(torch.ops.aten.clone.default, (value,))
     copy.meta = dict(value.meta)
     return copy

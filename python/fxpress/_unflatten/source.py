@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import torch
@@ -22,6 +22,7 @@ from torch.export.graph_signature import OutputKind
 
 from fxpress import _native
 from fxpress._torch_compat import TreeSpec
+from fxpress._unflatten import aliases
 
 Leaf = tuple[str, tuple[Any] | None]  # the name of a value and None, or "" and (constant,)
 Signature = tuple[str, list[Leaf], list[Leaf], int, list[str], Any, Any]
@@ -32,6 +33,7 @@ class Source(TypedDict):
 
     graph: torch.fx.Graph  # the flat graph
     owner: torch.nn.Module  # has the attributes that its get_attr nodes name
+    may_alias: Callable[[torch.fx.Node], bool]  # a result may be, or view, an argument
     mutations: list[tuple[bool, str]]  # for each mutated output: of a parameter? which placeholder
     signatures: list[Signature]  # of preserved calls: call name, inputs, outputs, arity, specs
     with_signature: list[str]  # their call names, for dispatchers
@@ -190,6 +192,7 @@ def of_program(
     return {
         "graph": program.graph,
         "owner": program.graph_module,
+        "may_alias": aliases.may_alias,
         "mutations": mutations(signature),
         "signatures": signatures(preserved),
         "with_signature": list(preserved),

@@ -1,0 +1,75 @@
+"""Which values of a graph may share memory with others: a written buffer changes its views too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.fx
+
+# Operators that may return an argument, or a view of it, though their schemas do not say so.
+_UNDECLARED = frozenset(
+    {
+        "alpha_dropout",
+        "atleast_1d",
+        "atleast_2d",
+        "atleast_3d",
+        "broadcast_tensors",
+        "cartesian_prod",
+        "conj_physical",
+        "dropout",
+        "einsum",
+        "feature_alpha_dropout",
+        "feature_dropout",
+        "meshgrid",
+        "native_dropout",
+        "sum_to_size",
+        "type_as",
+    }
+)
+
+
+def may_alias(node: torch.fx.Node) -> bool:
+    """Whether a result of the node may be one of its arguments, or a view of one."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        namespace, _, name = target._schema.name.partition("::")
+        declared = any(result.alias_info is not None for result in target._schema.returns)
+        return declared or (namespace == "aten" and name in _UNDECLARED)
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return any(_passes_on(body) for body in _bodies(node))
+    return True
+
+
+def _bodies(node: torch.fx.Node) -> Iterator[torch.fx.GraphModule]:
+    """The graphs that a higher-order operator runs."""
+    owner = node.graph.owning_module
+    for argument in node.all_input_nodes:
+        if argument.op != "get_attr" or owner is None:
+            continue
+        body: Any = owner
+        for part in str(argument.target).split("."):
+            body = getattr(body, part, None)
+        if isinstance(body, torch.fx.GraphModule):
+            yield body
+
+
+def _passes_on(body: torch.fx.GraphModule) -> bool:
+    """Whether an output of the graph may share memory with an input of it."""
+    inputs = [node for node in body.graph.nodes if node.op == "placeholder"]
+    return any(node.op == "output" for node in readers(inputs))
+
+
+def readers(values: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
+    """The nodes that read the values or what may share memory with them."""
+    found: set[torch.fx.Node] = set()
+    open_ = list(values)
+    while open_:
+        for user in open_.pop().users:
+            if user in found:
+                continue
+            found.add(user)
+            if user.op != "output" and may_alias(user):
+                open_.append(user)
+    return found
