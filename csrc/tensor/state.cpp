@@ -36,6 +36,7 @@ std::string identity(PyObject* value) {
   append_pointer(tensor.storage().unsafeGetStorageImpl());
   append(static_cast<int64_t>(tensor.scalar_type()));
   append(tensor.storage_offset());
+  append((tensor.is_conj() ? 1 : 0) + (tensor.is_neg() ? 2 : 0));  // read through another lens
   for (int64_t size : tensor.sizes()) append(size);
   for (int64_t stride : tensor.strides()) append(stride);
   return key;

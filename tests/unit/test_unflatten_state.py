@@ -125,6 +125,31 @@ def test_parameters_may_be_replaced() -> None:
     assert_runs_as_eager(ours, model, inputs)
 
 
+class Lenses(nn.Module):
+    """One storage seen as it is and conjugated, or as it is and negated."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        values = torch.randn(4, dtype=torch.complex64)
+        seen = (values, values.conj()) if kind == "conj" else (values.imag, values.conj().imag)
+        self.register_buffer("a", seen[0])
+        self.register_buffer("b", seen[1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a * x + 2 * self.b  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("kind", ["conj", "neg"])
+def test_views_that_are_conjugated_or_negated_are_other_data(kind: str) -> None:
+    # torch takes them for one and the same: its unflattened module gives other numbers.
+    model, x = Lenses(kind), torch.ones(4)
+    program = exported(model, x)
+    expected = program.module()(x)
+    torch.testing.assert_close(expected, model(x), rtol=0, atol=0)
+    torch.testing.assert_close(quietly(program)(x), expected, rtol=0, atol=0)
+    assert not torch.allclose(both(model, x).theirs(x), expected)
+
+
 # ---- share_state, device ------------------------------------------------------------------------
 
 
