@@ -68,9 +68,12 @@ Python_add_library(_aten_ext MODULE WITH_SOABI
   csrc/runtime/build.cpp
   csrc/runtime/build_calls.cpp
   csrc/runtime/convert.cpp
+  csrc/runtime/errors.cpp
+  csrc/runtime/gil.cpp
   csrc/runtime/modules.cpp
   csrc/runtime/native.cpp
   csrc/runtime/plan_object.cpp
+  csrc/runtime/python_kernels.cpp
   csrc/runtime/run.cpp
   csrc/runtime/scope.cpp
   csrc/runtime/slot.cpp

@@ -1,7 +1,11 @@
 #include "runtime/bind.h"
 
+#include <utility>
+
 #include "runtime/builder.h"
+#include "runtime/errors.h"
 #include "runtime/plan_object.h"
+#include "runtime/python_kernels.h"
 #include "runtime/run.h"
 
 namespace py = pybind11;
@@ -12,7 +16,8 @@ namespace {
 
 // Whether the plan is one of this graph as it is now, for this module.
 bool fits(const Plan& plan, PyObject* module, PyObject* graph) {
-  if (plan.stale || plan.graph.get() != graph || plan.modules[0].module.get() != module ||
+  if (plan.stale || plan.graph.get() != graph || plan.kernels != kernels_version() ||
+      (plan.runs != 0 && plan.modules[0].module.get() != module) ||
       graph_root(graph) != plan.root || !same_nodes(plan, plan.root, 0, plan.root_nodes)) {
     return false;
   }
@@ -23,14 +28,38 @@ bool fits(const Plan& plan, PyObject* module, PyObject* graph) {
   return true;
 }
 
+// A plan at work. It knows its root only as long: graphs are shared by copies of a module, and none
+// of them may be kept alive by having been the last to run.
+class Lease {
+ public:
+  Lease(Ref owner, PyObject* module) : owner_(std::move(owner)), plan_(plan_of(owner_.get())) {
+    if (plan_->runs++ == 0) plan_->modules[0].module = Ref::borrow(module);
+  }
+  Lease(Lease&& other) noexcept
+      : owner_(std::move(other.owner_)), plan_(std::exchange(other.plan_, nullptr)) {}
+  Lease& operator=(Lease&&) = delete;
+  ~Lease() {
+    Ref root;
+    if (plan_ != nullptr && --plan_->runs == 0) root = std::move(plan_->modules[0].module);
+  }
+
+  PyObject* owner() const { return owner_.get(); }
+  Plan& plan() const { return *plan_; }
+
+ private:
+  Ref owner_;   // its object: the collector clears only what nobody holds
+  Plan* plan_;  // null when moved from
+};
+
 // The graph's plan, made if there is none or it does not fit any more.
-Ref plan_for(PyObject* module, PyObject* graph) {
+Lease plan_for(PyObject* module, PyObject* graph) {
   const Ref dict = Ref::steal(PyObject_GenericGetDict(graph, nullptr));
-  PyObject* known = dict_get(dict.get(), names.plan);
-  const Plan* plan = plan_of(known);
-  if (plan != nullptr && fits(*plan, module, graph)) return Ref::borrow(known);
-  Ref made = new_plan_object(Builder(module, graph).build());
-  check(PyDict_SetItem(dict.get(), names.plan, made.get()));
+  Ref known = Ref::borrow(dict_get(dict.get(), names.plan));
+  const Plan* plan = plan_of(known.get());
+  if (plan != nullptr && fits(*plan, module, graph)) return {std::move(known), module};
+  Lease made(new_plan_object(Builder(module, graph).build()), module);
+  // The old one goes, which may let other threads run: to them the new one is at work already.
+  check(PyDict_SetItem(dict.get(), names.plan, made.owner()));
   return made;
 }
 
@@ -39,16 +68,13 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
     if (count != 3 || (!PyTuple_Check(args[2]) && !PyList_Check(args[2]))) {
       raise(PyExc_TypeError, "run() takes a module, a graph and a tuple of arguments");
     }
-    const Ref owner = plan_for(args[0], args[1]);
+    const Lease lease = plan_for(args[0], args[1]);
     // A list is emptied, as Interpreter.boxed_run does: nobody but the run holds the arguments.
     Ref arguments = Ref::steal(PySequence_Tuple(args[2]));
     if (PyList_Check(args[2])) check(PyList_SetSlice(args[2], 0, PY_SSIZE_T_MAX, nullptr));
-    // Held by `owner`, and that by us: the collector clears only what nobody holds.
-    return Run(*plan_of(owner.get())).execute(std::move(arguments)).release();
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
+    return Run(lease.plan()).execute(std::move(arguments)).release();
+  } catch (...) {
+    set_python_error(std::current_exception());
   }
   return nullptr;
 }

@@ -3,6 +3,7 @@
 
 #include "runtime/builder.h"
 #include "runtime/modules.h"
+#include "runtime/python_kernels.h"
 #include "runtime/scope.h"
 
 namespace fxpress::runtime {
@@ -44,6 +45,7 @@ void look_for_nodes(PyObject* argument, bool inside, bool& any, bool& deep) {
 
 Builder::Builder(PyObject* module, PyObject* graph) : plan_(std::make_unique<Plan>()) {
   plan_->graph = Ref::borrow(graph);
+  plan_->kernels = kernels_version();
   add_module(module, kNone, nullptr, kNone);
 }
 

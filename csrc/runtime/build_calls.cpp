@@ -4,6 +4,7 @@
 
 #include "runtime/builder.h"
 #include "runtime/convert.h"
+#include "runtime/python_kernels.h"
 
 namespace fxpress::runtime {
 
@@ -139,6 +140,7 @@ bool Builder::try_boxed(Open& open, const NodeGuard& guard) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     PyObject* object = nullptr;
     if (i < positional) {
+      if (parameters[i].kwarg_only()) return false;  // Python says so
       object = PyTuple_GET_ITEM(args, static_cast<Py_ssize_t>(i));
     } else {
       object = PyDict_GetItemString(kwargs, parameters[i].name().c_str());
@@ -154,10 +156,11 @@ bool Builder::try_boxed(Open& open, const NodeGuard& guard) {
 
   const auto begin = static_cast<uint32_t>(plan_->arguments.size());
   plan_->arguments.insert(plan_->arguments.end(), resolved.begin(), resolved.end());
-  plan_->boxed.push_back(BoxedCall{*op, begin, static_cast<uint32_t>(plan_->arguments.size())});
+  plan_->boxed.push_back(
+      BoxedCall{*op, begin, static_cast<uint32_t>(plan_->arguments.size()), numbers});
   const uint32_t instruction =
       emit(open, Kind::kBoxed, guard, static_cast<uint32_t>(plan_->boxed.size() - 1));
-  if (schema.name().rfind("aten::", 0) != 0) {
+  if (may_run_python(schema.operator_name())) {
     plan_->instructions[instruction].runs_python = true;
     plan_->events.push_back(instruction);
   }

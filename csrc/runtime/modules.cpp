@@ -87,8 +87,8 @@ void refresh_dict(ModuleRef& ref) {
   ref.graph = dict_get(dict, names.graph);
   const auto lacks = [dict](PyObject* name) { return dict_get(dict, name) == nullptr; };
   PyObject* compiled = dict_get(dict, names.compiled_call);
-  ref.plain_dict = lacks(names.forward) && lacks(names.call_impl) && lacks(names.wrapped_call) &&
-                   (compiled == nullptr || compiled == Py_None);
+  ref.plain_dict = lacks(names.forward) && lacks(names.positional) && lacks(names.call_impl) &&
+                   lacks(names.wrapped_call) && (compiled == nullptr || compiled == Py_None);
   const PyObject* hooks[] = {names.forward_pre_hooks, names.forward_hooks, names.backward_pre_hooks,
                              names.backward_hooks};
   for (size_t i = 0; i < std::size(hooks); ++i) {
@@ -109,8 +109,12 @@ PyObject* find_child(ModuleRef& ref, const ModuleRef& parent) {
     return ref.item < static_cast<size_t>(PyList_GET_SIZE(calls)) ? PyList_GET_ITEM(calls, ref.item)
                                                                   : nullptr;
   }
-  const uint64_t holder = parent.modules == nullptr ? 0 : dict_version(parent.modules);
-  if (holder != 0 && holder == ref.holder_version && parent.type_version != 0 &&
+  const auto version = [](PyObject* dict) { return dict == nullptr ? 0 : dict_version(dict); };
+  const uint64_t holder = version(parent.modules);
+  const uint64_t parameters = version(parent.parameters);
+  const uint64_t buffers = version(parent.buffers);
+  if (holder != 0 && holder == ref.holder_version && parameters == ref.name_parameters_version &&
+      buffers == ref.name_buffers_version && parent.type_version != 0 &&
       parent.type_version == ref.name_type_version &&
       parent.dict_version == ref.name_dict_version && parent.plain_attributes) {
     return ref.module.get();
@@ -121,6 +125,8 @@ PyObject* find_child(ModuleRef& ref, const ModuleRef& parent) {
     ref.holder_version = holder;
     ref.name_type_version = parent.type_version;
     ref.name_dict_version = parent.dict_version;
+    ref.name_parameters_version = parameters;
+    ref.name_buffers_version = buffers;
   }
   return child;
 }
@@ -133,7 +139,15 @@ void register_forward(PyObject* function, Forward kind) {
 
 Forward forward_of(PyTypeObject* type) {
   const auto found = forwards().find(_PyType_Lookup(type, names.forward));
-  return found == forwards().end() ? Forward::kUnknown : found->second;
+  if (found == forwards().end()) return Forward::kUnknown;
+  // A subclass that has the forward of its base may still bind arguments in its own way.
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    PyObject* dict = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i))->tp_dict;
+    if (dict == nullptr) continue;  // a class of Python's own
+    if (dict_get(dict, names.forward) != nullptr) break;
+    if (dict_get(dict, names.positional) != nullptr) return Forward::kUnknown;
+  }
+  return found->second;
 }
 
 unsigned int current_version(PyTypeObject* type) {

@@ -1,5 +1,6 @@
 #include <ctime>
 
+#include "runtime/convert.h"
 #include "runtime/run.h"
 
 namespace fxpress::runtime {
@@ -59,7 +60,7 @@ bool floor_divide(int64_t a, int64_t b, int64_t& quotient, int64_t& remainder) {
 }  // namespace
 
 // Executes up to the limit, or to the instruction that only Python can handle (`blocked_`), or to
-// the one before which signals were looked for. The GIL may have been released.
+// the one behind which Python code may have run. The GIL may have been released.
 void Run::native(uint32_t limit) {
   while (ip_ < limit) {
     const Instruction& instruction = plan_.instructions[ip_];
@@ -67,12 +68,13 @@ void Run::native(uint32_t limit) {
       blocked_ = true;
       return;
     }
-    ++ip_;
     if (instruction.kind == Kind::kBoxed && (++ticks_ & 3) == 0 && overdue()) {
       acquire();
-      check(PyErr_CheckSignals());  // which may run Python: back to look ahead
-      return;
+      check(PyErr_CheckSignals());  // an exception names the node just run
+      ran_python_ = true;
     }
+    ++ip_;
+    if (ran_python_) return;
   }
 }
 
@@ -126,9 +128,9 @@ bool Run::leave(const Instruction& instruction) {
       Slot& to = slots_[instruction.out];
       if (only.move) {
         std::swap(from, to);
-      } else if (from.state == State::kObject) {
+      } else if (from.state == State::kObject || is_mutable(from.value)) {
         acquire();
-        to.object = Ref::borrow(from.object).release();
+        to.object = to_object(from).release();
         to.state = State::kObject;
       } else {
         to.value = from.value;
@@ -140,8 +142,9 @@ bool Run::leave(const Instruction& instruction) {
   }
   for (const Element& element : list.elements) {
     if (element.slot == kNone) return false;
-    const State state = slots_[element.slot].state;
-    if (state != State::kNative && state != State::kForeign) return false;
+    const Slot& slot = slots_[element.slot];
+    if (slot.state != State::kNative && slot.state != State::kForeign) return false;
+    if (is_mutable(slot.value)) return false;
   }
   std::vector<c10::IValue> items;
   items.reserve(list.elements.size());
@@ -198,7 +201,11 @@ bool Run::boxed(const Instruction& instruction) {
         break;
     }
   }
-  call.op.callBoxed(stack_);
+  if (call.numbers) {
+    call_with_numbers(call.op, stack_);
+  } else {
+    call.op.callBoxed(stack_);
+  }
   if (instruction.out != kNone) {
     Slot& out = slots_[instruction.out];
     if (stack_.size() == 1) {
@@ -251,6 +258,7 @@ bool Run::get_item(const Instruction& instruction) {
     const int64_t index = item.index < 0 ? item.index + size : item.index;
     if (index < 0 || index >= size) return false;
     value = elements[static_cast<size_t>(index)];
+    if (is_mutable(value)) return false;
   } else if (container.value.isTensorList()) {
     const auto elements = container.value.toTensorList();
     const auto size = static_cast<int64_t>(elements.size());

@@ -88,6 +88,7 @@ struct BoxedCall {
   c10::OperatorHandle op;  // kept by the dispatcher
   uint32_t begin;          // its part of `arguments`
   uint32_t end;
+  bool numbers;  // see call_with_numbers()
 };
 
 struct GetItem {
@@ -117,19 +118,21 @@ inline bool is_dispatcher(Forward kind) {
 // A module that the plan goes through, by its way from the root. The second half is a cache of what
 // was found when the versions of its dict and its type were seen last; written under the GIL.
 struct ModuleRef {
-  Ref module;                   // the object that was found
+  Ref module;                   // the object that was found; the root's while a run is at work
   uint32_t parent = kNone;      // the module that holds it; kNone for the root
   Ref name;                     // its key in the parent's _modules; empty: an item of a dispatcher
   uint32_t item = kNone;        // its index in the parent's _call_modules
   uint32_t checked = 0;         // the last walk that has looked for it in its place
   bool in_place = false;        // what that walk has found
   uint64_t holder_version = 0;  // version of the parent's _modules when it was there
-  unsigned int name_type_version = 0;  // the parent's class had no such attribute at that version
-  uint64_t name_dict_version = 0;      // nor had the parent's __dict__
-  uint64_t dict_version = 0;           // version of its __dict__; 0: never seen
-  bool plain_dict = false;             // nothing in __dict__ changes how it is called
-  bool interprets = false;             // finalized, and it does run its graph with an interpreter
-  PyObject* parameters = nullptr;      // borrowed from __dict__, as all of these
+  unsigned int name_type_version = 0;    // the parent's class had no such attribute at that version
+  uint64_t name_dict_version = 0;        // nor had the parent's __dict__
+  uint64_t name_parameters_version = 0;  // nor its parameters
+  uint64_t name_buffers_version = 0;     // nor its buffers
+  uint64_t dict_version = 0;             // version of its __dict__; 0: never seen
+  bool plain_dict = false;               // nothing in __dict__ changes how it is called
+  bool interprets = false;               // finalized, and it does run its graph with an interpreter
+  PyObject* parameters = nullptr;        // borrowed from __dict__, as all of these
   PyObject* buffers = nullptr;
   PyObject* modules = nullptr;
   PyObject* graph = nullptr;
@@ -197,6 +200,8 @@ struct Plan {
   Ref graph;                              // the graph of the root module
   PyObject* root = nullptr;               // its root node, borrowed from the graph
   uint32_t root_nodes = 0;                // how many of `nodes` are its own: the first ones
+  uint64_t kernels = 0;                   // version of the table in python_kernels.h
+  uint32_t runs = 0;                      // how many are at work
   bool stale = false;                     // some inlined part was found changed
   std::vector<Refusal> refusals;          // when one of these changes the plan is made anew
   uint32_t walk = 0;                      // number of the last walk, see ModuleRef::checked

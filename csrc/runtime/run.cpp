@@ -1,13 +1,15 @@
 #include "runtime/run.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/SavedTensorHooks.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
-#include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
 
 #include "runtime/convert.h"
+#include "runtime/errors.h"
+#include "runtime/python_kernels.h"
 
 namespace fxpress::runtime {
 
@@ -46,6 +48,7 @@ bool has_modes() {
 
 Run::Run(Plan& plan) : plan_(plan), slots_(plan.slots) {
   held_.reserve(plan.loads.size());
+  read_ahead_.reserve(plan.loads.size() + plan.objects.size());
 }
 
 Run::~Run() {
@@ -62,7 +65,7 @@ Ref Run::execute(Ref args) {
     go();
   } catch (...) {
     acquire();
-    torch::translate_exception_to_python(std::current_exception());
+    set_python_error(std::current_exception());
     const Instruction& instruction = plan_.instructions[ip_];
     fail(instruction.frame, guard_of(instruction).node.get());
   }
@@ -107,7 +110,11 @@ void Run::go() {
   const auto end = static_cast<uint32_t>(plan_.instructions.size());
   while (!done_ && ip_ < end) {
     // Functions written in C may follow one another without the interpreter looking for signals.
-    if (overdue()) check(PyErr_CheckSignals());
+    if (overdue()) {
+      check(PyErr_CheckSignals());
+      release();  // nor without it letting other threads run
+      acquire();
+    }
     const Stretch stretch = look_ahead();
     if (ip_ < stretch.limit) {
       native(stretch.limit);
@@ -115,10 +122,15 @@ void Run::go() {
       if (blocked_) {
         blocked_ = false;
         window_ = kShortWindow;
+        forget_ahead();
         step();
         continue;
       }
-      if (window_ < kLongWindow) window_ *= 2;
+      if (ran_python_) {
+        window_ = kShortWindow;
+      } else if (window_ < kLongWindow) {
+        window_ *= 2;
+      }
     }
     if (stretch.boundary && ip_ == stretch.limit) step();
   }
@@ -129,19 +141,24 @@ void Run::look_around() {
   const bool tracing = is_jit_tracing();
   inline_ok_ = !meta_ && !tracing && !is_watched() && !has_global_hooks();
   boxed_ok_ = !meta_ && !tracing && !has_modes();
+  hidden_ok_ = at::SavedTensorDefaultHooks::get_tls_state().stack.empty() &&
+               kernels_version() == plan_.kernels;
 }
 
 Run::Stretch Run::look_ahead() {
+  forget_ahead();
   look_around();
+  ran_python_ = false;
   ++plan_.walk;
   ahead_.clear();
-  held_.clear();
   const auto end = static_cast<uint32_t>(plan_.instructions.size());
   Stretch stretch{window_ < end - ip_ ? ip_ + window_ : end, false};
-  if (!boxed_ok_) {
+  if (!boxed_ok_ || !hidden_ok_) {
     uint32_t first = ip_;
     while (first < stretch.limit && plan_.instructions[first].kind != Kind::kBoxed) ++first;
-    if (first < stretch.limit) stretch = {first, true};
+    if (first < stretch.limit) {
+      stretch = boxed_ok_ ? Stretch{first + 1, false} : Stretch{first, true};
+    }
   }
   const auto& events = plan_.events;
   while (event_ < events.size() && events[event_] < ip_) ++event_;
@@ -161,28 +178,38 @@ bool Run::preload(uint32_t index) {
       if (meta_) return false;
       PyObject* value = plain_attribute(plan_, plan_.loads[instruction.detail]);
       if (value == nullptr) return false;
-      if (instruction.out != kNone) {
-        Slot& slot = slots_[instruction.out];
-        drop(slot);
-        store_object(slot, Ref::borrow(value));
-        // A tensor whose second reference goes lets go of its Python object, for which torch takes
-        // the GIL. With this third one that happens here, where we have it, and not in the stretch.
-        if (slot.state == State::kNative && slot.value.isTensor()) held_.push_back(slot.value);
-      }
+      read_ahead(instruction, Ref::borrow(value));
       return true;
     }
     case Kind::kConstant:
-      if (instruction.out != kNone) {
-        Slot& slot = slots_[instruction.out];
-        drop(slot);
-        store_object(slot, Ref::borrow(plan_.objects[instruction.detail].get()));
-      }
+      read_ahead(instruction, Ref::borrow(plan_.objects[instruction.detail].get()));
       return true;
     case Kind::kEnter:
       return inline_ok_ && may_enter(plan_, plan_.enters[instruction.detail], scope_, ahead_);
     default:
       return false;
   }
+}
+
+// Sets the value of an instruction that is still to come. Nothing may be freed here: that could run
+// Python code, which could change what the walk has borrowed.
+void Run::read_ahead(const Instruction& instruction, Ref value) {
+  if (instruction.out == kNone) return;
+  Slot& slot = slots_[instruction.out];  // empty: it serves no other value
+  store_object(slot, std::move(value));
+  read_ahead_.push_back(static_cast<uint32_t>(&instruction - plan_.instructions.data()));
+  // A tensor whose second reference goes lets go of its Python object, for which torch takes the
+  // GIL. With this third one that happens where we have it, and not in the stretch.
+  if (slot.state == State::kNative && slot.value.isTensor()) held_.push_back(slot.value);
+}
+
+// Lets go of what was read ahead and not reached: Python may be about to change it.
+void Run::forget_ahead() {
+  for (; !read_ahead_.empty() && read_ahead_.back() >= ip_; read_ahead_.pop_back()) {
+    drop(slots_[plan_.instructions[read_ahead_.back()].out]);
+  }
+  read_ahead_.clear();
+  held_.clear();
 }
 
 // Names the node, and the calls that have led to it, in the exception that is set; throws it.

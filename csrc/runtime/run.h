@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/gil.h"
 #include "runtime/modules.h"
 #include "runtime/plan.h"
 #include "runtime/scope.h"
@@ -41,6 +42,8 @@ class Run {
   void look_around();
   Stretch look_ahead();
   bool preload(uint32_t index);
+  void read_ahead(const Instruction& instruction, Ref value);
+  void forget_ahead();
   [[noreturn]] void fail(uint32_t frame, PyObject* node);
 
   // native.cpp
@@ -77,11 +80,12 @@ class Run {
     if (released_ == nullptr) released_ = PyEval_SaveThread();
   }
   void acquire() {
-    if (released_ != nullptr) PyEval_RestoreThread(std::exchange(released_, nullptr));
+    if (released_ != nullptr) take_gil(std::exchange(released_, nullptr));
   }
   void drop(Slot& slot) {
     if (slot.state == State::kObject) {
       acquire();
+      ran_python_ = true;
       Py_CLEAR(slot.object);
     }
     slot.value = c10::IValue();
@@ -92,7 +96,8 @@ class Run {
   Scope scope_;                        // counters of dispatched calls
   std::vector<Slot> slots_;            // values
   c10::Stack stack_;                   // arguments and results of the operator at work
-  std::vector<c10::IValue> held_;      // attributes of the stretch, see preload()
+  std::vector<uint32_t> read_ahead_;   // instructions of the stretch whose values are set already
+  std::vector<c10::IValue> held_;      // attributes of the stretch, see read_ahead()
   std::vector<c10::IValue> inputs_;    // arguments that the caller holds, likewise
   CallsAhead ahead_;                   // see may_enter()
   PyThreadState* released_ = nullptr;  // set while the GIL is not held
@@ -104,9 +109,11 @@ class Run {
   uint32_t ticks_ = 0;                 // operators called, to look at the clock now and then
   int64_t polled_ = 0;                 // time of the last look for signals, in ms
   bool blocked_ = false;               // native() has met a value that only Python can handle
+  bool ran_python_ = false;            // code of the user's may have run within the stretch
   bool done_ = false;                  // the output was reached
   bool inline_ok_ = true;              // modules may be inlined
   bool boxed_ok_ = true;               // operators may be called through the dispatcher
+  bool hidden_ok_ = true;              // no operator runs Python without our knowing
   bool meta_ = false;                  // torch.fx.traceback preserves nodes' meta
 };
 

@@ -2,6 +2,8 @@
 
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
+
 #include "runtime/convert.h"
 
 namespace fxpress::runtime {
@@ -28,6 +30,14 @@ State classify(const c10::IValue& value) {
     for (const c10::IValue& item : value.toTupleRef().elements()) native = native && plain(item);
   }
   return native ? State::kNative : State::kForeign;
+}
+
+bool is_mutable(const c10::IValue& value) {
+  if (value.isTuple()) {
+    const auto& elements = value.toTupleRef().elements();
+    return std::any_of(elements.begin(), elements.end(), is_mutable);
+  }
+  return value.isList() || value.isGenericDict();
 }
 
 void store_object(Slot& slot, Ref object) {

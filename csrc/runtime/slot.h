@@ -31,6 +31,9 @@ bool is_plain(const at::Tensor& tensor);
 // kNative or kForeign for a value that an operator has returned.
 State classify(const c10::IValue& value);
 
+// Whether Python may change it: every mention of it must be the same object then.
+bool is_mutable(const c10::IValue& value);
+
 // Stores an object; tensors, None and numbers become native. The slot must be empty.
 void store_object(Slot& slot, Ref object);
 

@@ -1,3 +1,4 @@
+#include "runtime/errors.h"
 #include "runtime/run.h"
 
 namespace fxpress::runtime {
@@ -51,7 +52,6 @@ void Run::step() {
     done_ = true;
   } else if (out != kNone) {
     Slot& slot = slots_[out];
-    drop(slot);  // a value that was read ahead, and was not what Python says
     store_object(slot, std::move(value));
   }
   ip_ = next;
@@ -143,8 +143,8 @@ PyObject* Run::map_callback(PyObject* self, PyObject* node) {
   if (context == nullptr) return nullptr;
   try {
     return context->run->value_of(*context->instruction, node).release();
-  } catch (pybind11::error_already_set& error) {
-    error.restore();
+  } catch (...) {  // there are frames of Python's between here and the run
+    set_python_error(std::current_exception());
     return nullptr;
   }
 }

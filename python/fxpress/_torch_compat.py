@@ -522,6 +522,7 @@ def engine_symbols(
         "op_overload_type": torch._ops.OpOverload,
         "output": "output",
         "placeholder": "placeholder",
+        "python_kernels": torch.library._impls,
         "traceback_globals": vars(fx_traceback),
     }
 
@@ -552,6 +553,7 @@ ENGINE_NAMES = {
     "op_name": "_name",
     "parameters": "_parameters",
     "plan": "_fxpress_plan",
+    "positional": "_positional",
     "preserve_meta": "should_preserve_node_meta",
     "root": "_root",
     "run_with_interpreter": "_run_with_interpreter",
