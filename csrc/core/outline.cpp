@@ -11,6 +11,8 @@ namespace fxpress::core {
 namespace {
 
 class Outliner {
+  static constexpr size_t kUsualNodes = 8;  // of the graph of a small module
+
  public:
   Outliner(const OutlineSource& source, StringPool& strings, ModuleTree& tree)
       : source_(source),
@@ -26,6 +28,8 @@ class Outliner {
   }
 
   Outline run() {
+    result_.nodes.reserve(2 * graph_.size());
+    result_.inputs.reserve(2 * graph_.inputs.size());
     open_root();
     for (at_ = 0; at_ < graph_.size(); ++at_) place(NodeId(at_));
     write_back();
@@ -231,6 +235,8 @@ class Outliner {
     current_ = FrameId(result_.frames.size());
     result_.module_frame[frame.module.value()] = current_.value();
     open_.push_back(current_);
+    frame.created.reserve(kUsualNodes);
+    frame.body.reserve(kUsualNodes);
     result_.frames.push_back(std::move(frame));
   }
 

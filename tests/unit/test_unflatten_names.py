@@ -91,18 +91,22 @@ def test_constraints_are_checked_all_the_same() -> None:
         ours(torch.randn(9, 3))
 
 
+@pytest.mark.parametrize(
+    "name", ["_program_specs", "graph_module", "graph_signature", "input_placeholders"]
+)
 @pytest.mark.parametrize("depth", [0, 1])
-def test_a_child_called_program_specs(depth: int) -> None:
+def test_a_child_of_that_name(depth: int, name: str) -> None:
     class Parent(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self._program_specs = nn.Linear(3, 3)
+            self.add_module(name, nn.Linear(3, 3))
 
         def forward(self, x: Tensor) -> Tensor:
-            return self._program_specs(x)  # type: ignore[no-any-return]
+            return self.get_submodule(name)(x)  # type: ignore[no-any-return]
 
     model = nn.Sequential(Parent()) if depth else Parent()
     x = torch.randn(2, 3)
     ours = ours_of(model, x)
     assert_runs_as_eager(ours, model, (x,))
-    assert len(ours.graph_signature.parameters) == 2
+    if name != "graph_signature":
+        assert len(ours.graph_signature.parameters) == 2

@@ -85,7 +85,7 @@ class Unflattener {
       last_path = path;
       const StringId field = strings().intern(is_nested ? name.substr(dot + 1) : name);
       for (ModuleId module : *modules) {
-        state_group_.emplace(module.value(), modules->front().value());
+        if (modules->size() > 1) state_group_.insert(module.value(), modules->front().value());
         state_of(module).push_back({field, state.role, state.value});
       }
     }
@@ -239,7 +239,7 @@ class Unflattener {
   std::unordered_map<uint32_t, uint32_t> signature_of_;  // call name -> signature
   std::vector<std::vector<State>> state_;                // by module
   std::vector<Ref> attributes_;                          // of the program, that state_ borrows
-  std::unordered_map<uint32_t, uint32_t> state_group_;   // see UnflattenPlan
+  core::FlatMap state_group_;                            // see UnflattenPlan
   std::vector<std::pair<ModuleId, Ref>> given_;          // bodies of higher-order operators
   std::vector<core::Dispatcher> dispatchers_;
 };

@@ -1,6 +1,7 @@
 #include "fx/unflatten/write.h"
 
 #include "fx/attributes.h"
+#include "fx/computed.h"
 #include "fx/symbols.h"
 #include "fx/unflatten/graph_of_frame.h"
 
@@ -17,6 +18,7 @@ class ModuleWriter {
       : plan_(plan), root_(root), names_(NameWriter::Forbidden::kForNodes), frames_(plan, names_) {
     result_.modules.resize(plan.tree.size());
     result_.call_nodes.resize(plan.outline.frames.size());
+    children_.resize(plan.tree.size());  // there are no more tables than modules
     for (const core::Dispatcher& dispatcher : plan.dispatchers) {
       dispatcher_of_.emplace(dispatcher.module.value(), &dispatcher);
       for (ModuleId call : dispatcher.calls) {
@@ -123,9 +125,9 @@ class ModuleWriter {
   // Modules that share a table of children share the dict.
   void add_children(ModuleId module, PyObject* dict) {
     PyObject* children = dict_get(dict, names.module_dict_modules);
-    const auto [it, added] = children_.try_emplace(plan_.tree.table_of(module));
-    if (added) {
-      it->second = Ref::borrow(children);
+    Ref& known = children_[plan_.tree.table_of(module)];
+    if (!known) {
+      known = Ref::borrow(children);
       const Ref mine = Ref::borrow(children);
       for (const auto& [name, child] : plan_.tree.children(module)) {
         PyObject* key = plan_.program.string(name);
@@ -133,16 +135,14 @@ class ModuleWriter {
         check(PyDict_SetItem(mine.get(), key, make(child)));
       }
     } else {
-      check(PyDict_SetItem(dict, names.module_dict_modules, it->second.get()));
+      check(PyDict_SetItem(dict, names.module_dict_modules, known.get()));
     }
   }
 
   // As nn.Module.add_module, for a module without children, parameters and buffers so far.
   void check_free(ModuleId module, PyObject* dict, PyObject* name) {
-    if (dict_get(dict, name) == nullptr &&
-        _PyType_Lookup(Py_TYPE(object(module)), name) == nullptr) {
+    if (dict_get(dict, name) == nullptr && !is_taken_by_class(Py_TYPE(object(module)), name))
       return;
-    }
     raise(PyExc_KeyError,
           "attribute '%U' already exists: module '%s', a %s, cannot have a submodule of that name",
           name, path_of(module).c_str(), Py_TYPE(object(module))->tp_name);
@@ -152,11 +152,16 @@ class ModuleWriter {
   // or replacing a buffer reaches all of them. The calls behind a dispatcher are not registered
   // anywhere: they have its table of parameters too.
   void add_states(ModuleId module, ModuleId holder, PyObject* dict) {
-    const auto group = plan_.state_group.find(holder.value());
-    const uint32_t buffers = group == plan_.state_group.end() ? holder.value() : group->second;
-    const bool has_buffers = share(buffers_, buffers, dict, names.module_dict_buffers);
-    share(transient_, buffers, dict, names.non_persistent_buffers);
     const auto dispatched = dispatched_by_.find(module.value());
+    uint32_t group = plan_.state_group.find(holder.value());
+    if (group == core::FlatMap::kAbsent && dispatched != dispatched_by_.end()) {
+      group = holder.value();
+    }
+    const bool has_buffers =
+        group != core::FlatMap::kAbsent && share(buffers_, group, dict, names.module_dict_buffers);
+    if (group != core::FlatMap::kAbsent) {
+      share(transient_, group, dict, names.non_persistent_buffers);
+    }
     const bool has_parameters =
         dispatched != dispatched_by_.end() &&
         share(parameters_, dispatched->second, dict, names.module_dict_parameters);
@@ -226,8 +231,8 @@ class ModuleWriter {
   NameWriter names_;
   FrameWriter frames_;
   WrittenModules result_;
-  std::vector<ModuleId> open_;                  // made, but not filled
-  std::unordered_map<uint32_t, Ref> children_;  // table of children -> dict
+  std::vector<ModuleId> open_;  // made, but not filled
+  std::vector<Ref> children_;   // by table of children: the dict
   std::unordered_map<uint32_t, const core::Dispatcher*> dispatcher_of_;  // by module
   std::unordered_map<uint32_t, uint32_t> dispatched_by_;  // call or dispatcher -> dispatcher
   std::unordered_map<uint32_t, Ref> buffers_;             // by group of modules: their tables

@@ -38,9 +38,9 @@ struct UnflattenPlan {
   const Signatures& signatures;
   core::ModuleTree& tree;
   core::Outline& outline;
-  std::vector<std::vector<State>>& state;               // by module
-  std::unordered_map<uint32_t, uint32_t>& state_group;  // module -> one module whose state it has
-  std::vector<std::pair<core::ModuleId, Ref>>& given;   // modules of the tree that exist already
+  std::vector<std::vector<State>>& state;  // by module
+  const core::FlatMap& state_group;        // module -> the module whose state it shares, or kAbsent
+  std::vector<std::pair<core::ModuleId, Ref>>& given;  // modules of the tree that exist already
   std::vector<core::Dispatcher>& dispatchers;
   ModuleClasses classes;
   bool run_with_interpreter;  // the flag that new modules get
