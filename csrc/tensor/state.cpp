@@ -4,7 +4,6 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/python_variable.h>
 
-#include <string>
 #include <unordered_map>
 
 namespace fxpress::tensor {
@@ -13,33 +12,31 @@ namespace py = pybind11;
 
 namespace {
 
-// The bytes that tell data apart. A tensor without a plain storage is told by itself.
-std::string identity(PyObject* value) {
-  std::string key;
-  const auto append = [&](int64_t number) {
-    key.append(reinterpret_cast<const char*>(&number), sizeof(number));
-  };
-  const auto append_pointer = [&](const void* pointer) {
-    append(static_cast<int64_t>(reinterpret_cast<intptr_t>(pointer)));
-  };
-  if (!THPVariable_Check(value)) {
-    append_pointer(value);
-    return key;
-  }
+// A strided tensor with a storage and with sizes that are numbers.
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.has_storage() && tensor.layout() == at::kStrided &&
+         !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
+// What two values of the same data have in common. Without a plain storage a value is told by
+// itself.
+const void* place_of(PyObject* value) {
+  if (!THPVariable_Check(value)) return value;
   const at::Tensor& tensor = THPVariable_Unpack(value);
-  const bool is_plain = tensor.has_storage() && tensor.layout() == at::kStrided &&
-                        !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
-  if (!is_plain) {
-    append_pointer(tensor.unsafeGetTensorImpl());
-    return key;
-  }
-  append_pointer(tensor.storage().unsafeGetStorageImpl());
-  append(static_cast<int64_t>(tensor.scalar_type()));
-  append(tensor.storage_offset());
-  append((tensor.is_conj() ? 1 : 0) + (tensor.is_neg() ? 2 : 0));  // read through another lens
-  for (int64_t size : tensor.sizes()) append(size);
-  for (int64_t stride : tensor.strides()) append(stride);
-  return key;
+  if (is_plain(tensor)) return tensor.storage().unsafeGetStorageImpl();
+  return tensor.unsafeGetTensorImpl();
+}
+
+// Of two values with one place: do they see it through one view?
+bool is_same_view(PyObject* a, PyObject* b) {
+  if (!THPVariable_Check(a)) return true;
+  const at::Tensor& left = THPVariable_Unpack(a);
+  const at::Tensor& right = THPVariable_Unpack(b);
+  if (!is_plain(left)) return true;
+  return left.scalar_type() == right.scalar_type() &&
+         left.storage_offset() == right.storage_offset() && left.is_conj() == right.is_conj() &&
+         left.is_neg() == right.is_neg() && left.sizes() == right.sizes() &&
+         left.strides() == right.strides();
 }
 
 // nn.Parameter(data, requires_grad): what its constructor makes of a plain tensor of its own.
@@ -59,12 +56,23 @@ bool is_plain_class(PyObject* value) {
 }  // namespace
 
 std::vector<int64_t> same_data(const std::vector<py::object>& values) {
-  std::unordered_map<std::string, int64_t> first;
+  std::unordered_map<const void*, int64_t> latest;   // place -> the last distinct view of it
+  std::vector<int64_t> previous(values.size(), -1);  // the one before, of the same place
   std::vector<int64_t> result;
+  latest.reserve(values.size());
   result.reserve(values.size());
-  for (const py::object& value : values) {
-    const auto position = static_cast<int64_t>(result.size());
-    result.push_back(first.emplace(identity(value.ptr()), position).first->second);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto [place, added] = latest.try_emplace(place_of(values[i].ptr()), -1);
+    int64_t same = place->second;
+    while (same >= 0 && !is_same_view(values[static_cast<size_t>(same)].ptr(), values[i].ptr())) {
+      same = previous[static_cast<size_t>(same)];
+    }
+    if (same < 0) {
+      same = static_cast<int64_t>(i);
+      previous[i] = place->second;
+      place->second = same;
+    }
+    result.push_back(same);
   }
   return result;
 }
