@@ -50,13 +50,16 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-// What nn.Module's tables in an instance's __dict__ have under `name`, borrowed; null: nothing.
+// What nn.Module's tables in an instance's __dict__ have under `name`, borrowed; null: nothing, or
+// an error is set.
 PyObject* registered(PyObject* dict, PyObject* name) {
   for (PyObject* role :
        {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules}) {
-    PyObject* table = dict_get(dict, role);
-    if (table == nullptr || !PyDict_Check(table)) continue;
-    if (PyObject* value = dict_get(table, name)) return value;
+    PyObject* table = PyDict_GetItemWithError(dict, role);
+    if (table != nullptr && PyDict_Check(table)) {
+      if (PyObject* value = PyDict_GetItemWithError(table, name)) return value;
+    }
+    if (PyErr_Occurred() != nullptr) return nullptr;
   }
   return nullptr;
 }

@@ -102,6 +102,14 @@ inline Ref new_tuple(std::span<PyObject* const> items) {
   return tuple;
 }
 
+// Puts the object of a role into its slot; a reload of the Python side may fill the tables twice.
+inline void fill_slot(PyObject*& slot, PyObject* objects, const char* role) {
+  PyObject* value = PyDict_GetItemString(objects, role);
+  if (value == nullptr) raise(PyExc_KeyError, "native symbol '%s' is not defined", role);
+  Py_INCREF(value);
+  Py_XSETREF(slot, value);
+}
+
 // Lets Ctrl-C through; for loops that may run longer than 100 ms. `step` counts the iterations.
 inline void poll_signals(size_t step) {
   if ((step & 0x3ff) == 0x3ff) check(PyErr_CheckSignals());

@@ -9,24 +9,12 @@ Names names;
 PyObject* no_args = nullptr;
 PyObject* no_kwargs = nullptr;
 
-namespace {
-
-// Replaces a slot's object; a reload of the Python side may fill the tables twice.
-void fill(PyObject*& slot, PyObject* objects, const char* role) {
-  PyObject* value = PyDict_GetItemString(objects, role);
-  if (value == nullptr) raise(PyExc_KeyError, "native symbol '%s' is not defined", role);
-  Py_INCREF(value);
-  Py_XSETREF(slot, value);
-}
-
-}  // namespace
-
 void initialize_symbols(PyObject* objects, PyObject* attribute_names) {
-#define FXPRESS_SYMBOL(name) fill(symbols.name, objects, #name);
+#define FXPRESS_SYMBOL(name) fill_slot(symbols.name, objects, #name);
 #include "fx/symbols.def"
 #undef FXPRESS_SYMBOL
-#define FXPRESS_NAME(name)                  \
-  fill(names.name, attribute_names, #name); \
+#define FXPRESS_NAME(name)                       \
+  fill_slot(names.name, attribute_names, #name); \
   PyUnicode_InternInPlace(&names.name);
 #include "fx/attribute_names.def"
 #undef FXPRESS_NAME

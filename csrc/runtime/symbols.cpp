@@ -10,14 +10,6 @@ NodeLayout node_layout;
 
 namespace {
 
-// Replaces a slot's object; a reload of the Python side may fill the tables twice.
-void fill(PyObject*& slot, PyObject* objects, const char* role) {
-  PyObject* value = PyDict_GetItemString(objects, role);
-  if (value == nullptr) raise(PyExc_KeyError, "native symbol '%s' is not defined", role);
-  Py_INCREF(value);
-  Py_XSETREF(slot, value);
-}
-
 PyMemberDef* member(PyObject* descriptor) {
   if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) {
     raise(PyExc_TypeError, "torch.fx.Node keeps a field as %R, not as a member", descriptor);
@@ -44,11 +36,11 @@ Py_ssize_t bool_offset(PyObject* descriptor) {
 }  // namespace
 
 void initialize_symbols(PyObject* objects, PyObject* attribute_names) {
-#define FXPRESS_SYMBOL(name) fill(symbols.name, objects, #name);
+#define FXPRESS_SYMBOL(name) fx::fill_slot(symbols.name, objects, #name);
 #include "runtime/symbols.def"
 #undef FXPRESS_SYMBOL
-#define FXPRESS_NAME(name)                  \
-  fill(names.name, attribute_names, #name); \
+#define FXPRESS_NAME(name)                           \
+  fx::fill_slot(names.name, attribute_names, #name); \
   PyUnicode_InternInPlace(&names.name);
 #include "runtime/names.def"
 #undef FXPRESS_NAME

@@ -26,7 +26,10 @@ def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
     result = kind.__new__(kind)
     memo[id(module)] = result
     state = module.__getstate__()
-    shared = [state.get("range_constraints"), *(v for v in state.values() if _is_spec(v))]
+    shared = [
+        state.get("range_constraints"),
+        *(v for v in state.values() if isinstance(v, TreeSpec)),
+    ]
     for entry in state.get("module_call_graph", ()):
         if entry.signature is not None:
             shared += [entry.signature.in_spec, entry.signature.out_spec]
@@ -41,10 +44,6 @@ def _complete(module: Any) -> None:
     """What follows from a module's state."""
     if "graph" in module.__dict__:
         module.graph.owning_module = module
-
-
-def _is_spec(value: object) -> bool:
-    return isinstance(value, TreeSpec)
 
 
 def shallow_copy(module: Any) -> Any:
