@@ -1,6 +1,5 @@
 #include "runtime/gil.h"
 
-#include <cxxabi.h>
 #include <unistd.h>
 
 namespace fxpress::runtime {
@@ -11,7 +10,7 @@ void take_gil(PyThreadState* thread) {
   // end instead, as it does from 3.14 on.
   try {
     PyEval_RestoreThread(thread);
-  } catch (const abi::__forced_unwind&) {
+  } catch (...) {  // the unwinding: a function in C throws nothing else
     for (;;) pause();
   }
 }
