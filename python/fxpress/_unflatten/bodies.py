@@ -38,9 +38,8 @@ def owner_with_bodies_of_its_own(owner: torch.fx.GraphModule) -> torch.fx.GraphM
         body = open_.pop()
         if id(body) in copies:
             continue
-        _deferred_code.materialize(
-            type(body)
-        )  # a class is filled in from the module it is made for
+        # A class is filled in from the module that it is made for.
+        _deferred_code.materialize(type(body))
         copies[id(body)] = _shallow_copy(body)
         open_ += _children(body)
     for copy in copies.values():
