@@ -75,8 +75,12 @@ PyObject* descr_get(PyObject* self, PyObject* instance, PyObject*) {
   if (value == nullptr && PyErr_Occurred() == nullptr) value = registered(dict, cast(self)->name);
   Py_XINCREF(value);
   if (value == nullptr && PyErr_Occurred() == nullptr) {
-    value = PyObject_CallOneArg(cast(self)->compute, instance);
-    if (value != nullptr && PyDict_SetItem(dict, cast(self)->name, value) < 0) Py_CLEAR(value);
+    // Threads may compute at once: all get what the first has stored.
+    if (PyObject* computed = PyObject_CallOneArg(cast(self)->compute, instance)) {
+      value = PyDict_SetDefault(dict, cast(self)->name, computed);
+      Py_XINCREF(value);
+      Py_DECREF(computed);
+    }
   }
   Py_DECREF(dict);
   return value;

@@ -27,6 +27,7 @@ from torch._higher_order_ops.effects import with_effects
 from torch._library.fake_class_registry import FakeScriptObject as FakeScriptObject
 from torch._library.opaque_object import is_opaque_value as is_opaque_value
 from torch._logging import trace_structured
+from torch._ops import HigherOrderOperator as HigherOrderOperator
 from torch._ops import OpOverload as OpOverload
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -353,7 +354,7 @@ def native_symbols(
         ),
         "graph_module_type": torch.fx.GraphModule,
         "graph_type": torch.fx.Graph,
-        "hop_type": torch._ops.HigherOrderOperator,
+        "hop_type": HigherOrderOperator,
         "illegal_names": fx_graph._illegal_names,
         "immutable_dict_type": immutable_dict,
         "immutable_list_type": immutable_list,
@@ -388,7 +389,7 @@ def native_symbols(
         "node_target": fields["target"],
         "node_type_expr": fields["type"],
         "node_users": fields["users"],
-        "op_overload_type": torch._ops.OpOverload,
+        "op_overload_type": OpOverload,
         "parameter_type": torch.nn.Parameter,
         "parse_name": parse_name,
         "plain_repr_types": frozenset(
@@ -518,8 +519,8 @@ def engine_symbols(
         "node_target": fields["target"],
         "node_type": torch.fx.Node,
         "object_getattribute": object.__getattribute__,
-        "op_overload_call": vars(torch._ops.OpOverload)["__call__"],
-        "op_overload_type": torch._ops.OpOverload,
+        "op_overload_call": vars(OpOverload)["__call__"],
+        "op_overload_type": OpOverload,
         "output": "output",
         "placeholder": "placeholder",
         "python_kernels": torch.library._impls,

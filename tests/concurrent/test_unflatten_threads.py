@@ -88,6 +88,13 @@ def test_first_access_to_code_by_all_threads() -> None:
         assert all(a is b for a, b in zip(made[0], other, strict=True))
 
 
+def test_first_access_to_the_signature_by_all_threads() -> None:
+    for _ in range(20):
+        module = unflatten(export(Deep(), (x(),), strict=False))
+        made = together(lambda i, module=module: module.graph_signature)
+        assert all(signature is made[0] for signature in made)
+
+
 def test_threads_with_and_without_gradients() -> None:
     model = Nest()
     module = unflatten(export(model, (x(), x()), strict=False))

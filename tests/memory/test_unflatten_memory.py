@@ -179,8 +179,9 @@ def test_no_block_leaks(case: Callable[[], None]) -> None:
         return sys.getallocatedblocks() - before
 
     blocks(40)
-    small, large = blocks(5), blocks(85)
-    assert large - small <= 400  # less than five for each call: a node alone takes more
+    # Caches of torch's and Python's grow once, a leak grows at each attempt.
+    growth = min(blocks(85) - blocks(5) for _ in range(3))
+    assert growth <= 160  # two for each call: a node alone takes more
 
 
 @EVERY

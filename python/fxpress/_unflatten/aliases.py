@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.fx
 
+from fxpress import _torch_compat
+
 # Operators that may return an argument, or a view of it, though their schemas do not say so.
 _UNDECLARED = frozenset(
     {
@@ -33,11 +35,11 @@ _UNDECLARED = frozenset(
 def may_alias(node: torch.fx.Node) -> bool:
     """Whether a result of the node may be one of its arguments, or a view of one."""
     target = node.target
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, _torch_compat.OpOverload):
         namespace, _, name = target._schema.name.partition("::")
         declared = any(result.alias_info is not None for result in target._schema.returns)
         return declared or (namespace == "aten" and name in _UNDECLARED)
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, _torch_compat.HigherOrderOperator):
         return any(_passes_on(body) for body in _bodies(node))
     return True
 

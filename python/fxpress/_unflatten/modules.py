@@ -148,7 +148,7 @@ def _placeholders(module: Any) -> list[torch.fx.Node]:
 
 def _copy_of_signature(module: Any) -> Any:
     """Few ask for it, and it is as long as the model has parameters: copied for those who do."""
-    return source.copy_signature(*module.__dict__.pop(_PROGRAM_SPECS))
+    return source.copy_signature(*module.__dict__[_PROGRAM_SPECS])
 
 
 def _make_runnable(module: Any) -> torch.fx.GraphModule:
