@@ -15,36 +15,40 @@ size_t hash(std::string_view text) {
 }
 }  // namespace
 
-StringPool::StringPool() : slots_(64, kFree) {}
+StringPool::StringPool() : slots_(64, Slot{kFree, 0}) {}
 
 StringId StringPool::intern(std::string_view text) {
   if (2 * (texts_.size() + 1) > slots_.size()) grow();
+  const auto code = static_cast<uint32_t>(hash(text));
   const size_t mask = slots_.size() - 1;
-  size_t slot = hash(text) & mask;
-  while (slots_[slot] != kFree) {
-    if (texts_[slots_[slot]] == text) return StringId(slots_[slot]);
-    slot = (slot + 1) & mask;
+  size_t slot = code & mask;
+  for (; slots_[slot].id != kFree; slot = (slot + 1) & mask) {
+    if (slots_[slot].hash == code && texts_[slots_[slot].id] == text) {
+      return StringId(slots_[slot].id);
+    }
   }
   const auto id = static_cast<uint32_t>(texts_.size());
   texts_.push_back(store(text));
-  slots_[slot] = id;
+  slots_[slot] = {id, code};
   return StringId(id);
 }
 
 void StringPool::grow() {
-  slots_.assign(slots_.size() * 2, kFree);
+  std::vector<Slot> old(slots_.size() * 4, Slot{kFree, 0});
+  old.swap(slots_);
   const size_t mask = slots_.size() - 1;
-  for (uint32_t id = 0; id < texts_.size(); ++id) {
-    size_t slot = hash(texts_[id]) & mask;
-    while (slots_[slot] != kFree) slot = (slot + 1) & mask;
-    slots_[slot] = id;
+  for (const Slot& entry : old) {
+    if (entry.id == kFree) continue;
+    size_t slot = entry.hash & mask;
+    while (slots_[slot].id != kFree) slot = (slot + 1) & mask;
+    slots_[slot] = entry;
   }
 }
 
 std::string_view StringPool::store(std::string_view text) {
   if (blocks_.empty() || block_used_ + text.size() > block_size_) {
     block_size_ = std::max(kBlock, text.size());
-    blocks_.push_back(std::make_unique<char[]>(block_size_));
+    blocks_.push_back(std::make_unique_for_overwrite<char[]>(block_size_));
     block_used_ = 0;
   }
   char* place = blocks_.back().get() + block_used_;

@@ -22,11 +22,15 @@ class StringPool {
   size_t size() const { return texts_.size(); }
 
  private:
+  struct Slot {
+    uint32_t id;    // or kFree
+    uint32_t hash;  // of the text, its low bits
+  };
   void grow();
   std::string_view store(std::string_view text);
 
   std::vector<std::string_view> texts_;          // by id, into blocks_
-  std::vector<uint32_t> slots_;                  // open addressing: ids, or kFree
+  std::vector<Slot> slots_;                      // open addressing
   std::vector<std::unique_ptr<char[]>> blocks_;  // arenas that own the text
   size_t block_used_ = 0;                        // bytes taken from the last block
   size_t block_size_ = 0;                        // bytes of the last block

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from torch.export.exported_program import (
     ConstantArgument,
     ExportGraphSignature,
+    ModuleCallEntry,
     ModuleCallSignature,
     SymBoolArgument,
     SymFloatArgument,
@@ -166,9 +167,10 @@ def copy_calls(calls: Iterable[Any]) -> list[Any]:
     """A module call graph that can be edited without changing the program; specs are shared."""
     result = []
     for entry in calls:
-        if entry.signature is None:
-            copy = object.__new__(type(entry))
-            copy.__dict__.update(entry.__dict__)
+        if entry.signature is None and type(entry) is ModuleCallEntry:
+            copy = ModuleCallEntry(entry.fqn)  # most are like this
+        elif entry.signature is None:
+            copy = _copied(entry)
         else:
             copy = _copied(entry)
             copy.signature.inputs = [_copied(argument) for argument in entry.signature.inputs]
