@@ -8,6 +8,7 @@ find_package(pybind11 3 CONFIG REQUIRED)
 pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/graphs.cpp
   csrc/bind/module.cpp
+  csrc/bind/serde.cpp
   csrc/bind/split.cpp
   csrc/bind/unflatten.cpp
   csrc/fx/arg_mapper.cpp
@@ -22,6 +23,17 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/local_names.cpp
   csrc/fx/names.cpp
   csrc/fx/reader.cpp
+  csrc/fx/serde/check.cpp
+  csrc/fx/serde/encode.cpp
+  csrc/fx/serde/encode_argument.cpp
+  csrc/fx/serde/encode_graph.cpp
+  csrc/fx/serde/encode_metadata.cpp
+  csrc/fx/serde/encode_program.cpp
+  csrc/fx/serde/errors.cpp
+  csrc/fx/serde/graph_values.cpp
+  csrc/fx/serde/kinds.cpp
+  csrc/fx/serde/operators.cpp
+  csrc/fx/serde/symbols.cpp
   csrc/fx/split/assign.cpp
   csrc/fx/split/plan.cpp
   csrc/fx/split/simple.cpp
@@ -80,6 +92,7 @@ Python_add_library(_aten_ext MODULE WITH_SOABI
   csrc/runtime/slots.cpp
   csrc/runtime/step.cpp
   csrc/runtime/symbols.cpp
+  csrc/tensor/facts.cpp
   csrc/tensor/state.cpp
 )
 target_include_directories(_aten_ext SYSTEM PRIVATE

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/bind.h"
+#include "tensor/facts.h"
 #include "tensor/state.h"
 
 namespace py = pybind11;
@@ -49,5 +50,8 @@ PYBIND11_MODULE(_aten_ext, m) {
   m.def("storage_bytes", storage_bytes);
   m.def("same_data", fxpress::tensor::same_data);
   m.def("clone_tensors", fxpress::tensor::clone_tensors);
+  // How _native reads tensors, which it has no headers for.
+  m.attr("tensor_facts") = py::capsule(reinterpret_cast<void*>(&fxpress::tensor::read_facts),
+                                       fxpress::core::kTensorFactsCapsule);
   fxpress::runtime::bind(m);
 }

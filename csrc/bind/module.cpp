@@ -60,6 +60,7 @@ PYBIND11_MODULE(_native, m) {
     fx::initialize_symbols(objects.ptr(), names.ptr());
     auto self = py::module_::import("fxpress._native");
     bind_graphs(self);
+    bind_serde(self);
     bind_split(self);
     bind_unflatten(self);
   });

@@ -20,5 +20,7 @@ def set_next_call(dispatcher: torch.nn.Module, index: int) -> None: ...
 def same_data(values: Sequence[Any]) -> list[int]:
     """For each value the position of the first one that is the same object, or the same view."""
 
+tensor_facts: object  # a capsule for _native
+
 def clone_tensors(values: Sequence[Any], parameters: Sequence[bool]) -> list[Any]:
     """Copies, as Parameters where asked for; None for what has a class of its own."""

@@ -1,8 +1,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch import Tensor
+from torch.export import ExportGraphSignature, ModuleCallEntry
 from torch.fx import Graph, GraphModule, Node
 from torch.nn import Module
+from torch.utils._pytree import TreeSpec
 
 from fxpress._unflatten.source import Source
 
@@ -134,3 +137,30 @@ def build_stitching_graph(
 def make_lite_graph_module(
     graph: Graph, modules: dict[str, GraphModule] | None, /
 ) -> GraphModule: ...
+def initialize_serde(objects: dict[str, Any], /) -> None: ...
+def is_surely_valid(
+    graph_modules: list[GraphModule],
+    signature: ExportGraphSignature,
+    calls: list[ModuleCallEntry],
+    state: dict[str, Any],
+    constants: dict[str, Any],
+    functional: bool,
+    /,
+) -> bool: ...
+
+class Schema:
+    def __init__(
+        self, types: list[tuple[str, bool, list[tuple[str, str, str | None]]]], /
+    ) -> None: ...
+    def rewrite_json(self, text: bytes, type: str, /) -> bytes: ...
+    def encode_tensor_meta(self, tensor: Tensor, /) -> bytes: ...
+    def encode_program(
+        self,
+        graph_module: GraphModule,
+        signature: ExportGraphSignature,
+        calls: list[ModuleCallEntry],
+        facts: dict[str, Any],
+        objects: dict[str, Any],
+        treespec: Callable[[TreeSpec], str],
+        /,
+    ) -> bytes: ...

@@ -1,0 +1,67 @@
+#include <pybind11/stl.h>
+
+#include "bind/convert.h"
+#include "fx/serde/check.h"
+#include "fx/serde/encode.h"
+#include "fx/serde/symbols.h"
+#include "serde/schema.h"
+
+namespace fxpress::bind {
+
+namespace {
+
+using serde::Schema;
+
+// types: [(name, is_union, [(field, shape, default as JSON or None)])]
+std::unique_ptr<Schema> make_schema(const py::list& types) {
+  std::vector<Schema::NewType> all;
+  for (const py::handle& item : types) {
+    const auto type = item.cast<py::tuple>();
+    Schema::NewType made{type[0].cast<std::string>(), type[1].cast<bool>(), {}};
+    for (const py::handle& field : type[2].cast<py::list>()) {
+      const auto part = field.cast<py::tuple>();
+      const bool required = part[2].is_none();
+      made.fields.push_back({part[0].cast<std::string>(), part[1].cast<std::string>(), required,
+                             required ? std::string() : part[2].cast<std::string>()});
+    }
+    all.push_back(std::move(made));
+  }
+  try {
+    return std::make_unique<Schema>(all);
+  } catch (const serde::SchemaError& error) {
+    fx::raise(PyExc_ImportError, "%s", error.what());
+  }
+}
+
+}  // namespace
+
+void bind_serde(py::module_& m) {
+  m.def("initialize_serde",
+        [](const py::dict& objects) { fx::serde::initialize_symbols(objects.ptr()); });
+  m.def("is_surely_valid",
+        [](const py::list& graph_modules, const py::handle& signature, const py::list& calls,
+           const py::handle& state, const py::handle& constants, bool functional) {
+          return fx::serde::is_surely_valid({graph_modules.ptr(), signature.ptr(), calls.ptr(),
+                                             state.ptr(), constants.ptr(), functional});
+        });
+  py::class_<Schema>(m, "Schema")
+      .def(py::init(&make_schema))
+      .def("rewrite_json",
+           [](const Schema& schema, const py::bytes& text, const std::string& type) {
+             return to_object(fx::serde::rewrite_json(schema, text.ptr(), type));
+           })
+      .def("encode_tensor_meta",
+           [](const Schema& schema, const py::handle& tensor) {
+             return to_object(fx::serde::encode_tensor_meta(schema, tensor.ptr()));
+           })
+      .def("encode_program",
+           [](const Schema& schema, const py::handle& graph_module, const py::handle& signature,
+              const py::handle& calls, const py::dict& facts, const py::dict& objects,
+              const py::handle& treespec) {
+             return to_object(fx::serde::encode_program(schema, graph_module.ptr(), signature.ptr(),
+                                                        calls.ptr(), facts.ptr(),
+                                                        {objects.ptr(), treespec.ptr()}));
+           });
+}
+
+}  // namespace fxpress::bind

@@ -1,0 +1,12 @@
+// Errors of encoding and decoding.
+#pragma once
+
+#include "fx/py.h"
+
+namespace fxpress::fx::serde {
+
+// Raises SerializeError that names the node, from an error that was raised while it was written.
+// Signals and exits (what is not an Exception) pass as they are.
+[[noreturn]] void node_failed(PyObject* node, pybind11::error_already_set& error);
+
+}  // namespace fxpress::fx::serde

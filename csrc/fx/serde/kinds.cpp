@@ -1,0 +1,27 @@
+#include "fx/serde/kinds.h"
+
+#include "fx/serde/symbols.h"
+#include "fx/symbols.h"
+
+namespace fxpress::fx::serde {
+
+namespace {
+
+long position_of(PyObject* spec, PyObject* kinds) {
+  const Ref kind = get_attr(spec, fx::names.kind);
+  PyObject* position = dict_get(kinds, kind.get());
+  if (position == nullptr) raise(PyExc_AssertionError, "Unknown argument kind: %R", spec);
+  return PyLong_AsLong(position);
+}
+
+}  // namespace
+
+InputKind input_kind(PyObject* spec) {
+  return static_cast<InputKind>(position_of(spec, symbols.input_kinds));
+}
+
+OutputKind output_kind(PyObject* spec) {
+  return static_cast<OutputKind>(position_of(spec, symbols.output_kinds));
+}
+
+}  // namespace fxpress::fx::serde

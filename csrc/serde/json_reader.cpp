@@ -1,0 +1,430 @@
+#include "serde/json_reader.h"
+
+#include <charconv>
+#include <limits>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace fxpress::serde {
+
+namespace {
+
+// A step of the path to the value at work, for errors.
+struct Step {
+  std::string_view name;  // of a field or a key; empty: of an item
+  size_t index = 0;       // of an item
+  bool key = false;       // of a map
+};
+
+class Reader {
+ public:
+  Reader(std::string_view text, const Schema& schema)
+      : text_(text), schema_(schema), builder_(schema) {}
+
+  Document read(uint16_t type) {
+    read_type(type);
+    skip_space();
+    if (at_ != text_.size()) fail("there is something behind the value");
+    return builder_.finish();
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    std::string path;
+    for (const Step& step : path_) {
+      if (step.key) {
+        path += "['" + std::string(step.name.substr(0, 200)) + "']";
+      } else if (step.name.empty()) {
+        path += '[' + std::to_string(step.index) + ']';
+      } else {
+        if (!path.empty()) path += '.';
+        path += step.name;
+      }
+    }
+    throw JsonError((path.empty() ? "at the top" : path) + ": " + what + " (at byte " +
+                    std::to_string(at_) + ")");
+  }
+
+  void skip_space() {
+    while (at_ < text_.size() &&
+           (text_[at_] == ' ' || text_[at_] == '\n' || text_[at_] == '\t' || text_[at_] == '\r')) {
+      ++at_;
+    }
+  }
+  // The first character of what comes next; 0 at the end.
+  char peek() {
+    skip_space();
+    return at_ < text_.size() ? text_[at_] : '\0';
+  }
+  bool accept(char expected) {
+    if (peek() != expected) return false;
+    ++at_;
+    return true;
+  }
+  void expect(char expected) {
+    if (accept(expected)) return;
+    if (at_ == text_.size()) fail("the text ends too early");
+    fail(std::string("expected '") + expected + "', found '" + text_[at_] + "'");
+  }
+  bool accept_word(std::string_view word) {
+    skip_space();
+    if (!text_.substr(at_).starts_with(word)) return false;
+    at_ += word.size();
+    return true;
+  }
+
+  void enter() {
+    if (++depth_ > kMaxDepth) fail("values are nested too deeply");
+  }
+  void leave() { --depth_; }
+
+  // The items of a list, or the entries of an object: calls read() at each.
+  template <class F>
+  void each(char open, char close, F&& read) {
+    enter();
+    expect(open);
+    if (!accept(close)) {
+      do {
+        read();
+      } while (accept(','));
+      expect(close);
+    }
+    leave();
+  }
+
+  // A quoted text. Valid until the next one is read, unless it has no escapes.
+  std::string_view read_string(std::string& unescaped);
+  void append_escape(std::string& to);
+  uint32_t read_unit();
+  std::string_view read_number(bool& whole);
+  void check_utf8(size_t from, size_t to);
+
+  void read_type(uint16_t type);
+  void read_record(const TypeInfo& type);
+  void read_union(const TypeInfo& type);
+  void read_shape(uint16_t shape);
+  void read_integer();
+  void read_real();
+  void read_map(uint16_t of);
+  void skip_value();
+
+  std::string_view text_;    // the whole
+  const Schema& schema_;     // what the text must follow
+  DocumentBuilder builder_;  // what was read
+  std::vector<Step> path_;   // the place at work
+  std::string value_;        // an unescaped string
+  size_t at_ = 0;            // bytes read
+  size_t depth_ = 0;         // values that are open
+};
+
+void Reader::check_utf8(size_t from, size_t to) {
+  for (size_t i = from; i < to;) {
+    const auto byte = static_cast<unsigned char>(text_[i]);
+    if (byte < 0x80) {
+      ++i;
+      continue;
+    }
+    const int more = byte >= 0xf0 ? 3 : byte >= 0xe0 ? 2 : 1;
+    uint32_t code = byte & (0x3fu >> static_cast<unsigned>(more));
+    bool good = byte >= 0xc2 && byte <= 0xf4 && i + static_cast<size_t>(more) < to;
+    for (int k = 1; good && k <= more; ++k) {
+      const auto next = static_cast<unsigned char>(text_[i + static_cast<size_t>(k)]);
+      good = (next & 0xc0u) == 0x80u;
+      code = (code << 6u) | (next & 0x3fu);
+    }
+    const bool shortest =
+        more == 1 || (more == 2 && code >= 0x800) || (more == 3 && code >= 0x10000);
+    if (!good || !shortest || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) {
+      at_ = i;
+      fail("a text is not UTF-8");
+    }
+    i += 1 + static_cast<size_t>(more);
+  }
+}
+
+std::string_view Reader::read_string(std::string& unescaped) {
+  if (peek() != '"') fail("expected a text");
+  const size_t start = ++at_;
+  bool ascii = true;
+  const auto scan = [&] {
+    while (at_ < text_.size()) {
+      const auto byte = static_cast<unsigned char>(text_[at_]);
+      if (byte == '"' || byte == '\\' || byte < 0x20) return;
+      ascii &= byte < 0x80;
+      ++at_;
+    }
+    fail("the text ends too early");
+  };
+  scan();
+  std::string_view result = text_.substr(start, at_ - start);
+  if (text_[at_] != '"') {
+    unescaped.assign(result);
+    while (text_[at_] != '"') {
+      if (text_[at_] != '\\') fail("a text has a control character");
+      append_escape(unescaped);
+      const size_t from = at_;
+      scan();
+      unescaped.append(text_.substr(from, at_ - from));
+    }
+    result = unescaped;
+  }
+  if (!ascii) {
+    const size_t end = at_;
+    check_utf8(start, end);
+    at_ = end;
+  }
+  ++at_;
+  return result;
+}
+
+uint32_t Reader::read_unit() {
+  uint32_t unit = 0;
+  const char* from = text_.data() + at_;
+  const char* end = text_.data() + text_.size();
+  if (end - from < 4 || std::from_chars(from, from + 4, unit, 16).ptr != from + 4) {
+    fail("\\u needs four hexadecimal digits");
+  }
+  at_ += 4;
+  return unit;
+}
+
+void Reader::append_escape(std::string& to) {
+  if (at_ + 1 >= text_.size()) fail("the text ends too early");
+  const char kind = text_[at_ + 1];
+  constexpr std::string_view kFrom = "\"\\/bfnrt";
+  constexpr std::string_view kTo = "\"\\/\b\f\n\r\t";
+  if (const size_t i = kFrom.find(kind); i != std::string_view::npos) {
+    to += kTo[i];
+    at_ += 2;
+    return;
+  }
+  if (kind != 'u') fail("a text has an unknown escape");
+  at_ += 2;
+  uint32_t code = read_unit();
+  if (code >= 0xd800 && code < 0xdc00 && text_.substr(at_).starts_with("\\u")) {
+    const size_t before = at_;
+    at_ += 2;
+    const uint32_t low = read_unit();
+    if (low >= 0xdc00 && low < 0xe000) {
+      code = 0x10000 + ((code - 0xd800) << 10u) + (low - 0xdc00);
+    } else {
+      at_ = before;  // a surrogate on its own, as Python takes it
+    }
+  }
+  const auto add = [&](uint32_t byte) { to += static_cast<char>(byte); };
+  if (code < 0x80) {
+    add(code);
+  } else if (code < 0x800) {
+    add(0xc0u | (code >> 6u));
+    add(0x80u | (code & 0x3fu));
+  } else {
+    if (code < 0x10000) {
+      add(0xe0u | (code >> 12u));
+    } else {
+      add(0xf0u | (code >> 18u));
+      add(0x80u | ((code >> 12u) & 0x3fu));
+    }
+    add(0x80u | ((code >> 6u) & 0x3fu));
+    add(0x80u | (code & 0x3fu));
+  }
+}
+
+std::string_view Reader::read_number(bool& whole) {
+  skip_space();
+  const size_t start = at_;
+  const auto digits = [&] {
+    const size_t from = at_;
+    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9') ++at_;
+    if (at_ == from) fail("expected a number");
+    return at_ - from;
+  };
+  const auto at = [&](char c) { return at_ < text_.size() && text_[at_] == c; };
+  if (at('-')) ++at_;
+  const size_t first = at_;
+  if (digits() > 1 && text_[first] == '0') fail("a number starts with 0");
+  whole = true;
+  if (at('.')) {
+    whole = false;
+    ++at_;
+    digits();
+  }
+  if (at('e') || at('E')) {
+    whole = false;
+    ++at_;
+    if (at('+') || at('-')) ++at_;
+    digits();
+  }
+  return text_.substr(start, at_ - start);
+}
+
+void Reader::read_integer() {
+  bool whole = false;
+  const std::string_view digits = read_number(whole);
+  if (!whole) fail("expected an integer");
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error == std::errc()) return builder_.integer(value);
+  if (digits.size() > 4300) fail("an integer has too many digits");  // Python's own limit
+  builder_.big_integer(digits);
+}
+
+void Reader::read_real() {
+  if (peek() == '"') {
+    const std::string_view text = read_string(value_);
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    if (text == "Infinity") return builder_.real(kInfinity);
+    if (text == "-Infinity") return builder_.real(-kInfinity);
+    if (text == "NaN") return builder_.real(std::numeric_limits<double>::quiet_NaN());
+    fail("expected a number");
+  }
+  bool whole = false;
+  const std::string_view digits = read_number(whole);
+  double value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc()) fail("a number is out of range");
+  builder_.real(value);
+}
+
+void Reader::read_map(uint16_t of) {
+  std::unordered_set<std::string> seen;
+  std::string key;
+  builder_.begin_map();
+  each('{', '}', [&] {
+    const std::string_view name = read_string(key);
+    const auto [place, added] = seen.emplace(name);
+    if (!added) fail("the key '" + *place + "' comes twice");
+    builder_.key(name);
+    path_.push_back({*place, 0, true});
+    expect(':');
+    read_shape(of);
+    path_.pop_back();
+  });
+  builder_.end_map();
+}
+
+void Reader::read_shape(uint16_t shape_id) {
+  const Shape shape = schema_.shape(shape_id);
+  switch (shape.kind) {
+    case Kind::kBool:
+      if (accept_word("true")) return builder_.boolean(true);
+      if (accept_word("false")) return builder_.boolean(false);
+      fail("expected true or false");
+    case Kind::kInt:
+      return read_integer();
+    case Kind::kFloat:
+      return read_real();
+    case Kind::kString:
+      return builder_.string(read_string(value_));
+    case Kind::kOptional:
+      if (accept_word("null")) return builder_.null();
+      return read_shape(shape.of);
+    case Kind::kList: {
+      size_t index = 0;
+      builder_.begin_list();
+      each('[', ']', [&] {
+        path_.push_back({{}, index++, false});
+        read_shape(shape.of);
+        path_.pop_back();
+      });
+      return builder_.end_list();
+    }
+    case Kind::kMap:
+      return read_map(shape.of);
+    case Kind::kRecord:
+    case Kind::kUnion:
+      return read_type(shape.of);
+  }
+}
+
+void Reader::read_type(uint16_t type) {
+  const TypeInfo& info = schema_.type(type);
+  return info.is_union ? read_union(info) : read_record(info);
+}
+
+void Reader::read_record(const TypeInfo& type) {
+  std::string key;
+  size_t expected = 0;  // the field that comes next when the text is in the order of the schema
+  builder_.begin_record(type);
+  each('{', '}', [&] {
+    const std::string_view name = read_string(key);
+    const bool in_order = expected < type.fields.size() && type.fields[expected].name == name;
+    const int field = in_order ? static_cast<int>(expected) : type.find(name);
+    expect(':');
+    if (field < 0) return skip_value();
+    const auto position = static_cast<size_t>(field);
+    path_.push_back({type.fields[position].name, 0, false});
+    if (builder_.has_field(position)) fail("the key comes twice");
+    builder_.field(position);
+    read_shape(type.fields[position].shape);
+    path_.pop_back();
+    expected = position + 1;
+  });
+  for (size_t i = 0; i < type.fields.size(); ++i) {
+    if (builder_.has_field(i)) continue;
+    const FieldInfo& field = type.fields[i];
+    if (field.required) fail("the key '" + field.name + "' of " + type.name + " is missing");
+    const std::string_view text = std::exchange(text_, field.default_value);
+    const size_t at = std::exchange(at_, 0);
+    builder_.field(i);
+    read_shape(field.shape);
+    text_ = text;
+    at_ = at;
+  }
+  builder_.end_record();
+}
+
+void Reader::read_union(const TypeInfo& type) {
+  std::string key;
+  bool found = false;
+  each('{', '}', [&] {
+    if (found) fail(type.name + " has more than one key");
+    found = true;
+    const std::string_view name = read_string(key);
+    const int field = type.find(name);
+    if (field < 0) fail(type.name + " has no kind '" + std::string(name.substr(0, 200)) + "'");
+    const FieldInfo& info = type.fields[static_cast<size_t>(field)];
+    builder_.begin_union(type, static_cast<size_t>(field));
+    path_.push_back({info.name, 0, false});
+    expect(':');
+    read_shape(info.shape);
+    path_.pop_back();
+  });
+  if (!found) fail(type.name + " is empty");
+  builder_.end_union();
+}
+
+void Reader::skip_value() {
+  std::string key;
+  switch (peek()) {
+    case '"':
+      read_string(value_);
+      return;
+    case '{': {
+      std::unordered_set<std::string> seen;
+      return each('{', '}', [&] {
+        const std::string_view name = read_string(key);
+        if (!seen.emplace(name).second) fail("the key '" + std::string(name) + "' comes twice");
+        expect(':');
+        skip_value();
+      });
+    }
+    case '[':
+      return each('[', ']', [&] { skip_value(); });
+    default:
+      break;
+  }
+  for (const std::string_view word : {"true", "false", "null"}) {
+    if (accept_word(word)) return;
+  }
+  bool whole = false;
+  read_number(whole);
+}
+
+}  // namespace
+
+Document read_json(std::string_view text, const Schema& schema, uint16_t type) {
+  return Reader(text, schema).read(type);
+}
+
+}  // namespace fxpress::serde

@@ -1,0 +1,120 @@
+#include "serde/schema.h"
+
+#include <algorithm>
+
+namespace fxpress::serde {
+
+namespace {
+
+constexpr size_t kTypes = static_cast<size_t>(Type::kCount);
+
+constexpr std::array<std::string_view, kTypes> kTypeNames = {
+#define FXPRESS_TYPE(name) #name,
+#define FXPRESS_FIELD(type, name)
+#include "serde/schema.def"
+#undef FXPRESS_FIELD
+#undef FXPRESS_TYPE
+};
+
+struct KnownField {
+  Type type;
+  std::string_view name;
+};
+constexpr std::array<KnownField, kFields> kKnownFields = {{
+#define FXPRESS_TYPE(name)
+#define FXPRESS_FIELD(type, name) {Type::type, #name},
+#include "serde/schema.def"
+#undef FXPRESS_FIELD
+#undef FXPRESS_TYPE
+}};
+
+Field known_field(size_t type, std::string_view name) {
+  for (size_t i = 0; i < kFields; ++i) {
+    if (static_cast<size_t>(kKnownFields[i].type) == type && kKnownFields[i].name == name) {
+      return static_cast<Field>(i);
+    }
+  }
+  return Field::kUnknown;
+}
+
+}  // namespace
+
+int TypeInfo::find(std::string_view field) const {
+  for (size_t i = 0; i < fields.size(); ++i) {
+    if (fields[i].name == field) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+Type Schema::owner(Field field) {
+  return kKnownFields[static_cast<size_t>(field)].type;
+}
+
+Schema::Schema(std::span<const NewType> types) {
+  places_.fill(-1);
+  types_.resize(kTypes);
+  for (size_t i = 0; i < kTypes; ++i) by_name_.emplace(kTypeNames[i], static_cast<uint16_t>(i));
+  for (const NewType& type : types) {
+    if (by_name_.emplace(type.name, static_cast<uint16_t>(types_.size())).second) {
+      types_.emplace_back();
+    }
+    TypeInfo& info = types_[by_name_.at(type.name)];
+    info.name = type.name;
+    info.is_union = type.is_union;
+  }
+  for (const TypeInfo& info : types_) {
+    if (info.name.empty()) {
+      const auto missing = static_cast<size_t>(&info - types_.data());
+      throw SchemaError("torch's schema has no type " + std::string(kTypeNames[missing]));
+    }
+  }
+  for (const NewType& type : types) {
+    const uint16_t position = by_name_.at(type.name);
+    for (const NewField& field : type.fields) {
+      const Field id = known_field(position, field.name);
+      std::vector<FieldInfo>& fields = types_[position].fields;
+      if (id != Field::kUnknown) {
+        places_[static_cast<size_t>(id)] = static_cast<int>(fields.size());
+      }
+      fields.push_back({id, parse_shape(field.shape), field.required, field.name,
+                        '"' + field.name + "\": ", field.default_value});
+    }
+  }
+}
+
+int Schema::find(std::string_view type) const {
+  const auto found = by_name_.find(std::string(type));
+  return found == by_name_.end() ? -1 : found->second;
+}
+
+uint16_t Schema::parse_shape(std::string_view text) {
+  const size_t space = text.find(' ');
+  const std::string_view head = text.substr(0, space);
+  if (space != std::string_view::npos) {
+    const uint16_t of = parse_shape(text.substr(space + 1));
+    if (head == "optional") return add_shape({Kind::kOptional, of});
+    if (head == "list") return add_shape({Kind::kList, of});
+    if (head == "map") return add_shape({Kind::kMap, of});
+  } else {
+    if (head == "bool") return add_shape({Kind::kBool, 0});
+    if (head == "int") return add_shape({Kind::kInt, 0});
+    if (head == "float") return add_shape({Kind::kFloat, 0});
+    if (head == "str") return add_shape({Kind::kString, 0});
+    if (const int type = find(head); type >= 0) {
+      const auto of = static_cast<uint16_t>(type);
+      return add_shape({types_[of].is_union ? Kind::kUnion : Kind::kRecord, of});
+    }
+  }
+  throw SchemaError("torch's schema has a field of an unknown shape: " + std::string(text));
+}
+
+uint16_t Schema::add_shape(Shape shape) {
+  const auto found = std::ranges::find_if(shapes_, [&](const Shape& other) {
+    return other.kind == shape.kind && other.of == shape.of;
+  });
+  const auto position = static_cast<uint16_t>(found - shapes_.begin());
+  if (found == shapes_.end()) shapes_.push_back(shape);
+  return position;
+}
+
+}  // namespace fxpress::serde

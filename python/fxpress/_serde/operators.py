@@ -1,0 +1,256 @@
+"""What the native code asks of an operator, an argument or a number: `csrc/fx/serde`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import operator
+import sys
+import traceback
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+from fxpress import _torch_compat
+from fxpress import _torch_compat_serde as compat
+from fxpress._errors import UnsupportedError
+
+
+class UnsupportedProgramError(UnsupportedError, compat.SerializeError):  # type: ignore[misc]
+    """A program has something that fxpress cannot write or read."""
+
+
+class _Kind(IntEnum):
+    """`OperatorKind` of `csrc/fx/serde/operators.h`."""
+
+    GETITEM = 0
+    SYMBOLIC = 1
+    SCHEMA = 2
+    HIGHER_ORDER = 3
+    SPECIAL = 4
+    CALLABLE = 5
+    UNSUPPORTED = 6
+
+
+_TENSOR, _TENSOR_LIST, _OTHER = range(3)  # ReturnKind
+_Described = tuple[int, str, tuple[tuple[str, bool, Any], ...], tuple[int, ...], bool, bool]
+_known: dict[Any, _Described] = {}  # operators that live as long as torch does
+
+
+def operator_name(target: Any) -> str:
+    """The name of an operator or function in a file."""
+    if isinstance(target, str):
+        return target
+    module = target.__module__
+    if module.startswith("torch._ops"):
+        module = "torch.ops" + module.removeprefix("torch._ops")
+    return f"{module}.{target.__name__}"
+
+
+def schema_of(target: Any) -> Any:
+    """The schema of an overload or of a registered extension; None without any."""
+    if isinstance(target, _torch_compat.OpOverload):
+        return compat.schema_of(target)
+    handler = compat.EXTENSIONS.get(type(target))
+    return None if handler is None else handler.op_schema(target)
+
+
+def _return_kind(declared: Any) -> int:
+    if isinstance(declared, torch.TensorType):
+        return _TENSOR
+    if isinstance(declared, torch.ListType) and isinstance(
+        declared.getElementType(), torch.TensorType
+    ):
+        return _TENSOR_LIST
+    return _OTHER
+
+
+def _with_schema(name: str, schema: Any) -> _Described:
+    arguments = tuple((a.name, a.kwarg_only, a.type) for a in schema.arguments)
+    returns = tuple(_return_kind(r.real_type) for r in schema.returns)
+    is_overload = not name.startswith("#")  # of others the verifier decides
+    functional = is_overload and not schema.is_mutable
+    return _Kind.SCHEMA, name, arguments, returns, is_overload, functional
+
+
+def _extension_name(target: Any) -> str:
+    handler = compat.EXTENSIONS[type(target)]
+    namespace, name = handler.namespace(), handler.to_op_name(target)
+    for part in (namespace, name):
+        if not isinstance(part, str):
+            raise AssertionError(f"expected a str, got {type(part).__name__}")
+        if ":" in part:
+            raise AssertionError(f"{part!r} must not contain ':'")
+    return f"#{namespace}:{name}"
+
+
+def _describe(target: Any) -> _Described:
+    if target is operator.getitem:
+        return _Kind.GETITEM, "", (), (), True, True
+    if target in compat.SYM_OPS:
+        names = tuple((name, False, None) for name in inspect.signature(target).parameters)
+        return _Kind.SYMBOLIC, operator_name(target), names, (), True, True
+    if isinstance(target, _torch_compat.OpOverload):
+        return _with_schema(operator_name(target), compat.schema_of(target))
+    if isinstance(target, _torch_compat.HigherOrderOperator):
+        special = target in compat.special_operators()
+        kind = _Kind.SPECIAL if special else _Kind.HIGHER_ORDER
+        return kind, operator_name(target), (), (), True, True
+    if type(target) in compat.EXTENSIONS:
+        return _with_schema(_extension_name(target), schema_of(target))
+    if callable(target):
+        return _Kind.CALLABLE, operator_name(target), (), (), False, False
+    return _Kind.UNSUPPORTED, "", (), (), False, False
+
+
+def describe_operator(target: Any) -> _Described:
+    """What `csrc/fx/serde/operators.h` has of an operator.
+
+    (kind, name, ((argument, keyword only, type), ...), (kind of return, ...), whether torch's
+    verifier takes it for sure in a training program, and whether it does in a functional one).
+    """
+    known = _known.get(target) if isinstance(target, _torch_compat.OpOverload) else None
+    if known is None:
+        known = _describe(target)
+        if isinstance(target, _torch_compat.OpOverload) and target.namespace in ("aten", "prims"):
+            _known[target] = known
+    return known
+
+
+def empty_list_tag(declared: Any) -> str:
+    """The kind of an empty list, which only the schema tells."""
+    if declared is None:
+        return "as_tensors"
+    if isinstance(declared, torch.OptionalType):
+        declared = declared.getElementType()
+    if not isinstance(declared, torch.ListType):
+        raise AssertionError(f"expected ListType, got {type(declared).__name__}")
+    element = declared.getElementType()
+    if isinstance(element, torch.OptionalType):
+        element = element.getElementType()
+    for kind, tag in (
+        (torch.BoolType, "as_bools"),
+        (torch.IntType, "as_ints"),
+        (torch.FloatType, "as_floats"),
+        (torch.StringType, "as_strings"),
+        (torch.TensorType, "as_tensors"),
+    ):
+        if isinstance(element, kind):
+            return tag
+    raise compat.SerializeError(f"Empty list with type {element} nyi.")
+
+
+def symbolic(value: Any) -> int | float | bool | tuple[str, Any]:
+    """A symbolic number: its value when it is one after all, else (expression, hint or None)."""
+    import sympy
+
+    if isinstance(value, torch.SymInt):
+        if compat.is_concrete_int(value):
+            return int(value)
+    elif isinstance(value, torch.SymFloat):
+        if compat.is_concrete_float(value):
+            return float(value)
+    elif isinstance(value, torch.SymBool):
+        if compat.is_concrete_bool(value):
+            return bool(value)
+    else:
+        raise compat.SerializeError(f"expected a symbolic number, got {value!r}")
+    text = sympy.printing.repr.srepr(value.node.expr)
+    return text, None if isinstance(value, torch.SymBool) else value.node.hint
+
+
+def other_argument(value: Any, objects: dict[str, Any]) -> tuple[str, ...]:
+    """Arguments that are met seldom: (field of Argument, text), or with the name of a class."""
+    if isinstance(value, (_torch_compat.OpOverload, _torch_compat.HigherOrderOperator)):
+        return "as_operator", operator_name(value)
+    if isinstance(value, torch.SymInt):
+        return "as_sym_int", str(value)
+    if isinstance(value, torch.SymFloat):
+        return "as_sym_float", str(value)
+    if isinstance(value, compat.ScriptObject):
+        if not (value._has_method("__getstate__") and value._has_method("__setstate__")):
+            raise compat.SerializeError(
+                f"Unable to serialize custom class {value}. Please define serialization methods "
+                "via def_pickle()."
+            )
+        return _object(value, value._type().qualified_name(), objects)
+    if compat.is_opaque_value(value):
+        return _object(value, compat.get_opaque_type_name(type(value)), objects)
+    inductor = sys.modules.get("torch._inductor.ir")
+    if inductor is not None:
+        if isinstance(value, (inductor.Buffer, inductor.ReinterpretView)):
+            return "as_tensor", _buffer_name(value)
+        if isinstance(value, inductor.TorchBindObject):
+            held = value.get_real_obj()
+            objects[_buffer_name(value)] = held
+            return "as_custom_obj", _buffer_name(value), held._type().qualified_name()
+    raise compat.SerializeError(f"Unsupported argument type: {type(value)}")
+
+
+def _object(value: Any, class_name: str, objects: dict[str, Any]) -> tuple[str, str, str]:
+    name = f"_custom_obj_{len(objects)}"
+    objects[name] = value
+    return "as_custom_obj", name, class_name
+
+
+def _buffer_name(value: Any) -> str:
+    name = value.get_name()
+    if name is None:
+        raise AssertionError("Buffer must have valid name")
+    return str(name)
+
+
+def other_list(values: Any) -> tuple[bool, list[str | None]]:
+    """A list of Inductor's buffers: whether some are None, and their names."""
+    inductor = sys.modules.get("torch._inductor.ir")
+    if inductor is not None:
+        buffers = (inductor.Buffer, inductor.ReinterpretView)
+        if all(isinstance(value, (*buffers, type(None))) for value in values):
+            names = [None if value is None else _buffer_name(value) for value in values]
+            return None in names, names
+    raise compat.SerializeError(
+        f"Unsupported list/tuple argument type: {[type(value) for value in values]}"
+    )
+
+
+def module_argument(attribute: Any, name: str) -> str:
+    """The text that stands for a lowered module among the arguments."""
+    if type(attribute).__name__ != "LoweredBackendModule":
+        raise compat.SerializeError(
+            f"Unsupported getattr attribute {name} with type: {type(attribute)}"
+        )
+    parts = []
+    for part in ("module_name", "backend_id"):
+        value = getattr(attribute, part, None)
+        if value is None:
+            raise AssertionError(f"{part} should not be None")
+        parts.append(value)
+    return "-".join(parts)
+
+
+def special_inputs(node: torch.fx.Node) -> list[tuple[str, Any, int]]:
+    """Inputs of operators whose arguments are not written as they are."""
+    raise UnsupportedProgramError(
+        f"node {node.name} calls {node.target}, which fxpress cannot write yet"
+    )
+
+
+def dumps(value: Any, node: torch.fx.Node) -> str:
+    """The "custom" metadata of a node as JSON."""
+    try:
+        return json.dumps(value)
+    except Exception as e:
+        raise compat.SerializeError(
+            f"Failed to serialize custom metadata for node {node.name} with error {e}"
+        ) from e
+
+
+def node_failed(node: torch.fx.Node, error: Exception) -> None:
+    """Raises what names the node that could not be written."""
+    if isinstance(error, UnsupportedError):
+        raise error
+    text = "".join(traceback.format_exception(error))
+    raise compat.SerializeError(
+        f"Failed serializing node {node} in graph: {node.format_node()}\n Original exception {text}"
+    ) from error

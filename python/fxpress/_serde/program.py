@@ -1,0 +1,167 @@
+"""An exported program to bytes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from typing import Any
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+
+from fxpress import _native
+from fxpress import _torch_compat_serde as compat
+from fxpress._serde.artifacts import save_artifact
+from fxpress._serde.schema import SCHEMA
+
+log = logging.getLogger("fxpress")
+
+
+def _bound(value: Any, adjust: Any) -> int | None:
+    """A limit of a range as it is written; None when there is none."""
+    if value in (sympy.oo, compat.int_oo, -sympy.oo, -compat.int_oo):
+        return None
+    if isinstance(value, sympy.Integer):
+        return int(value)
+    log.warning(
+        "Export constraints cannot be non-integer expressions. Found type %s, and value %s. "
+        "It is rounded.",
+        type(value),
+        value,
+    )
+    return int(adjust(value))
+
+
+class TreeSpecs:
+    """Writes tree specs, and collects the fields of the named tuples among them."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, Any] = {}
+
+    def __call__(self, spec: Any) -> str:
+        text = compat.dump_treespec(spec)
+        self._collect(spec)
+        return text
+
+    def _collect(self, spec: Any) -> None:
+        waiting = [spec]
+        while waiting:
+            at = waiting.pop()
+            waiting.extend(reversed(at.children()))
+            if at.type is None or not compat.is_namedtuple(at.type):
+                continue
+            name = compat.SUPPORTED_SERIALIZED_TYPES[at.context].serialized_type_name
+            fields = self.fields.setdefault(name, at.context._fields)
+            if fields != at.context._fields:
+                raise compat.SerializeError(
+                    f"Two named tuples are written as {name!r}: one has the fields {fields}, the "
+                    f"other {at.context._fields}."
+                )
+
+
+def _graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
+    custom = meta.get("custom")
+    if not custom:
+        return {}
+    try:
+        return {"custom": json.dumps(custom)}
+    except Exception as e:
+        raise compat.SerializeError(
+            f"Failed to serialize custom metadata for graph with error {e}"
+        ) from e
+
+
+def _validate(program: ExportedProgram) -> None:
+    """Raises what torch's verifiers raise; they are only asked when something may be wrong."""
+    verifiers = program.verifiers
+    if len(verifiers) == 1 and verifiers[0] in compat.VERIFIERS:
+        modules = [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
+        if _native.is_surely_valid(
+            modules,
+            program.graph_signature,
+            program.module_call_graph,
+            program.state_dict,
+            program.constants,
+            verifiers[0] is not compat.TrainingIRVerifier,
+        ):
+            return
+    program.validate()
+
+
+def encode(
+    program: ExportedProgram, opset_version: dict[str, int] | None = None
+) -> tuple[bytes, dict[str, Any]]:
+    """The JSON bytes of a program, and the custom objects that its graph has as literals."""
+    _validate(program)
+    treespecs = TreeSpecs()
+    objects: dict[str, Any] = {}
+    facts = {
+        "opset_version": {**(opset_version or {})},
+        "range_constraints": {
+            str(symbol): (_bound(limits.lower, math.ceil), _bound(limits.upper, math.floor))
+            for symbol, limits in program.range_constraints.items()
+        },
+        "schema_version": compat.schema.SCHEMA_VERSION,
+        "verifiers": [verifier.dialect for verifier in program.verifiers],
+        "torch_version": torch.__version__,
+        "guards_code": compat.guards_code(program),
+        "metadata": _graph_metadata(program.graph_module.meta),
+        "namedtuple_fields": treespecs.fields,
+    }
+    facts["opset_version"].setdefault("aten", compat.opset_version())
+    text = SCHEMA.encode_program(
+        program.graph_module,
+        program.graph_signature,
+        program.module_call_graph,
+        facts,
+        objects,
+        treespecs,
+    )
+    return text, objects
+
+
+def serialize(
+    exported_program: ExportedProgram,
+    opset_version: dict[str, int] | None = None,
+    pickle_protocol: int = 2,
+    *,
+    serialize_state_dict: bool = True,
+    serialize_constants: bool = True,
+    serialize_example_inputs: bool = True,
+) -> compat.SerializedArtifact:
+    """An exported program as bytes: the same that torch writes.
+
+    Ids of graphs in the nodes' "from_node" metadata count from 0 instead of being addresses, so
+    that equal exports give equal bytes in every process.
+
+    Args:
+        exported_program: what is written; it stays as it is.
+        opset_version: operator set -> version; "aten" is added when it is missing.
+        pickle_protocol: for state, constants and example inputs.
+        serialize_state_dict, serialize_constants, serialize_example_inputs: what is left out is
+            written as no bytes.
+
+    Raises:
+        SerializeError: a node cannot be written; the message names it.
+        fxpress.UnsupportedError: the program has something that fxpress cannot write.
+
+    Stands in for `torch._export.serde.serialize.serialize`.
+    """
+    with compat.module_inputs(exported_program.example_inputs):
+        text, objects = encode(exported_program, opset_version)
+        for name, constant in exported_program.constants.items():
+            if name in objects:
+                raise AssertionError(f"constant name {name!r} already exists in constants")
+            objects[name] = constant
+        state = compat.remove_proxy_from_state_dict(exported_program.state_dict, in_place=False)
+        parts = (
+            (serialize_state_dict, state),
+            (serialize_constants, objects),
+            (serialize_example_inputs, exported_program.example_inputs),
+        )
+        saved = [
+            save_artifact(value, pickle_protocol) if wanted else b"" for wanted, value in parts
+        ]
+    return compat.SerializedArtifact(text, *saved)

@@ -1,0 +1,64 @@
+"""torch's serialization schema, announced to the native code.
+
+Fields, their order, shapes and defaults are read from torch's dataclasses, so that another torch
+version is followed; what the native code cannot give a meaning to is refused there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import types
+import typing
+from typing import Any
+
+from fxpress import _native
+from fxpress._serde import native as native  # fills in the native tables
+from fxpress._torch_compat_serde import Union, schema
+
+_SIMPLE = {bool: "bool", int: "int", float: "float", str: "str"}
+
+
+def _shape(hint: Any) -> str:
+    """A type hint in the words of `csrc/serde/schema.h`."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _shape(arguments[0])
+    if origin in (typing.Union, types.UnionType) and arguments[1] is type(None):
+        return "optional " + _shape(arguments[0])
+    if origin is list:
+        return "list " + _shape(arguments[0])
+    if origin is dict and arguments[0] is str:
+        return "map " + _shape(arguments[1])
+    if isinstance(hint, type) and issubclass(hint, enum.IntEnum):
+        return "int"
+    return _SIMPLE.get(hint) or str(hint.__name__)
+
+
+def _default(field: dataclasses.Field[Any]) -> str | None:
+    """The default of a field as JSON; None when it must be given."""
+    if field.default_factory is not dataclasses.MISSING:
+        return json.dumps(field.default_factory())
+    return None if field.default is dataclasses.MISSING else json.dumps(field.default)
+
+
+def _describe(cls: type[Any]) -> tuple[str, bool, list[tuple[str, str, str | None]]]:
+    hints = typing.get_type_hints(cls, globalns=vars(schema))
+    is_union = issubclass(cls, Union)
+    fields = [
+        (field.name, _shape(hints[field.name]), None if is_union else _default(field))
+        for field in dataclasses.fields(cls)
+    ]
+    return cls.__name__, is_union, fields
+
+
+TYPES = {
+    name: value
+    for name, value in vars(schema).items()
+    if isinstance(value, type)
+    and dataclasses.is_dataclass(value)
+    and value.__module__ == schema.__name__
+}
+
+SCHEMA = _native.Schema([_describe(cls) for cls in TYPES.values()])

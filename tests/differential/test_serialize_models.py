@@ -1,0 +1,53 @@
+"""serialize against torch, byte for byte, on real architectures."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.export import Dim, export
+
+pytest.importorskip("transformers")
+
+from tests.differential.test_unflatten_models import model_of, tokens
+from tests.support.exported import transformer_configs
+from tests.support.serialized import both_ways
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
+@pytest.mark.parametrize("name", sorted(transformer_configs()))
+def test_transformer(name: str, strict: bool) -> None:
+    model = model_of(transformer_configs()[name])
+    try:
+        program = export(model, (tokens(),), strict=strict)
+    except Exception as error:
+        pytest.skip(f"torch does not export it: {type(error).__name__}")
+    both_ways(program)
+
+
+@pytest.mark.parametrize("name", sorted(transformer_configs()))
+def test_transformer_with_a_dynamic_batch(name: str) -> None:
+    model = model_of(transformer_configs()[name])
+    shapes = ({0: Dim("batch", min=2, max=64)},)
+    try:
+        program = export(model, (tokens(),), dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        pytest.skip(f"torch does not export it: {type(error).__name__}")
+    both_ways(program)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_transformer_in_training(name: str) -> None:
+    model = model_of(transformer_configs()[name]).train()
+    both_ways(export(model, (tokens(),), strict=False))
+
+
+def test_joint_graph_with_loss() -> None:
+    class Loss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x).sum()
+
+    both_ways(export(Loss(), (torch.randn(3, 4),), strict=False))
