@@ -17,6 +17,7 @@ import torch
 import bench_cold
 import bench_forward
 import bench_scale
+import bench_serialize
 import bench_split
 import bench_unflatten
 import graphs
@@ -33,17 +34,18 @@ class Effort:
 
     Attributes:
         rounds: measurements of a model in this process.
-        flat: measure `split_module` on the graph with lifted parameters as well.
+        flat: measure `split_module` on the graph with lifted parameters as well, and `serialize` on
+            18,000 nodes.
         cold_rounds: pairs of fresh processes.
         sizes: hand-built graph -> rounds of ours and the floor, rounds of torch.
-        unflatten_sizes: nodes of hand-built programs.
+        program_sizes: nodes of hand-built programs.
     """
 
     rounds: int
     flat: bool
     cold_rounds: int
     sizes: dict[int, tuple[int, int]]
-    unflatten_sizes: list[int]
+    program_sizes: list[int]
 
 
 FULL = Effort(7, True, 5, {10_000: (7, 5), 100_000: (5, 3), 1_000_000: (5, 0)}, [10_000, 100_000])
@@ -70,6 +72,9 @@ def main() -> None:
     progress = Progress()
 
     figures = _unflatten_figures(effort, progress)
+    progress("serialize")
+    figures += bench_serialize.measure(effort.rounds, large=effort.flat)
+    figures += bench_serialize.measure_growth(effort.program_sizes, effort.rounds)
     figures += _model_figures(effort, progress)
     if arguments.models == "all":
         figures += _llama_figures(effort, progress)
@@ -124,7 +129,7 @@ def _unflatten_figures(effort: Effort, progress: Progress) -> list[Figure]:
         programs.mixture_of_experts(), effort.rounds, bench_unflatten.OVER_TORCH_EXPERTS
     )
     progress("unflatten: growth and state")
-    figures += bench_unflatten.measure_growth(effort.unflatten_sizes, effort.rounds)
+    figures += bench_unflatten.measure_growth(effort.program_sizes, effort.rounds)
     figures += bench_unflatten.measure_state(effort.rounds)
     progress("forward of unflattened modules")
     return figures + bench_forward.measure(effort.rounds)

@@ -1,7 +1,6 @@
 #include <pybind11/stl.h>
 
 #include "bind/convert.h"
-#include "fx/serde/check.h"
 #include "fx/serde/encode.h"
 #include "fx/serde/symbols.h"
 #include "serde/schema.h"
@@ -38,12 +37,6 @@ std::unique_ptr<Schema> make_schema(const py::list& types) {
 void bind_serde(py::module_& m) {
   m.def("initialize_serde",
         [](const py::dict& objects) { fx::serde::initialize_symbols(objects.ptr()); });
-  m.def("is_surely_valid",
-        [](const py::list& graph_modules, const py::handle& signature, const py::list& calls,
-           const py::handle& state, const py::handle& constants, bool functional) {
-          return fx::serde::is_surely_valid({graph_modules.ptr(), signature.ptr(), calls.ptr(),
-                                             state.ptr(), constants.ptr(), functional});
-        });
   py::class_<Schema>(m, "Schema")
       .def(py::init(&make_schema))
       .def("rewrite_json",
@@ -57,10 +50,16 @@ void bind_serde(py::module_& m) {
       .def("encode_program",
            [](const Schema& schema, const py::handle& graph_module, const py::handle& signature,
               const py::handle& calls, const py::dict& facts, const py::dict& objects,
-              const py::handle& treespec) {
-             return to_object(fx::serde::encode_program(schema, graph_module.ptr(), signature.ptr(),
-                                                        calls.ptr(), facts.ptr(),
-                                                        {objects.ptr(), treespec.ptr()}));
+              const py::handle& treespec, const py::handle& checked) {
+             fx::serde::ProgramCheck check{};
+             if (!checked.is_none()) {
+               const auto parts = checked.cast<py::tuple>();
+               check = {py::list(parts[0]).ptr(), signature.ptr(), calls.ptr(),
+                        parts[1].ptr(),           parts[2].ptr(),  parts[3].cast<bool>()};
+             }
+             return to_object(fx::serde::encode_program(
+                 schema, graph_module.ptr(), signature.ptr(), calls.ptr(), facts.ptr(),
+                 {objects.ptr(), treespec.ptr(), checked.is_none() ? nullptr : &check}));
            });
 }
 

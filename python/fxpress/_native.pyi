@@ -138,15 +138,6 @@ def make_lite_graph_module(
     graph: Graph, modules: dict[str, GraphModule] | None, /
 ) -> GraphModule: ...
 def initialize_serde(objects: dict[str, Any], /) -> None: ...
-def is_surely_valid(
-    graph_modules: list[GraphModule],
-    signature: ExportGraphSignature,
-    calls: list[ModuleCallEntry],
-    state: dict[str, Any],
-    constants: dict[str, Any],
-    functional: bool,
-    /,
-) -> bool: ...
 
 class Schema:
     def __init__(
@@ -162,5 +153,6 @@ class Schema:
         facts: dict[str, Any],
         objects: dict[str, Any],
         treespec: Callable[[TreeSpec], str],
+        checked: tuple[list[GraphModule], dict[str, Any], dict[str, Any], bool] | None,
         /,
-    ) -> bytes: ...
+    ) -> bytes | None: ...

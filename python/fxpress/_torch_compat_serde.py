@@ -24,6 +24,8 @@ from torch.fx.traceback import NodeSource as NodeSource
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.numbers import int_oo as int_oo
 
+OPS = "torch._ops"  # the module that operators name
+INDUCTOR = "torch._inductor.ir"  # only asked for when somebody has imported it
 # Errors and tables that callers, registrations and files share with torch.
 SerializeError = torch_serialize.SerializeError
 SerializedArtifact = torch_serialize.SerializedArtifact

@@ -8,6 +8,17 @@ namespace fxpress::fx::serde {
 
 class BytesBuffer final : public ::fxpress::serde::Buffer {
  public:
+  // `expected` bytes are asked for at once: memory that is not written to costs nothing, and moving
+  // what was written costs twice its size.
+  explicit BytesBuffer(size_t expected) {
+    bytes_ = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(expected));
+    if (bytes_ == nullptr) {
+      PyErr_Clear();  // it will do with less
+      return;
+    }
+    data_ = PyBytes_AS_STRING(bytes_);
+    capacity_ = expected;
+  }
   ~BytesBuffer() override { Py_XDECREF(bytes_); }
 
   // The bytes object; the buffer is empty afterwards.

@@ -1,11 +1,5 @@
 #include "fx/serde/check.h"
 
-#include <memory>
-#include <vector>
-
-#include "core/flat_map.h"
-#include "core/string_pool.h"
-#include "fx/reader.h"
 #include "fx/serde/graph_values.h"
 #include "fx/serde/kinds.h"
 #include "fx/serde/symbols.h"
@@ -30,114 +24,8 @@ bool has_key(PyObject* dict, PyObject* key) {
   return PyDict_Check(dict) && dict_get(dict, key) != nullptr;
 }
 
-// Whether meta["val"] is of a type that values may have.
-bool is_value(PyObject* value, int depth = 0) {
-  if (value == Py_None || PyUnicode_Check(value) || table_of(value) != Table::kNone) return true;
-  if (is_a(value, symbols.custom_obj_argument_type) || is_a(value, symbols.dtype_type) ||
-      is_a(value, symbols.device_type) || is_a(value, symbols.layout_type) ||
-      is_a(value, symbols.memory_format_type)) {
-    return true;
-  }
-  if ((!PyTuple_Check(value) && !PyList_Check(value)) || depth == 8) return false;
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i) {
-    if (!is_value(PySequence_Fast_GET_ITEM(value, i), depth + 1)) return false;
-  }
-  return true;
-}
-
-class GraphCheck {
- public:
-  GraphCheck(PyObject* module, bool functional, OperatorTable& operators)
-      : module_(module), functional_(functional), operators_(operators) {}
-
-  bool run(bool top_level);
-  // Whether a node has this name; false makes it one of the names.
-  bool has_name(PyObject* name) { return !add_name(name); }
-
-  std::vector<Ref> placeholder_names;  // in graph order
-  Ref returned;                        // the first argument of the last node, an output
-
- private:
-  // False: there is one like it.
-  bool add_name(PyObject* name) {
-    const size_t before = names_.size();
-    names_.intern(utf8(name));
-    return names_.size() != before;
-  }
-  bool check_node(PyObject* node, core::Op op, PyObject* graph, bool top_level);
-  bool check_attribute(PyObject* target, bool top_level) const;
-
-  PyObject* module_;
-  bool functional_;
-  OperatorTable& operators_;
-  core::StringPool names_;  // of the nodes so far
-  core::FlatMap seen_;      // addresses of the nodes so far
-};
-
-bool GraphCheck::check_attribute(PyObject* target, bool top_level) const {
-  Ref at = Ref::borrow(module_);
-  std::string_view rest = utf8(target);
-  while (at) {
-    const size_t dot = rest.find('.');
-    at = find_attr(at.get(), new_string(rest.substr(0, dot)).get());
-    if (dot == std::string_view::npos) break;
-    rest.remove_prefix(dot + 1);
-  }
-  if (!at) return false;
-  if (is_a(at.get(), fx::symbols.graph_module_type)) return true;
-  return !top_level && is_a(at.get(), fx::symbols.tensor_type);
-}
-
-bool GraphCheck::check_node(PyObject* node, core::Op op, PyObject* graph, bool top_level) {
-  if (get_attr(node, fx::names.graph).get() != graph) return false;
-  const Ref inputs = node_field(node, fx::symbols.node_input_nodes);
-  PyObject* input = nullptr;
-  for (Py_ssize_t at = 0; PyDict_Next(inputs.get(), &at, &input, nullptr) != 0;) {
-    if (seen_.find(reinterpret_cast<uintptr_t>(input)) == core::FlatMap::kAbsent) return false;
-  }
-  seen_.insert(reinterpret_cast<uintptr_t>(node), 0);
-  const Ref name = node_field(node, fx::symbols.node_name);
-  if (!add_name(name.get())) return false;
-  const Ref target = node_field(node, fx::symbols.node_target);
-  if (op == core::Op::kOutput) return PyUnicode_Check(target.get());
-  if (op == core::Op::kGetAttr) {
-    return PyUnicode_Check(target.get()) && check_attribute(target.get(), top_level);
-  }
-  if (op == core::Op::kCallFunction) {
-    const Operator& function = operators_.get(target.get());
-    if (!(functional_ ? function.is_functional : function.is_allowed)) return false;
-    if (function.kind == OperatorKind::kSchema && function.returns.empty()) return true;
-  } else if (op == core::Op::kPlaceholder) {
-    if (!PyUnicode_Check(target.get())) return false;
-    placeholder_names.push_back(Ref::borrow(name.get()));
-  } else {
-    return false;
-  }
-  const Ref meta = node_field(node, fx::symbols.node_meta);
-  PyObject* value = dict_get(meta.get(), fx::names.val);
-  return value != nullptr && is_value(value);
-}
-
-bool GraphCheck::run(bool top_level) {
-  const Ref graph = get_attr(module_, fx::names.graph);
-  if (get_attr(graph.get(), fx::names.owning_module).get() != module_) return false;
-  const std::vector<Ref> nodes = list_nodes(graph.get());
-  seen_ = core::FlatMap(nodes.size());
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    poll_signals(i);
-    PyObject* node = nodes[i].get();
-    const core::Op op = parse_op(node_field(node, fx::symbols.node_op).get());
-    if (!check_node(node, op, graph.get(), top_level)) return false;
-    if (op != core::Op::kOutput) continue;
-    const Ref args = node_field(node, fx::symbols.node_args);
-    if (i + 1 != nodes.size() || PyTuple_GET_SIZE(args.get()) == 0) return false;
-    returned = Ref::borrow(PyTuple_GET_ITEM(args.get(), 0));
-  }
-  return static_cast<bool>(returned);
-}
-
 // The names in the signature of a call are those of nodes.
-bool check_call(PyObject* entry, GraphCheck& graph) {
+bool check_call(PyObject* entry, const GraphValues& graph) {
   const Ref signature = get_attr(entry, names.signature);
   if (signature.get() == Py_None) return true;
   for (PyObject* role : {names.inputs, names.outputs}) {
@@ -145,7 +33,7 @@ bool check_call(PyObject* entry, GraphCheck& graph) {
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
       const Ref name = get_attr(PySequence_Fast_GET_ITEM(list.get(), i), fx::names.name);
       if (!PyUnicode_Check(name.get())) return false;
-      if (PyUnicode_GET_LENGTH(name.get()) != 0 && !graph.has_name(name.get())) return false;
+      if (PyUnicode_GET_LENGTH(name.get()) != 0 && !graph.has_node(name.get())) return false;
     }
   }
   return true;
@@ -156,7 +44,7 @@ struct Targets {
   Ref parameters, buffers, user_inputs;  // sets
 };
 
-bool check_input(PyObject* spec, PyObject* node_name, const CheckedProgram& program,
+bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& program,
                  Targets& targets) {
   const Ref argument = get_attr(spec, fx::names.arg);
   const Ref target = get_attr(spec, fx::names.target);
@@ -237,20 +125,26 @@ int rank(OutputKind kind) {
   }
 }
 
-bool check_signature(const CheckedProgram& program, const GraphCheck& graph) {
+bool check_signature(const ProgramCheck& program, const GraphValues& graph) {
   Targets targets{Ref::steal(PySet_New(nullptr)), Ref::steal(PySet_New(nullptr)),
                   Ref::steal(PySet_New(nullptr))};
   const Ref inputs =
       Ref::steal(PySequence_Fast(get_attr(program.signature, names.input_specs).get(), ""));
-  const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(inputs.get()));
-  if (count != graph.placeholder_names.size()) return false;
-  for (size_t i = 0; i < count; ++i) {
-    PyObject* spec = PySequence_Fast_GET_ITEM(inputs.get(), static_cast<Py_ssize_t>(i));
-    if (!check_input(spec, graph.placeholder_names[i].get(), program, targets)) return false;
+  Py_ssize_t count = 0;
+  for (const NodeEntry& entry : graph.entries) {
+    if (entry.op != core::Op::kPlaceholder) continue;
+    if (count == PySequence_Fast_GET_SIZE(inputs.get())) return false;
+    PyObject* spec = PySequence_Fast_GET_ITEM(inputs.get(), count++);
+    if (!check_input(spec, entry.name.get(), program, targets)) return false;
   }
+  if (count != PySequence_Fast_GET_SIZE(inputs.get()) || graph.entries.empty()) return false;
+  const NodeEntry& output = graph.entries.back();
+  if (output.op != core::Op::kOutput) return false;
+  const Ref args = node_field(output.node.get(), fx::symbols.node_args);
+  if (PyTuple_GET_SIZE(args.get()) == 0) return false;
   const Ref outputs =
       Ref::steal(PySequence_Fast(get_attr(program.signature, names.output_specs).get(), ""));
-  PyObject* values = graph.returned.get();
+  PyObject* values = PyTuple_GET_ITEM(args.get(), 0);
   if (!PyTuple_Check(values) && !PyList_Check(values)) return false;
   if (PySequence_Fast_GET_SIZE(values) != PySequence_Fast_GET_SIZE(outputs.get())) return false;
   int before = 0;
@@ -266,20 +160,12 @@ bool check_signature(const CheckedProgram& program, const GraphCheck& graph) {
 
 }  // namespace
 
-bool is_surely_valid(const CheckedProgram& program) {
-  OperatorTable operators;
-  std::vector<std::unique_ptr<GraphCheck>> graphs;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(program.graph_modules); ++i) {
-    PyObject* module = PyList_GET_ITEM(program.graph_modules, i);
-    graphs.push_back(std::make_unique<GraphCheck>(module, program.functional, operators));
-    if (!graphs.back()->run(i == 0)) return false;
+bool ProgramCheck::is_surely_valid(const GraphValues& graph) const {
+  const Ref list = Ref::steal(PySequence_Fast(calls, "expected a list of calls"));
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
+    if (!check_call(PySequence_Fast_GET_ITEM(list.get(), i), graph)) return false;
   }
-  if (graphs.empty()) return false;
-  const Ref calls = Ref::steal(PySequence_Fast(program.calls, "expected a list of calls"));
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(calls.get()); ++i) {
-    if (!check_call(PySequence_Fast_GET_ITEM(calls.get(), i), *graphs[0])) return false;
-  }
-  return check_signature(program, *graphs[0]);
+  return check_signature(*this, graph);
 }
 
 }  // namespace fxpress::fx::serde

@@ -1,22 +1,23 @@
-// Whether an exported program keeps the invariants that torch's verifier checks: a quick yes.
+// Whether a program's signature and module calls are as torch's verifier wants them: a quick yes.
 #pragma once
 
 #include "fx/py.h"
-#include "fx/serde/operators.h"
+#include "fx/serde/graph_values.h"
 
 namespace fxpress::fx::serde {
 
-struct CheckedProgram {
-  PyObject* graph_modules;  // list: every GraphModule in the program, its own first
+// A program whose graph is checked elsewhere (GraphValues::is_surely_valid). All borrowed.
+struct ProgramCheck {
+  PyObject* graph_modules;  // list: every GraphModule in the program
   PyObject* signature;      // ExportGraphSignature
   PyObject* calls;          // list of ModuleCallEntry
   PyObject* state;          // dict: parameters and buffers
   PyObject* constants;      // dict: constants and custom objects
   bool functional;          // operators may not write their arguments
-};
 
-// True when all invariants hold. False: some may not, and torch's own check has the last word, and
-// the message. What is rare is left to it too.
-bool is_surely_valid(const CheckedProgram& program);
+  // True when all invariants hold. False: some may not, and torch's own check has the last word,
+  // and the message. What is rare is left to it too.
+  bool is_surely_valid(const GraphValues& graph) const;
+};
 
 }  // namespace fxpress::fx::serde

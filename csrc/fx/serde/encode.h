@@ -6,7 +6,7 @@
 
 namespace fxpress::fx::serde {
 
-// The bytes of a program; see Encoder::program() for the arguments.
+// The bytes of a program; see Encoder::program() for the arguments. None: it may not be valid.
 Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signature,
                    PyObject* calls, PyObject* facts, const EncodeContext& context);
 

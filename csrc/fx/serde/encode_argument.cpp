@@ -81,7 +81,7 @@ PyObject* Encoder::tensor_name(PyObject* node) {
     raise(symbols.serialize_error,
           "getattr nodes containing tensors should not appear in the graph");
   }
-  if (entry->duplicate_of != core::FlatMap::kAbsent) {
+  if (entry->duplicate_of != core::PositionTable::kAbsent) {
     entry = &values_->entries[entry->duplicate_of];
   }
   if (entry->table == Table::kNone) {

@@ -37,8 +37,14 @@ bool is_plain_tensor(PyObject* tensor) {
 
 void Encoder::graph(PyObject* graph_module) {
   if (depth_ == kMaxGraphs) raise(symbols.serialize_error, "graphs are nested too deeply");
-  const Ref graph = get_attr(graph_module, fx::names.graph);
-  GraphValues values(graph.get(), operators_);
+  const ProgramCheck* check = context_.check;
+  GraphValues values(graph_module, operators_,
+                     {check != nullptr, check != nullptr && check->functional, depth_ == 0});
+  if (check != nullptr) {
+    visited_.insert(graph_module);
+    if (!values.is_surely_valid()) throw Doubtful();
+    if (depth_ == 0 && !check->is_surely_valid(values)) throw Doubtful();
+  }
   GraphValues* const outer_values = std::exchange(values_, &values);
   PyObject* const outer_module = std::exchange(module_, graph_module);
   ++depth_;
@@ -47,7 +53,7 @@ void Encoder::graph(PyObject* graph_module) {
   const NodeEntry* output_entry = nullptr;
   for (const NodeEntry& entry : values.entries) {
     if (entry.op != core::Op::kOutput) continue;
-    const Ref args = node_field(entry.node, fx::symbols.node_args);
+    const Ref args = node_field(entry.node.get(), fx::symbols.node_args);
     if (PyTuple_GET_SIZE(args.get()) != 1) {
       raise(PyExc_AssertionError, "FX.Node's args should have one arg, got %zd",
             PyTuple_GET_SIZE(args.get()));
@@ -59,11 +65,11 @@ void Encoder::graph(PyObject* graph_module) {
     record(Type::Graph, [&](Field field) { graph_fields(field, output.get()); });
   } catch (pybind11::error_already_set& error) {
     if (error.matches(symbols.serialize_error) || output_entry == nullptr) throw;
-    node_failed(output_entry->node, error);
+    node_failed(output_entry->node.get(), error);
   }
   if (--depth_ == 0) {  // the signature is that of the outermost graph
     for (const NodeEntry& entry : values.entries) {
-      if (entry.duplicate_of == core::FlatMap::kAbsent) continue;
+      if (entry.duplicate_of == core::PositionTable::kAbsent) continue;
       merged_.emplace(utf8(entry.name.get()),
                       Ref::borrow(values.entries[entry.duplicate_of].name.get()));
     }
@@ -99,7 +105,7 @@ void Encoder::graph_fields(Field field, PyObject* output_value) {
         try {
           node(entry);
         } catch (pybind11::error_already_set& error) {
-          node_failed(entry.node, error);
+          node_failed(entry.node.get(), error);
         }
       }
       return sink_.end_list();
@@ -122,7 +128,7 @@ void Encoder::inputs() {
       value_reference(entry.table, entry.name.get());
       continue;
     }
-    const Ref meta = node_field(entry.node, fx::symbols.node_meta);
+    const Ref meta = node_field(entry.node.get(), fx::symbols.node_meta);
     const Ref value = Ref::steal(PyObject_GetItem(meta.get(), fx::names.val));
     if (entry.table == Table::kNone) {
       argument(value.get(), nullptr);
@@ -152,7 +158,7 @@ void Encoder::node(const NodeEntry& entry) {
         node_outputs(entry);
         return sink_.end_list();
       case Field::Node_metadata:
-        return metadata(entry.node);
+        return metadata(entry.node.get());
       case Field::Node_is_hop_single_tensor_return:
         if (entry.function->kind == OperatorKind::kHigherOrder ||
             entry.function->kind == OperatorKind::kSpecial) {
@@ -181,7 +187,7 @@ void Encoder::named_argument(std::string_view name, PyObject* value, int64_t kin
 void Encoder::node_inputs(const NodeEntry& entry) {
   const Operator& function = *entry.function;
   if (function.kind == OperatorKind::kSpecial) {
-    const Ref inputs = Ref::steal(PyObject_CallOneArg(symbols.special_inputs, entry.node));
+    const Ref inputs = Ref::steal(PyObject_CallOneArg(symbols.special_inputs, entry.node.get()));
     for (Py_ssize_t i = 0; i < PyList_Size(inputs.get()); ++i) {
       PyObject* input = PyList_GET_ITEM(inputs.get(), i);
       named_argument(utf8(PyTuple_GET_ITEM(input, 0)), PyTuple_GET_ITEM(input, 1),
@@ -189,8 +195,8 @@ void Encoder::node_inputs(const NodeEntry& entry) {
     }
     return;
   }
-  const Ref args = node_field(entry.node, fx::symbols.node_args);
-  const Ref kwargs = node_field(entry.node, fx::symbols.node_kwargs);
+  const Ref args = node_field(entry.node.get(), fx::symbols.node_args);
+  const Ref kwargs = node_field(entry.node.get(), fx::symbols.node_kwargs);
   const auto count = static_cast<size_t>(PyTuple_GET_SIZE(args.get()));
   if (entry.symbolic) {
     if (PyDict_GET_SIZE(kwargs.get()) != 0) {
@@ -232,8 +238,7 @@ void Encoder::node_inputs(const NodeEntry& entry) {
 }
 
 void Encoder::node_outputs(const NodeEntry& entry) {
-  for (uint32_t i = 0; i < entry.output_count; ++i) {
-    const Output& output = values_->outputs[entry.outputs + i];
+  for (const Output& output : values_->outputs_of(entry)) {
     if (output.kind == Output::Kind::kNone) {
       choice(Field::Argument_as_none, [&] { sink_.boolean(true); });
     } else if (output.kind == Output::Kind::kValue) {

@@ -1,4 +1,5 @@
 #include "fx/serde/encoder.h"
+#include "fx/serde/errors.h"
 #include "fx/serde/kinds.h"
 #include "fx/serde/symbols.h"
 #include "fx/serde/text.h"
@@ -105,6 +106,10 @@ void Encoder::program(PyObject* module, PyObject* signature, PyObject* calls, Py
         return strings(fact(facts, "guards_code"));
     }
   });
+  if (context_.check == nullptr) return;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(context_.check->graph_modules); ++i) {
+    if (!visited_.contains(PyList_GET_ITEM(context_.check->graph_modules, i))) throw Doubtful();
+  }
 }
 
 void Encoder::graph_module(PyObject* module, PyObject* signature, PyObject* calls,

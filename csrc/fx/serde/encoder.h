@@ -6,10 +6,12 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "core/flat_map.h"
 #include "core/tensor_facts.h"
 #include "fx/py.h"
+#include "fx/serde/check.h"
 #include "fx/serde/graph_values.h"
 #include "fx/serde/operators.h"
 #include "serde/sink.h"
@@ -23,8 +25,9 @@ using ::fxpress::serde::Type;
 
 // What a call knows beside the graph; all borrowed.
 struct EncodeContext {
-  PyObject* objects;   // dict: custom objects met in the graph, filled while encoding
-  PyObject* treespec;  // (TreeSpec) -> str
+  PyObject* objects;          // dict: custom objects met in the graph, filled while encoding
+  PyObject* treespec;         // (TreeSpec) -> str
+  const ProgramCheck* check;  // what else has to hold; null: nothing is checked
 };
 
 class Encoder {
@@ -35,6 +38,7 @@ class Encoder {
   // facts: what Python knows of the program: opset_version {str: int}, range_constraints
   // {str: (min, max)}, schema_version (major, minor), verifiers, torch_version, guards_code,
   // metadata {str: str}, namedtuple_fields {str: names}, read when its turn comes.
+  // Doubtful: with a check in the context, when the program may not be valid.
   void program(PyObject* graph_module, PyObject* signature, PyObject* calls, PyObject* facts);
 
   void tensor_meta(PyObject* tensor);
@@ -118,6 +122,7 @@ class Encoder {
   OperatorTable operators_;                             // of all graphs
   GraphValues* values_ = nullptr;                       // of the graph at work
   PyObject* module_ = nullptr;                          // that has the graph at work; borrowed
+  std::unordered_set<PyObject*> visited_;               // graph modules that were encoded
   size_t depth_ = 0;                                    // graphs within each other
   std::unordered_map<std::string, Ref> merged_;         // name of a node that is not written, as
                                                         // another takes the same result: its name

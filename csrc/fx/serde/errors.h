@@ -9,4 +9,7 @@ namespace fxpress::fx::serde {
 // Signals and exits (what is not an Exception) pass as they are.
 [[noreturn]] void node_failed(PyObject* node, pybind11::error_already_set& error);
 
+// Thrown instead of an error when the program may not be valid: torch's verifier is asked first.
+struct Doubtful {};
+
 }  // namespace fxpress::fx::serde

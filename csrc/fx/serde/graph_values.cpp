@@ -1,6 +1,7 @@
 #include "fx/serde/graph_values.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 
 #include "fx/reader.h"
@@ -25,8 +26,21 @@ Ref sequence(PyObject* object) {
   return Ref::steal(PySequence_Fast(object, "the results of an operator are not a sequence"));
 }
 
-Ref unused_name(const NodeEntry& entry, const std::string& suffix) {
-  return new_string(std::string(utf8(entry.name.get())) + "_unused_" + suffix);
+// Whether meta["val"] is of a type that values may have, as far as can be told quickly.
+bool is_value(PyObject* value, Table table, int depth = 0) {
+  if (table != Table::kNone || value == Py_None || PyUnicode_Check(value)) return true;
+  if (is_instance(value, symbols.custom_obj_argument_type) ||
+      is_instance(value, symbols.dtype_type) || is_instance(value, symbols.device_type) ||
+      is_instance(value, symbols.layout_type) || is_instance(value, symbols.memory_format_type)) {
+    return true;
+  }
+  constexpr int kDeep = 8;
+  if ((!PyTuple_Check(value) && !PyList_Check(value)) || depth == kDeep) return false;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(value); ++i) {
+    PyObject* item = PySequence_Fast_GET_ITEM(value, i);
+    if (!is_value(item, table_of(item), depth + 1)) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -39,35 +53,124 @@ Table table_of(PyObject* value) {
   return Table::kNone;
 }
 
-GraphValues::GraphValues(PyObject* graph, OperatorTable& operators) : nodes_(list_nodes(graph)) {
-  entries.reserve(nodes_.size());
-  by_node_ = core::FlatMap(nodes_.size());
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    PyObject* node = nodes_[i].get();
-    by_node_.insert(address(node), static_cast<uint32_t>(i));
+GraphValues::GraphValues(PyObject* module, OperatorTable& operators, const Options& options)
+    : module_(module), options_(options) {
+  const Ref graph = get_attr(module, fx::names.graph);
+  std::vector<Ref> nodes = list_nodes(graph.get());
+  entries.reserve(nodes.size());
+  outputs.reserve(nodes.size());
+  values.reserve(nodes.size());
+  by_node_ = core::PositionTable(nodes.size());
+  names_ = core::PositionTable(nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    PyObject* node = nodes[i].get();
+    const auto position = static_cast<uint32_t>(i);
+    by_node_.insert(address(node), position, [](uint32_t) { return false; });
     const core::Op op = parse_op(node_field(node, fx::symbols.node_op).get());
     const Operator* function = nullptr;
     if (op == core::Op::kCallFunction) {
       function = &operators.get(node_field(node, fx::symbols.node_target).get());
     }
-    entries.push_back({node, node_field(node, fx::symbols.node_name), op, Table::kNone,
-                       core::FlatMap::kAbsent, function, 0, 0, false});
+    Ref name = node_field(node, fx::symbols.node_name);
+    entries.push_back({std::move(nodes[i]), std::move(name), function, 0,
+                       core::PositionTable::kAbsent, op, Table::kNone, false});
+    valid_ &= add_name(entries.back().name.get(), position);
   }
+  nodes = std::vector<Ref>();
+  valid_ &= get_attr(graph.get(), fx::names.owning_module).get() == module;
   for (NodeEntry& entry : entries) {
     poll_signals(static_cast<size_t>(&entry - entries.data()));
     entry.outputs = static_cast<uint32_t>(outputs.size());
+    if (options.checks) verify(entry, graph.get());
     try {
       read(entry);
     } catch (pybind11::error_already_set& error) {
-      node_failed(entry.node, error);
+      if (options.checks && !valid_) throw Doubtful();
+      node_failed(entry.node.get(), error);
     }
-    entry.output_count = static_cast<uint32_t>(outputs.size()) - entry.outputs;
   }
 }
 
+std::span<const Output> GraphValues::outputs_of(const NodeEntry& entry) const {
+  const bool last = &entry == &entries.back();
+  const size_t end = last ? outputs.size() : (&entry + 1)->outputs;
+  return std::span(outputs).subspan(entry.outputs, end - entry.outputs);
+}
+
+bool GraphValues::is_name_at(PyObject* name, uint32_t position) const {
+  const bool of_node = position < entries.size();
+  PyObject* other = (of_node ? entries[position].name : unused_[position - entries.size()]).get();
+  return name == other || PyUnicode_Compare(name, other) == 0;
+}
+
+bool GraphValues::has_node(PyObject* name) const {
+  const auto is_same = [&](uint32_t position) { return is_name_at(name, position); };
+  return names_.find(static_cast<uint64_t>(PyObject_Hash(name)), is_same) < entries.size();
+}
+
+// False: there is one like it.
+bool GraphValues::add_name(PyObject* name, uint32_t position) {
+  if (names_.full()) {  // there are many results that no node takes
+    core::PositionTable larger(2 * static_cast<size_t>(position));
+    const auto differ = [](uint32_t) { return false; };
+    for (uint32_t i = 0; i < position; ++i) {
+      const Ref& other = i < entries.size() ? entries[i].name : unused_[i - entries.size()];
+      larger.insert(static_cast<uint64_t>(PyObject_Hash(other.get())), i, differ);
+    }
+    names_ = std::move(larger);
+  }
+  const auto is_same = [&](uint32_t other) { return is_name_at(name, other); };
+  const auto hash = static_cast<uint64_t>(PyObject_Hash(name));
+  return names_.insert(hash, position, is_same) == position;
+}
+
+bool GraphValues::is_attribute(PyObject* target) const {
+  Ref at = Ref::borrow(module_);
+  for (std::string_view rest = utf8(target); at;) {
+    const size_t dot = rest.find('.');
+    at = find_attr(at.get(), new_string(rest.substr(0, dot)).get());
+    if (dot == std::string_view::npos) break;
+    rest.remove_prefix(dot + 1);
+  }
+  if (!at) return false;
+  return is_instance(at.get(), fx::symbols.graph_module_type) ||
+         (!options_.top_level && is_instance(at.get(), fx::symbols.tensor_type));
+}
+
+// What Graph.lint() and the verifier ask of a node; its value is looked at where it is read.
+void GraphValues::verify(const NodeEntry& entry, PyObject* graph) {
+  if (!valid_) return;
+  PyObject* node = entry.node.get();
+  valid_ = get_attr(node, fx::names.graph).get() == graph;
+  const auto own = static_cast<uint32_t>(&entry - entries.data());
+  const Ref inputs = node_field(node, fx::symbols.node_input_nodes);
+  PyObject* input = nullptr;
+  for (Py_ssize_t at = 0; PyDict_Next(inputs.get(), &at, &input, nullptr) != 0;) {
+    valid_ &= position_of(input) < own;
+  }
+  if (entry.op == core::Op::kCallFunction) {
+    valid_ &= options_.functional ? entry.function->is_functional : entry.function->is_allowed;
+    return;
+  }
+  const Ref target = node_field(node, fx::symbols.node_target);
+  valid_ &= PyUnicode_Check(target.get()) != 0;
+  if (entry.op == core::Op::kGetAttr) {
+    valid_ = valid_ && is_attribute(target.get());
+  } else if (entry.op == core::Op::kOutput) {
+    valid_ &= own + 1 == entries.size();
+  } else {
+    valid_ &= entry.op == core::Op::kPlaceholder;
+  }
+}
+
+uint32_t GraphValues::position_of(PyObject* node) const {
+  return by_node_.find(address(node),
+                       [&](uint32_t position) { return entries[position].node.get() == node; });
+}
+
 const NodeEntry* GraphValues::find(PyObject* node) const {
-  const uint32_t position = by_node_.find(address(node));
-  return position == core::FlatMap::kAbsent ? nullptr : &entries[position];
+  const uint32_t position = position_of(node);
+  return position == core::PositionTable::kAbsent ? nullptr : &entries[position];
 }
 
 void GraphValues::read(NodeEntry& entry) {
@@ -75,13 +178,18 @@ void GraphValues::read(NodeEntry& entry) {
   if (entry.op == core::Op::kCallModule || entry.op == core::Op::kCallMethod) {
     raise(PyExc_AttributeError, "a %U node cannot be written", op_name(entry.op));
   }
-  if (entry.function != nullptr && entry.function->kind == OperatorKind::kGetItem) return;
-  const Ref meta = node_field(entry.node, fx::symbols.node_meta);
+  const Ref meta = node_field(entry.node.get(), fx::symbols.node_meta);
+  if (entry.function != nullptr && entry.function->kind == OperatorKind::kGetItem) {
+    PyObject* value = dict_get(meta.get(), fx::names.val);
+    valid_ &= value != nullptr && is_value(value, table_of(value));
+    return;
+  }
   if (entry.op == core::Op::kCallFunction) return read_call(entry, meta.get());
   read_placeholder(entry, Ref::steal(PyObject_GetItem(meta.get(), fx::names.val)).get());
 }
 
 void GraphValues::read_placeholder(NodeEntry& entry, PyObject* value) {
+  valid_ &= is_value(value, table_of(value));
   if (value == Py_None || PyLong_Check(value) || PyFloat_Check(value) || PyUnicode_Check(value)) {
     return;  // a literal: the graph's list of inputs has it
   }
@@ -97,6 +205,8 @@ void GraphValues::read_call(NodeEntry& entry, PyObject* meta) {
   const Operator& function = *entry.function;
   const Ref held = Ref::borrow(dict_get(meta, fx::names.val));
   PyObject* value = held.get();
+  const bool no_results = function.kind == OperatorKind::kSchema && function.returns.empty();
+  valid_ &= value == nullptr ? no_results : is_value(value, table_of(value));
   const bool symbolic = value != nullptr && (is_instance(value, symbols.sym_int_type) ||
                                              is_instance(value, symbols.sym_bool_type) ||
                                              is_instance(value, symbols.sym_float_type));
@@ -106,9 +216,9 @@ void GraphValues::read_call(NodeEntry& entry, PyObject* meta) {
   }
   if (function.kind == OperatorKind::kUnsupported) {
     raise(symbols.serialize_error, "Serializing %S is not supported",
-          node_field(entry.node, fx::symbols.node_target).get());
+          node_field(entry.node.get(), fx::symbols.node_target).get());
   }
-  if (function.kind == OperatorKind::kSchema && function.returns.empty()) return;
+  if (no_results) return;
   if (value == nullptr) {
     PyErr_SetObject(PyExc_KeyError, fx::names.val);
     throw_python_error();
@@ -143,21 +253,27 @@ void GraphValues::add_result(NodeEntry& entry, PyObject* value) {
 }
 
 void GraphValues::add_value(PyObject* name, PyObject* value, Table table) {
-  const size_t before = names_.size();
-  names_.intern(utf8(name));
-  if (names_.size() == before) {
+  values.push_back({Ref::borrow(name), Ref::borrow(value), table});
+}
+
+// A result that no node takes: it has a name of its own.
+void GraphValues::add_unused(const NodeEntry& entry, const std::string& suffix, PyObject* value,
+                             Table table) {
+  unused_.push_back(new_string(std::string(utf8(entry.name.get())) + "_unused_" + suffix));
+  PyObject* name = unused_.back().get();
+  if (!add_name(name, static_cast<uint32_t>(entries.size() + unused_.size() - 1))) {
     raise(PyExc_AssertionError, "name %R is already that of another value", name);
   }
-  values.push_back({Ref::borrow(name), Ref::borrow(value), table});
+  add_value(name, value, table);
 }
 
 std::vector<GraphValues::User> GraphValues::users_of(const NodeEntry& entry) {
   std::vector<User> users;
-  const Ref nodes = node_field(entry.node, fx::symbols.node_users);
+  const Ref nodes = node_field(entry.node.get(), fx::symbols.node_users);
   PyObject* user = nullptr;
   for (Py_ssize_t at = 0; PyDict_Next(nodes.get(), &at, &user, nullptr) != 0;) {
-    const uint32_t position = by_node_.find(address(user));
-    if (position == core::FlatMap::kAbsent || entries[position].function == nullptr ||
+    const uint32_t position = position_of(user);
+    if (position == core::PositionTable::kAbsent || entries[position].function == nullptr ||
         entries[position].function->kind != OperatorKind::kGetItem) {
       raise(PyExc_AssertionError, "%S is not a getitem node", user);
     }
@@ -207,7 +323,7 @@ void GraphValues::add_list(const NodeEntry* taken_from, const NodeEntry& named_a
       user->table = Table::kTensor;
       add_value(user->name.get(), value, Table::kTensor);
     } else {
-      add_value(unused_name(named_after, prefix + std::to_string(i)).get(), value, Table::kTensor);
+      add_unused(named_after, prefix + std::to_string(i), value, Table::kTensor);
     }
   }
   outputs.push_back({Output::Kind::kTensors, first, static_cast<uint32_t>(values.size()) - first});
@@ -242,7 +358,7 @@ void GraphValues::add_each(const NodeEntry& entry, PyObject* results) {
         user->table = table;
         add_value(user->name.get(), value, table);
       } else {
-        add_value(unused_name(entry, std::to_string(i)).get(), value, table);
+        add_unused(entry, std::to_string(i), value, table);
       }
     }
   }
@@ -263,12 +379,13 @@ void GraphValues::add_dict(const NodeEntry& entry, PyObject* results) {
       check(equal);
       if (equal != 0) user = other.entry;
     }
-    if (user != nullptr) user->table = Table::kTensor;
-    const Ref name =
-        user != nullptr
-            ? Ref::borrow(user->name.get())
-            : unused_name(entry, std::string(utf8(Ref::steal(PyObject_Str(index)).get())));
-    add_value(name.get(), value, Table::kTensor);
+    if (user != nullptr) {
+      user->table = Table::kTensor;
+      add_value(user->name.get(), value, Table::kTensor);
+    } else {
+      const Ref text = Ref::steal(PyObject_Str(index));
+      add_unused(entry, std::string(utf8(text.get())), value, Table::kTensor);
+    }
   }
   outputs.push_back({Output::Kind::kTensors, first, static_cast<uint32_t>(values.size()) - first});
 }

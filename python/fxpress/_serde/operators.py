@@ -43,8 +43,8 @@ def operator_name(target: Any) -> str:
     if isinstance(target, str):
         return target
     module = target.__module__
-    if module.startswith("torch._ops"):
-        module = "torch.ops" + module.removeprefix("torch._ops")
+    if module.startswith(compat.OPS):
+        module = "torch.ops" + module.removeprefix(compat.OPS)
     return f"{module}.{target.__name__}"
 
 
@@ -177,7 +177,7 @@ def other_argument(value: Any, objects: dict[str, Any]) -> tuple[str, ...]:
         return _object(value, value._type().qualified_name(), objects)
     if compat.is_opaque_value(value):
         return _object(value, compat.get_opaque_type_name(type(value)), objects)
-    inductor = sys.modules.get("torch._inductor.ir")
+    inductor = sys.modules.get(compat.INDUCTOR)
     if inductor is not None:
         if isinstance(value, (inductor.Buffer, inductor.ReinterpretView)):
             return "as_tensor", _buffer_name(value)
@@ -203,7 +203,7 @@ def _buffer_name(value: Any) -> str:
 
 def other_list(values: Any) -> tuple[bool, list[str | None]]:
     """A list of Inductor's buffers: whether some are None, and their names."""
-    inductor = sys.modules.get("torch._inductor.ir")
+    inductor = sys.modules.get(compat.INDUCTOR)
     if inductor is not None:
         buffers = (inductor.Buffer, inductor.ReinterpretView)
         if all(isinstance(value, (*buffers, type(None))) for value in values):

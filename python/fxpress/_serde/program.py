@@ -11,7 +11,6 @@ import sympy
 import torch
 from torch.export import ExportedProgram
 
-from fxpress import _native
 from fxpress import _torch_compat_serde as compat
 from fxpress._serde.artifacts import save_artifact
 from fxpress._serde.schema import SCHEMA
@@ -73,28 +72,23 @@ def _graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
         ) from e
 
 
-def _validate(program: ExportedProgram) -> None:
-    """Raises what torch's verifiers raise; they are only asked when something may be wrong."""
+def _checked(program: ExportedProgram) -> tuple[list[Any], Any, Any, bool] | None:
+    """What the native check of a program needs; None when the verifier is not one of torch's."""
     verifiers = program.verifiers
-    if len(verifiers) == 1 and verifiers[0] in compat.VERIFIERS:
-        modules = [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
-        if _native.is_surely_valid(
-            modules,
-            program.graph_signature,
-            program.module_call_graph,
-            program.state_dict,
-            program.constants,
-            verifiers[0] is not compat.TrainingIRVerifier,
-        ):
-            return
-    program.validate()
+    if len(verifiers) != 1 or verifiers[0] not in compat.VERIFIERS:
+        return None
+    modules = [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
+    functional = verifiers[0] is not compat.TrainingIRVerifier
+    return modules, program.state_dict, program.constants, functional
 
 
 def encode(
     program: ExportedProgram, opset_version: dict[str, int] | None = None
 ) -> tuple[bytes, dict[str, Any]]:
     """The JSON bytes of a program, and the custom objects that its graph has as literals."""
-    _validate(program)
+    checked = _checked(program)
+    if checked is None:
+        program.validate()
     treespecs = TreeSpecs()
     objects: dict[str, Any] = {}
     facts = {
@@ -111,14 +105,14 @@ def encode(
         "namedtuple_fields": treespecs.fields,
     }
     facts["opset_version"].setdefault("aten", compat.opset_version())
-    text = SCHEMA.encode_program(
-        program.graph_module,
-        program.graph_signature,
-        program.module_call_graph,
-        facts,
-        objects,
-        treespecs,
-    )
+    parts = (program.graph_module, program.graph_signature, program.module_call_graph)
+    text = SCHEMA.encode_program(*parts, facts, objects, treespecs, checked)
+    if text is None:  # something may be wrong: torch's verifier says what, or that it is not
+        program.validate()
+        objects.clear()
+        treespecs.fields.clear()
+        text = SCHEMA.encode_program(*parts, facts, objects, treespecs, None)
+        assert text is not None
     return text, objects
 
 

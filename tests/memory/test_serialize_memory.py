@@ -1,0 +1,151 @@
+"""References, leaks and memory of serialize, where it succeeds and where it fails."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram, export
+
+from fxpress._serde.schema import SCHEMA
+from fxpress.serialize import SerializeError, serialize
+
+
+@pytest.fixture(autouse=True)
+def no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest keeps every record that torch logs."""
+    monkeypatch.setattr(logging.getLogger("torch.__trace"), "disabled", True)
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Any:
+        y = torch.cond(x.sum() > 0, lambda x: self.linear(x), lambda x: x.sin(), (x,))
+        return y.topk(2).values, x.shape[0] * 2
+
+
+@functools.cache
+def program() -> ExportedProgram:
+    shapes = ({0: Dim("n", min=2)},)
+    return export(Branches(), (torch.randn(6, 4),), dynamic_shapes=shapes, strict=True)
+
+
+@functools.cache
+def broken(how: str) -> ExportedProgram:
+    shapes = ({0: Dim("n", min=2)},)
+    made = export(Branches(), (torch.randn(6, 4),), dynamic_shapes=shapes, strict=False)
+    last = [node for node in made.graph.nodes if node.op == "call_function"][-1]
+    if how == "argument":
+        last.args = (last.args[0], object())
+    elif how == "value":
+        last.meta["val"] = {"a": 1}
+    elif how == "metadata":
+        last.meta["custom"] = {"a": object()}
+    else:
+        last.meta["nn_module_stack"] = {"a": ("b",)}
+    return made
+
+
+def succeed() -> None:
+    serialize(program())
+
+
+def fail(how: str) -> None:
+    with pytest.raises(SerializeError):
+        serialize(broken(how))
+
+
+def fail_to_validate() -> None:
+    specs = program().graph_signature.input_specs
+    spec = specs.pop()
+    try:
+        with pytest.raises(Exception, match="does not match number"):
+            serialize(program())
+    finally:
+        specs.append(spec)
+
+
+@functools.cache
+def text() -> bytes:
+    return serialize(program()).exported_program
+
+
+def read() -> None:
+    assert SCHEMA.rewrite_json(text(), "ExportedProgram") == text()
+
+
+def fail_to_read() -> None:
+    for end in (0, 1, 100, len(text()) - 1):
+        with pytest.raises(SerializeError):
+            SCHEMA.rewrite_json(text()[:end], "ExportedProgram")
+
+
+HOWS = ("argument", "value", "metadata", "stack")
+CASES: dict[str, Callable[[], None]] = {
+    "succeed": succeed,
+    **{how: functools.partial(fail, how) for how in HOWS},
+    "validate": fail_to_validate,
+    "read": read,
+    "fail to read": fail_to_read,
+}
+EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+
+
+def references() -> list[int]:
+    """Counts of what encoding touches: nodes, their fields, the parts of the signature."""
+    nodes = list(program().graph.nodes)
+    specs = program().graph_signature.input_specs
+    touched = [*nodes, *(n.meta for n in nodes), *(n.name for n in nodes), *specs]
+    return [sys.getrefcount(x) for x in touched]
+
+
+def test_reference_counts() -> None:
+    succeed()
+    before = references()
+    for _ in range(3):
+        succeed()
+        fail_to_validate()
+    assert references() == before
+
+
+@EVERY
+def test_no_block_leaks(case: Callable[[], None]) -> None:
+    """Memory blocks of the interpreter do not grow with the number of calls."""
+
+    def blocks(repeats: int) -> int:
+        gc.collect()
+        before = sys.getallocatedblocks()
+        for _ in range(repeats):
+            case()
+        gc.collect()
+        return sys.getallocatedblocks() - before
+
+    blocks(100)
+    # Caches of torch's and Python's grow for a while; a leak is one for each call, at each attempt.
+    assert min(blocks(200) for _ in range(4)) <= 150
+
+
+@pytest.mark.parametrize("case", [succeed, fail_to_validate, read], ids=lambda c: c.__name__)
+def test_resident_memory_does_not_grow(case: Callable[[], None]) -> None:
+    process = psutil.Process()
+
+    def grown() -> int:
+        before = process.memory_info().rss
+        for _ in range(100):
+            case()
+        gc.collect()
+        return int(process.memory_info().rss - before)
+
+    grown()
+    assert min(grown() for _ in range(3)) < 2**20
