@@ -7,6 +7,8 @@ import inspect
 import json
 import logging
 import operator
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -276,3 +278,29 @@ def test_threads_get_the_bytes_of_one() -> None:
     expected = [serialize(program) for program in programs]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(serialize, programs)) == expected
+
+
+def test_f77_inductor_is_not_imported() -> None:
+    script = (
+        "import sys, torch\n"
+        "from fxpress.serialize import serialize\n"
+        "program = torch.export.export(torch.nn.ReLU(), (torch.ones(2),), strict=False)\n"
+        "before = 'torch._inductor.ir' in sys.modules\n"
+        "serialize(program)\n"
+        "print(before, 'torch._inductor.ir' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    before, after = done.stdout.split()
+    assert before == after
+
+
+def test_f102_no_text_of_the_graph_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[Any] = []
+    program = top()
+    monkeypatch.setattr(torch.fx.GraphModule, "print_readable", lambda *a, **k: printed.append(a))
+    serialize(program)
+    assert not printed
+    torch_serialize.serialize(program)
+    assert printed
