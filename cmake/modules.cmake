@@ -32,6 +32,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/serde/errors.cpp
   csrc/fx/serde/graph_values.cpp
   csrc/fx/serde/kinds.cpp
+  csrc/fx/serde/objects.cpp
   csrc/fx/serde/operators.cpp
   csrc/fx/serde/symbols.cpp
   csrc/fx/split/assign.cpp

@@ -37,8 +37,30 @@ std::unique_ptr<Schema> make_schema(const py::list& types) {
 void bind_serde(py::module_& m) {
   m.def("initialize_serde",
         [](const py::dict& objects) { fx::serde::initialize_symbols(objects.ptr()); });
+  py::class_<fx::serde::SchemaClasses>(m, "SchemaClasses")
+      .def(py::init([](const Schema& schema, const py::list& classes, const py::object& make_tag) {
+             return std::make_unique<fx::serde::SchemaClasses>(schema, classes.ptr(),
+                                                               make_tag.ptr());
+           }),
+           py::keep_alive<1, 2>())
+      .def("write", [](const fx::serde::SchemaClasses& classes, const py::handle& object) {
+        return to_object(fx::serde::write_objects(classes, object.ptr()));
+      });
   py::class_<Schema>(m, "Schema")
       .def(py::init(&make_schema))
+      .def("type_names",
+           [](const Schema& schema) {
+             py::list names;
+             for (size_t i = 0; i < schema.size(); ++i) {
+               names.append(schema.type(static_cast<uint16_t>(i)).name);
+             }
+             return names;
+           })
+      .def("read_objects",
+           [](const Schema& schema, const fx::serde::SchemaClasses& classes, const py::bytes& text,
+              const std::string& type) {
+             return to_object(fx::serde::read_objects(schema, classes, text.ptr(), type));
+           })
       .def("rewrite_json",
            [](const Schema& schema, const py::bytes& text, const std::string& type) {
              return to_object(fx::serde::rewrite_json(schema, text.ptr(), type));

@@ -80,6 +80,22 @@ Schema::Schema(std::span<const NewType> types) {
                         '"' + field.name + "\": ", field.default_value});
     }
   }
+  compare();
+}
+
+void Schema::compare() {
+  for (size_t i = 0; i < kTypes; ++i) {
+    if (types_[i].is_union) continue;
+    for (const FieldInfo& field : types_[i].fields) {
+      if (field.id == Field::kUnknown) difference_ = types_[i].name + "." + field.name;
+    }
+  }
+  for (size_t i = 0; i < kFields; ++i) {
+    const TypeInfo& owner = type(kKnownFields[i].type);
+    if (places_[i] < 0 && !owner.is_union) {
+      difference_ = owner.name + "." + std::string(kKnownFields[i].name);
+    }
+  }
 }
 
 int Schema::find(std::string_view type) const {

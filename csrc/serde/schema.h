@@ -85,6 +85,7 @@ class Schema {
   // Throws SchemaError when a type with code is missing, or a shape is not known.
   explicit Schema(std::span<const NewType> types);
 
+  size_t size() const { return types_.size(); }  // types, those with code first
   const TypeInfo& type(uint16_t type) const { return types_[type]; }
   const TypeInfo& type(Type type) const { return types_[static_cast<size_t>(type)]; }
   Shape shape(uint16_t shape) const { return shapes_[shape]; }
@@ -93,10 +94,14 @@ class Schema {
   int find(std::string_view type) const;
   // The position of a known field in its type, or -1 when this torch does not have it.
   int place(Field field) const { return places_[static_cast<size_t>(field)]; }
+  // A field of a record that the native code does not know, or misses: to write the record would
+  // lose something. Empty when there is none; kinds of unions are looked up when they are written.
+  const std::string& difference() const { return difference_; }
   // The type that a known field belongs to.
   static Type owner(Field field);
 
  private:
+  void compare();
   uint16_t parse_shape(std::string_view text);
   uint16_t add_shape(Shape shape);
 
@@ -104,6 +109,7 @@ class Schema {
   std::vector<Shape> shapes_;                          // each once
   std::unordered_map<std::string, uint16_t> by_name_;  // positions of types
   std::array<int, kFields> places_;                    // by Field
+  std::string difference_;                             // see difference()
 };
 
 }  // namespace fxpress::serde

@@ -40,6 +40,8 @@ EXTENSIONS = torch_serialize._serialization_registry
 # Those whose checks are known; other dialects have their own.
 VERIFIERS = (_Verifier, TrainingIRVerifier)
 
+make_union_tag = type(schema.SymInt.create(as_int=0).type).create
+
 Union = schema._Union
 SUPPORTED_SERIALIZED_TYPES = pytree.SUPPORTED_SERIALIZED_TYPES
 ScriptObject = torch._C.ScriptObject

@@ -1,8 +1,17 @@
-"""Drop-in for `torch._export.serde.serialize`: writing exported programs.
+"""Drop-in for `torch._export.serde.serialize`: what stands of it.
 
-The bytes are written natively, straight from the graph, without any object of torch's schema.
+Programs are written natively, straight from the graph, without any object of torch's schema; such
+objects are made of JSON, and JSON of them.
 """
 
+from fxpress._serde.objects import (
+    EnumEncoder,
+    _bytes_to_dataclass,
+    _dataclass_to_dict,
+    _dict_to_dataclass,
+    _resolve_schema_cls,
+    _to_json_bytes,
+)
 from fxpress._serde.program import serialize
 from fxpress._torch_compat_serde import SerializedArtifact, SerializeError
 

@@ -181,9 +181,16 @@ TEST_CASE("schema: what is missing or not known is an error") {
   types[0].fields.push_back({"new", "int", true, ""});
   const Schema schema(types);
   CHECK(schema.type(Type::Device).fields.back().id == Field::kUnknown);
+  CHECK(schema.difference() == "Device.new");
+  CHECK(Schema(types_with_code()).difference().empty());
   CHECK(schema.place(Field::Device_index) == 1);
   types[0].fields.erase(types[0].fields.begin());
   CHECK(Schema(types).place(Field::Device_type) == -1);
   CHECK(Schema(types).place(Field::Device_index) == 0);
+  CHECK(Schema(types).difference() == "Device.type");
+  types = types_with_code();
+  types[0].is_union = true;
+  types[0].fields[0].name = "other";
+  CHECK(Schema(types).difference().empty());
   CHECK(Schema::owner(Field::Node_target) == Type::Node);
 }

@@ -19,6 +19,9 @@ from torch._export.serde import serialize as torch_serialize
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import Dim, ExportedProgram, export
 
+from fxpress import UnsupportedError, _native
+from fxpress._serde import program as program_module
+from fxpress._serde import schema
 from fxpress.serialize import SerializedArtifact, SerializeError, serialize
 from tests.support.serialized import assert_serializes_as_torch
 
@@ -304,3 +307,19 @@ def test_f102_no_text_of_the_graph_is_made(monkeypatch: pytest.MonkeyPatch) -> N
     assert not printed
     torch_serialize.serialize(program)
     assert printed
+
+
+@pytest.mark.parametrize("change", ["add", "remove"])
+def test_a_schema_with_other_fields_is_refused(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    types = [schema.describe(cls) for cls in schema.TYPES.values()]
+    fields = next(fields for name, _, fields in types if name == "Node")
+    if change == "add":
+        fields.append(("color", "str", None))
+    else:
+        fields.pop()
+    monkeypatch.setattr(program_module, "SCHEMA", _native.Schema(types))
+    with pytest.raises(UnsupportedError, match=r"Node\.(color|name)") as caught:
+        serialize(top())
+    assert isinstance(caught.value, SerializeError)

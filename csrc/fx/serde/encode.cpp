@@ -1,5 +1,6 @@
 #include "fx/serde/encode.h"
 
+#include "fx/gc_pause.h"
 #include "fx/serde/bytes_buffer.h"
 #include "fx/serde/errors.h"
 #include "fx/serde/symbols.h"
@@ -10,11 +11,34 @@
 
 namespace fxpress::fx::serde {
 
+using ::fxpress::serde::Document;
+
 namespace {
 
 // Bytes a node has in a file: few have more.
 constexpr size_t kBytesPerNode = 1536;
 constexpr size_t kSmall = 4096;
+
+// SerializeError names the place where the text is wrong. The GIL is released meanwhile.
+Document read_document(const Schema& schema, PyObject* bytes, const std::string& type) {
+  char* text = nullptr;
+  Py_ssize_t size = 0;
+  check(PyBytes_AsStringAndSize(bytes, &text, &size));
+  const int position = schema.find(type);
+  if (position < 0) raise(PyExc_KeyError, "%s", type.c_str());
+  std::string problem;
+  try {
+    const pybind11::gil_scoped_release release;
+    return ::fxpress::serde::read_json({text, static_cast<size_t>(size)}, schema,
+                                       static_cast<uint16_t>(position));
+  } catch (const ::fxpress::serde::JsonError& error) {
+    problem = error.what();
+  }
+  const Ref message = Ref::steal(PyUnicode_DecodeUTF8(
+      problem.data(), static_cast<Py_ssize_t>(problem.size()), "replace"));
+  PyErr_SetObject(symbols.serialize_error, message.get());
+  throw_python_error();
+}
 
 size_t expected_bytes(PyObject* graph_module) {
   const Ref graph = get_attr(graph_module, fx::names.graph);
@@ -46,21 +70,25 @@ Ref encode_tensor_meta(const Schema& schema, PyObject* tensor) {
 }
 
 Ref rewrite_json(const Schema& schema, PyObject* bytes, const std::string& type) {
-  char* text = nullptr;
-  Py_ssize_t size = 0;
-  check(PyBytes_AsStringAndSize(bytes, &text, &size));
-  const int position = schema.find(type);
-  if (position < 0) raise(PyExc_KeyError, "%s", type.c_str());
-  try {
-    const ::fxpress::serde::Document document = ::fxpress::serde::read_json(
-        {text, static_cast<size_t>(size)}, schema, static_cast<uint16_t>(position));
-    BytesBuffer buffer(static_cast<size_t>(size));
-    ::fxpress::serde::JsonWriter writer(buffer);
-    document.write(document.root(), writer);
-    return buffer.finish();
-  } catch (const ::fxpress::serde::JsonError& error) {
-    raise(symbols.serialize_error, "%s", error.what());
-  }
+  const Document document = read_document(schema, bytes, type);
+  BytesBuffer buffer(static_cast<size_t>(PyBytes_GET_SIZE(bytes)));
+  ::fxpress::serde::JsonWriter writer(buffer);
+  document.write(document.root(), writer);
+  return buffer.finish();
+}
+
+Ref read_objects(const Schema& schema, const SchemaClasses& classes, PyObject* bytes,
+                 const std::string& type) {
+  const Document document = read_document(schema, bytes, type);
+  const GcPause pause;
+  return classes.make(document, document.root());
+}
+
+Ref write_objects(const SchemaClasses& classes, PyObject* object) {
+  BytesBuffer buffer(kSmall);
+  ::fxpress::serde::JsonWriter writer(buffer);
+  classes.write(object, writer);
+  return buffer.finish();
 }
 
 }  // namespace fxpress::fx::serde

@@ -3,6 +3,7 @@
 
 #include "fx/py.h"
 #include "fx/serde/encoder.h"
+#include "fx/serde/objects.h"
 
 namespace fxpress::fx::serde {
 
@@ -15,5 +16,10 @@ Ref encode_tensor_meta(const Schema& schema, PyObject* tensor);
 
 // JSON read and written again: the schema decides what is read. SerializeError names the place.
 Ref rewrite_json(const Schema& schema, PyObject* bytes, const std::string& type);
+
+// JSON to objects of the schema's classes, and back.
+Ref read_objects(const Schema& schema, const SchemaClasses& classes, PyObject* bytes,
+                 const std::string& type);
+Ref write_objects(const SchemaClasses& classes, PyObject* object);
 
 }  // namespace fxpress::fx::serde

@@ -53,11 +53,7 @@ void Encoder::string(PyObject* value) {
 }
 
 void Encoder::integer(PyObject* value) {
-  int overflow = 0;
-  const long long small = PyLong_AsLongLongAndOverflow(value, &overflow);
-  if (small == -1 && PyErr_Occurred() != nullptr) throw_python_error();
-  if (overflow == 0) return sink_.integer(small);
-  sink_.big_integer(utf8(Ref::steal(PyObject_Str(value)).get()));
+  write_integer(value, sink_);
 }
 
 void Encoder::name_record(Type type, Field field, PyObject* name) {

@@ -65,6 +65,11 @@ void Encoder::string_map(PyObject* dict) {
 }
 
 void Encoder::program(PyObject* module, PyObject* signature, PyObject* calls, PyObject* facts) {
+  if (!schema_.difference().empty()) {
+    raise(symbols.unsupported_error,
+          "the schema of this torch differs in %s, which fxpress cannot write",
+          schema_.difference().c_str());
+  }
   PyObject* key = nullptr;
   PyObject* value = nullptr;
   Py_ssize_t at = 0;

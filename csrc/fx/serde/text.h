@@ -1,7 +1,8 @@
-// The text of a str as the sinks take it.
+// Texts and integers as the sinks take them.
 #pragma once
 
 #include "fx/py.h"
+#include "serde/sink.h"
 
 namespace fxpress::fx::serde {
 
@@ -28,5 +29,14 @@ class Text {
   Ref bytes_;              // set where the str has no UTF-8
   std::string_view view_;  // valid as long as this and the str are
 };
+
+// An int of any size.
+inline void write_integer(PyObject* value, ::fxpress::serde::Sink& sink) {
+  int overflow = 0;
+  const long long small = PyLong_AsLongLongAndOverflow(value, &overflow);
+  if (small == -1 && PyErr_Occurred() != nullptr) throw_python_error();
+  if (overflow == 0) return sink.integer(small);
+  sink.big_integer(utf8(Ref::steal(PyNumber_ToBase(value, 10)).get()));
+}
 
 }  // namespace fxpress::fx::serde

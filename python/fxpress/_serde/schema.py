@@ -15,7 +15,7 @@ from typing import Any
 
 from fxpress import _native
 from fxpress._serde import native as native  # fills in the native tables
-from fxpress._torch_compat_serde import Union, schema
+from fxpress._torch_compat_serde import Union, make_union_tag, schema
 
 _SIMPLE = {bool: "bool", int: "int", float: "float", str: "str"}
 
@@ -43,7 +43,8 @@ def _default(field: dataclasses.Field[Any]) -> str | None:
     return None if field.default is dataclasses.MISSING else json.dumps(field.default)
 
 
-def _describe(cls: type[Any]) -> tuple[str, bool, list[tuple[str, str, str | None]]]:
+def describe(cls: type[Any]) -> tuple[str, bool, list[tuple[str, str, str | None]]]:
+    """A class of the schema: its name, whether it is a union, and (field, shape, default)."""
     hints = typing.get_type_hints(cls, globalns=vars(schema))
     is_union = issubclass(cls, Union)
     fields = [
@@ -61,4 +62,8 @@ TYPES = {
     and value.__module__ == schema.__name__
 }
 
-SCHEMA = _native.Schema([_describe(cls) for cls in TYPES.values()])
+SCHEMA = _native.Schema([describe(cls) for cls in TYPES.values()])
+
+# The native code numbers the types in an order of its own.
+_BY_POSITION = [TYPES[name] for name in SCHEMA.type_names()]
+CLASSES = _native.SchemaClasses(SCHEMA, _BY_POSITION, make_union_tag)

@@ -1,0 +1,92 @@
+"""JSON of the schema: what the native reader and writer make of it is what torch's make of it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._export.serde import schema as torch_schema
+from torch._export.serde import serialize as torch_serialize
+
+from fxpress._serde import schema
+from fxpress._serde.schema import SCHEMA
+from fxpress.serialize import SerializeError
+
+FIELDS = {
+    name: (union, fields) for name, union, fields in map(schema.describe, schema.TYPES.values())
+}
+# Floats that JSON has no number for are written as texts, which torch reads as floats.
+FLOATS = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(
+    ["Infinity", "-Infinity", "NaN"]
+)
+TEXTS = st.text(max_size=8) | st.sampled_from(['a"b', "\\", "\x00\x1f\x7f", "é€😀", "\ud800"])
+INTEGERS = st.integers(-(2**70), 2**70)
+
+
+@st.composite
+def values(draw: st.DrawFn, shape: str, depth: int = 0) -> Any:
+    """A value of a shape, as json.loads would give it."""
+    head, _, rest = shape.partition(" ")
+    size = 2 if depth < 6 else 0
+    if head == "optional":
+        return None if depth > 6 or draw(st.booleans()) else draw(values(rest, depth))
+    if head == "list":
+        return [draw(values(rest, depth + 1)) for _ in range(draw(st.integers(0, size)))]
+    if head == "map":
+        keys = draw(st.lists(TEXTS, max_size=size, unique=True))
+        return {key: draw(values(rest, depth + 1)) for key in keys}
+    simple = {"bool": st.booleans(), "int": INTEGERS, "float": FLOATS, "str": TEXTS}
+    if head in simple:
+        return draw(simple[head])
+    union, fields = FIELDS[head]
+    if union:
+        # Below some depth only what ends.
+        ends = [f for f in fields if f[1] in simple]
+        name, inner, _ = draw(st.sampled_from(ends if depth > 4 and ends else fields))
+        return {name: draw(values(inner, depth + 1))}
+    return {name: draw(values(inner, depth + 1)) for name, inner, _ in fields}
+
+
+def torchs(text: bytes, name: str) -> bytes:
+    """Read and written by torch."""
+    cls = getattr(torch_schema, name)
+    read = torch_serialize._bytes_to_dataclass(cls, text)
+    return torch_serialize._to_json_bytes(read)
+
+
+@pytest.mark.parametrize(
+    "name", ["Argument", "NamedArgument", "TensorMeta", "GraphSignature", "ModuleCallEntry", "Node"]
+)
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_read_and_written_as_torch_does(name: str, data: st.DataObject) -> None:
+    value = data.draw(values(name))
+    text = json.dumps(value, ensure_ascii=data.draw(st.booleans())).encode("utf-8", "replace")
+    assert SCHEMA.rewrite_json(text, name) == torchs(text, name)
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_are_read_or_refused(text: bytes) -> None:
+    try:
+        SCHEMA.rewrite_json(text, "Argument")
+    except SerializeError:
+        return
+    json.loads(text)
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_damaged_text_is_read_or_refused(data: st.DataObject) -> None:
+    text = bytearray(json.dumps(data.draw(values("Node"))).encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        text[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+        if not text:
+            return
+    with contextlib.suppress(SerializeError):
+        SCHEMA.rewrite_json(bytes(text), "Node")
