@@ -110,6 +110,17 @@ inline void fill_slot(PyObject*& slot, PyObject* objects, const char* role) {
   Py_XSETREF(slot, value);
 }
 
+// One level of recursion, as Python counts it; RecursionError when there are too many.
+class RecursionGuard {
+ public:
+  explicit RecursionGuard(const char* where) {
+    if (Py_EnterRecursiveCall(where) != 0) throw_python_error();
+  }
+  ~RecursionGuard() { Py_LeaveRecursiveCall(); }
+  RecursionGuard(const RecursionGuard&) = delete;
+  RecursionGuard& operator=(const RecursionGuard&) = delete;
+};
+
 // Lets Ctrl-C through; for loops that may run longer than 100 ms. `step` counts the iterations.
 inline void poll_signals(size_t step) {
   if ((step & 0x3ff) == 0x3ff) check(PyErr_CheckSignals());

@@ -1,5 +1,6 @@
 #include "serde/json_reader.h"
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <unordered_set>
@@ -16,6 +17,43 @@ struct Step {
   size_t index = 0;       // of an item
   bool key = false;       // of a map
 };
+
+// A piece of the text in an error: printable ASCII.
+std::string shown(std::string_view text) {
+  constexpr size_t kLongest = 200;
+  constexpr std::string_view kHex = "0123456789abcdef";
+  std::string result;
+  for (const char c : text.substr(0, kLongest)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7f) {
+      result += c;
+    } else {
+      result += {'\\', 'x', kHex[byte >> 4u], kHex[byte & 15u]};
+    }
+  }
+  return result;
+}
+
+// Whether a number that is too long for a double is too large, and not too small.
+bool is_large(std::string_view digits) {
+  const size_t mark = digits.find_first_of("eE");
+  long exponent = 0;
+  if (mark != std::string_view::npos) {
+    std::string_view text = digits.substr(mark + 1);
+    const bool negative = text.front() == '-';
+    if (negative || text.front() == '+') text.remove_prefix(1);
+    constexpr long kHuge = 1000000000;
+    if (std::from_chars(text.data(), text.data() + text.size(), exponent).ec != std::errc()) {
+      exponent = kHuge;
+    }
+    if (negative) exponent = -exponent;
+  }
+  const std::string_view mantissa = digits.substr(0, mark);
+  const size_t point = std::min(mantissa.find('.'), mantissa.size());
+  const size_t first = mantissa.find_first_of("123456789");
+  if (first == std::string_view::npos) return false;
+  return static_cast<long>(point) - static_cast<long>(first) + exponent > 0;
+}
 
 class Reader {
  public:
@@ -34,7 +72,7 @@ class Reader {
     std::string path;
     for (const Step& step : path_) {
       if (step.key) {
-        path += "['" + std::string(step.name.substr(0, 200)) + "']";
+        path += "['" + shown(step.name) + "']";
       } else if (step.name.empty()) {
         path += '[' + std::to_string(step.index) + ']';
       } else {
@@ -65,7 +103,7 @@ class Reader {
   void expect(char expected) {
     if (accept(expected)) return;
     if (at_ == text_.size()) fail("the text ends too early");
-    fail(std::string("expected '") + expected + "', found '" + text_[at_] + "'");
+    fail(std::string("expected '") + expected + "', found '" + shown(text_.substr(at_, 1)) + "'");
   }
   bool accept_word(std::string_view word) {
     skip_space();
@@ -282,7 +320,10 @@ void Reader::read_real() {
   const std::string_view digits = read_number(whole);
   double value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error != std::errc()) fail("a number is out of range");
+  if (error == std::errc::result_out_of_range) {  // Python reads infinity, or zero
+    value = is_large(digits) ? std::numeric_limits<double>::infinity() : 0.0;
+    if (digits.front() == '-') value = -value;
+  }
   builder_.real(value);
 }
 
@@ -293,7 +334,7 @@ void Reader::read_map(uint16_t of) {
   each('{', '}', [&] {
     const std::string_view name = read_string(key);
     const auto [place, added] = seen.emplace(name);
-    if (!added) fail("the key '" + *place + "' comes twice");
+    if (!added) fail("the key '" + shown(*place) + "' comes twice");
     builder_.key(name);
     path_.push_back({*place, 0, true});
     expect(':');
@@ -382,7 +423,7 @@ void Reader::read_union(const TypeInfo& type) {
     found = true;
     const std::string_view name = read_string(key);
     const int field = type.find(name);
-    if (field < 0) fail(type.name + " has no kind '" + std::string(name.substr(0, 200)) + "'");
+    if (field < 0) fail(type.name + " has no kind '" + shown(name) + "'");
     const FieldInfo& info = type.fields[static_cast<size_t>(field)];
     builder_.begin_union(type, static_cast<size_t>(field));
     path_.push_back({info.name, 0, false});
@@ -404,7 +445,7 @@ void Reader::skip_value() {
       std::unordered_set<std::string> seen;
       return each('{', '}', [&] {
         const std::string_view name = read_string(key);
-        if (!seen.emplace(name).second) fail("the key '" + std::string(name) + "' comes twice");
+        if (!seen.emplace(name).second) fail("the key '" + shown(name) + "' comes twice");
         expect(':');
         skip_value();
       });

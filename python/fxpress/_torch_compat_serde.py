@@ -47,6 +47,11 @@ SUPPORTED_SERIALIZED_TYPES = pytree.SUPPORTED_SERIALIZED_TYPES
 ScriptObject = torch._C.ScriptObject
 
 
+def allowed_builtins() -> list[Any]:
+    """The builtin functions that torch's verifier takes as targets."""
+    return list(_Verifier().allowed_builtin_ops())
+
+
 def opset_version() -> int:
     """The number that files have for the operator set "aten"."""
     return int(torch._C._get_max_operator_version())

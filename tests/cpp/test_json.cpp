@@ -120,7 +120,6 @@ TEST_CASE("json: what is wrong is named with its path") {
   CHECK(mentions(refused("{\"x\": true}"), "expected a number"));
   CHECK(mentions(refused("{\"x\": 1, \"on\": 1}"), "on: expected true or false"));
   CHECK(mentions(refused("{\"x\": 1, \"y\": \"one\"}"), "y: expected a number"));
-  CHECK(mentions(refused("{\"x\": 1, \"y\": 1e999}"), "out of range"));
   CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"a\", 2]}"), "tags[1]: expected a text"));
   CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"a\",]}"), "tags[1]"));
   CHECK(mentions(refused("{\"x\": 1, \"tags\": [\"\\q\"]}"), "unknown escape"));

@@ -9,7 +9,9 @@ import logging
 import operator
 import subprocess
 import sys
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -274,6 +276,61 @@ def test_metadata() -> None:
     for function in (torch_serialize.serialize, serialize):
         with pytest.raises(SerializeError, match=f"custom metadata for node {add.name}"):
             function(program)
+
+
+class Odd:
+    """A key of a module stack that is formatted in its own way."""
+
+    def __format__(self, spec: str) -> str:
+        return "odd"
+
+
+def test_module_stacks_of_other_mappings() -> None:
+    program = top()
+    add = next(n for n in program.graph.nodes if n.target is torch.ops.aten.add.Tensor)
+    stack: Any = OrderedDict({"a": ("x", "X"), "b": ("y", "Y"), Odd(): ("z", "Z")})
+    stack.move_to_end("a")
+    for mapping in (stack, MappingProxyType(dict(stack))):
+        add.meta["nn_module_stack"] = mapping
+        assert_serializes_as_torch(program)
+
+
+class Shrinks:
+    """Empties a list while that is written."""
+
+    def __init__(self, of: list[Any]) -> None:
+        self.of = of
+
+    def __format__(self, spec: str) -> str:
+        self.of.clear()
+        return "gone"
+
+    __str__ = __repr__ = lambda self: format(self)  # type: ignore[assignment]
+
+
+def test_what_changes_while_it_is_written_is_held() -> None:
+    program = top()
+    add = next(n for n in program.graph.nodes if n.target is torch.ops.aten.add.Tensor)
+    values: list[Any] = []
+    values += [(Shrinks(values), "a"), ("b", "c")]
+    add.meta["source_fn_stack"] = values
+    node = next(n for n in nodes_of(serialize(program)) if n["target"].endswith("add.Tensor"))
+    assert node["metadata"]["source_fn_stack"] == "gone,a;b,c"
+    assert values == []
+
+
+def test_errors_in_deep_values_leave_no_trace() -> None:
+    program = top()
+    add = next(n for n in program.graph.nodes if n.target is torch.ops.aten.add.Tensor)
+    deep: Any = {"a": slice(1)}
+    for _ in range(20):
+        deep = {"a": deep}
+    add.args = (add.args[0], deep)
+    for _ in range(2 * sys.getrecursionlimit() // 20):
+        with pytest.raises(SerializeError, match="Unsupported argument type"):
+            serialize(program)
+    add.args = (add.args[0], 1)
+    assert_serializes_as_torch(program)
 
 
 def test_threads_get_the_bytes_of_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -123,6 +124,19 @@ def outputs_in_another_order(p: ExportedProgram) -> None:
     p.graph_signature.output_specs.reverse()
 
 
+def two_mutations_of_one_value(p: ExportedProgram) -> None:
+    mutation = spec(p, "BUFFER_MUTATION")
+    other = next(s for s in p.graph_signature.output_specs if s is not mutation)
+    other.kind, other.target, other.arg = mutation.kind, "no_such_buffer", mutation.arg
+    output = p.graph.output_node()
+    first = next(v for v in output.args[0] if v.name == mutation.arg.name)
+    output.args = (tuple(first for _ in output.args[0]),)
+
+
+def odd_builtin(p: ExportedProgram) -> None:
+    call(p, torch.ops.aten.addmm.default).target = operator.pos
+
+
 def wrong_call(p: ExportedProgram) -> None:
     argument = type(spec(p, "PARAMETER").arg)(name="nothing")
     p.module_call_graph[0].signature.inputs.append(argument)
@@ -152,6 +166,8 @@ BROKEN: list[Callable[[ExportedProgram], None]] = [
     wrong_output_name,
     wrong_mutation,
     outputs_in_another_order,
+    two_mutations_of_one_value,
+    odd_builtin,
     wrong_call,
     no_verifier,
 ]

@@ -29,7 +29,7 @@ bool check_call(PyObject* entry, const GraphValues& graph) {
   const Ref signature = get_attr(entry, names.signature);
   if (signature.get() == Py_None) return true;
   for (PyObject* role : {names.inputs, names.outputs}) {
-    const Ref list = Ref::steal(PySequence_Fast(get_attr(signature.get(), role).get(), ""));
+    const Ref list = Ref::steal(PySequence_Tuple(get_attr(signature.get(), role).get()));
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
       const Ref name = get_attr(PySequence_Fast_GET_ITEM(list.get(), i), fx::names.name);
       if (!PyUnicode_Check(name.get())) return false;
@@ -42,6 +42,7 @@ bool check_call(PyObject* entry, const GraphValues& graph) {
 // Parameters, buffers and user inputs by what a mutation of them names.
 struct Targets {
   Ref parameters, buffers, user_inputs;  // sets
+  Ref mutated;                           // set: names of the values that are written
 };
 
 bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& program,
@@ -56,8 +57,12 @@ bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& progra
   }
   const InputKind kind = input_kind(spec);
   if (kind == InputKind::kUserInput) {
+    if (is_a(argument.get(), symbols.constant_argument_type)) return true;
     check(PySet_Add(targets.user_inputs.get(), node_name));
-    return true;
+    return tensor || is_a(argument.get(), symbols.sym_int_argument_type) ||
+           is_a(argument.get(), symbols.sym_float_argument_type) ||
+           is_a(argument.get(), symbols.sym_bool_argument_type) ||
+           is_a(argument.get(), symbols.custom_obj_argument_type);
   }
   if (kind == InputKind::kToken) return is_a(argument.get(), symbols.token_argument_type);
   if (target.get() == Py_None) return false;
@@ -94,7 +99,13 @@ bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
       return false;
     }
   }
+  // torch looks mutations up by the value: two of one value are one to it.
   const auto in = [&](const Ref& set) {
+    const Ref name = get_attr(argument.get(), fx::names.name);
+    const int known = PySet_Contains(targets.mutated.get(), name.get());
+    check(known);
+    check(PySet_Add(targets.mutated.get(), name.get()));
+    if (known != 0) return false;
     const int found = PySet_Contains(set.get(), get_attr(spec, fx::names.target).get());
     check(found);
     return found != 0;
@@ -111,7 +122,7 @@ bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
   }
 }
 
-// Where outputs of a kind come: tokens, mutations, what the user gets.
+// Where outputs of a kind come: tokens, mutations, what the user gets, gradients.
 int rank(OutputKind kind) {
   switch (kind) {
     case OutputKind::kToken:
@@ -120,6 +131,9 @@ int rank(OutputKind kind) {
     case OutputKind::kParameterMutation:
     case OutputKind::kUserInputMutation:
       return 1;
+    case OutputKind::kGradientToParameter:
+    case OutputKind::kGradientToUserInput:
+      return 3;
     default:
       return 2;
   }
@@ -127,9 +141,9 @@ int rank(OutputKind kind) {
 
 bool check_signature(const ProgramCheck& program, const GraphValues& graph) {
   Targets targets{Ref::steal(PySet_New(nullptr)), Ref::steal(PySet_New(nullptr)),
-                  Ref::steal(PySet_New(nullptr))};
+                  Ref::steal(PySet_New(nullptr)), Ref::steal(PySet_New(nullptr))};
   const Ref inputs =
-      Ref::steal(PySequence_Fast(get_attr(program.signature, names.input_specs).get(), ""));
+      Ref::steal(PySequence_Tuple(get_attr(program.signature, names.input_specs).get()));
   Py_ssize_t count = 0;
   for (const NodeEntry& entry : graph.entries) {
     if (entry.op != core::Op::kPlaceholder) continue;
@@ -143,7 +157,7 @@ bool check_signature(const ProgramCheck& program, const GraphValues& graph) {
   const Ref args = node_field(output.node.get(), fx::symbols.node_args);
   if (PyTuple_GET_SIZE(args.get()) == 0) return false;
   const Ref outputs =
-      Ref::steal(PySequence_Fast(get_attr(program.signature, names.output_specs).get(), ""));
+      Ref::steal(PySequence_Tuple(get_attr(program.signature, names.output_specs).get()));
   PyObject* values = PyTuple_GET_ITEM(args.get(), 0);
   if (!PyTuple_Check(values) && !PyList_Check(values)) return false;
   if (PySequence_Fast_GET_SIZE(values) != PySequence_Fast_GET_SIZE(outputs.get())) return false;
@@ -161,7 +175,7 @@ bool check_signature(const ProgramCheck& program, const GraphValues& graph) {
 }  // namespace
 
 bool ProgramCheck::is_surely_valid(const GraphValues& graph) const {
-  const Ref list = Ref::steal(PySequence_Fast(calls, "expected a list of calls"));
+  const Ref list = Ref::steal(PySequence_Tuple(calls));
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
     if (!check_call(PySequence_Fast_GET_ITEM(list.get(), i), graph)) return false;
   }

@@ -34,8 +34,8 @@ Document read_document(const Schema& schema, PyObject* bytes, const std::string&
   } catch (const ::fxpress::serde::JsonError& error) {
     problem = error.what();
   }
-  const Ref message = Ref::steal(PyUnicode_DecodeUTF8(
-      problem.data(), static_cast<Py_ssize_t>(problem.size()), "replace"));
+  const Ref message = Ref::steal(
+      PyUnicode_DecodeUTF8(problem.data(), static_cast<Py_ssize_t>(problem.size()), "replace"));
   PyErr_SetObject(symbols.serialize_error, message.get());
   throw_python_error();
 }

@@ -70,20 +70,24 @@ const NodeEntry& Encoder::entry_of(PyObject* node) {
   return *entry;
 }
 
-// The name under which a tensor is used: of two nodes that take the same result, the first's.
+// The entry of a node; of two nodes that take the same result, that of the first.
+const NodeEntry& Encoder::resolved(PyObject* node) {
+  const NodeEntry& entry = entry_of(node);
+  if (entry.duplicate_of == core::PositionTable::kAbsent) return entry;
+  return values_->entries[entry.duplicate_of];
+}
+
+// The name under which a tensor is used.
 PyObject* Encoder::tensor_name(PyObject* node) {
-  const NodeEntry* entry = &entry_of(node);
-  if (entry->op == core::Op::kGetAttr) {
+  const NodeEntry& entry = resolved(node);
+  if (entry.op == core::Op::kGetAttr) {
     raise(symbols.serialize_error,
           "getattr nodes containing tensors should not appear in the graph");
   }
-  if (entry->duplicate_of != core::PositionTable::kAbsent) {
-    entry = &values_->entries[entry->duplicate_of];
+  if (entry.table == Table::kNone) {
+    raise(PyExc_AssertionError, "symbol '%U' not in def_table or graph_inputs", entry.name.get());
   }
-  if (entry->table == Table::kNone) {
-    raise(PyExc_AssertionError, "symbol '%U' not in def_table or graph_inputs", entry->name.get());
-  }
-  return entry->name.get();
+  return entry.name.get();
 }
 
 void Encoder::value_reference(Table table, PyObject* name) {
@@ -104,7 +108,7 @@ void Encoder::value_reference(Table table, PyObject* name) {
 }
 
 void Encoder::node_argument(PyObject* node) {
-  const NodeEntry& entry = entry_of(node);
+  const NodeEntry& entry = resolved(node);
   if (entry.op == core::Op::kGetAttr) {
     const Ref target = node_field(node, fx::symbols.node_target);
     const Ref attribute = get_attr(module_, target.get());
@@ -178,19 +182,18 @@ void Encoder::argument(PyObject* value, PyObject* type) {
   }
   if (PyDict_Check(value)) {
     return choice(Field::Argument_as_string_to_argument, [&] {
-      if (Py_EnterRecursiveCall(" in an argument of a graph") != 0) throw_python_error();
+      const RecursionGuard guard(" in an argument of a graph");
+      const Ref items = Ref::steal(PyMapping_Items(value));
       sink_.begin_map();
-      PyObject* key = nullptr;
-      PyObject* item = nullptr;
-      for (Py_ssize_t at = 0; PyDict_Next(value, &at, &key, &item) != 0;) {
+      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
+        PyObject* key = PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 0);
         if (!PyUnicode_Check(key)) {
           raise(symbols.serialize_error, "Dict keys must be strings, got %S", Py_TYPE(key));
         }
         sink_.key(Text(key).view());
-        argument(item, nullptr);
+        argument(PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 1), nullptr);
       }
       sink_.end_map();
-      Py_LeaveRecursiveCall();
     });
   }
   other_argument(value);
@@ -216,7 +219,7 @@ void Encoder::other_argument(PyObject* value) {
 }
 
 void Encoder::list_argument(PyObject* list, PyObject* type) {
-  const Ref held = Ref::steal(PySequence_Fast(list, "an argument changed its type"));
+  const Ref held = Ref::steal(PySequence_Tuple(list));
   PyObject* items = held.get();
   const auto write = [&](Field field, auto&& each) {
     choice(field, [&] {
@@ -236,7 +239,7 @@ void Encoder::list_argument(PyObject* list, PyObject* type) {
     return all_of(items, [&](PyObject* item) { return Py_TYPE(item) == &kind; });
   };
   const auto in_table = [&](PyObject* item, Table table) {
-    return is_node(item) && entry_of(item).table == table;
+    return is_node(item) && resolved(item).table == table;
   };
   if (all_exactly(PyBool_Type)) {
     return write(Field::Argument_as_bools, [&](PyObject* x) { sink_.boolean(x == Py_True); });
@@ -333,7 +336,7 @@ void Encoder::number_list(Table table, PyObject* list) {
     sink_.begin_list();
     for_each(list, [&](PyObject* item) {
       if (is_node(item)) {
-        return choice(fields.name, [&] { string(entry_of(item).name.get()); });
+        return choice(fields.name, [&] { string(resolved(item).name.get()); });
       }
       if (PyBool_Check(item)) {
         return choice(fields.constant, [&] { sink_.boolean(item == Py_True); });

@@ -219,7 +219,8 @@ void Encoder::node_inputs(const NodeEntry& entry) {
       PyObject* keyword =
           has_kwargs ? dict_get(kwargs.get(), new_string(argument.name).get()) : nullptr;
       if (keyword != nullptr) {
-        named_argument(argument.name, keyword, kKeyword, argument.type.get());
+        const Ref value = Ref::borrow(keyword);
+        named_argument(argument.name, value.get(), kKeyword, argument.type.get());
       } else if (!argument.keyword_only && i < count) {
         named_argument(argument.name, PyTuple_GET_ITEM(args.get(), i), kPositional,
                        argument.type.get());
@@ -230,10 +231,11 @@ void Encoder::node_inputs(const NodeEntry& entry) {
   for (size_t i = 0; i < count; ++i) {
     named_argument("", PyTuple_GET_ITEM(args.get(), i), kPositional, nullptr);
   }
-  PyObject* name = nullptr;
-  PyObject* value = nullptr;
-  for (Py_ssize_t at = 0; PyDict_Next(kwargs.get(), &at, &name, &value) != 0;) {
-    named_argument(utf8(name), value, kKeyword, nullptr);
+  if (PyDict_GET_SIZE(kwargs.get()) == 0) return;
+  const Ref items = Ref::steal(PyMapping_Items(kwargs.get()));
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
+    PyObject* item = PyList_GET_ITEM(items.get(), i);
+    named_argument(utf8(PyTuple_GET_ITEM(item, 0)), PyTuple_GET_ITEM(item, 1), kKeyword, nullptr);
   }
 }
 
@@ -316,9 +318,10 @@ void Encoder::tensor_facts(const core::TensorFacts& facts, PyObject* place) {
 
 void Encoder::tensor_meta(PyObject* tensor) {
   const auto sizes = [&](PyObject* numbers) {
+    const Ref held = Ref::steal(PySequence_Tuple(numbers));
     sink_.begin_list();
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(numbers); ++i) {
-      symbolic(Table::kSymInt, PyTuple_GET_ITEM(numbers, i));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(held.get()); ++i) {
+      symbolic(Table::kSymInt, PyTuple_GET_ITEM(held.get(), i));
     }
     sink_.end_list();
   };

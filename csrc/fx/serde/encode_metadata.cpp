@@ -18,11 +18,17 @@ bool is_true(PyObject* value) {
   return result != 0;
 }
 
+// A value of a dict that Python code may change meanwhile, or an empty reference.
+Ref value_of(PyObject* dict, PyObject* key) {
+  return Ref::borrow(dict_get(dict, key));
+}
+
+// As an f-string sets it.
 void append(std::string& to, PyObject* value) {
-  if (PyUnicode_Check(value)) {
+  if (PyUnicode_CheckExact(value)) {
     to += Text(value).view();
   } else {
-    to += Text(Ref::steal(PyObject_Str(value)).get()).view();
+    to += Text(Ref::steal(PyObject_Format(value, nullptr)).get()).view();
   }
 }
 
@@ -32,21 +38,21 @@ void Encoder::metadata(PyObject* node) {
   const Ref held = node_field(node, fx::symbols.node_meta);
   PyObject* meta = held.get();
   sink_.begin_map();
-  if (PyObject* trace = dict_get(meta, names.stack_trace); is_true(trace)) {
+  if (const Ref trace = value_of(meta, names.stack_trace); is_true(trace.get())) {
     sink_.key("stack_trace");
-    string(trace);
+    string(trace.get());
   }
-  if (PyObject* stack = dict_get(meta, fx::names.nn_module_stack); is_true(stack)) {
+  if (const Ref stack = value_of(meta, fx::names.nn_module_stack); is_true(stack.get())) {
     sink_.key("nn_module_stack");
-    module_stack(stack);
+    module_stack(stack.get());
   }
-  if (PyObject* stack = dict_get(meta, names.source_fn_stack); is_true(stack)) {
+  if (const Ref stack = value_of(meta, names.source_fn_stack); is_true(stack.get())) {
     sink_.key("source_fn_stack");
-    source_functions(stack);
+    source_functions(stack.get());
   }
-  if (PyObject* function = dict_get(meta, names.torch_fn); is_true(function)) {
+  if (const Ref function = value_of(meta, names.torch_fn); is_true(function.get())) {
     sink_.key("torch_fn");
-    const Ref parts = Ref::steal(PySequence_Fast(function, "torch_fn is not a sequence"));
+    const Ref parts = Ref::steal(PySequence_Tuple(function.get()));
     scratch_.clear();
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(parts.get()); ++i) {
       if (i != 0) scratch_ += ';';
@@ -54,15 +60,15 @@ void Encoder::metadata(PyObject* node) {
     }
     sink_.string(scratch_);
   }
-  if (PyObject* custom = dict_get(meta, fx::names.custom); is_true(custom)) {
+  if (const Ref custom = value_of(meta, fx::names.custom); is_true(custom.get())) {
     sink_.key("custom");
-    PyObject* arguments[] = {custom, node};
+    PyObject* arguments[] = {custom.get(), node};
     string(Ref::steal(PyObject_Vectorcall(symbols.dumps, arguments, 2, nullptr)).get());
   }
-  if (PyObject* sources = dict_get(meta, names.from_node)) {
+  if (const Ref sources = value_of(meta, names.from_node)) {
     sink_.key("from_node");
     std::string text;
-    node_sources(sources, text);
+    node_sources(sources.get(), text);
     sink_.string(text);
   }
   sink_.end_map();
@@ -70,9 +76,7 @@ void Encoder::metadata(PyObject* node) {
 
 void Encoder::module_stack(PyObject* stack) {
   scratch_.clear();
-  PyObject* key = nullptr;
-  PyObject* entry = nullptr;
-  for (Py_ssize_t at = 0; PyDict_Next(stack, &at, &key, &entry) != 0;) {
+  const auto add = [&](PyObject* key, PyObject* entry) {
     if (!PyTuple_Check(entry) || PyTuple_GET_SIZE(entry) != 2 ||
         !PyUnicode_Check(PyTuple_GET_ITEM(entry, 0)) ||
         !PyUnicode_Check(PyTuple_GET_ITEM(entry, 1))) {
@@ -81,28 +85,45 @@ void Encoder::module_stack(PyObject* stack) {
     if (!scratch_.empty()) scratch_ += ';';
     append(scratch_, key);
     scratch_ += ',';
-    append(scratch_, PyTuple_GET_ITEM(entry, 0));
+    scratch_ += Text(PyTuple_GET_ITEM(entry, 0)).view();
     scratch_ += ',';
-    append(scratch_, PyTuple_GET_ITEM(entry, 1));
+    scratch_ += Text(PyTuple_GET_ITEM(entry, 1)).view();
+  };
+  if (PyDict_CheckExact(stack)) {
+    PyObject* key = nullptr;
+    PyObject* entry = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(stack, &at, &key, &entry) != 0;) {
+      const Ref held[] = {Ref::borrow(key), Ref::borrow(entry)};
+      add(key, entry);
+    }
+  } else {
+    const Ref items = Ref::steal(PyMapping_Items(stack));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
+      PyObject* item = PyList_GET_ITEM(items.get(), i);
+      add(PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1));
+    }
   }
   sink_.string(scratch_);
 }
 
-std::string_view Encoder::operator_name(PyObject* target) {
-  if (PyUnicode_Check(target)) return utf8(target);
-  const auto key = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(target));
-  const auto [id, added] =
-      operator_name_ids_.insert(key, static_cast<uint32_t>(operator_names_.size()));
-  if (added) {
-    operator_names_.push_back({Ref::borrow(target), std::string()});
-    const Ref name = Ref::steal(PyObject_CallOneArg(symbols.operator_name, target));
-    operator_names_.back().name = Text(name.get()).view();
+void Encoder::append_operator_name(PyObject* target) {
+  if (PyUnicode_Check(target)) {
+    scratch_ += Text(target).view();
+    return;
   }
-  return operator_names_[id].name;
+  const auto key = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(target));
+  uint32_t id = operator_name_ids_.find(key);
+  if (id == core::FlatMap::kAbsent) {
+    const Ref name = Ref::steal(PyObject_CallOneArg(symbols.operator_name, target));
+    id = static_cast<uint32_t>(operator_names_.size());
+    operator_names_.push_back({Ref::borrow(target), std::string(Text(name.get()).view())});
+    operator_name_ids_.insert(key, id);
+  }
+  scratch_ += operator_names_[id].name;
 }
 
 void Encoder::source_functions(PyObject* stack) {
-  const Ref held = Ref::steal(PySequence_Fast(stack, "source_fn_stack is not a sequence"));
+  const Ref held = Ref::steal(PySequence_Tuple(stack));
   scratch_.clear();
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(held.get()); ++i) {
     const Ref pair = Ref::steal(PySequence_Fast(PySequence_Fast_GET_ITEM(held.get(), i),
@@ -113,7 +134,7 @@ void Encoder::source_functions(PyObject* stack) {
     if (i != 0) scratch_ += ';';
     append(scratch_, PySequence_Fast_GET_ITEM(pair.get(), 0));
     scratch_ += ',';
-    scratch_ += operator_name(PySequence_Fast_GET_ITEM(pair.get(), 1));
+    append_operator_name(PySequence_Fast_GET_ITEM(pair.get(), 1));
   }
   sink_.string(scratch_);
 }
@@ -123,7 +144,7 @@ void Encoder::node_sources(PyObject* sources, std::string& text) {
     text += "null";
     return;
   }
-  const Ref held = Ref::steal(PySequence_Fast(sources, "from_node is not a sequence"));
+  const Ref held = Ref::steal(PySequence_Tuple(sources));
   bool first = true;
   text += '[';
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(held.get()); ++i) {
@@ -148,9 +169,10 @@ int64_t Encoder::graph_number(PyObject* graph_id) {
 }
 
 void Encoder::node_source(PyObject* source, std::string& text) {
-  if (Py_EnterRecursiveCall(" in from_node") != 0) throw_python_error();
+  const RecursionGuard guard(" in from_node");
   ::fxpress::serde::StringBuffer buffer;
   const auto quoted = [&](PyObject* value) {
+    if (value == Py_None) return buffer.append("null");
     ::fxpress::serde::write_json_string(buffer, Text(value).view());
   };
   buffer.append("{\"name\": ");
@@ -178,7 +200,6 @@ void Encoder::node_source(PyObject* source, std::string& text) {
   text += buffer.text();
   node_sources(get_attr(source, names.from_node).get(), text);
   text += '}';
-  Py_LeaveRecursiveCall();
 }
 
 }  // namespace fxpress::fx::serde

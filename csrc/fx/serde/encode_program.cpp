@@ -32,7 +32,7 @@ Ref target_of(PyObject* spec) {
 }
 
 Ref list_of(PyObject* object, PyObject* name) {
-  return Ref::steal(PySequence_Fast(get_attr(object, name).get(), "expected a list"));
+  return Ref::steal(PySequence_Tuple(get_attr(object, name).get()));
 }
 
 // A fact by its name: borrowed.
@@ -45,7 +45,7 @@ PyObject* fact(PyObject* facts, const char* name) {
 }  // namespace
 
 void Encoder::strings(PyObject* list) {
-  const Ref held = Ref::steal(PySequence_Fast(list, "expected a list of texts"));
+  const Ref held = Ref::steal(PySequence_Tuple(list));
   sink_.begin_list();
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(held.get()); ++i) {
     string(PySequence_Fast_GET_ITEM(held.get(), i));
@@ -82,7 +82,13 @@ void Encoder::program(PyObject* module, PyObject* signature, PyObject* calls, Py
         at = 0;
         while (PyDict_Next(fact(facts, "opset_version"), &at, &key, &value) != 0) {
           sink_.key(Text(key).view());
-          integer(value);
+          if (PyBool_Check(value)) {
+            sink_.boolean(value == Py_True);
+          } else if (PyFloat_Check(value)) {
+            sink_.real(PyFloat_AS_DOUBLE(value));
+          } else {
+            integer(value);
+          }
         }
         return sink_.end_map();
       case Field::ExportedProgram_range_constraints:
@@ -126,7 +132,7 @@ void Encoder::graph_module(PyObject* module, PyObject* signature, PyObject* call
       case Field::GraphModule_signature:
         return this->signature(signature);
       case Field::GraphModule_module_call_graph: {
-        const Ref list = Ref::steal(PySequence_Fast(calls, "expected a list of calls"));
+        const Ref list = Ref::steal(PySequence_Tuple(calls));
         sink_.begin_list();
         for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
           call_entry(PySequence_Fast_GET_ITEM(list.get(), i));

@@ -105,6 +105,7 @@ class Encoder {
   void string(PyObject* value);
   void name_record(Type type, Field field, PyObject* name);
   const NodeEntry& entry_of(PyObject* node);
+  const NodeEntry& resolved(PyObject* node);
   PyObject* tensor_name(PyObject* node);
 
   // encode_metadata.cpp
@@ -114,7 +115,7 @@ class Encoder {
   void node_sources(PyObject* sources, std::string& text);
   void node_source(PyObject* source, std::string& text);
   int64_t graph_number(PyObject* graph_id);
-  std::string_view operator_name(PyObject* target);
+  void append_operator_name(PyObject* target);
 
   const Schema& schema_;
   Sink& sink_;

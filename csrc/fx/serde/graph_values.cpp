@@ -53,6 +53,17 @@ Table table_of(PyObject* value) {
   return Table::kNone;
 }
 
+// What fails for a program that may not be valid either is for torch's verifier to judge.
+template <class F>
+void GraphValues::guarded(PyObject* node, F&& call) const {
+  try {
+    call();
+  } catch (pybind11::error_already_set& error) {
+    if (options_.checks && error.matches(PyExc_Exception)) throw Doubtful();
+    node_failed(node, error);
+  }
+}
+
 GraphValues::GraphValues(PyObject* module, OperatorTable& operators, const Options& options)
     : module_(module), options_(options) {
   const Ref graph = get_attr(module, fx::names.graph);
@@ -69,7 +80,8 @@ GraphValues::GraphValues(PyObject* module, OperatorTable& operators, const Optio
     const core::Op op = parse_op(node_field(node, fx::symbols.node_op).get());
     const Operator* function = nullptr;
     if (op == core::Op::kCallFunction) {
-      function = &operators.get(node_field(node, fx::symbols.node_target).get());
+      guarded(node,
+              [&] { function = &operators.get(node_field(node, fx::symbols.node_target).get()); });
     }
     Ref name = node_field(node, fx::symbols.node_name);
     entries.push_back({std::move(nodes[i]), std::move(name), function, 0,
@@ -82,12 +94,7 @@ GraphValues::GraphValues(PyObject* module, OperatorTable& operators, const Optio
     poll_signals(static_cast<size_t>(&entry - entries.data()));
     entry.outputs = static_cast<uint32_t>(outputs.size());
     if (options.checks) verify(entry, graph.get());
-    try {
-      read(entry);
-    } catch (pybind11::error_already_set& error) {
-      if (options.checks && !valid_) throw Doubtful();
-      node_failed(entry.node.get(), error);
-    }
+    guarded(entry.node.get(), [&] { read(entry); });
   }
 }
 

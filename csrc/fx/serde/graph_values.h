@@ -54,7 +54,7 @@ class GraphValues {
   };
 
   // Reads all nodes of a graph module. SerializeError, naming the node, when a result cannot be
-  // written; Doubtful when the graph may not be valid either.
+  // written; with checks Doubtful, as the graph may not be valid either.
   GraphValues(PyObject* module, OperatorTable& operators, const Options& options);
 
   // The entry of a node, or null when it is not in this graph.
@@ -71,6 +71,8 @@ class GraphValues {
   std::vector<NamedValue> values;  // in the order in which they are defined
 
  private:
+  template <class F>
+  void guarded(PyObject* node, F&& call) const;
   void verify(const NodeEntry& entry, PyObject* graph);
   bool is_attribute(PyObject* target) const;
   void read(NodeEntry& entry);

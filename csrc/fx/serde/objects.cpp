@@ -149,10 +149,7 @@ void SchemaClasses::write(PyObject* object, Sink& sink) const {
   if (PyUnicode_Check(object)) return sink.string(Text(object).view());
   if (PyLong_Check(object)) return write_integer(object, sink);
   if (PyFloat_Check(object)) return sink.real(PyFloat_AS_DOUBLE(object));
-  if (Py_EnterRecursiveCall(" in an object of the schema") != 0) throw_python_error();
-  const struct Leave {
-    ~Leave() { Py_LeaveRecursiveCall(); }
-  } leave;
+  const RecursionGuard guard(" in an object of the schema");
   if (const auto found = ids_.find(Py_TYPE(object)); found != ids_.end()) {
     return write_instance(classes_[found->second], found->second, object, sink);
   }
@@ -168,11 +165,11 @@ void SchemaClasses::write(PyObject* object, Sink& sink) const {
     raise(PyExc_TypeError, "Object of type %s is not JSON serializable", Py_TYPE(object)->tp_name);
   }
   sink.begin_map();
-  PyObject* key = nullptr;
-  PyObject* value = nullptr;
-  for (Py_ssize_t at = 0; PyDict_Next(object, &at, &key, &value) != 0;) {
-    sink.key(Text(key).view());
-    write(value, sink);
+  const Ref items = Ref::steal(PyMapping_Items(object));
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
+    PyObject* item = PyList_GET_ITEM(items.get(), i);
+    sink.key(Text(PyTuple_GET_ITEM(item, 0)).view());
+    write(PyTuple_GET_ITEM(item, 1), sink);
   }
   sink.end_map();
 }

@@ -90,7 +90,8 @@ def _describe(target: Any) -> _Described:
         return _Kind.GETITEM, "", (), (), True, True
     if target in compat.SYM_OPS:
         names = tuple((name, False, None) for name in inspect.signature(target).parameters)
-        return _Kind.SYMBOLIC, operator_name(target), names, (), True, True
+        allowed = not inspect.isbuiltin(target) or target in compat.allowed_builtins()
+        return _Kind.SYMBOLIC, operator_name(target), names, (), allowed, allowed
     if isinstance(target, _torch_compat.OpOverload):
         return _with_schema(operator_name(target), compat.schema_of(target))
     if isinstance(target, _torch_compat.HigherOrderOperator):
