@@ -24,6 +24,13 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/names.cpp
   csrc/fx/reader.cpp
   csrc/fx/serde/check.cpp
+  csrc/fx/serde/decode.cpp
+  csrc/fx/serde/decode_argument.cpp
+  csrc/fx/serde/decode_graph.cpp
+  csrc/fx/serde/decode_metadata.cpp
+  csrc/fx/serde/decode_results.cpp
+  csrc/fx/serde/decode_signature.cpp
+  csrc/fx/serde/decode_values.cpp
   csrc/fx/serde/encode.cpp
   csrc/fx/serde/encode_argument.cpp
   csrc/fx/serde/encode_graph.cpp
@@ -34,7 +41,10 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/serde/kinds.cpp
   csrc/fx/serde/objects.cpp
   csrc/fx/serde/operators.cpp
+  csrc/fx/serde/read.cpp
+  csrc/fx/serde/scalars.cpp
   csrc/fx/serde/symbols.cpp
+  csrc/fx/serde/targets.cpp
   csrc/fx/split/assign.cpp
   csrc/fx/split/plan.cpp
   csrc/fx/split/simple.cpp

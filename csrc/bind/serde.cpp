@@ -1,7 +1,9 @@
 #include <pybind11/stl.h>
 
 #include "bind/convert.h"
+#include "fx/serde/decode.h"
 #include "fx/serde/encode.h"
+#include "fx/serde/read.h"
 #include "fx/serde/symbols.h"
 #include "serde/schema.h"
 
@@ -46,7 +48,37 @@ void bind_serde(py::module_& m) {
       .def("write", [](const fx::serde::SchemaClasses& classes, const py::handle& object) {
         return to_object(fx::serde::write_objects(classes, object.ptr()));
       });
+  using fx::serde::SchemaClasses;
+  py::class_<serde::Document>(m, "Document")
+      .def("field",
+           [](const serde::Document& document, const SchemaClasses& classes,
+              const std::string& name) {
+             return to_object(fx::serde::read_field(document, classes, name));
+           })
+      .def("decode_program",
+           [](const serde::Document& document, const SchemaClasses& classes,
+              const py::object& values, const py::dict& constants) {
+             return to_object(
+                 fx::serde::decode_program(document, {values.ptr(), constants.ptr(), &classes}));
+           })
+      .def("decode_tensor", [](const serde::Document& document, const py::object& values) {
+        return to_object(
+            fx::serde::decode_tensor(document, {values.ptr(), py::dict().ptr(), nullptr}));
+      });
+  m.def("is_surely_valid", [](const py::list& modules, const py::object& signature,
+                              const py::list& calls, const py::dict& state,
+                              const py::dict& constants, bool functional) {
+    return fx::serde::is_surely_valid(
+        PyList_GET_ITEM(modules.ptr(), 0),
+        {modules.ptr(), signature.ptr(), calls.ptr(), state.ptr(), constants.ptr(), functional});
+  });
   py::class_<Schema>(m, "Schema")
+      .def(
+          "read",
+          [](const Schema& schema, const py::bytes& text, const std::string& type) {
+            return fx::serde::read_document(schema, text.ptr(), type);
+          },
+          py::keep_alive<0, 1>())
       .def(py::init(&make_schema))
       .def("type_names",
            [](const Schema& schema) {

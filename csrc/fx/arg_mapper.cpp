@@ -1,5 +1,7 @@
 #include "fx/arg_mapper.h"
 
+#include "fx/containers.h"
+
 namespace fxpress::fx {
 
 namespace {
@@ -14,19 +16,10 @@ bool unchanged(ArgCursor cursor, const std::vector<Ref>& values) {
 }
 
 Ref make_tuple(PyObject* original, std::vector<Ref>& values) {
-  Ref result = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
-  for (size_t i = 0; i < values.size(); ++i) {
-    PyTuple_SET_ITEM(result.get(), static_cast<Py_ssize_t>(i), values[i].release());
-  }
+  Ref result = take_as_tuple(values);
   if (PyTuple_CheckExact(original) || !find_attr(original, names.fields)) return result;
   return Ref::steal(
       PyObject_CallObject(reinterpret_cast<PyObject*>(Py_TYPE(original)), result.get()));
-}
-
-Ref make_list(const std::vector<Ref>& values) {
-  Ref result = Ref::steal(PyObject_CallNoArgs(symbols.immutable_list_type));
-  for (const Ref& value : values) check(PyList_Append(result.get(), value.get()));
-  return result;
 }
 
 Ref make_dict(const std::vector<PyObject*>& keys, const std::vector<Ref>& values) {
@@ -51,7 +44,7 @@ Ref ArgMapper::finish(Frame& frame) {
     case ArgKind::kTuple:
       return make_tuple(original, frame.values);
     case ArgKind::kList:
-      return make_list(frame.values);
+      return new_immutable_list(frame.values);
     case ArgKind::kDict:
       return make_dict(frame.keys, frame.values);
     default:

@@ -120,6 +120,11 @@ PyObject* GraphWriter::output_of(std::span<PyObject* const> values, bool as_tupl
   return create(output_node(), std::move(args), Ref::borrow(no_kwargs), values, {});
 }
 
+void GraphWriter::rename(PyObject* node, PyObject* name) {
+  set_node_field(node, symbols.node_name, name);
+  register_name(node, name);
+}
+
 void GraphWriter::take_name(core::StringId name) {
   check(PySet_Add(used_names_.get(), names_.string(name)));
 }

@@ -76,6 +76,9 @@ class GraphWriter {
   PyObject* getitem(PyObject* value, size_t index, Ref meta);
   PyObject* output_of(std::span<PyObject* const> values, bool as_tuple);
 
+  // Gives a node a name that was made in this graph's namespace; the one it had stays taken.
+  void rename(PyObject* node, PyObject* name);
+
   // The name is taken in this graph, by a node that does not exist any more.
   void take_name(core::StringId name);
 

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import io
+import math
+import types
 from collections import namedtuple
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch import _weights_only_unpickler
 from torch._export.non_strict_utils import _enable_graph_inputs_of_type_nn_module
 from torch._export.serde import schema as schema
 from torch._export.serde import serialize as torch_serialize
 from torch._export.utils import remove_proxy_from_state_dict as remove_proxy_from_state_dict
 from torch._export.verifier import TrainingIRVerifier as TrainingIRVerifier
 from torch._export.verifier import Verifier as _Verifier
+from torch._export.verifier import load_verifier as load_verifier
 from torch._library.opaque_object import get_opaque_type_name as get_opaque_type_name
 from torch._library.opaque_object import is_opaque_value as is_opaque_value
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram, exported_program
 from torch.export import graph_signature as graph_signature
+from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import is_concrete_bool as is_concrete_bool
 from torch.fx.experimental.symbolic_shapes import is_concrete_float as is_concrete_float
 from torch.fx.experimental.symbolic_shapes import is_concrete_int as is_concrete_int
 from torch.fx.traceback import NodeSource as NodeSource
+from torch.fx.traceback import NodeSourceAction as NodeSourceAction
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._sympy import functions as sympy_functions
 from torch.utils._sympy.numbers import int_oo as int_oo
+from torch.utils._sympy.symbol import SymT, prefix_str
+from torch.utils._sympy.value_ranges import ValueRanges
+from torch.utils._traceback import CapturedTraceback
 
 OPS = "torch._ops"  # the module that operators name
 INDUCTOR = "torch._inductor.ir"  # only asked for when somebody has imported it
@@ -36,6 +51,7 @@ SCALAR_TYPES = torch_serialize._TORCH_TO_SERIALIZE_DTYPE
 LAYOUTS = torch_serialize._TORCH_TO_SERIALIZE_LAYOUT
 MEMORY_FORMATS = torch_serialize._TORCH_TO_SERIALIZE_MEMORY_FORMAT
 EXTENSIONS = torch_serialize._serialization_registry
+EXTENSION_NAMESPACES = torch_serialize._deserialization_registry
 
 # Those whose checks are known; other dialects have their own.
 VERIFIERS = (_Verifier, TrainingIRVerifier)
@@ -44,6 +60,13 @@ make_union_tag = type(schema.SymInt.create(as_int=0).type).create
 
 Union = schema._Union
 SUPPORTED_SERIALIZED_TYPES = pytree.SUPPORTED_SERIALIZED_TYPES
+SERIALIZED_TYPE_TO_PYTHON_TYPE = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
+LEAF_SPEC = pytree._LEAF_SPEC
+make_treespec = pytree.TreeSpec
+without_modes = _disable_current_modes
+ModuleCallEntry = exported_program.ModuleCallEntry
+ModuleCallSignature = exported_program.ModuleCallSignature
+protect_data = torch._C._set_throw_on_mutable_data_ptr
 ScriptObject = torch._C.ScriptObject
 
 
@@ -91,3 +114,158 @@ def dump_treespec(spec: Any) -> str:
 def is_namedtuple(kind: Any) -> bool:
     """Whether the type of a tree spec's node is that of named tuples, or is one of them."""
     return bool(kind is namedtuple or pytree.is_namedtuple_class(kind))
+
+
+# sympy functions of torch's own that expressions in files name.
+SYMPY_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    name: value
+    for name, value in vars(sympy_functions).items()
+    if isinstance(value, type)
+    and value.__module__ == sympy_functions.__name__
+    and name not in ("Max", "Min", "MinMaxBase")
+}
+
+_OTHER_FUNCTIONS = """
+    torch._C._set_grad_enabled
+    torch.autograd.grad_mode.set_grad_enabled
+    torch.amp.autocast_mode._enter_autocast
+    torch.amp.autocast_mode._exit_autocast
+    torch.export.custom_ops._call_custom_autograd_function_in_pre_dispatch
+    torch.fx.experimental.symbolic_shapes.cast_symbool_to_symint_guardless
+    torch.sym_sum
+    torch._functorch.predispatch._add_batch_dim
+    torch._functorch.predispatch._remove_batch_dim
+    torch._functorch.predispatch._vmap_increment_nesting
+    torch._functorch.predispatch._vmap_decrement_nesting
+    torch._functorch.predispatch.lazy_load_decompositions
+    torch._functorch.predispatch._make_dual
+    torch._functorch.predispatch._unpack_dual
+    torch._functorch.predispatch._jvp_increment_nesting
+    torch._functorch.predispatch._jvp_decrement_nesting
+    torch._functorch.predispatch._unwrap_for_grad
+    torch._functorch.predispatch._enter_dual_level
+    torch._functorch.predispatch._exit_dual_level
+"""
+
+
+def allowed_functions() -> Iterator[Any]:
+    """The functions, beside those on numbers, that torch's verifier takes as targets."""
+    for path in _OTHER_FUNCTIONS.split():
+        found: Any = torch
+        for name in path.split(".")[1:]:
+            found = getattr(found, name, None)
+        if found is not None:
+            yield found
+
+
+def make_fake_mode() -> Any:
+    """The mode, with a shape environment of its own, that programs are read in."""
+    return FakeTensorMode(
+        allow_fallback_kernels=False,
+        allow_non_fake_inputs=True,
+        shape_env=symbolic_shapes.ShapeEnv(assume_static_by_default=True),
+    )
+
+
+def value_range(lowest: int | None, highest: int | None) -> Any:
+    """A range of integers; None: no limit."""
+    import sympy
+
+    def bound(value: Any, default: Any) -> Any:
+        if value is None or value == math.inf:
+            return default
+        return sympy.Integer(value)
+
+    return ValueRanges(bound(lowest, -int_oo), bound(highest, int_oo))
+
+
+def reserve_unbacked_names(shape_env: Any, names: Any) -> None:
+    """Symbols that are made later get other names than those."""
+    for kind, counter in (
+        (SymT.UNBACKED_FLOAT, "unbacked_symfloat_counter"),
+        (SymT.UNBACKED_INT, "unbacked_symint_counter"),
+    ):
+        prefix = prefix_str[kind]
+        numbers = [int(n[len(prefix) :]) for n in names if _is_numbered(n, prefix)]
+        setattr(shape_env, counter, getattr(shape_env, counter) + max(numbers, default=-1) + 1)
+
+
+def _is_numbered(name: str, prefix: str) -> bool:
+    digits = name.removeprefix(prefix)
+    return digits != name and digits.isdecimal() and digits.isascii() and len(digits) < 10
+
+
+def is_unbacked(expression: Any) -> bool:
+    """Whether an expression is a symbol for a number that only running tells."""
+    import sympy
+
+    return isinstance(expression, sympy.Symbol) and symbolic_shapes.symbol_is_type(
+        expression, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
+    )
+
+
+def unbacked_bindings(value: Any, shape_env: Any, pending: set[Any]) -> dict[Any, Any]:
+    """Which of the pending symbols a value defines, and where in it; they are pending no more."""
+    found = symbolic_shapes._free_unbacked_symbols_with_path(
+        value, (), shape_env=shape_env, pending=pending, simplify=True
+    )
+    return dict(found)
+
+
+def stack_here() -> Any:
+    """The Python stack of the caller, for messages about symbols."""
+    return CapturedTraceback.extract(skip=1)
+
+
+def load_with(function: Callable[..., Any], file: io.BytesIO) -> Any:
+    """`torch.load(file, weights_only=True)`, where fake tensors are read by `function`.
+
+    The tables of the process, which torch's context manager changes for all threads, stay as they
+    are: the same code of torch's unpickler runs over a table of this call.
+    """
+    name = f"{torch_serialize.__name__}.{reconstruct_fake_tensor.__name__}"
+    allowed = {**_weights_only_unpickler._get_user_allowed_globals(), name: function}
+    plain = _weights_only_unpickler.Unpickler
+    names = {**vars(_weights_only_unpickler), "_get_user_allowed_globals": lambda: allowed}
+    load = types.FunctionType(plain.load.__code__, names, "load")
+    reader = type("Unpickler", (plain,), {"load": load})
+    return torch.load(
+        file,
+        pickle_module=types.SimpleNamespace(__name__="fxpress", Unpickler=reader),
+        weights_only=False,
+        encoding="utf-8",
+    )
+
+
+# The constructor checks again what is known to hold. A torch whose programs have other fields than
+# these has it do its work.
+_FIELDS = """
+    _graph_module _graph_signature _state_dict _range_constraints _module_call_graph
+    _example_inputs _constants _verifiers _guards_code
+"""
+_FIELDS_ARE_KNOWN = set(_FIELDS.split()) == set(ExportedProgram.__annotations__)
+
+
+def make_program(fields: dict[str, Any], is_valid: bool) -> ExportedProgram:
+    """An ExportedProgram.
+
+    Args:
+        fields: the arguments of the constructor but for the graph, and `guards_code`.
+        is_valid: the program was checked, and no two of its nodes take the same result.
+    """
+    guards = fields.pop("guards_code")
+    root = fields.pop("root")
+    if is_valid and _FIELDS_ARE_KNOWN:
+        program = ExportedProgram.__new__(ExportedProgram)
+        program._graph_module = root
+        for name, value in fields.items():
+            setattr(program, f"_{name}", value)
+    else:
+        program = ExportedProgram(root=root, graph=root.graph, **fields)
+    program._guards_code = guards
+    return program
+
+
+def create_graph_module(root: torch.nn.Module, graph: torch.fx.Graph) -> Any:
+    """A module whose code is generated now, or cannot be."""
+    return exported_program._create_graph_module_for_export(root, graph)

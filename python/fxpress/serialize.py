@@ -13,6 +13,7 @@ from fxpress._serde.objects import (
     _to_json_bytes,
 )
 from fxpress._serde.program import serialize
+from fxpress._serde.reading import deserialize
 from fxpress._torch_compat_serde import SerializedArtifact, SerializeError
 
-__all__ = ["SerializeError", "SerializedArtifact", "serialize"]
+__all__ = ["SerializeError", "SerializedArtifact", "deserialize", "serialize"]

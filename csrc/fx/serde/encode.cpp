@@ -3,10 +3,9 @@
 #include "fx/gc_pause.h"
 #include "fx/serde/bytes_buffer.h"
 #include "fx/serde/errors.h"
+#include "fx/serde/read.h"
 #include "fx/serde/symbols.h"
 #include "fx/symbols.h"
-#include "serde/document.h"
-#include "serde/json_reader.h"
 #include "serde/json_writer.h"
 
 namespace fxpress::fx::serde {
@@ -18,27 +17,6 @@ namespace {
 // Bytes a node has in a file: few have more.
 constexpr size_t kBytesPerNode = 1536;
 constexpr size_t kSmall = 4096;
-
-// SerializeError names the place where the text is wrong. The GIL is released meanwhile.
-Document read_document(const Schema& schema, PyObject* bytes, const std::string& type) {
-  char* text = nullptr;
-  Py_ssize_t size = 0;
-  check(PyBytes_AsStringAndSize(bytes, &text, &size));
-  const int position = schema.find(type);
-  if (position < 0) raise(PyExc_KeyError, "%s", type.c_str());
-  std::string problem;
-  try {
-    const pybind11::gil_scoped_release release;
-    return ::fxpress::serde::read_json({text, static_cast<size_t>(size)}, schema,
-                                       static_cast<uint16_t>(position));
-  } catch (const ::fxpress::serde::JsonError& error) {
-    problem = error.what();
-  }
-  const Ref message = Ref::steal(
-      PyUnicode_DecodeUTF8(problem.data(), static_cast<Py_ssize_t>(problem.size()), "replace"));
-  PyErr_SetObject(symbols.serialize_error, message.get());
-  throw_python_error();
-}
 
 size_t expected_bytes(PyObject* graph_module) {
   const Ref graph = get_attr(graph_module, fx::names.graph);

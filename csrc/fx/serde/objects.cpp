@@ -1,5 +1,6 @@
 #include "fx/serde/objects.h"
 
+#include "fx/serde/scalars.h"
 #include "fx/serde/text.h"
 
 namespace fxpress::fx::serde {
@@ -16,11 +17,6 @@ namespace {
 PyObject* tag_name() {
   static PyObject* const name = check(PyUnicode_InternFromString("_type"));
   return name;
-}
-
-Ref new_text(std::string_view text) {
-  return Ref::steal(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass"));
 }
 
 }  // namespace
@@ -56,22 +52,7 @@ Ref SchemaClasses::make_instance(const Class& info, Ref dict) const {
 }
 
 Ref SchemaClasses::make(const Document& document, const Value& value) const {
-  switch (value.kind) {
-    case ValueKind::kNull:
-      return Ref::borrow(Py_None);
-    case ValueKind::kBool:
-      return Ref::borrow(value.integer != 0 ? Py_True : Py_False);
-    case ValueKind::kInt:
-      return Ref::steal(PyLong_FromLongLong(value.integer));
-    case ValueKind::kBigInt:
-      return Ref::steal(PyLong_FromString(std::string(document.text(value)).c_str(), nullptr, 10));
-    case ValueKind::kReal:
-      return Ref::steal(PyFloat_FromDouble(value.real));
-    case ValueKind::kString:
-      return new_text(document.text(value));
-    default:
-      break;
-  }
+  if (Ref plain = scalar(document, value)) return plain;
   const auto inside = document.children(value);
   switch (value.kind) {
     case ValueKind::kList: {

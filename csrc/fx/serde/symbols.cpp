@@ -16,7 +16,9 @@ void initialize_symbols(PyObject* objects) {
     read_tensor_facts = reinterpret_cast<core::ReadTensorFacts>(reader);
   }
 #define FXPRESS_NAME(name) Py_XSETREF(names.name, check(PyUnicode_InternFromString(#name)));
+#define FXPRESS_NAME_AS(role, name) Py_XSETREF(names.role, check(PyUnicode_InternFromString(name)));
 #include "fx/serde/attribute_names.def"
+#undef FXPRESS_NAME_AS
 #undef FXPRESS_NAME
 }
 

@@ -14,7 +14,9 @@ struct Symbols {
 
 struct Names {
 #define FXPRESS_NAME(name) PyObject* name = nullptr;
+#define FXPRESS_NAME_AS(role, name) PyObject* role = nullptr;
 #include "fx/serde/attribute_names.def"
+#undef FXPRESS_NAME_AS
 #undef FXPRESS_NAME
 };
 

@@ -1,9 +1,10 @@
-"""State, constants and example inputs as bytes: what `torch.save` writes."""
+"""State, constants and example inputs as bytes, and back: what `torch.save` writes."""
 
 from __future__ import annotations
 
 import copyreg
 import io
+import logging
 import pickle
 import types
 from collections import ChainMap
@@ -13,6 +14,9 @@ import torch
 
 from fxpress import _torch_compat_serde as compat
 from fxpress._serde.schema import SCHEMA
+from fxpress._serde.values import Values
+
+log = logging.getLogger("fxpress")
 
 
 def _reduce_fake_tensor(tensor: Any) -> tuple[Any, tuple[bytes, bool]]:
@@ -42,3 +46,45 @@ def save_artifact(value: Any, pickle_protocol: int) -> bytes:
     buffer = io.BytesIO()
     torch.save(value, buffer, pickle_module=_pickle, pickle_protocol=pickle_protocol)
     return buffer.getvalue()
+
+
+def load_artifact(
+    saved: dict[str, Any] | tuple[Any, ...] | bytes,
+    record: str,
+    values: Values,
+    *,
+    allow_pickle: bool = False,
+) -> Any:
+    """What `save_artifact` wrote. Stands in for torch's `deserialize_torch_artifact`.
+
+    Args:
+        saved: the bytes; none stand for an empty dict. A dict or tuple is returned as it is.
+        record: what it is, for messages.
+        values: where fake tensors among it belong to.
+        allow_pickle: what `torch.load(weights_only=True)` does not take is unpickled, which may
+            run any code.
+
+    Raises:
+        SerializeError: the bytes are damaged, or need `allow_pickle`.
+    """
+    if isinstance(saved, (dict, tuple)):
+        return saved
+    if len(saved) == 0:
+        return {}
+
+    def fake_tensor(meta: bytes, is_parameter: bool) -> Any:
+        made = SCHEMA.read(bytes(meta), "TensorMeta").decode_tensor(values)
+        return torch.nn.Parameter(made) if is_parameter else made
+
+    try:
+        value = compat.load_with(fake_tensor, io.BytesIO(saved))
+    except Exception as e:
+        if not allow_pickle:
+            raise compat.SerializeError(
+                f"{record} cannot be read without unpickling it, which may run any code; "
+                f"allow_pickle=True does that. {e}"
+            ) from e
+        value = torch.load(io.BytesIO(saved), weights_only=False)
+    if not isinstance(value, (tuple, dict)):
+        raise compat.SerializeError(f"{record} is a {type(value).__name__}, not a tuple or dict")
+    return value

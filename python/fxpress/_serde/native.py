@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import torch
 
 from fxpress import _deferred_code as _deferred_code  # fills in the roles of csrc/fx
 from fxpress import _native
 from fxpress import _torch_compat_serde as compat
-from fxpress._serde import operators
+from fxpress._serde import operators, targets
 
 _signature = compat.graph_signature
 _INPUT_KINDS = (
@@ -54,6 +56,27 @@ _native.initialize_serde(
         "sym_float_type": torch.SymFloat,
         "sym_int_type": torch.SymInt,
         "dumps": operators.dumps,
+        "loads": json.loads,
+        "empty_strided": torch.empty_strided,
+        "empty_strided_keywords": ("dtype", "device"),
+        "graph_signature_type": _signature.ExportGraphSignature,
+        "input_spec_type": _signature.InputSpec,
+        "output_spec_type": _signature.OutputSpec,
+        "make_subclass": torch.Tensor._make_subclass,
+        "make_subclass_keywords": ("dispatch_device", "device_for_backend_keys"),
+        "meta_device": torch.device("meta"),
+        "module_call_entry_type": compat.ModuleCallEntry,
+        "module_call_signature_type": compat.ModuleCallSignature,
+        "node_info_type": compat.NodeSource.NodeInfo,
+        "node_source_actions": {
+            text: action
+            for action in compat.NodeSourceAction
+            for text in (action.name, action.name.lower())
+        },
+        "protect_data": compat.protect_data,
+        "reading_failed": targets.reading_failed,
+        "resolve_target": targets.resolve_target,
+        "source_function": targets.source_function,
         "empty_list_tag": operators.empty_list_tag,
         "input_kinds": {kind: i for i, kind in enumerate(_INPUT_KINDS)},
         "layouts": compat.LAYOUTS,

@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from fxpress import _torch_compat_serde as compat
 from fxpress._serde.artifacts import save_artifact
 from fxpress._serde.schema import SCHEMA
+from fxpress._serde.treespecs import TreeSpecWriter
 
 log = logging.getLogger("fxpress")
 
@@ -31,33 +32,6 @@ def _bound(value: Any, adjust: Any) -> int | None:
         value,
     )
     return int(adjust(value))
-
-
-class TreeSpecs:
-    """Writes tree specs, and collects the fields of the named tuples among them."""
-
-    def __init__(self) -> None:
-        self.fields: dict[str, Any] = {}
-
-    def __call__(self, spec: Any) -> str:
-        text = compat.dump_treespec(spec)
-        self._collect(spec)
-        return text
-
-    def _collect(self, spec: Any) -> None:
-        waiting = [spec]
-        while waiting:
-            at = waiting.pop()
-            waiting.extend(reversed(at.children()))
-            if at.type is None or not compat.is_namedtuple(at.type):
-                continue
-            name = compat.SUPPORTED_SERIALIZED_TYPES[at.context].serialized_type_name
-            fields = self.fields.setdefault(name, at.context._fields)
-            if fields != at.context._fields:
-                raise compat.SerializeError(
-                    f"Two named tuples are written as {name!r}: one has the fields {fields}, the "
-                    f"other {at.context._fields}."
-                )
 
 
 def _graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
@@ -89,7 +63,7 @@ def encode(
     checked = _checked(program)
     if checked is None:
         program.validate()
-    treespecs = TreeSpecs()
+    treespecs = TreeSpecWriter()
     objects: dict[str, Any] = {}
     facts = {
         "opset_version": {**(opset_version or {})},

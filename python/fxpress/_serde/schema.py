@@ -45,13 +45,25 @@ def _default(field: dataclasses.Field[Any]) -> str | None:
 
 def describe(cls: type[Any]) -> tuple[str, bool, list[tuple[str, str, str | None]]]:
     """A class of the schema: its name, whether it is a union, and (field, shape, default)."""
-    hints = typing.get_type_hints(cls, globalns=vars(schema))
+    hints = typing.get_type_hints(cls, globalns={**vars(schema), "NodeSource": NodeSource})
     is_union = issubclass(cls, Union)
     fields = [
         (field.name, _shape(hints[field.name]), None if is_union else _default(field))
         for field in dataclasses.fields(cls)
     ]
     return cls.__name__, is_union, fields
+
+
+@dataclasses.dataclass
+class NodeSource:
+    """What the JSON in the metadata "from_node" has of a `torch.fx.traceback.NodeSource`."""
+
+    name: str | None = None
+    target: str | None = None
+    graph_id: int | None = None
+    pass_name: str | None = ""
+    action: str = ""
+    from_node: list[NodeSource] | None = None
 
 
 TYPES = {
@@ -61,6 +73,7 @@ TYPES = {
     and dataclasses.is_dataclass(value)
     and value.__module__ == schema.__name__
 }
+TYPES["NodeSource"] = NodeSource
 
 SCHEMA = _native.Schema([describe(cls) for cls in TYPES.values()])
 

@@ -1,0 +1,26 @@
+// The containers that torch.fx keeps arguments in.
+#pragma once
+
+#include <span>
+
+#include "fx/symbols.h"
+
+namespace fxpress::fx {
+
+// An immutable list of the values.
+inline Ref new_immutable_list(std::span<const Ref> values) {
+  Ref result = Ref::steal(PyObject_CallNoArgs(symbols.immutable_list_type));
+  for (const Ref& value : values) check(PyList_Append(result.get(), value.get()));
+  return result;
+}
+
+// A tuple that takes the values over.
+inline Ref take_as_tuple(std::span<Ref> values) {
+  Ref result = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
+  for (size_t i = 0; i < values.size(); ++i) {
+    PyTuple_SET_ITEM(result.get(), static_cast<Py_ssize_t>(i), values[i].release());
+  }
+  return result;
+}
+
+}  // namespace fxpress::fx

@@ -1,0 +1,53 @@
+#include "fx/serde/decode.h"
+
+#include <algorithm>
+
+#include "fx/gc_pause.h"
+#include "fx/serde/errors.h"
+
+namespace fxpress::fx::serde {
+
+Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path) {
+  const Value* value = &document.root();
+  for (size_t start = 0; start <= path.size();) {
+    const size_t end = std::min(path.find('.', start), path.size());
+    const int place = document.schema().type(value->type).find(path.substr(start, end - start));
+    if (value->kind != ::fxpress::serde::ValueKind::kRecord || place < 0) {
+      raise(PyExc_KeyError, "%s", path.c_str());
+    }
+    value = &document.children(*value)[static_cast<size_t>(place)];
+    start = end + 1;
+  }
+  const GcPause pause;
+  return classes.make(document, *value);
+}
+
+Ref decode_program(const Document& document, const DecodeContext& context) {
+  const GcPause pause;
+  return Decoder(document, context).program();
+}
+
+Ref decode_tensor(const Document& document, const DecodeContext& context) {
+  return Decoder(document, context).tensor(document.root());
+}
+
+bool is_surely_valid(PyObject* module, const ProgramCheck& check) {
+  OperatorTable operators;
+  try {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(check.graph_modules); ++i) {
+      PyObject* each = PyList_GET_ITEM(check.graph_modules, i);
+      const GraphValues graph(each, operators, {true, check.functional, each == module});
+      if (!graph.is_surely_valid()) return false;
+      const auto is_duplicate = [](const NodeEntry& entry) {
+        return entry.duplicate_of != core::PositionTable::kAbsent;
+      };
+      if (std::any_of(graph.entries.begin(), graph.entries.end(), is_duplicate)) return false;
+      if (each == module && !check.is_surely_valid(graph)) return false;
+    }
+  } catch (const Doubtful&) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace fxpress::fx::serde

@@ -1,0 +1,23 @@
+// Exported programs, and parts of them, from documents.
+#pragma once
+
+#include "fx/serde/check.h"
+#include "fx/serde/decoder.h"
+
+namespace fxpress::fx::serde {
+
+// What a document has at a path of fields ("graph_module.metadata"), as objects of the schema's
+// classes.
+Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path);
+
+// The parts of a program; see Decoder::program().
+Ref decode_program(const Document& document, const DecodeContext& context);
+
+// A fake tensor with the metadata that a document is.
+Ref decode_tensor(const Document& document, const DecodeContext& context);
+
+// True when torch's verifier has nothing to say against a program, and no two nodes take the same
+// result of another. False: it may have. `module` is the first of the check's graph modules.
+bool is_surely_valid(PyObject* module, const ProgramCheck& check);
+
+}  // namespace fxpress::fx::serde

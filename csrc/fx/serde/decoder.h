@@ -1,0 +1,150 @@
+// Decodes a program: from a document of the schema straight to torch's graphs.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/string_pool.h"
+#include "fx/names.h"
+#include "fx/py.h"
+#include "fx/serde/graph_values.h"
+#include "fx/serde/objects.h"
+#include "fx/serde/targets.h"
+#include "fx/writer.h"
+#include "serde/document.h"
+
+namespace fxpress::fx::serde {
+
+using ::fxpress::serde::Document;
+using ::fxpress::serde::Field;
+using ::fxpress::serde::Value;
+
+// What decoding asks of Python. All borrowed; methods of fxpress._serde.values.Values.
+struct DecodeContext {
+  PyObject* values;              // number(), tensor(), fake_state(), begin_graph(), ...
+  PyObject* constants;           // dict: what literal objects of the graph are
+  const SchemaClasses* classes;  // to show a node that cannot be read
+};
+
+// One file: decode_graph.cpp (graphs, nodes), decode_results.cpp (what nodes return),
+// decode_argument.cpp, decode_metadata.cpp, decode_values.cpp, decode_signature.cpp.
+class Decoder {
+ public:
+  Decoder(const Document& document, const DecodeContext& context);
+
+  // The program's parts: (graph module, signature, calls, whether the graph holds objects that
+  // have no source text).
+  Ref program();
+  // A fake tensor with the metadata in a record.
+  Ref tensor(const Value& meta);
+
+ private:
+  // A name that the tables of a graph or its nodes define.
+  struct Defined {
+    const Value* meta = nullptr;  // what a table says of it
+    Table table = Table::kNone;   // which
+    Ref value;                    // made of `meta` when it is first asked for
+    PyObject* node = nullptr;     // borrowed: the graph owns it
+  };
+  // A graph that is being written.
+  struct State {
+    State();
+    NameWriter name_writer;
+    GraphWriter writer;
+    core::StringPool pool;         // of the names in the file
+    std::vector<Defined> defined;  // by id in the pool
+    Ref root;                      // nn.Module that holds the graphs of higher-order operators
+  };
+
+  // decode_graph.cpp
+  const Value& field(const Value& record, Field name) const {
+    return document_.field(record, name);
+  }
+  std::string_view text(const Value& value) const { return document_.text(value); }
+  std::string_view text(const Value& record, Field name) const { return text(field(record, name)); }
+  Ref graph_module(const Value& graph);
+  void read_tables(const Value& graph);
+  Defined& defined(std::string_view name);
+  PyObject* node_named(std::string_view name);
+  core::StringId candidate(std::string_view name);
+  core::StringId candidate_of(const Value& node, const Target& target);
+  bool returns_itself(const Value& node) const;
+  void name_node(PyObject* node, std::string_view name);
+  void input(const Value& argument, size_t position);
+  void checked_node(const Value& value);
+  void node(const Value& value);
+  static PyObject* value_of_node(PyObject* node);
+  void outputs(const Value& graph);
+
+  // decode_results.cpp
+  std::optional<std::string_view> name_in(const Value& result) const;
+  void results(const Value& value, const Target& target, PyObject* node);
+  PyObject* getitem(PyObject* node, size_t index, core::StringId candidate);
+  Ref take_apart(const Value& value, PyObject* node, std::span<const Value> parts);
+  Ref take(const Value& value, PyObject* node, size_t index, const Value& part);
+  void name_unused(PyObject* node);
+  void set_value(PyObject* node, PyObject* value);
+
+  // decode_argument.cpp
+  int64_t kind_of(const Value& input) const;
+  Ref arguments(std::span<const Value> inputs, const Target& target, Ref& kwargs);
+  Ref schema_arguments(std::span<const Value> inputs, const Target& target, Ref& kwargs);
+  Ref node_reference(std::string_view name);
+  Ref argument(const Value& value);
+  Ref choice_argument(const Value& value);
+  Ref list_argument(Field kind, const Value& list);
+  Ref list_item(Field kind, const Value& item);
+  Ref dict_argument(const Value& map);
+  Ref object_argument(const Value& value);
+  Ref graph_argument(const Value& value);
+
+  // decode_metadata.cpp
+  void metadata(const Value& map, PyObject* meta);
+  Ref module_stack(std::string_view text);
+  Ref source_functions(std::string_view text);
+  Ref node_sources(std::string_view text);
+  Ref node_sources(const Document& document, const Value& list);
+  Ref node_source(const Document& document, const Value& value);
+
+  // decode_values.cpp
+  PyObject* value_of(Defined& defined, std::string_view name);
+  Ref make_value(const Defined& defined);
+  Ref custom_object(const Value& record);
+  Ref number(const Value& value);
+  Ref device(const Value& value);
+  Ref from_table(const std::vector<Ref>& table, const Value& code, const char* what) const;
+  Ref plain_sizes(const Value& list) const;
+  Ref symbolic_sizes(const Value& list);
+
+  // decode_signature.cpp
+  Ref signature(const Value& value);
+  Ref input_spec(const Value& spec);
+  Ref output_spec(const Value& spec);
+  Ref argument_spec(const Value& argument);
+  Ref argument_specs(const Value& list);
+  Ref named_spec(PyObject* type, const Value& argument);
+  Ref calls(const Value& list);
+  Ref call_signature(const Value& value);
+
+  const Document& document_;
+  DecodeContext context_;
+  TargetTable targets_;
+  std::vector<Ref> dtypes_, layouts_, memory_formats_;  // by number in the file
+  std::vector<Ref> input_kinds_, output_kinds_;         // by InputKind, OutputKind
+  State* state_ = nullptr;                              // of the innermost open graph
+  Ref signature_;                                       // of the program, once it is known
+  bool has_objects_ = false;                            // see program()
+  size_t steps_ = 0;                                    // nodes read: when to look for signals
+  std::vector<PyObject*> inputs_;                       // nodes in the arguments of the open node
+  std::vector<PyObject*> graphs_;                       // those of them that stand for a graph
+  std::map<std::pair<std::string_view, int64_t>, Ref> devices_;  // by type and index
+  std::map<PyObject*, Ref> fakes_;  // attributes of fake tensors, by the device in devices_
+  std::unordered_map<std::string, Ref> numbers_;         // by kind, text and hint
+  std::unordered_map<std::string_view, Ref> stacks_;     // module stacks by text
+  std::unordered_map<std::string_view, Ref> functions_;  // source functions by text
+};
+
+}  // namespace fxpress::fx::serde

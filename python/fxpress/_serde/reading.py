@@ -1,0 +1,149 @@
+"""An exported program from bytes."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from fxpress import _native
+from fxpress import _torch_compat_serde as compat
+from fxpress._serde.artifacts import load_artifact
+from fxpress._serde.schema import CLASSES, SCHEMA
+from fxpress._serde.values import Values
+
+log = logging.getLogger("fxpress")
+
+
+def _check_version(version: Any, skip: bool) -> None:
+    current = compat.schema.SCHEMA_VERSION
+    unversioned = version.major == 0 and version.minor == 0
+    if version.major != current[0] and not unversioned and not skip:
+        raise compat.SerializeError(
+            f"Serialized schema version {version} does not match our current schema version "
+            f"{current}."
+        )
+
+
+def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> Any:
+    """The example inputs; None when there are none, or when they would have to be unpickled."""
+    if saved is None or len(saved) == 0:
+        return None
+    try:
+        return load_artifact(saved, "example_inputs", values, allow_pickle=allow_pickle)
+    except compat.SerializeError as e:
+        log.warning("The example inputs are left out: %s", e)
+        return None
+
+
+def _range_constraints(values: Values) -> dict[Any, Any]:
+    constraints = {}
+    for name, limits in values.ranges.items():
+        if name in values.symbols:
+            constraints[values.symbols[name]] = limits
+        else:
+            log.warning("Symbol %s did not appear in the graph that was deserialized", name)
+    return constraints
+
+
+def _is_valid(root: torch.fx.GraphModule, fields: dict[str, Any]) -> bool:
+    """True when torch's verifier has nothing to say against the program for sure."""
+    verifiers = fields["verifiers"]
+    if len(verifiers) != 1 or verifiers[0] not in compat.VERIFIERS:
+        return False
+    modules = [m for m in root.modules() if isinstance(m, torch.fx.GraphModule)]
+    functional = verifiers[0] is not compat.TrainingIRVerifier
+    return _native.is_surely_valid(
+        modules,
+        fields["graph_signature"],
+        fields["module_call_graph"],
+        fields["state_dict"],
+        fields["constants"],
+        functional,
+    )
+
+
+def decode(
+    document: _native.Document,
+    state_dict: Any,
+    constants: Any,
+    example_inputs: Any = None,
+    *,
+    allow_pickle: bool = False,
+) -> ExportedProgram:
+    """The program in a document of the type ExportedProgram."""
+    stored = document.field(CLASSES, "range_constraints")
+    try:
+        values = Values({name: (r.min_val, r.max_val) for name, r in stored.items()})
+    except Exception as e:
+        raise compat.SerializeError(f"range_constraints are damaged: {e}") from e
+
+    def load(saved: Any, record: str) -> Any:
+        return load_artifact(saved, record, values, allow_pickle=allow_pickle)
+
+    objects = load(constants, "constants")
+    examples = _load_examples(example_inputs, values, allow_pickle)
+    with compat.without_modes(), compat.module_inputs(examples):
+        root, signature, calls, has_objects = document.decode_program(CLASSES, values, objects)
+    if has_objects:  # objects have no source text: torch says so, and makes a module without
+        root = compat.create_graph_module(root, root.graph)
+    if custom := document.field(CLASSES, "graph_module.metadata").get("custom"):
+        root.meta["custom"] = json.loads(custom)
+    named_tuples = document.field(CLASSES, "graph_module.treespec_namedtuple_fields")
+    root.meta["treespec_namedtuple_fields"] = {
+        name: definition.field_names for name, definition in named_tuples.items()
+    }
+    fields = {
+        "graph_signature": signature,
+        "state_dict": load(state_dict, "state_dict"),
+        "range_constraints": _range_constraints(values),
+        "module_call_graph": calls,
+        "example_inputs": examples,
+        "constants": objects,
+        "verifiers": [compat.load_verifier(v) for v in document.field(CLASSES, "verifiers")],
+    }
+    is_valid = _is_valid(root, fields)
+    guards = document.field(CLASSES, "guards_code")
+    return compat.make_program({"root": root, "guards_code": guards, **fields}, is_valid)
+
+
+def deserialize(
+    artifact: compat.SerializedArtifact,
+    expected_opset_version: dict[str, int] | None = None,
+    *,
+    _unsafe_skip_version_check: bool = False,
+    allow_pickle: bool = False,
+) -> ExportedProgram:
+    """The exported program that `serialize` wrote, here or in torch.
+
+    Nothing in the artifact is run: expressions and tree specs go through parsers of fxpress, and
+    targets of nodes are operators that this process knows. Any number of threads may read at once.
+
+    Args:
+        artifact: the program as bytes; the other parts as bytes, or as the values themselves.
+        expected_opset_version: is not compared, as in torch.
+        _unsafe_skip_version_check: takes schemas of another major version.
+        allow_pickle: parts that `torch.load(weights_only=True)` does not take are unpickled, which
+            may run any code. Without it, example inputs that need it are left out with a warning.
+
+    Raises:
+        SerializeError: the bytes are damaged, name something that is not registered, or need
+            `allow_pickle`.
+        fxpress.UnsupportedError: the program has something that fxpress cannot read.
+
+    Stands in for `torch._export.serde.serialize.deserialize`.
+    """
+    if not isinstance(artifact.exported_program, bytes):
+        raise AssertionError(f"expected bytes, got {type(artifact.exported_program).__name__}")
+    document = SCHEMA.read(artifact.exported_program, "ExportedProgram")
+    _check_version(document.field(CLASSES, "schema_version"), _unsafe_skip_version_check)
+    return decode(
+        document,
+        artifact.state_dict,
+        artifact.constants,
+        artifact.example_inputs,
+        allow_pickle=allow_pickle,
+    )

@@ -1,0 +1,139 @@
+"""What the texts in a file stand for: operators, functions, classes. Nothing is imported or run."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import math
+import operator
+import traceback
+import types
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+from fxpress import _torch_compat
+from fxpress import _torch_compat_serde as compat
+from fxpress._errors import UnsupportedError
+from fxpress._serde.operators import UnsupportedProgramError, operator_name, schema_of
+
+_Resolved = tuple[int, Any, tuple[tuple[str, bool, bool], ...], bool, bool]
+
+
+class _Kind(IntEnum):
+    """`Target::Kind` of `csrc/fx/serde/targets.h`."""
+
+    SYMBOLIC = 0
+    SCHEMA = 1
+    HIGHER_ORDER = 2
+    CALLABLE = 3
+
+
+_FUNCTIONS = {operator_name(f): f for f in (*compat.SYM_OPS, *compat.allowed_functions())}
+_CONSTRAINING = (
+    torch.ops.aten._assert_scalar.default,
+    torch.ops.aten.sym_constrain_range_for_size.default,
+)
+_UNREGISTERED = (
+    "We failed to resolve {} to an operator. If it's a custom op/custom triton op, this is usually "
+    "because the custom op is not registered when deserializing. Please import the custom op to "
+    "register it before deserializing. Otherwise, please file an issue on github."
+    " Unsupported target type for node."
+)
+
+
+def _operator(text: str) -> Any:
+    """The operator with this name, or None: "torch.ops.aten.add.Tensor"."""
+    match text.split("."):
+        case ["torch", "ops", "higher_order", name]:
+            found = getattr(torch.ops.higher_order, name, None)
+        case ["torch", "ops", namespace, name, overload]:
+            packet = getattr(getattr(torch.ops, namespace), name, None)
+            found = getattr(packet, overload, None)
+        case _:
+            return None
+    known = (_torch_compat.OpOverload, _torch_compat.HigherOrderOperator)
+    return found if isinstance(found, known) else None
+
+
+def _extension(text: str) -> Any:
+    namespace, _, name = text.removeprefix("#").partition(":")
+    handler = compat.EXTENSION_NAMESPACES.get(namespace)
+    if handler is None:
+        raise compat.SerializeError(f"no extension is registered for the namespace {namespace!r}")
+    return handler.from_op_name(name)
+
+
+def find_target(text: str) -> Any:
+    """The operator or function that a file names. Stands in for torch's `deserialize_operator`.
+
+    Raises:
+        SerializeError: there is no such operator in this process.
+    """
+    if text.startswith("#"):
+        return _extension(text)
+    found = _FUNCTIONS.get(text)
+    if found is None:
+        found = _operator(text)
+    if found is None:
+        raise compat.SerializeError(_UNREGISTERED.format(text))
+    return found
+
+
+def resolve_target(text: str) -> _Resolved:
+    """What `csrc/fx/serde/targets.h` has of a target."""
+    target = find_target(text)
+    if target in compat.SYM_OPS or target is torch.ops.aten.item.default:
+        return _Kind.SYMBOLIC, target, (), False, False
+    if isinstance(target, _torch_compat.HigherOrderOperator):
+        if target in compat.special_operators():
+            raise UnsupportedProgramError(f"deserialize nyi for {text}")
+        return _Kind.HIGHER_ORDER, target, (), False, False
+    schema = schema_of(target)
+    if schema is None:
+        return _Kind.CALLABLE, target, (), False, False
+    arguments = tuple(
+        (a.name, not a.has_default_value() and not a.kwarg_only, keyword.iskeyword(a.name))
+        for a in schema.arguments
+    )
+    returns = schema.returns
+    single = len(returns) == 1 and isinstance(returns[0].real_type, torch.TensorType)
+    return _Kind.SCHEMA, target, arguments, single, target in _CONSTRAINING
+
+
+def _member(owner: Any, name: str) -> Any:
+    """What a module or class has under a name, without running anything; None when it has not."""
+    if isinstance(owner, types.ModuleType):
+        return vars(owner).get(name)
+    if isinstance(owner, type):
+        found = inspect.getattr_static(owner, name, None)
+        return found.__func__ if isinstance(found, staticmethod) else found
+    return None
+
+
+def source_function(text: str) -> Any:
+    """What an entry of "source_fn_stack" names; the text itself when it is not to be found."""
+    if text in _FUNCTIONS:
+        return _FUNCTIONS[text]
+    if text.startswith("#"):
+        return _extension(text)
+    if (found := _operator(text)) is not None:
+        return found
+    first, *names = text.split(".")
+    found = {"torch": torch, "math": math, "_operator": operator}.get(first)
+    for name in names:
+        found = _member(found, name)
+        if found is None:
+            return text
+    return text if found is None else found
+
+
+def reading_failed(node: Any, error: Exception) -> None:
+    """Raises what names the node of the schema that could not be read."""
+    if isinstance(error, UnsupportedError):
+        raise error
+    text = "".join(traceback.format_exception(error))
+    raise compat.SerializeError(
+        f"Failed deserializing node {node}\n Original exception {text}"
+    ) from error

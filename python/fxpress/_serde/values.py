@@ -1,0 +1,134 @@
+"""The values of a graph that is read: numbers, symbols and tensors in a shape environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+
+from fxpress import _torch_compat_serde as compat
+from fxpress._serde import expressions
+from fxpress._serde.treespecs import load_treespec
+
+_Range = tuple[int | None, int | None]
+
+
+class Values:
+    """What one program that is read has of symbols. One thread at a time.
+
+    Args:
+        ranges: symbol or expression -> (lowest, highest) value; None: no limit.
+
+    Attributes:
+        fake_mode: the mode of all fake tensors of the program.
+        symbols: text of an expression -> the expression, for all that were met.
+        ranges: as given, as torch's value ranges.
+    """
+
+    def __init__(self, ranges: dict[str, _Range]) -> None:
+        self.fake_mode = compat.make_fake_mode()
+        self.shape_env = self.fake_mode.shape_env
+        self.symbols: dict[str, Any] = {}
+        self.ranges = {name: compat.value_range(*limits) for name, limits in ranges.items()}
+        self._treespecs: dict[str, Any] = {}
+        self._pending: list[set[Any]] = []  # unbacked symbols that no node has defined yet
+        compat.reserve_unbacked_names(self.shape_env, ranges)
+
+    def begin_graph(self) -> None:
+        """A graph within the one that is open, or the first."""
+        self._pending.append(set())
+
+    def end_graph(self, graph: torch.fx.Graph) -> None:
+        """Tells the nodes which symbols they define."""
+        pending = self._pending.pop()
+        for node in graph.nodes if pending else ():
+            value = node.meta.get("val")
+            if value is not None:
+                bindings = compat.unbacked_bindings(value, self.shape_env, pending)
+                if bindings:
+                    node.meta["unbacked_bindings"] = bindings
+        if pending:
+            names = sorted(map(str, pending))
+            raise compat.SerializeError(f"no node of the graph defines the symbols {names}")
+
+    def _note(self, expression: Any, hint: Any) -> Any:
+        """Tells the shape environment of an expression and its parts; returns the one to use."""
+        if expression.is_Integer or expression.is_Float or expression.is_Boolean:
+            return expression
+        for part in expression.args:
+            self._note(part, None)
+        text = str(expression)
+        if text in self.symbols:
+            expression = self.symbols[text]
+        else:
+            self.symbols[text] = expression
+            if compat.is_unbacked(expression):
+                self._pending[-1].add(expression)
+        if hint is not None and expression not in self.shape_env.backed_var_to_val:
+            self.shape_env.add_backed_var_to_val(expression, hint)
+        if limits := self.ranges.get(text):
+            self.shape_env.constrain_symbol_range(
+                expression, compiler_min=limits.lower, compiler_max=limits.upper
+            )
+        if isinstance(expression, sympy.Symbol):
+            self.shape_env.var_to_stack[expression] = compat.stack_here()
+        return expression
+
+    def number(self, kind: str, text: str, hint: Any) -> Any:
+        """A symbolic number: `kind` is "SymInt", "SymFloat" or "SymBool"."""
+        expression = expressions.parse(text, self.symbols)
+        if kind == "SymBool":
+            return self.shape_env.create_symboolnode(self._note(expression, None))
+        expression = self._note(expression, hint)
+        if kind == "SymFloat":
+            return self.shape_env.create_symfloatnode(expression, hint=hint)
+        if hint is not None and type(hint) is not int:
+            raise compat.SerializeError(f"the hint of an integer is {hint!r}")
+        return self.shape_env.create_symintnode(expression, hint=hint)
+
+    def fake_state(self, device: torch.device) -> dict[str, Any]:
+        """The attributes of every fake tensor on a device."""
+        made = compat.FakeTensor(self.fake_mode, torch.empty(0, device="meta"), device)
+        return dict(vars(made))
+
+    def tensor(
+        self,
+        sizes: tuple[Any, ...],
+        strides: tuple[Any, ...],
+        storage_offset: Any,
+        dtype: torch.dtype,
+        layout: torch.layout,
+        device: torch.device,
+        requires_grad: bool,
+    ) -> Any:
+        """A fake tensor whose sizes are symbolic, or that is not at the start of its storage."""
+        made: torch.Tensor
+        with self.fake_mode:
+            if layout is torch.sparse_coo:
+                made = torch.sparse_coo_tensor(size=sizes, dtype=dtype, device=device)
+            elif type(storage_offset) is int and storage_offset == 0:
+                made = torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+            else:
+                last = storage_offset
+                for size, stride in zip(sizes, strides, strict=True):
+                    last = last + (size - 1) * stride
+                whole = torch.empty((last + 1,), dtype=dtype, device=device)
+                made = whole.as_strided(sizes, strides, storage_offset).detach()
+            return made.requires_grad_(requires_grad) if requires_grad else made
+
+    def constrain(self, node: torch.fx.Node) -> None:
+        """What a node says of symbols: assertions and ranges."""
+        argument = node.args[0]
+        value = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
+        if node.target is torch.ops.aten._assert_scalar.default:
+            if isinstance(value, torch.SymBool):
+                self.shape_env.guard_or_defer_runtime_assert(value.node.expr, "", node)
+        elif isinstance(value, torch.SymInt):
+            self.shape_env._constrain_range_for_size(value.node.expr)
+
+    def treespec(self, text: str) -> Any:
+        """The tree spec with this text."""
+        if text not in self._treespecs:
+            self._treespecs[text] = load_treespec(text)
+        return self._treespecs[text]
