@@ -145,7 +145,27 @@ class SchemaClasses:
     ) -> None: ...
     def write(self, object: Any, /) -> bytes: ...
 
+class Document:
+    """A value of the schema that was read."""
+
+    def field(self, classes: SchemaClasses, path: str, /) -> Any: ...
+    def decode_program(
+        self, classes: SchemaClasses, values: Any, constants: dict[str, Any], /
+    ) -> tuple[GraphModule, Any, list[Any], bool]: ...
+    def decode_tensor(self, values: Any, /) -> Any: ...
+
+def is_surely_valid(
+    modules: list[GraphModule],
+    signature: Any,
+    calls: list[Any],
+    state: dict[str, Any],
+    constants: dict[str, Any],
+    functional: bool,
+    /,
+) -> bool: ...
+
 class Schema:
+    def read(self, text: bytes, type: str, /) -> Document: ...
     def __init__(
         self, types: list[tuple[str, bool, list[tuple[str, str, str | None]]]], /
     ) -> None: ...

@@ -1,9 +1,11 @@
-"""References, leaks and memory of serialize, where it succeeds and where it fails."""
+"""References, leaks and memory of serialization, where it succeeds and where it fails."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
+import json
 import logging
 import sys
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
 from fxpress._serde.schema import SCHEMA
-from fxpress.serialize import SerializeError, serialize
+from fxpress.serialize import SerializedArtifact, SerializeError, deserialize, serialize
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +93,50 @@ def fail_to_read() -> None:
             SCHEMA.rewrite_json(text()[:end], "ExportedProgram")
 
 
+@functools.cache
+def written() -> SerializedArtifact:
+    """Without symbols: torch's tables of them grow with every shape environment."""
+    return serialize(export(Branches(), (torch.randn(6, 4),), strict=True))
+
+
+def load() -> None:
+    deserialize(written())
+
+
+def damage(stored: Any, how: str) -> None:
+    graph = stored["graph_module"]["graph"]
+    node = next(n for n in graph["nodes"] if "topk" in n["target"])
+    if how == "name":
+        node["inputs"][0]["arg"]["as_tensor"]["name"] = "nobody"
+    elif how == "target":
+        node["target"] = "torch.ops.nobody.knows.this"
+    elif how == "expression":
+        node = graph["tensor_values"][node["outputs"][0]["as_tensor"]["name"]]
+        node["sizes"][0] = {"as_expr": {"expr_str": "1 +", "hint": None}}
+    elif how == "sources":
+        node["metadata"]["from_node"] = '[{"name": 1}]'
+    elif how == "body":
+        cond = next(n for n in graph["nodes"] if "cond" in n["target"])
+        body = next(i["arg"]["as_graph"] for i in cond["inputs"] if "as_graph" in i["arg"])
+        body["graph"]["nodes"][-1]["outputs"][0] = {"as_tensor": {"name": "nobody"}}
+    else:
+        signature = stored["graph_module"]["module_call_graph"][0]["signature"]
+        signature["out_spec"] = "[1, {}]"
+
+
+@functools.cache
+def damaged(how: str) -> SerializedArtifact:
+    stored = json.loads(written().exported_program)
+    damage(stored, how)
+    return dataclasses.replace(written(), exported_program=json.dumps(stored).encode())
+
+
+def fail_to_load(how: str) -> None:
+    with pytest.raises(SerializeError):
+        deserialize(damaged(how))
+
+
+LOADS = ("name", "target", "expression", "sources", "body", "treespec")
 HOWS = ("argument", "value", "metadata", "stack")
 CASES: dict[str, Callable[[], None]] = {
     "succeed": succeed,
@@ -98,6 +144,8 @@ CASES: dict[str, Callable[[], None]] = {
     "validate": fail_to_validate,
     "read": read,
     "fail to read": fail_to_read,
+    "load": load,
+    **{f"load {how}": functools.partial(fail_to_load, how) for how in LOADS},
 }
 EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
@@ -137,7 +185,7 @@ def test_no_block_leaks(case: Callable[[], None]) -> None:
     assert min(blocks(200) for _ in range(4)) <= 150
 
 
-@pytest.mark.parametrize("case", [succeed, fail_to_validate, read], ids=lambda c: c.__name__)
+@pytest.mark.parametrize("case", [succeed, fail_to_validate, read, load], ids=lambda c: c.__name__)
 def test_resident_memory_does_not_grow(case: Callable[[], None]) -> None:
     process = psutil.Process()
 

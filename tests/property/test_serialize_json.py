@@ -19,6 +19,8 @@ from fxpress.serialize import SerializeError
 FIELDS = {
     name: (union, fields) for name, union, fields in map(schema.describe, schema.TYPES.values())
 }
+# The rest are of fxpress's own.
+NAMES = sorted(name for name in FIELDS if hasattr(torch_schema, name))
 # Floats that JSON has no number for are written as texts, which torch reads as floats.
 FLOATS = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(
     ["Infinity", "-Infinity", "NaN"]

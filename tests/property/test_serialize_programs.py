@@ -18,7 +18,7 @@ from tests.property.test_unflatten_trees import (
     preservable,
     trees,
 )
-from tests.support.serialized import assert_serializes_as_torch
+from tests.support.serialized import assert_travels_as_torch
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
@@ -46,4 +46,4 @@ def test_trees(
             program = program.run_decompositions({})
     except Exception:
         reject()  # not exported by torch
-    assert_serializes_as_torch(program)
+    assert_travels_as_torch(program)

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from fxpress._serde.schema import SCHEMA
 from fxpress.serialize import serialize
+from tests.support.deserialized import assert_reads_as_torch
 from tests.support.unflatten_compare import assert_untouched, snapshot
 
 _GRAPH_ID = re.compile(rb'(\\"graph_id\\": )(\d+)')
@@ -62,11 +63,19 @@ def assert_serializes_as_torch(program: ExportedProgram, **options: Any) -> Any:
     return ours
 
 
+def assert_travels_as_torch(program: ExportedProgram, **options: Any) -> None:
+    """The same bytes, and the same program from them."""
+    written = assert_serializes_as_torch(program, **options)
+    if isinstance(written, Exception):
+        return
+    assert_reads_as_torch(written)
+
+
 def both_ways(program: ExportedProgram, **options: Any) -> None:
     """As above, and again after the program's decompositions."""
-    assert_serializes_as_torch(program, **options)
+    assert_travels_as_torch(program, **options)
     try:
         decomposed = program.run_decompositions()
     except Exception:  # torch does not decompose it
         return
-    assert_serializes_as_torch(decomposed, **options)
+    assert_travels_as_torch(decomposed, **options)

@@ -20,7 +20,7 @@ _LARGEST_EXPONENT = 1024  # those of shapes are small
 _MOST_BITS = 1 << 16  # of an integer that is a power, or that is shifted
 
 
-class ExpressionError(ValueError):
+class ExpressionError(compat.SerializeError):  # type: ignore[misc]
     """A text that is not an expression of the grammar, or one that is too large."""
 
 

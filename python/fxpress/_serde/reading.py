@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from fxpress import _native
 from fxpress import _torch_compat_serde as compat
+from fxpress._errors import UnsupportedError
 from fxpress._serde.artifacts import load_artifact
 from fxpress._serde.schema import CLASSES, SCHEMA
 from fxpress._serde.values import Values
@@ -86,8 +87,13 @@ def decode(
 
     objects = load(constants, "constants")
     examples = _load_examples(example_inputs, values, allow_pickle)
-    with compat.without_modes(), compat.module_inputs(examples):
-        root, signature, calls, has_objects = document.decode_program(CLASSES, values, objects)
+    try:
+        with compat.without_modes(), compat.module_inputs(examples):
+            root, signature, calls, has_objects = document.decode_program(CLASSES, values, objects)
+    except (compat.SerializeError, UnsupportedError):
+        raise
+    except Exception as e:
+        raise compat.SerializeError(f"the graph is damaged: {e!r}") from e
     if has_objects:  # objects have no source text: torch says so, and makes a module without
         root = compat.create_graph_module(root, root.graph)
     if custom := document.field(CLASSES, "graph_module.metadata").get("custom"):

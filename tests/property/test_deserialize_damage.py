@@ -1,0 +1,103 @@
+"""Damaged and hostile programs: they are read, or refused with a SerializeError, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.export import Dim, export
+
+from fxpress.serialize import SerializedArtifact, SerializeError, deserialize, serialize
+
+OPTIONS = settings(max_examples=300, deadline=None)
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor, k: int) -> Any:
+        self.count.add_(1)
+        y = torch.cond(x.sum() > 0, lambda x: self.linear(x), lambda x: x.sin(), (x,))
+        return {"a": y.topk(2).values, "b": x.shape[0] * 2, "c": torch.cat([x, y]).to(torch.half)}
+
+
+@functools.cache
+def written() -> SerializedArtifact:
+    shapes = ({0: Dim("n", min=2)}, None)
+    program = export(Branches(), (torch.randn(6, 4), 3), dynamic_shapes=shapes, strict=False)
+    return serialize(program)
+
+
+def read(text: bytes) -> None:
+    try:
+        deserialize(dataclasses.replace(written(), exported_program=text))
+    except SerializeError:
+        return
+    except Exception as error:  # torch's own verifier found it
+        module = type(error).__module__
+        assert module.startswith("torch"), repr(error)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    items = value.items() if isinstance(value, dict) else ()
+    if isinstance(value, list):
+        items = enumerate(value)  # type: ignore[assignment]
+    for key, inner in items:
+        found += places(inner, (*path, key))
+    return found
+
+
+@functools.cache
+def all_places() -> list[tuple[Any, ...]]:
+    return places(json.loads(written().exported_program))
+
+
+VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=10)
+    | st.sampled_from([[], {}, [[]], {"": {}}])
+)
+
+
+@OPTIONS
+@given(st.data())
+def test_values_replaced_or_moved(data: st.DataObject) -> None:
+    stored = json.loads(written().exported_program)
+    for _ in range(data.draw(st.integers(1, 3))):
+        *parents, last = data.draw(st.sampled_from(all_places()))
+        other = data.draw(st.sampled_from(all_places()))
+        try:
+            owner = functools.reduce(lambda value, key: value[key], parents, stored)
+            taken = functools.reduce(lambda value, key: value[key], other, stored)
+            how = data.draw(st.sampled_from(["value", "copy", "delete"]))
+            if how == "delete":
+                del owner[last]
+            else:
+                owner[last] = data.draw(VALUES) if how == "value" else json.loads(json.dumps(taken))
+        except (KeyError, IndexError, TypeError):
+            continue
+    read(json.dumps(stored).encode())
+
+
+@OPTIONS
+@given(st.data())
+def test_bytes_replaced(data: st.DataObject) -> None:
+    text = bytearray(written().exported_program)
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        length = data.draw(st.integers(0, 8))
+        text[at : at + length] = data.draw(st.binary(max_size=8))
+    read(bytes(text))

@@ -1,0 +1,129 @@
+"""Reading programs with torch and with fxpress side by side."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import sympy
+import torch
+from torch._export.serde import serialize as torch_serialize
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import ExportedProgram
+from torch.fx import Graph, GraphModule
+
+from fxpress.serialize import SerializedArtifact, deserialize
+from tests.support.compare import lookup_table
+from tests.support.unflatten_compare import assert_same_node, described
+
+
+def fake_tensors(program: ExportedProgram) -> list[FakeTensor]:
+    values = [
+        node.meta.get("val")
+        for module in program.graph_module.modules()
+        if isinstance(module, GraphModule)
+        for node in module.graph.nodes
+    ]
+    leaves, _ = torch.utils._pytree.tree_flatten(values)
+    return [leaf for leaf in leaves if isinstance(leaf, FakeTensor)]
+
+
+def facts_of_environment(program: ExportedProgram) -> dict[str, Any]:
+    """What the shape environment of a program knows."""
+    tensors = fake_tensors(program)
+    if not tensors:
+        return {}
+    (mode,) = {id(t.fake_mode): t.fake_mode for t in tensors}.values()
+    env = mode.shape_env
+
+    def texts(table: Any) -> list[tuple[str, str]]:
+        return [(sympy.srepr(key), str(value)) for key, value in table.items()]
+
+    return {
+        "ranges": texts(env.var_to_range),
+        "hints": texts(env.backed_var_to_val),
+        "replacements": texts(env.replacements),
+        "stacks": [str(symbol) for symbol in env.var_to_stack],
+        "guards": [str(guard.expr) for guard in env.guards],
+        "asserts": [
+            (str(symbol), [str(a.expr) for a in asserts])
+            for symbol, asserts in env.deferred_runtime_asserts.items()
+        ],
+        "counters": (env.unbacked_symint_counter, env.unbacked_symfloat_counter),
+        "static": env.settings.assume_static_by_default,
+        "mode": (mode.allow_fallback_kernels, mode.allow_non_fake_inputs, mode.allow_meta),
+    }
+
+
+def assert_same_read_graph(ours: Graph, theirs: Graph, at: str) -> None:
+    assert [n.name for n in ours.nodes] == [n.name for n in theirs.nodes], at
+    for mine, other in zip(ours.nodes, theirs.nodes, strict=True):
+        assert_same_node(mine, other, at, offsets=False)  # F142: torch forgets them
+    spaces = ours._graph_namespace, theirs._graph_namespace
+    assert spaces[0]._used_names == spaces[1]._used_names, at
+    assert spaces[0]._base_count == spaces[1]._base_count, at
+    named = [[(n.name, v) for n, v in space._obj_to_name.items()] for space in spaces]
+    assert named[0] == named[1], at
+    tables = [{k: sorted(v) for k, v in lookup_table(graph).items()} for graph in (ours, theirs)]
+    assert tables[0] == tables[1], at
+    assert type(ours._codegen) is type(theirs._codegen), at
+    assert len(ours.nodes) == len(theirs.nodes), at
+    ours.lint()
+
+
+def assert_same_fake_tensor(ours: FakeTensor, theirs: FakeTensor) -> None:
+    assert list(vars(ours)) == list(vars(theirs))
+    mine, other = ({k: v for k, v in vars(t).items() if k != "fake_mode"} for t in (ours, theirs))
+    assert mine == other
+    assert torch._C._dispatch_keys(ours) == torch._C._dispatch_keys(theirs)
+    assert ours.is_leaf == theirs.is_leaf
+    assert ours._is_view() == theirs._is_view()
+
+
+def assert_same_program(ours: ExportedProgram, theirs: ExportedProgram) -> None:
+    pairs = zip(ours.graph_module.named_modules(), theirs.graph_module.named_modules(), strict=True)
+    for (name, mine), (other_name, other) in pairs:
+        assert name == other_name
+        assert isinstance(mine, GraphModule) == isinstance(other, GraphModule)
+        if not isinstance(mine, GraphModule):
+            assert type(mine) is type(other)
+            continue
+        assert_same_read_graph(mine.graph, other.graph, name)
+        assert mine.graph.owning_module is mine
+        assert mine.meta == other.meta, name
+        assert list(mine._modules) == list(other._modules), name
+        assert mine.training == other.training, name
+        assert mine.code == other.graph.python_code("self").src, name
+    for mine, other in zip(fake_tensors(ours), fake_tensors(theirs), strict=True):
+        assert_same_fake_tensor(mine, other)
+    assert facts_of_environment(ours) == facts_of_environment(theirs)
+    assert described(ours.graph_signature.__dict__) == described(theirs.graph_signature.__dict__)
+    assert described(ours.module_call_graph) == described(theirs.module_call_graph)
+    ranges = [
+        [(sympy.srepr(k), v) for k, v in program.range_constraints.items()]
+        for program in (ours, theirs)
+    ]
+    assert ranges[0] == ranges[1]
+    assert ours.verifiers == theirs.verifiers
+    assert ours._guards_code == theirs._guards_code
+    assert list(vars(ours)) == list(vars(theirs))
+    for part in ("state_dict", "constants", "example_inputs"):
+        assert described(getattr(ours, part)) == described(getattr(theirs, part)), part
+    ours.validate()
+
+
+def assert_reads_as_torch(artifact: SerializedArtifact) -> ExportedProgram | None:
+    """The same program as torch reads; None when neither reads it."""
+    logging.disable(logging.WARNING)  # one of torch's has a format of two values, and one value
+    try:
+        theirs = torch_serialize.deserialize(artifact)
+    except Exception:
+        with pytest.raises(torch_serialize.SerializeError):
+            deserialize(artifact, allow_pickle=True)
+        return None
+    finally:
+        logging.disable(logging.NOTSET)
+    ours = deserialize(artifact, allow_pickle=True)
+    assert_same_program(ours, theirs)
+    return ours

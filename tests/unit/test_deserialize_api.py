@@ -1,0 +1,528 @@
+"""Arguments, errors and what is fixed on purpose in `fxpress.serialize.deserialize`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import pickle
+from collections import defaultdict, namedtuple
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from enum import Enum
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._export.serde import serialize as torch_serialize
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.export import Dim, ExportedProgram, export
+from torch.utils import _pytree as pytree
+
+from fxpress import UnsupportedError
+from fxpress.serialize import SerializedArtifact, SerializeError, deserialize, serialize
+from tests.support.deserialized import assert_reads_as_torch, assert_same_program
+
+
+class Top(nn.Module):
+    """Two results of one operator, a parameter and a buffer that is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.count.add_(1)
+        values, indices = self.linear(x).topk(2)
+        return values + self.count, indices
+
+
+def top() -> ExportedProgram:
+    torch.manual_seed(0)
+    return export(Top(), (torch.randn(3, 4),), strict=False)
+
+
+def dynamic() -> ExportedProgram:
+    rows = {0: Dim("rows", min=2, max=64)}
+    return export(Top(), (torch.randn(3, 4),), dynamic_shapes=(rows,), strict=False)
+
+
+def edited(artifact: SerializedArtifact, edit: Callable[[Any], None]) -> SerializedArtifact:
+    stored = json.loads(artifact.exported_program)
+    edit(stored)
+    return replace(artifact, exported_program=json.dumps(stored).encode())
+
+
+def nodes_of(stored: Any) -> Any:
+    return stored["graph_module"]["graph"]["nodes"]
+
+
+def node_of(stored: Any, target: str) -> Any:
+    return next(n for n in nodes_of(stored) if target in n["target"])
+
+
+def test_the_signature_has_torchs_parameters() -> None:
+    theirs = inspect.signature(torch_serialize.deserialize).parameters
+    ours = inspect.signature(deserialize).parameters
+    assert list(ours)[: len(theirs)] == list(theirs)
+
+
+@pytest.mark.parametrize("made", [top, dynamic])
+def test_a_program_survives(made: Callable[[], ExportedProgram]) -> None:
+    program = made()
+    read = deserialize(serialize(program))
+    x = torch.randn(3, 4)
+    for mine, other in zip(read.module()(x), program.module()(x), strict=True):
+        assert torch.equal(mine, other)
+    assert serialize(read).exported_program == serialize(program).exported_program
+
+
+def test_parts_can_be_given_as_values() -> None:
+    program = top()
+    written = serialize(program, serialize_state_dict=False, serialize_constants=False)
+    given = SerializedArtifact(written.exported_program, program.state_dict, program.constants, b"")  # type: ignore[arg-type]
+    read = deserialize(given)
+    assert read.state_dict is program.state_dict
+    assert read.example_inputs is None
+    with pytest.raises(Exception) as theirs:
+        torch_serialize.deserialize(written)
+    with pytest.raises(type(theirs.value)):
+        deserialize(written)
+
+
+def test_f112_the_program_must_be_bytes() -> None:
+    written = replace(serialize(top()), exported_program="{}")  # type: ignore[arg-type]
+    for read in (torch_serialize.deserialize, deserialize):
+        with pytest.raises(AssertionError, match="bytes"):
+            read(written)
+
+
+@pytest.mark.parametrize(
+    ("major", "minor", "is_read"), [(0, 0, True), (9999, 0, False), (0, 1, False)]
+)
+def test_f113_versions(major: int, minor: int, is_read: bool) -> None:
+    def edit(stored: Any) -> None:
+        stored["schema_version"] = {"major": major, "minor": minor}
+
+    written = edited(serialize(top()), edit)
+    if is_read:
+        assert_reads_as_torch(written)
+        return
+    for read in (torch_serialize.deserialize, deserialize):
+        with pytest.raises(SerializeError, match="does not match our current schema version"):
+            read(written)
+    assert_same_program(
+        deserialize(written, _unsafe_skip_version_check=True), deserialize(serialize(top()))
+    )
+
+
+def test_f114_opset_versions_are_not_compared() -> None:
+    assert deserialize(serialize(top()), expected_opset_version={"aten": 1}) is not None
+
+
+class Secret:
+    """Something that only unpickling makes."""
+
+
+def test_f115_pickles_are_opened_when_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    program = top()
+    program._constants["secret"] = Secret()  # type: ignore[assignment]
+    written = serialize(program)
+    with pytest.raises(SerializeError, match=r"constants .*allow_pickle=True"):
+        deserialize(written)
+    with caplog.at_level(logging.WARNING, "fxpress"):
+        assert isinstance(deserialize(written, allow_pickle=True).constants["secret"], Secret)
+    assert not [r for r in caplog.records if r.name == "fxpress"]
+
+
+def test_example_inputs_that_need_a_pickle_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    program = top()
+    program._example_inputs = ((Secret(),), {})
+    written = serialize(program)
+    with caplog.at_level(logging.WARNING, "fxpress"):
+        assert deserialize(written).example_inputs is None
+    assert "example inputs are left out" in caplog.text
+    assert deserialize(written, allow_pickle=True).example_inputs is not None
+
+
+def test_damaged_parts_are_named() -> None:
+    written = serialize(top())
+    for part in ("state_dict", "constants"):
+        with pytest.raises(SerializeError, match=part):
+            deserialize(replace(written, **{part: b"PK damaged"}))
+
+
+def test_f117_any_number_of_threads() -> None:
+    artifacts = [serialize(program) for program in (top(), dynamic())] * 6
+    expected = [serialize(deserialize(artifact)).exported_program for artifact in artifacts]
+    with ThreadPoolExecutor(4) as pool:
+        read = list(pool.map(deserialize, artifacts))
+    assert [serialize(program).exported_program for program in read] == expected
+    assert torch_serialize._CURRENT_DESERIALIZER is None
+
+
+def test_f117_a_load_within_a_load() -> None:
+    class Handler(torch_serialize.ExtensionHandler):  # type: ignore[misc]
+        pass
+
+    inner = serialize(top())
+    seen: list[Any] = []
+
+    def loads_another(text: str) -> Any:
+        seen.append(deserialize(inner))
+        return json.loads(text)
+
+    class Held:
+        pass
+
+    pytree.register_pytree_node(
+        Held,
+        lambda held: ([held.x], None),
+        lambda values, _: Held(),
+        serialized_type_name="fxpress_tests.Held",
+        to_dumpable_context=lambda context: "null",
+        from_dumpable_context=loads_another,
+    )
+
+    class Model(nn.Module):
+        def forward(self, held: Any) -> Tensor:
+            return held[0] + 1  # type: ignore[no-any-return]
+
+    program = export(Model(), ([torch.ones(2)],), strict=False)
+
+    def edit(stored: Any) -> None:
+        entry = stored["graph_module"]["module_call_graph"][0]["signature"]
+        entry["in_spec"] = entry["in_spec"].replace(
+            '"type": "builtins.list", "context": "null"',
+            '"type": "fxpress_tests.Held", "context": "null"',
+        )
+
+    deserialize(edited(serialize(program), edit))
+    assert len(seen) == 1
+
+
+class Measured(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.add(x, x)
+
+
+def test_f57_an_addition_of_tensors() -> None:
+    program = export(Measured(), (torch.randn(2),), strict=False)
+    next(n for n in program.graph.nodes if n.op == "call_function").target = torch.add
+    import operator
+
+    node = next(n for n in program.graph.nodes if n.op == "call_function")
+    node.target = operator.add
+    written = serialize(program)
+    with pytest.raises(SerializeError):
+        torch_serialize.deserialize(written)
+    read = deserialize(written)
+    assert [n.name for n in read.graph.nodes] == [n.name for n in program.graph.nodes]
+
+
+def test_f129_files_that_do_not_say_whether_a_result_is_in_a_tuple() -> None:
+    class Branches(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    program = export(Branches(), (torch.randn(2),), strict=False)
+
+    def is_single(stored: Any) -> Any:
+        return node_of(stored, "higher_order")
+
+    written = serialize(program)
+    before = is_single(json.loads(written.exported_program))["is_hop_single_tensor_return"]
+
+    def edit(stored: Any) -> None:
+        node = is_single(stored)
+        del node["is_hop_single_tensor_return"]
+
+    read = deserialize(edited(written, edit))
+    hop = next(n for n in read.graph.nodes if isinstance(n.target, torch._ops.HigherOrderOperator))
+    assert isinstance(hop.meta["val"], FakeTensor)  # old files: the value itself
+    assert before in (True, False)
+
+
+@pytest.fixture
+def library() -> Any:
+    with torch.library._scoped_library("fxpress_deserialize", "DEF") as made:
+        yield made
+
+
+def test_f130_arguments_named_by_python_keywords(library: Any) -> None:
+    library.define("span(Tensor x, int scale=1, int from=0) -> Tensor")
+    library.impl("span", lambda x, scale=1, start=0: x * scale + start, "CompositeExplicitAutograd")
+    span = torch.ops.fxpress_deserialize.span.default
+
+    class Spanned(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return span(x, 3, 5)  # type: ignore[no-any-return]
+
+    program = export(Spanned(), (torch.randn(2),), strict=False)
+
+    def edit(stored: Any) -> None:
+        for given in node_of(stored, "span")["inputs"][1:]:
+            given["kind"] = 2
+
+    read = deserialize(edited(serialize(program), edit))
+    node = next(n for n in read.graph.nodes if n.target is span)
+    assert node.args[1:] == (3, 5)
+    assert node.kwargs == {}
+
+
+def test_f133_an_operator_that_returns_no_tensors(library: Any) -> None:
+    library.define("none(Tensor x) -> Tensor[]")
+    library.impl("none", lambda x: [], "CompositeExplicitAutograd")
+    none = torch.ops.fxpress_deserialize.none.default
+
+    class Nothing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            none(x)
+            return x + 1
+
+    program = export(Nothing(), (torch.randn(2),), strict=False)
+    if not any(n.target is none for n in program.graph.nodes):
+        pytest.skip("torch drops it")
+    read = deserialize(serialize(program))
+    assert next(n for n in read.graph.nodes if n.target is none).meta["val"] == ()
+
+
+def test_f134_a_symbolic_bool_among_several_results(library: Any) -> None:
+    written = serialize(dynamic())
+
+    def edit(stored: Any) -> None:
+        graph = stored["graph_module"]["graph"]
+        outputs = node_of(stored, "topk")["outputs"]
+        outputs.append({"as_sym_bool": {"as_name": "is_large"}})
+        graph["sym_bool_values"]["is_large"] = {"as_bool": True}
+
+    read = deserialize(edited(written, edit))
+    assert "is_large" in [n.name for n in read.graph.nodes]
+
+
+def test_f137_outputs_that_are_texts() -> None:
+    class Says(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, str]:
+            return x + 1, "text"
+
+    program = export(Says(), (torch.randn(2),), strict=False)
+    written = serialize(program)
+    with pytest.raises(SerializeError, match="Unable to deserialize output"):
+        torch_serialize.deserialize(written)
+    read = deserialize(written)
+    assert read.module()(torch.ones(2))[1] == "text"
+
+
+def test_f142_tensors_keep_their_place_in_the_storage() -> None:
+    class Sliced(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x[1:, 2:]
+
+    for shapes in (None, ({0: Dim("rows", min=4, max=64)},)):
+        program = export(Sliced(), (torch.randn(6, 4),), dynamic_shapes=shapes, strict=False)
+        read = deserialize(serialize(program))
+        for mine, original in zip(read.graph.nodes, program.graph.nodes, strict=True):
+            value, expected = mine.meta["val"], original.meta.get("val")
+            if isinstance(expected, Tensor):
+                assert str(value.storage_offset()) == str(expected.storage_offset())
+                assert str(value.stride()) == str(expected.stride())
+                assert not value._is_view()
+
+
+def test_modules_that_return_nothing() -> None:
+    class Nothing(nn.Module):
+        def forward(self, x: Tensor) -> tuple[()]:
+            return ()
+
+    program = export(Nothing(), (torch.randn(2),), strict=False)
+    assert deserialize(serialize(program)).module()(torch.ones(2)) == ()
+
+
+def test_fake_tensors_in_the_state() -> None:
+    program = top()
+    with FakeTensorMode():
+        for name in ("linear.weight", "linear.bias"):
+            program.state_dict[name] = nn.Parameter(torch.empty(program.state_dict[name].shape))
+    written = serialize(program)
+    read = deserialize(written)
+    assert_reads_as_torch(written)
+    assert isinstance(read.state_dict["linear.weight"], nn.Parameter)
+    modes = {id(t.fake_mode) for t in read.state_dict.values() if isinstance(t, FakeTensor)}
+    modes |= {id(n.meta["val"].fake_mode) for n in read.graph.find_nodes(op="placeholder")}
+    assert len(modes) == 1
+
+
+# ---- safety -------------------------------------------------------------------------------------
+
+
+HOSTILE_EXPRESSIONS = (
+    "__import__('os').system('touch /tmp/fxpress-was-here')",
+    "Symbol.__class__",
+    "(lambda: 1)()",
+    "[s0 for s0 in ()]",
+    "Symbol('s0', evil=True)",
+    "Symbol('s0', positive=1)",
+    "Pow(Integer(10), Integer(1000000000))",
+    "Pow(Pow(Pow(Integer(10), Integer(1000)), Integer(1000)), Integer(1000))",
+    "PowByNatural(Integer(3), Integer(1000000000))",
+    "LShift(Integer(1), Integer(1000000000))",
+    "2**2**2**2**2**2",
+    "Float('1.0', precision=1000000000)",
+    "factorial(Integer(100000000))",
+    "Integer('os')",
+    "(" * 5000,
+    "-" * 100000 + "1",
+    "Add(" * 300 + ")" * 300,
+    "",
+    "s0 +",
+    "'text'",
+    "Symbol()",
+    "\\x00",
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE_EXPRESSIONS, ids=lambda t: t[:20])
+def test_expressions_are_not_run(text: str) -> None:
+    def edit(stored: Any) -> None:
+        values = stored["graph_module"]["graph"]["tensor_values"]
+        sizes = next(v["sizes"] for v in values.values() if "as_expr" in str(v["sizes"]))
+        sizes[0]["as_expr"]["expr_str"] = text
+
+    with pytest.raises(SerializeError):
+        deserialize(edited(serialize(dynamic()), edit))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "torch.load",
+        "torch.hub.load",
+        "torch.ops.load_library",
+        "torch.ops.aten.add",
+        "torch.ops.aten.no_such_operator.default",
+        "torch._C._set_grad_enabled.__call__",
+        "math.__loader__",
+        "_operator.attrgetter",
+        "#nobody:knows",
+        "os.system",
+        "",
+        "torch.ops.aten.__class__.__subclasses__",
+    ],
+)
+def test_targets_are_operators(target: str) -> None:
+    def edit(stored: Any) -> None:
+        node_of(stored, "topk")["target"] = target
+
+    with pytest.raises(SerializeError):
+        deserialize(edited(serialize(top()), edit))
+
+
+def spec_with(kind: str, context: Any) -> str:
+    node = {"type": kind, "context": context, "children_spec": []}
+    return json.dumps([1, node])
+
+
+class Colour(Enum):
+    RED = 1
+
+
+Pair = namedtuple("Pair", ["left", "right"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        spec_with("builtins.dict", '[{"__enum__": true, "fqn": "antigravity:x", "name": "y"}]'),
+        spec_with("builtins.dict", '[{"__enum__": true, "fqn": "os:environ", "name": "PATH"}]'),
+        spec_with("builtins.dict", '[{"__enum__": true, "fqn": "os:PathLike", "name": "x"}]'),
+        spec_with(
+            "collections.defaultdict",
+            {
+                "default_factory_module": "antigravity",
+                "default_factory_name": "x",
+                "dict_context": [],
+            },
+        ),
+        spec_with(
+            "collections.defaultdict",
+            {
+                "default_factory_module": "os",
+                "default_factory_name": "system",
+                "dict_context": [],
+            },
+        ),
+        spec_with("no.such.Type", "null"),
+        spec_with("builtins.dict", "not json"),
+        "[2, {}]",
+        "[1]",
+        "[1, []]",
+        "",
+        "[" * 100000,
+    ],
+)
+def test_treespecs_import_nothing(text: str) -> None:
+    import sys
+
+    def edit(stored: Any) -> None:
+        stored["graph_module"]["module_call_graph"][0]["signature"]["in_spec"] = text
+
+    with pytest.raises(SerializeError):
+        deserialize(edited(serialize(top()), edit))
+    assert "antigravity" not in sys.modules
+
+
+def test_treespecs_of_every_kind() -> None:
+    if Pair not in pytree.SUPPORTED_SERIALIZED_TYPES:
+        pytree._register_namedtuple(Pair, serialized_type_name="fxpress_tests.Pair")
+
+    class Takes(nn.Module):
+        def forward(self, d: Any, e: Any, p: Any) -> Any:
+            return {"a": d["x"] + e["y"], "b": [p.left, (p.right,)]}
+
+    many: Any = defaultdict(list)
+    many["y"] = torch.ones(2)
+    example = ({"x": torch.ones(2)}, many, Pair(torch.ones(2), torch.ones(2)))
+    program = export(Takes(), example, strict=False)
+    assert_reads_as_torch(serialize(program))
+
+
+def test_a_source_function_runs_nothing() -> None:
+    def edit(stored: Any) -> None:
+        node_of(stored, "topk")["metadata"]["source_fn_stack"] = (
+            "a,torch.nn.modules.linear.Linear;b,torch.no.such;c,torch._inductor_lazy;d,os.system;"
+            "e,torch.ops.aten.add.Tensor;f,torch.Tensor.T;g,math.ceil;h,_operator.add"
+        )
+
+    read = deserialize(edited(serialize(top()), edit))
+    stack = next(n for n in read.graph.nodes if "topk" in n.name).meta["source_fn_stack"]
+    named = dict(stack)
+    assert named["a"] is nn.Linear
+    assert named["d"] == "os.system"
+    assert named["e"] is torch.ops.aten.add.Tensor
+
+
+def test_a_pickle_that_runs_code_is_not_opened() -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return (exec, ("raise SystemExit('it ran')",))
+
+    written = serialize(top())
+    evil = pickle.dumps({"x": Evil()})
+    for part in ("state_dict", "constants"):
+        with pytest.raises(SerializeError, match="allow_pickle"):
+            deserialize(replace(written, **{part: evil}))
+
+
+def test_triton_kernels_are_refused() -> None:
+    def edit(stored: Any) -> None:
+        node = node_of(stored, "topk")
+        node["target"] = "torch.ops.higher_order.triton_kernel_wrapper_functional"
+
+    written = edited(serialize(top()), edit)
+    with pytest.raises(SerializeError, match="deserialize nyi"):
+        torch_serialize.deserialize(written)
+    with pytest.raises(UnsupportedError, match="deserialize nyi"):
+        deserialize(written)
