@@ -55,6 +55,12 @@ void bind_serde(py::module_& m) {
               const std::string& name) {
              return to_object(fx::serde::read_field(document, classes, name));
            })
+      .def(
+          "canonical",
+          [](const serde::Document& document, const py::object& constants) {
+            return fx::serde::canonical_form(document, constants.ptr());
+          },
+          py::keep_alive<0, 1>())
       .def("decode_program",
            [](const serde::Document& document, const SchemaClasses& classes,
               const py::object& values, const py::dict& constants) {
@@ -74,12 +80,19 @@ void bind_serde(py::module_& m) {
   });
   py::class_<Schema>(m, "Schema")
       .def(
+          "to_document",
+          [](const Schema& schema, const SchemaClasses& classes, const py::object& object) {
+            return fx::serde::to_document(schema, classes, object.ptr());
+          },
+          py::keep_alive<0, 1>())
+      .def(
           "read",
           [](const Schema& schema, const py::bytes& text, const std::string& type) {
             return fx::serde::read_document(schema, text.ptr(), type);
           },
           py::keep_alive<0, 1>())
       .def(py::init(&make_schema))
+      .def("difference", &Schema::difference)
       .def("type_names",
            [](const Schema& schema) {
              py::list names;

@@ -1,15 +1,19 @@
 #include "fx/serde/decode.h"
 
 #include <algorithm>
+#include <deque>
+#include <unordered_set>
 
 #include "fx/gc_pause.h"
 #include "fx/serde/errors.h"
+#include "fx/serde/text.h"
+#include "serde/canonical.h"
 
 namespace fxpress::fx::serde {
 
 Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path) {
   const Value* value = &document.root();
-  for (size_t start = 0; start <= path.size();) {
+  for (size_t start = 0; start < path.size();) {
     const size_t end = std::min(path.find('.', start), path.size());
     const int place = document.schema().type(value->type).find(path.substr(start, end - start));
     if (value->kind != ::fxpress::serde::ValueKind::kRecord || place < 0) {
@@ -20,6 +24,31 @@ Ref read_field(const Document& document, const SchemaClasses& classes, const std
   }
   const GcPause pause;
   return classes.make(document, *value);
+}
+
+Document to_document(const ::fxpress::serde::Schema& schema, const SchemaClasses& classes,
+                     PyObject* object) {
+  ::fxpress::serde::DocumentBuilder builder(schema);
+  classes.write(object, builder);
+  return builder.finish();
+}
+
+Document canonical_form(const Document& document, PyObject* constants) {
+  std::deque<Text> texts;
+  std::unordered_set<std::string_view> known;
+  const Ref items = Ref::steal(PySequence_Tuple(constants));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
+    texts.emplace_back(PyTuple_GET_ITEM(items.get(), i));
+    known.insert(texts.back().view());
+  }
+  std::string problem;
+  try {
+    const pybind11::gil_scoped_release release;
+    return ::fxpress::serde::canonicalize(document, known);
+  } catch (const ::fxpress::serde::CanonicalError& error) {
+    problem = error.what();
+  }
+  raise(PyExc_AssertionError, "%s", problem.c_str());
 }
 
 Ref decode_program(const Document& document, const DecodeContext& context) {

@@ -7,8 +7,15 @@
 namespace fxpress::fx::serde {
 
 // What a document has at a path of fields ("graph_module.metadata"), as objects of the schema's
-// classes.
+// classes. All of it where the path is empty.
 Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path);
+
+// Objects of the schema's classes as a document.
+Document to_document(const ::fxpress::serde::Schema& schema, const SchemaClasses& classes,
+                     PyObject* object);
+
+// The canonical form of a program; `constants` is a set of names. AssertionError where it has none.
+Document canonical_form(const Document& document, PyObject* constants);
 
 // The parts of a program; see Decoder::program().
 Ref decode_program(const Document& document, const DecodeContext& context);

@@ -1,0 +1,522 @@
+#include "serde/canonical.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <queue>
+#include <unordered_map>
+#include <vector>
+
+#include "serde/names_in.h"
+
+namespace fxpress::serde {
+
+namespace {
+
+using Constants = std::unordered_set<std::string_view>;
+using Positions = std::vector<uint32_t>;
+using Renamed = std::unordered_map<std::string_view, std::string>;
+
+std::string quoted(std::string_view text) {
+  return '\'' + std::string(text) + '\'';
+}
+
+// Where the values of a graph come from.
+struct Definition {
+  static constexpr uint32_t kInput = 0xffffffffu;
+  uint32_t node;  // position in the graph, or kInput
+  int64_t rank;   // how many values were defined before this one; -1: not yet
+};
+
+// The order of a graph's nodes: of those whose arguments are there, the one with the smallest
+// target, and of these the one whose arguments were there first.
+class NodeOrder {
+ public:
+  NodeOrder(const Document& document, const Value& graph, std::span<const Value* const> inputs,
+            const Constants& constants)
+      : document_(document),
+        nodes_(document.children(document.field(graph, Field::Graph_nodes))),
+        constants_(constants) {
+    for (const Value* input : inputs) {
+      for_each_name(document_, *input, [&](std::string_view name) {
+        if (!name.empty()) values_.insert_or_assign(name, Definition{Definition::kInput, -1});
+      });
+    }
+    define();
+    connect();
+    for (const Value* input : inputs) {
+      for_each_name(document_, *input, [&](std::string_view name) { rank(name); });
+    }
+  }
+
+  Positions sort() {
+    Positions order;
+    for (uint32_t i = 0; i < nodes_.size(); ++i) {
+      if (waits_for_[i] == 0) add_candidate(i);
+    }
+    while (!candidates_.empty()) {
+      const uint32_t position = candidates_.top().position;
+      candidates_.pop();
+      order.push_back(position);
+      for (const Value& output : list(nodes_[position], Field::Node_outputs)) {
+        for_each_name(document_, output, [&](std::string_view name) { rank(name); });
+      }
+      for (const uint32_t user : users_[position]) {
+        if (--waits_for_[user] == 0) add_candidate(user);
+      }
+    }
+    if (order.size() != nodes_.size()) {
+      throw CanonicalError("expected " + std::to_string(nodes_.size()) + " sorted nodes, got " +
+                           std::to_string(order.size()));
+    }
+    return order;
+  }
+
+ private:
+  struct Candidate {
+    std::string_view target;
+    std::vector<std::pair<std::string_view, std::vector<int64_t>>> ranks;  // by argument
+    uint32_t position;
+
+    bool operator>(const Candidate& other) const {
+      if (target != other.target) return target > other.target;
+      if (ranks != other.ranks) return ranks > other.ranks;
+      return position > other.position;
+    }
+  };
+
+  std::span<const Value> list(const Value& record, Field field) const {
+    return document_.children(document_.field(record, field));
+  }
+
+  void define() {
+    for (uint32_t i = 0; i < nodes_.size(); ++i) {
+      for (const Value& output : list(nodes_[i], Field::Node_outputs)) {
+        for_each_name(document_, output, [&](std::string_view name) {
+          if (name.empty()) return;
+          const auto [at, added] = values_.emplace(name, Definition{i, -1});
+          if (!added && at->second.node != Definition::kInput) {
+            throw CanonicalError("symbol " + quoted(name) + " already in def_table");
+          }
+          at->second.node = i;
+        });
+      }
+    }
+  }
+
+  void connect() {
+    users_.resize(nodes_.size());
+    waits_for_.resize(nodes_.size());
+    for (uint32_t i = 0; i < nodes_.size(); ++i) {
+      for (const Value& input : list(nodes_[i], Field::Node_inputs)) {
+        for_each_name(document_, argument_of(input), [&](std::string_view name) {
+          if (name.empty() || constants_.contains(name)) return;
+          const auto found = values_.find(name);
+          if (found == values_.end()) {
+            throw CanonicalError("symbol " + quoted(name) + " not in def_table or graph_inputs");
+          }
+          if (found->second.node == Definition::kInput) return;
+          users_[found->second.node].push_back(i);
+          ++waits_for_[i];
+        });
+      }
+    }
+  }
+
+  const Value& argument_of(const Value& input) const {
+    return document_.field(input, Field::NamedArgument_arg);
+  }
+
+  void rank(std::string_view name) {
+    if (name.empty()) return;
+    Definition& value = values_.at(name);
+    if (value.rank >= 0) throw CanonicalError("symbol " + quoted(name) + " already in rank");
+    value.rank = ranked_++;
+  }
+
+  void add_candidate(uint32_t position) {
+    const Value& node = nodes_[position];
+    Candidate candidate{document_.text(document_.field(node, Field::Node_target)), {}, position};
+    for (const Value& input : list(node, Field::Node_inputs)) {
+      auto& [name, ranks] = candidate.ranks.emplace_back();
+      name = document_.text(document_.field(input, Field::NamedArgument_name));
+      for_each_name(document_, argument_of(input), [&](std::string_view used) {
+        const bool constant = used.empty() || constants_.contains(used);
+        ranks.push_back(constant ? -1 : values_.at(used).rank);
+      });
+    }
+    candidates_.push(std::move(candidate));
+  }
+
+  const Document& document_;
+  std::span<const Value> nodes_;                             // of the graph
+  const Constants& constants_;                               // names that are not values
+  std::unordered_map<std::string_view, Definition> values_;  // by name
+  std::vector<Positions> users_;   // by node: those that wait for it, once for each use
+  std::vector<size_t> waits_for_;  // by node: uses of values that are not there yet
+  int64_t ranked_ = 0;             // values that are there
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates_;
+};
+
+// Where an input or an output of the program comes: by kind, then by the name of what it stands
+// for.
+struct Place {
+  int rank;
+  std::string_view name;
+  uint32_t position;
+
+  auto operator<=>(const Place&) const = default;
+};
+
+class Canonicalizer {
+ public:
+  Canonicalizer(const Document& document, const Constants& constants)
+      : document_(document), schema_(document.schema()), constants_(constants), out_(schema_) {}
+
+  Document run() {
+    record(document_.root(), [&](Field field, const Value& value) {
+      switch (field) {
+        case Field::ExportedProgram_graph_module:
+          return graph_module(value);
+        case Field::ExportedProgram_opset_version:
+        case Field::ExportedProgram_range_constraints:
+          return sorted_map(value, nullptr);
+        case Field::ExportedProgram_guards_code: {
+          std::vector<std::string_view> guards;
+          for (const Value& guard : document_.children(value)) {
+            guards.push_back(document_.text(guard));
+          }
+          std::sort(guards.begin(), guards.end());
+          out_.begin_list();
+          for (const std::string_view guard : guards) out_.string(guard);
+          return out_.end_list();
+        }
+        default:
+          return document_.write(value, out_);
+      }
+    });
+    return out_.finish();
+  }
+
+ private:
+  template <class Each>
+  void record(const Value& value, Each&& each) {
+    const TypeInfo& type = schema_.type(value.type);
+    const auto fields = document_.children(value);
+    out_.begin_record(type);
+    for (size_t i = 0; i < fields.size(); ++i) {
+      out_.field(i);
+      each(type.fields[i].id, fields[i]);
+    }
+    out_.end_record();
+  }
+
+  // A map in the order of its keys, which are renamed where names are given.
+  void sorted_map(const Value& map, const Renamed* renamed) {
+    std::vector<std::pair<std::string_view, const Value*>> entries;
+    const auto stored = document_.children(map);
+    for (size_t i = 0; i < stored.size(); i += 2) {
+      std::string_view key = document_.text(stored[i]);
+      if (renamed != nullptr) key = new_name(*renamed, key);
+      entries.emplace_back(key, &stored[i + 1]);
+    }
+    std::stable_sort(entries.begin(), entries.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    out_.begin_map();
+    for (const auto& [key, value] : entries) {
+      out_.key(key);
+      document_.write(*value, out_);
+    }
+    out_.end_map();
+  }
+
+  static std::string_view new_name(const Renamed& renamed, std::string_view name) {
+    const auto found = renamed.find(name);
+    return found == renamed.end() ? name : std::string_view(found->second);
+  }
+
+  void graph_module(const Value& module) {
+    const Value& graph = document_.field(module, Field::GraphModule_graph);
+    const Value& signature = document_.field(module, Field::GraphModule_signature);
+    const auto inputs = document_.children(document_.field(graph, Field::Graph_inputs));
+    const auto outputs = document_.children(document_.field(graph, Field::Graph_outputs));
+    const auto input_specs =
+        document_.children(document_.field(signature, Field::GraphSignature_input_specs));
+    const auto output_specs =
+        document_.children(document_.field(signature, Field::GraphSignature_output_specs));
+    same_length("inputs", inputs.size(), "input_specs", input_specs.size());
+    same_length("outputs", outputs.size(), "output_specs", output_specs.size());
+    const Positions input_order = order(input_specs);
+    const Positions output_order = order(output_specs);
+    Renamed renamed;
+    record(module, [&](Field field, const Value& value) {
+      switch (field) {
+        case Field::GraphModule_graph:
+          return this->graph(value, permuted(inputs, input_order), permuted(outputs, output_order),
+                             renamed);
+        case Field::GraphModule_signature:
+          return this->signature(value, permuted(input_specs, input_order),
+                                 permuted(output_specs, output_order), renamed);
+        case Field::GraphModule_module_call_graph:
+          return calls(value);
+        default:  // where the graph comes from
+          out_.begin_map();
+          return out_.end_map();
+      }
+    });
+  }
+
+  static void same_length(const char* what, size_t count, const char* specs, size_t wanted) {
+    if (count == wanted) return;
+    throw CanonicalError("graph." + std::string(what) + " length " + std::to_string(count) +
+                         " != signature." + specs + " length " + std::to_string(wanted));
+  }
+
+  static std::vector<const Value*> permuted(std::span<const Value> values, const Positions& order) {
+    std::vector<const Value*> result;
+    for (const uint32_t position : order) result.push_back(&values[position]);
+    return result;
+  }
+
+  Positions order(std::span<const Value> specs) const {
+    std::vector<Place> places;
+    for (uint32_t i = 0; i < specs.size(); ++i) places.push_back(place_of(specs[i], i));
+    std::sort(places.begin(), places.end());
+    Positions result;
+    for (const Place& place : places) result.push_back(place.position);
+    return result;
+  }
+
+  Place place_of(const Value& spec, uint32_t position) const {
+    const Value& content = document_.content(spec);
+    const auto named = [&](int rank, Field field) {
+      return Place{rank, document_.text(document_.field(content, field)), position};
+    };
+    switch (document_.tag(spec)) {
+      case Field::InputSpec_token:
+      case Field::OutputSpec_token:
+        return {0, {}, position};
+      case Field::InputSpec_parameter:
+        return named(1, Field::InputToParameterSpec_parameter_name);
+      case Field::InputSpec_buffer:
+        return named(2, Field::InputToBufferSpec_buffer_name);
+      case Field::InputSpec_tensor_constant:
+        return named(3, Field::InputToTensorConstantSpec_tensor_constant_name);
+      case Field::InputSpec_custom_obj:
+        return named(4, Field::InputToCustomObjSpec_custom_obj_name);
+      case Field::InputSpec_user_input:
+        return {5, {}, position};
+      case Field::InputSpec_constant_input:
+        return named(6, Field::InputToConstantInputSpec_name);
+      case Field::OutputSpec_parameter_mutation:
+        return named(1, Field::ParameterMutationSpec_parameter_name);
+      case Field::OutputSpec_buffer_mutation:
+        return named(2, Field::BufferMutationSpec_buffer_name);
+      case Field::OutputSpec_user_input_mutation:
+        return {3, {}, position};
+      case Field::OutputSpec_user_output:
+      case Field::OutputSpec_loss_output:
+        return {4, {}, position};
+      case Field::OutputSpec_gradient_to_parameter:
+        return named(5, Field::GradientToParameterSpec_parameter_name);
+      case Field::OutputSpec_gradient_to_user_input:
+        return {6, {}, position};
+      default:
+        throw CanonicalError("Unknown kind in the signature: " +
+                             schema_.type(spec.type).fields[spec.count].name);
+    }
+  }
+
+  void calls(const Value& list) {
+    const auto stored = document_.children(list);
+    Positions order(stored.size());
+    std::iota(order.begin(), order.end(), 0u);
+    const auto fqn = [&](uint32_t i) {
+      return document_.text(document_.field(stored[i], Field::ModuleCallEntry_fqn));
+    };
+    std::stable_sort(order.begin(), order.end(),
+                     [&](uint32_t a, uint32_t b) { return fqn(a) < fqn(b); });
+    out_.begin_list();
+    for (const uint32_t i : order) document_.write(stored[i], out_);
+    out_.end_list();
+  }
+
+  void define(const Value& argument, Renamed& renamed) const {
+    for_each_name(document_, argument, [&](std::string_view name) {
+      if (name.empty()) return;
+      const auto [at, added] = renamed.emplace(name, '_' + std::to_string(renamed.size()));
+      if (!added) throw CanonicalError("arg_name " + quoted(name) + " already in name_table");
+    });
+  }
+
+  void graph(const Value& graph, const std::vector<const Value*>& inputs,
+             const std::vector<const Value*>& outputs, Renamed& renamed) {
+    const auto nodes = document_.children(document_.field(graph, Field::Graph_nodes));
+    const Positions order = NodeOrder(document_, graph, inputs, constants_).sort();
+    for (const Value* input : inputs) define(*input, renamed);
+    for (const uint32_t i : order) {
+      for (const Value& output :
+           document_.children(document_.field(nodes[i], Field::Node_outputs))) {
+        define(output, renamed);
+      }
+    }
+    const auto write = [&](const std::vector<const Value*>& values) {
+      out_.begin_list();
+      for (const Value* value : values) names_replaced(*value, renamed);
+      out_.end_list();
+    };
+    size_t graphs = 0;
+    record(graph, [&](Field field, const Value& value) {
+      switch (field) {
+        case Field::Graph_inputs:
+          return write(inputs);
+        case Field::Graph_outputs:
+          return write(outputs);
+        case Field::Graph_nodes:
+          out_.begin_list();
+          for (const uint32_t i : order) node(nodes[i], renamed, graphs);
+          return out_.end_list();
+        case Field::Graph_is_single_tensor_return:
+          return document_.write(value, out_);
+        default:
+          return sorted_map(value, &renamed);
+      }
+    });
+  }
+
+  void node(const Value& node, const Renamed& renamed, size_t& graphs) {
+    record(node, [&](Field field, const Value& value) {
+      switch (field) {
+        case Field::Node_inputs:
+          out_.begin_list();
+          for (const Value& input : document_.children(value)) this->input(input, renamed, graphs);
+          return out_.end_list();
+        case Field::Node_outputs:
+          return names_replaced(value, renamed);
+        case Field::Node_metadata:
+          out_.begin_map();
+          return out_.end_map();
+        default:
+          return document_.write(value, out_);
+      }
+    });
+  }
+
+  void input(const Value& input, const Renamed& renamed, size_t& graphs) {
+    record(input, [&](Field field, const Value& value) {
+      if (field != Field::NamedArgument_arg) return document_.write(value, out_);
+      if (document_.tag(value) != Field::Argument_as_graph) return names_replaced(value, renamed);
+      out_.begin_union(schema_.type(value.type), value.count);
+      record(document_.content(value), [&](Field part, const Value& held) {
+        if (part == Field::GraphArgument_name) return out_.string("_g" + std::to_string(graphs++));
+        Renamed inner;
+        this->graph(held, pointers(held, Field::Graph_inputs), pointers(held, Field::Graph_outputs),
+                    inner);
+      });
+      out_.end_union();
+    });
+  }
+
+  std::vector<const Value*> pointers(const Value& record, Field field) const {
+    std::vector<const Value*> result;
+    for (const Value& value : document_.children(document_.field(record, field))) {
+      result.push_back(&value);
+    }
+    return result;
+  }
+
+  // A value with other names where it refers to values of the graph.
+  void names_replaced(const Value& value, const Renamed& renamed) {
+    const auto inside =
+        value.kind >= ValueKind::kList ? document_.children(value) : std::span<const Value>();
+    switch (value.kind) {
+      case ValueKind::kList:
+        out_.begin_list();
+        for (const Value& item : inside) names_replaced(item, renamed);
+        return out_.end_list();
+      case ValueKind::kMap:
+        out_.begin_map();
+        for (size_t i = 0; i < inside.size(); i += 2) {
+          out_.key(document_.text(inside[i]));
+          names_replaced(inside[i + 1], renamed);
+        }
+        return out_.end_map();
+      case ValueKind::kRecord:
+        return record(value, [&](Field field, const Value& part) {
+          const bool is_name = field == Field::TensorArgument_name ||
+                               field == Field::CustomObjArgument_name ||
+                               field == Field::TokenArgument_name;
+          if (is_name) return out_.string(new_name(renamed, document_.text(part)));
+          names_replaced(part, renamed);
+        });
+      case ValueKind::kUnion: {
+        out_.begin_union(schema_.type(value.type), value.count);
+        if (const std::string_view name = name_of(document_, value);
+            !name.empty() && inside[0].kind == ValueKind::kString) {
+          out_.string(new_name(renamed, name));
+        } else {
+          names_replaced(inside[0], renamed);
+        }
+        return out_.end_union();
+      }
+      default:
+        return document_.write(value, out_);
+    }
+  }
+
+  void signature(const Value& signature, const std::vector<const Value*>& inputs,
+                 const std::vector<const Value*>& outputs, const Renamed& renamed) {
+    const auto write = [&](const std::vector<const Value*>& specs) {
+      out_.begin_list();
+      for (const Value* spec : specs) this->spec(*spec, renamed);
+      out_.end_list();
+    };
+    record(signature, [&](Field field, const Value&) {
+      write(field == Field::GraphSignature_input_specs ? inputs : outputs);
+    });
+  }
+
+  void spec(const Value& spec, const Renamed& renamed) {
+    out_.begin_union(schema_.type(spec.type), spec.count);
+    record(document_.content(spec), [&](Field field, const Value& value) {
+      switch (field) {
+        case Field::GradientToUserInputSpec_user_input_name:
+        case Field::UserInputMutationSpec_user_input_name:
+          return out_.string(known_name(renamed, document_.text(value)));
+        default:
+          break;
+      }
+      if (value.kind == ValueKind::kUnion && value.type == static_cast<uint16_t>(Type::Argument)) {
+        const bool may_be_elsewhere = document_.tag(value) == Field::Argument_as_custom_obj;
+        const std::string_view name = name_of(document_, document_.content(value));
+        if (!name.empty() && !may_be_elsewhere) known_name(renamed, name);
+      } else if (const std::string_view name = name_of(document_, value); !name.empty()) {
+        known_name(renamed, name);
+      }
+      names_replaced(value, renamed);
+    });
+    out_.end_union();
+  }
+
+  static std::string_view known_name(const Renamed& renamed, std::string_view name) {
+    const auto found = renamed.find(name);
+    if (found == renamed.end()) {
+      throw CanonicalError("the signature has the name " + quoted(name) +
+                           ", which no value of the graph has");
+    }
+    return found->second;
+  }
+
+  const Document& document_;
+  const Schema& schema_;
+  const Constants& constants_;  // see canonicalize()
+  DocumentBuilder out_;         // the canonical form
+};
+
+}  // namespace
+
+Document canonicalize(const Document& program, const Constants& constants) {
+  return Canonicalizer(program, constants).run();
+}
+
+}  // namespace fxpress::serde

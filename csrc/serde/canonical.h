@@ -1,0 +1,26 @@
+// The canonical form of a program: nodes in an order that depends on what they compute alone, names
+// counted from 0, nothing of what only tells where the program came from.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+
+#include "serde/document.h"
+
+namespace fxpress::serde {
+
+// A program without a canonical form: a name that nothing defines or two values define, a cycle, a
+// signature of another length than the graph's.
+class CanonicalError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The canonical form of an ExportedProgram. `constants` are names that no node defines, and that
+// keep their place and name.
+Document canonicalize(const Document& program,
+                      const std::unordered_set<std::string_view>& constants);
+
+}  // namespace fxpress::serde
