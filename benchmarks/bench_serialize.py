@@ -1,22 +1,25 @@
-"""Writing exported programs as bytes, against torch; its growth and its memory."""
+"""Exported programs as bytes, back and in canonical form, against torch; growth and memory."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
+from torch._export.serde import schema
 from torch._export.serde import serialize as _torch
 
 import memory
 import programs
 from figures import Figure, Goal
-from fxpress.serialize import serialize
+from fxpress.serialize import SerializedArtifact, canonicalize, deserialize, serialize
 from programs import Program
 from timing import interleaved, per_node, ratio, stopwatch
 
 TORCH_ROUNDS = 5
 LARGE = 500  # layers of a transformer of 18,000 nodes
-OVER_TORCH = Goal(150, more_is_better=True, aim=200)
+WRITING = Goal(150, more_is_better=True, aim=200)
+READING = Goal(40, more_is_better=True, aim=60)
+CANONICAL = Goal(40, more_is_better=True)
 GROWTH = Goal(1.3)
 PEAK = Goal(0.2, of_ratio=False)
 
@@ -37,22 +40,51 @@ def measure(rounds: int, large: bool) -> list[Figure]:
 
 
 def measure_program(program: Program, rounds: int) -> list[Figure]:
-    """Bytes that are equal first, then times."""
-    ours, theirs = serialize(program.program), _torch.serialize(program.program)
+    """Results that are equal first, then times."""
+    exported = program.program
+    ours, theirs = serialize(exported), _torch.serialize(exported)
     assert ours == theirs
-    figures = []
-    cases: tuple[tuple[str, dict[str, Any], Goal | None], ...] = (
-        ("serialize", ALONE, OVER_TORCH),
-        ("serialize, with state", {}, None),
+    read, read_by_torch = deserialize(ours), _torch.deserialize(ours)
+    assert str(read) == str(read_by_torch)
+    # State as a dict: what torch.load does with it is not measured.
+    alone = SerializedArtifact(ours.exported_program, exported.state_dict, exported.constants, b"")
+    stored = _torch._bytes_to_dataclass(schema.ExportedProgram, ours.exported_program)
+    assert canonicalize(stored) == _torch.canonicalize(stored)
+    cases: tuple[tuple[str, Any, Any, Goal | None], ...] = (
+        (
+            "serialize",
+            functools.partial(serialize, exported, **ALONE),
+            functools.partial(_torch.serialize, exported, **ALONE),
+            WRITING,
+        ),
+        (
+            "serialize, with state",
+            functools.partial(serialize, exported),
+            functools.partial(_torch.serialize, exported),
+            None,
+        ),
+        (
+            "deserialize",
+            functools.partial(deserialize, alone),
+            functools.partial(_torch.deserialize, alone),
+            READING,
+        ),
+        (
+            "deserialize, with state",
+            functools.partial(deserialize, ours),
+            functools.partial(_torch.deserialize, ours),
+            None,
+        ),
+        (
+            "canonicalize",
+            functools.partial(canonicalize, stored),
+            functools.partial(_torch.canonicalize, stored),
+            CANONICAL,
+        ),
     )
-    for label, options, goal in cases:
-        seconds = interleaved(
-            {
-                "ours": stopwatch(functools.partial(serialize, program.program, **options)),
-                "torch": stopwatch(functools.partial(_torch.serialize, program.program, **options)),
-            },
-            rounds,
-        )
+    figures = []
+    for label, our_way, torchs_way, goal in cases:
+        seconds = interleaved({"ours": stopwatch(our_way), "torch": stopwatch(torchs_way)}, rounds)
         figures.append(
             Figure(
                 program.name,

@@ -61,6 +61,10 @@ void bind_serde(py::module_& m) {
             return fx::serde::canonical_form(document, constants.ptr());
           },
           py::keep_alive<0, 1>())
+      .def("canonical_objects",
+           [](const serde::Document& document, const SchemaClasses& classes) {
+             return to_object(fx::serde::canonical_objects(document, classes));
+           })
       .def("decode_program",
            [](const serde::Document& document, const SchemaClasses& classes,
               const py::object& values, const py::dict& constants) {
@@ -81,8 +85,9 @@ void bind_serde(py::module_& m) {
   py::class_<Schema>(m, "Schema")
       .def(
           "to_document",
-          [](const Schema& schema, const SchemaClasses& classes, const py::object& object) {
-            return fx::serde::to_document(schema, classes, object.ptr());
+          [](const Schema& schema, const SchemaClasses& classes, const py::object& object,
+             bool metadata) {
+            return fx::serde::to_document(schema, classes, object.ptr(), metadata);
           },
           py::keep_alive<0, 1>())
       .def(

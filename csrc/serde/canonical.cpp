@@ -17,6 +17,23 @@ using Constants = std::unordered_set<std::string_view>;
 using Positions = std::vector<uint32_t>;
 using Renamed = std::unordered_map<std::string_view, std::string>;
 
+// Calls each(name) for every part of an argument that may have a name.
+class Names {
+ public:
+  explicit Names(const Document& document) : document_(document) {}
+
+  template <class Each>
+  void for_each(const Value& argument, Each&& each) {
+    found_.clear();
+    append_names(document_, argument, found_);
+    for (const std::string_view name : found_) each(name);
+  }
+
+ private:
+  const Document& document_;
+  std::vector<std::string_view> found_;  // kept from call to call
+};
+
 std::string quoted(std::string_view text) {
   return '\'' + std::string(text) + '\'';
 }
@@ -35,17 +52,19 @@ class NodeOrder {
   NodeOrder(const Document& document, const Value& graph, std::span<const Value* const> inputs,
             const Constants& constants)
       : document_(document),
+        names_(document),
         nodes_(document.children(document.field(graph, Field::Graph_nodes))),
         constants_(constants) {
     for (const Value* input : inputs) {
-      for_each_name(document_, *input, [&](std::string_view name) {
+      names_.for_each(*input, [&](std::string_view name) {
         if (!name.empty()) values_.insert_or_assign(name, Definition{Definition::kInput, -1});
       });
     }
+    values_.reserve(2 * nodes_.size() + inputs.size());
     define();
     connect();
     for (const Value* input : inputs) {
-      for_each_name(document_, *input, [&](std::string_view name) { rank(name); });
+      names_.for_each(*input, [&](std::string_view name) { rank(name); });
     }
   }
 
@@ -59,7 +78,7 @@ class NodeOrder {
       candidates_.pop();
       order.push_back(position);
       for (const Value& output : list(nodes_[position], Field::Node_outputs)) {
-        for_each_name(document_, output, [&](std::string_view name) { rank(name); });
+        names_.for_each(output, [&](std::string_view name) { rank(name); });
       }
       for (const uint32_t user : users_[position]) {
         if (--waits_for_[user] == 0) add_candidate(user);
@@ -92,7 +111,7 @@ class NodeOrder {
   void define() {
     for (uint32_t i = 0; i < nodes_.size(); ++i) {
       for (const Value& output : list(nodes_[i], Field::Node_outputs)) {
-        for_each_name(document_, output, [&](std::string_view name) {
+        names_.for_each(output, [&](std::string_view name) {
           if (name.empty()) return;
           const auto [at, added] = values_.emplace(name, Definition{i, -1});
           if (!added && at->second.node != Definition::kInput) {
@@ -109,7 +128,7 @@ class NodeOrder {
     waits_for_.resize(nodes_.size());
     for (uint32_t i = 0; i < nodes_.size(); ++i) {
       for (const Value& input : list(nodes_[i], Field::Node_inputs)) {
-        for_each_name(document_, argument_of(input), [&](std::string_view name) {
+        names_.for_each(argument_of(input), [&](std::string_view name) {
           if (name.empty() || constants_.contains(name)) return;
           const auto found = values_.find(name);
           if (found == values_.end()) {
@@ -140,7 +159,7 @@ class NodeOrder {
     for (const Value& input : list(node, Field::Node_inputs)) {
       auto& [name, ranks] = candidate.ranks.emplace_back();
       name = document_.text(document_.field(input, Field::NamedArgument_name));
-      for_each_name(document_, argument_of(input), [&](std::string_view used) {
+      names_.for_each(argument_of(input), [&](std::string_view used) {
         const bool constant = used.empty() || constants_.contains(used);
         ranks.push_back(constant ? -1 : values_.at(used).rank);
       });
@@ -149,6 +168,7 @@ class NodeOrder {
   }
 
   const Document& document_;
+  Names names_;
   std::span<const Value> nodes_;                             // of the graph
   const Constants& constants_;                               // names that are not values
   std::unordered_map<std::string_view, Definition> values_;  // by name
@@ -171,7 +191,11 @@ struct Place {
 class Canonicalizer {
  public:
   Canonicalizer(const Document& document, const Constants& constants)
-      : document_(document), schema_(document.schema()), constants_(constants), out_(schema_) {}
+      : document_(document),
+        schema_(document.schema()),
+        constants_(constants),
+        names_(document),
+        out_(schema_) {}
 
   Document run() {
     record(document_.root(), [&](Field field, const Value& value) {
@@ -341,8 +365,8 @@ class Canonicalizer {
     out_.end_list();
   }
 
-  void define(const Value& argument, Renamed& renamed) const {
-    for_each_name(document_, argument, [&](std::string_view name) {
+  void define(const Value& argument, Renamed& renamed) {
+    names_.for_each(argument, [&](std::string_view name) {
       if (name.empty()) return;
       const auto [at, added] = renamed.emplace(name, '_' + std::to_string(renamed.size()));
       if (!added) throw CanonicalError("arg_name " + quoted(name) + " already in name_table");
@@ -501,8 +525,8 @@ class Canonicalizer {
   static std::string_view known_name(const Renamed& renamed, std::string_view name) {
     const auto found = renamed.find(name);
     if (found == renamed.end()) {
-      throw CanonicalError("the signature has the name " + quoted(name) +
-                           ", which no value of the graph has");
+      throw UnknownName("the signature has the name " + quoted(name) +
+                        ", which no value of the graph has");
     }
     return found->second;
   }
@@ -510,7 +534,8 @@ class Canonicalizer {
   const Document& document_;
   const Schema& schema_;
   const Constants& constants_;  // see canonicalize()
-  DocumentBuilder out_;         // the canonical form
+  Names names_;
+  DocumentBuilder out_;  // the canonical form
 };
 
 }  // namespace

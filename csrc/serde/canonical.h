@@ -18,6 +18,12 @@ class CanonicalError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// The signature has a name that no value of the graph has.
+class UnknownName : public CanonicalError {
+ public:
+  using CanonicalError::CanonicalError;
+};
+
 // The canonical form of an ExportedProgram. `constants` are names that no node defines, and that
 // keep their place and name.
 Document canonicalize(const Document& program,

@@ -69,12 +69,4 @@ inline void append_names(const Document& document, const Value& argument,
   }
 }
 
-// Calls each(name) for what append_names() finds.
-template <class Each>
-void for_each_name(const Document& document, const Value& argument, Each&& each) {
-  std::vector<std::string_view> names;
-  append_names(document, argument, names);
-  for (const std::string_view name : names) each(name);
-}
-
 }  // namespace fxpress::serde

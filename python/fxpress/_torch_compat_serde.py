@@ -12,9 +12,13 @@ from typing import Any
 
 import torch
 from torch import _weights_only_unpickler
+from torch._dynamo.exc import UserError as UserError
+from torch._dynamo.exc import UserErrorType
 from torch._export.non_strict_utils import _enable_graph_inputs_of_type_nn_module
 from torch._export.serde import schema as schema
 from torch._export.serde import serialize as torch_serialize
+from torch._export.serde.dynamic_shapes import DynamicShapesSpec as DynamicShapesSpec
+from torch._export.serde.dynamic_shapes import RootDim as RootDim
 from torch._export.utils import remove_proxy_from_state_dict as remove_proxy_from_state_dict
 from torch._export.verifier import TrainingIRVerifier as TrainingIRVerifier
 from torch._export.verifier import Verifier as _Verifier
@@ -23,7 +27,7 @@ from torch._library.opaque_object import get_opaque_type_name as get_opaque_type
 from torch._library.opaque_object import is_opaque_value as is_opaque_value
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.export import ExportedProgram, exported_program
+from torch.export import ExportedProgram, dynamic_shapes, exported_program
 from torch.export import graph_signature as graph_signature
 from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import is_concrete_bool as is_concrete_bool
@@ -63,6 +67,13 @@ SUPPORTED_SERIALIZED_TYPES = pytree.SUPPORTED_SERIALIZED_TYPES
 SERIALIZED_TYPE_TO_PYTHON_TYPE = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
 LEAF_SPEC = pytree._LEAF_SPEC
 make_treespec = pytree.TreeSpec
+INVALID_INPUT = UserErrorType.INVALID_INPUT
+tree_map = pytree.tree_map
+DimHint = dynamic_shapes._DimHint
+DerivedDim = dynamic_shapes._DerivedDim
+check_dynamic_shapes = dynamic_shapes._check_dynamic_shapes
+tree_map_with_path = dynamic_shapes._tree_map_with_path
+is_supported_equivalence = symbolic_shapes._is_supported_equivalence
 without_modes = _disable_current_modes
 ModuleCallEntry = exported_program.ModuleCallEntry
 ModuleCallSignature = exported_program.ModuleCallSignature

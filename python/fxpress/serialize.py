@@ -4,6 +4,8 @@ Programs are written natively, straight from the graph, without any object of to
 objects are made of JSON, and JSON of them.
 """
 
+from fxpress._serde.canonical import canonicalize
+from fxpress._serde.dynamic_shapes import _dump_dynamic_shapes, _load_dynamic_shapes
 from fxpress._serde.objects import (
     EnumEncoder,
     _bytes_to_dataclass,
@@ -16,4 +18,4 @@ from fxpress._serde.program import serialize
 from fxpress._serde.reading import deserialize
 from fxpress._torch_compat_serde import SerializedArtifact, SerializeError
 
-__all__ = ["SerializeError", "SerializedArtifact", "deserialize", "serialize"]
+__all__ = ["SerializeError", "SerializedArtifact", "canonicalize", "deserialize", "serialize"]

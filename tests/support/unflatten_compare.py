@@ -105,24 +105,20 @@ def assert_type_names(ours: Module, program: ExportedProgram) -> None:
 # ---- graphs -------------------------------------------------------------------------------------
 
 
-def described(value: Any, *, offsets: bool = True) -> Any:
-    """Meta in terms that compare with ==: fake tensors by what they stand for, symbols as text.
-
-    `offsets`: where a tensor starts in its storage matters too.
-    """
+def described(value: Any) -> Any:
+    """Meta in terms that compare with ==: fake tensors by what they stand for, symbols as text."""
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided:
             return "tensor", type(value), str(value.shape), value.dtype, value.device, value.layout
-        offset = value.storage_offset() if offsets else "any"
-        numbers = (*value.shape, "|", *value.stride(), "|", offset)
+        numbers = (*value.shape, "|", *value.stride(), "|", value.storage_offset())
         rest = (value.dtype, value.device, value.requires_grad)
         return "tensor", type(value), [str(n) for n in numbers], *rest
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return "symbol", type(value), str(value.node.expr)
     if isinstance(value, Mapping):
-        return "mapping", [(k, described(v, offsets=offsets)) for k, v in value.items()]
+        return "mapping", [(k, described(v)) for k, v in value.items()]
     if isinstance(value, (list, tuple)):
-        return type(value).__name__, [described(item, offsets=offsets) for item in value]
+        return type(value).__name__, [described(item) for item in value]
     if isinstance(value, NodeSource):
         return value.to_dict()
     if isinstance(value, Node):
@@ -135,16 +131,14 @@ def described(value: Any, *, offsets: bool = True) -> Any:
     return value
 
 
-def assert_same_meta(
-    ours: Mapping[str, Any], theirs: Mapping[str, Any], at: str, *, offsets: bool = True
-) -> None:
+def assert_same_meta(ours: Mapping[str, Any], theirs: Mapping[str, Any], at: str) -> None:
     assert list(ours) == list(theirs), f"{at}: keys of meta {list(ours)} != {list(theirs)}"
     for key in ours:
-        mine, other = (described(meta[key], offsets=offsets) for meta in (ours, theirs))
+        mine, other = described(ours[key]), described(theirs[key])
         assert mine == other, f"{at}: meta[{key!r}]: {mine} != {other}"
 
 
-def assert_same_node(ours: Node, theirs: Node, at: str, *, offsets: bool = True) -> None:
+def assert_same_node(ours: Node, theirs: Node, at: str) -> None:
     at = f"{at}: node {theirs.name}"
     assert ours.name == theirs.name, f"{at}: name {ours.name}"
     assert ours.op == theirs.op, f"{at}: op {ours.op} != {theirs.op}"
@@ -157,7 +151,7 @@ def assert_same_node(ours: Node, theirs: Node, at: str, *, offsets: bool = True)
     assert ours.type == theirs.type, f"{at}: type"
     assert {u.name for u in ours.users} == {u.name for u in theirs.users}, f"{at}: users"
     assert [i.name for i in ours.all_input_nodes] == [i.name for i in theirs.all_input_nodes], at
-    assert_same_meta(ours.meta, theirs.meta, at, offsets=offsets)
+    assert_same_meta(ours.meta, theirs.meta, at)
 
 
 def assert_same_unflattened_graph(ours: Graph, theirs: Graph, at: str) -> None:

@@ -273,6 +273,29 @@ def test_f130_arguments_named_by_python_keywords(library: Any) -> None:
     assert node.kwargs == {}
 
 
+class NoGradient(nn.Module):
+    """A graph within, whose results nobody uses."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x.sin()
+        return x + 1
+
+
+def test_graphs_that_return_nothing() -> None:
+    program = export(NoGradient(), (torch.ones(2),), strict=False)
+    hop = next(
+        n for n in program.graph.nodes if isinstance(n.target, torch._ops.HigherOrderOperator)
+    )
+    assert hop.meta["val"] == ()
+    written = serialize(program)
+    with pytest.raises(Exception, match="is missing val field"):
+        torch_serialize.deserialize(written)
+    read = deserialize(written)
+    assert [n.target for n in read.graph.nodes] == [n.target for n in program.graph.nodes]
+    assert torch.equal(read.module()(torch.ones(2)), torch.full((2,), 2.0))
+
+
 def test_f133_an_operator_that_returns_no_tensors(library: Any) -> None:
     library.define("none(Tensor x) -> Tensor[]")
     library.impl("none", lambda x: [], "CompositeExplicitAutograd")

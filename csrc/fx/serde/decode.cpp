@@ -6,7 +6,9 @@
 
 #include "fx/gc_pause.h"
 #include "fx/serde/errors.h"
+#include "fx/serde/symbols.h"
 #include "fx/serde/text.h"
+#include "fx/symbols.h"
 #include "serde/canonical.h"
 
 namespace fxpress::fx::serde {
@@ -27,9 +29,9 @@ Ref read_field(const Document& document, const SchemaClasses& classes, const std
 }
 
 Document to_document(const ::fxpress::serde::Schema& schema, const SchemaClasses& classes,
-                     PyObject* object) {
+                     PyObject* object, bool metadata) {
   ::fxpress::serde::DocumentBuilder builder(schema);
-  classes.write(object, builder);
+  classes.write(object, builder, metadata);
   return builder.finish();
 }
 
@@ -42,13 +44,29 @@ Document canonical_form(const Document& document, PyObject* constants) {
     known.insert(texts.back().view());
   }
   std::string problem;
+  PyObject* type = PyExc_AssertionError;
   try {
     const pybind11::gil_scoped_release release;
     return ::fxpress::serde::canonicalize(document, known);
+  } catch (const ::fxpress::serde::UnknownName& error) {
+    problem = error.what();
+    type = PyExc_KeyError;
   } catch (const ::fxpress::serde::CanonicalError& error) {
     problem = error.what();
   }
-  raise(PyExc_AssertionError, "%s", problem.c_str());
+  raise(type, "%s", problem.c_str());
+}
+
+Ref canonical_objects(const Document& document, const SchemaClasses& classes) {
+  const GcPause pause;
+  Ref program = classes.make(document, document.root());
+  const Ref module = get_attr(program.get(), names.graph_module);
+  const Ref graph = get_attr(module.get(), fx::names.graph);
+  for (PyObject* name : {names.inputs, names.outputs}) {
+    const Ref list = get_attr(graph.get(), name);
+    check(PyObject_SetAttr(graph.get(), name, Ref::steal(PyList_AsTuple(list.get())).get()));
+  }
+  return program;
 }
 
 Ref decode_program(const Document& document, const DecodeContext& context) {

@@ -10,12 +10,16 @@ namespace fxpress::fx::serde {
 // classes. All of it where the path is empty.
 Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path);
 
-// Objects of the schema's classes as a document.
+// Objects of the schema's classes as a document, with or without the metadata of nodes.
 Document to_document(const ::fxpress::serde::Schema& schema, const SchemaClasses& classes,
-                     PyObject* object);
+                     PyObject* object, bool metadata);
 
-// The canonical form of a program; `constants` is a set of names. AssertionError where it has none.
+// The canonical form of a program; `constants` is a set of names. AssertionError where it has
+// none; KeyError for a name of the signature that the graph has not.
 Document canonical_form(const Document& document, PyObject* constants);
+
+// The objects for a canonical program: as in torch its inputs and outputs are tuples.
+Ref canonical_objects(const Document& document, const SchemaClasses& classes);
 
 // The parts of a program; see Decoder::program().
 Ref decode_program(const Document& document, const DecodeContext& context);

@@ -47,7 +47,10 @@ void Decoder::set_value(PyObject* node, PyObject* value) {
 // What a node returns: its own value, or several that other nodes take from it.
 void Decoder::results(const Value& value, const Target& target, PyObject* node) {
   auto parts = document_.children(field(value, Field::Node_outputs));
-  if (parts.empty()) return;
+  if (parts.empty()) {  // nothing, or of a graph that returns nothing an empty tuple
+    if (target.kind == Target::Kind::kHigherOrder) set_value(node, no_args);
+    return;
+  }
   if (parts.size() == 1) {
     const Field kind = document_.tag(parts[0]);
     if (kind == Field::Argument_as_none) {

@@ -89,42 +89,44 @@ Ref SchemaClasses::make(const Document& document, const Value& value) const {
   }
 }
 
-void SchemaClasses::write_instance(const Class& info, size_t type, PyObject* object,
-                                   Sink& sink) const {
+void SchemaClasses::write_instance(const Class& info, size_t type, PyObject* object, Sink& sink,
+                                   bool metadata) const {
   const TypeInfo& declared = schema_.type(static_cast<uint16_t>(type));
-  const Ref dict = Ref::steal(PyObject_GenericGetDict(object, nullptr));
+  // Unions look at what is asked of them; this does not.
+  const auto attribute = [&](PyObject* name) {
+    return Ref::steal(PyObject_GenericGetAttr(object, name));
+  };
   if (declared.is_union) {
-    PyObject* tag = dict_get(dict.get(), tag_name());
-    if (tag == nullptr) {
+    PyObject* found = PyObject_GenericGetAttr(object, tag_name());
+    if (found == nullptr) {
+      PyErr_Clear();
       raise(PyExc_RuntimeError, "Please use %s.create to instantiate the union type.",
             declared.name.c_str());
     }
-    const Text text(tag);
+    const Ref tag = Ref::steal(found);
+    const Text text(tag.get());
     const int position = declared.find(text.view());
-    PyObject* value = position < 0
-                          ? nullptr
-                          : dict_get(dict.get(), info.names[static_cast<size_t>(position)].get());
-    if (value == nullptr) {
-      raise(PyExc_AttributeError, "%s has no field %R", declared.name.c_str(), tag);
+    if (position < 0) {
+      raise(PyExc_AttributeError, "%s has no field %R", declared.name.c_str(), tag.get());
     }
     sink.begin_union(declared, static_cast<size_t>(position));
-    write(Ref::borrow(value).get(), sink);
+    write(attribute(info.names[static_cast<size_t>(position)].get()).get(), sink, metadata);
     return sink.end_union();
   }
   sink.begin_record(declared);
   for (size_t i = 0; i < info.names.size(); ++i) {
-    PyObject* value = dict_get(dict.get(), info.names[i].get());
-    if (value == nullptr) {
-      raise(PyExc_AttributeError, "%s has no field '%U'", declared.name.c_str(),
-            info.names[i].get());
-    }
     sink.field(i);
-    write(Ref::borrow(value).get(), sink);
+    if (!metadata && declared.fields[i].id == ::fxpress::serde::Field::Node_metadata) {
+      sink.begin_map();
+      sink.end_map();
+      continue;
+    }
+    write(attribute(info.names[i].get()).get(), sink, metadata);
   }
   sink.end_record();
 }
 
-void SchemaClasses::write(PyObject* object, Sink& sink) const {
+void SchemaClasses::write(PyObject* object, Sink& sink, bool metadata) const {
   if (object == Py_None) return sink.null();
   if (PyBool_Check(object)) return sink.boolean(object == Py_True);
   if (PyUnicode_Check(object)) return sink.string(Text(object).view());
@@ -132,13 +134,13 @@ void SchemaClasses::write(PyObject* object, Sink& sink) const {
   if (PyFloat_Check(object)) return sink.real(PyFloat_AS_DOUBLE(object));
   const RecursionGuard guard(" in an object of the schema");
   if (const auto found = ids_.find(Py_TYPE(object)); found != ids_.end()) {
-    return write_instance(classes_[found->second], found->second, object, sink);
+    return write_instance(classes_[found->second], found->second, object, sink, metadata);
   }
   if (PyList_Check(object) || PyTuple_Check(object)) {
     const Ref items = Ref::steal(PySequence_Tuple(object));
     sink.begin_list();
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
-      write(PyTuple_GET_ITEM(items.get(), i), sink);
+      write(PyTuple_GET_ITEM(items.get(), i), sink, metadata);
     }
     return sink.end_list();
   }
@@ -150,7 +152,7 @@ void SchemaClasses::write(PyObject* object, Sink& sink) const {
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
     PyObject* item = PyList_GET_ITEM(items.get(), i);
     sink.key(Text(PyTuple_GET_ITEM(item, 0)).view());
-    write(PyTuple_GET_ITEM(item, 1), sink);
+    write(PyTuple_GET_ITEM(item, 1), sink, metadata);
   }
   sink.end_map();
 }

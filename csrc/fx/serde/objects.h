@@ -22,7 +22,8 @@ class SchemaClasses {
 
   // Sends what an object, or a list or dict of objects, holds. TypeError for what JSON has no
   // place for, and for a union that no field of is set.
-  void write(PyObject* object, ::fxpress::serde::Sink& sink) const;
+  // `metadata`: with what nodes have of it, else without.
+  void write(PyObject* object, ::fxpress::serde::Sink& sink, bool metadata = true) const;
 
  private:
   struct Class {
@@ -34,7 +35,7 @@ class SchemaClasses {
   };
   Ref make_instance(const Class& info, Ref dict) const;
   void write_instance(const Class& info, size_t type, PyObject* object,
-                      ::fxpress::serde::Sink& sink) const;
+                      ::fxpress::serde::Sink& sink, bool metadata) const;
 
   const ::fxpress::serde::Schema& schema_;
   std::vector<Class> classes_;                           // by type

@@ -22,8 +22,9 @@ def canonicalize(ep: Any, constants: set[str] | None = None) -> Any:
         user inputs are replaced like all others, where torch leaves the old ones.
 
     Raises:
-        AssertionError: the graph has a cycle, or names that nothing or more than one node defines;
-            or the signature has names that the graph has not, or another number of inputs.
+        AssertionError: the graph has a cycle, or names that nothing or more than one node defines,
+            or another number of inputs or outputs than the signature.
+        KeyError: the signature has a name that the graph has not.
         fxpress.UnsupportedError: the schema of this torch has fields that fxpress does not know.
 
     Stands in for `torch._export.serde.serialize.canonicalize`.
@@ -35,8 +36,5 @@ def canonicalize(ep: Any, constants: set[str] | None = None) -> Any:
         )
     if not isinstance(ep, compat.schema.ExportedProgram):
         raise AssertionError(f"expected ExportedProgram, got {type(ep).__name__}")
-    canonical = SCHEMA.to_document(CLASSES, ep).canonical(constants or ())
-    result = canonical.field(CLASSES, "")
-    graph = result.graph_module.graph
-    graph.inputs, graph.outputs = tuple(graph.inputs), tuple(graph.outputs)
-    return result
+    document = SCHEMA.to_document(CLASSES, ep, False)
+    return document.canonical(constants or ()).canonical_objects(CLASSES)

@@ -113,7 +113,8 @@ class Values:
                 last = storage_offset
                 for size, stride in zip(sizes, strides, strict=True):
                     last = last + (size - 1) * stride
-                whole = torch.empty((last + 1,), dtype=dtype, device=device)
+                # Unlike torch.empty this asks nothing of a symbolic size.
+                whole = torch.empty_strided((last + 1,), (1,), dtype=dtype, device=device)
                 made = whole.as_strided(sizes, strides, storage_offset).detach()
             return made.requires_grad_(requires_grad) if requires_grad else made
 

@@ -1,0 +1,203 @@
+"""Canonical forms: against torch, under other orders and names, and where there is none."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._export.serde import schema
+from torch._export.serde import serialize as torch_serialize
+from torch.export import Dim, export
+
+from fxpress.serialize import canonicalize, serialize
+from tests.support.serialized import assert_canonical_as_torch
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor, k: int) -> Any:
+        self.count.add_(1)
+        y = torch.cond(x.sum() > 0, lambda x: self.first(x), lambda x: x.sin() + x.cos(), (x,))
+        parts = torch.split(self.second(x), 2, 1)
+        return {"a": y.topk(2).values, "b": x.shape[0] * 2, "c": torch.cat([x, y]), "d": parts}
+
+
+def text_of(dynamic: bool = True) -> bytes:
+    torch.manual_seed(0)
+    shapes = ({0: Dim("n", min=2)}, None) if dynamic else None
+    program = export(Model(), (torch.randn(6, 4), 3), dynamic_shapes=shapes, strict=False)
+    return serialize(program.run_decompositions()).exported_program
+
+
+def read(stored: Any) -> Any:
+    return torch_serialize._dict_to_dataclass(schema.ExportedProgram, stored)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_f154_to_f167_as_torch(dynamic: bool) -> None:
+    text = text_of(dynamic)
+    canonical = assert_canonical_as_torch(text, set())
+    assert canonicalize(canonical) == canonical
+
+
+def renamed(value: Any, names: dict[str, str]) -> Any:
+    """The program with other names of values; those of nodes, which are kept, stay."""
+    if isinstance(value, list):
+        return [renamed(item, names) for item in value]
+    if isinstance(value, dict):
+        is_node = "target" in value
+        result = {names.get(k, k): renamed(v, names) for k, v in value.items()}
+        if is_node:
+            result["name"] = value["name"]
+        return result
+    return names.get(value, value) if isinstance(value, str) else value
+
+
+def defined(argument: Any) -> set[str]:
+    found: set[str] = set()
+    for part in argument if isinstance(argument, list) else [argument]:
+        if isinstance(part, dict):
+            for key, inner in part.items():
+                if key in ("name", "as_name") and isinstance(inner, str):
+                    found.add(inner)
+                elif isinstance(inner, (dict, list)) and key != "as_graph":
+                    found |= defined(inner)
+    return found
+
+
+def shuffled(nodes: list[Any], pick: random.Random) -> list[Any]:
+    """Another order of the nodes in which every value is there when it is used."""
+    makers = {name: i for i, node in enumerate(nodes) for name in defined(node["outputs"])}
+    waits = {
+        i: {makers[n] for n in defined([a["arg"] for a in node["inputs"]]) if n in makers}
+        for i, node in enumerate(nodes)
+    }
+    order: list[int] = []
+    while len(order) < len(nodes):
+        ready = [i for i in waits if i not in order and waits[i] <= set(order)]
+        order.append(pick.choice(ready))
+    return [nodes[i] for i in order]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_orders_and_names_do_not_matter(seed: int) -> None:
+    pick = random.Random(seed)
+    stored = json.loads(text_of())
+    expected = canonicalize(read(stored))
+    other = copy.deepcopy(stored)
+    graph = other["graph_module"]["graph"]
+    graph["nodes"] = shuffled(graph["nodes"], pick)
+    for table in ("tensor_values", "sym_int_values"):
+        items = list(graph[table].items())
+        pick.shuffle(items)
+        graph[table] = dict(items)
+    names = sorted({n for node in graph["nodes"] for n in defined(node["outputs"])})
+    other["graph_module"] |= {
+        "graph": renamed(graph, {n: f"v{pick.random()}" for n in names if n not in ("x", "k")}),
+    }
+    table = {}
+    specs = other["graph_module"]["signature"]["output_specs"]
+    for spec, output in zip(specs, other["graph_module"]["graph"]["outputs"], strict=True):
+        (before,), (after,) = defined(spec), defined(output)
+        table[before] = after
+    other["graph_module"]["signature"]["output_specs"] = renamed(specs, table)
+    found = canonicalize(read(other))
+    # Nodes that do the same with the same arguments are told apart by their place alone.
+    assert [n.target for n in found.graph_module.graph.nodes] == [
+        n.target for n in expected.graph_module.graph.nodes
+    ]
+    torchs = torch_serialize.canonicalize(read(other))
+    assert found == torchs
+
+
+def two_definitions(stored: Any) -> None:
+    nodes = stored["graph_module"]["graph"]["nodes"]
+    nodes.append(copy.deepcopy(nodes[-1]))
+
+
+def unknown_name(stored: Any) -> None:
+    node = stored["graph_module"]["graph"]["nodes"][0]
+    node["inputs"][0]["arg"] = {"as_tensor": {"name": "nobody"}}
+
+
+def cycle(stored: Any) -> None:
+    nodes = stored["graph_module"]["graph"]["nodes"]
+    name = next(iter(defined(nodes[0]["outputs"])))
+    nodes[0]["inputs"][0]["arg"] = {"as_tensor": {"name": name}}
+
+
+def missing_spec(stored: Any) -> None:
+    stored["graph_module"]["signature"]["input_specs"].pop()
+
+
+def missing_output(stored: Any) -> None:
+    stored["graph_module"]["graph"]["outputs"].pop()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [two_definitions, unknown_name, cycle, missing_spec, missing_output],
+    ids=lambda f: f.__name__,
+)
+def test_programs_without_a_canonical_form(damage: Callable[[Any], None]) -> None:
+    stored = json.loads(text_of())
+    damage(stored)
+    for function in (torch_serialize.canonicalize, canonicalize):
+        with pytest.raises(AssertionError):
+            function(read(stored))
+
+
+def test_a_signature_with_unknown_names() -> None:
+    stored = json.loads(text_of())
+    specs = stored["graph_module"]["signature"]["input_specs"]
+    spec = next(s for s in specs if "parameter" in s)
+    spec["parameter"]["arg"]["name"] = "nobody"
+    with pytest.raises(KeyError):
+        torch_serialize.canonicalize(read(stored))
+    with pytest.raises(KeyError, match="nobody"):
+        canonicalize(read(stored))
+
+
+def test_f156_a_program_without_outputs() -> None:
+    class Nothing(nn.Module):
+        def forward(self, x: Tensor) -> tuple[()]:
+            return ()
+
+    text = serialize(export(Nothing(), (torch.ones(2),), strict=False)).exported_program
+    assert canonicalize(read(json.loads(text))).graph_module.graph.outputs == ()
+
+
+def test_f164_names_in_dicts() -> None:
+    stored = json.loads(text_of())
+    nodes = stored["graph_module"]["graph"]["nodes"]
+    node = next(n for n in nodes if "topk" in n["target"])
+    maker = node["inputs"][0]["arg"]
+    node["inputs"].append({"name": "options", "arg": {"as_string_to_argument": {"t": maker}}})
+    nodes.remove(node)
+    nodes.insert(0, node)
+    canonical = canonicalize(read(stored))
+    done: set[str] = set()
+    for other in canonical.graph_module.graph.nodes:
+        if "topk" in other.target:
+            names = {a.as_tensor.name for a in (other.inputs[0].arg,)}
+            held = other.inputs[-1].arg.as_string_to_argument["t"].as_tensor.name
+            assert {held} == names
+            assert held in done
+        done |= {o.as_tensor.name for o in other.outputs if o.type == "as_tensor"}
+
+
+def test_what_is_not_a_program() -> None:
+    for value in (None, {}, schema.TensorArgument(name="x")):
+        with pytest.raises(AssertionError):
+            canonicalize(value)
