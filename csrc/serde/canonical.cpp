@@ -157,12 +157,13 @@ class NodeOrder {
     const Value& node = nodes_[position];
     Candidate candidate{document_.text(document_.field(node, Field::Node_target)), {}, position};
     for (const Value& input : list(node, Field::Node_inputs)) {
-      auto& [name, ranks] = candidate.ranks.emplace_back();
-      name = document_.text(document_.field(input, Field::NamedArgument_name));
+      std::vector<int64_t> ranks;
       names_.for_each(argument_of(input), [&](std::string_view used) {
         const bool constant = used.empty() || constants_.contains(used);
         ranks.push_back(constant ? -1 : values_.at(used).rank);
       });
+      candidate.ranks.emplace_back(
+          document_.text(document_.field(input, Field::NamedArgument_name)), std::move(ranks));
     }
     candidates_.push(std::move(candidate));
   }
@@ -298,15 +299,18 @@ class Canonicalizer {
 
   static std::vector<const Value*> permuted(std::span<const Value> values, const Positions& order) {
     std::vector<const Value*> result;
+    result.reserve(order.size());
     for (const uint32_t position : order) result.push_back(&values[position]);
     return result;
   }
 
   Positions order(std::span<const Value> specs) const {
     std::vector<Place> places;
+    places.reserve(specs.size());
     for (uint32_t i = 0; i < specs.size(); ++i) places.push_back(place_of(specs[i], i));
     std::sort(places.begin(), places.end());
     Positions result;
+    result.reserve(places.size());
     for (const Place& place : places) result.push_back(place.position);
     return result;
   }

@@ -77,6 +77,7 @@ is_supported_equivalence = symbolic_shapes._is_supported_equivalence
 without_modes = _disable_current_modes
 ModuleCallEntry = exported_program.ModuleCallEntry
 ModuleCallSignature = exported_program.ModuleCallSignature
+assert_scalar = torch.ops.aten._assert_scalar.default
 protect_data = torch._C._set_throw_on_mutable_data_ptr
 ScriptObject = torch._C.ScriptObject
 
@@ -221,6 +222,11 @@ def unbacked_bindings(value: Any, shape_env: Any, pending: set[Any]) -> dict[Any
         value, (), shape_env=shape_env, pending=pending, simplify=True
     )
     return dict(found)
+
+
+def constrain_size(shape_env: Any, expression: Any) -> None:
+    """Says that an expression is the size of something."""
+    shape_env._constrain_range_for_size(expression)
 
 
 def stack_here() -> Any:

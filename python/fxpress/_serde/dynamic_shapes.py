@@ -73,7 +73,7 @@ def _dump_dynamic_shapes(
         expressions derived from it. Always a dict when `dynamic_shapes` is None, as in torch.
 
     Raises:
-        torch._dynamo.exc.UserError: the specification does not fit the inputs.
+        UserError (of Dynamo): the specification does not fit the inputs.
 
     Stands in for `torch._export.serde.dynamic_shapes._dump_dynamic_shapes`.
     """
@@ -177,7 +177,7 @@ def _load_dynamic_shapes(spec: Any, from_dict: bool | None = False) -> Any:
         spec: a `DynamicShapesSpec`, or a dict with `from_dict`.
 
     Raises:
-        torch._dynamo.exc.UserError: `spec` has another form, or names unknown dimensions.
+        UserError (of Dynamo): `spec` has another form, or names unknown dimensions.
 
     Stands in for `torch._export.serde.dynamic_shapes._load_dynamic_shapes`.
     """

@@ -31,10 +31,7 @@ class _Kind(IntEnum):
 
 
 _FUNCTIONS = {operator_name(f): f for f in (*compat.SYM_OPS, *compat.allowed_functions())}
-_CONSTRAINING = (
-    torch.ops.aten._assert_scalar.default,
-    torch.ops.aten.sym_constrain_range_for_size.default,
-)
+_CONSTRAINING = (compat.assert_scalar, torch.ops.aten.sym_constrain_range_for_size.default)
 _UNREGISTERED = (
     "We failed to resolve {} to an operator. If it's a custom op/custom triton op, this is usually "
     "because the custom op is not registered when deserializing. Please import the custom op to "

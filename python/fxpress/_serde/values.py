@@ -122,11 +122,11 @@ class Values:
         """What a node says of symbols: assertions and ranges."""
         argument = node.args[0]
         value = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
-        if node.target is torch.ops.aten._assert_scalar.default:
+        if node.target is compat.assert_scalar:
             if isinstance(value, torch.SymBool):
                 self.shape_env.guard_or_defer_runtime_assert(value.node.expr, "", node)
         elif isinstance(value, torch.SymInt):
-            self.shape_env._constrain_range_for_size(value.node.expr)
+            compat.constrain_size(self.shape_env, value.node.expr)
 
     def treespec(self, text: str) -> Any:
         """The tree spec with this text."""
