@@ -48,6 +48,13 @@ INDUCTOR = "torch._inductor.ir"  # only asked for when somebody has imported it
 # Errors and tables that callers, registrations and files share with torch.
 SerializeError = torch_serialize.SerializeError
 SerializedArtifact = torch_serialize.SerializedArtifact
+SerializedProgram = torch_serialize._SerializedProgram
+ExtensionHandler = torch_serialize.ExtensionHandler
+Final = torch_serialize.Final  # classes of it cannot be subclassed
+DTYPES = torch_serialize._SERIALIZE_TO_TORCH_DTYPE
+LAYOUTS_BY_NUMBER = torch_serialize._SERIALIZE_TO_TORCH_LAYOUT
+MEMORY_FORMATS_BY_NUMBER = torch_serialize._SERIALIZE_TO_TORCH_MEMORY_FORMAT
+SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # Pickles of fake tensors name it: it is part of the file format.
 reconstruct_fake_tensor = torch_serialize._reconstruct_fake_tensor
 SYM_OPS = torch_serialize._SYM_OPS
@@ -90,6 +97,11 @@ def allowed_builtins() -> list[Any]:
 def opset_version() -> int:
     """The number that files have for the operator set "aten"."""
     return int(torch._C._get_max_operator_version())
+
+
+def opset_versions() -> dict[str, int]:
+    """The operator sets of this torch."""
+    return {"aten": opset_version()}
 
 
 def module_inputs(example_inputs: Any) -> AbstractContextManager[None]:

@@ -1,11 +1,33 @@
 """Drop-in for `torch._export.serde.serialize`: what stands of it.
 
-Programs are written natively, straight from the graph, without any object of torch's schema; such
-objects are made of JSON, and JSON of them.
+Programs are written natively, straight from the graph, and read straight into one, without any
+object of torch's schema; for those who want such objects they are made of JSON, and JSON of them.
 """
 
+from fxpress import _torch_compat_serde as _compat
+from fxpress._serde.artifacts import save_artifact as serialize_torch_artifact
 from fxpress._serde.canonical import canonicalize
 from fxpress._serde.dynamic_shapes import _dump_dynamic_shapes, _load_dynamic_shapes
+from fxpress._serde.extensions import (
+    _get_schema_from_target,
+    _registered_extension_types,
+    register_extension,
+)
+from fxpress._serde.facts import (
+    _int_to_sympy_int,
+    _print_sympy,
+    _sympy_int_to_int,
+    deserialize_device,
+    deserialize_scalar_type,
+    deserialize_size,
+    deserialize_storage_offset,
+    deserialize_stride,
+    serialize_range_constraints,
+    serialize_sym_bool,
+    serialize_sym_float,
+    serialize_sym_int,
+    serialize_tensor_meta,
+)
 from fxpress._serde.objects import (
     EnumEncoder,
     _bytes_to_dataclass,
@@ -15,7 +37,37 @@ from fxpress._serde.objects import (
     _to_json_bytes,
 )
 from fxpress._serde.program import serialize
+from fxpress._serde.program_classes import (
+    ExportedProgramDeserializer,
+    ExportedProgramSerializer,
+)
 from fxpress._serde.reading import deserialize
-from fxpress._torch_compat_serde import SerializedArtifact, SerializeError
+from fxpress._torch_compat_serde import (
+    ExtensionHandler,
+    SerializedArtifact,
+    SerializeError,
+)
 
-__all__ = ["SerializeError", "SerializedArtifact", "canonicalize", "deserialize", "serialize"]
+# Tables that are torch's own: who registers or looks up does so for both.
+_TORCH_TO_SERIALIZE_DTYPE = _compat.SCALAR_TYPES
+_SERIALIZE_TO_TORCH_DTYPE = _compat.DTYPES
+_TORCH_TO_SERIALIZE_LAYOUT = _compat.LAYOUTS
+_SERIALIZE_TO_TORCH_LAYOUT = _compat.LAYOUTS_BY_NUMBER
+_TORCH_TO_SERIALIZE_MEMORY_FORMAT = _compat.MEMORY_FORMATS
+_SERIALIZE_TO_TORCH_MEMORY_FORMAT = _compat.MEMORY_FORMATS_BY_NUMBER
+_SYM_OPS = _compat.SYM_OPS
+_serialization_registry = _compat.EXTENSIONS
+_deserialization_registry = _compat.EXTENSION_NAMESPACES
+_SerializedProgram = _compat.SerializedProgram
+
+__all__ = [
+    "ExportedProgramDeserializer",
+    "ExportedProgramSerializer",
+    "ExtensionHandler",
+    "SerializeError",
+    "SerializedArtifact",
+    "canonicalize",
+    "deserialize",
+    "register_extension",
+    "serialize",
+]

@@ -3,35 +3,16 @@
 from __future__ import annotations
 
 import json
-import logging
-import math
 from typing import Any
 
-import sympy
 import torch
 from torch.export import ExportedProgram
 
 from fxpress import _torch_compat_serde as compat
 from fxpress._serde.artifacts import save_artifact
+from fxpress._serde.facts import serialize_range_constraints
 from fxpress._serde.schema import SCHEMA
 from fxpress._serde.treespecs import TreeSpecWriter
-
-log = logging.getLogger("fxpress")
-
-
-def _bound(value: Any, adjust: Any) -> int | None:
-    """A limit of a range as it is written; None when there is none."""
-    if value in (sympy.oo, compat.int_oo, -sympy.oo, -compat.int_oo):
-        return None
-    if isinstance(value, sympy.Integer):
-        return int(value)
-    log.warning(
-        "Export constraints cannot be non-integer expressions. Found type %s, and value %s. "
-        "It is rounded.",
-        type(value),
-        value,
-    )
-    return int(adjust(value))
 
 
 def _graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
@@ -68,8 +49,8 @@ def encode(
     facts = {
         "opset_version": {**(opset_version or {})},
         "range_constraints": {
-            str(symbol): (_bound(limits.lower, math.ceil), _bound(limits.upper, math.floor))
-            for symbol, limits in program.range_constraints.items()
+            name: (limits.min_val, limits.max_val)
+            for name, limits in serialize_range_constraints(program.range_constraints).items()
         },
         "schema_version": compat.schema.SCHEMA_VERSION,
         "verifiers": [verifier.dialect for verifier in program.verifiers],
@@ -88,6 +69,29 @@ def encode(
         text = SCHEMA.encode_program(*parts, facts, objects, treespecs, None)
         assert text is not None
     return text, objects
+
+
+def serialize_parts(
+    program: ExportedProgram,
+    opset_version: dict[str, int] | None,
+    pickle_protocol: int,
+    wanted: tuple[bool, bool, bool],
+) -> tuple[bytes, bytes, bytes, bytes]:
+    """The program, its state, its constants and its example inputs, the last three if wanted."""
+    with compat.module_inputs(program.example_inputs):
+        text, objects = encode(program, opset_version)
+        for name, constant in program.constants.items():
+            if name in objects:
+                raise AssertionError(f"constant name {name!r} already exists in constants")
+            objects[name] = constant
+        state = compat.remove_proxy_from_state_dict(program.state_dict, in_place=False)
+        saved = [
+            save_artifact(value, pickle_protocol) if is_wanted else b""
+            for is_wanted, value in zip(
+                wanted, (state, objects, program.example_inputs), strict=True
+            )
+        ]
+    return text, saved[0], saved[1], saved[2]
 
 
 def serialize(
@@ -117,19 +121,6 @@ def serialize(
 
     Stands in for `torch._export.serde.serialize.serialize`.
     """
-    with compat.module_inputs(exported_program.example_inputs):
-        text, objects = encode(exported_program, opset_version)
-        for name, constant in exported_program.constants.items():
-            if name in objects:
-                raise AssertionError(f"constant name {name!r} already exists in constants")
-            objects[name] = constant
-        state = compat.remove_proxy_from_state_dict(exported_program.state_dict, in_place=False)
-        parts = (
-            (serialize_state_dict, state),
-            (serialize_constants, objects),
-            (serialize_example_inputs, exported_program.example_inputs),
-        )
-        saved = [
-            save_artifact(value, pickle_protocol) if wanted else b"" for wanted, value in parts
-        ]
-    return compat.SerializedArtifact(text, *saved)
+    wanted = (serialize_state_dict, serialize_constants, serialize_example_inputs)
+    parts = serialize_parts(exported_program, opset_version, pickle_protocol, wanted)
+    return compat.SerializedArtifact(*parts)

@@ -19,7 +19,8 @@ from fxpress._serde.values import Values
 log = logging.getLogger("fxpress")
 
 
-def _check_version(version: Any, skip: bool) -> None:
+def check_version(version: Any, skip: bool) -> None:
+    """SerializeError for the schema of another major version."""
     current = compat.schema.SCHEMA_VERSION
     unversioned = version.major == 0 and version.minor == 0
     if version.major != current[0] and not unversioned and not skip:
@@ -145,7 +146,7 @@ def deserialize(
     if not isinstance(artifact.exported_program, bytes):
         raise AssertionError(f"expected bytes, got {type(artifact.exported_program).__name__}")
     document = SCHEMA.read(artifact.exported_program, "ExportedProgram")
-    _check_version(document.field(CLASSES, "schema_version"), _unsafe_skip_version_check)
+    check_version(document.field(CLASSES, "schema_version"), _unsafe_skip_version_check)
     return decode(
         document,
         artifact.state_dict,

@@ -1,0 +1,51 @@
+"""Operators of other kinds than torch's: who writes and reads their names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fxpress import _torch_compat_serde as compat
+
+
+def register_extension(op_type: type[Any], extension_handler: type[Any]) -> None:
+    """Has a handler write and read the operators of a type, here and in torch.
+
+    Args:
+        op_type: the type of the operators, of a module outside of torch and builtins.
+        extension_handler: a subclass of `ExtensionHandler`, with a namespace of its own.
+
+    Raises:
+        AssertionError: the type or the namespace is taken, or one of them is not as said.
+
+    Stands in for `torch._export.serde.serialize.register_extension`.
+    """
+    if not issubclass(extension_handler, compat.ExtensionHandler):
+        raise AssertionError(f"Expected ExtensionHandler, got {extension_handler}.")
+    if op_type in compat.EXTENSIONS:
+        raise AssertionError(f"{op_type} is already registered.")
+    if not isinstance(op_type, type):
+        raise AssertionError(f"op_type must be a type, got {type(op_type).__name__}")
+    if op_type.__module__.startswith(("torch", "builtins")):
+        raise AssertionError(
+            f"op_type module {op_type.__module__} should not start with 'torch' or 'builtins'"
+        )
+    namespace = extension_handler.namespace()
+    if namespace in compat.EXTENSION_NAMESPACES:
+        raise AssertionError(f"namespace {namespace!r} is already registered")
+    compat.EXTENSIONS[op_type] = extension_handler
+    compat.EXTENSION_NAMESPACES[namespace] = extension_handler
+
+
+def _registered_extension_types() -> tuple[type[Any], ...]:
+    """The types of operators that have a handler."""
+    return tuple(compat.EXTENSIONS)
+
+
+def _get_schema_from_target(target: Any) -> Any:
+    """The schema of an overload or of a registered extension; RuntimeError for anything else."""
+    if type(target) in compat.EXTENSIONS:
+        return compat.EXTENSIONS[type(target)].op_schema(target)
+    try:
+        return compat.schema_of(target)
+    except AttributeError:
+        raise RuntimeError(f"Cannot find schema for {type(target)}") from None

@@ -1,0 +1,145 @@
+"""Single facts as objects of torch's schema, and back: numbers, devices, tensors, ranges."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from fxpress import _torch_compat_serde as compat
+from fxpress._serde.schema import CLASSES, SCHEMA
+
+log = logging.getLogger("fxpress")
+_schema = compat.schema
+
+
+# ---- from the schema ----------------------------------------------------------------------------
+
+
+def deserialize_device(d: Any) -> torch.device:
+    """The device that a `schema.Device` names."""
+    return torch.device(d.type) if d.index is None else torch.device(d.type, d.index)
+
+
+def deserialize_storage_offset(offset: Any) -> int:
+    """The number in a `schema.SymInt`; AssertionError when it is symbolic."""
+    if offset.type != "as_int":
+        raise AssertionError(f"Only as_int is supported, got {offset.type}")
+    return int(offset.as_int)
+
+
+def deserialize_size(sizes: Sequence[Any]) -> tuple[int, ...]:
+    """The numbers in a list of `schema.SymInt`; AssertionError when one is symbolic."""
+    return tuple(map(deserialize_storage_offset, sizes))
+
+
+def deserialize_stride(strides: Sequence[Any]) -> tuple[int, ...]:
+    """As `deserialize_size`."""
+    return deserialize_size(strides)
+
+
+def deserialize_scalar_type(st: Any) -> torch.dtype:
+    """The dtype that a `schema.ScalarType` or its number names; KeyError when there is none."""
+    return compat.DTYPES[st]
+
+
+# ---- to the schema ------------------------------------------------------------------------------
+
+
+def _print_sympy(s: Any) -> str:
+    """The text of a symbolic number, or of a sympy expression."""
+    expression = s.node.expr if isinstance(s, compat.SYMBOLIC_NUMBERS) else s
+    return str(sympy.printing.repr.srepr(expression))
+
+
+def _serialize_number(
+    value: Any, kinds: tuple[type[Any], ...], is_concrete: Any, union: Any, kind: type[Any]
+) -> Any:
+    """A number, or the expression that it is with its hint."""
+    if not isinstance(value, kinds):
+        name = union.__name__
+        raise compat.SerializeError(
+            f"{name} should be either symbol or {kind.__name__}, got `{value}` of type "
+            f"`{type(value)}`"
+        )
+    if is_concrete(value):
+        return union.create(**{f"as_{kind.__name__}": kind(value)})
+    hint = None if kind is bool else value.node.hint
+    if hint is not None:
+        hint = _schema.SymExprHint.create(**{f"as_{kind.__name__}": hint})
+    return union.create(as_expr=_schema.SymExpr(_print_sympy(value), hint=hint))
+
+
+def serialize_sym_int(s: Any) -> Any:
+    """An int or `torch.SymInt` as a `schema.SymInt`; SerializeError for anything else."""
+    kinds = (torch.SymInt, sympy.Symbol, int)
+    return _serialize_number(s, kinds, compat.is_concrete_int, _schema.SymInt, int)
+
+
+def serialize_sym_float(s: Any) -> Any:
+    """A float or `torch.SymFloat` as a `schema.SymFloat`; SerializeError for anything else."""
+    kinds = (torch.SymFloat, sympy.Symbol, float)
+    return _serialize_number(s, kinds, compat.is_concrete_float, _schema.SymFloat, float)
+
+
+def serialize_sym_bool(s: Any) -> Any:
+    """A bool or `torch.SymBool` as a `schema.SymBool`; SerializeError for anything else."""
+    kinds = (torch.SymBool, bool)
+    return _serialize_number(s, kinds, compat.is_concrete_bool, _schema.SymBool, bool)
+
+
+def serialize_tensor_meta(t: torch.Tensor) -> Any:
+    """What a `schema.TensorMeta` has of a tensor."""
+    return SCHEMA.read(SCHEMA.encode_tensor_meta(t), "TensorMeta").field(CLASSES, "")
+
+
+# ---- ranges -------------------------------------------------------------------------------------
+
+_ROUNDING = {"ceil": math.ceil, "floor": math.floor}
+
+
+def _sympy_int_to_int(val: Any, adjust: str) -> int | None:
+    """A limit of a range as it is written: None when there is none.
+
+    Args:
+        adjust: "ceil" or "floor", for limits that are not integers, with a warning.
+    """
+    if val in (sympy.oo, compat.int_oo, -sympy.oo, -compat.int_oo):
+        return None
+    if isinstance(val, sympy.Integer):
+        return int(val)
+    log.warning(
+        "Export constraints cannot be non-integer expressions. Found type %s, and value %s. "
+        "We will attempt to %s this value.",
+        type(val),
+        val,
+        adjust,
+    )
+    if adjust not in _ROUNDING:
+        raise RuntimeError(f"Got invalid adjustment {adjust}")
+    return int(_ROUNDING[adjust](val))
+
+
+def _int_to_sympy_int(val: Any, default: Any) -> Any:
+    """A limit that was read, as sympy has it; `default` for None."""
+    if val is None:
+        return default
+    if val in (compat.int_oo, -compat.int_oo):
+        return val
+    if val in (math.inf, -math.inf):
+        return compat.int_oo if val > 0 else -compat.int_oo
+    return sympy.Integer(val)
+
+
+def serialize_range_constraints(range_constraints: Mapping[Any, Any]) -> dict[str, Any]:
+    """Symbol -> range, as texts and `schema.RangeConstraint`."""
+    return {
+        str(symbol): _schema.RangeConstraint(
+            _sympy_int_to_int(limits.lower, "ceil"), _sympy_int_to_int(limits.upper, "floor")
+        )
+        for symbol, limits in range_constraints.items()
+    }

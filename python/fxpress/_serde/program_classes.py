@@ -1,0 +1,98 @@
+"""Programs as objects of torch's schema, from exported programs and back."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, final
+
+from torch.export import ExportedProgram
+
+from fxpress import _torch_compat_serde as compat
+from fxpress._serde.program import serialize_parts
+from fxpress._serde.reading import check_version, decode
+from fxpress._serde.schema import CLASSES, SCHEMA
+
+log = logging.getLogger("fxpress")
+
+
+def _with_aten(versions: dict[str, int] | None) -> dict[str, int]:
+    return {**(versions or {}), **({} if "aten" in (versions or {}) else compat.opset_versions())}
+
+
+@final
+class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
+    """Stands in for `torch._export.serde.serialize.ExportedProgramSerializer`.
+
+    Args:
+        opset_version: operator set -> version; "aten" is added when it is missing.
+        pickle_protocol: for state, constants and example inputs.
+    """
+
+    def __init__(
+        self, opset_version: dict[str, int] | None = None, pickle_protocol: int = 2
+    ) -> None:
+        self.opset_version = _with_aten(opset_version)
+        self.pickle_protocol = pickle_protocol
+
+    def serialize(
+        self,
+        exported_program: ExportedProgram,
+        *,
+        serialize_state_dict: bool = True,
+        serialize_constants: bool = True,
+        serialize_example_inputs: bool = True,
+    ) -> Any:
+        """The program as an object of the schema, the other parts as bytes; see `serialize`."""
+        text, *others = serialize_parts(
+            exported_program,
+            self.opset_version,
+            self.pickle_protocol,
+            (serialize_state_dict, serialize_constants, serialize_example_inputs),
+        )
+        program = SCHEMA.read(text, "ExportedProgram").field(CLASSES, "")
+        return compat.SerializedProgram(program, *others)
+
+
+@final
+class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metaclass]
+    """Stands in for `torch._export.serde.serialize.ExportedProgramDeserializer`.
+
+    Args:
+        expected_opset_version: is not compared, as in torch.
+    """
+
+    def __init__(self, expected_opset_version: dict[str, int] | None = None) -> None:
+        self.expected_opset_version = _with_aten(expected_opset_version)
+
+    def deserialize_range_constraints(
+        self, symbol_name_to_range: dict[str, Any], symbol_name_to_symbol: dict[str, Any]
+    ) -> dict[Any, Any]:
+        """The ranges by symbol; a warning for names that no symbol has."""
+        constraints = {}
+        for name, limits in symbol_name_to_range.items():
+            if symbol := symbol_name_to_symbol.get(name):
+                constraints[symbol] = limits
+            else:
+                log.warning("Symbol %s did not appear in the graph that was deserialized", name)
+        return constraints
+
+    def deserialize(
+        self,
+        exported_program: Any,
+        state_dict: Any,
+        constants: Any,
+        example_inputs: Any = None,
+        *,
+        _unsafe_skip_version_check: bool = False,
+        allow_pickle: bool = False,
+    ) -> ExportedProgram:
+        """The program that an object of the schema describes; see `fxpress.serialize.deserialize`.
+
+        Raises:
+            AssertionError: `exported_program` is not a `schema.ExportedProgram`.
+        """
+        if not isinstance(exported_program, compat.schema.ExportedProgram):
+            raise AssertionError(f"expected ExportedProgram, got {type(exported_program).__name__}")
+        check_version(exported_program.schema_version, _unsafe_skip_version_check)
+        document = SCHEMA.to_document(CLASSES, exported_program, True)
+        return decode(document, state_dict, constants, example_inputs, allow_pickle=allow_pickle)
