@@ -149,12 +149,10 @@ Ref Decoder::argument(const Value& value) {
 // Unions of a name and a constant.
 Ref Decoder::choice_argument(const Value& value) {
   if (const auto name = name_in(value)) return node_reference(*name);
-  const Value& content = document_.content(value);
-  if (document_.tag(value) == Field::OptionalTensorArgument_as_tensor) {
-    return node_reference(text(content, Field::TensorArgument_name));
-  }
   if (document_.tag(value) == Field::OptionalTensorArgument_as_none) return Ref::borrow(Py_None);
-  return scalar(document_, content);
+  Ref constant = scalar(document_, document_.content(value));
+  if (!constant) raise(symbols.serialize_error, "a value of the graph has no name");
+  return constant;
 }
 
 Ref Decoder::list_argument(Field kind, const Value& list) {

@@ -3,6 +3,7 @@
 #include "fx/serde/scalars.h"
 #include "fx/serde/symbols.h"
 #include "fx/symbols.h"
+#include "serde/names_in.h"
 
 namespace fxpress::fx::serde {
 
@@ -12,31 +13,12 @@ using ::fxpress::serde::ValueKind;
 
 // The name of a single result; none when it is a constant, or a list.
 std::optional<std::string_view> Decoder::name_in(const Value& result) const {
-  const Value* value = &result;
-  if (value->kind == ValueKind::kUnion && value->type == static_cast<uint16_t>(Type::Argument)) {
-    value = &document_.content(*value);
-  }
-  if (value->kind == ValueKind::kRecord) {
-    switch (static_cast<Type>(value->type)) {
-      case Type::TensorArgument:
-        return text(*value, Field::TensorArgument_name);
-      case Type::CustomObjArgument:
-        return text(*value, Field::CustomObjArgument_name);
-      case Type::TokenArgument:
-        return text(*value, Field::TokenArgument_name);
-      default:
-        return std::nullopt;
-    }
-  }
-  if (value->kind != ValueKind::kUnion) return std::nullopt;
-  switch (document_.tag(*value)) {
-    case Field::SymIntArgument_as_name:
-    case Field::SymFloatArgument_as_name:
-    case Field::SymBoolArgument_as_name:
-      return text(document_.content(*value));
-    default:
-      return std::nullopt;
-  }
+  const bool is_argument =
+      result.kind == ValueKind::kUnion && result.type == static_cast<uint16_t>(Type::Argument);
+  const std::string_view name =
+      ::fxpress::serde::name_of(document_, is_argument ? document_.content(result) : result);
+  if (name.empty()) return std::nullopt;
+  return name;
 }
 
 void Decoder::set_value(PyObject* node, PyObject* value) {
