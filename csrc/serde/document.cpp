@@ -57,11 +57,11 @@ void DocumentBuilder::add(const Value& value) {
   if (!levels_.empty() && levels_.back().kind == ValueKind::kRecord) {
     const size_t place = levels_.back().start + levels_.back().field;
     pending_[place] = value;
-    set_[place] = true;
+    set_[place] = 1;
     return;
   }
   pending_.push_back(value);
-  set_.push_back(true);
+  set_.push_back(1);
 }
 
 void DocumentBuilder::open(ValueKind kind, const TypeInfo* type, uint32_t field, size_t reserve) {
@@ -70,7 +70,7 @@ void DocumentBuilder::open(ValueKind kind, const TypeInfo* type, uint32_t field,
                             : static_cast<uint16_t>(type - &document_.schema_->type(uint16_t{0}));
   levels_.push_back({kind, position, field, static_cast<uint32_t>(pending_.size())});
   pending_.resize(pending_.size() + reserve);
-  set_.resize(pending_.size(), false);
+  set_.resize(pending_.size(), 0);
 }
 
 void DocumentBuilder::close() {
@@ -90,7 +90,7 @@ void DocumentBuilder::close() {
 }
 
 bool DocumentBuilder::has_field(size_t position) const {
-  return set_[levels_.back().start + position];
+  return set_[levels_.back().start + position] != 0;
 }
 
 Value DocumentBuilder::make_text(ValueKind kind, std::string_view text) {

@@ -116,7 +116,7 @@ class DocumentBuilder final : public Sink {
   Document document_;           // what is done
   std::vector<Value> pending_;  // values of what is open
   std::vector<Level> levels_;   // what is open
-  std::vector<bool> set_;       // parallel to pending_: the field has a value
+  std::vector<uint8_t> set_;    // parallel to pending_: 1 where the field has a value
 };
 
 }  // namespace fxpress::serde

@@ -52,7 +52,8 @@ Ref Decoder::argument_spec(const Value& argument) {
     case Field::Argument_as_sym_bool:
       return named_spec(symbols.sym_bool_argument_type, argument);
     case Field::Argument_as_custom_obj:
-      return call(symbols.constant_argument_type, new_text(*name_in(argument)).get(),
+      return call(symbols.constant_argument_type,
+                  new_text(text(document_.content(argument), Field::CustomObjArgument_name)).get(),
                   object_argument(document_.content(argument)).get());
     default:
       return call(symbols.constant_argument_type, new_text("").get(),

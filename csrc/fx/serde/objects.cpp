@@ -137,10 +137,9 @@ void SchemaClasses::write(PyObject* object, Sink& sink, bool metadata) const {
     return write_instance(classes_[found->second], found->second, object, sink, metadata);
   }
   if (PyList_Check(object) || PyTuple_Check(object)) {
-    const Ref items = Ref::steal(PySequence_Tuple(object));
-    sink.begin_list();
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
-      write(PyTuple_GET_ITEM(items.get(), i), sink, metadata);
+    sink.begin_list();  // Python code may change a list meanwhile: its size is asked each time
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
+      write(Ref::borrow(PySequence_Fast_GET_ITEM(object, i)).get(), sink, metadata);
     }
     return sink.end_list();
   }
