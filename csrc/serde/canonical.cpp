@@ -478,6 +478,8 @@ class Canonicalizer {
           names_replaced(part, renamed);
         });
       case ValueKind::kUnion: {
+        // A graph has names of its own.
+        if (document_.tag(value) == Field::Argument_as_graph) return document_.write(value, out_);
         out_.begin_union(schema_.type(value.type), value.count);
         if (const std::string_view name = name_of(document_, value);
             !name.empty() && inside[0].kind == ValueKind::kString) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import pickle
 import types
 from collections import namedtuple
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch import _weights_only_unpickler
+from torch import _weights_only_unpickler, serialization
 from torch._dynamo.exc import UserError as UserError
 from torch._dynamo.exc import UserErrorType
 from torch._export.non_strict_utils import _enable_graph_inputs_of_type_nn_module
@@ -20,6 +21,7 @@ from torch._export.serde import serialize as torch_serialize
 from torch._export.serde.dynamic_shapes import DynamicShapesSpec as DynamicShapesSpec
 from torch._export.serde.dynamic_shapes import RootDim as RootDim
 from torch._export.utils import remove_proxy_from_state_dict as remove_proxy_from_state_dict
+from torch._export.verifier import SpecViolationError as SpecViolationError
 from torch._export.verifier import TrainingIRVerifier as TrainingIRVerifier
 from torch._export.verifier import Verifier as _Verifier
 from torch._export.verifier import load_verifier as load_verifier
@@ -246,6 +248,29 @@ def stack_here() -> Any:
     return CapturedTraceback.extract(skip=1)
 
 
+def has_operator(namespace: str, name: str) -> bool:
+    """Whether an operator is registered in this process."""
+    return bool(torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"))
+
+
+def is_torchs(module: types.ModuleType) -> bool:
+    """Whether a module is torch, or a part of it."""
+    return module.__name__.partition(".")[0] == "torch"
+
+
+def unpickle_with(function: Callable[..., Any], file: io.BytesIO) -> Any:
+    """`torch.load(file, weights_only=False)`, where fake tensors are read by `function`."""
+
+    class Reader(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            if (module, name) == (torch_serialize.__name__, reconstruct_fake_tensor.__name__):
+                return function
+            return super().find_class(module, name)
+
+    pickles = types.SimpleNamespace(__name__="fxpress", Unpickler=Reader, load=pickle.load)
+    return torch.load(file, pickle_module=pickles, weights_only=False)
+
+
 def load_with(function: Callable[..., Any], file: io.BytesIO) -> Any:
     """`torch.load(file, weights_only=True)`, where fake tensors are read by `function`.
 
@@ -258,12 +283,11 @@ def load_with(function: Callable[..., Any], file: io.BytesIO) -> Any:
     names = {**vars(_weights_only_unpickler), "_get_user_allowed_globals": lambda: allowed}
     load = types.FunctionType(plain.load.__code__, names, "load")
     reader = type("Unpickler", (plain,), {"load": load})
-    return torch.load(
-        file,
-        pickle_module=types.SimpleNamespace(__name__="fxpress", Unpickler=reader),
-        weights_only=False,
-        encoding="utf-8",
-    )
+    with serialization._open_zipfile_reader(file) as archive:
+        if serialization._is_torchscript_zip(archive):
+            raise ValueError("it is a TorchScript archive, which holds code")
+        pickles = types.SimpleNamespace(__name__="fxpress", Unpickler=reader)
+        return serialization._load(archive, None, pickles, encoding="utf-8")
 
 
 # The constructor checks again what is known to hold. A torch whose programs have other fields than

@@ -40,6 +40,7 @@ Ref Decoder::arguments(std::span<const Value> inputs, const Target& target, Ref&
     if (target.kind == Target::Kind::kSymbolic || name.empty() || kind_of(input) == kPositional) {
       args.push_back(std::move(value));
     } else {
+      identifier(name);
       add_keyword(kwargs, name, value);
     }
   }
@@ -206,7 +207,8 @@ Ref Decoder::object_argument(const Value& value) {
 
 Ref Decoder::graph_argument(const Value& value) {
   const RecursionGuard guard(" in the graph of a node");
-  const Ref name = new_text(text(value, Field::GraphArgument_name));
+  if (!is_open_) raise(symbols.serialize_error, "the signature has a graph as an argument");
+  const Ref name = identifier(text(value, Field::GraphArgument_name));
   State* outer = state_;
   const std::vector<PyObject*> inputs = std::move(inputs_);
   const std::vector<PyObject*> graphs = std::move(graphs_);

@@ -38,7 +38,9 @@ Ref Decoder::program() {
   State state;
   state_ = &state;
   signature_ = signature(field(whole, Field::GraphModule_signature));
+  is_open_ = true;
   Ref module = graph_module(field(whole, Field::GraphModule_graph));
+  is_open_ = false;
   const Ref calls = this->calls(field(whole, Field::GraphModule_module_call_graph));
   return Ref::steal(PyTuple_Pack(4, module.get(), signature_.get(), calls.get(),
                                  has_objects_ ? Py_True : Py_False));
@@ -93,6 +95,15 @@ PyObject* Decoder::node_named(std::string_view name) {
   return node;
 }
 
+// Names become source text when a graph's code is generated.
+Ref Decoder::identifier(std::string_view name) {
+  Ref text = new_text(name);
+  if (PyUnicode_IsIdentifier(text.get()) != 1) {
+    raise(symbols.serialize_error, "%R cannot be a name in a graph", text.get());
+  }
+  return text;
+}
+
 core::StringId Decoder::candidate(std::string_view name) {
   for (const char c : name) {
     if ((static_cast<unsigned char>(c) & 0x80u) != 0) {
@@ -110,7 +121,7 @@ void Decoder::name_node(PyObject* node, std::string_view name) {
     raise(symbols.serialize_error, "Node %U has already been deserialized before.",
           new_text(name).get());
   }
-  const Ref text = new_text(name);
+  const Ref text = identifier(name);
   const Ref now = node_field(node, fx::symbols.node_name);
   if (PyUnicode_Compare(now.get(), text.get()) != 0) {
     set_node_field(node, fx::symbols.node_name, text.get());
@@ -134,7 +145,7 @@ void Decoder::input(const Value& argument, size_t position) {
     case Field::Argument_as_sym_bool: {
       const auto name = name_in(argument);
       if (!name) raise(symbols.serialize_error, "input %zu of a graph is a constant", position);
-      return name_node(placeholder(new_text(*name).get()), *name);
+      return name_node(placeholder(identifier(*name).get()), *name);
     }
     case Field::Argument_as_int:
     case Field::Argument_as_float:
@@ -149,6 +160,9 @@ void Decoder::input(const Value& argument, size_t position) {
       }
       if (!name || PyUnicode_GetLength(name.get()) == 0) {
         name = Ref::steal(PyUnicode_FromFormat("arg%zu", position));
+      }
+      if (PyUnicode_IsIdentifier(name.get()) != 1) {
+        raise(symbols.serialize_error, "%R cannot be a name in a graph", name.get());
       }
       PyObject* node = placeholder(name.get());
       const Ref meta = node_field(node, fx::symbols.node_meta);

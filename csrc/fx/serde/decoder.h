@@ -69,6 +69,7 @@ class Decoder {
   void read_tables(const Value& graph);
   Defined& defined(std::string_view name);
   PyObject* node_named(std::string_view name);
+  static Ref identifier(std::string_view name);
   core::StringId candidate(std::string_view name);
   core::StringId candidate_of(const Value& node, const Target& target);
   bool returns_itself(const Value& node) const;
@@ -136,6 +137,7 @@ class Decoder {
   std::vector<Ref> input_kinds_, output_kinds_;         // by InputKind, OutputKind
   State* state_ = nullptr;                              // of the innermost open graph
   Ref signature_;                                       // of the program, once it is known
+  bool is_open_ = false;                                // a graph can be added to the program's
   bool has_objects_ = false;                            // see program()
   size_t steps_ = 0;                                    // nodes read: when to look for signals
   std::vector<PyObject*> inputs_;                       // nodes in the arguments of the open node

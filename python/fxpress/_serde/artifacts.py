@@ -84,7 +84,7 @@ def load_artifact(
                 f"{record} cannot be read without unpickling it, which may run any code; "
                 f"allow_pickle=True does that. {e}"
             ) from e
-        value = torch.load(io.BytesIO(saved), weights_only=False)
+        value = compat.unpickle_with(fake_tensor, io.BytesIO(saved))
     if not isinstance(value, (tuple, dict)):
         raise compat.SerializeError(f"{record} is a {type(value).__name__}, not a tuple or dict")
     return value

@@ -15,31 +15,69 @@ from sympy.core.assumptions import _assume_defined
 
 from fxpress import _torch_compat_serde as compat
 
-_LONGEST_TEXT = 1 << 18  # characters
-_LARGEST_EXPONENT = 1024  # those of shapes are small
-_MOST_BITS = 1 << 16  # of an integer that is a power, or that is shifted
+_LONGEST_TEXT = 1 << 16  # characters
+_MOST_BITS = 128  # of an integer; those of shapes have 64
+_LARGEST_EXPONENT = 64  # of a power, of all powers within each other
+_LARGEST_EXPONENT_OF_SUM = 8  # which sympy may multiply out
+_LARGEST_ARGUMENT = 1024  # of functions that grow fast
+_MOST_ARGUMENTS = 32  # of what compares all of them with each other
 
 
 class ExpressionError(compat.SerializeError):  # type: ignore[misc]
     """A text that is not an expression of the grammar, or one that is too large."""
 
 
-def _bits(value: Any) -> int:
-    """The length of a number; 0 for what is none."""
-    if not value.is_Rational:
-        return 0
-    return max(int(value.p).bit_length(), int(value.q).bit_length())
+def _is_small(value: Any) -> bool:
+    """Whether a number is a rational or a float of few digits."""
+    if value.is_Rational:
+        return max(int(value.p).bit_length(), int(value.q).bit_length()) <= _MOST_BITS
+    return bool(value.is_Float)
+
+
+def _exponent(base: Any, exponent: Any) -> Any:
+    """The exponent of a power, times that of the power that is its base."""
+    while base.is_Pow:
+        if base.exp.is_number:
+            exponent = exponent * base.exp
+        base = base.base
+    return abs(exponent)
 
 
 def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose second argument is an exponent, or a number of bits."""
 
     def call(base: Any, exponent: Any) -> Any:
-        if exponent.is_Integer:
-            times = abs(int(exponent))
-            if times > _LARGEST_EXPONENT or _bits(base) * times > _MOST_BITS:
-                raise ExpressionError(f"the exponent {exponent} is too large")
+        if exponent.is_number:
+            largest = _LARGEST_EXPONENT_OF_SUM if base.is_Add else _LARGEST_EXPONENT
+            if not _is_small(exponent) or _exponent(base, exponent) > largest:
+                raise ExpressionError("an exponent is too large")
+            if exponent.is_Rational and exponent.q > largest:
+                raise ExpressionError("a root is too high")
+        if base.is_number and not _is_small(base):
+            raise ExpressionError("the base of a power is too large")
         return function(base, exponent)
+
+    return call
+
+
+def _of_small_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that may be slow for large numbers."""
+
+    def call(value: Any) -> Any:
+        if value.is_number and (not _is_small(value) or abs(value) > _LARGEST_ARGUMENT):
+            raise ExpressionError("the argument of a function is too large")
+        return function(value)
+
+    return call
+
+
+def _of_few(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that compares all its arguments."""
+
+    def call(*arguments: Any) -> Any:
+        if len(arguments) > _MOST_ARGUMENTS:
+            raise ExpressionError("a function has too many arguments")
+        return function(*arguments)
 
     return call
 
@@ -61,6 +99,11 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 for _name in ("FloatPow", "LShift", "PowByNatural"):
     _FUNCTIONS[_name] = _bounded(_FUNCTIONS[_name])
+_OF_NUMBERS = "acos acosh asin asinh atan atanh cos cosh exp log sin sinh sqrt tan tanh"
+for _name in _OF_NUMBERS.split():
+    _FUNCTIONS[_name] = _of_small_numbers(_FUNCTIONS[_name])
+for _name in ("Max", "Min", "Piecewise"):
+    _FUNCTIONS[_name] = _of_few(_FUNCTIONS[_name])
 
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: lambda a, b: a + b,
@@ -84,6 +127,12 @@ _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
 }
 
 
+def _integer(value: int) -> Any:
+    if value.bit_length() > _MOST_BITS:
+        raise ExpressionError("an integer is too large")
+    return sympy.Integer(value)
+
+
 class _Builder:
     def __init__(self, symbols: Mapping[str, Any]) -> None:
         self._symbols = symbols
@@ -93,13 +142,13 @@ class _Builder:
             case ast.Constant(value=bool(value)):
                 return sympy.true if value else sympy.false
             case ast.Constant(value=int(value)):
-                return sympy.Integer(value)
+                return _integer(value)
             case ast.Constant(value=float()):
                 return sympy.Float(ast.unparse(node))
             case ast.Name(id=name):
                 if name in self._symbols:
                     return self._symbols[name]
-                return _CONSTANTS.get(name) or sympy.Symbol(name)
+                return _CONSTANTS[name] if name in _CONSTANTS else sympy.Symbol(name)
             case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
                 return _OPERATORS[type(op)](self.build(operand))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
@@ -114,7 +163,7 @@ class _Builder:
 
     def _call(self, name: str, args: list[ast.expr], keywords: list[ast.keyword]) -> Any:
         if name == "Integer":
-            return sympy.Integer(self._literal(args, keywords, int))
+            return _integer(self._literal(args, keywords, int))
         if name == "Symbol":
             assumptions = {str(k.arg): _constant(k.value) for k in keywords}
             for key, value in assumptions.items():

@@ -77,6 +77,21 @@ def decode(
     allow_pickle: bool = False,
 ) -> ExportedProgram:
     """The program in a document of the type ExportedProgram."""
+    try:
+        return _decode(document, state_dict, constants, example_inputs, allow_pickle)
+    except (compat.SerializeError, UnsupportedError, compat.SpecViolationError):
+        raise
+    except Exception as e:
+        raise compat.SerializeError(f"the program is damaged: {e!r}") from e
+
+
+def _decode(
+    document: _native.Document,
+    state_dict: Any,
+    constants: Any,
+    example_inputs: Any,
+    allow_pickle: bool,
+) -> ExportedProgram:
     stored = document.field(CLASSES, "range_constraints")
     try:
         values = Values({name: (r.min_val, r.max_val) for name, r in stored.items()})
@@ -88,13 +103,8 @@ def decode(
 
     objects = load(constants, "constants")
     examples = _load_examples(example_inputs, values, allow_pickle)
-    try:
-        with compat.without_modes(), compat.module_inputs(examples):
-            root, signature, calls, has_objects = document.decode_program(CLASSES, values, objects)
-    except (compat.SerializeError, UnsupportedError):
-        raise
-    except Exception as e:
-        raise compat.SerializeError(f"the graph is damaged: {e!r}") from e
+    with compat.without_modes(), compat.module_inputs(examples):
+        root, signature, calls, has_objects = document.decode_program(CLASSES, values, objects)
     if has_objects:  # objects have no source text: torch says so, and makes a module without
         root = compat.create_graph_module(root, root.graph)
     if custom := document.field(CLASSES, "graph_module.metadata").get("custom"):
@@ -126,8 +136,10 @@ def deserialize(
 ) -> ExportedProgram:
     """The exported program that `serialize` wrote, here or in torch.
 
-    Nothing in the artifact is run: expressions and tree specs go through parsers of fxpress, and
-    targets of nodes are operators that this process knows. Any number of threads may read at once.
+    Nothing in the artifact is run while it is read: expressions and tree specs go through parsers
+    of fxpress, names are identifiers, and targets of nodes are operators that this process knows.
+    Guards become code, as in torch, when `module()` is called. Any number of threads may read at
+    once; with modules among the example inputs, one at a time.
 
     Args:
         artifact: the program as bytes; the other parts as bytes, or as the values themselves.

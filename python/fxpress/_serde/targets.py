@@ -46,6 +46,8 @@ def _operator(text: str) -> Any:
         case ["torch", "ops", "higher_order", name]:
             found = getattr(torch.ops.higher_order, name, None)
         case ["torch", "ops", namespace, name, overload]:
+            if not compat.has_operator(namespace, name):  # torch.ops would remember the question
+                return None
             packet = getattr(getattr(torch.ops, namespace), name, None)
             found = getattr(packet, overload, None)
         case _:
@@ -102,7 +104,9 @@ def resolve_target(text: str) -> _Resolved:
 def _member(owner: Any, name: str) -> Any:
     """What a module or class has under a name, without running anything; None when it has not."""
     if isinstance(owner, types.ModuleType):
-        return vars(owner).get(name)
+        found = vars(owner).get(name)
+        is_elsewhere = isinstance(found, types.ModuleType) and not compat.is_torchs(found)
+        return None if is_elsewhere else found
     if isinstance(owner, type):
         found = inspect.getattr_static(owner, name, None)
         return found.__func__ if isinstance(found, staticmethod) else found
@@ -126,11 +130,13 @@ def source_function(text: str) -> Any:
     return text if found is None else found
 
 
+class _ReadingError(compat.SerializeError):  # type: ignore[misc]
+    """Names a node that could not be read."""
+
+
 def reading_failed(node: Any, error: Exception) -> None:
     """Raises what names the node of the schema that could not be read."""
-    if isinstance(error, UnsupportedError):
+    if isinstance(error, (UnsupportedError, _ReadingError)):  # of a graph within: it is named
         raise error
     text = "".join(traceback.format_exception(error))
-    raise compat.SerializeError(
-        f"Failed deserializing node {node}\n Original exception {text}"
-    ) from error
+    raise _ReadingError(f"Failed deserializing node {node}\n Original exception {text}") from error
