@@ -22,7 +22,7 @@ from tests.support.serialized import assert_travels_as_torch
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
-@settings(OPTIONS, max_examples=20)
+@settings(OPTIONS, max_examples=8)
 @given(trees(writes=True), PICKS, st.booleans(), st.booleans(), st.booleans())
 def test_trees(
     strict: bool, plan: Plan, picks: list[int], dynamic: bool, by_name: bool, functional: bool
