@@ -205,6 +205,13 @@ def value_range(lowest: int | None, highest: int | None) -> Any:
     return ValueRanges(bound(lowest, -int_oo), bound(highest, int_oo))
 
 
+def limit_symbols(shape_env: Any, number: Any) -> None:
+    """Says of the symbols in a size or an offset that nothing has a range for: not negative."""
+    for symbol in number.node.expr.free_symbols if isinstance(number, torch.SymInt) else ():
+        if symbol not in shape_env.var_to_range:
+            shape_env.constrain_symbol_range(symbol, compiler_min=0, compiler_max=int_oo)
+
+
 def reserve_unbacked_names(shape_env: Any, names: Any) -> None:
     """Symbols that are made later get other names than those."""
     for kind, counter in (

@@ -314,6 +314,20 @@ def test_f142_tensors_keep_their_place_in_the_storage() -> None:
                 assert not value._is_view()
 
 
+def test_storage_offsets_of_inputs_that_no_range_is_written_for() -> None:
+    class Halves(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat(list(reversed(x.chunk(2, -1))), -1)
+
+    rows = Dim("rows", min=2, max=64)
+    program = export(Halves(), (torch.randn(6, 4)[3:],), dynamic_shapes=({0: rows},), strict=True)
+    offset = program.graph.find_nodes(op="placeholder")[0].meta["val"].storage_offset()
+    assert offset.node.expr not in program.range_constraints
+    written = serialize(program)
+    assert_reads_as_torch(written)
+    assert serialize(deserialize(written)).exported_program == written.exported_program
+
+
 def test_modules_that_return_nothing() -> None:
     class Nothing(nn.Module):
         def forward(self, x: Tensor) -> tuple[()]:

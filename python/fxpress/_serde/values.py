@@ -113,6 +113,7 @@ class Values:
                 last = storage_offset
                 for size, stride in zip(sizes, strides, strict=True):
                     last = last + (size - 1) * stride
+                compat.limit_symbols(self.shape_env, last)
                 # Unlike torch.empty this asks nothing of a symbolic size.
                 whole = torch.empty_strided((last + 1,), (1,), dtype=dtype, device=device)
                 made = whole.as_strided(sizes, strides, storage_offset).detach()
