@@ -31,6 +31,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/serde/decode_results.cpp
   csrc/fx/serde/decode_signature.cpp
   csrc/fx/serde/decode_values.cpp
+  csrc/fx/serde/documents.cpp
   csrc/fx/serde/encode.cpp
   csrc/fx/serde/encode_argument.cpp
   csrc/fx/serde/encode_graph.cpp
@@ -41,7 +42,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/serde/kinds.cpp
   csrc/fx/serde/objects.cpp
   csrc/fx/serde/operators.cpp
-  csrc/fx/serde/read.cpp
   csrc/fx/serde/scalars.cpp
   csrc/fx/serde/symbols.cpp
   csrc/fx/serde/targets.cpp

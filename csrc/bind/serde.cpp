@@ -2,9 +2,11 @@
 
 #include "bind/convert.h"
 #include "fx/serde/decode.h"
+#include "fx/serde/documents.h"
 #include "fx/serde/encode.h"
-#include "fx/serde/read.h"
 #include "fx/serde/symbols.h"
+#include "serde/canonical.h"
+#include "serde/graph_hash.h"
 #include "serde/schema.h"
 
 namespace fxpress::bind {
@@ -32,6 +34,52 @@ std::unique_ptr<Schema> make_schema(const py::list& types) {
   } catch (const serde::SchemaError& error) {
     fx::raise(PyExc_ImportError, "%s", error.what());
   }
+}
+
+// to_check: fxpress._serde.checks.ToCheck.
+fx::serde::ProgramCheck program_check(const py::handle& signature, const py::handle& calls,
+                                      const py::tuple& to_check) {
+  return {to_check[0].cast<py::list>().ptr(),
+          signature.ptr(),
+          calls.ptr(),
+          to_check[1].ptr(),
+          to_check[2].ptr(),
+          to_check[3].cast<bool>()};
+}
+
+// traits: {target: (aliased, written, random, effectful, changes_mode)}; values: {name: digest}.
+serde::HashContext hash_context(const py::dict& traits, const py::dict& values) {
+  serde::HashContext context;
+  for (const auto& [target, stored] : traits) {
+    const auto parts = stored.cast<py::tuple>();
+    context.traits.emplace(
+        target.cast<std::string>(),
+        serde::OperatorTraits{parts[0].cast<std::unordered_set<std::string>>(),
+                              parts[1].cast<std::unordered_set<std::string>>(),
+                              parts[2].cast<bool>(), parts[3].cast<bool>(), parts[4].cast<bool>()});
+  }
+  for (const auto& [name, digest] : values) {
+    const auto bytes = digest.cast<std::string_view>();
+    serde::Digest& made = context.values[name.cast<std::string>()];
+    if (bytes.size() != made.size()) fx::raise(PyExc_ValueError, "a digest has 32 bytes");
+    std::copy(bytes.begin(), bytes.end(), made.begin());
+  }
+  return context;
+}
+
+serde::GraphHash hash_of(const serde::Document& document, const serde::HashContext& context) {
+  std::string problem;
+  try {
+    const py::gil_scoped_release release;
+    return serde::hash_program(document, context);
+  } catch (const serde::CanonicalError& error) {
+    problem = error.what();
+  }
+  fx::raise(PyExc_AssertionError, "%s", problem.c_str());
+}
+
+py::bytes to_bytes(const serde::Digest& digest) {
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
 }  // namespace
@@ -65,6 +113,14 @@ void bind_serde(py::module_& m) {
            [](const serde::Document& document, const SchemaClasses& classes) {
              return to_object(fx::serde::canonical_objects(document, classes));
            })
+      .def("targets", &serde::targets_of)
+      .def("hash",
+           [](const serde::Document& document, const py::dict& traits, const py::dict& values) {
+             const serde::GraphHash hash = hash_of(document, hash_context(traits, values));
+             py::list nodes;
+             for (const serde::Digest& each : hash.nodes) nodes.append(to_bytes(each));
+             return py::make_tuple(to_bytes(hash.program), nodes);
+           })
       .def("decode_program",
            [](const serde::Document& document, const SchemaClasses& classes,
               const py::object& values, const py::dict& constants) {
@@ -75,13 +131,10 @@ void bind_serde(py::module_& m) {
         return to_object(
             fx::serde::decode_tensor(document, {values.ptr(), py::dict().ptr(), nullptr}));
       });
-  m.def("is_surely_valid", [](const py::list& modules, const py::object& signature,
-                              const py::list& calls, const py::dict& state,
-                              const py::dict& constants, bool functional) {
-    return fx::serde::is_surely_valid(
-        PyList_GET_ITEM(modules.ptr(), 0),
-        {modules.ptr(), signature.ptr(), calls.ptr(), state.ptr(), constants.ptr(), functional});
-  });
+  m.def("is_surely_valid",
+        [](const py::handle& signature, const py::handle& calls, const py::tuple& to_check) {
+          return fx::serde::is_surely_valid(program_check(signature, calls, to_check));
+        });
   py::class_<Schema>(m, "Schema")
       .def(
           "to_document",
@@ -106,32 +159,29 @@ void bind_serde(py::module_& m) {
              }
              return names;
            })
-      .def("read_objects",
-           [](const Schema& schema, const fx::serde::SchemaClasses& classes, const py::bytes& text,
-              const std::string& type) {
-             return to_object(fx::serde::read_objects(schema, classes, text.ptr(), type));
-           })
-      .def("rewrite_json",
-           [](const Schema& schema, const py::bytes& text, const std::string& type) {
-             return to_object(fx::serde::rewrite_json(schema, text.ptr(), type));
-           })
       .def("encode_tensor_meta",
            [](const Schema& schema, const py::handle& tensor) {
              return to_object(fx::serde::encode_tensor_meta(schema, tensor.ptr()));
            })
+      .def(
+          "encode_document",
+          [](const Schema& schema, const py::handle& graph_module, const py::handle& signature,
+             const py::handle& calls, const py::dict& facts, const py::dict& objects,
+             const py::handle& treespec) {
+            return fx::serde::encode_document(schema, graph_module.ptr(), signature.ptr(),
+                                              calls.ptr(), facts.ptr(),
+                                              {objects.ptr(), treespec.ptr(), nullptr});
+          },
+          py::keep_alive<0, 1>())
       .def("encode_program",
            [](const Schema& schema, const py::handle& graph_module, const py::handle& signature,
               const py::handle& calls, const py::dict& facts, const py::dict& objects,
-              const py::handle& treespec, const py::handle& checked) {
-             fx::serde::ProgramCheck check{};
-             if (!checked.is_none()) {
-               const auto parts = checked.cast<py::tuple>();
-               check = {py::list(parts[0]).ptr(), signature.ptr(), calls.ptr(),
-                        parts[1].ptr(),           parts[2].ptr(),  parts[3].cast<bool>()};
-             }
+              const py::handle& treespec, const std::optional<py::tuple>& to_check) {
+             std::optional<fx::serde::ProgramCheck> check;
+             if (to_check) check = program_check(signature, calls, *to_check);
              return to_object(fx::serde::encode_program(
                  schema, graph_module.ptr(), signature.ptr(), calls.ptr(), facts.ptr(),
-                 {objects.ptr(), treespec.ptr(), checked.is_none() ? nullptr : &check}));
+                 {objects.ptr(), treespec.ptr(), check ? &*check : nullptr}));
            });
 }
 

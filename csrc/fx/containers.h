@@ -23,4 +23,11 @@ inline Ref take_as_tuple(std::span<Ref> values) {
   return result;
 }
 
+// An object of a class whose attributes are a dict, as __init__ would leave it.
+inline Ref new_instance(PyObject* type, PyObject* dict) {
+  Ref object = Ref::steal(as_type(type)->tp_alloc(as_type(type), 0));
+  check(PyObject_GenericSetDict(object.get(), dict, nullptr));
+  return object;
+}
+
 }  // namespace fxpress::fx

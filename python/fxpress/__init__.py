@@ -4,16 +4,40 @@ Change an import (`from fxpress.split_module import split_module`), or call `fxp
 change nothing at all.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from fxpress._build import build_info
 from fxpress._errors import InternalError, UnsupportedError
 from fxpress._install import install, installed, is_installed, uninstall
 
+if TYPE_CHECKING:
+    from fxpress._serde.difference import Difference, diff
+    from fxpress._serde.hashing import graph_hash
+
 __all__ = [
+    "Difference",
     "InternalError",
     "UnsupportedError",
     "build_info",
+    "diff",
+    "graph_hash",
     "install",
     "installed",
     "is_installed",
     "uninstall",
 ]
+
+
+_MODULES = {
+    "Difference": "fxpress._serde.difference",
+    "diff": "fxpress._serde.difference",
+    "graph_hash": "fxpress._serde.hashing",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What needs torch.export: imported when it is first asked for."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

@@ -155,14 +155,18 @@ class Document:
         self, classes: SchemaClasses, values: Any, constants: dict[str, Any], /
     ) -> tuple[GraphModule, Any, list[Any], bool]: ...
     def decode_tensor(self, values: Any, /) -> Any: ...
+    def targets(self) -> list[str]: ...
+    def hash(
+        self,
+        traits: dict[str, tuple[set[str], set[str], bool, bool, bool]],
+        values: dict[str, bytes],
+        /,
+    ) -> tuple[bytes, list[bytes]]: ...
 
 def is_surely_valid(
-    modules: list[GraphModule],
     signature: Any,
     calls: list[Any],
-    state: dict[str, Any],
-    constants: dict[str, Any],
-    functional: bool,
+    to_check: tuple[list[GraphModule], dict[str, Any], dict[str, Any], bool],
     /,
 ) -> bool: ...
 
@@ -174,9 +178,17 @@ class Schema:
     ) -> None: ...
     def type_names(self) -> list[str]: ...
     def difference(self) -> str: ...
-    def read_objects(self, classes: SchemaClasses, text: bytes, type: str, /) -> Any: ...
-    def rewrite_json(self, text: bytes, type: str, /) -> bytes: ...
     def encode_tensor_meta(self, tensor: Tensor, /) -> bytes: ...
+    def encode_document(
+        self,
+        graph_module: GraphModule,
+        signature: ExportGraphSignature,
+        calls: list[ModuleCallEntry],
+        facts: dict[str, Any],
+        objects: dict[str, Any],
+        treespec: Callable[[TreeSpec], str],
+        /,
+    ) -> Document: ...
     def encode_program(
         self,
         graph_module: GraphModule,
@@ -185,6 +197,6 @@ class Schema:
         facts: dict[str, Any],
         objects: dict[str, Any],
         treespec: Callable[[TreeSpec], str],
-        checked: tuple[list[GraphModule], dict[str, Any], dict[str, Any], bool] | None,
+        to_check: tuple[list[GraphModule], dict[str, Any], dict[str, Any], bool] | None,
         /,
     ) -> bytes | None: ...

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import pickle
 import types
 from collections import namedtuple
@@ -25,12 +24,14 @@ from torch._export.verifier import SpecViolationError as SpecViolationError
 from torch._export.verifier import TrainingIRVerifier as TrainingIRVerifier
 from torch._export.verifier import Verifier as _Verifier
 from torch._export.verifier import load_verifier as load_verifier
+from torch._higher_order_ops import effects
 from torch._library.opaque_object import get_opaque_type_name as get_opaque_type_name
 from torch._library.opaque_object import is_opaque_value as is_opaque_value
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram, dynamic_shapes, exported_program
 from torch.export import graph_signature as graph_signature
+from torch.fx import node as fx_node
 from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import is_concrete_bool as is_concrete_bool
 from torch.fx.experimental.symbolic_shapes import is_concrete_float as is_concrete_float
@@ -42,7 +43,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._sympy import functions as sympy_functions
 from torch.utils._sympy.numbers import int_oo as int_oo
 from torch.utils._sympy.symbol import SymT, prefix_str
-from torch.utils._sympy.value_ranges import ValueRanges
+from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 from torch.utils._traceback import CapturedTraceback
 
 OPS = "torch._ops"  # the module that operators name
@@ -96,14 +97,11 @@ def allowed_builtins() -> list[Any]:
     return list(_Verifier().allowed_builtin_ops())
 
 
-def opset_version() -> int:
-    """The number that files have for the operator set "aten"."""
-    return int(torch._C._get_max_operator_version())
-
-
-def opset_versions() -> dict[str, int]:
-    """The operator sets of this torch."""
-    return {"aten": opset_version()}
+def with_aten(versions: dict[str, int] | None) -> dict[str, int]:
+    """Versions of operator sets, with that of this torch for "aten" where it is missing."""
+    complete = dict(versions or {})
+    complete.setdefault("aten", int(torch._C._get_max_operator_version()))
+    return complete
 
 
 def module_inputs(example_inputs: Any) -> AbstractContextManager[None]:
@@ -119,6 +117,16 @@ def schema_of(target: Any) -> Any:
 def guards_code(program: Any) -> list[str]:
     """The guards of a program as source text."""
     return program._guards_code  # type: ignore[no-any-return]
+
+
+def is_effectful(target: Any) -> bool:
+    """Whether a call of an operator matters though nobody uses its result."""
+    return target in fx_node._side_effectful_functions or effects._get_effect(target) is not None
+
+
+def is_random(target: Any) -> bool:
+    """Whether an operator draws from a random generator."""
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
 def special_operators() -> frozenset[Any]:
@@ -191,18 +199,6 @@ def make_fake_mode() -> Any:
         allow_non_fake_inputs=True,
         shape_env=symbolic_shapes.ShapeEnv(assume_static_by_default=True),
     )
-
-
-def value_range(lowest: int | None, highest: int | None) -> Any:
-    """A range of integers; None: no limit."""
-    import sympy
-
-    def bound(value: Any, default: Any) -> Any:
-        if value is None or value == math.inf:
-            return default
-        return sympy.Integer(value)
-
-    return ValueRanges(bound(lowest, -int_oo), bound(highest, int_oo))
 
 
 def limit_symbols(shape_env: Any, number: Any) -> None:

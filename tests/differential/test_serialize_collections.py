@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch.export import ExportedProgram, export
 from torch.testing._internal.hop_db import hop_db
 
-from tests.support.exported import exportdb_cases, module_db_cases
+from tests.support.exported import exportdb_cases, exported_or_skipped, module_db_cases
 from tests.support.serialized import both_ways
 
 MODULES = {name: (sample, build) for name, sample, build in module_db_cases()}
 HOPS = {info.name: info for info in hop_db}
 STRICT = pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
-
-
-def exported_or_skipped(model: Any, *args: Any, **options: Any) -> ExportedProgram:
-    try:
-        return export(model, *args, **options)
-    except Exception as error:
-        pytest.skip(f"torch does not export it: {type(error).__name__}")
 
 
 @STRICT

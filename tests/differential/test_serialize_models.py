@@ -9,7 +9,7 @@ from torch.export import Dim, export
 pytest.importorskip("transformers")
 
 from tests.differential.test_unflatten_models import model_of, tokens
-from tests.support.exported import transformer_configs
+from tests.support.exported import skipped_unless_exported, transformer_configs
 from tests.support.serialized import both_ways
 
 
@@ -17,10 +17,8 @@ from tests.support.serialized import both_ways
 @pytest.mark.parametrize("name", sorted(transformer_configs()))
 def test_transformer(name: str, strict: bool) -> None:
     model = model_of(transformer_configs()[name])
-    try:
+    with skipped_unless_exported():
         program = export(model, (tokens(),), strict=strict)
-    except Exception as error:
-        pytest.skip(f"torch does not export it: {type(error).__name__}")
     both_ways(program)
 
 
@@ -28,10 +26,8 @@ def test_transformer(name: str, strict: bool) -> None:
 def test_transformer_with_a_dynamic_batch(name: str) -> None:
     model = model_of(transformer_configs()[name])
     shapes = ({0: Dim("batch", min=2, max=64)},)
-    try:
+    with skipped_unless_exported():
         program = export(model, (tokens(),), dynamic_shapes=shapes, strict=False)
-    except Exception as error:
-        pytest.skip(f"torch does not export it: {type(error).__name__}")
     both_ways(program)
 
 

@@ -8,7 +8,12 @@ import pytest
 import torch
 from torch.export import export
 
-from tests.support.exported import exportdb_cases, exportdb_program, module_db_cases
+from tests.support.exported import (
+    exportdb_cases,
+    exportdb_program,
+    module_db_cases,
+    skipped_unless_exported,
+)
 from tests.support.split_cases import assert_split_as_torch, consecutive, levels
 
 MODULES = {name: (sample, build) for name, sample, build in module_db_cases()}
@@ -24,10 +29,8 @@ def assert_splits(module: torch.fx.GraphModule) -> None:
 
 @pytest.mark.parametrize("name", sorted(exportdb_cases()))
 def test_exportdb(name: str) -> None:
-    try:
+    with skipped_unless_exported():
         program = exportdb_program(name)
-    except Exception as error:
-        pytest.skip(f"torch does not export it: {type(error).__name__}")
     assert_splits(program.module())
     assert_splits(program.graph_module)
 
@@ -36,10 +39,8 @@ def test_exportdb(name: str) -> None:
 def test_module_db(name: str) -> None:
     sample, build = MODULES[name]
     module = build().eval()
-    try:
+    with skipped_unless_exported():
         program = export(module, sample.args, sample.kwargs, strict=False)
-    except Exception as error:
-        pytest.skip(f"torch does not export it: {type(error).__name__}")
     split = program.module()
     assert_splits(split)
     ours = assert_split_as_torch(split, consecutive(split.graph, 2).__getitem__)

@@ -7,6 +7,7 @@ import torch
 from torch.export import export
 from torch.testing._internal.hop_db import hop_db
 
+from tests.support.exported import skipped_unless_exported
 from tests.support.split_cases import assert_split_as_torch, consecutive, levels
 
 CASES = {info.name: info for info in hop_db}
@@ -29,12 +30,10 @@ class Call(torch.nn.Module):
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_hop_db(name: str) -> None:
     info = CASES[name]
-    try:
+    with skipped_unless_exported():
         sample = next(iter(info.sample_inputs("cpu", torch.float32, requires_grad=False)))
         model = Call(info.op, sample.args, sample.kwargs)
         program = export(model, (sample.input,), strict=False)
-    except Exception as error:
-        pytest.skip(f"torch does not export it: {type(error).__name__}")
     module = program.module()
     for callback in (consecutive(module.graph, 1), levels(module.graph, 3, seed=1)):
         split = assert_split_as_torch(module, callback.__getitem__)

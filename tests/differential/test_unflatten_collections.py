@@ -8,21 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch.export import ExportedProgram, export
+from torch.export import ExportedProgram
 from torch.testing._internal.common_modules import module_db
 
-from tests.support.exported import exportdb_cases, module_db_cases
+from tests.support.exported import exportdb_cases, exported_or_skipped, module_db_cases
 from tests.support.unflatten_cases import assert_unflattens_as_torch
 
 MODULES = {name: (sample, build) for name, sample, build in module_db_cases()}
 STRICT = pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
-
-
-def exported_or_skipped(model: Any, *args: Any, **options: Any) -> ExportedProgram:
-    try:
-        return export(model, *args, **options)
-    except Exception as error:
-        pytest.skip(f"torch does not export it: {type(error).__name__}")
 
 
 def runs(program: ExportedProgram, args: Any, kwargs: Any) -> bool:

@@ -10,6 +10,7 @@ from torch.export import export
 from torch.nn import Module
 from torch.testing._internal.hop_db import hop_db
 
+from tests.support.exported import skipped_unless_exported
 from tests.support.unflatten_cases import assert_unflattens_as_torch
 
 CASES = {info.name: info for info in hop_db}
@@ -43,12 +44,10 @@ class Call(Module):
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_hop_db(name: str, strict: bool) -> None:
     info = CASES[name]
-    try:
+    with skipped_unless_exported():
         sample = next(iter(info.sample_inputs("cpu", torch.float32, requires_grad=False)))
         model: Any = Call(info.op, sample.args, sample.kwargs)
         program = export(model, (sample.input,), strict=strict)
-    except Exception as error:
-        pytest.skip(f"torch does not export it: {type(error).__name__}")
     try:
         program.module()(sample.input.clone())
     except Exception:
@@ -167,10 +166,8 @@ def test_bodies_in_submodules(kind: type[Module], twice: bool, strict: bool) -> 
     torch.manual_seed(0)
     model = Host(kind(), twice=twice)
     x = torch.randn(3, 4)
-    try:
+    with skipped_unless_exported():
         program = export(model, (x,), strict=strict)
-    except Exception as error:
-        pytest.skip(f"torch does not export it: {type(error).__name__}")
     try:
         program.module()(x)
     except Exception:

@@ -10,7 +10,7 @@ from torch.export import export
 
 pytest.importorskip("transformers")
 
-from tests.support.exported import transformer_configs
+from tests.support.exported import skipped_unless_exported, transformer_configs
 from tests.support.unflatten_cases import assert_unflattens_as_torch, quietly
 from tests.support.unflatten_compare import assert_runs_as_eager
 
@@ -51,10 +51,8 @@ def test_transformer_strict(name: str) -> None:
     """Strict export puts the rotary embedding's nodes into two groups, which torch's unflatten
     takes for two calls of one module: its result does not run."""
     model = model_of(transformer_configs()[name])
-    try:
+    with skipped_unless_exported():
         program = export(model, (tokens(),), strict=True)
-    except Exception as error:
-        pytest.skip(f"torch does not export it: {type(error).__name__}")
     assert_unflattens_as_torch(program, model, (tokens(),), tolerant=True)
 
 

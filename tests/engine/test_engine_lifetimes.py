@@ -30,6 +30,7 @@ from tests.support.engine import (
     tower,
     unflattened,
 )
+from tests.support.memory import blocks_left
 
 
 def wide_graph(length: int, target: Any = torch.ops.aten.tanh.default) -> torch.fx.Graph:
@@ -134,17 +135,12 @@ def test_rebuilt_plans_do_not_leak(ours: None) -> None:
     root, x = nn.Module(), torch.randn(2)
     node = list(graph.nodes)[100]
 
-    def blocks(repeats: int) -> int:
-        gc.collect()
-        before = sys.getallocatedblocks()
-        for _ in range(repeats):
-            node.args = (node.args[0],)
-            _engine.run(root, graph, (x,))
-        gc.collect()
-        return sys.getallocatedblocks() - before
+    def edit_and_run() -> None:
+        node.args = (node.args[0],)
+        _engine.run(root, graph, (x,))
 
-    blocks(5)
-    assert blocks(50) - blocks(5) < 100
+    blocks_left(5, edit_and_run)
+    assert blocks_left(50, edit_and_run) - blocks_left(5, edit_and_run) < 100
 
 
 # ---- memory ----

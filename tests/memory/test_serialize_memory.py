@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
-from fxpress._serde.schema import SCHEMA
 from fxpress.serialize import SerializedArtifact, SerializeError, deserialize, serialize
+from tests.support.memory import blocks_left
+from tests.support.serialized import rewritten
 
 
 @pytest.fixture(autouse=True)
@@ -84,13 +85,13 @@ def text() -> bytes:
 
 
 def read() -> None:
-    assert SCHEMA.rewrite_json(text(), "ExportedProgram") == text()
+    assert rewritten(text()) == text()
 
 
 def fail_to_read() -> None:
     for end in (0, 1, 100, len(text()) - 1):
         with pytest.raises(SerializeError):
-            SCHEMA.rewrite_json(text()[:end], "ExportedProgram")
+            rewritten(text()[:end])
 
 
 @functools.cache
@@ -172,17 +173,9 @@ def test_reference_counts() -> None:
 def test_no_block_leaks(case: Callable[[], None]) -> None:
     """Memory blocks of the interpreter do not grow with the number of calls."""
 
-    def blocks(repeats: int) -> int:
-        gc.collect()
-        before = sys.getallocatedblocks()
-        for _ in range(repeats):
-            case()
-        gc.collect()
-        return sys.getallocatedblocks() - before
-
-    blocks(100)
+    blocks_left(100, case)
     # Caches of torch's and Python's grow for a while; a leak is one for each call, at each attempt.
-    assert min(blocks(200) for _ in range(4)) <= 150
+    assert min(blocks_left(200, case) for _ in range(4)) <= 150
 
 
 @pytest.mark.parametrize("case", [succeed, fail_to_validate, read, load], ids=lambda c: c.__name__)

@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 from fxpress import _native
 from fxpress.split_module import split_module, split_module_simple
 from tests.support.graphs import chain, counter, mlp, region_graph
+from tests.support.memory import blocks_left
 
 
 def succeed() -> None:
@@ -98,17 +99,9 @@ def test_no_object_leaks(case: Callable[[], None]) -> None:
 def test_no_block_leaks(case: Callable[[], None]) -> None:
     """Memory blocks of the interpreter do not grow with the number of calls."""
 
-    def blocks(repeats: int) -> int:
-        gc.collect()
-        before = sys.getallocatedblocks()
-        for _ in range(repeats):
-            case()
-        gc.collect()
-        return sys.getallocatedblocks() - before
-
-    blocks(5)
+    blocks_left(5, case)
     torch.fx.graph_module._loader.eval_cache.clear()
-    small, large = blocks(5), blocks(45)
+    small, large = blocks_left(5, case), blocks_left(45, case)
     # what torch keeps of each generated source: a cache entry and a line cache entry
     allowed = 40 * 60 if case.__name__.startswith("succeed") else 100
     assert large - small <= allowed

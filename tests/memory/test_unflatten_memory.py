@@ -21,6 +21,7 @@ from torch.export import ExportedProgram, export
 
 from fxpress import _native
 from fxpress.unflatten import unflatten
+from tests.support.memory import blocks_left
 from tests.support.unflatten_models import Counter, Deep, Nest, Repeated
 
 
@@ -171,12 +172,7 @@ def test_no_block_leaks(case: Callable[[], None]) -> None:
     """Memory blocks of the interpreter do not grow with the number of calls."""
 
     def blocks(repeats: int) -> int:
-        forget_sources()
-        before = sys.getallocatedblocks()
-        for _ in range(repeats):
-            case()
-        forget_sources()
-        return sys.getallocatedblocks() - before
+        return blocks_left(repeats, case, forget_sources)
 
     blocks(40)
     # Caches of torch's and Python's grow once, a leak grows at each attempt.

@@ -13,8 +13,8 @@ from torch._export.serde import schema as torch_schema
 from torch._export.serde import serialize as torch_serialize
 
 from fxpress._serde import schema
-from fxpress._serde.schema import SCHEMA
 from fxpress.serialize import SerializeError
+from tests.support.serialized import rewritten
 
 FIELDS = {
     name: (union, fields) for name, union, fields in map(schema.describe, schema.TYPES.values())
@@ -68,14 +68,14 @@ def torchs(text: bytes, name: str) -> bytes:
 def test_read_and_written_as_torch_does(name: str, data: st.DataObject) -> None:
     value = data.draw(values(name))
     text = json.dumps(value, ensure_ascii=data.draw(st.booleans())).encode("utf-8", "replace")
-    assert SCHEMA.rewrite_json(text, name) == torchs(text, name)
+    assert rewritten(text, name) == torchs(text, name)
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 @settings(max_examples=200, deadline=None)
 def test_any_bytes_are_read_or_refused(text: bytes) -> None:
     try:
-        SCHEMA.rewrite_json(text, "Argument")
+        rewritten(text, "Argument")
     except SerializeError:
         return
     json.loads(text)
@@ -91,4 +91,4 @@ def test_damaged_text_is_read_or_refused(data: st.DataObject) -> None:
         if not text:
             return
     with contextlib.suppress(SerializeError):
-        SCHEMA.rewrite_json(bytes(text), "Node")
+        rewritten(bytes(text), "Node")

@@ -15,7 +15,7 @@ import torch
 from hypothesis import HealthCheck, event, given, reject, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.export import Dim, export
+from torch.export import Dim, ExportedProgram, export
 
 from tests.support.unflatten_cases import assert_unflattens_as_torch
 from tests.support.unflatten_compare import assert_runs_as_eager
@@ -190,6 +190,37 @@ def arguments(rows: int, by_name: bool) -> tuple[tuple[Tensor, ...], dict[str, T
     return ((x,), {"scale": y}) if by_name else ((x, y), {})
 
 
+def exported(
+    plan: Plan,
+    picks: list[int],
+    args: Any,
+    kwargs: Any,
+    *,
+    dynamic: bool,
+    functional: bool,
+    strict: bool,
+) -> tuple[nn.Module, ExportedProgram]:
+    """The model of a plan, and its program as torch exports it.
+
+    Args:
+        picks: which modules keep their signature.
+    """
+    torch.manual_seed(0)
+    model = Generated(plan, Made())
+    names = preservable(model)
+    preserved = tuple(sorted({names[i % len(names)] for i in picks})) if names else ()
+    rows = {0: Dim("rows", min=2, max=64)}
+    program = export(
+        copy.deepcopy(model),
+        args,
+        kwargs,
+        dynamic_shapes={"x": rows, "scale" if kwargs else "y": rows} if dynamic else None,
+        strict=strict,
+        preserve_module_call_signature=preserved,
+    )
+    return model, program.run_decompositions({}) if functional else program
+
+
 def check(
     plan: Plan,
     picks: list[int],
@@ -199,32 +230,17 @@ def check(
     functional: bool,
     strict: bool = False,
 ) -> None:
-    torch.manual_seed(0)
-    model = Generated(plan, Made())
     args, kwargs = arguments(3, by_name)
-    names = preservable(model)
-    preserved = tuple(sorted({names[i % len(names)] for i in picks})) if names else ()
-    shapes = None
-    if dynamic:
-        rows = {0: Dim("rows", min=2, max=64)}
-        shapes = {"x": rows, **({"scale": rows} if by_name else {"y": rows})}
     try:
-        program = export(
-            copy.deepcopy(model),
-            args,
-            kwargs,
-            dynamic_shapes=shapes,
-            strict=strict,
-            preserve_module_call_signature=preserved,
+        model, program = exported(
+            plan, picks, args, kwargs, dynamic=dynamic, functional=functional, strict=strict
         )
-        if functional:
-            program = program.run_decompositions({})
         # On copies: it writes buffers. Where a buffer is replaced, torch exports a write, which
         # views of the old one see: that program is another one.
-        eager, exported = copy.deepcopy(model), copy.deepcopy(program).module()
-        results = [m(*copy.deepcopy(args), **copy.deepcopy(kwargs)) for m in (eager, exported)]
+        eager, ran = copy.deepcopy(model), copy.deepcopy(program).module()
+        results = [m(*copy.deepcopy(args), **copy.deepcopy(kwargs)) for m in (eager, ran)]
         torch.testing.assert_close(*results)
-        torch.testing.assert_close(*(dict(m.named_buffers()) for m in (eager, exported)))
+        torch.testing.assert_close(*(dict(m.named_buffers()) for m in (eager, ran)))
     except Exception:
         reject()  # not exported, or not run, by torch
     writes = any("copy_" in str(n.target) for n in program.graph.nodes) or bool(

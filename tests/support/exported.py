@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch.export import ExportedProgram, export
 from torch.fx import GraphModule
+
+
+@contextlib.contextmanager
+def skipped_unless_exported() -> Iterator[None]:
+    """Around torch's export of a case."""
+    try:
+        yield
+    except Exception as error:
+        pytest.skip(f"torch does not export it: {type(error).__name__}")
+
+
+def exported_or_skipped(model: Any, *args: Any, **options: Any) -> ExportedProgram:
+    with skipped_unless_exported():
+        return export(model, *args, **options)
 
 
 @functools.cache

@@ -1,73 +1,11 @@
 #include "fx/serde/decode.h"
 
 #include <algorithm>
-#include <deque>
-#include <unordered_set>
 
 #include "fx/gc_pause.h"
 #include "fx/serde/errors.h"
-#include "fx/serde/symbols.h"
-#include "fx/serde/text.h"
-#include "fx/symbols.h"
-#include "serde/canonical.h"
 
 namespace fxpress::fx::serde {
-
-Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path) {
-  const Value* value = &document.root();
-  for (size_t start = 0; start < path.size();) {
-    const size_t end = std::min(path.find('.', start), path.size());
-    const int place = document.schema().type(value->type).find(path.substr(start, end - start));
-    if (value->kind != ::fxpress::serde::ValueKind::kRecord || place < 0) {
-      raise(PyExc_KeyError, "%s", path.c_str());
-    }
-    value = &document.children(*value)[static_cast<size_t>(place)];
-    start = end + 1;
-  }
-  const GcPause pause;
-  return classes.make(document, *value);
-}
-
-Document to_document(const ::fxpress::serde::Schema& schema, const SchemaClasses& classes,
-                     PyObject* object, bool metadata) {
-  ::fxpress::serde::DocumentBuilder builder(schema);
-  classes.write(object, builder, metadata);
-  return builder.finish();
-}
-
-Document canonical_form(const Document& document, PyObject* constants) {
-  std::deque<Text> texts;
-  std::unordered_set<std::string_view> known;
-  const Ref items = Ref::steal(PySequence_Tuple(constants));
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
-    texts.emplace_back(PyTuple_GET_ITEM(items.get(), i));
-    known.insert(texts.back().view());
-  }
-  std::string problem;
-  PyObject* type = PyExc_AssertionError;
-  try {
-    const pybind11::gil_scoped_release release;
-    return ::fxpress::serde::canonicalize(document, known);
-  } catch (const ::fxpress::serde::UnknownName& error) {
-    problem = error.what();
-    type = PyExc_KeyError;
-  } catch (const ::fxpress::serde::CanonicalError& error) {
-    problem = error.what();
-  }
-  raise(type, "%s", problem.c_str());
-}
-
-Ref canonical_objects(const Document& document, const SchemaClasses& classes) {
-  const GcPause pause;
-  Ref program = classes.make(document, document.root());
-  const Ref module = get_attr(program.get(), names.graph_module);
-  const Ref graph = get_attr(module.get(), fx::names.graph);
-  for (PyObject* name : {names.inputs, names.outputs}) {
-    const Ref list = get_attr(graph.get(), name);
-    check(PyObject_SetAttr(graph.get(), name, Ref::steal(PyList_AsTuple(list.get())).get()));
-  }
-  return program;
-}
 
 Ref decode_program(const Document& document, const DecodeContext& context) {
   const GcPause pause;
@@ -78,18 +16,19 @@ Ref decode_tensor(const Document& document, const DecodeContext& context) {
   return Decoder(document, context).tensor(document.root());
 }
 
-bool is_surely_valid(PyObject* module, const ProgramCheck& check) {
+bool is_surely_valid(const ProgramCheck& check) {
   OperatorTable operators;
   try {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(check.graph_modules); ++i) {
-      PyObject* each = PyList_GET_ITEM(check.graph_modules, i);
-      const GraphValues graph(each, operators, {true, check.functional, each == module});
+      PyObject* module = PyList_GET_ITEM(check.graph_modules, i);
+      const bool is_root = i == 0;
+      const GraphValues graph(module, operators, {true, check.functional, is_root});
       if (!graph.is_surely_valid()) return false;
       const auto is_duplicate = [](const NodeEntry& entry) {
         return entry.duplicate_of != core::PositionTable::kAbsent;
       };
       if (std::any_of(graph.entries.begin(), graph.entries.end(), is_duplicate)) return false;
-      if (each == module && !check.is_surely_valid(graph)) return false;
+      if (is_root && !check.is_surely_valid(graph)) return false;
     }
   } catch (const Doubtful&) {
     return false;

@@ -218,15 +218,17 @@ void Decoder::node(const Value& value) {
   PyObject* node = state_->writer.create(
       {Op::kCallFunction, target.object.get(), candidate_of(value, target), Py_None},
       std::move(args), std::move(kwargs), inputs_, {});
-  results(value, target, node);
-  const Value& stored = field(value, Field::Node_metadata);
+  const Metadata metadata = this->metadata(field(value, Field::Node_metadata));
+  results(value, target, node, metadata);
   const Ref meta = node_field(node, fx::symbols.node_meta);
-  metadata(stored, meta.get());
+  add_metadata(metadata, meta.get());
   if (dict_get(meta.get(), fx::names.nn_module_stack) == nullptr) {
     check(PyDict_SetItem(meta.get(), fx::names.nn_module_stack, Ref::steal(PyDict_New()).get()));
   }
   // Graphs as arguments have no metadata of their own in the file.
-  for (PyObject* graph : graphs) metadata(stored, node_field(graph, fx::symbols.node_meta).get());
+  for (PyObject* graph : graphs) {
+    add_metadata(metadata, node_field(graph, fx::symbols.node_meta).get());
+  }
   if (target.constrains) {
     PyObject* arguments[] = {context_.values, node};
     Ref::steal(PyObject_VectorcallMethod(names.constrain, arguments, 2, nullptr));

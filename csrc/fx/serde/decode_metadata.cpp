@@ -45,19 +45,17 @@ std::vector<std::string_view> split_entry(std::string_view text) {
   return parts;
 }
 
-// An object of a class with these attributes, as __init__ would leave it.
+// An object of a class with these attributes.
 Ref instance(PyObject* type, std::initializer_list<std::pair<PyObject*, PyObject*>> attributes) {
-  Ref object = Ref::steal(as_type(type)->tp_alloc(as_type(type), 0));
   const Ref dict = Ref::steal(PyDict_New());
   for (const auto& [name, value] : attributes) check(PyDict_SetItem(dict.get(), name, value));
-  check(PyObject_GenericSetDict(object.get(), dict.get(), nullptr));
-  return object;
+  return new_instance(type, dict.get());
 }
 
 }  // namespace
 
-// Adds what a file says of a node to its meta, fresh objects for each node.
-void Decoder::metadata(const Value& map, PyObject* meta) {
+Decoder::Metadata Decoder::metadata(const Value& map) {
+  Metadata result;
   const auto entries = document_.children(map);
   const auto find = [&](std::string_view key) -> const Value* {
     for (size_t i = 0; i < entries.size(); i += 2) {
@@ -65,9 +63,7 @@ void Decoder::metadata(const Value& map, PyObject* meta) {
     }
     return nullptr;
   };
-  const auto add = [&](PyObject* name, const Ref& value) {
-    check(PyDict_SetItem(meta, name, value.get()));
-  };
+  const auto add = [&](PyObject* name, Ref value) { result.emplace_back(name, std::move(value)); };
   if (const Value* trace = find("stack_trace")) add(names.stack_trace, new_text(text(*trace)));
   if (const Value* stack = find("nn_module_stack")) {
     add(fx::names.nn_module_stack, module_stack(text(*stack)));
@@ -88,6 +84,21 @@ void Decoder::metadata(const Value& map, PyObject* meta) {
   if (const Value* sources = find("from_node")) {
     add(names.from_node, node_sources(text(*sources)));
   }
+  return result;
+}
+
+// Nodes do not share the containers: passes change the meta of one.
+void Decoder::add_metadata(const Metadata& metadata, PyObject* meta) {
+  for (const auto& [name, value] : metadata) {
+    PyObject* found = value.get();
+    Ref copy;
+    if (PyDict_CheckExact(found)) {
+      copy = Ref::steal(PyDict_Copy(found));
+    } else if (PyList_CheckExact(found)) {
+      copy = Ref::steal(PyList_GetSlice(found, 0, PyList_GET_SIZE(found)));
+    }
+    check(PyDict_SetItem(meta, name, copy ? copy.get() : found));
+  }
 }
 
 Ref Decoder::module_stack(std::string_view text) {
@@ -107,7 +118,7 @@ Ref Decoder::module_stack(std::string_view text) {
     });
     known = std::move(stack);
   }
-  return Ref::steal(PyDict_Copy(known.get()));
+  return Ref::borrow(known.get());
 }
 
 Ref Decoder::source_functions(std::string_view text) {
@@ -128,7 +139,7 @@ Ref Decoder::source_functions(std::string_view text) {
     });
     known = std::move(stack);
   }
-  return Ref::steal(PyList_GetSlice(known.get(), 0, PyList_GET_SIZE(known.get())));
+  return Ref::borrow(known.get());
 }
 
 // The text of "from_node": null, or a list of sources, read as the one field of another source.

@@ -27,7 +27,8 @@ void Decoder::set_value(PyObject* node, PyObject* value) {
 }
 
 // What a node returns: its own value, or several that other nodes take from it.
-void Decoder::results(const Value& value, const Target& target, PyObject* node) {
+void Decoder::results(const Value& value, const Target& target, PyObject* node,
+                      const Metadata& metadata) {
   auto parts = document_.children(field(value, Field::Node_outputs));
   if (parts.empty()) {  // nothing, or of a graph that returns nothing an empty tuple
     if (target.kind == Target::Kind::kHigherOrder) set_value(node, no_args);
@@ -39,27 +40,26 @@ void Decoder::results(const Value& value, const Target& target, PyObject* node) 
       set_value(node, Py_None);
       return name_unused(node);
     }
-    const bool itself = target.kind != Target::Kind::kHigherOrder || returns_itself(value);
-    const Value& content = document_.content(parts[0]);
-    if (itself) {
+    if (target.kind != Target::Kind::kHigherOrder || returns_itself(value)) {
       if (const auto name = name_in(parts[0])) return name_node(node, *name);
+      const Value& content = document_.content(parts[0]);
       if (content.kind != ValueKind::kList) {
         raise(symbols.serialize_error, "the result of a node has no name");
       }
+      parts = document_.children(content);
     }
-    if (itself && content.kind == ValueKind::kList) parts = document_.children(content);
   }
-  const Ref values = take_apart(value, node, parts);
+  const Ref values = take_apart(node, parts, metadata);
   set_value(node, Ref::steal(PyList_AsTuple(values.get())).get());
   const Ref name = node_field(node, fx::symbols.node_name);
   defined(utf8(name.get())).node = node;
 }
 
 // Adds a node for each of several results; returns a list of their values.
-Ref Decoder::take_apart(const Value& value, PyObject* node, std::span<const Value> parts) {
+Ref Decoder::take_apart(PyObject* node, std::span<const Value> parts, const Metadata& metadata) {
   Ref values = Ref::steal(PyList_New(0));
   for (size_t i = 0; i < parts.size(); ++i) {
-    check(PyList_Append(values.get(), take(value, node, i, parts[i]).get()));
+    check(PyList_Append(values.get(), take(node, i, parts[i], metadata).get()));
   }
   return values;
 }
@@ -71,14 +71,13 @@ PyObject* Decoder::getitem(PyObject* node, size_t index, core::StringId candidat
   return state_->writer.create(made, std::move(args), Ref::borrow(no_kwargs), {&node, 1}, {});
 }
 
-Ref Decoder::take(const Value& value, PyObject* node, size_t index, const Value& part) {
+Ref Decoder::take(PyObject* node, size_t index, const Value& part, const Metadata& metadata) {
   const RecursionGuard guard(" in the results of a node");
-  const Value& stored = field(value, Field::Node_metadata);
   if (const auto name = name_in(part)) {
     PyObject* taken = getitem(node, index, candidate(*name));
     name_node(taken, *name);
     const Ref meta = node_field(taken, fx::symbols.node_meta);
-    metadata(stored, meta.get());
+    add_metadata(metadata, meta.get());
     return Ref::borrow(dict_get(meta.get(), fx::names.val));
   }
   const bool is_argument =
@@ -86,14 +85,14 @@ Ref Decoder::take(const Value& value, PyObject* node, size_t index, const Value&
   if (is_argument && document_.tag(part) == Field::Argument_as_none) {
     PyObject* taken = getitem(node, index, candidate("as_none"));
     set_value(taken, Py_None);
-    metadata(stored, node_field(taken, fx::symbols.node_meta).get());
+    add_metadata(metadata, node_field(taken, fx::symbols.node_meta).get());
     return Ref::borrow(Py_None);
   }
   if (is_argument && document_.content(part).kind == ValueKind::kList) {
     PyObject* taken =
         getitem(node, index, state_->name_writer.candidate_for_target(fx::symbols.getitem));
-    Ref values = take_apart(value, taken, document_.children(document_.content(part)));
-    metadata(stored, node_field(taken, fx::symbols.node_meta).get());
+    Ref values = take_apart(taken, document_.children(document_.content(part)), metadata);
+    add_metadata(metadata, node_field(taken, fx::symbols.node_meta).get());
     set_value(taken, values.get());
     return values;
   }

@@ -59,6 +59,9 @@ class Decoder {
     Ref root;                      // nn.Module that holds the graphs of higher-order operators
   };
 
+  // What a file says of a node: for its meta, and for the meta of the results taken from it.
+  using Metadata = std::vector<std::pair<PyObject*, Ref>>;
+
   // decode_graph.cpp
   const Value& field(const Value& record, Field name) const {
     return document_.field(record, name);
@@ -82,10 +85,10 @@ class Decoder {
 
   // decode_results.cpp
   std::optional<std::string_view> name_in(const Value& result) const;
-  void results(const Value& value, const Target& target, PyObject* node);
+  void results(const Value& value, const Target& target, PyObject* node, const Metadata& metadata);
   PyObject* getitem(PyObject* node, size_t index, core::StringId candidate);
-  Ref take_apart(const Value& value, PyObject* node, std::span<const Value> parts);
-  Ref take(const Value& value, PyObject* node, size_t index, const Value& part);
+  Ref take_apart(PyObject* node, std::span<const Value> parts, const Metadata& metadata);
+  Ref take(PyObject* node, size_t index, const Value& part, const Metadata& metadata);
   void name_unused(PyObject* node);
   void set_value(PyObject* node, PyObject* value);
 
@@ -103,7 +106,8 @@ class Decoder {
   Ref graph_argument(const Value& value);
 
   // decode_metadata.cpp
-  void metadata(const Value& map, PyObject* meta);
+  Metadata metadata(const Value& map);
+  static void add_metadata(const Metadata& metadata, PyObject* meta);
   Ref module_stack(std::string_view text);
   Ref source_functions(std::string_view text);
   Ref node_sources(std::string_view text);

@@ -1,16 +1,11 @@
 #include "fx/serde/encode.h"
 
-#include "fx/gc_pause.h"
 #include "fx/serde/bytes_buffer.h"
 #include "fx/serde/errors.h"
-#include "fx/serde/read.h"
-#include "fx/serde/symbols.h"
 #include "fx/symbols.h"
 #include "serde/json_writer.h"
 
 namespace fxpress::fx::serde {
-
-using ::fxpress::serde::Document;
 
 namespace {
 
@@ -40,26 +35,21 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
   return buffer.finish();
 }
 
+::fxpress::serde::Document encode_document(const Schema& schema, PyObject* graph_module,
+                                           PyObject* signature, PyObject* calls, PyObject* facts,
+                                           const EncodeContext& context) {
+  ::fxpress::serde::DocumentBuilder builder(schema);
+  EncodeContext bare = context;
+  bare.metadata = false;
+  Encoder(schema, builder, bare).program(graph_module, signature, calls, facts);
+  return builder.finish();
+}
+
 Ref encode_tensor_meta(const Schema& schema, PyObject* tensor) {
   BytesBuffer buffer(kSmall);
   ::fxpress::serde::JsonWriter writer(buffer);
   Encoder(schema, writer, {nullptr, nullptr, nullptr}).tensor_meta(tensor);
   return buffer.finish();
-}
-
-Ref rewrite_json(const Schema& schema, PyObject* bytes, const std::string& type) {
-  const Document document = read_document(schema, bytes, type);
-  BytesBuffer buffer(static_cast<size_t>(PyBytes_GET_SIZE(bytes)));
-  ::fxpress::serde::JsonWriter writer(buffer);
-  document.write(document.root(), writer);
-  return buffer.finish();
-}
-
-Ref read_objects(const Schema& schema, const SchemaClasses& classes, PyObject* bytes,
-                 const std::string& type) {
-  const Document document = read_document(schema, bytes, type);
-  const GcPause pause;
-  return classes.make(document, document.root());
 }
 
 Ref write_objects(const SchemaClasses& classes, PyObject* object) {

@@ -4,6 +4,7 @@
 #include "fx/py.h"
 #include "fx/serde/encoder.h"
 #include "fx/serde/objects.h"
+#include "serde/document.h"
 
 namespace fxpress::fx::serde {
 
@@ -11,15 +12,15 @@ namespace fxpress::fx::serde {
 Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signature,
                    PyObject* calls, PyObject* facts, const EncodeContext& context);
 
+// The same as a document, without the metadata of nodes, and without a check.
+::fxpress::serde::Document encode_document(const Schema& schema, PyObject* graph_module,
+                                           PyObject* signature, PyObject* calls, PyObject* facts,
+                                           const EncodeContext& context);
+
 // The bytes of a tensor's metadata.
 Ref encode_tensor_meta(const Schema& schema, PyObject* tensor);
 
-// JSON read and written again: the schema decides what is read. SerializeError names the place.
-Ref rewrite_json(const Schema& schema, PyObject* bytes, const std::string& type);
-
-// JSON to objects of the schema's classes, and back.
-Ref read_objects(const Schema& schema, const SchemaClasses& classes, PyObject* bytes,
-                 const std::string& type);
+// The bytes of an object of the schema; TypeError where it is not as the schema says.
 Ref write_objects(const SchemaClasses& classes, PyObject* object);
 
 }  // namespace fxpress::fx::serde

@@ -158,7 +158,9 @@ void Encoder::node(const NodeEntry& entry) {
         node_outputs(entry);
         return sink_.end_list();
       case Field::Node_metadata:
-        return metadata(entry.node.get());
+        if (context_.metadata) return metadata(entry.node.get());
+        sink_.begin_map();
+        return sink_.end_map();
       case Field::Node_is_hop_single_tensor_return:
         if (entry.function->kind == OperatorKind::kHigherOrder ||
             entry.function->kind == OperatorKind::kSpecial) {

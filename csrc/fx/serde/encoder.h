@@ -28,6 +28,7 @@ struct EncodeContext {
   PyObject* objects;          // dict: custom objects met in the graph, filled while encoding
   PyObject* treespec;         // (TreeSpec) -> str
   const ProgramCheck* check;  // what else has to hold; null: nothing is checked
+  bool metadata = true;       // of nodes, or only what they compute
 };
 
 class Encoder {

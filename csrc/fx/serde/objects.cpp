@@ -1,12 +1,17 @@
 #include "fx/serde/objects.h"
 
+#include <algorithm>
+
+#include "fx/containers.h"
 #include "fx/serde/scalars.h"
 #include "fx/serde/text.h"
 
 namespace fxpress::fx::serde {
 
 using ::fxpress::serde::Document;
+using ::fxpress::serde::Kind;
 using ::fxpress::serde::Schema;
+using ::fxpress::serde::Shape;
 using ::fxpress::serde::Sink;
 using ::fxpress::serde::TypeInfo;
 using ::fxpress::serde::Value;
@@ -44,13 +49,6 @@ SchemaClasses::SchemaClasses(const Schema& schema, PyObject* classes, PyObject* 
   }
 }
 
-Ref SchemaClasses::make_instance(const Class& info, Ref dict) const {
-  auto* type = reinterpret_cast<PyTypeObject*>(info.type.get());
-  Ref object = Ref::steal(type->tp_alloc(type, 0));
-  check(PyObject_GenericSetDict(object.get(), dict.get(), nullptr));
-  return object;
-}
-
 Ref SchemaClasses::make(const Document& document, const Value& value) const {
   if (Ref plain = scalar(document, value)) return plain;
   const auto inside = document.children(value);
@@ -76,7 +74,7 @@ Ref SchemaClasses::make(const Document& document, const Value& value) const {
       Ref dict = Ref::steal(PyDict_Copy(info.templates[value.count].get()));
       check(PyDict_SetItem(dict.get(), info.names[value.count].get(),
                            make(document, inside[0]).get()));
-      return make_instance(info, std::move(dict));
+      return new_instance(info.type.get(), dict.get());
     }
     default: {
       const Class& info = classes_[value.type];
@@ -84,19 +82,43 @@ Ref SchemaClasses::make(const Document& document, const Value& value) const {
       for (size_t i = 0; i < inside.size(); ++i) {
         check(PyDict_SetItem(dict.get(), info.names[i].get(), make(document, inside[i]).get()));
       }
-      return make_instance(info, std::move(dict));
+      return new_instance(info.type.get(), dict.get());
     }
   }
 }
 
-void SchemaClasses::write_instance(const Class& info, size_t type, PyObject* object, Sink& sink,
-                                   bool metadata) const {
-  const TypeInfo& declared = schema_.type(static_cast<uint16_t>(type));
+// Sends objects to a sink, each after a look at the shape that the schema wants at its place.
+class SchemaClasses::Writer {
+ public:
+  Writer(const SchemaClasses& classes, Sink& sink, bool metadata)
+      : classes_(classes), schema_(classes.schema_), sink_(sink), metadata_(metadata) {}
+
+  void instance(uint16_t type, PyObject* object) {
+    const RecursionGuard guard(" in an object of the schema");
+    const TypeInfo& declared = schema_.type(type);
+    const Class& info = classes_.classes_[type];
+    if (declared.is_union) return choice(declared, info, object);
+    sink_.begin_record(declared);
+    for (size_t i = 0; i < info.names.size(); ++i) {
+      sink_.field(i);
+      field_ = {&declared, i};
+      if (!metadata_ && declared.fields[i].id == ::fxpress::serde::Field::Node_metadata) {
+        sink_.begin_map();
+        sink_.end_map();
+        continue;
+      }
+      value(declared.fields[i].shape, attribute(object, info.names[i].get()).get());
+    }
+    sink_.end_record();
+  }
+
+ private:
   // Unions look at what is asked of them; this does not.
-  const auto attribute = [&](PyObject* name) {
+  static Ref attribute(PyObject* object, PyObject* name) {
     return Ref::steal(PyObject_GenericGetAttr(object, name));
-  };
-  if (declared.is_union) {
+  }
+
+  void choice(const TypeInfo& declared, const Class& info, PyObject* object) {
     PyObject* found = PyObject_GenericGetAttr(object, tag_name());
     if (found == nullptr) {
       PyErr_Clear();
@@ -104,56 +126,94 @@ void SchemaClasses::write_instance(const Class& info, size_t type, PyObject* obj
             declared.name.c_str());
     }
     const Ref tag = Ref::steal(found);
-    const Text text(tag.get());
-    const int position = declared.find(text.view());
+    const auto known = std::find_if(info.tags.begin(), info.tags.end(),
+                                    [&](const Ref& each) { return each.get() == tag.get(); });
+    const int position = known != info.tags.end() ? static_cast<int>(known - info.tags.begin())
+                                                  : declared.find(Text(tag.get()).view());
     if (position < 0) {
       raise(PyExc_AttributeError, "%s has no field %R", declared.name.c_str(), tag.get());
     }
-    sink.begin_union(declared, static_cast<size_t>(position));
-    write(attribute(info.names[static_cast<size_t>(position)].get()).get(), sink, metadata);
-    return sink.end_union();
+    const auto place = static_cast<size_t>(position);
+    sink_.begin_union(declared, place);
+    field_ = {&declared, place};
+    value(declared.fields[place].shape, attribute(object, info.names[place].get()).get());
+    sink_.end_union();
   }
-  sink.begin_record(declared);
-  for (size_t i = 0; i < info.names.size(); ++i) {
-    sink.field(i);
-    if (!metadata && declared.fields[i].id == ::fxpress::serde::Field::Node_metadata) {
-      sink.begin_map();
-      sink.end_map();
-      continue;
+
+  void value(uint16_t shape_id, PyObject* object) {
+    const Shape shape = schema_.shape(shape_id);
+    switch (shape.kind) {
+      case Kind::kOptional:
+        return object == Py_None ? sink_.null() : value(shape.of, object);
+      case Kind::kRecord:
+      case Kind::kUnion:
+        if (Py_TYPE(object) != as_type(classes_.classes_[shape.of].type.get())) break;
+        return instance(shape.of, object);
+      case Kind::kString:
+        if (!PyUnicode_Check(object)) break;
+        return sink_.string(Text(object).view());
+      case Kind::kBool:
+        if (!PyBool_Check(object)) break;
+        return sink_.boolean(object == Py_True);
+      case Kind::kInt:
+        if (!PyLong_Check(object) || PyBool_Check(object)) break;
+        return write_integer(object, sink_);
+      case Kind::kFloat:
+        if (PyFloat_Check(object)) return sink_.real(PyFloat_AS_DOUBLE(object));
+        if (!PyLong_Check(object) || PyBool_Check(object)) break;
+        return write_integer(object, sink_);
+      case Kind::kList:
+        if (!PyList_Check(object) && !PyTuple_Check(object)) break;
+        return list(shape.of, object);
+      case Kind::kMap:
+        if (!PyDict_Check(object)) break;
+        return map(shape.of, object);
     }
-    write(attribute(info.names[i].get()).get(), sink, metadata);
+    raise(PyExc_TypeError, "%s.%s cannot be %s", field_.type->name.c_str(),
+          field_.type->fields[field_.position].name.c_str(), Py_TYPE(object)->tp_name);
   }
-  sink.end_record();
-}
+
+  void list(uint16_t of, PyObject* object) {
+    const Place place = field_;
+    sink_.begin_list();  // Python code may change a list meanwhile: its size is asked each time
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
+      field_ = place;
+      value(of, Ref::borrow(PySequence_Fast_GET_ITEM(object, i)).get());
+    }
+    sink_.end_list();
+  }
+
+  void map(uint16_t of, PyObject* object) {
+    const Place place = field_;
+    sink_.begin_map();
+    const Ref items = Ref::steal(PyMapping_Items(object));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
+      PyObject* item = PyList_GET_ITEM(items.get(), i);
+      field_ = place;
+      sink_.key(Text(PyTuple_GET_ITEM(item, 0)).view());
+      value(of, PyTuple_GET_ITEM(item, 1));
+    }
+    sink_.end_map();
+  }
+
+  struct Place {
+    const TypeInfo* type;
+    size_t position;
+  };
+
+  const SchemaClasses& classes_;
+  const Schema& schema_;
+  Sink& sink_;
+  const bool metadata_;
+  Place field_{};  // the innermost that is open, for messages
+};
 
 void SchemaClasses::write(PyObject* object, Sink& sink, bool metadata) const {
-  if (object == Py_None) return sink.null();
-  if (PyBool_Check(object)) return sink.boolean(object == Py_True);
-  if (PyUnicode_Check(object)) return sink.string(Text(object).view());
-  if (PyLong_Check(object)) return write_integer(object, sink);
-  if (PyFloat_Check(object)) return sink.real(PyFloat_AS_DOUBLE(object));
-  const RecursionGuard guard(" in an object of the schema");
-  if (const auto found = ids_.find(Py_TYPE(object)); found != ids_.end()) {
-    return write_instance(classes_[found->second], found->second, object, sink, metadata);
+  const auto found = ids_.find(Py_TYPE(object));
+  if (found == ids_.end()) {
+    raise(PyExc_TypeError, "%s is not a class of the schema", Py_TYPE(object)->tp_name);
   }
-  if (PyList_Check(object) || PyTuple_Check(object)) {
-    sink.begin_list();  // Python code may change a list meanwhile: its size is asked each time
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
-      write(Ref::borrow(PySequence_Fast_GET_ITEM(object, i)).get(), sink, metadata);
-    }
-    return sink.end_list();
-  }
-  if (!PyDict_Check(object)) {
-    raise(PyExc_TypeError, "Object of type %s is not JSON serializable", Py_TYPE(object)->tp_name);
-  }
-  sink.begin_map();
-  const Ref items = Ref::steal(PyMapping_Items(object));
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
-    PyObject* item = PyList_GET_ITEM(items.get(), i);
-    sink.key(Text(PyTuple_GET_ITEM(item, 0)).view());
-    write(PyTuple_GET_ITEM(item, 1), sink, metadata);
-  }
-  sink.end_map();
+  Writer(*this, sink, metadata).instance(static_cast<uint16_t>(found->second), object);
 }
 
 }  // namespace fxpress::fx::serde

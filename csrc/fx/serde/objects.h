@@ -20,8 +20,7 @@ class SchemaClasses {
   // The object for a value. The garbage collector should be paused.
   Ref make(const ::fxpress::serde::Document& document, const ::fxpress::serde::Value& value) const;
 
-  // Sends what an object, or a list or dict of objects, holds. TypeError for what JSON has no
-  // place for, and for a union that no field of is set.
+  // Sends what an object holds. TypeError for a value that is not of the schema's shape.
   // `metadata`: with what nodes have of it, else without.
   void write(PyObject* object, ::fxpress::serde::Sink& sink, bool metadata = true) const;
 
@@ -33,9 +32,7 @@ class SchemaClasses {
                                  // record: one, without values
     std::vector<Ref> tags;       // union: by field
   };
-  Ref make_instance(const Class& info, Ref dict) const;
-  void write_instance(const Class& info, size_t type, PyObject* object,
-                      ::fxpress::serde::Sink& sink, bool metadata) const;
+  class Writer;
 
   const ::fxpress::serde::Schema& schema_;
   std::vector<Class> classes_;                           // by type

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fxpress import _torch_compat_serde as compat
+from fxpress._serde.operators import schema_of
 
 
 def register_extension(op_type: type[Any], extension_handler: type[Any]) -> None:
@@ -43,9 +44,7 @@ def _registered_extension_types() -> tuple[type[Any], ...]:
 
 def _get_schema_from_target(target: Any) -> Any:
     """The schema of an overload or of a registered extension; RuntimeError for anything else."""
-    if type(target) in compat.EXTENSIONS:
-        return compat.EXTENSIONS[type(target)].op_schema(target)
-    try:
-        return compat.schema_of(target)
-    except AttributeError:
-        raise RuntimeError(f"Cannot find schema for {type(target)}") from None
+    schema = schema_of(target)
+    if schema is None:
+        raise RuntimeError(f"Cannot find schema for {type(target)}")
+    return schema

@@ -135,6 +135,27 @@ def _int_to_sympy_int(val: Any, default: Any) -> Any:
     return sympy.Integer(val)
 
 
+def value_range(lowest: Any, highest: Any) -> Any:
+    """A range that was read, as torch has it; None: no limit."""
+    return compat.ValueRanges(
+        _int_to_sympy_int(lowest, -compat.int_oo), _int_to_sympy_int(highest, compat.int_oo)
+    )
+
+
+def deserialize_range_constraints(
+    ranges: Mapping[str, Any], symbols: Mapping[str, Any]
+) -> dict[Any, Any]:
+    """Symbol -> range, from those by name; a warning for names that no symbol has."""
+    constraints = {}
+    for name, limits in ranges.items():
+        symbol = symbols.get(name)
+        if symbol is not None:
+            constraints[symbol] = limits
+        else:
+            log.warning("Symbol %s did not appear in the graph that was deserialized", name)
+    return constraints
+
+
 def serialize_range_constraints(range_constraints: Mapping[Any, Any]) -> dict[str, Any]:
     """Symbol -> range, as texts and `schema.RangeConstraint`."""
     return {

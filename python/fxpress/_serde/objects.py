@@ -114,5 +114,5 @@ def _bytes_to_dataclass(cls: Any, artifact_bytes: bytes) -> Any:
         SerializeError: the text is not JSON, or not of the schema; the message names the place.
     """
     if cls in TYPES.values():
-        return SCHEMA.read_objects(CLASSES, artifact_bytes, cls.__name__)
+        return SCHEMA.read(artifact_bytes, cls.__name__).field(CLASSES, "")
     return _dict_to_dataclass(cls, json.loads(artifact_bytes.decode("utf-8")))

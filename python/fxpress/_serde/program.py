@@ -10,6 +10,7 @@ from torch.export import ExportedProgram
 
 from fxpress import _torch_compat_serde as compat
 from fxpress._serde.artifacts import save_artifact
+from fxpress._serde.checks import to_check
 from fxpress._serde.facts import serialize_range_constraints
 from fxpress._serde.schema import SCHEMA
 from fxpress._serde.treespecs import TreeSpecWriter
@@ -27,27 +28,12 @@ def _graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
         ) from e
 
 
-def _checked(program: ExportedProgram) -> tuple[list[Any], Any, Any, bool] | None:
-    """What the native check of a program needs; None when the verifier is not one of torch's."""
-    verifiers = program.verifiers
-    if len(verifiers) != 1 or verifiers[0] not in compat.VERIFIERS:
-        return None
-    modules = [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
-    functional = verifiers[0] is not compat.TrainingIRVerifier
-    return modules, program.state_dict, program.constants, functional
-
-
-def encode(
-    program: ExportedProgram, opset_version: dict[str, int] | None = None
-) -> tuple[bytes, dict[str, Any]]:
-    """The JSON bytes of a program, and the custom objects that its graph has as literals."""
-    checked = _checked(program)
-    if checked is None:
-        program.validate()
-    treespecs = TreeSpecWriter()
-    objects: dict[str, Any] = {}
-    facts = {
-        "opset_version": {**(opset_version or {})},
+def facts_of(
+    program: ExportedProgram, treespecs: TreeSpecWriter, opset_version: dict[str, int] | None
+) -> dict[str, Any]:
+    """What the native encoder is told of a program, beside its graph, signature and calls."""
+    return {
+        "opset_version": compat.with_aten(opset_version),
         "range_constraints": {
             name: (limits.min_val, limits.max_val)
             for name, limits in serialize_range_constraints(program.range_constraints).items()
@@ -59,7 +45,20 @@ def encode(
         "metadata": _graph_metadata(program.graph_module.meta),
         "namedtuple_fields": treespecs.fields,
     }
-    facts["opset_version"].setdefault("aten", compat.opset_version())
+
+
+def encode(
+    program: ExportedProgram, opset_version: dict[str, int] | None = None
+) -> tuple[bytes, dict[str, Any]]:
+    """The JSON bytes of a program, and the custom objects that its graph has as literals."""
+    checked = to_check(
+        program.graph_module, program.verifiers, program.state_dict, program.constants
+    )
+    if checked is None:
+        program.validate()
+    treespecs = TreeSpecWriter()
+    objects: dict[str, Any] = {}
+    facts = facts_of(program, treespecs, opset_version)
     parts = (program.graph_module, program.graph_signature, program.module_call_graph)
     text = SCHEMA.encode_program(*parts, facts, objects, treespecs, checked)
     if text is None:  # something may be wrong: torch's verifier says what, or that it is not

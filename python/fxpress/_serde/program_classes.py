@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, final
 
 from torch.export import ExportedProgram
 
 from fxpress import _torch_compat_serde as compat
+from fxpress._serde.facts import deserialize_range_constraints
 from fxpress._serde.program import serialize_parts
 from fxpress._serde.reading import check_version, decode
 from fxpress._serde.schema import CLASSES, SCHEMA
-
-log = logging.getLogger("fxpress")
-
-
-def _with_aten(versions: dict[str, int] | None) -> dict[str, int]:
-    return {**(versions or {}), **({} if "aten" in (versions or {}) else compat.opset_versions())}
 
 
 @final
@@ -31,7 +25,7 @@ class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metacla
     def __init__(
         self, opset_version: dict[str, int] | None = None, pickle_protocol: int = 2
     ) -> None:
-        self.opset_version = _with_aten(opset_version)
+        self.opset_version = compat.with_aten(opset_version)
         self.pickle_protocol = pickle_protocol
 
     def serialize(
@@ -62,19 +56,13 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
     """
 
     def __init__(self, expected_opset_version: dict[str, int] | None = None) -> None:
-        self.expected_opset_version = _with_aten(expected_opset_version)
+        self.expected_opset_version = compat.with_aten(expected_opset_version)
 
     def deserialize_range_constraints(
         self, symbol_name_to_range: dict[str, Any], symbol_name_to_symbol: dict[str, Any]
     ) -> dict[Any, Any]:
         """The ranges by symbol; a warning for names that no symbol has."""
-        constraints = {}
-        for name, limits in symbol_name_to_range.items():
-            if symbol := symbol_name_to_symbol.get(name):
-                constraints[symbol] = limits
-            else:
-                log.warning("Symbol %s did not appear in the graph that was deserialized", name)
-        return constraints
+        return deserialize_range_constraints(symbol_name_to_range, symbol_name_to_symbol)
 
     def deserialize(
         self,

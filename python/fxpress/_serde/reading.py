@@ -13,6 +13,8 @@ from fxpress import _native
 from fxpress import _torch_compat_serde as compat
 from fxpress._errors import UnsupportedError
 from fxpress._serde.artifacts import load_artifact
+from fxpress._serde.checks import to_check
+from fxpress._serde.facts import deserialize_range_constraints
 from fxpress._serde.schema import CLASSES, SCHEMA
 from fxpress._serde.values import Values
 
@@ -41,30 +43,11 @@ def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> Any:
         return None
 
 
-def _range_constraints(values: Values) -> dict[Any, Any]:
-    constraints = {}
-    for name, limits in values.ranges.items():
-        if name in values.symbols:
-            constraints[values.symbols[name]] = limits
-        else:
-            log.warning("Symbol %s did not appear in the graph that was deserialized", name)
-    return constraints
-
-
 def _is_valid(root: torch.fx.GraphModule, fields: dict[str, Any]) -> bool:
     """True when torch's verifier has nothing to say against the program for sure."""
-    verifiers = fields["verifiers"]
-    if len(verifiers) != 1 or verifiers[0] not in compat.VERIFIERS:
-        return False
-    modules = [m for m in root.modules() if isinstance(m, torch.fx.GraphModule)]
-    functional = verifiers[0] is not compat.TrainingIRVerifier
-    return _native.is_surely_valid(
-        modules,
-        fields["graph_signature"],
-        fields["module_call_graph"],
-        fields["state_dict"],
-        fields["constants"],
-        functional,
+    checked = to_check(root, fields["verifiers"], fields["state_dict"], fields["constants"])
+    return checked is not None and _native.is_surely_valid(
+        fields["graph_signature"], fields["module_call_graph"], checked
     )
 
 
@@ -116,7 +99,7 @@ def _decode(
     fields = {
         "graph_signature": signature,
         "state_dict": load(state_dict, "state_dict"),
-        "range_constraints": _range_constraints(values),
+        "range_constraints": deserialize_range_constraints(values.ranges, values.symbols),
         "module_call_graph": calls,
         "example_inputs": examples,
         "constants": objects,

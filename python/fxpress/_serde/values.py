@@ -9,6 +9,7 @@ import torch
 
 from fxpress import _torch_compat_serde as compat
 from fxpress._serde import expressions
+from fxpress._serde.facts import value_range
 from fxpress._serde.treespecs import load_treespec
 
 _Range = tuple[int | None, int | None]
@@ -30,7 +31,7 @@ class Values:
         self.fake_mode = compat.make_fake_mode()
         self.shape_env = self.fake_mode.shape_env
         self.symbols: dict[str, Any] = {}
-        self.ranges = {name: compat.value_range(*limits) for name, limits in ranges.items()}
+        self.ranges = {name: value_range(*limits) for name, limits in ranges.items()}
         self._treespecs: dict[str, Any] = {}
         self._pending: list[set[Any]] = []  # unbacked symbols that no node has defined yet
         compat.reserve_unbacked_names(self.shape_env, ranges)

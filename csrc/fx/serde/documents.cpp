@@ -1,0 +1,94 @@
+#include "fx/serde/documents.h"
+
+#include <algorithm>
+#include <deque>
+#include <unordered_set>
+
+#include "fx/gc_pause.h"
+#include "fx/serde/symbols.h"
+#include "fx/serde/text.h"
+#include "fx/symbols.h"
+#include "serde/canonical.h"
+#include "serde/json_reader.h"
+
+namespace fxpress::fx::serde {
+
+using ::fxpress::serde::Value;
+
+Document read_document(const Schema& schema, PyObject* bytes, const std::string& type) {
+  char* text = nullptr;
+  Py_ssize_t size = 0;
+  check(PyBytes_AsStringAndSize(bytes, &text, &size));
+  const int position = schema.find(type);
+  if (position < 0) raise(PyExc_KeyError, "%s", type.c_str());
+  std::string problem;
+  try {
+    const pybind11::gil_scoped_release release;
+    return ::fxpress::serde::read_json({text, static_cast<size_t>(size)}, schema,
+                                       static_cast<uint16_t>(position));
+  } catch (const ::fxpress::serde::JsonError& error) {
+    problem = error.what();
+  }
+  const Ref message = Ref::steal(
+      PyUnicode_DecodeUTF8(problem.data(), static_cast<Py_ssize_t>(problem.size()), "replace"));
+  PyErr_SetObject(symbols.serialize_error, message.get());
+  throw_python_error();
+}
+
+Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path) {
+  const Value* value = &document.root();
+  for (size_t start = 0; start < path.size();) {
+    const size_t end = std::min(path.find('.', start), path.size());
+    const int place = document.schema().type(value->type).find(path.substr(start, end - start));
+    if (value->kind != ::fxpress::serde::ValueKind::kRecord || place < 0) {
+      raise(PyExc_KeyError, "%s", path.c_str());
+    }
+    value = &document.children(*value)[static_cast<size_t>(place)];
+    start = end + 1;
+  }
+  const GcPause pause;
+  return classes.make(document, *value);
+}
+
+Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object,
+                     bool metadata) {
+  ::fxpress::serde::DocumentBuilder builder(schema);
+  classes.write(object, builder, metadata);
+  return builder.finish();
+}
+
+Document canonical_form(const Document& document, PyObject* constants) {
+  std::deque<Text> texts;
+  std::unordered_set<std::string_view> known;
+  const Ref items = Ref::steal(PySequence_Tuple(constants));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
+    texts.emplace_back(PyTuple_GET_ITEM(items.get(), i));
+    known.insert(texts.back().view());
+  }
+  std::string problem;
+  PyObject* type = PyExc_AssertionError;
+  try {
+    const pybind11::gil_scoped_release release;
+    return ::fxpress::serde::canonicalize(document, known);
+  } catch (const ::fxpress::serde::UnknownName& error) {
+    problem = error.what();
+    type = PyExc_KeyError;
+  } catch (const ::fxpress::serde::CanonicalError& error) {
+    problem = error.what();
+  }
+  raise(type, "%s", problem.c_str());
+}
+
+Ref canonical_objects(const Document& document, const SchemaClasses& classes) {
+  const GcPause pause;
+  Ref program = classes.make(document, document.root());
+  const Ref module = get_attr(program.get(), names.graph_module);
+  const Ref graph = get_attr(module.get(), fx::names.graph);
+  for (PyObject* name : {names.inputs, names.outputs}) {
+    const Ref list = get_attr(graph.get(), name);
+    check(PyObject_SetAttr(graph.get(), name, Ref::steal(PyList_AsTuple(list.get())).get()));
+  }
+  return program;
+}
+
+}  // namespace fxpress::fx::serde

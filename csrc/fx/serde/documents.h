@@ -1,0 +1,35 @@
+// Documents from bytes and objects, objects from them, and their canonical form.
+#pragma once
+
+#include <string>
+
+#include "fx/py.h"
+#include "fx/serde/objects.h"
+#include "serde/document.h"
+#include "serde/schema.h"
+
+namespace fxpress::fx::serde {
+
+using ::fxpress::serde::Document;
+using ::fxpress::serde::Schema;
+
+// Reads a value of the named type. SerializeError names the place where the text is wrong. The GIL
+// is released meanwhile.
+Document read_document(const Schema& schema, PyObject* bytes, const std::string& type);
+
+// What a document has at a path of fields ("graph_module.metadata"), as objects of the schema's
+// classes. All of it where the path is empty.
+Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path);
+
+// Objects of the schema's classes as a document, with or without the metadata of nodes.
+Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object,
+                     bool metadata);
+
+// The canonical form of a program; `constants` is a set of names. AssertionError where it has
+// none; KeyError for a name of the signature that the graph has not.
+Document canonical_form(const Document& document, PyObject* constants);
+
+// The objects for a canonical program: as in torch its inputs and outputs are tuples.
+Ref canonical_objects(const Document& document, const SchemaClasses& classes);
+
+}  // namespace fxpress::fx::serde

@@ -1,0 +1,600 @@
+#include "serde/graph_hash.h"
+
+#include <algorithm>
+#include <bit>
+#include <cctype>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "serde/canonical.h"
+
+namespace fxpress::serde {
+
+namespace {
+
+constexpr std::string_view kVersion = "fxpress graph 1";
+constexpr uint32_t kNoSet = std::numeric_limits<uint32_t>::max();
+constexpr size_t kMaxDepth = 256;  // graphs and arguments within each other
+
+// Bytes that say where each part ends, so that no two different sequences are the same bytes.
+class Hasher {
+ public:
+  explicit Hasher(std::string_view kind) { text(kind); }
+
+  void integer(int64_t value) {
+    std::array<uint8_t, 8> bytes;
+    for (size_t i = 0; i < 8; ++i) {
+      bytes[i] = static_cast<uint8_t>(static_cast<uint64_t>(value) >> (8 * i));
+    }
+    sha_.add(bytes);
+  }
+  void size(size_t value) { integer(static_cast<int64_t>(value)); }
+  void text(std::string_view text) {
+    size(text.size());
+    sha_.add({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  }
+  void digest(const Digest& digest) { sha_.add(digest); }
+  void real(double value) {
+    if (std::isnan(value)) value = std::numeric_limits<double>::quiet_NaN();
+    integer(std::bit_cast<int64_t>(value));
+  }
+  Digest finish() { return sha_.finish(); }
+
+ private:
+  core::Sha256 sha_;
+};
+
+// Adds up hashes whose order does not matter.
+void accumulate(Digest& sum, const Digest& term) {
+  unsigned carry = 0;
+  for (size_t i = 0; i < sum.size(); ++i) {
+    carry += unsigned{sum[i]} + unsigned{term[i]};
+    sum[i] = static_cast<uint8_t>(carry);
+    carry >>= 8;
+  }
+}
+
+class GraphHasher {
+ public:
+  GraphHasher(const Document& document, const HashContext& context)
+      : document_(document), context_(context) {}
+
+  GraphHash program();
+
+ private:
+  // What is done beside returning values.
+  struct Deeds {
+    bool writes = false, draws = false, acts = false;
+    bool runs_graph = false;
+    Deeds& operator|=(const Deeds& other) {
+      writes |= other.writes;
+      draws |= other.draws;
+      acts |= other.acts;
+      runs_graph |= other.runs_graph;
+      return *this;
+    }
+  };
+  // A value that a graph has by name.
+  struct Named {
+    const Value* meta = nullptr;  // what a table says of it
+    Digest maker{};               // hash of the node or input that defines it
+    uint32_t index = 0;           // which result of it
+    uint32_t set = kNoSet;        // of values that may share storage; kNoSet: not defined yet
+  };
+  // A graph that is being hashed, and what its nodes do beside returning values.
+  struct Scope {
+    std::unordered_map<std::string_view, Named> values;
+    Digest sum{};     // of all nodes
+    Digest mode{};    // the last node that changed it
+    Digest random{};  // the last node that drew random numbers
+    Digest effect{};  // the last node with an effect
+    Deeds deeds;      // of all nodes
+  };
+  enum class Names { kUse, kDefine };
+
+  const Value& field(const Value& record, Field name) const {
+    return document_.field(record, name);
+  }
+  std::string_view text(const Value& value) const { return document_.text(value); }
+
+  void open(Scope& scope, const Value& graph);
+  Named& named(std::string_view name);
+  void define_results(const Digest& maker, std::optional<uint32_t> set);
+  void add(Hasher& hasher, const Value& value, Names names);
+  void add_record(Hasher& hasher, const Value& value, Names names);
+  void add_name(Hasher& hasher, std::string_view name, Names names);
+  void add_expression(Hasher& hasher, std::string_view text);
+  void add_symbol(Hasher& hasher, std::string_view name);
+  void add_known(Hasher& hasher, const Value& name);
+  Digest subgraph(const Value& graph);
+  Digest node(const Value& node);
+  Digest input(const Value& spec, const Value& argument, size_t& user_inputs, size_t& tokens);
+  Digest output(const Value& spec);
+  Digest call(const Value& entry);
+  Digest range(std::string_view name, const Value& limits);
+
+  uint32_t find(uint32_t set);
+  uint32_t new_set();
+  uint32_t merge(uint32_t a, uint32_t b);
+
+  const Document& document_;
+  const HashContext& context_;
+  Scope* scope_ = nullptr;
+  size_t depth_ = 0;
+  std::vector<uint32_t> parents_;                    // of sets, a forest
+  std::unordered_map<uint32_t, Digest> states_;      // the last write, of sets that were written
+  std::unordered_map<std::string, Digest> symbols_;  // of those that are defined
+  std::vector<std::string_view> new_symbols_;        // that the open node or input defines
+  std::vector<Named*> results_;                      // that the open node or input defines
+  std::vector<uint32_t> touched_;                    // sets of the values that it takes
+  bool in_call_ = false;                             // passes may have left names of old there
+  Deeds inner_;                                      // of the graphs that it runs
+};
+
+uint32_t GraphHasher::find(uint32_t set) {
+  while (parents_[set] != set) set = parents_[set] = parents_[parents_[set]];
+  return set;
+}
+
+uint32_t GraphHasher::new_set() {
+  parents_.push_back(static_cast<uint32_t>(parents_.size()));
+  return parents_.back();
+}
+
+uint32_t GraphHasher::merge(uint32_t a, uint32_t b) {
+  a = find(a);
+  b = find(b);
+  if (a == b) return a;
+  const auto first = states_.find(a);
+  const auto second = states_.find(b);
+  if (second != states_.end()) {
+    Digest state = second->second;
+    if (first != states_.end()) {
+      const auto& [low, high] = std::minmax(first->second, second->second);
+      Hasher hasher("both");
+      hasher.digest(low);
+      hasher.digest(high);
+      state = hasher.finish();
+    }
+    states_[a] = state;
+  }
+  parents_[b] = a;
+  return a;
+}
+
+void GraphHasher::open(Scope& scope, const Value& graph) {
+  for (const Field name : {Field::Graph_tensor_values, Field::Graph_sym_int_values,
+                           Field::Graph_sym_float_values, Field::Graph_sym_bool_values}) {
+    const auto entries = document_.children(field(graph, name));
+    for (size_t i = 0; i < entries.size(); i += 2) {
+      scope.values[text(entries[i])].meta = &entries[i + 1];
+    }
+  }
+}
+
+GraphHasher::Named& GraphHasher::named(std::string_view name) {
+  return scope_->values[name];
+}
+
+// Gives what the open node or input defines its hash. set: that all results may share storage in.
+void GraphHasher::define_results(const Digest& maker, std::optional<uint32_t> set) {
+  for (uint32_t i = 0; i < results_.size(); ++i) {
+    results_[i]->maker = maker;
+    results_[i]->index = i;
+    results_[i]->set = set ? *set : new_set();
+  }
+  results_.clear();
+  for (size_t i = 0; i < new_symbols_.size(); ++i) {
+    Hasher hasher("symbol");
+    hasher.digest(maker);
+    hasher.size(i);
+    symbols_.emplace(new_symbols_[i], hasher.finish());
+  }
+  new_symbols_.clear();
+}
+
+void GraphHasher::add_name(Hasher& hasher, std::string_view name, Names names) {
+  Named& value = named(name);
+  if (names == Names::kDefine) {
+    if (value.set != kNoSet ||
+        std::find(results_.begin(), results_.end(), &value) != results_.end()) {
+      throw CanonicalError("two values are named " + std::string(name));
+    }
+    if (value.meta != nullptr) add(hasher, *value.meta, Names::kDefine);
+    results_.push_back(&value);
+    return;
+  }
+  if (value.set == kNoSet) {
+    if (in_call_) return hasher.text(name);
+    throw CanonicalError("nothing is named " + std::string(name));
+  }
+  hasher.digest(value.maker);
+  hasher.size(value.index);
+  const uint32_t set = find(value.set);
+  touched_.push_back(set);
+  const auto state = states_.find(set);
+  hasher.integer(state != states_.end() ? 1 : 0);
+  if (state != states_.end()) hasher.digest(state->second);
+}
+
+// A symbol is known by the value that it is first met in, and its place there.
+void GraphHasher::add_symbol(Hasher& hasher, std::string_view name) {
+  const auto known = symbols_.find(std::string(name));
+  if (known != symbols_.end()) return hasher.digest(known->second);
+  const auto at = std::find(new_symbols_.begin(), new_symbols_.end(), name);
+  hasher.size(static_cast<size_t>(at - new_symbols_.begin()));
+  if (at == new_symbols_.end()) new_symbols_.push_back(name);
+}
+
+void GraphHasher::add_expression(Hasher& hasher, std::string_view text) {
+  constexpr std::string_view kSymbol = "Symbol('";
+  for (size_t at = text.find(kSymbol); at != std::string_view::npos; at = text.find(kSymbol)) {
+    at += kSymbol.size();
+    const size_t end = std::min(text.find('\'', at), text.size());
+    hasher.text(text.substr(0, at));
+    add_symbol(hasher, text.substr(at, end - at));
+    text.remove_prefix(end);
+  }
+  hasher.text(text);
+}
+
+// Constants and state by what is known of their values.
+void GraphHasher::add_known(Hasher& hasher, const Value& name) {
+  const auto known = context_.values.find(std::string(text(name)));
+  hasher.integer(known != context_.values.end() ? 1 : 0);
+  if (known != context_.values.end()) hasher.digest(known->second);
+}
+
+void GraphHasher::add_record(Hasher& hasher, const Value& value, Names names) {
+  switch (static_cast<Type>(value.type)) {
+    case Type::TensorArgument:
+      return add_name(hasher, text(field(value, Field::TensorArgument_name)), names);
+    case Type::TokenArgument:
+      return add_name(hasher, text(field(value, Field::TokenArgument_name)), names);
+    case Type::CustomObjArgument: {
+      const Value& name = field(value, Field::CustomObjArgument_name);
+      hasher.text(text(field(value, Field::CustomObjArgument_class_fqn)));
+      const auto found = scope_->values.find(text(name));
+      const bool defined = found != scope_->values.end() && found->second.set != kNoSet;
+      if (names == Names::kUse && !defined) return add_known(hasher, name);  // a literal
+      return add_name(hasher, text(name), names);
+    }
+    case Type::SymExpr:  // hints are what the examples had
+      return add_expression(hasher, text(field(value, Field::SymExpr_expr_str)));
+    case Type::GraphArgument:
+      return hasher.digest(subgraph(field(value, Field::GraphArgument_graph)));
+    default:
+      for (const Value& part : document_.children(value)) add(hasher, part, names);
+  }
+}
+
+void GraphHasher::add(Hasher& hasher, const Value& value, Names names) {
+  hasher.integer(static_cast<int64_t>(value.kind));
+  switch (value.kind) {
+    case ValueKind::kNull:
+      return;
+    case ValueKind::kBool:
+    case ValueKind::kInt:
+      return hasher.integer(value.integer);
+    case ValueKind::kReal:
+      return hasher.real(value.real);
+    case ValueKind::kBigInt:
+    case ValueKind::kString:
+      return hasher.text(text(value));
+    case ValueKind::kUnion: {
+      const Field tag = document_.tag(value);
+      hasher.text(document_.schema().type(value.type).fields[value.count].name);
+      const Value& content = document_.content(value);
+      if (tag == Field::SymIntArgument_as_name || tag == Field::SymFloatArgument_as_name ||
+          tag == Field::SymBoolArgument_as_name) {
+        return add_name(hasher, text(content), names);
+      }
+      if (tag == Field::SymInt_as_expr || tag == Field::SymFloat_as_expr ||
+          tag == Field::SymBool_as_expr) {
+        return add_record(hasher, content, names);
+      }
+      return add(hasher, content, names);
+    }
+    case ValueKind::kRecord:
+      hasher.text(document_.schema().type(value.type).name);
+      return add_record(hasher, value, names);
+    default:
+      if (depth_ == kMaxDepth) throw CanonicalError("arguments are nested too deeply");
+      ++depth_;
+      hasher.size(value.count);
+      for (const Value& part : document_.children(value)) add(hasher, part, names);
+      --depth_;
+  }
+}
+
+Digest GraphHasher::node(const Value& node) {
+  static const OperatorTraits kPure;
+  const std::string_view target = text(field(node, Field::Node_target));
+  const auto found = context_.traits.find(std::string(target));
+  const OperatorTraits& traits = found != context_.traits.end() ? found->second : kPure;
+  Hasher hasher("node");
+  hasher.text(target);
+  add(hasher, field(node, Field::Node_is_hop_single_tensor_return), Names::kUse);
+  std::vector<uint32_t> written;
+  std::optional<uint32_t> shared;
+  const auto share = [&](uint32_t set) { shared = shared ? merge(*shared, set) : set; };
+  std::vector<uint32_t> taken;  // by graphs: all that the node takes
+  inner_ = {};
+  const auto inputs = document_.children(field(node, Field::Node_inputs));
+  hasher.size(inputs.size());
+  for (const Value& input : inputs) {
+    const std::string name(text(field(input, Field::NamedArgument_name)));
+    touched_.clear();
+    hasher.text(name);
+    add(hasher, field(input, Field::NamedArgument_arg), Names::kUse);
+    if (traits.written.contains(name)) {
+      written.insert(written.end(), touched_.begin(), touched_.end());
+    }
+    if (traits.aliased.contains(name)) std::for_each(touched_.begin(), touched_.end(), share);
+    taken.insert(taken.end(), touched_.begin(), touched_.end());
+  }
+  Deeds deeds = inner_;
+  // What a graph does with its inputs is not followed: it may do it with each of them.
+  if (deeds.runs_graph) std::for_each(taken.begin(), taken.end(), share);
+  if (deeds.writes) written.insert(written.end(), taken.begin(), taken.end());
+  deeds.writes |= !written.empty();
+  deeds.draws |= traits.random;
+  deeds.acts |= traits.effectful;
+  hasher.digest(scope_->mode);
+  if (deeds.draws) hasher.digest(scope_->random);
+  if (deeds.acts) hasher.digest(scope_->effect);
+  add(hasher, field(node, Field::Node_outputs), Names::kDefine);
+  const Digest made = hasher.finish();
+  define_results(made, shared);
+  if (traits.changes_mode) scope_->mode = made;
+  if (deeds.draws) scope_->random = made;
+  if (deeds.acts) scope_->effect = made;
+  for (const uint32_t set : written) states_[find(set)] = made;
+  deeds.runs_graph = false;
+  scope_->deeds |= deeds;
+  accumulate(scope_->sum, made);
+  return made;
+}
+
+// The hash of a graph by itself: what it does to its inputs, whatever they are.
+Digest GraphHasher::subgraph(const Value& graph) {
+  if (depth_ == kMaxDepth) throw CanonicalError("graphs are nested too deeply");
+  ++depth_;
+  Scope scope;
+  Scope* const outer = std::exchange(scope_, &scope);
+  auto outer_results = std::exchange(results_, {});
+  auto outer_symbols = std::exchange(new_symbols_, {});
+  auto outer_touched = std::exchange(touched_, {});
+  const Deeds outer_deeds = inner_;
+  open(scope, graph);
+  Hasher hasher("graph");
+  size_t position = 0;
+  for (const Value& argument : document_.children(field(graph, Field::Graph_inputs))) {
+    Hasher input("graph input");
+    input.size(position++);
+    add(input, argument, Names::kDefine);
+    const Digest made = input.finish();
+    define_results(made, std::nullopt);
+    hasher.digest(made);
+  }
+  for (const Value& each : document_.children(field(graph, Field::Graph_nodes))) node(each);
+  add(hasher, field(graph, Field::Graph_outputs), Names::kUse);
+  add(hasher, field(graph, Field::Graph_is_single_tensor_return), Names::kUse);
+  hasher.digest(scope.sum);
+  scope_ = outer;
+  results_ = std::move(outer_results);
+  new_symbols_ = std::move(outer_symbols);
+  touched_ = std::move(outer_touched);
+  inner_ = outer_deeds;
+  inner_ |= scope.deeds;
+  inner_.runs_graph = true;
+  --depth_;
+  return hasher.finish();
+}
+
+// User inputs are known by their place, parameters and buffers by their name, constants by value.
+Digest GraphHasher::input(const Value& spec, const Value& argument, size_t& user_inputs,
+                          size_t& tokens) {
+  Hasher hasher("input");
+  const Value& content = document_.content(spec);
+  switch (document_.tag(spec)) {
+    case Field::InputSpec_parameter:
+      hasher.text("parameter");
+      hasher.text(text(field(content, Field::InputToParameterSpec_parameter_name)));
+      add_known(hasher, field(content, Field::InputToParameterSpec_parameter_name));
+      break;
+    case Field::InputSpec_buffer:
+      hasher.text("buffer");
+      hasher.text(text(field(content, Field::InputToBufferSpec_buffer_name)));
+      add(hasher, field(content, Field::InputToBufferSpec_persistent), Names::kUse);
+      add_known(hasher, field(content, Field::InputToBufferSpec_buffer_name));
+      break;
+    case Field::InputSpec_tensor_constant:
+      hasher.text("constant");
+      add_known(hasher, field(content, Field::InputToTensorConstantSpec_tensor_constant_name));
+      break;
+    case Field::InputSpec_custom_obj:
+      hasher.text("object");
+      add_known(hasher, field(content, Field::InputToCustomObjSpec_custom_obj_name));
+      break;
+    case Field::InputSpec_token:
+      hasher.text("token");
+      hasher.size(tokens++);
+      break;
+    default:
+      hasher.text("user");
+      hasher.size(user_inputs++);
+  }
+  add(hasher, argument, Names::kDefine);
+  const Digest made = hasher.finish();
+  define_results(made, std::nullopt);
+  return made;
+}
+
+Digest GraphHasher::output(const Value& spec) {
+  Hasher hasher("output");
+  const Value& content = document_.content(spec);
+  const auto named_after = [&](std::string_view kind, Field name) {
+    hasher.text(kind);
+    hasher.text(text(field(content, name)));
+  };
+  const auto after_input = [&](std::string_view kind, Field name) {
+    hasher.text(kind);
+    add_name(hasher, text(field(content, name)), Names::kUse);
+  };
+  switch (document_.tag(spec)) {
+    case Field::OutputSpec_buffer_mutation:
+      named_after("buffer", Field::BufferMutationSpec_buffer_name);
+      break;
+    case Field::OutputSpec_parameter_mutation:
+      named_after("parameter", Field::ParameterMutationSpec_parameter_name);
+      break;
+    case Field::OutputSpec_gradient_to_parameter:
+      named_after("gradient", Field::GradientToParameterSpec_parameter_name);
+      break;
+    case Field::OutputSpec_gradient_to_user_input:
+      after_input("input gradient", Field::GradientToUserInputSpec_user_input_name);
+      break;
+    case Field::OutputSpec_user_input_mutation:
+      after_input("input", Field::UserInputMutationSpec_user_input_name);
+      break;
+    default:
+      hasher.text(document_.schema().type(spec.type).fields[spec.count].name);
+  }
+  add(hasher, document_.children(content)[0], Names::kUse);
+  return hasher.finish();
+}
+
+// A module that keeps its signature; the root is the one without a name.
+Digest GraphHasher::call(const Value& entry) {
+  Hasher hasher("call");
+  hasher.text(text(field(entry, Field::ModuleCallEntry_fqn)));
+  in_call_ = true;
+  add(hasher, field(entry, Field::ModuleCallEntry_signature), Names::kUse);
+  in_call_ = false;
+  return hasher.finish();
+}
+
+Digest GraphHasher::range(std::string_view name, const Value& limits) {
+  Hasher hasher("range");
+  const auto is_letter = [](char c) {
+    return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0;
+  };
+  while (!name.empty()) {  // an expression: symbols, numbers and operators
+    const auto end = std::find_if(name.begin(), name.end(),
+                                  [&](char c) { return is_letter(c) != is_letter(name[0]); });
+    const std::string_view part(name.begin(), end);
+    const auto known = symbols_.find(std::string(part));
+    if (known != symbols_.end()) {
+      hasher.digest(known->second);
+    } else {
+      hasher.text(part);
+    }
+    name.remove_prefix(part.size());
+  }
+  add(hasher, limits, Names::kUse);
+  return hasher.finish();
+}
+
+GraphHash GraphHasher::program() {
+  const Value& root = document_.root();
+  const Value& module = field(root, Field::ExportedProgram_graph_module);
+  const Value& graph = field(module, Field::GraphModule_graph);
+  const Value& signature = field(module, Field::GraphModule_signature);
+  Scope scope;
+  scope_ = &scope;
+  open(scope, graph);
+  GraphHash result;
+  Hasher whole(kVersion);
+
+  const auto specs = document_.children(field(signature, Field::GraphSignature_input_specs));
+  const auto arguments = document_.children(field(graph, Field::Graph_inputs));
+  if (specs.size() != arguments.size()) {
+    throw CanonicalError("the signature has " + std::to_string(specs.size()) +
+                         " inputs, the graph " + std::to_string(arguments.size()));
+  }
+  Digest inputs{};
+  size_t user_inputs = 0;
+  size_t tokens = 0;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    accumulate(inputs, input(specs[i], arguments[i], user_inputs, tokens));
+  }
+  whole.digest(inputs);
+
+  const auto nodes = document_.children(field(graph, Field::Graph_nodes));
+  result.nodes.reserve(nodes.size());
+  for (const Value& each : nodes) result.nodes.push_back(node(each));
+  whole.digest(scope.sum);
+  whole.digest(scope.mode);
+
+  Digest unordered{};
+  for (const Value& spec :
+       document_.children(field(signature, Field::GraphSignature_output_specs))) {
+    const Digest made = output(spec);
+    const Field kind = document_.tag(spec);
+    if (kind == Field::OutputSpec_user_output || kind == Field::OutputSpec_loss_output ||
+        kind == Field::OutputSpec_token) {
+      whole.digest(made);
+    } else {
+      accumulate(unordered, made);
+    }
+  }
+  add(whole, field(graph, Field::Graph_is_single_tensor_return), Names::kUse);
+  for (const Value& entry :
+       document_.children(field(module, Field::GraphModule_module_call_graph))) {
+    if (field(entry, Field::ModuleCallEntry_signature).kind != ValueKind::kNull) {
+      accumulate(unordered, call(entry));
+    }
+  }
+  const auto ranges = document_.children(field(root, Field::ExportedProgram_range_constraints));
+  for (size_t i = 0; i < ranges.size(); i += 2) {
+    accumulate(unordered, range(text(ranges[i]), ranges[i + 1]));
+  }
+  whole.digest(unordered);
+  add(whole, field(root, Field::ExportedProgram_guards_code), Names::kUse);
+  result.program = whole.finish();
+  return result;
+}
+
+void collect_targets(const Document& document, const Value& value,
+                     std::unordered_set<std::string_view>& targets);
+
+void collect_graph_targets(const Document& document, const Value& graph,
+                           std::unordered_set<std::string_view>& targets) {
+  for (const Value& node : document.children(document.field(graph, Field::Graph_nodes))) {
+    targets.insert(document.text(document.field(node, Field::Node_target)));
+    for (const Value& input : document.children(document.field(node, Field::Node_inputs))) {
+      collect_targets(document, document.field(input, Field::NamedArgument_arg), targets);
+    }
+  }
+}
+
+void collect_targets(const Document& document, const Value& value,
+                     std::unordered_set<std::string_view>& targets) {
+  const Value& content = document.content(value);
+  if (document.tag(value) == Field::Argument_as_graph) {
+    return collect_graph_targets(document, document.field(content, Field::GraphArgument_graph),
+                                 targets);
+  }
+  if (document.tag(value) != Field::Argument_as_string_to_argument) return;
+  const auto entries = document.children(content);
+  for (size_t i = 1; i < entries.size(); i += 2) collect_targets(document, entries[i], targets);
+}
+
+}  // namespace
+
+std::vector<std::string_view> targets_of(const Document& program) {
+  std::unordered_set<std::string_view> targets;
+  const Value& module = program.field(program.root(), Field::ExportedProgram_graph_module);
+  collect_graph_targets(program, program.field(module, Field::GraphModule_graph), targets);
+  return {targets.begin(), targets.end()};
+}
+
+GraphHash hash_program(const Document& program, const HashContext& context) {
+  return GraphHasher(program, context).program();
+}
+
+}  // namespace fxpress::serde

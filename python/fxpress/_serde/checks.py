@@ -1,0 +1,22 @@
+"""What the native check of a program asks for: `csrc/fx/serde/check.h`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fxpress import _torch_compat_serde as compat
+
+# The graph modules, the root first, the state, the constants, whether graphs must be functional.
+ToCheck = tuple[list[torch.fx.GraphModule], Any, Any, bool]
+
+
+def to_check(
+    root: torch.fx.GraphModule, verifiers: list[type[Any]], state_dict: Any, constants: Any
+) -> ToCheck | None:
+    """None when the verifier is not one of torch's, whose checks are known."""
+    if len(verifiers) != 1 or verifiers[0] not in compat.VERIFIERS:
+        return None
+    modules = [m for m in root.modules() if isinstance(m, torch.fx.GraphModule)]
+    return modules, state_dict, constants, verifiers[0] is not compat.TrainingIRVerifier

@@ -1,0 +1,289 @@
+"""Where two programs differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from fxpress import _torch_compat_serde as compat
+from fxpress._serde.hashing import hash_parts
+from fxpress._serde.schema import CLASSES
+
+_ORDER = "the order of writes, random operators, effects or modes around it"
+_SYMBOL = re.compile(r"Symbol\('(\w+)'")
+# What two programs that compute the same may differ in.
+_IGNORED = {"metadata", "hint", "kind"}
+_DIFFERS = "differs"  # the identity of values whose difference is shown elsewhere
+_schema = compat.schema
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One place where two programs differ.
+
+    Attributes:
+        path: of the place, in the first program; in the second where only that has it.
+        first: what the first program has there; None where it has nothing.
+        second: likewise of the second program.
+    """
+
+    path: str
+    first: Any
+    second: Any
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.first} != {self.second}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Value:
+    """A value of a graph: equal when it is made in the same way, whatever its name."""
+
+    name: str = dataclasses.field(compare=False)
+    identity: Any = None
+
+    def __repr__(self) -> str:
+        return f"%{self.name}"
+
+
+class _Side:
+    """One of the programs, as dicts and lists in which names are values."""
+
+    def __init__(self, program: ExportedProgram, include_state: bool) -> None:
+        document, self.hash, self.known, self.digests = hash_parts(program, include_state)
+        stored = document.field(CLASSES, "")
+        self.module = stored.graph_module
+        self.graph = self.module.graph
+        self.stored = stored
+        self.symbols: dict[str, int] = {}
+        self.values: dict[str, Any] = {}
+        positions = Counter[str]()
+        self.inputs = {}
+        for spec in self.module.signature.input_specs:
+            kind, content = spec.type, spec.value
+            key = next((f"{v}" for k, v in vars(content).items() if k.endswith("_name")), None)
+            if key is None or kind in ("tensor_constant", "custom_obj"):
+                key = str(positions[kind])
+                positions[kind] += 1
+            self.inputs[f"{kind} {key}"] = spec
+            for name in _names(getattr(content, "arg", None)):
+                self.values[name] = (kind, key)
+        for digest, node in zip(self.digests, self.graph.nodes, strict=True):
+            for index, name in enumerate(_names(node.outputs)):
+                self.values[name] = (digest, index)
+
+    def plain(self, value: Any, values: dict[str, Any]) -> Any:
+        """A part of the program without what does not enter into its hash."""
+        if isinstance(value, _schema.Graph):
+            inner: dict[str, Any] = {}
+            for name in itertools.chain(
+                _names(value.inputs), *(_names(node.outputs) for node in value.nodes)
+            ):
+                inner[name] = len(inner)
+            parts = {f: getattr(value, f) for f in ("inputs", "nodes", "outputs")}
+            return {
+                **{f: self.plain(part, inner) for f, part in parts.items()},
+                "values": self.metas(value, list(inner), inner),
+            }
+        if isinstance(value, _schema.GraphArgument):
+            return self.plain(value.graph, values)
+        if isinstance(value, (_schema.TensorArgument, _schema.TokenArgument)):
+            return _Value(value.name, values.get(value.name))
+        if isinstance(value, _schema.CustomObjArgument):
+            identity = values.get(value.name, self.known.get(value.name))
+            return {"name": _Value(value.name, identity), "class_fqn": value.class_fqn}
+        if isinstance(value, compat.Union):
+            if str(value.type) == "as_name":
+                return _Value(value.value, values.get(value.value))
+            return {str(value.type): self.plain(value.value, values)}
+        if isinstance(value, _schema.SymExpr):
+            return _SYMBOL.sub(self.symbol, value.expr_str)
+        if dataclasses.is_dataclass(value):
+            skipped = _IGNORED | ({"name"} if isinstance(value, _schema.Node) else set())
+            return {
+                f.name: self.plain(getattr(value, f.name), values)
+                for f in dataclasses.fields(value)
+                if f.name not in skipped
+            }
+        if isinstance(value, (list, tuple)):
+            return [self.plain(part, values) for part in value]
+        if isinstance(value, dict):
+            return {key: self.plain(part, values) for key, part in value.items()}
+        return value
+
+    def symbol(self, match: re.Match[str]) -> str:
+        return f"Symbol('{self.symbols.setdefault(match[1], len(self.symbols))}'"
+
+    def metas(self, graph: Any, names: list[str], values: dict[str, Any]) -> list[Any]:
+        """What the tables of a graph say of some names."""
+        tables = (
+            graph.tensor_values,
+            graph.sym_int_values,
+            graph.sym_bool_values,
+            graph.sym_float_values,
+        )
+        found = (next((t[n] for t in tables if n in t), None) for n in names)
+        return [self.plain(meta, values) for meta in found]
+
+    def input(self, key: str) -> Any:
+        spec = self.inputs.get(key)
+        if spec is None:
+            return None
+        content = spec.value
+        names = list(_names(getattr(content, "arg", None)))
+        stored = next((v for k, v in vars(content).items() if k.endswith("_name")), None)
+        return {
+            "values": self.metas(self.graph, names, self.values),
+            "known": self.known.get(stored, b"").hex() if stored else None,
+            **({"value": self.plain(content.value, {})} if hasattr(content, "value") else {}),
+        }
+
+    def forget(self, key: str) -> None:
+        """Has an input count as equal: its difference is known."""
+        if key in self.inputs:
+            names = _names(getattr(self.inputs[key].value, "arg", None))
+            self.values.update(dict.fromkeys(names, _DIFFERS))
+
+    def node(self, index: int) -> Any:
+        node = self.graph.nodes[index]
+        names = list(_names(node.outputs))
+        inputs = {i.name or str(k): i.arg for k, i in enumerate(node.inputs)}
+        return {
+            "target": node.target,
+            "inputs": self.plain(inputs, self.values),
+            "outputs": [o.type for o in node.outputs],
+            "values": self.metas(self.graph, names, self.values),
+        }
+
+    def ranges(self) -> dict[Any, Any]:
+        """By number of the symbol."""
+        stored = self.stored.range_constraints.items()
+        return {self.symbols.get(name, name): self.plain(limits, {}) for name, limits in stored}
+
+    def roots(self, others: Counter[bytes]) -> list[int]:
+        """The nodes that the other program has not, and whose arguments it has.
+
+        Their results, and what depends on those, count as equal from now on.
+        """
+        left = others.copy()
+        strange = {name for name, made in self.values.items() if made is _DIFFERS}
+        roots = []
+        for index, digest in enumerate(self.digests):
+            if left[digest] > 0:
+                left[digest] -= 1
+                continue
+            node = self.graph.nodes[index]
+            names = set(_names([i.arg for i in node.inputs]))
+            if names.isdisjoint(strange):
+                roots.append(index)
+            strange.update(_names(node.outputs))
+        self.values.update(dict.fromkeys(strange, _DIFFERS))
+        return roots
+
+
+def _names(value: Any) -> Iterator[str]:
+    """The names of values in arguments, but for those of graphs in them."""
+    if isinstance(
+        value, (_schema.TensorArgument, _schema.TokenArgument, _schema.CustomObjArgument)
+    ):
+        yield value.name
+    elif isinstance(value, compat.Union):
+        tag = str(value.type)  # unions compare theirs with tags of their own alone
+        if tag == "as_name":
+            yield value.value
+        elif tag != "as_graph":
+            yield from _names(value.value)
+    elif isinstance(value, dict):
+        yield from _names(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _names(part)
+
+
+def _compare(path: str, first: Any, second: Any) -> Iterator[Difference]:
+    """The places in two trees of dicts and lists, the first ones first."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in {**first, **second}:
+            yield from _compare(f"{path}.{key}", first.get(key), second.get(key))
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        for i, (one, other) in enumerate(zip(first, second, strict=True)):
+            yield from _compare(f"{path}[{i}]", one, other)
+    elif repr(first) != repr(second) if first != first else first != second:  # NaN
+        yield Difference(path, first, second)
+
+
+def _pairs(first: _Side, second: _Side) -> Iterator[tuple[int | None, int | None]]:
+    """Nodes that stand for each other, as well as can be told: of one operator, in order."""
+    others = second.roots(Counter(first.digests))
+    for index in first.roots(Counter(second.digests)):
+        target = first.graph.nodes[index].target
+        same = (i for i in others if second.graph.nodes[i].target == target)
+        found = next(same, others[0] if others else None)
+        if found is not None:
+            others.remove(found)
+        yield index, found
+    yield from ((None, index) for index in others)
+
+
+def _differences(first: _Side, second: _Side) -> Iterator[Difference]:
+    for key in {**first.inputs, **second.inputs}:
+        path = f"graph_module.graph.inputs[{key}]"
+        found = list(_compare(path, first.input(key), second.input(key)))
+        yield from found
+        for side in (first, second) if found else ():
+            side.forget(key)
+    for one, other in _pairs(first, second):
+        path = f"graph_module.graph.nodes[{other if one is None else one}]"
+        mine = None if one is None else first.node(one)
+        theirs = None if other is None else second.node(other)
+        if mine is None or theirs is None:
+            yield Difference(path, mine and mine["target"], theirs and theirs["target"])
+            continue
+        found = list(_compare(path, mine, theirs))
+        yield from found or [Difference(path, _ORDER, _ORDER)]
+    for path in ("graph_module.signature.output_specs", "graph_module.module_call_graph"):
+        parts = []
+        for side in (first, second):
+            whole = side.stored
+            for name in path.split("."):
+                whole = getattr(whole, name)
+            parts.append([side.plain(each, side.values) for each in whole])
+        yield from _compare(path, *parts)
+    yield from _compare("range_constraints", first.ranges(), second.ranges())
+    yield from _compare("guards_code", first.stored.guards_code, second.stored.guards_code)
+
+
+def diff(
+    first: ExportedProgram,
+    second: ExportedProgram,
+    *,
+    limit: int = 10,
+    include_state: bool = False,
+) -> list[Difference]:
+    """The first places where two programs differ in what they compute.
+
+    A node is compared with the node of the other program that stands for it, whatever their names
+    and places; of nodes that differ because their arguments do, only the arguments are shown.
+
+    Args:
+        limit: how many differences to return at most.
+        include_state: the values of parameters and buffers are compared too.
+
+    Returns:
+        Differences in the order of the program: of inputs, nodes, outputs, ranges and guards. None
+        exactly when `graph_hash` of the two is equal.
+
+    Raises:
+        As `graph_hash`.
+    """
+    sides = _Side(first, include_state), _Side(second, include_state)
+    if sides[0].hash == sides[1].hash:
+        return []
+    found = list(itertools.islice(_differences(*sides), limit))
+    return found or [Difference("graph_module.graph.nodes", _ORDER, _ORDER)]
