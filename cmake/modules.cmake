@@ -36,6 +36,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/serde/encode_argument.cpp
   csrc/fx/serde/encode_graph.cpp
   csrc/fx/serde/encode_metadata.cpp
+  csrc/fx/serde/encode_part.cpp
   csrc/fx/serde/encode_program.cpp
   csrc/fx/serde/errors.cpp
   csrc/fx/serde/graph_values.cpp

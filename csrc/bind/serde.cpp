@@ -173,6 +173,16 @@ void bind_serde(py::module_& m) {
                                               {objects.ptr(), treespec.ptr(), nullptr});
           },
           py::keep_alive<0, 1>())
+      .def(
+          "encode_part",
+          [](const Schema& schema, const std::string& kind, const py::tuple& values,
+             const py::dict& objects, const py::handle& treespec, const py::list& results,
+             const py::dict& merged) {
+            return fx::serde::encode_part(schema, kind, values.ptr(),
+                                          {objects.ptr(), treespec.ptr(), nullptr}, results.ptr(),
+                                          merged.ptr());
+          },
+          py::keep_alive<0, 1>())
       .def("encode_program",
            [](const Schema& schema, const py::handle& graph_module, const py::handle& signature,
               const py::handle& calls, const py::dict& facts, const py::dict& objects,

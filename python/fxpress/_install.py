@@ -98,6 +98,49 @@ _ROOMS: list[_Entry] = [
                 "_sink_params",
             ),
         ),
+        (
+            "torch._export.serde.serialize",
+            "fxpress.serialize",
+            (
+                "serialize",
+                "deserialize",
+                "canonicalize",
+                "ExportedProgramSerializer",
+                "ExportedProgramDeserializer",
+                "GraphModuleSerializer",
+                "GraphState",
+                "register_extension",
+                "_registered_extension_types",
+                "_get_schema_from_target",
+                "EnumEncoder",
+                "_bytes_to_dataclass",
+                "_dataclass_to_dict",
+                "_dict_to_dataclass",
+                "_resolve_schema_cls",
+                "_to_json_bytes",
+                "_int_to_sympy_int",
+                "_print_sympy",
+                "_sympy_int_to_int",
+                "deserialize_device",
+                "deserialize_scalar_type",
+                "deserialize_size",
+                "deserialize_storage_offset",
+                "deserialize_stride",
+                "serialize_range_constraints",
+                "serialize_sym_bool",
+                "serialize_sym_float",
+                "serialize_sym_int",
+                "serialize_tensor_meta",
+                "serialize_torch_artifact",
+                "get_triton_kernel_and_cache_entry",
+                "is_metadata_matched",
+            ),
+        ),
+        (
+            "torch._export.serde.dynamic_shapes",
+            "fxpress.serialize",
+            ("_dump_dynamic_shapes", "_load_dynamic_shapes"),
+        ),
     )
     for name in names
 ]
@@ -127,6 +170,12 @@ class _StandInType(ABCMeta):
         torchs = cls._fxpress_installation.policy_here() is None
         return cls._fxpress_original if torchs else cls._fxpress_ours
 
+    def __getattr__(cls, name: str) -> Any:
+        """What a stand-in for a final class, which nothing derives from, does not inherit."""
+        if name.startswith("_fxpress"):
+            raise AttributeError(name)
+        return getattr(cls._fxpress_current(), name)
+
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return cls._fxpress_current()(*args, **kwargs)
 
@@ -153,7 +202,8 @@ def _class_stand_in(installation: "_Installation", ours: type, original: type) -
         "_fxpress_ours": ours,
         "_fxpress_original": original,
     }
-    stand_in: Any = _StandInType(ours.__name__, (ours,), body)
+    bases = (ours,) if issubclass(_StandInType, type(ours)) else ()
+    stand_in: Any = _StandInType(ours.__name__, bases, body)
     with contextlib.suppress(ValueError):  # a class whose constructor is in C may have none
         stand_in.__signature__ = inspect.signature(ours)  # inspect sees only our __call__
     return cast(type, stand_in)

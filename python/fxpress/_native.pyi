@@ -189,6 +189,16 @@ class Schema:
         treespec: Callable[[TreeSpec], str],
         /,
     ) -> Document: ...
+    def encode_part(
+        self,
+        kind: str,
+        values: tuple[Any, ...],
+        objects: dict[str, Any],
+        treespec: Callable[[TreeSpec], str],
+        results: list[tuple[str, Any]],
+        merged: dict[str, str],
+        /,
+    ) -> Document: ...
     def encode_program(
         self,
         graph_module: GraphModule,

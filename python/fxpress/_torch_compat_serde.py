@@ -24,7 +24,12 @@ from torch._export.verifier import SpecViolationError as SpecViolationError
 from torch._export.verifier import TrainingIRVerifier as TrainingIRVerifier
 from torch._export.verifier import Verifier as _Verifier
 from torch._export.verifier import load_verifier as load_verifier
-from torch._higher_order_ops import effects
+from torch._higher_order_ops import aoti_call_delegate, effects
+from torch._higher_order_ops.torchbind import CallTorchBind as CallTorchBind
+from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table as kernel_side_table
+from torch._higher_order_ops.triton_kernel_wrap import (
+    triton_kernel_wrapper_functional as triton_kernel_wrapper_functional,
+)
 from torch._library.opaque_object import get_opaque_type_name as get_opaque_type_name
 from torch._library.opaque_object import is_opaque_value as is_opaque_value
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
@@ -45,6 +50,7 @@ from torch.utils._sympy.numbers import int_oo as int_oo
 from torch.utils._sympy.symbol import SymT, prefix_str
 from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 from torch.utils._traceback import CapturedTraceback
+from torch.utils._triton import has_triton as has_triton
 
 OPS = "torch._ops"  # the module that operators name
 INDUCTOR = "torch._inductor.ir"  # only asked for when somebody has imported it
@@ -131,13 +137,7 @@ def is_random(target: Any) -> bool:
 
 def special_operators() -> frozenset[Any]:
     """Higher-order operators whose arguments are not written as they are."""
-    hops = torch._higher_order_ops
-    return frozenset(
-        {
-            hops.aoti_call_delegate,
-            hops.triton_kernel_wrap.triton_kernel_wrapper_functional,
-        }
-    )
+    return frozenset({aoti_call_delegate, triton_kernel_wrapper_functional})
 
 
 def dump_treespec(spec: Any) -> str:

@@ -28,6 +28,8 @@ from fxpress._serde.facts import (
     serialize_sym_int,
     serialize_tensor_meta,
 )
+from fxpress._serde.graph_serializer import GraphModuleSerializer, GraphState
+from fxpress._serde.kernels import get_triton_kernel_and_cache_entry, is_metadata_matched
 from fxpress._serde.objects import (
     EnumEncoder,
     _bytes_to_dataclass,
@@ -64,6 +66,7 @@ __all__ = [
     "ExportedProgramDeserializer",
     "ExportedProgramSerializer",
     "ExtensionHandler",
+    "GraphModuleSerializer",
     "SerializeError",
     "SerializedArtifact",
     "canonicalize",

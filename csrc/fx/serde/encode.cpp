@@ -45,6 +45,14 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
   return builder.finish();
 }
 
+::fxpress::serde::Document encode_part(const Schema& schema, const std::string& kind,
+                                       PyObject* values, const EncodeContext& context,
+                                       PyObject* results, PyObject* merged) {
+  ::fxpress::serde::DocumentBuilder builder(schema);
+  Encoder(schema, builder, context).part(kind, values, results, merged);
+  return builder.finish();
+}
+
 Ref encode_tensor_meta(const Schema& schema, PyObject* tensor) {
   BytesBuffer buffer(kSmall);
   ::fxpress::serde::JsonWriter writer(buffer);

@@ -17,6 +17,13 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
                                            PyObject* signature, PyObject* calls, PyObject* facts,
                                            const EncodeContext& context);
 
+// A part of a program as a document: "argument" (value, type), "inputs" (described operator, args,
+// kwargs), "node", "outputs", "metadata" (node), "graph" (graph module), "signature", "input_spec",
+// "output_spec", "argument_spec", "call_signature", "call". See Encoder::part().
+::fxpress::serde::Document encode_part(const Schema& schema, const std::string& kind,
+                                       PyObject* values, const EncodeContext& context,
+                                       PyObject* results, PyObject* merged);
+
 // The bytes of a tensor's metadata.
 Ref encode_tensor_meta(const Schema& schema, PyObject* tensor);
 

@@ -63,8 +63,9 @@ void Encoder::name_record(Type type, Field field, PyObject* name) {
 }
 
 const NodeEntry& Encoder::entry_of(PyObject* node) {
-  const NodeEntry* entry = values_->find(node);
+  const NodeEntry* entry = values_ == nullptr ? nullptr : values_->find(node);
   if (entry == nullptr) {
+    if (alone_ != nullptr && depth_ == 0) return entry_alone(node);
     raise(PyExc_AssertionError, "node %S is not in the graph that uses it", node);
   }
   return *entry;
@@ -111,7 +112,10 @@ void Encoder::node_argument(PyObject* node) {
   const NodeEntry& entry = resolved(node);
   if (entry.op == core::Op::kGetAttr) {
     const Ref target = node_field(node, fx::symbols.node_target);
-    const Ref attribute = get_attr(module_, target.get());
+    const Ref module = module_ != nullptr ? Ref::borrow(module_)
+                                          : get_attr(get_attr(node, fx::names.graph).get(),
+                                                     fx::names.owning_module);
+    const Ref attribute = get_attr(module.get(), target.get());
     if (is_a(attribute.get(), fx::symbols.tensor_type)) tensor_name(node);  // raises
     if (is_a(attribute.get(), fx::symbols.graph_module_type)) {
       return subgraph(node, attribute.get(), target.get());

@@ -199,42 +199,44 @@ void Encoder::node_inputs(const NodeEntry& entry) {
   }
   const Ref args = node_field(entry.node.get(), fx::symbols.node_args);
   const Ref kwargs = node_field(entry.node.get(), fx::symbols.node_kwargs);
-  const auto count = static_cast<size_t>(PyTuple_GET_SIZE(args.get()));
-  if (entry.symbolic) {
-    if (PyDict_GET_SIZE(kwargs.get()) != 0) {
+  inputs_of(function, entry.symbolic, args.get(), kwargs.get());
+}
+
+// args: tuple; kwargs: dict.
+void Encoder::inputs_of(const Operator& function, bool symbolic, PyObject* args, PyObject* kwargs) {
+  const auto count = static_cast<size_t>(PyTuple_GET_SIZE(args));
+  if (symbolic) {
+    if (PyDict_GET_SIZE(kwargs) != 0) {
       raise(PyExc_AssertionError, "expected no kwargs for sym op, got %zd",
-            PyDict_GET_SIZE(kwargs.get()));
+            PyDict_GET_SIZE(kwargs));
     }
     if (function.kind != OperatorKind::kSymbolic && function.kind != OperatorKind::kSchema) {
       raise(PyExc_AssertionError, "op %s is not in _SYM_OPS", function.name.c_str());
     }
     for (size_t i = 0; i < std::min(count, function.arguments.size()); ++i) {
-      named_argument(function.arguments[i].name, PyTuple_GET_ITEM(args.get(), i), kPositional,
-                     nullptr);
+      named_argument(function.arguments[i].name, PyTuple_GET_ITEM(args, i), kPositional, nullptr);
     }
     return;
   }
   if (function.kind == OperatorKind::kSchema) {
-    const bool has_kwargs = PyDict_GET_SIZE(kwargs.get()) != 0;
+    const bool has_kwargs = PyDict_GET_SIZE(kwargs) != 0;
     for (size_t i = 0; i < function.arguments.size(); ++i) {
       const OperatorArgument& argument = function.arguments[i];
-      PyObject* keyword =
-          has_kwargs ? dict_get(kwargs.get(), new_string(argument.name).get()) : nullptr;
+      PyObject* keyword = has_kwargs ? dict_get(kwargs, new_string(argument.name).get()) : nullptr;
       if (keyword != nullptr) {
         const Ref value = Ref::borrow(keyword);
         named_argument(argument.name, value.get(), kKeyword, argument.type.get());
       } else if (!argument.keyword_only && i < count) {
-        named_argument(argument.name, PyTuple_GET_ITEM(args.get(), i), kPositional,
-                       argument.type.get());
+        named_argument(argument.name, PyTuple_GET_ITEM(args, i), kPositional, argument.type.get());
       }
     }
     return;
   }
   for (size_t i = 0; i < count; ++i) {
-    named_argument("", PyTuple_GET_ITEM(args.get(), i), kPositional, nullptr);
+    named_argument("", PyTuple_GET_ITEM(args, i), kPositional, nullptr);
   }
-  if (PyDict_GET_SIZE(kwargs.get()) == 0) return;
-  const Ref items = Ref::steal(PyMapping_Items(kwargs.get()));
+  if (PyDict_GET_SIZE(kwargs) == 0) return;
+  const Ref items = Ref::steal(PyMapping_Items(kwargs));
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
     PyObject* item = PyList_GET_ITEM(items.get(), i);
     named_argument(utf8(PyTuple_GET_ITEM(item, 0)), PyTuple_GET_ITEM(item, 1), kKeyword, nullptr);

@@ -1,8 +1,9 @@
-// From a graph and its signature to the values of the schema, sent to a sink. Four files:
+// From a graph and its signature to the values of the schema, sent to a sink. Five files:
 // encode_program.cpp, encode_graph.cpp (graph, nodes, tables), encode_argument.cpp (arguments and
-// numbers), encode_metadata.cpp.
+// numbers), encode_metadata.cpp, encode_part.cpp (a part alone).
 #pragma once
 
+#include <deque>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -43,6 +44,11 @@ class Encoder {
   void program(PyObject* graph_module, PyObject* signature, PyObject* calls, PyObject* facts);
 
   void tensor_meta(PyObject* tensor);
+
+  // One part, for those who put a program together by themselves: see encode_part().
+  // results: [(name, value)] that a node defines; merged: {name of a node that is not written, as
+  // another takes the same result: its name}, read and filled.
+  void part(std::string_view kind, PyObject* values, PyObject* results, PyObject* merged);
 
  private:
   // Calls write(field) for the fields of a record, in the order of the schema.
@@ -85,6 +91,7 @@ class Encoder {
   void inputs();
   void node(const NodeEntry& entry);
   void node_inputs(const NodeEntry& entry);
+  void inputs_of(const Operator& function, bool symbolic, PyObject* args, PyObject* kwargs);
   void named_argument(std::string_view name, PyObject* value, int64_t kind, PyObject* type);
   void node_outputs(const NodeEntry& entry);
   void table(Table table);
@@ -109,6 +116,10 @@ class Encoder {
   const NodeEntry& resolved(PyObject* node);
   PyObject* tensor_name(PyObject* node);
 
+  // encode_part.cpp
+  void single_node(PyObject* node, bool whole, PyObject* results, PyObject* merged);
+  const NodeEntry& entry_alone(PyObject* node);
+
   // encode_metadata.cpp
   void metadata(PyObject* node);
   void module_stack(PyObject* stack);
@@ -124,6 +135,8 @@ class Encoder {
   OperatorTable operators_;                             // of all graphs
   GraphValues* values_ = nullptr;                       // of the graph at work
   PyObject* module_ = nullptr;                          // that has the graph at work; borrowed
+  PyObject* alone_ = nullptr;                           // names merged before; null: no part alone
+  std::deque<NodeEntry> alone_entries_;                 // arguments of a part alone
   std::unordered_set<PyObject*> visited_;               // graph modules that were encoded
   size_t depth_ = 0;                                    // graphs within each other
   std::unordered_map<std::string, Ref> merged_;         // name of a node that is not written, as

@@ -67,7 +67,26 @@ void GraphValues::guarded(PyObject* node, F&& call) const {
 GraphValues::GraphValues(PyObject* module, OperatorTable& operators, const Options& options)
     : module_(module), options_(options) {
   const Ref graph = get_attr(module, fx::names.graph);
-  std::vector<Ref> nodes = list_nodes(graph.get());
+  add_entries(list_nodes(graph.get()), operators);
+  valid_ &= get_attr(graph.get(), fx::names.owning_module).get() == module;
+  for (NodeEntry& entry : entries) {
+    poll_signals(static_cast<size_t>(&entry - entries.data()));
+    entry.outputs = static_cast<uint32_t>(outputs.size());
+    if (options.checks) verify(entry, graph.get());
+    guarded(entry.node.get(), [&] { read(entry); });
+  }
+}
+
+GraphValues::GraphValues(std::vector<Ref> nodes, OperatorTable& operators)
+    : module_(nullptr), options_{false, false, false} {
+  add_entries(std::move(nodes), operators);
+  read(entries.front());
+  for (NodeEntry& entry : entries) {
+    if (&entry != &entries.front()) entry.outputs = static_cast<uint32_t>(outputs.size());
+  }
+}
+
+void GraphValues::add_entries(std::vector<Ref> nodes, OperatorTable& operators) {
   entries.reserve(nodes.size());
   outputs.reserve(nodes.size());
   values.reserve(nodes.size());
@@ -87,14 +106,6 @@ GraphValues::GraphValues(PyObject* module, OperatorTable& operators, const Optio
     entries.push_back({std::move(nodes[i]), std::move(name), function, 0,
                        core::PositionTable::kAbsent, op, Table::kNone, false});
     valid_ &= add_name(entries.back().name.get(), position);
-  }
-  nodes = std::vector<Ref>();
-  valid_ &= get_attr(graph.get(), fx::names.owning_module).get() == module;
-  for (NodeEntry& entry : entries) {
-    poll_signals(static_cast<size_t>(&entry - entries.data()));
-    entry.outputs = static_cast<uint32_t>(outputs.size());
-    if (options.checks) verify(entry, graph.get());
-    guarded(entry.node.get(), [&] { read(entry); });
   }
 }
 

@@ -57,6 +57,9 @@ class GraphValues {
   // written; with checks Doubtful, as the graph may not be valid either.
   GraphValues(PyObject* module, OperatorTable& operators, const Options& options);
 
+  // Reads one node; those behind it are the nodes that take its results apart.
+  GraphValues(std::vector<Ref> nodes, OperatorTable& operators);
+
   // The entry of a node, or null when it is not in this graph.
   const NodeEntry* find(PyObject* node) const;
   // Whether a node has this name.
@@ -71,6 +74,7 @@ class GraphValues {
   std::vector<NamedValue> values;  // in the order in which they are defined
 
  private:
+  void add_entries(std::vector<Ref> nodes, OperatorTable& operators);
   template <class F>
   void guarded(PyObject* node, F&& call) const;
   void verify(const NodeEntry& entry, PyObject* graph);
@@ -99,7 +103,7 @@ class GraphValues {
   bool add_name(PyObject* name, uint32_t position);
   bool is_name_at(PyObject* name, uint32_t position) const;
 
-  PyObject* module_;             // borrowed: that has the graph
+  PyObject* module_;             // borrowed: that has the graph; null when one node is read
   Options options_;              // what to look at
   bool valid_ = true;            // see is_surely_valid()
   core::PositionTable by_node_;  // entries

@@ -17,9 +17,9 @@ long number(PyObject* value) {
   return result;
 }
 
-Operator describe(PyObject* target) {
-  const Ref described = Ref::steal(PyObject_CallOneArg(symbols.describe_operator, target));
-  PyObject* tuple = described.get();
+}  // namespace
+
+Operator operator_of(PyObject* tuple) {
   Operator result{static_cast<OperatorKind>(number(item(tuple, 0))),
                   false,
                   item(tuple, 4) == Py_True,
@@ -41,13 +41,12 @@ Operator describe(PyObject* target) {
   return result;
 }
 
-}  // namespace
-
 const Operator& OperatorTable::get(PyObject* target) {
   const auto key = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(target));
   const uint32_t known = ids_.find(key);
   if (known != core::FlatMap::kAbsent) return operators_[known];
-  operators_.push_back(describe(target));
+  const Ref described = Ref::steal(PyObject_CallOneArg(symbols.describe_operator, target));
+  operators_.push_back(operator_of(described.get()));
   targets_.push_back(Ref::borrow(target));
   ids_.insert(key, static_cast<uint32_t>(operators_.size() - 1));
   return operators_.back();

@@ -38,8 +38,10 @@ struct Operator {
   std::vector<ReturnKind> returns;          // kSchema
 };
 
-// describe_operator(target) returns (kind, name, ((name, keyword_only, type), ...),
+// What describe_operator(target) returns: (kind, name, ((name, keyword_only, type), ...),
 // (return kind, ...), allowed, functional).
+Operator operator_of(PyObject* described);
+
 class OperatorTable {
  public:
   // The operator, which stays where it is as long as the table lives.

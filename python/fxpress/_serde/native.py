@@ -9,7 +9,7 @@ import torch
 from fxpress import _deferred_code as _deferred_code  # fills in the roles of csrc/fx
 from fxpress import _native
 from fxpress import _torch_compat_serde as compat
-from fxpress._serde import operators, targets
+from fxpress._serde import kernels, operators, targets
 
 _signature = compat.graph_signature
 _INPUT_KINDS = (
@@ -90,7 +90,7 @@ _native.initialize_serde(
         "output_kinds": {kind: i for i, kind in enumerate(_OUTPUT_KINDS)},
         "scalar_types": compat.SCALAR_TYPES,
         "serialize_error": compat.SerializeError,
-        "special_inputs": operators.special_inputs,
+        "special_inputs": kernels.special_inputs,
         "strided": torch.strided,
         "symbolic": operators.symbolic,
         "tensor_facts": _tensor_facts,

@@ -85,13 +85,52 @@ def _extension_name(target: Any) -> str:
     return f"#{namespace}:{name}"
 
 
+# Of no operator for sure: its arguments have no names.
+HIGHER_ORDER: _Described = (_Kind.HIGHER_ORDER, "", (), (), False, False)
+
+
+def is_getitem(target: Any) -> bool:
+    """Whether calls of it are written with the node whose result they take."""
+    return target is operator.getitem
+
+
+def _symbolic(target: Any) -> _Described:
+    names = tuple((name, False, None) for name in inspect.signature(target).parameters)
+    allowed = not inspect.isbuiltin(target) or target in compat.allowed_builtins()
+    return _Kind.SYMBOLIC, operator_name(target), names, (), allowed, allowed
+
+
+def describe_symbolic(target: Any) -> _Described:
+    """A function on numbers, as `describe_operator` has it; AssertionError for another one."""
+    if isinstance(target, _torch_compat.OpOverload):
+        names = tuple((a.name, False, None) for a in compat.schema_of(target).arguments)
+        return _Kind.SYMBOLIC, operator_name(target), names, (), True, True
+    if target not in compat.SYM_OPS:
+        raise AssertionError(f"op {target} is not in _SYM_OPS")
+    return _symbolic(target)
+
+
+def describe_call(target: Any, args: Any) -> _Described:
+    """An operator with a schema that is called with some arguments, as `describe_operator` has it.
+
+    Raises:
+        AssertionError: it has none.
+    """
+    if isinstance(target, compat.CallTorchBind):
+        return _with_schema("", target.schema(args[0], args[1]))
+    schema = schema_of(target)
+    if schema is None:
+        raise AssertionError(
+            "expected OpOverload or registered extension type, got " + type(target).__name__
+        )
+    return _with_schema("", schema)
+
+
 def _describe(target: Any) -> _Described:
-    if target is operator.getitem:
+    if is_getitem(target):
         return _Kind.GETITEM, "", (), (), True, True
     if target in compat.SYM_OPS:
-        names = tuple((name, False, None) for name in inspect.signature(target).parameters)
-        allowed = not inspect.isbuiltin(target) or target in compat.allowed_builtins()
-        return _Kind.SYMBOLIC, operator_name(target), names, (), allowed, allowed
+        return _symbolic(target)
     if isinstance(target, _torch_compat.OpOverload):
         return _with_schema(operator_name(target), compat.schema_of(target))
     if isinstance(target, _torch_compat.HigherOrderOperator):
@@ -228,13 +267,6 @@ def module_argument(attribute: Any, name: str) -> str:
             raise AssertionError(f"{part} should not be None")
         parts.append(value)
     return "-".join(parts)
-
-
-def special_inputs(node: torch.fx.Node) -> list[tuple[str, Any, int]]:
-    """Inputs of operators whose arguments are not written as they are."""
-    raise UnsupportedProgramError(
-        f"node {node.name} calls {node.target}, which fxpress cannot write yet"
-    )
 
 
 def dumps(value: Any, node: torch.fx.Node) -> str:

@@ -16,7 +16,8 @@ from fxpress._serde.schema import SCHEMA
 from fxpress._serde.treespecs import TreeSpecWriter
 
 
-def _graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
+def graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
+    """What a file has of the metadata of a graph module."""
     custom = meta.get("custom")
     if not custom:
         return {}
@@ -42,7 +43,7 @@ def facts_of(
         "verifiers": [verifier.dialect for verifier in program.verifiers],
         "torch_version": torch.__version__,
         "guards_code": compat.guards_code(program),
-        "metadata": _graph_metadata(program.graph_module.meta),
+        "metadata": graph_metadata(program.graph_module.meta),
         "namedtuple_fields": treespecs.fields,
     }
 

@@ -1,0 +1,325 @@
+"""Graphs, and parts of them one by one, as objects of torch's schema."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, final
+
+import torch
+
+from fxpress import _torch_compat_serde as compat
+from fxpress._serde import facts, operators
+from fxpress._serde.program import graph_metadata
+from fxpress._serde.schema import CLASSES, SCHEMA
+from fxpress._serde.treespecs import TreeSpecWriter
+
+_schema = compat.schema
+_signature = compat.graph_signature
+
+
+@dataclasses.dataclass
+class GraphState:
+    """What is known of the graph at work. Stands in for torch's `GraphState`."""
+
+    inputs: list[Any] = dataclasses.field(default_factory=list)
+    outputs: list[Any] = dataclasses.field(default_factory=list)
+    nodes: list[Any] = dataclasses.field(default_factory=list)
+    tensor_values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    sym_int_values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    sym_bool_values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    sym_float_values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    is_single_tensor_return: bool = False
+    custom_obj_values: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@final
+class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
+    """Stands in for `torch._export.serde.serialize.GraphModuleSerializer`.
+
+    Every method encodes natively what it is given; values that nodes define are noted in
+    `graph_state`. That an argument is a symbolic number is told by its own metadata, so that parts
+    may be written in any order.
+
+    Args:
+        graph_signature: what `serialize` writes beside the graph; None when only parts are wanted.
+        module_call_graph: likewise.
+    """
+
+    def __init__(self, graph_signature: Any, module_call_graph: list[Any]) -> None:
+        self.graph_state = GraphState()
+        self.graph_signature = graph_signature
+        self.module_call_graph = module_call_graph
+        self.custom_objs: dict[str, Any] = {}
+        self.duplicate_getitem_nodes: dict[str, str] = {}
+        self._treespecs = TreeSpecWriter()
+
+    @property
+    def treespec_namedtuple_fields(self) -> dict[str, Any]:
+        """Type -> `schema.NamedTupleDef`, of the tree specs that were written."""
+        fields = self._treespecs.fields
+        return {name: _schema.NamedTupleDef(field_names=names) for name, names in fields.items()}
+
+    @contextlib.contextmanager
+    def save_graph_state(self) -> Iterator[None]:
+        """While it is open, another graph is at work."""
+        saved, self.graph_state = self.graph_state, GraphState()
+        try:
+            yield
+        finally:
+            self.graph_state = saved
+
+    def _part(self, kind: str, *values: Any) -> Any:
+        results: list[tuple[str, Any]] = []
+        document = SCHEMA.encode_part(
+            kind, values, self.custom_objs, self._treespecs, results, self.duplicate_getitem_nodes
+        )
+        for name, value in results:
+            self.serialize_output(name, value)
+        return document.field(CLASSES, "")
+
+    # ---- nodes ----------------------------------------------------------------------------------
+
+    def _expect(self, node: torch.fx.Node, op: str) -> None:
+        if node.op != op:
+            raise AssertionError(f"expected {op} op, got {node.op}")
+
+    def handle_placeholder(self, node: torch.fx.Node) -> None:
+        """Adds an input to the graph at work."""
+        self._expect(node, "placeholder")
+        value = node.meta["val"]
+        if isinstance(value, _signature.CustomObjArgument):
+            kept = self.serialize_script_obj_meta(value)
+            made = _schema.Argument.create(
+                as_custom_obj=_schema.CustomObjArgument(node.name, value.class_fqn)
+            )
+            self.graph_state.custom_obj_values[node.name] = kept
+        elif isinstance(value, (torch.Tensor, *compat.SYMBOLIC_NUMBERS)):
+            made = self.serialize_output(node.name, value)
+        elif value is None or isinstance(value, (int, float, str)):
+            made = self.serialize_input(value)
+        else:
+            raise AssertionError(f"Unimplemented graph input type: {value!r}")
+        self.graph_state.inputs.append(made)
+
+    def handle_output(self, node: torch.fx.Node) -> None:
+        """Sets the outputs of the graph at work."""
+        self._expect(node, "output")
+        if len(node.args) != 1:
+            raise AssertionError(f"FX.Node's args should have one arg, got {len(node.args)}")
+        returned = node.args[0]
+        single = isinstance(returned, torch.fx.Node)
+        if not single and not isinstance(returned, (tuple, list)):
+            raise AssertionError(f"expected tuple or list, got {type(returned)}")
+        values: Any = (returned,) if single else returned
+        self.graph_state.outputs = [self.serialize_input(value) for value in values]
+        if single:
+            self.graph_state.is_single_tensor_return = True
+
+    def handle_call_function(self, node: torch.fx.Node) -> None:
+        """Adds a node to the graph at work, and the values that it defines."""
+        self._expect(node, "call_function")
+        if not operators.is_getitem(node.target):  # written with the node that it reads
+            self.graph_state.nodes.append(self._part("node", node))
+
+    def handle_get_attr(self, node: torch.fx.Node) -> None:
+        """Nothing: attributes are written where they are used."""
+
+    def serialize_operator(self, target: Any) -> str:
+        """The name of an operator or function."""
+        return operators.operator_name(target)
+
+    def serialize_metadata(self, node: torch.fx.Node) -> dict[str, str]:
+        """What a file has of the metadata of a node."""
+        found: dict[str, str] = self._part("metadata", node)
+        return found
+
+    def _serialize_from_node(self, from_node: list[Any] | None) -> list[dict[str, Any]] | None:
+        """Where a node comes from, as dicts; ids of graphs are as they are."""
+        if from_node is None:
+            return None
+        return [source.to_dict() for source in from_node if isinstance(source, compat.NodeSource)]
+
+    # ---- inputs ---------------------------------------------------------------------------------
+
+    def serialize_input(self, arg: Any, arg_type: Any | None = None) -> Any:
+        """An argument; `arg_type`, its type in the operator's schema, tells what empty lists are.
+
+        Raises:
+            SerializeError: it is of a kind that has no place in the schema.
+        """
+        return self._part("argument", arg, arg_type)
+
+    def serialize_inputs(
+        self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+    ) -> list[Any]:
+        """The arguments of an operator in the order of its schema, without defaults."""
+        described = operators.describe_call(target, args)
+        found: list[Any] = self._part("inputs", described, args, dict(kwargs or {}))
+        return found
+
+    def serialize_sym_op_inputs(self, op: Any, args: Sequence[Any]) -> list[Any]:
+        """The arguments of a function on numbers, named as its parameters."""
+        found: list[Any] = self._part("inputs", operators.describe_symbolic(op), args, {})
+        return found
+
+    def serialize_hoo_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The arguments of a higher-order operator, which has no schema."""
+        found: list[Any] = self._part("inputs", operators.HIGHER_ORDER, args, dict(kwargs))
+        return found
+
+    def is_inductor_sym_int_arg(self, arg: Any) -> bool:
+        """Whether an argument of Inductor's is an integer, known or symbolic."""
+        return type(arg) is int or isinstance(arg, torch.SymInt)
+
+    def _is_in(self, arg: Any, table: dict[str, Any]) -> bool:
+        return isinstance(arg, torch.fx.Node) and arg.name in table
+
+    def is_sym_int_arg(self, arg: Any) -> bool:
+        """Whether an argument is an integer, or a node that gives one."""
+        return type(arg) is int or self._is_in(arg, self.graph_state.sym_int_values)
+
+    def is_sym_float_arg(self, arg: Any) -> bool:
+        """Whether an argument is a float, or a node that gives one."""
+        return isinstance(arg, float) or self._is_in(arg, self.graph_state.sym_float_values)
+
+    def is_sym_bool_arg(self, arg: Any) -> bool:
+        """Whether an argument is a bool, or a node that gives one."""
+        return isinstance(arg, bool) or self._is_in(arg, self.graph_state.sym_bool_values)
+
+    # ---- outputs --------------------------------------------------------------------------------
+
+    def _output_node_at_index(self, node: torch.fx.Node, index: Any) -> torch.fx.Node | None:
+        """The node that takes a result; others that take the same are noted as duplicates."""
+        for user in node.users:
+            if not operators.is_getitem(user.target):
+                raise AssertionError(f"{user} is not a getitem node")
+        takers = [user for user in node.users if user.args[1] == index]
+        self.duplicate_getitem_nodes.update((user.name, takers[0].name) for user in takers[1:])
+        return takers[0] if takers else None
+
+    def _output_node_name_at_index(self, node: torch.fx.Node, index: Any) -> str:
+        """The name of a result, which nobody may take."""
+        taker = self._output_node_at_index(node, index)
+        return f"{node.name}_unused_{index}" if taker is None else taker.name
+
+    def serialize_outputs(self, node: torch.fx.Node) -> list[Any]:
+        """What a call returns, under the names of the nodes that take it apart."""
+        operators.describe_call(node.target, node.args)  # AssertionError: it has no schema
+        return self.serialize_hoo_outputs(node)
+
+    def serialize_hoo_outputs(self, node: torch.fx.Node) -> list[Any]:
+        """As `serialize_outputs`, of a higher-order operator, which has no schema."""
+        found: list[Any] = self._part("outputs", node)
+        return found
+
+    def _handle_getitem_users(self, node: torch.fx.Node) -> list[Any]:
+        """The results of a node that are all tensors."""
+        return [
+            self.serialize_tensor_output(self._output_node_name_at_index(node, index), value)
+            for index, value in enumerate(node.meta["val"])
+        ]
+
+    def _note(self, table: str, name: str, value: Any) -> None:
+        noted = getattr(self.graph_state, table)
+        if name in noted:
+            raise AssertionError(f"name {name!r} already in {table}")
+        noted[name] = value
+
+    def serialize_tensor_output(self, name: str, meta_val: torch.Tensor) -> Any:
+        """Notes a tensor of the graph at work; AssertionError when its name is taken."""
+        self._note("tensor_values", name, facts.serialize_tensor_meta(meta_val))
+        return _schema.TensorArgument(name=name)
+
+    def serialize_sym_int_output(self, name: str, meta_val: Any) -> Any:
+        """Notes an integer of the graph at work; AssertionError when its name is taken."""
+        self._note("sym_int_values", name, facts.serialize_sym_int(meta_val))
+        return _schema.SymIntArgument.create(as_name=name)
+
+    def serialize_sym_float_output(self, name: str, meta_val: Any) -> Any:
+        """Notes a float of the graph at work; AssertionError when its name is taken."""
+        self._note("sym_float_values", name, facts.serialize_sym_float(meta_val))
+        return _schema.SymFloatArgument.create(as_name=name)
+
+    def serialize_sym_bool_output(self, name: str, meta_val: Any) -> Any:
+        """Notes a bool of the graph at work; AssertionError when its name is taken."""
+        self._note("sym_bool_values", name, facts.serialize_sym_bool(meta_val))
+        return _schema.SymBoolArgument.create(as_name=name)
+
+    def serialize_output(self, name: str, meta_val: Any) -> Any:
+        """Notes a value of the graph at work; SerializeError when it is of another kind."""
+        create = _schema.Argument.create
+        if meta_val is None:
+            return create(as_none=True)
+        if isinstance(meta_val, torch.Tensor):
+            return create(as_tensor=self.serialize_tensor_output(name, meta_val))
+        if isinstance(meta_val, (bool, torch.SymBool)):
+            return create(as_sym_bool=self.serialize_sym_bool_output(name, meta_val))
+        if isinstance(meta_val, (int, torch.SymInt)):
+            return create(as_sym_int=self.serialize_sym_int_output(name, meta_val))
+        if isinstance(meta_val, (float, torch.SymFloat)):
+            return create(as_sym_float=self.serialize_sym_float_output(name, meta_val))
+        raise compat.SerializeError(f"Unable to serialize output {meta_val}")
+
+    # ---- the signature and module calls ---------------------------------------------------------
+
+    def serialize_script_obj_meta(self, script_obj_meta: Any) -> Any:
+        """What a file has of a custom object that is an input."""
+        return _schema.CustomObjArgument(script_obj_meta.name, script_obj_meta.class_fqn)
+
+    def serialize_input_spec(self, spec: Any) -> Any:
+        """An entry of the signature's inputs; AssertionError for a kind that is not known."""
+        return self._part("input_spec", spec)
+
+    def serialize_output_spec(self, spec: Any) -> Any:
+        """An entry of the signature's outputs; AssertionError for a kind that is not known."""
+        return self._part("output_spec", spec)
+
+    def serialize_signature(self, sig: Any) -> Any:
+        """The signature of a program."""
+        return self._part("signature", sig)
+
+    def serialize_argument_spec(self, x: Any) -> Any:
+        """An argument or result of a module call."""
+        return self._part("argument_spec", x)
+
+    def serialize_treespec(self, treespec: Any) -> str:
+        """The text of a tree spec; its named tuples are noted."""
+        return self._treespecs(treespec)
+
+    def serialize_module_call_signature(self, module_call_signature: Any) -> Any:
+        """The signature of a module call."""
+        return self._part("call_signature", module_call_signature)
+
+    def serialize_module_call_graph(self, module_call_graph: list[Any]) -> list[Any]:
+        """The module calls of a program."""
+        return [self._part("call", entry) for entry in module_call_graph]
+
+    # ---- graphs ---------------------------------------------------------------------------------
+
+    def serialize_graph(self, graph_module: torch.fx.GraphModule) -> Any:
+        """A graph; it becomes the one at work.
+
+        Raises:
+            SerializeError: a node cannot be written; the message names it.
+        """
+        if not isinstance(graph_module, torch.fx.GraphModule):
+            raise AssertionError(f"expected GraphModule, got {type(graph_module).__name__}")
+        graph = self._part("graph", graph_module)
+        self.graph_state = GraphState(**vars(graph))
+        return graph
+
+    def serialize_graph_module_metadata(self, meta: dict[str, Any]) -> dict[str, str]:
+        """What a file has of the metadata of a graph module."""
+        return graph_metadata(meta)
+
+    def serialize(self, graph_module: torch.fx.GraphModule) -> Any:
+        """A graph module as a `schema.GraphModule`; see `serialize_graph`."""
+        return _schema.GraphModule(
+            graph=self.serialize_graph(graph_module),
+            signature=self.serialize_signature(self.graph_signature),
+            module_call_graph=self.serialize_module_call_graph(self.module_call_graph),
+            metadata=self.serialize_graph_module_metadata(graph_module.meta),
+            treespec_namedtuple_fields=self.treespec_namedtuple_fields,
+        )

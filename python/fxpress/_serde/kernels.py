@@ -1,0 +1,175 @@
+"""Operators whose arguments are not written as they are: compiled kernels and lowered models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from fxpress import _torch_compat_serde as compat
+
+_POSITIONAL, _KEYWORD = 1, 2  # ArgumentKind
+_Input = tuple[str, Any, int]
+_CONSTEXPR = re.compile(r"\('constexpr',\s*([^)]+)\)")
+_TUNED = ("num_cpu_threads", "num_warps", "num_stages", "num_ctas")
+# Of a compiled kernel, where it has them: parameters of some accelerators.
+_OPTIONAL = ("tile_width", "tile_height", "base_pe")
+
+
+def is_metadata_matched(config: Any, entry_metadata: Any) -> bool:
+    """Whether a compiled kernel may be that of a configuration: no setting of both differs."""
+    return all(
+        getattr(config, name) == getattr(entry_metadata, name)
+        for name in _TUNED
+        if hasattr(config, name) and hasattr(entry_metadata, name)
+    )
+
+
+def _only(caches: dict[Any, Any], what: str) -> Any:
+    if len(caches) != 1:
+        raise AssertionError(f"expected exactly 1 {what}, got {len(caches)}")
+    return next(iter(caches.values()))
+
+
+def _cache_of(kernel: Any) -> dict[str, Any]:
+    """The compiled forms of a kernel for its only device, by their signatures."""
+    found: dict[str, Any]
+    if hasattr(kernel, "device_caches"):
+        found = _only(kernel.device_caches, "device cache")[0]
+    elif hasattr(kernel, "cache"):  # of older Triton, and of that for the CPU
+        found = _only(kernel.cache, "cache key")
+    else:
+        raise AssertionError(f"kernel caches not found for kernel {kernel.__name__}")
+    return found
+
+
+def _parse_constant(text: str) -> Any:
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _with_constants(kernel: Any, given: dict[str, Any], cache: dict[str, Any]) -> list[Any]:
+    """The compiled forms that were made for the constants in a call."""
+    names = [kernel.arg_names[i] for i in kernel.constexprs if i < len(kernel.arg_names)]
+    values = [given[name] for name in names if name in given]
+    wanted = [v if isinstance(v, (bool, int, float)) else str(v) for v in values]
+    found = ((_CONSTEXPR.findall(key), entry) for key, entry in cache.items())
+    return [
+        entry for texts, entry in found if texts and [_parse_constant(t) for t in texts] == wanted
+    ]
+
+
+def get_triton_kernel_and_cache_entry(node: torch.fx.Node) -> tuple[Any, Any]:
+    """The kernel that a node calls, and the compiled form of it that it was run in.
+
+    Raises:
+        AssertionError: there is none, or more than one that it may be, or no Triton.
+
+    Stands in for torch's function of that name.
+    """
+    if node.target is not compat.triton_kernel_wrapper_functional:
+        raise AssertionError(f"expected triton_kernel_wrapper_functional, got {node.target}")
+    if not compat.has_triton():
+        raise AssertionError("triton required to serialize triton kernels")
+    from triton.runtime.autotuner import Autotuner
+    from triton.runtime.jit import JITFunction
+
+    index = node.kwargs["kernel_idx"]
+    if not isinstance(index, int):
+        raise AssertionError(f"expected kernel_idx to be int, got {type(index)}")
+    registered: Any = compat.kernel_side_table.get_kernel(index)
+    kernel = registered.fn if isinstance(registered, Autotuner) else registered
+    cache = _cache_of(kernel)
+    if len(cache) == 1:
+        return kernel, next(iter(cache.values()))
+    entries = list(cache.values())
+    if isinstance(kernel, JITFunction) and getattr(kernel, "constexprs", None):
+        given = node.kwargs.get("kwargs", {})
+        entries = _with_constants(kernel, given if isinstance(given, dict) else {}, cache)
+    if len(entries) > 1 and isinstance(registered, Autotuner):
+        entries = [
+            entry
+            for entry in entries
+            if any(is_metadata_matched(config, entry.metadata) for config in registered.configs)
+        ][:1]
+    if len(entries) != 1:
+        raise AssertionError(
+            f"{len(entries)} compiled forms of the kernel {kernel.__name__} fit its call in node "
+            f"{node.name}; there are {list(cache)}"
+        )
+    return kernel, entries[0]
+
+
+def _kernel_inputs(node: torch.fx.Node) -> list[_Input]:
+    kernel, entry = get_triton_kernel_and_cache_entry(node)
+    metadata = entry.metadata
+    results, given, grid = node.meta["val"], node.kwargs["kwargs"], node.kwargs["grid"]
+    for value, kind, name in (
+        (results, dict, "val"),
+        (given, dict, "kwargs"),
+        (grid, list, "grid"),
+    ):
+        if not isinstance(value, kind):
+            raise AssertionError(f"expected {name} to be {kind.__name__}, got {type(value)}")
+    parameters = [p for p in kernel.params if not p.is_constexpr]
+    constants = {p.name for p in kernel.params if p.is_constexpr}  # are in the binary
+    names = list(given)
+    positional = [name for name in names if name not in constants]
+    if names[: len(positional)] != positional:
+        raise AssertionError("non-constexpr args found after constexpr arg(s)")
+    settings = {
+        "name": f"{kernel.fn.__name__}_{metadata.hash}",
+        "grid": grid[0],
+        "output_indices": [i for i, name in enumerate(positional) if name in results],
+        "num_warps": metadata.num_warps,
+    }
+    if hasattr(metadata, "num_cpu_threads"):
+        settings["num_cpu_threads"] = metadata.num_cpu_threads
+    if hasattr(metadata, "shared"):
+        shared = metadata.shared
+        settings["shared_memory_bytes"] = int(shared) if isinstance(shared, bool) else shared
+    settings.update(
+        (name, getattr(metadata, name)) for name in _OPTIONAL if hasattr(metadata, name)
+    )
+    settings["kernel_param_names"] = [p.name for p in parameters]
+    # The types that the kernel was compiled for, where they are known.
+    compiled = getattr(getattr(entry, "src", None), "signature", None) or {}
+    settings["kernel_param_types"] = [str(compiled.get(p.name, p.annotation)) for p in parameters]
+    return [
+        *((name, given[name], _POSITIONAL) for name in positional),
+        *((name, value, _KEYWORD) for name, value in settings.items()),
+    ]
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, torch.fx.Node) and isinstance(
+        value.meta.get("val"), compat.graph_signature.CustomObjArgument
+    )
+
+
+def _delegate_inputs(node: torch.fx.Node) -> list[_Input]:
+    """The path of the compiled model instead of its module, and no original graph."""
+    lowered: Any = node.args[0]
+    owner = node.graph.owning_module
+    if not hasattr(owner, lowered.name):
+        raise AssertionError(f"owning_module does not have attribute {lowered.name}")
+    args = [getattr(owner, lowered.name).aoti_path, None, *node.args[2:]]
+    if isinstance(args[2], Iterable):  # weights are tensors: the schema says so
+        args[2] = [weight for weight in args[2] if not _is_object(weight)]
+    return [
+        *(("", value, _POSITIONAL) for value in args),
+        *((name, value, _KEYWORD) for name, value in node.kwargs.items()),
+    ]
+
+
+def special_inputs(node: torch.fx.Node) -> list[_Input]:
+    """The inputs of a node as a file has them: (name, value, `ArgumentKind`)."""
+    if node.target is compat.triton_kernel_wrapper_functional:
+        return _kernel_inputs(node)
+    return _delegate_inputs(node)

@@ -1,0 +1,258 @@
+"""GraphModuleSerializer: whole graphs and parts of them are what torch's makes of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._export.serde import schema
+from torch._export.serde import serialize as theirs
+from torch.export import Dim, ExportedProgram, export
+from torch.fx import Node
+
+from fxpress import serialize as ours
+from tests.support.exported import exportdb_cases, exported_or_skipped
+
+aten = torch.ops.aten
+PUBLIC = [n for n in vars(theirs.GraphModuleSerializer) if not n.startswith("__")]
+
+
+class Mixed(nn.Module):
+    """Results of several kinds, duplicated and unused ones, numbers, a graph in an argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(4))
+
+    def forward(self, x: Tensor, scale: float, name: str = "n") -> tuple[Any, ...]:
+        first, rest = x.split([1, x.shape[0] - 1])
+        values, _ = x.topk(2)
+        self.total.add_(first.sum())
+        picked = torch.cond(x.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (x,))
+        return rest * scale + x.shape[0], values, picked, torch.cat([x, x]).max(0)[0]
+
+
+def program(decomposed: bool = False) -> ExportedProgram:
+    made = export(
+        Mixed(),
+        (torch.randn(6, 4), 2.0),
+        dynamic_shapes={"x": {0: Dim("rows", min=3, max=64)}, "scale": None},
+        strict=False,
+    )
+    return made.run_decompositions() if decomposed else made
+
+
+def both(made: ExportedProgram) -> tuple[Any, Any]:
+    parts = made.graph_signature, made.module_call_graph
+    return ours.GraphModuleSerializer(*parts), theirs.GraphModuleSerializer(*parts)
+
+
+def states(serializer: Any) -> dict[str, Any]:
+    state = vars(serializer.graph_state)
+    return {
+        **state,
+        "custom_objs": serializer.custom_objs,
+        "duplicates": serializer.duplicate_getitem_nodes,
+        "fields": serializer.treespec_namedtuple_fields,
+    }
+
+
+def without_addresses(value: Any) -> Any:
+    """Ids of graphs are addresses in what torch writes."""
+    for node in value:
+        node.metadata.pop("from_node", None)
+        for named in node.inputs:
+            if str(named.arg.type) == "as_graph":
+                without_addresses(named.arg.value.graph.nodes)
+    return value
+
+
+def test_names() -> None:
+    for name in PUBLIC:
+        assert hasattr(ours.GraphModuleSerializer(None, []), name), name
+    with pytest.raises(TypeError):
+        type("Sub", (ours.GraphModuleSerializer,), {})
+
+
+@pytest.mark.parametrize("name", sorted(exportdb_cases()))
+def test_exportdb(name: str) -> None:
+    case = exportdb_cases()[name]
+    made = exported_or_skipped(
+        case.model,
+        case.example_args,
+        case.example_kwargs or {},
+        dynamic_shapes=case.dynamic_shapes,
+        strict=False,
+    )
+    mine, other = both(made)
+    try:
+        expected = other.serialize(made.graph_module)
+    except theirs.SerializeError:
+        pytest.skip("torch does not write it")
+    found = mine.serialize(made.graph_module)
+    without_addresses(found.graph.nodes), without_addresses(expected.graph.nodes)
+    assert found == expected
+    assert states(mine) == states(other)
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_node_by_node(decomposed: bool) -> None:
+    made = program(decomposed)
+    mine, other = both(made)
+    for node in made.graph.nodes:
+        for serializer in (mine, other):
+            getattr(serializer, f"handle_{node.op}")(node)
+        without_addresses(mine.graph_state.nodes), without_addresses(other.graph_state.nodes)
+        assert states(mine) == states(other), node
+    assert mine.graph_state.nodes
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_parts_of_nodes(decomposed: bool) -> None:
+    made = program(decomposed)
+    mine, other = both(made)
+    for node in made.graph.find_nodes(op="placeholder"):
+        mine.handle_placeholder(node), other.handle_placeholder(node)
+    for node in made.graph.nodes:
+        if node.op != "call_function" or node.target in (torch.ops.higher_order.cond,):
+            continue
+        for name, arguments in (
+            ("serialize_operator", (node.target,)),
+            ("_output_node_name_at_index", (node, 0)),
+            ("serialize_inputs", (node.target, node.args, node.kwargs)),
+            ("serialize_sym_op_inputs", (node.target, node.args)),
+            ("serialize_hoo_inputs", (node.args, node.kwargs)),
+            ("serialize_outputs", (node,)),
+        ):
+            try:
+                expected = getattr(other, name)(*arguments)
+            except Exception as error:
+                with pytest.raises(type(error)):
+                    getattr(mine, name)(*arguments)
+                continue
+            assert getattr(mine, name)(*arguments) == expected, (name, node)
+            assert states(mine) == states(other), (name, node)
+        if node.target in theirs._SYM_OPS:  # it has no schema, and is not noted yet
+            mine.serialize_output(node.name, node.meta["val"])
+            other.serialize_output(node.name, node.meta["val"])
+        for test in ("is_sym_int_arg", "is_sym_float_arg", "is_sym_bool_arg"):
+            for value in (node, *node.args, 1, 1.0, True, "text"):
+                assert getattr(mine, test)(value) == getattr(other, test)(value)
+
+
+def test_the_signature_and_module_calls() -> None:
+    made = program(decomposed=True)
+    mine, other = both(made)
+    signature = made.graph_signature
+    assert mine.serialize_signature(signature) == other.serialize_signature(signature)
+    for spec in signature.input_specs:
+        assert mine.serialize_input_spec(spec) == other.serialize_input_spec(spec)
+        assert mine.serialize_argument_spec(spec.arg) == other.serialize_argument_spec(spec.arg)
+    for spec in signature.output_specs:
+        assert mine.serialize_output_spec(spec) == other.serialize_output_spec(spec)
+    calls = made.module_call_graph
+    assert mine.serialize_module_call_graph(calls) == other.serialize_module_call_graph(calls)
+    call = calls[0].signature
+    found, expected = (s.serialize_module_call_signature(call) for s in (mine, other))
+    assert found == expected
+    assert mine.serialize_treespec(call.in_spec) == other.serialize_treespec(call.in_spec)
+    meta = {"custom": {"a": 1}}
+    found, expected = (s.serialize_graph_module_metadata(meta) for s in (mine, other))
+    assert found == expected
+
+
+ARGUMENTS = [
+    (3, None),
+    (True, None),
+    (1.5, None),
+    (1j, None),
+    ("text", None),
+    (None, None),
+    (torch.float16, None),
+    (torch.device("cpu"), None),
+    (torch.channels_last, None),
+    (torch.strided, None),
+    ([1, 2], None),
+    ([True], None),
+    ([1.0, 2.0], None),
+    (["a"], None),
+    ([[1.0], [2.0]], None),
+    ([(1, 2), (3, 4)], None),
+    ([], torch.ListType.ofInts()),
+    ([], torch.ListType.ofTensors()),
+    ({"a": 1, "b": [2.0]}, None),
+    (aten.sin.default, None),
+    (object(), None),
+    ([object()], None),
+    ({1: 2}, None),
+]
+
+
+@pytest.mark.parametrize(("value", "kind"), ARGUMENTS, ids=lambda a: str(a)[:20])
+def test_inductor_writes_arguments_without_a_graph(value: Any, kind: Any) -> None:
+    mine, other = ours.GraphModuleSerializer(None, []), theirs.GraphModuleSerializer(None, [])
+    try:
+        expected = other.serialize_input(value, kind)
+    except Exception as error:
+        with pytest.raises(type(error)):
+            mine.serialize_input(value, kind)
+        return
+    assert mine.serialize_input(value, kind) == expected
+
+
+def test_inductor_writes_the_inputs_of_a_fallback_kernel() -> None:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    mine, other = ours.GraphModuleSerializer(None, []), theirs.GraphModuleSerializer(None, [])
+    size = ShapeEnv().create_unbacked_symint()
+    for target, args, kwargs in (
+        (aten.full.default, ([2, size], 1.5), {"dtype": torch.float32}),
+        (aten.arange.start_step, (0, size, 2), {}),
+        (aten.native_dropout.default, (None, 0.5, True), None),
+    ):
+        found = mine.serialize_inputs(target, args, kwargs)
+        assert found == other.serialize_inputs(target, args, kwargs)
+    assert mine.is_inductor_sym_int_arg(size)
+    assert mine.is_inductor_sym_int_arg(1)
+    assert not mine.is_inductor_sym_int_arg(True)
+    with pytest.raises(AssertionError, match="expected OpOverload"):
+        mine.serialize_inputs(torch.add, (1, 2))
+    with pytest.raises(AssertionError, match="not in _SYM_OPS"):
+        mine.serialize_sym_op_inputs(torch.sin, (1,))
+
+
+def test_another_graph_may_be_at_work_for_a_while() -> None:
+    serializer = ours.GraphModuleSerializer(None, [])
+    state = serializer.graph_state
+    with pytest.raises(ValueError, match="inside"), serializer.save_graph_state():
+        assert serializer.graph_state is not state
+        raise ValueError("inside")
+    assert serializer.graph_state is state
+
+
+def test_values_have_names_of_their_own() -> None:
+    serializer = ours.GraphModuleSerializer(None, [])
+    for value in (torch.ones(2), True):
+        serializer.serialize_output("name", value)
+        with pytest.raises(AssertionError, match="'name' already in"):
+            serializer.serialize_output("name", value)
+    with pytest.raises(theirs.SerializeError, match="Unable to serialize output"):
+        serializer.serialize_output("other", object())
+
+
+def test_nodes_of_another_kind() -> None:
+    serializer = ours.GraphModuleSerializer(None, [])
+    node: Node = program().graph.output_node()
+    for op in ("placeholder", "call_function"):
+        with pytest.raises(AssertionError, match=f"expected {op} op, got output"):
+            getattr(serializer, f"handle_{op}")(node)
+    with pytest.raises(AssertionError, match="expected GraphModule"):
+        serializer.serialize_graph(nn.Linear(2, 2))
+
+
+def test_graph_state_is_like_torchs() -> None:
+    assert vars(ours.GraphState()) == vars(theirs.GraphState())
+    assert list(vars(ours.GraphState())) == list(vars(theirs.GraphState()))
+    assert isinstance(ours.GraphModuleSerializer(None, []).serialize_input(1), schema.Argument)
