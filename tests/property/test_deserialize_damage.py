@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import functools
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._export.serde import schema
 from torch.export import Dim, export
 
-from fxpress.serialize import SerializedArtifact, SerializeError, deserialize, serialize
+from fxpress.serialize import (
+    ExportedProgramDeserializer,
+    SerializedArtifact,
+    SerializeError,
+    _bytes_to_dataclass,
+    canonicalize,
+    deserialize,
+    serialize,
+)
 
 OPTIONS = settings(max_examples=300, deadline=None)
 
@@ -101,3 +113,54 @@ def test_bytes_replaced(data: st.DataObject) -> None:
         length = data.draw(st.integers(0, 8))
         text[at : at + length] = data.draw(st.binary(max_size=8))
     read(bytes(text))
+
+
+@functools.cache
+def object_places() -> list[tuple[Any, ...]]:
+    """Paths of attributes, positions and keys in the program as objects of the schema."""
+
+    def walk(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+        if path:
+            yield path
+        if hasattr(value, "__dict__"):
+            for name, inner in vars(value).items():
+                yield from walk(inner, (*path, name))
+        elif isinstance(value, (list, dict)):
+            for key in range(len(value)) if isinstance(value, list) else value:
+                yield from walk(value[key], (*path, key))
+
+    return list(walk(as_objects(), ()))
+
+
+def as_objects() -> Any:
+    return _bytes_to_dataclass(schema.ExportedProgram, written().exported_program)
+
+
+def inside(value: Any, key: Any) -> Any:
+    return vars(value)[key] if hasattr(value, "__dict__") else value[key]
+
+
+@OPTIONS
+@given(st.data())
+def test_objects_replaced(data: st.DataObject) -> None:
+    program = as_objects()
+    for _ in range(data.draw(st.integers(1, 3))):
+        *parents, last = data.draw(st.sampled_from(object_places()))
+        other = data.draw(st.sampled_from(object_places()))
+        try:
+            owner = functools.reduce(inside, parents, program)
+            taken = copy.deepcopy(functools.reduce(inside, other, program))
+            held = vars(owner) if hasattr(owner, "__dict__") else owner
+            held[last] = data.draw(VALUES) if data.draw(st.booleans()) else taken
+        except (KeyError, IndexError, TypeError):
+            continue
+    refused = (SerializeError, TypeError, AssertionError, AttributeError, KeyError, RuntimeError)
+    with contextlib.suppress(*refused):
+        canonicalize(program, {"c"})
+    try:
+        ExportedProgramDeserializer().deserialize(program, {}, {})
+    except refused:
+        pass
+    except Exception as error:
+        if not type(error).__module__.startswith("torch"):  # its verifier found it
+            raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import random
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from torch._export.serde import schema
 from torch._export.serde import serialize as torch_serialize
 from torch.export import Dim, export
 
-from fxpress.serialize import canonicalize, serialize
+from fxpress.serialize import ExportedProgramDeserializer, canonicalize, serialize
 from tests.support.serialized import assert_canonical_as_torch
 
 
@@ -201,3 +202,27 @@ def test_what_is_not_a_program() -> None:
     for value in (None, {}, schema.TensorArgument(name="x")):
         with pytest.raises(AssertionError):
             canonicalize(value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("graph_module", 3, "ExportedProgram.graph_module cannot be int"),
+        ("graph_module.graph.nodes", 3, "Graph.nodes cannot be int"),
+        ("graph_module.graph.nodes", [3], "Graph.nodes cannot be int"),
+        ("graph_module.graph.tensor_values", [], "Graph.tensor_values cannot be list"),
+        ("graph_module.graph.is_single_tensor_return", 1, "is_single_tensor_return cannot be int"),
+        ("graph_module.signature", None, "GraphModule.signature cannot be NoneType"),
+        ("range_constraints", 3, "ExportedProgram.range_constraints cannot be int"),
+        ("torch_version", 2.13, "ExportedProgram.torch_version cannot be float"),
+        ("guards_code", ["a", 1], "ExportedProgram.guards_code cannot be int"),
+    ],
+)
+def test_objects_are_of_the_schemas_shape(path: str, value: Any, message: str) -> None:
+    program = read(json.loads(text_of()))
+    *parents, last = path.split(".")
+    setattr(functools.reduce(getattr, parents, program), last, value)
+    with pytest.raises(TypeError, match=message):
+        canonicalize(program)
+    with pytest.raises((TypeError, AttributeError), match=message):
+        ExportedProgramDeserializer().deserialize(program, {}, {})

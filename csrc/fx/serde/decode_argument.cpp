@@ -24,6 +24,14 @@ void add_keyword(Ref& kwargs, std::string_view name, const Ref& value) {
   check(PyDict_SetItem(kwargs.get(), new_text(name).get(), value.get()));
 }
 
+// A float; objects may have an integer in its place.
+double real_of(const Document& document, const Value& value) {
+  if (value.kind == ValueKind::kReal) return value.real;
+  const double result = PyFloat_AsDouble(scalar(document, value).get());
+  if (result == -1.0 && PyErr_Occurred() != nullptr) throw_python_error();
+  return result;
+}
+
 }  // namespace
 
 int64_t Decoder::kind_of(const Value& input) const {
@@ -129,8 +137,9 @@ Ref Decoder::argument(const Value& value) {
     case Field::Argument_as_device:
       return device(content);
     case Field::Argument_as_complex:
-      return Ref::steal(PyComplex_FromDoubles(field(content, Field::ComplexValue_real).real,
-                                              field(content, Field::ComplexValue_imag).real));
+      return Ref::steal(
+          PyComplex_FromDoubles(real_of(document_, field(content, Field::ComplexValue_real)),
+                                real_of(document_, field(content, Field::ComplexValue_imag))));
     case Field::Argument_as_graph:
       return graph_argument(content);
     case Field::Argument_as_custom_obj:
