@@ -7,11 +7,19 @@ from typing import Any
 
 from torch._export.serde import schema
 from torch._export.serde import serialize as _torch
+from torch.export import ExportedProgram
 
 import memory
 import programs
-from figures import Figure, Goal
-from fxpress.serialize import SerializedArtifact, canonicalize, deserialize, serialize
+from figures import Figure, Goal, growth
+from fxpress import graph_hash
+from fxpress.serialize import (
+    ExportedProgramSerializer,
+    SerializedArtifact,
+    canonicalize,
+    deserialize,
+    serialize,
+)
 from programs import Program
 from timing import interleaved, per_node, ratio, stopwatch
 
@@ -20,7 +28,8 @@ LARGE = 500  # layers of a transformer of 18,000 nodes
 WRITING = Goal(150, more_is_better=True, aim=200)
 READING = Goal(40, more_is_better=True, aim=60)
 CANONICAL = Goal(40, more_is_better=True)
-GROWTH = Goal(1.3)
+OBJECTS = Goal(20, more_is_better=True)
+HASH = Goal(300, more_is_better=True)
 PEAK = Goal(0.2, of_ratio=False)
 
 # The program alone: state, constants and inputs are torch.save's.
@@ -39,6 +48,22 @@ def measure(rounds: int, large: bool) -> list[Figure]:
     return figures
 
 
+def _case(
+    label: str, ways: tuple[Any, Any], argument: Any, goal: Goal | None = None, **options: Any
+) -> tuple[str, Any, Any, Goal | None]:
+    ours, theirs = (functools.partial(way, argument, **options) for way in ways)
+    return label, ours, theirs, goal
+
+
+def _torch_objects(program: ExportedProgram, **options: Any) -> Any:
+    return _torch.ExportedProgramSerializer().serialize(program, **options)
+
+
+def _torch_canonical(program: ExportedProgram) -> Any:
+    """What torch has to tell whether two programs are the same."""
+    return _torch.canonicalize(_torch_objects(program, **ALONE).exported_program)
+
+
 def measure_program(program: Program, rounds: int) -> list[Figure]:
     """Results that are equal first, then times."""
     exported = program.program
@@ -50,38 +75,16 @@ def measure_program(program: Program, rounds: int) -> list[Figure]:
     alone = SerializedArtifact(ours.exported_program, exported.state_dict, exported.constants, b"")
     stored = _torch._bytes_to_dataclass(schema.ExportedProgram, ours.exported_program)
     assert canonicalize(stored) == _torch.canonicalize(stored)
-    cases: tuple[tuple[str, Any, Any, Goal | None], ...] = (
-        (
-            "serialize",
-            functools.partial(serialize, exported, **ALONE),
-            functools.partial(_torch.serialize, exported, **ALONE),
-            WRITING,
-        ),
-        (
-            "serialize, with state",
-            functools.partial(serialize, exported),
-            functools.partial(_torch.serialize, exported),
-            None,
-        ),
-        (
-            "deserialize",
-            functools.partial(deserialize, alone),
-            functools.partial(_torch.deserialize, alone),
-            READING,
-        ),
-        (
-            "deserialize, with state",
-            functools.partial(deserialize, ours),
-            functools.partial(_torch.deserialize, ours),
-            None,
-        ),
-        (
-            "canonicalize",
-            functools.partial(canonicalize, stored),
-            functools.partial(_torch.canonicalize, stored),
-            CANONICAL,
-        ),
-    )
+    objects: Any = (ExportedProgramSerializer().serialize, _torch_objects)
+    cases: list[tuple[str, Any, Any, Goal | None]] = [
+        _case("serialize", (serialize, _torch.serialize), exported, WRITING, **ALONE),
+        _case("serialize, with state", (serialize, _torch.serialize), exported),
+        _case("deserialize", (deserialize, _torch.deserialize), alone, READING),
+        _case("deserialize, with state", (deserialize, _torch.deserialize), ours),
+        _case("canonicalize", (canonicalize, _torch.canonicalize), stored, CANONICAL),
+        _case("serialize, as objects", objects, exported, OBJECTS, **ALONE),
+        _case("graph_hash", (graph_hash, _torch_canonical), exported, HASH),
+    ]
     figures = []
     for label, our_way, torchs_way, goal in cases:
         seconds = interleaved({"ours": stopwatch(our_way), "torch": stopwatch(torchs_way)}, rounds)
@@ -112,17 +115,9 @@ def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
             peaks.append(needed.beyond / len(artifact.exported_program))
         seconds = interleaved({"ours": stopwatch(alone)}, rounds)["ours"]
         times[size] = [s / program.nodes for s in seconds]
-    small, large = times[sizes[0]], times[sizes[-1]]
-    growth = Figure(
-        "hand-built",
-        f"growth of serialize, {sizes[0]:,} to {sizes[-1]:,}",
-        "us/node",
-        per_node(large, 1),
-        per_node(small, 1),
-        ratio(large, small),
-        rounds,
-        GROWTH,
-    )
     name = f"hand-built, {sizes[-1]:,}"
     what = "peak of serialize beyond its bytes"
-    return [growth, *(Figure(name, what, "of them", peak, goal=PEAK) for peak in peaks[-1:])]
+    return [
+        growth("serialize", times, rounds),
+        *(Figure(name, what, "of them", peak, goal=PEAK) for peak in peaks[-1:]),
+    ]

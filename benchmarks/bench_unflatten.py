@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import programs
-from figures import Figure, Goal
+from figures import Figure, Goal, growth
 from fxpress import _aten, _native
 from fxpress.unflatten import unflatten
 from programs import Program
@@ -19,7 +19,6 @@ _torch: Any = importlib.import_module("torch.export.unflatten")
 OVER_TORCH = Goal(25, more_is_better=True)
 OVER_TORCH_EXPERTS = Goal(30, more_is_better=True)
 OVER_FLOOR = Goal(1.8)
-GROWTH = Goal(1.3)
 STATE_BYTES = 2**28
 
 
@@ -97,19 +96,7 @@ def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
         assert_same_tree(unflatten(program.program), unflatten(program.program), program.inputs)
         action = stopwatch(lambda program=program: unflatten(program.program))  # type: ignore[misc]
         times[size] = [s / program.nodes for s in interleaved({"ours": action}, rounds)["ours"]]
-    small, large = times[sizes[0]], times[sizes[-1]]
-    return [
-        Figure(
-            "hand-built",
-            f"growth of unflatten, {sizes[0]:,} to {sizes[-1]:,}",
-            "us/node",
-            per_node(large, 1),
-            per_node(small, 1),
-            ratio(large, small),
-            rounds,
-            GROWTH,
-        )
-    ]
+    return [growth("unflatten", times, rounds)]
 
 
 def measure_state(rounds: int) -> list[Figure]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from timing import Ratio
+from timing import Ratio, per_node, ratio
 
 
 @dataclass(frozen=True)
@@ -90,3 +90,22 @@ class Figure:
             "goal": None if self.goal is None else str(self.goal),
             "met": self.met,
         }
+
+
+def growth(what: str, times: dict[int, list[float]], rounds: int) -> Figure:
+    """The time for a node of the largest hand-built graph over that of the smallest.
+
+    Args:
+        times: nodes -> seconds a node, of each round.
+    """
+    small, large = min(times), max(times)
+    return Figure(
+        "hand-built",
+        f"growth of {what}, {small:,} to {large:,}",
+        "us/node",
+        per_node(times[large], 1),
+        per_node(times[small], 1),
+        ratio(times[large], times[small]),
+        rounds,
+        GROWTH,
+    )
