@@ -54,9 +54,9 @@ serde::HashContext hash_context(const py::dict& traits, const py::dict& values) 
     const auto parts = stored.cast<py::tuple>();
     context.traits.emplace(
         target.cast<std::string>(),
-        serde::OperatorTraits{parts[0].cast<std::unordered_set<std::string>>(),
-                              parts[1].cast<std::unordered_set<std::string>>(),
-                              parts[2].cast<bool>(), parts[3].cast<bool>(), parts[4].cast<bool>()});
+        serde::OperatorTraits{parts[0].cast<std::vector<std::string>>(),
+                              parts[1].cast<std::vector<std::string>>(), parts[2].cast<bool>(),
+                              parts[3].cast<bool>(), parts[4].cast<bool>()});
   }
   for (const auto& [name, digest] : values) {
     const auto bytes = digest.cast<std::string_view>();

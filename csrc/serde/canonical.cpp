@@ -196,7 +196,7 @@ class Canonicalizer {
         schema_(document.schema()),
         constants_(constants),
         names_(document),
-        out_(schema_) {}
+        out_(document) {}
 
   Document run() {
     record(document_.root(), [&](Field field, const Value& value) {
@@ -217,7 +217,7 @@ class Canonicalizer {
           return out_.end_list();
         }
         default:
-          return document_.write(value, out_);
+          return out_.reuse(value);
       }
     });
     return out_.finish();
@@ -250,7 +250,7 @@ class Canonicalizer {
     out_.begin_map();
     for (const auto& [key, value] : entries) {
       out_.key(key);
-      document_.write(*value, out_);
+      out_.reuse(*value);
     }
     out_.end_map();
   }
@@ -365,7 +365,7 @@ class Canonicalizer {
     std::stable_sort(order.begin(), order.end(),
                      [&](uint32_t a, uint32_t b) { return fqn(a) < fqn(b); });
     out_.begin_list();
-    for (const uint32_t i : order) document_.write(stored[i], out_);
+    for (const uint32_t i : order) out_.reuse(stored[i]);
     out_.end_list();
   }
 
@@ -405,7 +405,7 @@ class Canonicalizer {
           for (const uint32_t i : order) node(nodes[i], renamed, graphs);
           return out_.end_list();
         case Field::Graph_is_single_tensor_return:
-          return document_.write(value, out_);
+          return out_.reuse(value);
         default:
           return sorted_map(value, &renamed);
       }
@@ -425,14 +425,14 @@ class Canonicalizer {
           out_.begin_map();
           return out_.end_map();
         default:
-          return document_.write(value, out_);
+          return out_.reuse(value);
       }
     });
   }
 
   void input(const Value& input, const Renamed& renamed, size_t& graphs) {
     record(input, [&](Field field, const Value& value) {
-      if (field != Field::NamedArgument_arg) return document_.write(value, out_);
+      if (field != Field::NamedArgument_arg) return out_.reuse(value);
       if (document_.tag(value) != Field::Argument_as_graph) return names_replaced(value, renamed);
       out_.begin_union(schema_.type(value.type), value.count);
       record(document_.content(value), [&](Field part, const Value& held) {
@@ -479,7 +479,7 @@ class Canonicalizer {
         });
       case ValueKind::kUnion: {
         // A graph has names of its own.
-        if (document_.tag(value) == Field::Argument_as_graph) return document_.write(value, out_);
+        if (document_.tag(value) == Field::Argument_as_graph) return out_.reuse(value);
         out_.begin_union(schema_.type(value.type), value.count);
         if (const std::string_view name = name_of(document_, value);
             !name.empty() && inside[0].kind == ValueKind::kString) {
@@ -490,7 +490,7 @@ class Canonicalizer {
         return out_.end_union();
       }
       default:
-        return document_.write(value, out_);
+        return out_.reuse(value);
     }
   }
 

@@ -47,6 +47,11 @@ void Document::write(const Value& value, Sink& sink) const {
   }
 }
 
+void DocumentBuilder::reserve(size_t values, size_t text) {
+  document_.values_.reserve(values);
+  document_.text_.reserve(text);
+}
+
 Document DocumentBuilder::finish() {
   FXPRESS_CHECK(levels_.empty() && pending_.size() == 1, "a document is not complete");
   document_.root_ = pending_[0];
@@ -55,13 +60,10 @@ Document DocumentBuilder::finish() {
 
 void DocumentBuilder::add(const Value& value) {
   if (!levels_.empty() && levels_.back().kind == ValueKind::kRecord) {
-    const size_t place = levels_.back().start + levels_.back().field;
-    pending_[place] = value;
-    set_[place] = 1;
+    pending_[levels_.back().start + levels_.back().field] = value;
     return;
   }
   pending_.push_back(value);
-  set_.push_back(1);
 }
 
 void DocumentBuilder::open(ValueKind kind, const TypeInfo* type, uint32_t field, size_t reserve) {
@@ -69,8 +71,9 @@ void DocumentBuilder::open(ValueKind kind, const TypeInfo* type, uint32_t field,
                             ? uint16_t{0}
                             : static_cast<uint16_t>(type - &document_.schema_->type(uint16_t{0}));
   levels_.push_back({kind, position, field, static_cast<uint32_t>(pending_.size())});
-  pending_.resize(pending_.size() + reserve);
-  set_.resize(pending_.size(), 0);
+  Value unset;
+  unset.kind = kUnset;
+  pending_.resize(pending_.size() + reserve, unset);
 }
 
 void DocumentBuilder::close() {
@@ -85,12 +88,11 @@ void DocumentBuilder::close() {
   value.place = document_.values_.size();
   document_.values_.insert(document_.values_.end(), pending_.begin() + level.start, pending_.end());
   pending_.resize(level.start);
-  set_.resize(level.start);
   add(value);
 }
 
 bool DocumentBuilder::has_field(size_t position) const {
-  return set_[levels_.back().start + position] != 0;
+  return pending_[levels_.back().start + position].kind != kUnset;
 }
 
 Value DocumentBuilder::make_text(ValueKind kind, std::string_view text) {

@@ -77,6 +77,11 @@ class Document {
 class DocumentBuilder final : public Sink {
  public:
   explicit DocumentBuilder(const Schema& schema) : document_(schema) {}
+  // The document is made of parts of another one, which reuse() takes over as they are.
+  explicit DocumentBuilder(const Document& base) : document_(base) {}
+  void reuse(const Value& value) { add(value); }
+  // Makes room for values, and for the bytes of their texts.
+  void reserve(size_t values, size_t text);
 
   // What was built; one value must have been.
   Document finish();
@@ -103,6 +108,7 @@ class DocumentBuilder final : public Sink {
   Value make_text(ValueKind kind, std::string_view text);
 
  private:
+  static constexpr auto kUnset = static_cast<ValueKind>(255);  // a field without a value yet
   struct Level {
     ValueKind kind;  // of what is open
     uint16_t type;   // record, union
@@ -116,7 +122,6 @@ class DocumentBuilder final : public Sink {
   Document document_;           // what is done
   std::vector<Value> pending_;  // values of what is open
   std::vector<Level> levels_;   // what is open
-  std::vector<uint8_t> set_;    // parallel to pending_: 1 where the field has a value
 };
 
 }  // namespace fxpress::serde

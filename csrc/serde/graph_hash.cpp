@@ -1,9 +1,7 @@
 #include "serde/graph_hash.h"
 
 #include <algorithm>
-#include <bit>
 #include <cctype>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -19,48 +17,12 @@ constexpr std::string_view kVersion = "fxpress graph 1";
 constexpr uint32_t kNoSet = std::numeric_limits<uint32_t>::max();
 constexpr size_t kMaxDepth = 256;  // graphs and arguments within each other
 
-// Bytes that say where each part ends, so that no two different sequences are the same bytes.
-class Hasher {
- public:
-  explicit Hasher(std::string_view kind) { text(kind); }
-
-  void integer(int64_t value) {
-    std::array<uint8_t, 8> bytes;
-    for (size_t i = 0; i < 8; ++i) {
-      bytes[i] = static_cast<uint8_t>(static_cast<uint64_t>(value) >> (8 * i));
-    }
-    sha_.add(bytes);
-  }
-  void size(size_t value) { integer(static_cast<int64_t>(value)); }
-  void text(std::string_view text) {
-    size(text.size());
-    sha_.add({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
-  }
-  void digest(const Digest& digest) { sha_.add(digest); }
-  void real(double value) {
-    if (std::isnan(value)) value = std::numeric_limits<double>::quiet_NaN();
-    integer(std::bit_cast<int64_t>(value));
-  }
-  Digest finish() { return sha_.finish(); }
-
- private:
-  core::Sha256 sha_;
-};
-
-// Adds up hashes whose order does not matter.
-void accumulate(Digest& sum, const Digest& term) {
-  unsigned carry = 0;
-  for (size_t i = 0; i < sum.size(); ++i) {
-    carry += unsigned{sum[i]} + unsigned{term[i]};
-    sum[i] = static_cast<uint8_t>(carry);
-    carry >>= 8;
-  }
-}
-
 class GraphHasher {
  public:
   GraphHasher(const Document& document, const HashContext& context)
-      : document_(document), context_(context) {}
+      : document_(document), context_(context) {
+    for (const auto& [target, traits] : context.traits) traits_.emplace(target, &traits);
+  }
 
   GraphHash program();
 
@@ -87,11 +49,11 @@ class GraphHasher {
   // A graph that is being hashed, and what its nodes do beside returning values.
   struct Scope {
     std::unordered_map<std::string_view, Named> values;
-    Digest sum{};     // of all nodes
-    Digest mode{};    // the last node that changed it
-    Digest random{};  // the last node that drew random numbers
-    Digest effect{};  // the last node with an effect
-    Deeds deeds;      // of all nodes
+    Digest sum{};                // of all nodes
+    std::optional<Digest> mode;  // the last node that changed it
+    Digest random{};             // the last node that drew random numbers
+    Digest effect{};             // the last node with an effect
+    Deeds deeds;                 // of all nodes
   };
   enum class Names { kUse, kDefine };
 
@@ -122,6 +84,7 @@ class GraphHasher {
 
   const Document& document_;
   const HashContext& context_;
+  std::unordered_map<std::string_view, const OperatorTraits*> traits_;  // by target
   Scope* scope_ = nullptr;
   size_t depth_ = 0;
   std::vector<uint32_t> parents_;                    // of sets, a forest
@@ -166,6 +129,7 @@ uint32_t GraphHasher::merge(uint32_t a, uint32_t b) {
 }
 
 void GraphHasher::open(Scope& scope, const Value& graph) {
+  scope.values.reserve(document_.children(field(graph, Field::Graph_tensor_values)).size());
   for (const Field name : {Field::Graph_tensor_values, Field::Graph_sym_int_values,
                            Field::Graph_sym_float_values, Field::Graph_sym_bool_values}) {
     const auto entries = document_.children(field(graph, name));
@@ -215,8 +179,9 @@ void GraphHasher::add_name(Hasher& hasher, std::string_view name, Names names) {
   hasher.size(value.index);
   const uint32_t set = find(value.set);
   touched_.push_back(set);
+  if (states_.empty()) return hasher.byte(0);
   const auto state = states_.find(set);
-  hasher.integer(state != states_.end() ? 1 : 0);
+  hasher.byte(state != states_.end() ? 1 : 0);
   if (state != states_.end()) hasher.digest(state->second);
 }
 
@@ -244,7 +209,7 @@ void GraphHasher::add_expression(Hasher& hasher, std::string_view text) {
 // Constants and state by what is known of their values.
 void GraphHasher::add_known(Hasher& hasher, const Value& name) {
   const auto known = context_.values.find(std::string(text(name)));
-  hasher.integer(known != context_.values.end() ? 1 : 0);
+  hasher.byte(known != context_.values.end() ? 1 : 0);
   if (known != context_.values.end()) hasher.digest(known->second);
 }
 
@@ -272,7 +237,7 @@ void GraphHasher::add_record(Hasher& hasher, const Value& value, Names names) {
 }
 
 void GraphHasher::add(Hasher& hasher, const Value& value, Names names) {
-  hasher.integer(static_cast<int64_t>(value.kind));
+  hasher.byte(static_cast<uint8_t>(value.kind));
   switch (value.kind) {
     case ValueKind::kNull:
       return;
@@ -286,7 +251,10 @@ void GraphHasher::add(Hasher& hasher, const Value& value, Names names) {
       return hasher.text(text(value));
     case ValueKind::kUnion: {
       const Field tag = document_.tag(value);
-      hasher.text(document_.schema().type(value.type).fields[value.count].name);
+      if (tag == Field::kUnknown) {
+        throw CanonicalError("the schema has a field without a known meaning");
+      }
+      hasher.size(static_cast<uint64_t>(tag));
       const Value& content = document_.content(value);
       if (tag == Field::SymIntArgument_as_name || tag == Field::SymFloatArgument_as_name ||
           tag == Field::SymBoolArgument_as_name) {
@@ -299,7 +267,7 @@ void GraphHasher::add(Hasher& hasher, const Value& value, Names names) {
       return add(hasher, content, names);
     }
     case ValueKind::kRecord:
-      hasher.text(document_.schema().type(value.type).name);
+      hasher.size(value.type);
       return add_record(hasher, value, names);
     default:
       if (depth_ == kMaxDepth) throw CanonicalError("arguments are nested too deeply");
@@ -313,8 +281,11 @@ void GraphHasher::add(Hasher& hasher, const Value& value, Names names) {
 Digest GraphHasher::node(const Value& node) {
   static const OperatorTraits kPure;
   const std::string_view target = text(field(node, Field::Node_target));
-  const auto found = context_.traits.find(std::string(target));
-  const OperatorTraits& traits = found != context_.traits.end() ? found->second : kPure;
+  const auto found = traits_.find(target);
+  const OperatorTraits& traits = found != traits_.end() ? *found->second : kPure;
+  const auto is_among = [](const std::vector<std::string>& names, std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   Hasher hasher("node");
   hasher.text(target);
   add(hasher, field(node, Field::Node_is_hop_single_tensor_return), Names::kUse);
@@ -326,14 +297,14 @@ Digest GraphHasher::node(const Value& node) {
   const auto inputs = document_.children(field(node, Field::Node_inputs));
   hasher.size(inputs.size());
   for (const Value& input : inputs) {
-    const std::string name(text(field(input, Field::NamedArgument_name)));
+    const std::string_view name = text(field(input, Field::NamedArgument_name));
     touched_.clear();
     hasher.text(name);
     add(hasher, field(input, Field::NamedArgument_arg), Names::kUse);
-    if (traits.written.contains(name)) {
+    if (is_among(traits.written, name)) {
       written.insert(written.end(), touched_.begin(), touched_.end());
     }
-    if (traits.aliased.contains(name)) std::for_each(touched_.begin(), touched_.end(), share);
+    if (is_among(traits.aliased, name)) std::for_each(touched_.begin(), touched_.end(), share);
     taken.insert(taken.end(), touched_.begin(), touched_.end());
   }
   Deeds deeds = inner_;
@@ -343,7 +314,8 @@ Digest GraphHasher::node(const Value& node) {
   deeds.writes |= !written.empty();
   deeds.draws |= traits.random;
   deeds.acts |= traits.effectful;
-  hasher.digest(scope_->mode);
+  hasher.byte(scope_->mode ? 1 : 0);
+  if (scope_->mode) hasher.digest(*scope_->mode);
   if (deeds.draws) hasher.digest(scope_->random);
   if (deeds.acts) hasher.digest(scope_->effect);
   add(hasher, field(node, Field::Node_outputs), Names::kDefine);
@@ -528,7 +500,6 @@ GraphHash GraphHasher::program() {
   result.nodes.reserve(nodes.size());
   for (const Value& each : nodes) result.nodes.push_back(node(each));
   whole.digest(scope.sum);
-  whole.digest(scope.mode);
 
   Digest unordered{};
   for (const Value& spec :

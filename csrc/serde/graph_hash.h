@@ -13,20 +13,18 @@
 #include <unordered_set>
 #include <vector>
 
-#include "core/sha256.h"
 #include "serde/document.h"
+#include "serde/hasher.h"
 
 namespace fxpress::serde {
 
-using core::Digest;
-
 // What the name of an operator stands for.
 struct OperatorTraits {
-  std::unordered_set<std::string> aliased;  // arguments whose storage the results may share
-  std::unordered_set<std::string> written;  // arguments that it writes
-  bool random = false;                      // draws random numbers
-  bool effectful = false;                   // does something else than to return values
-  bool changes_mode = false;                // for all nodes behind it
+  std::vector<std::string> aliased;  // arguments whose storage the results may share
+  std::vector<std::string> written;  // arguments that it writes
+  bool random = false;               // draws random numbers
+  bool effectful = false;            // does something else than to return values
+  bool changes_mode = false;         // for all nodes behind it
 };
 
 struct HashContext {

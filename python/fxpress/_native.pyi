@@ -158,7 +158,7 @@ class Document:
     def targets(self) -> list[str]: ...
     def hash(
         self,
-        traits: dict[str, tuple[set[str], set[str], bool, bool, bool]],
+        traits: dict[str, tuple[list[str], list[str], bool, bool, bool]],
         values: dict[str, bytes],
         /,
     ) -> tuple[bytes, list[bytes]]: ...

@@ -1,6 +1,6 @@
 """Writes schema.inc: torch's serialization schema, which the fuzzed reader reads by.
 
-    python -m tests.fuzz.make_schema > tests/fuzz/schema.inc
+python -m tests.fuzz.make_schema > tests/fuzz/schema.inc
 """
 
 from __future__ import annotations

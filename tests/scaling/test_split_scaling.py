@@ -6,7 +6,7 @@ import gc
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -66,6 +66,15 @@ def test_deeply_nested_arguments() -> None:
     assert inner.op == "placeholder"
 
 
+@pytest.fixture
+def answers_interrupts() -> Iterator[None]:
+    """Processes that tests are spread over do not."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("answers_interrupts")
 def test_interrupt_while_native_loops_run() -> None:
     """Ctrl-C is answered long before the split of a large graph would end."""
     module = chain(200_000)

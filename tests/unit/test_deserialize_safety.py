@@ -246,3 +246,8 @@ def test_triton_kernels_are_refused() -> None:
         torch_serialize.deserialize(written)
     with pytest.raises(UnsupportedError, match="deserialize nyi"):
         deserialize(written)
+
+
+def test_whatever_sympy_raises_is_an_expression_error() -> None:
+    with pytest.raises(SerializeError, match="not an expression"):
+        parse("1 % Add(1, Tuple(1))", {})

@@ -411,4 +411,4 @@ def test_nothing_is_left_behind() -> None:
             graph_hash(broken)
 
     blocks_left(20, hash_both)
-    assert min(blocks_left(50, hash_both) for _ in range(3)) <= 40
+    assert min(blocks_left(200, hash_both) for _ in range(3)) <= 150  # one for each call: a leak

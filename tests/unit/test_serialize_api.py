@@ -19,12 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch._export.serde import serialize as torch_serialize
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.export import Dim, ExportedProgram, export
+from torch.export import Dim, ExportedProgram, export, graph_signature
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxpress import UnsupportedError, _native
 from fxpress._serde import program as program_module
 from fxpress._serde import schema
-from fxpress.serialize import SerializedArtifact, SerializeError, serialize
+from fxpress.serialize import SerializedArtifact, SerializeError, deserialize, serialize
 from tests.support.serialized import assert_serializes_as_torch
 
 
@@ -338,6 +339,51 @@ def test_threads_get_the_bytes_of_one() -> None:
     expected = [serialize(program) for program in programs]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(serialize, programs)) == expected
+
+
+def test_f76_objects_as_literals() -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sin()
+
+    packed = torch.ops.quantized.linear_prepack(
+        torch.quantize_per_tensor(torch.ones(4, 4), 0.1, 0, torch.qint8), None
+    )
+    program = export(Model(), (torch.randn(2, 4),), strict=False)
+    sin = next(n for n in program.graph.nodes if n.op == "call_function")
+    sin.target = torch.ops.quantized.linear_dynamic.default
+    sin.args = (sin.args[0], packed)
+    written = assert_serializes_as_torch(program)
+    (argument,) = [i["arg"] for i in nodes_of(written)[0]["inputs"][1:]]
+    assert argument["as_custom_obj"]["name"] == "_custom_obj_0"
+    with pytest.warns(UserWarning, match="Unable to execute the generated python source code"):
+        read = deserialize(written, allow_pickle=True)  # as in torch: objects have no source
+    assert list(read.constants) == ["_custom_obj_0"]
+    literal = next(n for n in read.graph.nodes if n.op == "call_function").args[1]
+    assert literal is read.constants["_custom_obj_0"]
+    assert literal.__getstate__() is not None
+
+
+@pytest.mark.parametrize("kind", ["float", "bool"])
+def test_f88_symbolic_floats_and_bools_as_inputs(kind: str) -> None:
+    """Not what torch exports: torch raises for the one and writes another kind for the other."""
+    environment = ShapeEnv()
+    number: Any = environment.create_unbacked_symfloat()
+    spec: Any = graph_signature.SymFloatArgument
+    if kind == "bool":
+        number, spec = number > 1.0, graph_signature.SymBoolArgument
+    program = top()
+    given = program.graph.find_nodes(op="placeholder")[0]
+    with program.graph.inserting_before(given):
+        extra = program.graph.placeholder("extra")
+    extra.meta["val"] = number
+    program.graph_signature.input_specs.insert(
+        0, graph_signature.InputSpec(graph_signature.InputKind.USER_INPUT, spec("extra"), None)
+    )
+    written = serialize(program, serialize_example_inputs=False).exported_program
+    graph = json.loads(written)["graph_module"]["graph"]
+    assert graph["inputs"][0] == {f"as_sym_{kind}": {"as_name": "extra"}}
+    assert list(graph[f"sym_{kind}_values"]) == ["extra"]
 
 
 def test_f77_inductor_is_not_imported() -> None:

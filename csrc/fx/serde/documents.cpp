@@ -52,6 +52,7 @@ Ref read_field(const Document& document, const SchemaClasses& classes, const std
 
 Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object,
                      bool metadata) {
+  const GcPause pause;
   ::fxpress::serde::DocumentBuilder builder(schema);
   classes.write(object, builder, metadata);
   return builder.finish();

@@ -12,6 +12,10 @@ namespace {
 // Bytes a node has in a file: few have more.
 constexpr size_t kBytesPerNode = 1536;
 constexpr size_t kSmall = 4096;
+// A file has so many bytes for each value in it, and for each byte of the texts that are not of the
+// nodes' metadata.
+constexpr size_t kBytesPerValue = 16;
+constexpr size_t kBytesPerText = 8;
 
 size_t expected_bytes(PyObject* graph_module) {
   const Ref graph = get_attr(graph_module, fx::names.graph);
@@ -41,6 +45,8 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
   ::fxpress::serde::DocumentBuilder builder(schema);
   EncodeContext bare = context;
   bare.metadata = false;
+  const size_t bytes = expected_bytes(graph_module);
+  builder.reserve(bytes / kBytesPerValue, bytes / kBytesPerText);
   Encoder(schema, builder, bare).program(graph_module, signature, calls, facts);
   return builder.finish();
 }

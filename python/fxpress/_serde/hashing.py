@@ -21,24 +21,24 @@ from fxpress._serde.targets import find_target
 from fxpress._serde.treespecs import TreeSpecWriter
 
 # `OperatorTraits` of `csrc/serde/graph_hash.h`: (aliased, written, random, effectful, changes_mode)
-_Traits = tuple[set[str], set[str], bool, bool, bool]
+_Traits = tuple[list[str], list[str], bool, bool, bool]
 
 
 @functools.cache
 def _traits(target: Any) -> _Traits:
     """What an operator does beside returning new values."""
     if target in compat.SYM_OPS:
-        return set(), set(), False, False, False
+        return [], [], False, False, False
     schema = schema_of(target)
     if schema is None:
         is_operator = isinstance(target, _torch_compat.HigherOrderOperator)
         acts = is_operator and compat.is_effectful(target)
-        return set(), set(), False, acts, not is_operator
+        return [], [], False, acts, not is_operator
     aliases = {a.name: a.alias_info for a in schema.arguments if a.alias_info is not None}
-    written = {name for name, info in aliases.items() if info.is_write}
+    written = [name for name, info in aliases.items() if info.is_write]
     acts = not schema.returns and not written
     return (
-        set(aliases),
+        list(aliases),
         written,
         compat.is_random(target),
         acts or compat.is_effectful(target),
@@ -46,8 +46,12 @@ def _traits(target: Any) -> _Traits:
     )
 
 
+def _new_hash(data: bytes) -> hashlib.blake2b:
+    return hashlib.blake2b(data, digest_size=32)
+
+
 def _digest_tensor(tensor: torch.Tensor) -> bytes:
-    made = hashlib.sha256(repr((tensor.dtype, tuple(tensor.shape), tensor.layout)).encode())
+    made = _new_hash(repr((tensor.dtype, tuple(tensor.shape), tensor.layout)).encode())
     with torch.no_grad():
         held = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     size = held.numel() * held.element_size()
@@ -63,7 +67,7 @@ def _digest(value: Any, name: str) -> bytes:
         UnsupportedError: nothing says what is in it.
     """
     if isinstance(value, compat.FakeTensor):
-        return hashlib.sha256(SCHEMA.encode_tensor_meta(value)).digest()
+        return _new_hash(SCHEMA.encode_tensor_meta(value)).digest()
     if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided:
         if value.is_quantized:
             parts: Any = (value.int_repr(), str(value.qscheme()), str(value))
@@ -77,10 +81,10 @@ def _digest(value: Any, name: str) -> bytes:
         parts = tuple(value.items())
     else:
         try:
-            return hashlib.sha256(pickle.dumps(value, protocol=2)).digest()
+            return _new_hash(pickle.dumps(value, protocol=2)).digest()
         except Exception as e:
             raise UnsupportedError(f"the constant {name} cannot be hashed: {e}") from e
-    made = hashlib.sha256(type(value).__qualname__.encode())
+    made = _new_hash(type(value).__qualname__.encode())
     for part in parts:
         made.update(_digest(part, name))
     return made.digest()

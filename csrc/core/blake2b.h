@@ -1,0 +1,15 @@
+// BLAKE2b (RFC 7693) with digests of 32 bytes, for hashes that are the same on every machine.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace fxpress::core {
+
+using Digest = std::array<uint8_t, 32>;
+
+Digest blake2b(std::span<const uint8_t> bytes);
+
+}  // namespace fxpress::core
