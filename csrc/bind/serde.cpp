@@ -7,6 +7,7 @@
 #include "fx/serde/symbols.h"
 #include "serde/canonical.h"
 #include "serde/graph_hash.h"
+#include "serde/graph_targets.h"
 #include "serde/schema.h"
 
 namespace fxpress::bind {

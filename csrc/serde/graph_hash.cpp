@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "serde/canonical.h"
+#include "serde/expression_text.h"
 
 namespace fxpress::serde {
 
@@ -15,7 +16,15 @@ namespace {
 
 constexpr std::string_view kVersion = "fxpress graph 1";
 constexpr uint32_t kNoSet = std::numeric_limits<uint32_t>::max();
+constexpr uint32_t kPending = kNoSet - 1;
+constexpr std::string_view kMessage = "assert_msg";
 constexpr size_t kMaxDepth = 256;  // graphs and arguments within each other
+
+// Operators that run a graph and may return what it is given, or views of it.
+bool returns_views(std::string_view target) {
+  return target.find("wrap") != std::string_view::npos ||
+         target.find("checkpoint") != std::string_view::npos;
+}
 
 class GraphHasher {
  public:
@@ -44,7 +53,8 @@ class GraphHasher {
     const Value* meta = nullptr;  // what a table says of it
     Digest maker{};               // hash of the node or input that defines it
     uint32_t index = 0;           // which result of it
-    uint32_t set = kNoSet;        // of values that may share storage; kNoSet: not defined yet
+    uint32_t set = kNoSet;        // of values that may share storage; kNoSet: not defined yet,
+                                  // kPending: by the open node or input
   };
   // A graph that is being hashed, and what its nodes do beside returning values.
   struct Scope {
@@ -78,6 +88,8 @@ class GraphHasher {
   Digest call(const Value& entry);
   Digest range(std::string_view name, const Value& limits);
 
+  // Which of some values share storage.
+  void add_sharing(Hasher& hasher, const std::vector<uint32_t>& sets);
   uint32_t find(uint32_t set);
   uint32_t new_set();
   uint32_t merge(uint32_t a, uint32_t b);
@@ -100,6 +112,11 @@ class GraphHasher {
 uint32_t GraphHasher::find(uint32_t set) {
   while (parents_[set] != set) set = parents_[set] = parents_[parents_[set]];
   return set;
+}
+
+void GraphHasher::add_sharing(Hasher& hasher, const std::vector<uint32_t>& sets) {
+  std::unordered_map<uint32_t, size_t> first;
+  for (const uint32_t set : sets) hasher.size(first.emplace(find(set), first.size()).first->second);
 }
 
 uint32_t GraphHasher::new_set() {
@@ -163,15 +180,13 @@ void GraphHasher::define_results(const Digest& maker, std::optional<uint32_t> se
 void GraphHasher::add_name(Hasher& hasher, std::string_view name, Names names) {
   Named& value = named(name);
   if (names == Names::kDefine) {
-    if (value.set != kNoSet ||
-        std::find(results_.begin(), results_.end(), &value) != results_.end()) {
-      throw CanonicalError("two values are named " + std::string(name));
-    }
+    if (value.set != kNoSet) throw CanonicalError("two values are named " + std::string(name));
+    value.set = kPending;
     if (value.meta != nullptr) add(hasher, *value.meta, Names::kDefine);
     results_.push_back(&value);
     return;
   }
-  if (value.set == kNoSet) {
+  if (value.set >= kPending) {
     if (in_call_) return hasher.text(name);
     throw CanonicalError("nothing is named " + std::string(name));
   }
@@ -194,16 +209,35 @@ void GraphHasher::add_symbol(Hasher& hasher, std::string_view name) {
   if (at == new_symbols_.end()) new_symbols_.push_back(name);
 }
 
+// "Add(Integer(2), Symbol('s0', integer=True))": where the order of arguments does not matter, it
+// is that of their names, which do not enter.
 void GraphHasher::add_expression(Hasher& hasher, std::string_view text) {
-  constexpr std::string_view kSymbol = "Symbol('";
-  for (size_t at = text.find(kSymbol); at != std::string_view::npos; at = text.find(kSymbol)) {
-    at += kSymbol.size();
-    const size_t end = std::min(text.find('\'', at), text.size());
-    hasher.text(text.substr(0, at));
-    add_symbol(hasher, text.substr(at, end - at));
-    text.remove_prefix(end);
+  constexpr std::string_view kUnordered[] = {"Add", "Mul", "Max", "Min",      "And",
+                                             "Or",  "Eq",  "Ne",  "Equality", "Unequality"};
+  const size_t open = text.find('(');
+  if (open == std::string_view::npos || text.back() != ')') return hasher.text(text);
+  if (depth_ == kMaxDepth) throw CanonicalError("an expression is nested too deeply");
+  ++depth_;
+  const std::string_view head = text.substr(0, open);
+  hasher.text(head);
+  const auto parts = split_arguments(text.substr(open + 1, text.size() - open - 2));
+  hasher.size(parts.size());
+  const bool unordered =
+      std::find(std::begin(kUnordered), std::end(kUnordered), head) != std::end(kUnordered);
+  Digest sum{};
+  for (const std::string_view part : parts) {
+    if (head == "Symbol" && part.starts_with('\'')) {
+      add_symbol(hasher, part.substr(1, part.size() - 2));
+    } else if (unordered) {
+      Hasher term("term");
+      add_expression(term, part);
+      accumulate(sum, term.finish());
+    } else {
+      add_expression(hasher, part);
+    }
   }
-  hasher.text(text);
+  if (unordered) hasher.digest(sum);
+  --depth_;
 }
 
 // Constants and state by what is known of their values.
@@ -223,7 +257,7 @@ void GraphHasher::add_record(Hasher& hasher, const Value& value, Names names) {
       const Value& name = field(value, Field::CustomObjArgument_name);
       hasher.text(text(field(value, Field::CustomObjArgument_class_fqn)));
       const auto found = scope_->values.find(text(name));
-      const bool defined = found != scope_->values.end() && found->second.set != kNoSet;
+      const bool defined = found != scope_->values.end() && found->second.set < kPending;
       if (names == Names::kUse && !defined) return add_known(hasher, name);  // a literal
       return add_name(hasher, text(name), names);
     }
@@ -289,10 +323,7 @@ Digest GraphHasher::node(const Value& node) {
   Hasher hasher("node");
   hasher.text(target);
   add(hasher, field(node, Field::Node_is_hop_single_tensor_return), Names::kUse);
-  std::vector<uint32_t> written;
-  std::optional<uint32_t> shared;
-  const auto share = [&](uint32_t set) { shared = shared ? merge(*shared, set) : set; };
-  std::vector<uint32_t> taken;  // by graphs: all that the node takes
+  std::vector<uint32_t> taken, written, aliased;  // sets of the arguments
   inner_ = {};
   const auto inputs = document_.children(field(node, Field::Node_inputs));
   hasher.size(inputs.size());
@@ -300,18 +331,22 @@ Digest GraphHasher::node(const Value& node) {
     const std::string_view name = text(field(input, Field::NamedArgument_name));
     touched_.clear();
     hasher.text(name);
+    if (name == kMessage) continue;  // a text with names of nodes and symbols
     add(hasher, field(input, Field::NamedArgument_arg), Names::kUse);
     if (is_among(traits.written, name)) {
       written.insert(written.end(), touched_.begin(), touched_.end());
     }
-    if (is_among(traits.aliased, name)) std::for_each(touched_.begin(), touched_.end(), share);
+    if (is_among(traits.aliased, name)) {
+      aliased.insert(aliased.end(), touched_.begin(), touched_.end());
+    }
     taken.insert(taken.end(), touched_.begin(), touched_.end());
   }
   Deeds deeds = inner_;
   // What a graph does with its inputs is not followed: it may do it with each of them.
-  if (deeds.runs_graph) std::for_each(taken.begin(), taken.end(), share);
-  if (deeds.writes) written.insert(written.end(), taken.begin(), taken.end());
+  if (deeds.writes || (deeds.runs_graph && returns_views(target))) aliased = taken;
+  if (deeds.writes) written = taken;
   deeds.writes |= !written.empty();
+  if (deeds.writes) add_sharing(hasher, taken);
   deeds.draws |= traits.random;
   deeds.acts |= traits.effectful;
   hasher.byte(scope_->mode ? 1 : 0);
@@ -320,11 +355,23 @@ Digest GraphHasher::node(const Value& node) {
   if (deeds.acts) hasher.digest(scope_->effect);
   add(hasher, field(node, Field::Node_outputs), Names::kDefine);
   const Digest made = hasher.finish();
+  std::optional<uint32_t> shared;
+  for (const uint32_t set : results_.empty() ? std::vector<uint32_t>() : aliased) {
+    shared = shared ? merge(*shared, set) : set;
+  }
   define_results(made, shared);
   if (traits.changes_mode) scope_->mode = made;
   if (deeds.draws) scope_->random = made;
   if (deeds.acts) scope_->effect = made;
-  for (const uint32_t set : written) states_[find(set)] = made;
+  std::unordered_set<uint32_t> marked;
+  for (size_t i = 0; i < written.size(); ++i) {
+    const uint32_t set = find(written[i]);
+    if (!marked.insert(set).second) continue;
+    Hasher state("write");
+    state.digest(made);
+    state.size(i);
+    states_[set] = state.finish();
+  }
   deeds.runs_graph = false;
   scope_->deeds |= deeds;
   accumulate(scope_->sum, made);
@@ -513,6 +560,9 @@ GraphHash GraphHasher::program() {
       accumulate(unordered, made);
     }
   }
+  touched_.clear();
+  add(whole, field(graph, Field::Graph_outputs), Names::kUse);
+  add_sharing(whole, touched_);
   add(whole, field(graph, Field::Graph_is_single_tensor_return), Names::kUse);
   for (const Value& entry :
        document_.children(field(module, Field::GraphModule_module_call_graph))) {
@@ -530,39 +580,7 @@ GraphHash GraphHasher::program() {
   return result;
 }
 
-void collect_targets(const Document& document, const Value& value,
-                     std::unordered_set<std::string_view>& targets);
-
-void collect_graph_targets(const Document& document, const Value& graph,
-                           std::unordered_set<std::string_view>& targets) {
-  for (const Value& node : document.children(document.field(graph, Field::Graph_nodes))) {
-    targets.insert(document.text(document.field(node, Field::Node_target)));
-    for (const Value& input : document.children(document.field(node, Field::Node_inputs))) {
-      collect_targets(document, document.field(input, Field::NamedArgument_arg), targets);
-    }
-  }
-}
-
-void collect_targets(const Document& document, const Value& value,
-                     std::unordered_set<std::string_view>& targets) {
-  const Value& content = document.content(value);
-  if (document.tag(value) == Field::Argument_as_graph) {
-    return collect_graph_targets(document, document.field(content, Field::GraphArgument_graph),
-                                 targets);
-  }
-  if (document.tag(value) != Field::Argument_as_string_to_argument) return;
-  const auto entries = document.children(content);
-  for (size_t i = 1; i < entries.size(); i += 2) collect_targets(document, entries[i], targets);
-}
-
 }  // namespace
-
-std::vector<std::string_view> targets_of(const Document& program) {
-  std::unordered_set<std::string_view> targets;
-  const Value& module = program.field(program.root(), Field::ExportedProgram_graph_module);
-  collect_graph_targets(program, program.field(module, Field::GraphModule_graph), targets);
-  return {targets.begin(), targets.end()};
-}
 
 GraphHash hash_program(const Document& program, const HashContext& context) {
   return GraphHasher(program, context).program();

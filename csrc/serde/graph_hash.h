@@ -37,9 +37,6 @@ struct GraphHash {
   std::vector<Digest> nodes;  // of the nodes of the program's own graph, in its order
 };
 
-// The targets of all nodes of a program, those of graphs in arguments too, each once.
-std::vector<std::string_view> targets_of(const Document& program);
-
 // CanonicalError where a name is not defined, or defined twice.
 GraphHash hash_program(const Document& program, const HashContext& context);
 

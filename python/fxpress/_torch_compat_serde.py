@@ -32,6 +32,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 )
 from torch._library.opaque_object import get_opaque_type_name as get_opaque_type_name
 from torch._library.opaque_object import is_opaque_value as is_opaque_value
+from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram, dynamic_shapes, exported_program
@@ -128,6 +129,18 @@ def guards_code(program: Any) -> list[str]:
 def is_effectful(target: Any) -> bool:
     """Whether a call of an operator matters though nobody uses its result."""
     return target in fx_node._side_effectful_functions or effects._get_effect(target) is not None
+
+
+def is_composite(target: Any) -> bool:
+    """Whether an operator is made of others, of which each may give a view."""
+    return isinstance(target, OpOverload) and bool(
+        torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
+    )
+
+
+def pure_functions() -> tuple[Any, ...]:
+    """Those of `allowed_functions` that only compute."""
+    return torch.sym_sum, symbolic_shapes.cast_symbool_to_symint_guardless
 
 
 def is_random(target: Any) -> bool:

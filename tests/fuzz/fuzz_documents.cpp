@@ -6,6 +6,7 @@
 
 #include "serde/canonical.h"
 #include "serde/graph_hash.h"
+#include "serde/graph_targets.h"
 #include "serde/json_reader.h"
 #include "serde/json_writer.h"
 

@@ -349,3 +349,14 @@ def test_fake_tensors_in_the_state() -> None:
     modes = {id(t.fake_mode) for t in read.state_dict.values() if isinstance(t, FakeTensor)}
     modes |= {id(n.meta["val"].fake_mode) for n in read.graph.find_nodes(op="placeholder")}
     assert len(modes) == 1
+
+
+def test_metadata_of_results_is_their_own() -> None:
+    program = top()
+    node = next(n for n in program.graph.nodes if "topk" in str(n.target))
+    node.meta["custom"] = {"a": {"b": [1]}}
+    read = deserialize(serialize(program))
+    held = [n.meta["custom"]["a"] for n in read.graph.nodes if "custom" in n.meta]
+    assert len(held) == 3  # the operator and its two results
+    held[0]["b"].append(2)
+    assert [h["b"] for h in held[1:]] == [[1], [1]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +17,7 @@ from torch.fx import Node
 from fxpress import UnsupportedError, diff, graph_hash
 from fxpress.serialize import SerializeError
 from tests.support.memory import blocks_left
+from tests.support.shuffled import shuffled
 
 aten = torch.ops.aten
 
@@ -40,31 +39,6 @@ class Small(nn.Module):
 def small(model: nn.Module | None = None, **options: Any) -> ExportedProgram:
     args = (torch.randn(3, 4), torch.randn(3, 4))
     return export(model or Small(), args, strict=False, **options)
-
-
-def shuffled(program: ExportedProgram, seed: int) -> ExportedProgram:
-    """Its nodes in another order that their arguments allow, under other names, without meta."""
-    program = copy.deepcopy(program)
-    graph, chance = program.graph, random.Random(seed)
-    nodes = [n for n in graph.nodes if n.op == "call_function"]
-    placed = set(graph.find_nodes(op="placeholder")) | set(graph.find_nodes(op="get_attr"))
-    output = graph.output_node()
-    while nodes:
-        ready = [n for n in nodes if placed.issuperset(n.all_input_nodes)]
-        node = chance.choice(ready)
-        nodes.remove(node)
-        placed.add(node)
-        output.prepend(node)
-    names = {}
-    for position, node in enumerate(graph.nodes):
-        if node.op == "call_function":
-            names[node.name] = node.name = f"renamed_{seed}_{position}"
-            node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}
-    for spec in program.graph_signature.output_specs:
-        if hasattr(spec.arg, "name"):
-            spec.arg.name = names.get(spec.arg.name, spec.arg.name)
-    graph.lint()
-    return program
 
 
 def node_of(program: ExportedProgram, target: Any) -> Node:
@@ -195,6 +169,8 @@ def test_anything_that_is_computed_enters(
     assert place in found[0].path, found
     assert str(found[0]).startswith(found[0].path)
     assert len(diff(program, other, limit=1)) == 1
+    with pytest.raises(ValueError, match="limit must be positive"):
+        diff(program, other, limit=0)
 
 
 def test_state_enters_when_it_is_asked_for() -> None:
@@ -261,7 +237,107 @@ def test_the_order_of_writes_and_reads_enters() -> None:
     moved = exported(before, x)
     node_of(moved, aten.add_.Tensor).append(node_of(moved, aten.mul.Tensor))
     found = diff(exported(before, x), moved)
-    assert "the order of writes" in str(found[0])
+    assert "another order of writes" in str(found[0])
+
+
+def test_which_arguments_of_a_write_are_one() -> None:
+    def clones(x: Tensor) -> Any:
+        a, b = x.clone(), x.clone()
+        torch._foreach_add_([a, b], 1)
+        return a
+
+    program, other = exported(clones, torch.zeros(4)), exported(clones, torch.zeros(4))
+    node = next(n for n in other.graph.nodes if "foreach" in str(n.target))
+    first = node.args[0][0]
+    node.args = ([first, first], *node.args[1:])
+    assert graph_hash(program) != graph_hash(other)
+
+
+def test_what_a_write_leaves_in_each_argument() -> None:
+    def first(x: Tensor) -> Any:
+        a, b = x.clone(), x.clone()
+        torch._foreach_add_([a, b], [1, 2])
+        return a
+
+    def second(x: Tensor) -> Any:
+        a, b = x.clone(), x.clone()
+        torch._foreach_add_([a, b], [1, 2])
+        return b
+
+    assert graph_hash(exported(first, torch.zeros(4))) != graph_hash(
+        exported(second, torch.zeros(4))
+    )
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.InstanceNorm1d])
+def test_running_statistics_are_written(kind: Any) -> None:
+    class Twice(nn.Module):
+        def __init__(self, swapped: bool) -> None:
+            super().__init__()
+            self.norm = kind(3, track_running_stats=True)
+            self.swapped = swapped
+
+        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+            if self.swapped:
+                b = self.norm(y)
+                return self.norm(x), b
+            a = self.norm(x)
+            return a, self.norm(y)
+
+    inputs = (torch.randn(2, 3, 4), torch.randn(2, 3, 4))
+    hashes = {graph_hash(export(Twice(s).train(), inputs, strict=False)) for s in (False, True)}
+    assert len(hashes) == 2
+
+
+@pytest.mark.parametrize(
+    "view", [lambda x: nn.functional.dropout(x, training=False), torch.atleast_2d]
+)
+def test_views_that_the_schema_does_not_name(view: Callable[[Tensor], Tensor]) -> None:
+    def forward(x: Tensor) -> Any:
+        y = x.clone()
+        z = view(y)
+        w = y * 2
+        z.add_(1)
+        return w, z
+
+    program, other = exported(forward, torch.zeros(4)), exported(forward, torch.zeros(4))
+    node_of(other, aten.add_.Tensor).append(node_of(other, aten.mul.Tensor))
+    assert graph_hash(program) != graph_hash(other)
+
+
+def test_outputs_of_the_graph_enter() -> None:
+    program, other = small(), small()
+    output = other.graph.output_node()
+    output.args = (output.args[0][::-1],)
+    assert graph_hash(program) != graph_hash(other)
+
+
+def test_terms_of_sums_are_in_the_order_of_their_symbols_names() -> None:
+    def joined(first: str, second: str) -> ExportedProgram:
+        source = f"def forward(self, {first}, {second}): return torch.cat([{first}, {second}])"
+        scope: dict[str, Any] = {"torch": torch}
+        exec(source, scope)
+        model = type("Model", (nn.Module,), {"forward": scope["forward"]})()
+        shapes = ({0: Dim.DYNAMIC}, {0: Dim.DYNAMIC})
+        made = export(model, (torch.randn(3), torch.randn(5)), dynamic_shapes=shapes, strict=False)
+        made._guards_code = []
+        for call in made.module_call_graph:
+            call.signature.forward_arg_names = None
+        return made
+
+    names = ["xy", "ab", "uv", "cd", "ef", "pq", "qp", "mn"]
+    assert len({graph_hash(joined(*pair)) for pair in names}) == 1
+
+
+def test_texts_of_assertions_do_not_enter() -> None:
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.zeros(x.item())
+
+    program, other = (export(Model(), (torch.tensor(3),), strict=False) for _ in range(2))
+    node = next(n for n in other.graph.nodes if "_assert_scalar" in str(n.target))
+    node.args = (node.args[0], "another text")
+    assert graph_hash(program) == graph_hash(other)
 
 
 def test_reads_between_writes_may_change_places() -> None:
@@ -365,16 +441,42 @@ def test_constants_of_all_kinds() -> None:
     assert hashes == again
 
 
-class NotPickled:
-    def __reduce__(self) -> Any:
-        raise TypeError("not this one")
+def test_constants_that_are_not_plain() -> None:
+    def tensors() -> list[Any]:
+        scales = torch.tensor([0.1, 0.100001, 0.2])
+        zeros = torch.zeros(3, dtype=torch.int64)
+        return [
+            torch.eye(4).to_sparse(),
+            torch.eye(4).mul(2).to_sparse(),
+            torch.eye(4).to_sparse_csr(),
+            torch.eye(4).to_sparse_csc(),
+            torch.empty(4, device="meta"),
+            torch.quantize_per_tensor(torch.ones(4, 3), 0.1, 0, torch.qint8),
+            torch.quantize_per_tensor(torch.ones(4, 3), 0.1000001, 0, torch.qint8),
+            torch.quantize_per_channel(torch.ones(4, 3), scales, zeros, 1, torch.qint8),
+            torch.quantize_per_channel(torch.ones(4, 3), scales.flip(0), zeros, 1, torch.qint8),
+            {"a": [1, 2.0, "b", None]},
+            {"a": [1, 2.0, b"b", None]},
+        ]
+
+    def digests() -> list[str]:
+        program = small()
+        found = []
+        for value in tensors():
+            program.constants["constant"] = value
+            found.append(graph_hash(program))
+        return found
+
+    assert digests() == digests()
+    assert len(set(digests())) == len(tensors())
 
 
 def test_constants_that_cannot_be_hashed() -> None:
     program = small()
-    program.constants["other"] = NotPickled()
-    with pytest.raises(UnsupportedError, match="the constant other cannot be hashed"):
-        graph_hash(program)
+    for value in (object(), {1, 2}, torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])):
+        program.constants["other"] = value
+        with pytest.raises(UnsupportedError, match="the constant other cannot be hashed"):
+            graph_hash(program)
 
 
 def test_nodes_that_cannot_be_written() -> None:

@@ -78,8 +78,7 @@ Decoder::Metadata Decoder::metadata(const Value& map) {
     add(names.torch_fn, take_as_tuple(parts));
   }
   if (const Value* custom = find("custom")) {
-    const Ref source = new_text(text(*custom));
-    add(fx::names.custom, Ref::steal(PyObject_CallOneArg(symbols.loads, source.get())));
+    add(fx::names.custom, new_text(text(*custom)));
   }
   if (const Value* sources = find("from_node")) {
     add(names.from_node, node_sources(text(*sources)));
@@ -92,7 +91,9 @@ void Decoder::add_metadata(const Metadata& metadata, PyObject* meta) {
   for (const auto& [name, value] : metadata) {
     PyObject* found = value.get();
     Ref copy;
-    if (PyDict_CheckExact(found)) {
+    if (name == fx::names.custom) {  // of any depth
+      copy = Ref::steal(PyObject_CallOneArg(symbols.loads, found));
+    } else if (PyDict_CheckExact(found)) {
       copy = Ref::steal(PyDict_Copy(found));
     } else if (PyList_CheckExact(found)) {
       copy = Ref::steal(PyList_GetSlice(found, 0, PyList_GET_SIZE(found)));

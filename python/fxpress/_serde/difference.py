@@ -15,7 +15,7 @@ from fxpress import _torch_compat_serde as compat
 from fxpress._serde.hashing import hash_parts
 from fxpress._serde.schema import CLASSES
 
-_ORDER = "the order of writes, random operators, effects or modes around it"
+_ORDER = "computed otherwise, or in another order of writes, random operators, effects or modes"
 _SYMBOL = re.compile(r"Symbol\('(\w+)'")
 # What two programs that compute the same may differ in.
 _IGNORED = {"metadata", "hint", "kind"}
@@ -66,7 +66,7 @@ class _Side:
         positions = Counter[str]()
         self.inputs = {}
         for spec in self.module.signature.input_specs:
-            kind, content = spec.type, spec.value
+            kind, content = str(spec.type), spec.value
             key = next((f"{v}" for k, v in vars(content).items() if k.endswith("_name")), None)
             if key is None or kind in ("tensor_constant", "custom_obj"):
                 key = str(positions[kind])
@@ -157,7 +157,7 @@ class _Side:
         return {
             "target": node.target,
             "inputs": self.plain(inputs, self.values),
-            "outputs": [o.type for o in node.outputs],
+            "outputs": [str(o.type) for o in node.outputs],
             "values": self.metas(self.graph, names, self.values),
         }
 
@@ -280,8 +280,11 @@ def diff(
         exactly when `graph_hash` of the two is equal.
 
     Raises:
-        As `graph_hash`.
+        ValueError: `limit` is not positive.
+        SerializeError, fxpress.UnsupportedError: as `graph_hash`.
     """
+    if limit < 1:
+        raise ValueError(f"limit must be positive, not {limit}")
     sides = _Side(first, include_state), _Side(second, include_state)
     if sides[0].hash == sides[1].hash:
         return []

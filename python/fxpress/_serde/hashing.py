@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
-import pickle
 from typing import Any
 
 import torch
@@ -24,10 +22,21 @@ from fxpress._serde.treespecs import TreeSpecWriter
 _Traits = tuple[list[str], list[str], bool, bool, bool]
 
 
-@functools.cache
-def _traits(target: Any) -> _Traits:
-    """What an operator does beside returning new values."""
-    if target in compat.SYM_OPS:
+_known: dict[Any, _Traits] = {}  # of operators that live, and stay as they are, as long as torch
+# They write their running statistics, which their schemas do not say.
+_BATCH_NORMS = (
+    "batch_norm",
+    "instance_norm",
+    "native_batch_norm",
+    "_batch_norm_impl_index",
+    "cudnn_batch_norm",
+    "miopen_batch_norm",
+)
+_STATISTICS = ("running_mean", "running_var")
+
+
+def _describe(target: Any) -> _Traits:
+    if target in compat.SYM_OPS or target in compat.pure_functions():
         return [], [], False, False, False
     schema = schema_of(target)
     if schema is None:
@@ -36,14 +45,24 @@ def _traits(target: Any) -> _Traits:
         return [], [], False, acts, not is_operator
     aliases = {a.name: a.alias_info for a in schema.arguments if a.alias_info is not None}
     written = [name for name, info in aliases.items() if info.is_write]
-    acts = not schema.returns and not written
-    return (
-        list(aliases),
-        written,
-        compat.is_random(target),
-        acts or compat.is_effectful(target),
-        False,
-    )
+    aliased = list(aliases)
+    if not aliases and compat.is_composite(target):  # may be a view, whatever its schema says
+        aliased = [a.name for a in schema.arguments]
+    if schema.name.removeprefix("aten::") in _BATCH_NORMS:
+        written += _STATISTICS
+    acts = (not schema.returns and not written) or compat.is_effectful(target)
+    return aliased, written, compat.is_random(target), acts, False
+
+
+def _traits(target: Any) -> _Traits:
+    """What an operator does beside returning new values."""
+    if not isinstance(target, _torch_compat.OpOverload):
+        return _describe(target)
+    if target.namespace not in ("aten", "prims"):
+        return _describe(target)
+    if target not in _known:
+        _known[target] = _describe(target)
+    return _known[target]
 
 
 def _new_hash(data: bytes) -> hashlib.blake2b:
@@ -60,31 +79,57 @@ def _digest_tensor(tensor: torch.Tensor) -> bytes:
     return made.digest()
 
 
+def _parts(value: Any) -> tuple[Any, ...] | None:
+    """What a tensor that is not plain, an object or a container consists of; None: not known."""
+    if isinstance(value, torch.Tensor):
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            if not hasattr(value, "__tensor_flatten__"):
+                return None
+            names, context = value.__tensor_flatten__()
+            return (*names, *(getattr(value, name) for name in names), context)
+        if value.layout is torch.sparse_coo:
+            value = value.coalesce()
+            return tuple(value.shape), value.indices(), value.values()
+        if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+            return tuple(value.shape), value.crow_indices(), value.col_indices(), value.values()
+        if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+            return tuple(value.shape), value.ccol_indices(), value.row_indices(), value.values()
+        if not value.is_quantized:
+            return None
+        if value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+            return value.int_repr(), value.q_scale(), value.q_zero_point()
+        channels = value.q_per_channel_scales(), value.q_per_channel_zero_points()
+        return (value.int_repr(), *channels, value.q_per_channel_axis())
+    if isinstance(value, compat.ScriptObject) and value._has_method("__getstate__"):
+        return value._type().qualified_name(), value.__getstate__()
+    if isinstance(value, (tuple, list)):
+        return tuple(value)
+    return tuple(value.items()) if isinstance(value, dict) else None
+
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+
+
 def _digest(value: Any, name: str) -> bytes:
     """The hash of a constant or a part of the state.
 
     Raises:
         UnsupportedError: nothing says what is in it.
     """
-    if isinstance(value, compat.FakeTensor):
-        return _new_hash(SCHEMA.encode_tensor_meta(value)).digest()
-    if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided:
-        if value.is_quantized:
-            parts: Any = (value.int_repr(), str(value.qscheme()), str(value))
-        else:
+    if type(value) in _PLAIN:
+        return _new_hash(f"{type(value).__qualname__} {value!r}".encode()).digest()
+    try:
+        if isinstance(value, torch.Tensor) and (value.is_meta or type(value) is compat.FakeTensor):
+            return _new_hash(SCHEMA.encode_tensor_meta(value)).digest()
+        parts = _parts(value)
+        if parts is None and type(value) in (torch.Tensor, torch.nn.Parameter):
             return _digest_tensor(value)
-    elif isinstance(value, compat.ScriptObject) and value._has_method("__getstate__"):
-        parts = (value._type().qualified_name(), value.__getstate__())
-    elif isinstance(value, (tuple, list)):
-        parts = value
-    elif isinstance(value, dict):
-        parts = tuple(value.items())
-    else:
-        try:
-            return _new_hash(pickle.dumps(value, protocol=2)).digest()
-        except Exception as e:
-            raise UnsupportedError(f"the constant {name} cannot be hashed: {e}") from e
-    made = _new_hash(type(value).__qualname__.encode())
+    except Exception as e:
+        raise UnsupportedError(f"the constant {name} cannot be hashed: {e}") from e
+    if parts is None:
+        raise UnsupportedError(f"the constant {name} cannot be hashed: it is a {type(value)}")
+    layout = value.layout if isinstance(value, torch.Tensor) else ""
+    made = _new_hash(f"{type(value).__qualname__} {layout}".encode())
     for part in parts:
         made.update(_digest(part, name))
     return made.digest()
@@ -126,7 +171,8 @@ def graph_hash(program: ExportedProgram, *, include_state: bool = False) -> str:
     names, shapes and dtypes enter.
 
     The order among writes to a storage and reads of it enters, as does that of random operators, of
-    effects, and of calls that change a mode.
+    effects, and of calls that change a mode. Names that callers use enter: those of parameters,
+    buffers and keyword arguments. That inputs share storage with each other does not.
 
     Args:
         include_state: the values of parameters and buffers enter too.
