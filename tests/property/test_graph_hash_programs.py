@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from typing import Any
 
 from hypothesis import event, given, reject, settings
@@ -71,7 +72,10 @@ def test_a_changed_argument_enters(
 ) -> None:
     program = program_of(plan, picks, dynamic, by_name, functional)
     other = copy.deepcopy(program)
-    calls = [n for n in other.graph.nodes if n.op == "call_function"]
+    # getitem is written with the node that it reads, and not at all where that has one result.
+    calls = [
+        n for n in other.graph.nodes if n.op == "call_function" and n.target is not operator.getitem
+    ]
     if not calls or not changed(data.draw(st.sampled_from(calls)), data):
         reject()
     try:

@@ -26,8 +26,12 @@ def shuffled(program: ExportedProgram, seed: int) -> ExportedProgram:
         if node.op == "call_function":
             names[node.name] = node.name = f"renamed_{seed}_{position}"
             node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}
-    for spec in program.graph_signature.output_specs:
-        if hasattr(spec.arg, "name"):
-            spec.arg.name = names.get(spec.arg.name, spec.arg.name)
+    arguments = [spec.arg for spec in program.graph_signature.output_specs]
+    for call in program.module_call_graph:
+        if call.signature is not None:
+            arguments += [*call.signature.inputs, *call.signature.outputs]
+    for argument in arguments:
+        if hasattr(argument, "name"):
+            argument.name = names.get(argument.name, argument.name)
     graph.lint()
     return program
