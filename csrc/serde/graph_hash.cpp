@@ -248,26 +248,28 @@ void GraphHasher::add_known(Hasher& hasher, const Value& name) {
 }
 
 void GraphHasher::add_record(Hasher& hasher, const Value& value, Names names) {
-  switch (static_cast<Type>(value.type)) {
-    case Type::TensorArgument:
-      return add_name(hasher, text(field(value, Field::TensorArgument_name)), names);
-    case Type::TokenArgument:
-      return add_name(hasher, text(field(value, Field::TokenArgument_name)), names);
-    case Type::CustomObjArgument: {
-      const Value& name = field(value, Field::CustomObjArgument_name);
-      hasher.text(text(field(value, Field::CustomObjArgument_class_fqn)));
-      const auto found = scope_->values.find(text(name));
-      const bool defined = found != scope_->values.end() && found->second.set < kPending;
-      if (names == Names::kUse && !defined) return add_known(hasher, name);  // a literal
-      return add_name(hasher, text(name), names);
-    }
-    case Type::SymExpr:  // hints are what the examples had
-      return add_expression(hasher, text(field(value, Field::SymExpr_expr_str)));
-    case Type::GraphArgument:
-      return hasher.digest(subgraph(field(value, Field::GraphArgument_graph)));
-    default:
-      for (const Value& part : document_.children(value)) add(hasher, part, names);
+  const auto is = [&](Type type) { return value.type == static_cast<uint16_t>(type); };
+  if (is(Type::TensorArgument)) {
+    return add_name(hasher, text(field(value, Field::TensorArgument_name)), names);
   }
+  if (is(Type::TokenArgument)) {
+    return add_name(hasher, text(field(value, Field::TokenArgument_name)), names);
+  }
+  if (is(Type::CustomObjArgument)) {
+    const Value& name = field(value, Field::CustomObjArgument_name);
+    hasher.text(text(field(value, Field::CustomObjArgument_class_fqn)));
+    const auto found = scope_->values.find(text(name));
+    const bool defined = found != scope_->values.end() && found->second.set < kPending;
+    if (names == Names::kUse && !defined) return add_known(hasher, name);  // a literal
+    return add_name(hasher, text(name), names);
+  }
+  if (is(Type::SymExpr)) {  // hints are what the examples had
+    return add_expression(hasher, text(field(value, Field::SymExpr_expr_str)));
+  }
+  if (is(Type::GraphArgument)) {
+    return hasher.digest(subgraph(field(value, Field::GraphArgument_graph)));
+  }
+  for (const Value& part : document_.children(value)) add(hasher, part, names);
 }
 
 void GraphHasher::add(Hasher& hasher, const Value& value, Names names) {
