@@ -86,11 +86,15 @@ def test_interrupt_while_native_loops_run() -> None:
         sent.append(time.process_time())
         signal.raise_signal(signal.SIGINT)
 
-    timer = threading.Timer(0.05, interrupt)
-    timer.start()
+    # One that comes while a callback of the garbage collector runs (Hypothesis has one) is lost.
+    timers = [threading.Timer(0.05 + 2 * i, interrupt) for i in range(5)]
+    for timer in timers:
+        timer.start()
     with pytest.raises(KeyboardInterrupt):
         for _ in range(20):
             split_module(module, None, ids.__getitem__)
-    answered = time.process_time() - sent[0]
+    answered = time.process_time() - sent[-1]
+    for timer in timers:
+        timer.cancel()
     assert answered < 0.5  # the bound is 0.1 s on an idle machine
     assert gc.isenabled()
