@@ -76,6 +76,8 @@ def measure_program(program: Program, rounds: int) -> list[Figure]:
     stored = _torch._bytes_to_dataclass(schema.ExportedProgram, ours.exported_program)
     assert canonicalize(stored) == _torch.canonicalize(stored)
     objects: Any = (ExportedProgramSerializer().serialize, _torch_objects)
+    assert objects[0](exported, **ALONE) == objects[1](exported, **ALONE)
+    assert graph_hash(exported) == graph_hash(read) == graph_hash(read_by_torch)
     cases: list[tuple[str, Any, Any, Goal | None]] = [
         _case("serialize", (serialize, _torch.serialize), exported, WRITING, **ALONE),
         _case("serialize, with state", (serialize, _torch.serialize), exported),

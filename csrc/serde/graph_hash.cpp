@@ -73,7 +73,6 @@ class GraphHasher {
   std::string_view text(const Value& value) const { return document_.text(value); }
 
   void open(Scope& scope, const Value& graph);
-  Named& named(std::string_view name);
   void define_results(const Digest& maker, std::optional<uint32_t> set);
   void add(Hasher& hasher, const Value& value, Names names);
   void add_record(Hasher& hasher, const Value& value, Names names);
@@ -156,10 +155,6 @@ void GraphHasher::open(Scope& scope, const Value& graph) {
   }
 }
 
-GraphHasher::Named& GraphHasher::named(std::string_view name) {
-  return scope_->values[name];
-}
-
 // Gives what the open node or input defines its hash. set: that all results may share storage in.
 void GraphHasher::define_results(const Digest& maker, std::optional<uint32_t> set) {
   for (uint32_t i = 0; i < results_.size(); ++i) {
@@ -178,7 +173,7 @@ void GraphHasher::define_results(const Digest& maker, std::optional<uint32_t> se
 }
 
 void GraphHasher::add_name(Hasher& hasher, std::string_view name, Names names) {
-  Named& value = named(name);
+  Named& value = scope_->values[name];
   if (names == Names::kDefine) {
     if (value.set != kNoSet) throw CanonicalError("two values are named " + std::string(name));
     value.set = kPending;
@@ -358,9 +353,8 @@ Digest GraphHasher::node(const Value& node) {
   add(hasher, field(node, Field::Node_outputs), Names::kDefine);
   const Digest made = hasher.finish();
   std::optional<uint32_t> shared;
-  for (const uint32_t set : results_.empty() ? std::vector<uint32_t>() : aliased) {
-    shared = shared ? merge(*shared, set) : set;
-  }
+  if (results_.empty()) aliased.clear();
+  for (const uint32_t set : aliased) shared = shared ? merge(*shared, set) : set;
   define_results(made, shared);
   if (traits.changes_mode) scope_->mode = made;
   if (deeds.draws) scope_->random = made;

@@ -32,7 +32,6 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 )
 from torch._library.opaque_object import get_opaque_type_name as get_opaque_type_name
 from torch._library.opaque_object import is_opaque_value as is_opaque_value
-from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram, dynamic_shapes, exported_program
@@ -132,10 +131,9 @@ def is_effectful(target: Any) -> bool:
 
 
 def is_composite(target: Any) -> bool:
-    """Whether an operator is made of others, of which each may give a view."""
-    return isinstance(target, OpOverload) and bool(
-        torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd")
-    )
+    """Whether an overload is made of other operators, of which each may give a view."""
+    key = "CompositeImplicitAutograd"
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key))
 
 
 def pure_functions() -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from fxpress import _native, _torch_compat
 from fxpress import _torch_compat_serde as compat
 from fxpress._errors import UnsupportedError
-from fxpress._serde.operators import schema_of
+from fxpress._serde.operators import is_permanent, schema_of
 from fxpress._serde.program import facts_of
 from fxpress._serde.schema import SCHEMA
 from fxpress._serde.targets import find_target
@@ -21,8 +21,7 @@ from fxpress._serde.treespecs import TreeSpecWriter
 # `OperatorTraits` of `csrc/serde/graph_hash.h`: (aliased, written, random, effectful, changes_mode)
 _Traits = tuple[list[str], list[str], bool, bool, bool]
 
-
-_known: dict[Any, _Traits] = {}  # of operators that live, and stay as they are, as long as torch
+_known: dict[Any, _Traits] = {}  # of permanent operators
 # They write their running statistics, which their schemas do not say.
 _BATCH_NORMS = (
     "batch_norm",
@@ -46,7 +45,8 @@ def _describe(target: Any) -> _Traits:
     aliases = {a.name: a.alias_info for a in schema.arguments if a.alias_info is not None}
     written = [name for name, info in aliases.items() if info.is_write]
     aliased = list(aliases)
-    if not aliases and compat.is_composite(target):  # may be a view, whatever its schema says
+    is_overload = isinstance(target, _torch_compat.OpOverload)
+    if not aliases and is_overload and compat.is_composite(target):  # may be a view all the same
         aliased = [a.name for a in schema.arguments]
     if schema.name.removeprefix("aten::") in _BATCH_NORMS:
         written += _STATISTICS
@@ -56,9 +56,7 @@ def _describe(target: Any) -> _Traits:
 
 def _traits(target: Any) -> _Traits:
     """What an operator does beside returning new values."""
-    if not isinstance(target, _torch_compat.OpOverload):
-        return _describe(target)
-    if target.namespace not in ("aten", "prims"):
+    if not is_permanent(target):
         return _describe(target)
     if target not in _known:
         _known[target] = _describe(target)

@@ -35,7 +35,7 @@ class _Kind(IntEnum):
 
 _TENSOR, _TENSOR_LIST, _OTHER = range(3)  # ReturnKind
 _Described = tuple[int, str, tuple[tuple[str, bool, Any], ...], tuple[int, ...], bool, bool]
-_known: dict[Any, _Described] = {}  # operators that live as long as torch does
+_known: dict[Any, _Described] = {}  # of permanent operators
 
 
 def operator_name(target: Any) -> str:
@@ -46,6 +46,11 @@ def operator_name(target: Any) -> str:
     if module.startswith(compat.OPS):
         module = "torch.ops" + module.removeprefix(compat.OPS)
     return f"{module}.{target.__name__}"
+
+
+def is_permanent(target: Any) -> bool:
+    """Whether an operator lives, and stays as it is, as long as torch does."""
+    return isinstance(target, _torch_compat.OpOverload) and target.namespace in ("aten", "prims")
 
 
 def schema_of(target: Any) -> Any:
@@ -150,12 +155,11 @@ def describe_operator(target: Any) -> _Described:
     (kind, name, ((argument, keyword only, type), ...), (kind of return, ...), whether torch's
     verifier takes it for sure in a training program, and whether it does in a functional one).
     """
-    known = _known.get(target) if isinstance(target, _torch_compat.OpOverload) else None
-    if known is None:
-        known = _describe(target)
-        if isinstance(target, _torch_compat.OpOverload) and target.namespace in ("aten", "prims"):
-            _known[target] = known
-    return known
+    if not is_permanent(target):
+        return _describe(target)
+    if target not in _known:
+        _known[target] = _describe(target)
+    return _known[target]
 
 
 def empty_list_tag(declared: Any) -> str:
