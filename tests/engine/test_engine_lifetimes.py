@@ -6,7 +6,6 @@ import copy
 import gc
 import operator
 import pickle
-import signal
 import sys
 import threading
 import time
@@ -30,6 +29,7 @@ from tests.support.engine import (
     tower,
     unflattened,
 )
+from tests.support.interrupts import answer_time
 from tests.support.memory import blocks_left
 
 
@@ -338,10 +338,12 @@ def test_a_run_does_not_wait_for_the_gil_again_and_again(ours: None) -> None:
         _engine.run(module, module.graph, values)
         thread.start()
         sys.setswitchinterval(0.2)
+        seconds = float("inf")
         try:
-            start = time.perf_counter()
-            _engine.run(module, module.graph, values)
-            seconds = time.perf_counter() - start
+            for _ in range(5):
+                start = time.perf_counter()
+                _engine.run(module, module.graph, values)
+                seconds = min(seconds, time.perf_counter() - start)
         finally:
             sys.setswitchinterval(interval)
             stop.set()
@@ -354,20 +356,7 @@ def test_interrupt() -> None:
     graph = wide_graph(3000)
     root, x = nn.Module(), torch.randn(400_000)
     _engine.run(root, wide_graph(1), (x,))
-    sent: list[float] = []
-
-    def interrupt() -> None:
-        time.sleep(0.3)
-        sent.append(time.perf_counter())
-        signal.raise_signal(signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        _engine.run(root, graph, (x,))
-    late = time.perf_counter() - sent[0]
-    thread.join()
-    assert late < 0.15
+    assert answer_time(lambda: [_engine.run(root, graph, (x,)) for _ in range(20)], 0.3) < 0.15
 
 
 def test_deep_modules() -> None:
@@ -404,17 +393,4 @@ def test_a_plan_per_graph() -> None:
 def test_interrupt_between_functions_written_in_c() -> None:
     graph = wide_graph(6000, torch.tanh)
     root, x = nn.Module(), torch.randn(200_000)
-    sent: list[float] = []
-
-    def interrupt() -> None:
-        time.sleep(0.3)
-        sent.append(time.perf_counter())
-        signal.raise_signal(signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        _engine.run(root, graph, (x,))
-    late = time.perf_counter() - sent[0]
-    thread.join()
-    assert late < 0.15
+    assert answer_time(lambda: [_engine.run(root, graph, (x,)) for _ in range(20)], 0.3) < 0.15
