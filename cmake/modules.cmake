@@ -28,6 +28,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/serde/decode_argument.cpp
   csrc/fx/serde/decode_graph.cpp
   csrc/fx/serde/decode_metadata.cpp
+  csrc/fx/serde/decode_part.cpp
   csrc/fx/serde/decode_results.cpp
   csrc/fx/serde/decode_signature.cpp
   csrc/fx/serde/decode_values.cpp

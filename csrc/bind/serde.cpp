@@ -2,6 +2,7 @@
 
 #include "bind/convert.h"
 #include "fx/serde/decode.h"
+#include "fx/serde/decoder.h"
 #include "fx/serde/documents.h"
 #include "fx/serde/encode.h"
 #include "fx/serde/symbols.h"
@@ -83,6 +84,83 @@ py::bytes to_bytes(const serde::Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
+// A decoder, and what it borrows.
+class GraphReader {
+ public:
+  GraphReader(py::object classes, py::object values, py::dict constants)
+      : classes_(std::move(classes)),
+        values_(std::move(values)),
+        constants_(std::move(constants)),
+        decoder_({values_.ptr(), constants_.ptr(), classes_.cast<fx::serde::SchemaClasses*>()}) {
+    decoder_.open();
+  }
+
+  // Texts of documents are what the decoder finds things by.
+  fx::serde::Decoder& reading(py::object document) {
+    documents_.push_back(std::move(document));
+    decoder_.read(*documents_.back().cast<serde::Document*>());
+    return decoder_;
+  }
+  fx::serde::Decoder& decoder() { return decoder_; }
+  py::dict constants() const { return constants_; }
+  void set_constants(py::dict constants) {
+    constants_ = std::move(constants);
+    decoder_.set_constants(constants_.ptr());
+  }
+
+ private:
+  py::object classes_, values_;
+  py::dict constants_;
+  std::vector<py::object> documents_;
+  fx::serde::Decoder decoder_;
+};
+
+void bind_graph_reader(py::module_& m) {
+  const auto borrowed = [](PyObject* object) { return py::reinterpret_borrow<py::object>(object); };
+  py::class_<GraphReader>(m, "GraphReader")
+      .def(py::init<py::object, py::object, py::dict>())
+      .def(
+          "program",
+          [](GraphReader& reader, py::object document) {
+            try {
+              return to_object(reader.reading(std::move(document)).program());
+            } catch (...) {  // the traceback holds the reader, and the collector cannot see into it
+              reader.decoder().clear();
+              throw;
+            }
+          })
+      .def("part",
+           [](GraphReader& reader, const std::string& kind, py::object document,
+              const py::object& extra) {
+             return to_object(reader.reading(std::move(document)).part(kind, extra.ptr()));
+           })
+      .def("open", [](GraphReader& reader) { reader.decoder().open(); })
+      .def("close", [](GraphReader& reader) { reader.decoder().close(); })
+      .def("name_node",
+           [](GraphReader& reader, const py::object& node, const std::string& name) {
+             reader.decoder().name_node(node.ptr(), name);
+           })
+      .def("value", [](GraphReader& reader,
+                       const std::string& name) { return to_object(reader.decoder().value(name)); })
+      .def("nodes", [](GraphReader& reader) { return to_object(reader.decoder().nodes()); })
+      .def("value_names",
+           [](GraphReader& reader) { return to_object(reader.decoder().value_names()); })
+      .def_property_readonly(
+          "graph", [=](GraphReader& reader) { return borrowed(reader.decoder().graph()); })
+      .def_property_readonly("root",
+                             [=](GraphReader& reader) { return borrowed(reader.decoder().root()); })
+      .def_property("constants", &GraphReader::constants, &GraphReader::set_constants)
+      .def_property(
+          "signature",
+          [=](GraphReader& reader) {
+            PyObject* signature = reader.decoder().signature();
+            return borrowed(signature == nullptr ? Py_None : signature);
+          },
+          [](GraphReader& reader, const py::object& signature) {
+            reader.decoder().set_signature(fx::Ref::borrow(signature.ptr()));
+          });
+}
+
 }  // namespace
 
 void bind_serde(py::module_& m) {
@@ -121,17 +199,8 @@ void bind_serde(py::module_& m) {
              py::list nodes;
              for (const serde::Digest& each : hash.nodes) nodes.append(to_bytes(each));
              return py::make_tuple(to_bytes(hash.program), nodes);
-           })
-      .def("decode_program",
-           [](const serde::Document& document, const SchemaClasses& classes,
-              const py::object& values, const py::dict& constants) {
-             return to_object(
-                 fx::serde::decode_program(document, {values.ptr(), constants.ptr(), &classes}));
-           })
-      .def("decode_tensor", [](const serde::Document& document, const py::object& values) {
-        return to_object(
-            fx::serde::decode_tensor(document, {values.ptr(), py::dict().ptr(), nullptr}));
-      });
+           });
+  bind_graph_reader(m);
   m.def("is_surely_valid",
         [](const py::handle& signature, const py::handle& calls, const py::tuple& to_check) {
           return fx::serde::is_surely_valid(program_check(signature, calls, to_check));

@@ -67,6 +67,7 @@ PyObject* GraphWriter::create(const NewNode& node, Ref args, Ref kwargs,
   PyObject* const prepend[] = {root_.get(), self};
   Ref::steal(PyObject_Vectorcall(symbols.node_prepend, prepend, 2, nullptr));
   register_name(self, name);
+  ++named_;
   register_lookup(self, node.op, node.target);
   ++length_;
   return self;
@@ -133,8 +134,22 @@ void GraphWriter::finish() {
   for (core::StringId base : names_.table().bases()) {
     check(PyDict_SetItem(base_count_.get(), names_.string(base), names_.count(base).get()));
   }
-  const Ref length = Ref::steal(PyLong_FromSsize_t(length_));
+  const Py_ssize_t before = PyLong_AsSsize_t(get_attr(graph_.get(), names.len).get());
+  if (before == -1 && PyErr_Occurred() != nullptr) throw_python_error();
+  const Ref length = Ref::steal(PyLong_FromSsize_t(before + length_));
   check(PyObject_SetAttr(graph_.get(), names.len, length.get()));
+  length_ = 0;
+}
+
+void GraphWriter::resume() {
+  if (PyDict_GET_SIZE(obj_to_name_.get()) == named_) return;
+  PyObject* node = nullptr;
+  PyObject* name = nullptr;
+  Py_ssize_t at = 0;
+  for (Py_ssize_t i = 0; PyDict_Next(obj_to_name_.get(), &at, &node, &name) != 0; ++i) {
+    if (i >= named_) names_.table().create(names_.candidate(name));
+  }
+  named_ = PyDict_GET_SIZE(obj_to_name_.get());
 }
 
 }  // namespace fxpress::fx

@@ -85,6 +85,9 @@ class GraphWriter {
   // Writes the namespace's counts and the graph's length. The graph is complete afterwards.
   void finish();
 
+  // Goes on after finish(); names of nodes that others have added meanwhile are taken.
+  void resume();
+
   // node.meta.copy()
   static Ref copy_meta(PyObject* node);
 
@@ -107,7 +110,8 @@ class GraphWriter {
   Ref init_args_;                   // reused argument tuple of the node's initializer
   ArgMapper mapper_;
   std::vector<PyObject*> inputs_;  // of the node being copied; borrowed
-  Py_ssize_t length_ = 0;          // nodes written
+  Py_ssize_t length_ = 0;          // nodes written since finish()
+  Py_ssize_t named_ = 0;           // entries of obj_to_name_ whose names are taken in names_
 };
 
 }  // namespace fxpress::fx

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import io
 import pickle
+import threading
 import types
-from collections import namedtuple
+from collections import Counter, namedtuple
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import _weights_only_unpickler, serialization
 from torch._dynamo.exc import UserError as UserError
 from torch._dynamo.exc import UserErrorType
-from torch._export.non_strict_utils import _enable_graph_inputs_of_type_nn_module
+from torch._export import utils as export_utils
 from torch._export.serde import schema as schema
 from torch._export.serde import serialize as torch_serialize
 from torch._export.serde.dynamic_shapes import DynamicShapesSpec as DynamicShapesSpec
@@ -47,7 +48,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._sympy import functions as sympy_functions
 from torch.utils._sympy.numbers import int_oo as int_oo
-from torch.utils._sympy.symbol import SymT, prefix_str
+from torch.utils._sympy.symbol import SymT
+from torch.utils._sympy.symbol import prefix_str as prefix_str
 from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 from torch.utils._traceback import CapturedTraceback
 from torch.utils._triton import has_triton as has_triton
@@ -60,6 +62,9 @@ SerializedArtifact = torch_serialize.SerializedArtifact
 SerializedProgram = torch_serialize._SerializedProgram
 ExtensionHandler = torch_serialize.ExtensionHandler
 Final = torch_serialize.Final  # classes of it cannot be subclassed
+MetaType = torch_serialize.MetaType
+DEFAULT_PICKLE_PROTOCOL = torch_serialize.DEFAULT_PICKLE_PROTOCOL
+ST_DELIMITER = torch_serialize.ST_DELIMITER
 DTYPES = torch_serialize._SERIALIZE_TO_TORCH_DTYPE
 LAYOUTS_BY_NUMBER = torch_serialize._SERIALIZE_TO_TORCH_LAYOUT
 MEMORY_FORMATS_BY_NUMBER = torch_serialize._SERIALIZE_TO_TORCH_MEMORY_FORMAT
@@ -110,9 +115,37 @@ def with_aten(versions: dict[str, int] | None) -> dict[str, int]:
     return complete
 
 
-def module_inputs(example_inputs: Any) -> AbstractContextManager[None]:
-    """While it is open, pytree knows the nn.Module classes among the example inputs."""
-    return _enable_graph_inputs_of_type_nn_module(example_inputs)  # type: ignore[no-any-return]
+_module_uses: Counter[type] = Counter()  # classes that module_inputs() registered -> how often
+_module_uses_lock = threading.Lock()
+
+
+@contextmanager
+def module_inputs(example_inputs: Any) -> Iterator[None]:
+    """While it is open, pytree knows the nn.Module classes among the example inputs.
+
+    The table is the process's: the first that needs a class adds it, the last takes it out again.
+    """
+
+    def is_module(value: Any) -> bool:
+        return isinstance(value, torch.nn.Module)
+
+    leaves = pytree.tree_leaves(example_inputs, is_leaf=is_module)
+    used = {type(leaf) for leaf in leaves if is_module(leaf)}
+    with _module_uses_lock:
+        used = {c for c in used if c in _module_uses or c not in pytree.SUPPORTED_NODES}
+        for cls in used:
+            if cls not in _module_uses:
+                export_utils.register_module_as_pytree_input_node(cls)
+            _module_uses[cls] += 1
+    try:
+        yield
+    finally:
+        with _module_uses_lock:
+            for cls in used:
+                _module_uses[cls] -= 1
+                if not _module_uses[cls]:
+                    del _module_uses[cls]
+                    export_utils.deregister_module_as_pytree_input_node(cls)
 
 
 def schema_of(target: Any) -> Any:

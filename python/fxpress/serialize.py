@@ -5,6 +5,7 @@ object of torch's schema; for those who want such objects they are made of JSON,
 """
 
 from fxpress import _torch_compat_serde as _compat
+from fxpress._serde.artifacts import _reduce_fake_tensor, deserialize_torch_artifact
 from fxpress._serde.artifacts import save_artifact as serialize_torch_artifact
 from fxpress._serde.canonical import canonicalize
 from fxpress._serde.dynamic_shapes import _dump_dynamic_shapes, _load_dynamic_shapes
@@ -16,6 +17,8 @@ from fxpress._serde.extensions import (
 from fxpress._serde.facts import (
     _int_to_sympy_int,
     _print_sympy,
+    _reverse_map,
+    _symbol_index,
     _sympy_int_to_int,
     deserialize_device,
     deserialize_scalar_type,
@@ -28,6 +31,7 @@ from fxpress._serde.facts import (
     serialize_sym_int,
     serialize_tensor_meta,
 )
+from fxpress._serde.graph_deserializer import GraphModuleDeserializer, LazyMap
 from fxpress._serde.graph_serializer import GraphModuleSerializer, GraphState
 from fxpress._serde.kernels import get_triton_kernel_and_cache_entry, is_metadata_matched
 from fxpress._serde.objects import (
@@ -61,11 +65,17 @@ _SYM_OPS = _compat.SYM_OPS
 _serialization_registry = _compat.EXTENSIONS
 _deserialization_registry = _compat.EXTENSION_NAMESPACES
 _SerializedProgram = _compat.SerializedProgram
+_reconstruct_fake_tensor = _compat.reconstruct_fake_tensor
+Final = _compat.Final
+MetaType = _compat.MetaType
+DEFAULT_PICKLE_PROTOCOL = _compat.DEFAULT_PICKLE_PROTOCOL
+ST_DELIMITER = _compat.ST_DELIMITER
 
 __all__ = [
     "ExportedProgramDeserializer",
     "ExportedProgramSerializer",
     "ExtensionHandler",
+    "GraphModuleDeserializer",
     "GraphModuleSerializer",
     "SerializeError",
     "SerializedArtifact",

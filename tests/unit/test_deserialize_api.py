@@ -123,6 +123,32 @@ def test_f117_any_number_of_threads() -> None:
     assert torch_serialize._CURRENT_DESERIALIZER is None
 
 
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+class Applies(nn.Module):
+    def forward(self, x: torch.Tensor, module: nn.Module) -> torch.Tensor:
+        return module(x) + 1
+
+
+def test_f117_modules_among_the_inputs_of_any_number_of_loads() -> None:
+    """pytree knows their classes while one of the loads needs them, and not afterwards."""
+    inputs = (torch.ones(3), Scale())
+    artifact = serialize(export(Applies(), inputs, strict=False))
+    artifact.example_inputs = (inputs, {})  # a module needs a pickle
+    with ThreadPoolExecutor(4) as pool:
+        read = list(pool.map(deserialize, [artifact] * 40))
+    assert Scale not in pytree.SUPPORTED_NODES
+    for program in read:
+        assert torch.equal(program.module()(*inputs), torch.full((3,), 2.0))
+
+
 def test_f117_a_load_within_a_load() -> None:
     class Handler(torch_serialize.ExtensionHandler):  # type: ignore[misc]
         pass

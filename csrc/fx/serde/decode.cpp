@@ -2,19 +2,9 @@
 
 #include <algorithm>
 
-#include "fx/gc_pause.h"
 #include "fx/serde/errors.h"
 
 namespace fxpress::fx::serde {
-
-Ref decode_program(const Document& document, const DecodeContext& context) {
-  const GcPause pause;
-  return Decoder(document, context).program();
-}
-
-Ref decode_tensor(const Document& document, const DecodeContext& context) {
-  return Decoder(document, context).tensor(document.root());
-}
 
 bool is_surely_valid(const ProgramCheck& check) {
   OperatorTable operators;

@@ -39,6 +39,12 @@ int64_t Decoder::kind_of(const Value& input) const {
   return kind.kind == ValueKind::kInt ? kind.integer : 0;
 }
 
+// Returns the positional ones.
+Ref Decoder::node_arguments(std::span<const Value> inputs, const Target& target, Ref& kwargs) {
+  return target.kind == Target::Kind::kSchema ? schema_arguments(inputs, target, kwargs)
+                                              : arguments(inputs, target, kwargs);
+}
+
 // Arguments of what has no schema: returns the positional ones.
 Ref Decoder::arguments(std::span<const Value> inputs, const Target& target, Ref& kwargs) {
   std::vector<Ref> args;
@@ -111,8 +117,8 @@ Ref Decoder::node_reference(std::string_view name) {
 }
 
 Ref Decoder::argument(const Value& value) {
-  const Field kind = document_.tag(value);
-  const Value& content = document_.content(value);
+  const Field kind = document_->tag(value);
+  const Value& content = document_->content(value);
   switch (kind) {
     case Field::Argument_as_none:
       return Ref::borrow(Py_None);
@@ -122,7 +128,7 @@ Ref Decoder::argument(const Value& value) {
     case Field::Argument_as_float:
     case Field::Argument_as_bool:
     case Field::Argument_as_string:
-      return scalar(document_, content);
+      return scalar(*document_, content);
     case Field::Argument_as_sym_int:
     case Field::Argument_as_sym_float:
     case Field::Argument_as_sym_bool:
@@ -138,8 +144,8 @@ Ref Decoder::argument(const Value& value) {
       return device(content);
     case Field::Argument_as_complex:
       return Ref::steal(
-          PyComplex_FromDoubles(real_of(document_, field(content, Field::ComplexValue_real)),
-                                real_of(document_, field(content, Field::ComplexValue_imag))));
+          PyComplex_FromDoubles(real_of(*document_, field(content, Field::ComplexValue_real)),
+                                real_of(*document_, field(content, Field::ComplexValue_imag))));
     case Field::Argument_as_graph:
       return graph_argument(content);
     case Field::Argument_as_custom_obj:
@@ -150,7 +156,7 @@ Ref Decoder::argument(const Value& value) {
       return dict_argument(content);
     case Field::kUnknown:
       raise(symbols.unsupported_error, "fxpress does not know this kind of argument: %s",
-            document_.schema().type(value.type).fields[value.count].name.c_str());
+            document_->schema().type(value.type).fields[value.count].name.c_str());
     default:
       return list_argument(kind, content);
   }
@@ -159,15 +165,15 @@ Ref Decoder::argument(const Value& value) {
 // Unions of a name and a constant.
 Ref Decoder::choice_argument(const Value& value) {
   if (const auto name = name_in(value)) return node_reference(*name);
-  if (document_.tag(value) == Field::OptionalTensorArgument_as_none) return Ref::borrow(Py_None);
-  Ref constant = scalar(document_, document_.content(value));
+  if (document_->tag(value) == Field::OptionalTensorArgument_as_none) return Ref::borrow(Py_None);
+  Ref constant = scalar(*document_, document_->content(value));
   if (!constant) raise(symbols.serialize_error, "a value of the graph has no name");
   return constant;
 }
 
 Ref Decoder::list_argument(Field kind, const Value& list) {
   std::vector<Ref> items;
-  for (const Value& item : document_.children(list)) items.push_back(list_item(kind, item));
+  for (const Value& item : document_->children(list)) items.push_back(list_item(kind, item));
   return new_immutable_list(items);
 }
 
@@ -180,20 +186,20 @@ Ref Decoder::list_item(Field kind, const Value& item) {
     case ValueKind::kList: {  // grids of Triton kernels are lists of tuples
       if (kind != Field::Argument_as_int_lists) return list_argument(kind, item);
       std::vector<Ref> numbers;
-      for (const Value& number : document_.children(item)) {
-        numbers.push_back(scalar(document_, number));
+      for (const Value& number : document_->children(item)) {
+        numbers.push_back(scalar(*document_, number));
       }
       return take_as_tuple(numbers);
     }
     default:
-      return scalar(document_, item);
+      return scalar(*document_, item);
   }
 }
 
 Ref Decoder::dict_argument(const Value& map) {
   const RecursionGuard guard(" in an argument of a node");
   Ref result = Ref::steal(PyObject_CallNoArgs(fx::symbols.immutable_dict_type));
-  const auto entries = document_.children(map);
+  const auto entries = document_->children(map);
   for (size_t i = 0; i < entries.size(); i += 2) {
     check(PyDict_SetItem(result.get(), new_text(text(entries[i])).get(),
                          argument(entries[i + 1]).get()));
@@ -218,18 +224,15 @@ Ref Decoder::graph_argument(const Value& value) {
   const RecursionGuard guard(" in the graph of a node");
   if (!is_open_) raise(symbols.serialize_error, "the signature has a graph as an argument");
   const Ref name = identifier(text(value, Field::GraphArgument_name));
-  State* outer = state_;
   const std::vector<PyObject*> inputs = std::move(inputs_);
   const std::vector<PyObject*> graphs = std::move(graphs_);
   Ref module;
   {
-    State inner;
-    state_ = &inner;
-    struct Restore {
-      State*& state;
-      State* outer;
-      ~Restore() { state = outer; }
-    } restore{state_, outer};
+    open();
+    struct Close {
+      Decoder& decoder;
+      ~Close() { decoder.close(); }
+    } const closes{*this};
     module = graph_module(field(value, Field::GraphArgument_graph));
   }
   inputs_ = inputs;

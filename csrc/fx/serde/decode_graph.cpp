@@ -1,4 +1,6 @@
+#include "core/check.h"
 #include "fx/containers.h"
+#include "fx/gc_pause.h"
 #include "fx/graph_module.h"
 #include "fx/serde/decoder.h"
 #include "fx/serde/scalars.h"
@@ -14,8 +16,7 @@ Decoder::State::State()
       writer(name_writer),
       root(Ref::steal(PyObject_CallNoArgs(fx::symbols.module_type))) {}
 
-Decoder::Decoder(const Document& document, const DecodeContext& context)
-    : document_(document), context_(context) {
+Decoder::Decoder(const DecodeContext& context) : context_(context) {
   const auto by_number = [](PyObject* table, std::vector<Ref>& result) {
     PyObject* key = nullptr;
     PyObject* number = nullptr;
@@ -33,10 +34,15 @@ Decoder::Decoder(const Document& document, const DecodeContext& context)
   by_number(symbols.output_kinds, output_kinds_);
 }
 
+void Decoder::close() {
+  FXPRESS_CHECK(states_.size() > 1, "no graph within another is open");
+  states_.pop_back();
+  state_ = &states_.back();
+}
+
 Ref Decoder::program() {
-  const Value& whole = field(document_.root(), Field::ExportedProgram_graph_module);
-  State state;
-  state_ = &state;
+  const GcPause pause;
+  const Value& whole = field(document_->root(), Field::ExportedProgram_graph_module);
   signature_ = signature(field(whole, Field::GraphModule_signature));
   is_open_ = true;
   Ref module = graph_module(field(whole, Field::GraphModule_graph));
@@ -46,31 +52,35 @@ Ref Decoder::program() {
                                  has_objects_ ? Py_True : Py_False));
 }
 
-// Fills the open state, and makes a module of it.
 Ref Decoder::graph_module(const Value& graph) {
+  write_graph(graph);
+  return make_graph_module_of(state_->root.get(), state_->writer.graph());
+}
+
+void Decoder::write_graph(const Value& graph) {
   Ref::steal(PyObject_CallMethodNoArgs(context_.values, names.begin_graph));
   read_tables(graph);
   size_t position = 0;
-  for (const Value& argument : document_.children(field(graph, Field::Graph_inputs))) {
+  for (const Value& argument : document_->children(field(graph, Field::Graph_inputs))) {
     input(argument, position++);
   }
-  for (const Value& value : document_.children(field(graph, Field::Graph_nodes))) {
+  for (const Value& value : document_->children(field(graph, Field::Graph_nodes))) {
     poll_signals(steps_++);
     checked_node(value);
   }
   outputs(graph);
   state_->writer.finish();
   Ref::steal(PyObject_CallMethodOneArg(context_.values, names.end_graph, state_->writer.graph()));
-  return make_graph_module_of(state_->root.get(), state_->writer.graph());
 }
 
 void Decoder::read_tables(const Value& graph) {
   const auto read = [&](Field name, Table table) {
     const Value& map = field(graph, name);
-    const auto entries = document_.children(map);
+    const auto entries = document_->children(map);
     for (size_t i = 0; i < entries.size(); i += 2) {
       Defined& entry = defined(text(entries[i]));
       entry.meta = &entries[i + 1];
+      entry.document = document_;
       entry.table = table;
     }
   };
@@ -137,7 +147,7 @@ void Decoder::input(const Value& argument, size_t position) {
     NewNode node{Op::kPlaceholder, name, state_->name_writer.candidate_for_target(name), Py_None};
     return state_->writer.leaf(node, Ref::borrow(no_args), {});
   };
-  switch (document_.tag(argument)) {
+  switch (document_->tag(argument)) {
     case Field::Argument_as_tensor:
     case Field::Argument_as_custom_obj:
     case Field::Argument_as_sym_int:
@@ -152,7 +162,8 @@ void Decoder::input(const Value& argument, size_t position) {
     case Field::Argument_as_bool:
     case Field::Argument_as_none:
     case Field::Argument_as_string: {
-      const Ref specs = get_attr(signature_.get(), names.input_specs);
+      const Ref specs =
+          signature_ ? get_attr(signature_.get(), names.input_specs) : Ref::steal(PyList_New(0));
       Ref name;
       if (position < static_cast<size_t>(PyList_Size(specs.get()))) {
         PyObject* spec = PyList_GET_ITEM(specs.get(), static_cast<Py_ssize_t>(position));
@@ -176,10 +187,10 @@ void Decoder::input(const Value& argument, size_t position) {
 
 void Decoder::checked_node(const Value& value) {
   try {
-    node(value);
+    node(value, targets_.get(text(value, Field::Node_target)));
   } catch (pybind11::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;
-    const Ref failed = context_.classes->make(document_, value);
+    const Ref failed = context_.classes->make(*document_, value);
     PyObject* arguments[] = {failed.get(), error.value().ptr()};
     Ref::steal(PyObject_Vectorcall(symbols.reading_failed, arguments, 2, nullptr));
   }
@@ -189,7 +200,7 @@ void Decoder::checked_node(const Value& value) {
 core::StringId Decoder::candidate_of(const Value& node, const Target& target) {
   const Value& name = field(node, Field::Node_name);
   if (name.kind == ValueKind::kString && name.count > 0) return candidate(text(name));
-  const auto results = document_.children(field(node, Field::Node_outputs));
+  const auto results = document_->children(field(node, Field::Node_outputs));
   const bool single = target.kind == Target::Kind::kSymbolic ||
                       (target.kind == Target::Kind::kSchema && target.single_tensor) ||
                       (target.kind == Target::Kind::kHigherOrder && returns_itself(node));
@@ -206,14 +217,12 @@ bool Decoder::returns_itself(const Value& node) const {
   return single.kind != ValueKind::kBool || single.integer != 0;
 }
 
-void Decoder::node(const Value& value) {
-  const Target& target = targets_.get(text(value, Field::Node_target));
-  const auto given = document_.children(field(value, Field::Node_inputs));
+PyObject* Decoder::node(const Value& value, const Target& target) {
+  const auto given = document_->children(field(value, Field::Node_inputs));
   inputs_.clear();
   graphs_.clear();
   Ref kwargs = Ref::borrow(no_kwargs);
-  Ref args = target.kind == Target::Kind::kSchema ? schema_arguments(given, target, kwargs)
-                                                  : arguments(given, target, kwargs);
+  Ref args = node_arguments(given, target, kwargs);
   const std::vector<PyObject*> graphs = std::move(graphs_);
   PyObject* node = state_->writer.create(
       {Op::kCallFunction, target.object.get(), candidate_of(value, target), Py_None},
@@ -233,6 +242,7 @@ void Decoder::node(const Value& value) {
     PyObject* arguments[] = {context_.values, node};
     Ref::steal(PyObject_VectorcallMethod(names.constrain, arguments, 2, nullptr));
   }
+  return node;
 }
 
 PyObject* Decoder::value_of_node(PyObject* node) {
@@ -244,7 +254,7 @@ PyObject* Decoder::value_of_node(PyObject* node) {
 }
 
 void Decoder::outputs(const Value& graph) {
-  const auto stored = document_.children(field(graph, Field::Graph_outputs));
+  const auto stored = document_->children(field(graph, Field::Graph_outputs));
   std::vector<Ref> results;
   std::vector<Ref> values;
   inputs_.clear();

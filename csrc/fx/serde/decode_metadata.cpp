@@ -56,7 +56,7 @@ Ref instance(PyObject* type, std::initializer_list<std::pair<PyObject*, PyObject
 
 Decoder::Metadata Decoder::metadata(const Value& map) {
   Metadata result;
-  const auto entries = document_.children(map);
+  const auto entries = document_->children(map);
   const auto find = [&](std::string_view key) -> const Value* {
     for (size_t i = 0; i < entries.size(); i += 2) {
       if (text(entries[i]) == key) return entries[i + 1].count > 0 ? &entries[i + 1] : nullptr;
@@ -153,7 +153,7 @@ Ref Decoder::node_sources(std::string_view text) {
   whole += '}';
   std::string problem;
   try {
-    const Document document = ::fxpress::serde::read_json(whole, document_.schema(),
+    const Document document = ::fxpress::serde::read_json(whole, document_->schema(),
                                                           static_cast<uint16_t>(Type::NodeSource));
     const Value& list = document.field(document.root(), Field::NodeSource_from_node);
     if (list.kind == ValueKind::kNull) return Ref::borrow(Py_None);

@@ -16,7 +16,7 @@ std::optional<std::string_view> Decoder::name_in(const Value& result) const {
   const bool is_argument =
       result.kind == ValueKind::kUnion && result.type == static_cast<uint16_t>(Type::Argument);
   const std::string_view name =
-      ::fxpress::serde::name_of(document_, is_argument ? document_.content(result) : result);
+      ::fxpress::serde::name_of(*document_, is_argument ? document_->content(result) : result);
   if (name.empty()) return std::nullopt;
   return name;
 }
@@ -29,24 +29,24 @@ void Decoder::set_value(PyObject* node, PyObject* value) {
 // What a node returns: its own value, or several that other nodes take from it.
 void Decoder::results(const Value& value, const Target& target, PyObject* node,
                       const Metadata& metadata) {
-  auto parts = document_.children(field(value, Field::Node_outputs));
+  auto parts = document_->children(field(value, Field::Node_outputs));
   if (parts.empty()) {  // nothing, or of a graph that returns nothing an empty tuple
     if (target.kind == Target::Kind::kHigherOrder) set_value(node, no_args);
     return;
   }
   if (parts.size() == 1) {
-    const Field kind = document_.tag(parts[0]);
+    const Field kind = document_->tag(parts[0]);
     if (kind == Field::Argument_as_none) {
       set_value(node, Py_None);
       return name_unused(node);
     }
     if (target.kind != Target::Kind::kHigherOrder || returns_itself(value)) {
       if (const auto name = name_in(parts[0])) return name_node(node, *name);
-      const Value& content = document_.content(parts[0]);
+      const Value& content = document_->content(parts[0]);
       if (content.kind != ValueKind::kList) {
         raise(symbols.serialize_error, "the result of a node has no name");
       }
-      parts = document_.children(content);
+      parts = document_->children(content);
     }
   }
   const Ref values = take_apart(node, parts, metadata);
@@ -82,16 +82,16 @@ Ref Decoder::take(PyObject* node, size_t index, const Value& part, const Metadat
   }
   const bool is_argument =
       part.kind == ValueKind::kUnion && part.type == static_cast<uint16_t>(Type::Argument);
-  if (is_argument && document_.tag(part) == Field::Argument_as_none) {
+  if (is_argument && document_->tag(part) == Field::Argument_as_none) {
     PyObject* taken = getitem(node, index, candidate("as_none"));
     set_value(taken, Py_None);
     add_metadata(metadata, node_field(taken, fx::symbols.node_meta).get());
     return Ref::borrow(Py_None);
   }
-  if (is_argument && document_.content(part).kind == ValueKind::kList) {
+  if (is_argument && document_->content(part).kind == ValueKind::kList) {
     PyObject* taken =
         getitem(node, index, state_->name_writer.candidate_for_target(fx::symbols.getitem));
-    Ref values = take_apart(taken, document_.children(document_.content(part)), metadata);
+    Ref values = take_apart(taken, document_->children(document_->content(part)), metadata);
     add_metadata(metadata, node_field(taken, fx::symbols.node_meta).get());
     set_value(taken, values.get());
     return values;

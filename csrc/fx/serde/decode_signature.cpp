@@ -20,7 +20,7 @@ Ref call(PyObject* callable, Args... args) {
 
 Ref Decoder::signature(const Value& value) {
   const auto list = [&](Field name, auto&& make) {
-    const auto specs = document_.children(field(value, name));
+    const auto specs = document_->children(field(value, name));
     Ref result = Ref::steal(PyList_New(static_cast<Py_ssize_t>(specs.size())));
     for (size_t i = 0; i < specs.size(); ++i) {
       PyList_SET_ITEM(result.get(), static_cast<Py_ssize_t>(i), make(specs[i]).release());
@@ -42,7 +42,7 @@ Ref Decoder::named_spec(PyObject* type, const Value& argument) {
 }
 
 Ref Decoder::argument_spec(const Value& argument) {
-  switch (document_.tag(argument)) {
+  switch (document_->tag(argument)) {
     case Field::Argument_as_tensor:
       return named_spec(symbols.tensor_argument_type, argument);
     case Field::Argument_as_sym_int:
@@ -53,8 +53,8 @@ Ref Decoder::argument_spec(const Value& argument) {
       return named_spec(symbols.sym_bool_argument_type, argument);
     case Field::Argument_as_custom_obj:
       return call(symbols.constant_argument_type,
-                  new_text(text(document_.content(argument), Field::CustomObjArgument_name)).get(),
-                  object_argument(document_.content(argument)).get());
+                  new_text(text(document_->content(argument), Field::CustomObjArgument_name)).get(),
+                  object_argument(document_->content(argument)).get());
     default:
       return call(symbols.constant_argument_type, new_text("").get(),
                   this->argument(argument).get());
@@ -62,14 +62,14 @@ Ref Decoder::argument_spec(const Value& argument) {
 }
 
 Ref Decoder::input_spec(const Value& spec) {
-  const Value& content = document_.content(spec);
+  const Value& content = document_->content(spec);
   const auto make = [&](InputKind kind, const Ref& argument, PyObject* target,
                         PyObject* persistent = Py_None) {
     return call(symbols.input_spec_type, input_kinds_[static_cast<size_t>(kind)].get(),
                 argument.get(), target, persistent);
   };
-  const auto target = [&](Field name) { return scalar(document_, field(content, name)); };
-  switch (document_.tag(spec)) {
+  const auto target = [&](Field name) { return scalar(*document_, field(content, name)); };
+  switch (document_->tag(spec)) {
     case Field::InputSpec_user_input:
       return make(InputKind::kUserInput, argument_spec(field(content, Field::UserInputSpec_arg)),
                   Py_None);
@@ -100,9 +100,9 @@ Ref Decoder::input_spec(const Value& spec) {
           Py_None);
     case Field::InputSpec_constant_input: {
       const Value& constant = field(content, Field::InputToConstantInputSpec_value);
-      const bool none = document_.tag(constant) == Field::ConstantValue_as_none;
+      const bool none = document_->tag(constant) == Field::ConstantValue_as_none;
       const Ref value =
-          none ? Ref::borrow(Py_None) : scalar(document_, document_.content(constant));
+          none ? Ref::borrow(Py_None) : scalar(*document_, document_->content(constant));
       return make(InputKind::kUserInput,
                   call(symbols.constant_argument_type,
                        target(Field::InputToConstantInputSpec_name).get(), value.get()),
@@ -110,21 +110,21 @@ Ref Decoder::input_spec(const Value& spec) {
     }
     default:
       raise(symbols.unsupported_error, "fxpress does not know this kind of input: %s",
-            document_.schema().type(spec.type).fields[spec.count].name.c_str());
+            document_->schema().type(spec.type).fields[spec.count].name.c_str());
   }
 }
 
 Ref Decoder::output_spec(const Value& spec) {
-  const Value& content = document_.content(spec);
+  const Value& content = document_->content(spec);
   const auto make = [&](OutputKind kind, const Ref& argument, PyObject* target = Py_None) {
     return call(symbols.output_spec_type, output_kinds_[static_cast<size_t>(kind)].get(),
                 argument.get(), target);
   };
   const auto with_target = [&](OutputKind kind, Field argument, Field target) {
     return make(kind, named_spec(symbols.tensor_argument_type, field(content, argument)),
-                scalar(document_, field(content, target)).get());
+                scalar(*document_, field(content, target)).get());
   };
-  switch (document_.tag(spec)) {
+  switch (document_->tag(spec)) {
     case Field::OutputSpec_user_output:
       return make(OutputKind::kUserOutput,
                   argument_spec(field(content, Field::UserOutputSpec_arg)));
@@ -151,20 +151,20 @@ Ref Decoder::output_spec(const Value& spec) {
                                                  field(content, Field::OutputTokenSpec_arg)));
     default:
       raise(symbols.unsupported_error, "fxpress does not know this kind of output: %s",
-            document_.schema().type(spec.type).fields[spec.count].name.c_str());
+            document_->schema().type(spec.type).fields[spec.count].name.c_str());
   }
 }
 
 Ref Decoder::argument_specs(const Value& list) {
   Ref result = Ref::steal(PyList_New(0));
-  for (const Value& argument : document_.children(list)) {
+  for (const Value& argument : document_->children(list)) {
     check(PyList_Append(result.get(), argument_spec(argument).get()));
   }
   return result;
 }
 
 Ref Decoder::calls(const Value& list) {
-  const auto entries = document_.children(list);
+  const auto entries = document_->children(list);
   Ref result = Ref::steal(PyList_New(static_cast<Py_ssize_t>(entries.size())));
   for (size_t i = 0; i < entries.size(); ++i) {
     const Ref fqn = new_text(text(entries[i], Field::ModuleCallEntry_fqn));
@@ -190,7 +190,7 @@ Ref Decoder::call_signature(const Value& value) {
   Ref arg_names = Ref::borrow(Py_None);
   if (stored.kind == ValueKind::kList && stored.count > 0) {
     arg_names = Ref::steal(PyList_New(0));
-    for (const Value& name : document_.children(stored)) {
+    for (const Value& name : document_->children(stored)) {
       check(PyList_Append(arg_names.get(), new_text(text(name)).get()));
     }
   }

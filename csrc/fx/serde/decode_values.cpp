@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "fx/serde/decoder.h"
 #include "fx/serde/scalars.h"
 #include "fx/serde/symbols.h"
@@ -16,6 +18,12 @@ PyObject* Decoder::value_of(Defined& defined, std::string_view name) {
       raise(symbols.serialize_error, "the tables of the graph have no value named %R",
             new_text(name).get());
     }
+    const Document* current = std::exchange(document_, defined.document);
+    struct Restore {
+      const Document*& document;
+      const Document* current;
+      ~Restore() { document = current; }
+    } const restores{document_, current};
     defined.value = make_value(defined);
   }
   return defined.value.get();
@@ -41,14 +49,14 @@ Ref Decoder::custom_object(const Value& record) {
 
 // An int, float or bool, or what stands for one. Equal ones are one object.
 Ref Decoder::number(const Value& value) {
-  const Value& content = document_.content(value);
-  if (content.kind != ValueKind::kRecord) return scalar(document_, content);
+  const Value& content = document_->content(value);
+  if (content.kind != ValueKind::kRecord) return scalar(*document_, content);
   const Value& expression = field(content, Field::SymExpr_expr_str);
   const Value& hint = field(content, Field::SymExpr_hint);
   std::string key(1, static_cast<char>('0' + value.type));
   Ref hint_value = Ref::borrow(Py_None);
   if (hint.kind == ValueKind::kUnion) {
-    hint_value = scalar(document_, document_.content(hint));
+    hint_value = scalar(*document_, document_->content(hint));
     key += Text(Ref::steal(PyObject_Repr(hint_value.get())).get()).view();
   }
   key += ' ';
@@ -57,7 +65,7 @@ Ref Decoder::number(const Value& value) {
     return Ref::borrow(known->second.get());
   }
   const Ref kind =
-      Ref::steal(PyUnicode_FromString(document_.schema().type(value.type).name.c_str()));
+      Ref::steal(PyUnicode_FromString(document_->schema().type(value.type).name.c_str()));
   const Ref source = new_text(text(expression));
   PyObject* arguments[] = {context_.values, kind.get(), source.get(), hint_value.get()};
   Ref made = Ref::steal(PyObject_VectorcallMethod(names.number, arguments, 4, nullptr));
@@ -66,10 +74,10 @@ Ref Decoder::number(const Value& value) {
 
 // A tuple of ints, or an empty Ref when there is anything else.
 Ref Decoder::plain_sizes(const Value& list) const {
-  const auto items = document_.children(list);
+  const auto items = document_->children(list);
   Ref sizes = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));
   for (size_t i = 0; i < items.size(); ++i) {
-    const Value& content = document_.content(items[i]);
+    const Value& content = document_->content(items[i]);
     if (content.kind != ValueKind::kInt) return {};
     PyTuple_SET_ITEM(sizes.get(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(content.integer));
   }
@@ -77,7 +85,7 @@ Ref Decoder::plain_sizes(const Value& list) const {
 }
 
 Ref Decoder::symbolic_sizes(const Value& list) {
-  const auto items = document_.children(list);
+  const auto items = document_->children(list);
   Ref sizes = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));
   for (size_t i = 0; i < items.size(); ++i) {
     PyTuple_SET_ITEM(sizes.get(), static_cast<Py_ssize_t>(i), number(items[i]).release());
@@ -92,7 +100,7 @@ Ref Decoder::device(const Value& value) {
   Ref& known = devices_[{type, indexed ? index.integer : -1}];
   if (!known) {
     const Ref name = new_text(type);
-    const Ref number = scalar(document_, index);
+    const Ref number = scalar(*document_, index);
     PyObject* arguments[] = {name.get(), number.get()};
     known =
         Ref::steal(PyObject_Vectorcall(symbols.device_type, arguments, indexed ? 2 : 1, nullptr));
@@ -103,7 +111,7 @@ Ref Decoder::device(const Value& value) {
 Ref Decoder::from_table(const std::vector<Ref>& table, const Value& code, const char* what) const {
   const auto place = static_cast<size_t>(code.integer);
   if (code.kind != ValueKind::kInt || place >= table.size() || !table[place]) {
-    raise(symbols.serialize_error, "%R is no %s", scalar(document_, code).get(), what);
+    raise(symbols.serialize_error, "%R is no %s", scalar(*document_, code).get(), what);
   }
   return Ref::borrow(table[place].get());
 }
@@ -116,7 +124,7 @@ Ref Decoder::tensor(const Value& meta) {
   const Ref layout = from_table(layouts_, field(meta, Field::TensorMeta_layout), "layout");
   const bool grad = field(meta, Field::TensorMeta_requires_grad).integer != 0;
   const Value& offset = field(meta, Field::TensorMeta_storage_offset);
-  const Value& start = document_.content(offset);
+  const Value& start = document_->content(offset);
   Ref sizes;
   Ref strides;
   if (layout.get() == symbols.strided && start.kind == ValueKind::kInt && start.integer == 0) {

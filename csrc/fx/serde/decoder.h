@@ -1,6 +1,7 @@
 // Decodes a program: from a document of the schema straight to torch's graphs.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,25 +30,52 @@ struct DecodeContext {
   const SchemaClasses* classes;  // to show a node that cannot be read
 };
 
-// One file: decode_graph.cpp (graphs, nodes), decode_results.cpp (what nodes return),
-// decode_argument.cpp, decode_metadata.cpp, decode_values.cpp, decode_signature.cpp.
+// One file, or parts of one that come in documents of their own: decode_graph.cpp (graphs, nodes),
+// decode_results.cpp (what nodes return), decode_argument.cpp, decode_metadata.cpp,
+// decode_values.cpp, decode_signature.cpp, decode_part.cpp.
 class Decoder {
  public:
-  Decoder(const Document& document, const DecodeContext& context);
+  explicit Decoder(const DecodeContext& context);
+  void set_constants(PyObject* constants) { context_.constants = constants; }
+
+  // What is read from here on. Documents must outlive the decoder.
+  void read(const Document& document) { document_ = &document; }
 
   // The program's parts: (graph module, signature, calls, whether the graph holds objects that
   // have no source text).
   Ref program();
-  // A fake tensor with the metadata in a record.
-  Ref tensor(const Value& meta);
+  // Of another kind, as Python's objects. `extra`: what it belongs to; see decode_part.cpp.
+  Ref part(std::string_view kind, PyObject* extra);
+
+  // A graph within the one that is open, or the first; and back to the one before.
+  void open() { state_ = &states_.emplace_back(); }
+  void close();
+  // Lets go of all graphs; a new one is open.
+  void clear() {
+    states_.clear();
+    open();
+  }
+
+  // Of the open graph: itself, the module that holds graphs within, what its nodes and all names of
+  // its tables are called in the file.
+  PyObject* graph() const { return state_->writer.graph(); }
+  PyObject* root() const { return state_->root.get(); }
+  Ref nodes() const;
+  Ref value_names() const;
+  Ref value(std::string_view name) { return Ref::borrow(value_of(defined(name), name)); }
+  void name_node(PyObject* node, std::string_view name);
+
+  PyObject* signature() const { return signature_.get(); }
+  void set_signature(Ref signature) { signature_ = std::move(signature); }
 
  private:
   // A name that the tables of a graph or its nodes define.
   struct Defined {
-    const Value* meta = nullptr;  // what a table says of it
-    Table table = Table::kNone;   // which
-    Ref value;                    // made of `meta` when it is first asked for
-    PyObject* node = nullptr;     // borrowed: the graph owns it
+    const Value* meta = nullptr;         // what a table says of it
+    const Document* document = nullptr;  // where it says so
+    Table table = Table::kNone;          // which
+    Ref value;                           // made of `meta` when it is first asked for
+    PyObject* node = nullptr;            // borrowed: the graph owns it
   };
   // A graph that is being written.
   struct State {
@@ -64,10 +92,11 @@ class Decoder {
 
   // decode_graph.cpp
   const Value& field(const Value& record, Field name) const {
-    return document_.field(record, name);
+    return document_->field(record, name);
   }
-  std::string_view text(const Value& value) const { return document_.text(value); }
+  std::string_view text(const Value& value) const { return document_->text(value); }
   std::string_view text(const Value& record, Field name) const { return text(field(record, name)); }
+  void write_graph(const Value& graph);
   Ref graph_module(const Value& graph);
   void read_tables(const Value& graph);
   Defined& defined(std::string_view name);
@@ -76,10 +105,9 @@ class Decoder {
   core::StringId candidate(std::string_view name);
   core::StringId candidate_of(const Value& node, const Target& target);
   bool returns_itself(const Value& node) const;
-  void name_node(PyObject* node, std::string_view name);
   void input(const Value& argument, size_t position);
   void checked_node(const Value& value);
-  void node(const Value& value);
+  PyObject* node(const Value& value, const Target& target);
   static PyObject* value_of_node(PyObject* node);
   void outputs(const Value& graph);
 
@@ -94,6 +122,7 @@ class Decoder {
 
   // decode_argument.cpp
   int64_t kind_of(const Value& input) const;
+  Ref node_arguments(std::span<const Value> inputs, const Target& target, Ref& kwargs);
   Ref arguments(std::span<const Value> inputs, const Target& target, Ref& kwargs);
   Ref schema_arguments(std::span<const Value> inputs, const Target& target, Ref& kwargs);
   Ref node_reference(std::string_view name);
@@ -117,6 +146,7 @@ class Decoder {
   // decode_values.cpp
   PyObject* value_of(Defined& defined, std::string_view name);
   Ref make_value(const Defined& defined);
+  Ref tensor(const Value& meta);
   Ref custom_object(const Value& record);
   Ref number(const Value& value);
   Ref device(const Value& value);
@@ -134,12 +164,13 @@ class Decoder {
   Ref calls(const Value& list);
   Ref call_signature(const Value& value);
 
-  const Document& document_;
+  const Document* document_ = nullptr;
   DecodeContext context_;
   TargetTable targets_;
   std::vector<Ref> dtypes_, layouts_, memory_formats_;  // by number in the file
   std::vector<Ref> input_kinds_, output_kinds_;         // by InputKind, OutputKind
-  State* state_ = nullptr;                              // of the innermost open graph
+  std::deque<State> states_;                            // of the open graphs
+  State* state_ = nullptr;                              // of the innermost
   Ref signature_;                                       // of the program, once it is known
   bool is_open_ = false;                                // a graph can be added to the program's
   bool has_objects_ = false;                            // see program()

@@ -13,11 +13,7 @@ bool flag(PyObject* tuple, Py_ssize_t i) {
 
 }  // namespace
 
-const Target& TargetTable::get(std::string_view text) {
-  if (const auto found = known_.find(text); found != known_.end()) return *found->second;
-  const Ref name = new_text(text);
-  const Ref described = Ref::steal(PyObject_CallOneArg(symbols.resolve_target, name.get()));
-  PyObject* parts = described.get();
+Target TargetTable::described(PyObject* parts) {
   const long kind = PyLong_AsLong(PyTuple_GET_ITEM(parts, 0));
   Target target{static_cast<Target::Kind>(kind),
                 Ref::borrow(PyTuple_GET_ITEM(parts, 1)),
@@ -30,7 +26,14 @@ const Target& TargetTable::get(std::string_view text) {
     target.arguments.push_back(
         {std::string(utf8(PyTuple_GET_ITEM(argument, 0))), flag(argument, 1), flag(argument, 2)});
   }
-  targets_.push_back(std::move(target));
+  return target;
+}
+
+const Target& TargetTable::get(std::string_view text) {
+  if (const auto found = known_.find(text); found != known_.end()) return *found->second;
+  const Ref name = new_text(text);
+  const Ref parts = Ref::steal(PyObject_CallOneArg(symbols.resolve_target, name.get()));
+  targets_.push_back(described(parts.get()));
   known_.emplace(text, &targets_.back());
   return targets_.back();
 }

@@ -29,6 +29,9 @@ struct Target {
 // single tensor, constrains), and raises for what is not an operator.
 class TargetTable {
  public:
+  // What such a tuple says.
+  static Target described(PyObject* parts);
+
   // The target, which stays where it is as long as the table lives.
   const Target& get(std::string_view text);
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from fxpress import _native
 from fxpress import _torch_compat_serde as compat
-from fxpress._serde.schema import SCHEMA
+from fxpress._serde.schema import CLASSES, SCHEMA
 from fxpress._serde.values import Values
 
 log = logging.getLogger("fxpress")
@@ -39,13 +40,23 @@ class _Pickler(pickle.Pickler):
 _pickle = types.SimpleNamespace(__name__="fxpress", Pickler=_Pickler)
 
 
-def save_artifact(value: Any, pickle_protocol: int) -> bytes:
+def save_artifact(value: Any, pickle_protocol: int = compat.DEFAULT_PICKLE_PROTOCOL) -> bytes:
     """The bytes of a value, none for None. Stands in for torch's `serialize_torch_artifact`."""
     if value is None:
         return b""
     buffer = io.BytesIO()
     torch.save(value, buffer, pickle_module=_pickle, pickle_protocol=pickle_protocol)
     return buffer.getvalue()
+
+
+def deserialize_torch_artifact(
+    serialized: dict[str, Any] | tuple[Any, ...] | bytes, *, allow_pickle: bool = False
+) -> Any:
+    """What `save_artifact` wrote, outside of any program; see `load_artifact`.
+
+    Stands in for torch's `deserialize_torch_artifact`, which unpickles what needs it.
+    """
+    return load_artifact(serialized, "the artifact", Values({}), allow_pickle=allow_pickle)
 
 
 def load_artifact(
@@ -55,7 +66,7 @@ def load_artifact(
     *,
     allow_pickle: bool = False,
 ) -> Any:
-    """What `save_artifact` wrote. Stands in for torch's `deserialize_torch_artifact`.
+    """What `save_artifact` wrote.
 
     Args:
         saved: the bytes; none stand for an empty dict. A dict or tuple is returned as it is.
@@ -73,7 +84,8 @@ def load_artifact(
         return {}
 
     def fake_tensor(meta: bytes, is_parameter: bool) -> Any:
-        made = SCHEMA.read(bytes(meta), "TensorMeta").decode_tensor(values)
+        document = SCHEMA.read(bytes(meta), "TensorMeta")
+        made = _native.GraphReader(CLASSES, values, {}).part("tensor", document, None)
         return torch.nn.Parameter(made) if is_parameter else made
 
     try:

@@ -164,3 +164,13 @@ def serialize_range_constraints(range_constraints: Mapping[Any, Any]) -> dict[st
         )
         for symbol, limits in range_constraints.items()
     }
+
+
+def _symbol_index(sym: Any, sym_type: Any) -> int:
+    """The number in the name of a symbol: 12 for "u12"."""
+    return int(str(sym).removeprefix(compat.prefix_str[sym_type]))
+
+
+def _reverse_map(d: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A table from the other side: the values of enums -> keys."""
+    return {member.value: key for key, member in d.items()}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -51,6 +54,69 @@ def _is_valid(root: torch.fx.GraphModule, fields: dict[str, Any]) -> bool:
     )
 
 
+@dataclasses.dataclass
+class Decoded:
+    """What a document of the type ExportedProgram has, the reader and what it knows of numbers."""
+
+    reader: _native.GraphReader
+    values: Values
+    graph_module: torch.fx.GraphModule
+    signature: Any
+    calls: list[Any]
+    state_dict: Any
+    constants: Any
+    example_inputs: Any
+
+
+def decode_graph_module(
+    document: _native.Document,
+    ranges: Mapping[str, tuple[Any, Any]],
+    state_dict: Any,
+    constants: Any,
+    example_inputs: Any,
+    allow_pickle: bool,
+) -> Decoded:
+    """The graph of a program and what belongs to it.
+
+    Args:
+        document: of the type ExportedProgram.
+        ranges: symbol or expression -> (lowest, highest) value; None: no limit.
+        state_dict: bytes, or a dict; likewise `constants` and `example_inputs`.
+    """
+    values = Values(dict(ranges))
+
+    def load(saved: Any, record: str) -> Any:
+        return load_artifact(saved, record, values, allow_pickle=allow_pickle)
+
+    objects = load(constants, "constants")
+    examples = _load_examples(example_inputs, values, allow_pickle)
+    reader = _native.GraphReader(CLASSES, values, objects)
+    with compat.without_modes(), compat.module_inputs(examples):
+        root, signature, calls, has_objects = reader.program(document)
+    if has_objects:  # objects have no source text: torch says so, and makes a module without
+        root = compat.create_graph_module(root, root.graph)
+    if custom := document.field(CLASSES, "graph_module.metadata").get("custom"):
+        root.meta["custom"] = json.loads(custom)
+    named_tuples = document.field(CLASSES, "graph_module.treespec_namedtuple_fields")
+    root.meta["treespec_namedtuple_fields"] = {
+        name: definition.field_names for name, definition in named_tuples.items()
+    }
+    state = load(state_dict, "state_dict")
+    return Decoded(reader, values, root, signature, calls, state, objects, examples)
+
+
+@contextmanager
+def damage_is_named() -> Iterator[None]:
+    """Whatever goes wrong with what was read is a SerializeError, or says what it is itself."""
+    try:
+        yield
+    except (compat.SerializeError, UnsupportedError, compat.SpecViolationError):
+        raise
+    except Exception as e:
+        raise compat.SerializeError(f"the program is damaged: {e!r}") from e
+
+
+@damage_is_named()
 def decode(
     document: _native.Document,
     state_dict: Any,
@@ -60,49 +126,22 @@ def decode(
     allow_pickle: bool = False,
 ) -> ExportedProgram:
     """The program in a document of the type ExportedProgram."""
-    try:
-        return _decode(document, state_dict, constants, example_inputs, allow_pickle)
-    except (compat.SerializeError, UnsupportedError, compat.SpecViolationError):
-        raise
-    except Exception as e:
-        raise compat.SerializeError(f"the program is damaged: {e!r}") from e
-
-
-def _decode(
-    document: _native.Document,
-    state_dict: Any,
-    constants: Any,
-    example_inputs: Any,
-    allow_pickle: bool,
-) -> ExportedProgram:
     stored = document.field(CLASSES, "range_constraints")
     try:
-        values = Values({name: (r.min_val, r.max_val) for name, r in stored.items()})
+        ranges = {name: (r.min_val, r.max_val) for name, r in stored.items()}
     except Exception as e:
         raise compat.SerializeError(f"range_constraints are damaged: {e}") from e
-
-    def load(saved: Any, record: str) -> Any:
-        return load_artifact(saved, record, values, allow_pickle=allow_pickle)
-
-    objects = load(constants, "constants")
-    examples = _load_examples(example_inputs, values, allow_pickle)
-    with compat.without_modes(), compat.module_inputs(examples):
-        root, signature, calls, has_objects = document.decode_program(CLASSES, values, objects)
-    if has_objects:  # objects have no source text: torch says so, and makes a module without
-        root = compat.create_graph_module(root, root.graph)
-    if custom := document.field(CLASSES, "graph_module.metadata").get("custom"):
-        root.meta["custom"] = json.loads(custom)
-    named_tuples = document.field(CLASSES, "graph_module.treespec_namedtuple_fields")
-    root.meta["treespec_namedtuple_fields"] = {
-        name: definition.field_names for name, definition in named_tuples.items()
-    }
+    decoded = decode_graph_module(
+        document, ranges, state_dict, constants, example_inputs, allow_pickle
+    )
+    root, values = decoded.graph_module, decoded.values
     fields = {
-        "graph_signature": signature,
-        "state_dict": load(state_dict, "state_dict"),
+        "graph_signature": decoded.signature,
+        "state_dict": decoded.state_dict,
         "range_constraints": deserialize_range_constraints(values.ranges, values.symbols),
-        "module_call_graph": calls,
-        "example_inputs": examples,
-        "constants": objects,
+        "module_call_graph": decoded.calls,
+        "example_inputs": decoded.example_inputs,
+        "constants": decoded.constants,
         "verifiers": [compat.load_verifier(v) for v in document.field(CLASSES, "verifiers")],
     }
     is_valid = _is_valid(root, fields)
@@ -122,7 +161,7 @@ def deserialize(
     Nothing in the artifact is run while it is read: expressions and tree specs go through parsers
     of fxpress, names are identifiers, and targets of nodes are operators that this process knows.
     Guards become code, as in torch, when `module()` is called. Any number of threads may read at
-    once; with modules among the example inputs, one at a time.
+    once.
 
     Args:
         artifact: the program as bytes; the other parts as bytes, or as the values themselves.

@@ -18,10 +18,10 @@ from fxpress import _torch_compat_serde as compat
 from fxpress._errors import UnsupportedError
 from fxpress._serde.operators import UnsupportedProgramError, operator_name, schema_of
 
-_Resolved = tuple[int, Any, tuple[tuple[str, bool, bool], ...], bool, bool]
+Described = tuple[int, Any, tuple[tuple[str, bool, bool], ...], bool, bool]
 
 
-class _Kind(IntEnum):
+class Kind(IntEnum):
     """`Target::Kind` of `csrc/fx/serde/targets.h`."""
 
     SYMBOLIC = 0
@@ -80,25 +80,41 @@ def find_target(text: str) -> Any:
     return found
 
 
-def resolve_target(text: str) -> _Resolved:
-    """What `csrc/fx/serde/targets.h` has of a target."""
-    target = find_target(text)
+def resolve_target(text: str) -> Described:
+    """What a file names, as `csrc/fx/serde/targets.h` has it."""
+    return describe_target(find_target(text))
+
+
+def described_kind(kind: Kind) -> Described:
+    """What is known of a target when only its kind matters."""
+    return kind, None, (), False, False
+
+
+def describe_target(target: Any) -> Described:
+    """What `csrc/fx/serde/targets.h` has of a target.
+
+    Raises:
+        SerializeError: it cannot be the target of a node.
+        fxpress.UnsupportedError: torch cannot read nodes with this target either.
+    """
+    if not callable(target):
+        raise compat.SerializeError(_UNREGISTERED.format(target))
     if target in compat.SYM_OPS or target is torch.ops.aten.item.default:
-        return _Kind.SYMBOLIC, target, (), False, False
+        return Kind.SYMBOLIC, target, (), False, False
     if isinstance(target, _torch_compat.HigherOrderOperator):
         if target in compat.special_operators():
-            raise UnsupportedProgramError(f"deserialize nyi for {text}")
-        return _Kind.HIGHER_ORDER, target, (), False, False
+            raise UnsupportedProgramError(f"deserialize nyi for {operator_name(target)}")
+        return Kind.HIGHER_ORDER, target, (), False, False
     schema = schema_of(target)
     if schema is None:
-        return _Kind.CALLABLE, target, (), False, False
+        return Kind.CALLABLE, target, (), False, False
     arguments = tuple(
         (a.name, not a.has_default_value() and not a.kwarg_only, keyword.iskeyword(a.name))
         for a in schema.arguments
     )
     returns = schema.returns
     single = len(returns) == 1 and isinstance(returns[0].real_type, torch.TensorType)
-    return _Kind.SCHEMA, target, arguments, single, target in _CONSTRAINING
+    return Kind.SCHEMA, target, arguments, single, target in _CONSTRAINING
 
 
 def _member(owner: Any, name: str) -> Any:

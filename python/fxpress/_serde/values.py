@@ -33,12 +33,21 @@ class Values:
         self.symbols: dict[str, Any] = {}
         self.ranges = {name: value_range(*limits) for name, limits in ranges.items()}
         self._treespecs: dict[str, Any] = {}
-        self._pending: list[set[Any]] = []  # unbacked symbols that no node has defined yet
+        self._pending: list[set[Any]] = [set()]  # unbacked symbols that no node has defined yet
         compat.reserve_unbacked_names(self.shape_env, ranges)
 
     def begin_graph(self) -> None:
         """A graph within the one that is open, or the first."""
         self._pending.append(set())
+
+    @property
+    def unbacked_symbols(self) -> set[Any]:
+        """Those that no node of the open graph has defined yet."""
+        return self._pending[-1]
+
+    def leave_graph(self) -> None:
+        """Ends a graph whose nodes define no symbols."""
+        self._pending.pop()
 
     def end_graph(self, graph: torch.fx.Graph) -> None:
         """Tells the nodes which symbols they define."""
@@ -76,12 +85,15 @@ class Values:
             self.shape_env.var_to_stack[expression] = compat.stack_here()
         return expression
 
+    def expression(self, text: str, hint: Any = None) -> Any:
+        """The expression with this text, known to the shape environment."""
+        return self._note(expressions.parse(text, self.symbols), hint)
+
     def number(self, kind: str, text: str, hint: Any) -> Any:
         """A symbolic number: `kind` is "SymInt", "SymFloat" or "SymBool"."""
-        expression = expressions.parse(text, self.symbols)
         if kind == "SymBool":
-            return self.shape_env.create_symboolnode(self._note(expression, None))
-        expression = self._note(expression, hint)
+            return self.shape_env.create_symboolnode(self.expression(text))
+        expression = self.expression(text, hint)
         if kind == "SymFloat":
             return self.shape_env.create_symfloatnode(expression, hint=hint)
         if hint is not None and type(hint) is not int:

@@ -1,0 +1,448 @@
+"""Graphs, and parts of them one by one, from objects of torch's schema."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, final
+
+import sympy
+import torch
+
+from fxpress import _native
+from fxpress import _torch_compat_serde as compat
+from fxpress._serde import targets
+from fxpress._serde.reading import damage_is_named, decode_graph_module
+from fxpress._serde.schema import CLASSES, SCHEMA
+from fxpress._serde.values import Values
+
+_schema = compat.schema
+_signature = compat.graph_signature
+_SYMBOLIC = ("as_sym_int", "as_sym_float", "as_sym_bool")
+_OUTPUTS = ("as_tensor", "as_none", "as_int", "as_float", "as_bool")
+
+
+class LazyMap(dict[Any, Any]):
+    """Values by name, made when they are first asked for. Stands in for torch's `LazyMap`.
+
+    Setting an item gives the function that makes the value.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map: dict[Any, Any] = {}
+        self.evaluated: set[Any] = set()
+
+    def __setitem__(self, key: Any, make: Callable[[], Any]) -> None:
+        self.map[key] = make
+
+    def __getitem__(self, key: Any) -> Any:
+        if key not in self.evaluated:
+            make = self.map[key]
+            self.evaluated.add(key)
+            self.map[key] = make()
+        return self.map[key]
+
+    def __repr__(self) -> str:
+        return repr(self.map)
+
+
+def _document(value: Any) -> _native.Document:
+    return SCHEMA.to_document(CLASSES, value, True)
+
+
+def _as_argument(value: Any) -> Any:
+    """The schema's Argument for what a list of results may hold."""
+    kinds = (
+        ("as_tensor", _schema.TensorArgument),
+        ("as_sym_int", _schema.SymIntArgument),
+        ("as_sym_float", _schema.SymFloatArgument),
+        ("as_sym_bool", _schema.SymBoolArgument),
+    )
+    for tag, kind in kinds:
+        if isinstance(value, kind):
+            return _schema.Argument.create(**{tag: value})
+    return value
+
+
+@final
+class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass]
+    """Stands in for `torch._export.serde.serialize.GraphModuleDeserializer`.
+
+    `deserialize` reads a whole graph natively. The other methods read parts into the graph that is
+    open, which has the nodes of the last `deserialize`, or none; nodes that the caller adds to
+    `graph` meanwhile keep their names.
+
+    Attributes:
+        graph: that is open.
+        module: what holds the graphs within it.
+        serialized_name_to_node: name in the file -> node; a copy.
+        serialized_name_to_meta: name in the file -> value, made when it is first asked for; a copy.
+        signature: of the whole graph; names inputs that are constants.
+        constants: the objects that literal arguments name.
+        example_inputs: those of the last `deserialize`.
+    """
+
+    @dataclasses.dataclass
+    class Result:
+        """What `deserialize` returns."""
+
+        graph_module: torch.fx.GraphModule
+        signature: Any
+        module_call_graph: list[Any]
+        names_to_symbols: dict[str, sympy.Symbol]
+        state_dict: dict[str, Any]
+        constants: dict[str, Any]
+        example_inputs: Any
+
+    def __init__(self) -> None:
+        self._values = Values({})
+        self._reader = _native.GraphReader(CLASSES, self._values, {})
+        self.example_inputs: Any = None
+
+    # ---- what is open ---------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> torch.fx.Graph:
+        return self._reader.graph
+
+    @property
+    def module(self) -> torch.nn.Module:
+        return self._reader.root
+
+    @property
+    def serialized_name_to_node(self) -> dict[str, torch.fx.Node]:
+        return self._reader.nodes()
+
+    @property
+    def serialized_name_to_meta(self) -> LazyMap:
+        values = LazyMap()
+        for name in self._reader.value_names():
+            values[name] = functools.partial(self._reader.value, name)
+        return values
+
+    @property
+    def signature(self) -> Any:
+        return self._reader.signature
+
+    @signature.setter
+    def signature(self, signature: Any) -> None:
+        self._reader.signature = signature
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        return self._reader.constants
+
+    @constants.setter
+    def constants(self, constants: dict[str, Any]) -> None:
+        self._reader.constants = constants
+
+    @property
+    def fake_tensor_mode(self) -> Any:
+        return self._values.fake_mode
+
+    @property
+    def shape_env(self) -> Any:
+        return self._values.shape_env
+
+    @property
+    def symbol_name_to_symbol(self) -> dict[str, Any]:
+        return self._values.symbols
+
+    @property
+    def symbol_name_to_range(self) -> dict[str, Any]:
+        return self._values.ranges
+
+    @symbol_name_to_range.setter
+    def symbol_name_to_range(self, ranges: dict[str, Any]) -> None:
+        self._values.ranges = ranges
+
+    @property
+    def unbacked_symbols(self) -> set[Any]:
+        return self._values.unbacked_symbols
+
+    @contextlib.contextmanager
+    def save_graph_module(self) -> Iterator[None]:
+        """While it is open, another graph is."""
+        self._reader.open()
+        self._values.begin_graph()
+        try:
+            yield
+        finally:
+            self._values.leave_graph()
+            self._reader.close()
+
+    def _part(self, kind: str, value: Any, extra: Any = None) -> Any:
+        with compat.without_modes():
+            return self._reader.part(kind, _document(value), extra)
+
+    def _node_of(self, inputs: Sequence[Any] = (), metadata: dict[str, str] | None = None) -> Any:
+        return _schema.Node(target="", inputs=list(inputs), outputs=[], metadata=metadata or {})
+
+    # ---- graphs ---------------------------------------------------------------------------------
+
+    def deserialize(
+        self,
+        serialized_graph_module: Any,
+        serialized_state_dict: Any,
+        constants: Any,
+        example_inputs: Any = None,
+        symbol_name_to_range: dict[str, Any] | None = None,
+        *,
+        allow_pickle: bool = False,
+    ) -> Result:
+        """The graph, signature and state of a `schema.GraphModule`.
+
+        Args:
+            serialized_graph_module: the object; it stays as it is.
+            serialized_state_dict: bytes, or a dict that is returned as it is; likewise
+                `constants` and `example_inputs`.
+            symbol_name_to_range: symbol or expression -> its range.
+            allow_pickle: see `fxpress.serialize.deserialize`.
+
+        Raises:
+            SerializeError: the graph is damaged, or names something that is not registered.
+            fxpress.UnsupportedError: it has something that fxpress cannot read.
+        """
+        ranges = {k: (r.lower, r.upper) for k, r in (symbol_name_to_range or {}).items()}
+        whole = _schema.ExportedProgram(
+            graph_module=serialized_graph_module,
+            opset_version={},
+            range_constraints={},
+            schema_version=_schema.SchemaVersion(*_schema.SCHEMA_VERSION),
+        )
+        with damage_is_named():
+            made = decode_graph_module(
+                _document(whole),
+                ranges,
+                serialized_state_dict,
+                constants,
+                example_inputs,
+                allow_pickle,
+            )
+        self._reader, self._values = made.reader, made.values
+        self.example_inputs = made.example_inputs
+        return GraphModuleDeserializer.Result(
+            graph_module=made.graph_module,
+            signature=made.signature,
+            module_call_graph=made.calls,
+            names_to_symbols=made.values.symbols,
+            state_dict=made.state_dict,
+            constants=made.constants,
+            example_inputs=made.example_inputs,
+        )
+
+    def deserialize_graph(self, serialized_graph: Any) -> torch.fx.Graph:
+        """Adds a whole graph to the one that is open, which it returns."""
+        graph: torch.fx.Graph = self._part("graph", serialized_graph)
+        return graph
+
+    def deserialize_node(self, serialized_node: Any, target: Any) -> None:
+        """Adds a node that calls `target`, and the nodes that take its results apart."""
+        self._part("node", serialized_node, targets.describe_target(target))
+
+    def deserialize_graph_output(self, output: Any) -> Any:
+        """The node or the constant that a graph returns."""
+        if output.type not in (*_OUTPUTS, *_SYMBOLIC):
+            raise compat.SerializeError(f"Unable to deserialize output node {output}")
+        return self.deserialize_input(output)
+
+    def sync_fx_node(self, name: str, fx_node: torch.fx.Node) -> None:
+        """Gives a node the name that it has in the file, and its value.
+
+        Raises:
+            SerializeError: another node has the name, or the tables of the graph have not.
+            AssertionError: the node has a value.
+        """
+        if "val" in fx_node.meta:
+            raise AssertionError(f"fx_node {name} already has 'val' in meta")
+        with compat.without_modes():
+            self._reader.name_node(fx_node, name)
+
+    # ---- targets --------------------------------------------------------------------------------
+
+    def deserialize_operator(self, serialized_target: str) -> Any:
+        """The operator or function with this name; the text when there is none in this process."""
+        if serialized_target.startswith("#"):
+            return self.deserialize_extension_operator(serialized_target)
+        try:
+            return targets.find_target(serialized_target)
+        except compat.SerializeError:
+            return serialized_target
+
+    def deserialize_extension_operator(self, serialized_target: str) -> Any:
+        """The operator of a registered extension: "#namespace:name"."""
+        return targets.find_target(serialized_target)
+
+    # ---- arguments ------------------------------------------------------------------------------
+
+    def deserialize_inputs(self, target: Any, serialized_node: Any) -> Any:
+        """The arguments of a node by the schema of its operator: (args, kwargs)."""
+        return self._part("inputs", serialized_node, targets.describe_target(target))
+
+    def deserialize_hoo_inputs(self, inputs: list[Any]) -> Any:
+        """The arguments of what has no schema: (args, kwargs)."""
+        described = targets.described_kind(targets.Kind.HIGHER_ORDER)
+        return self._part("inputs", self._node_of(inputs), described)
+
+    def deserialize_sym_op_inputs(self, inputs: Sequence[Any]) -> Any:
+        """The arguments of a function of symbolic numbers: args."""
+        described = targets.described_kind(targets.Kind.SYMBOLIC)
+        return self._part("inputs", self._node_of(inputs), described)[0]
+
+    def deserialize_input(self, inp: Any) -> Any:
+        """What an Argument stands for: nodes of the open graph, or constants."""
+        return self._part("argument", inp)
+
+    def deserialize_sym_argument(self, sym_arg: Any) -> Any:
+        """The node or the number that a symbolic argument stands for."""
+        argument = _as_argument(sym_arg)
+        if argument is sym_arg or isinstance(sym_arg, _schema.TensorArgument):
+            raise compat.SerializeError(f"Unknown symbolic argument type: {sym_arg}")
+        return self.deserialize_input(argument)
+
+    def deserialize_constant_input(self, inp: Any) -> Any:
+        """The number or text that a `schema.ConstantValue` holds."""
+        if inp.type not in ("as_int", "as_float", "as_string", "as_bool", "as_none"):
+            raise compat.SerializeError(f"Unhandled constant argument {inp} to deserialize")
+        return None if inp.type == "as_none" else inp.value
+
+    # ---- results --------------------------------------------------------------------------------
+
+    def deserialize_outputs(self, serialized_node: Any, fx_node: torch.fx.Node) -> None:
+        """Names what a node returns, and adds the nodes that take it apart."""
+        higher_order = "torch.ops.higher_order" in serialized_node.target
+        kind = targets.Kind.HIGHER_ORDER if higher_order else targets.Kind.SCHEMA
+        self._part("outputs", serialized_node, (targets.described_kind(kind), fx_node))
+
+    def deserialize_sym_op_outputs(self, serialized_node: Any, fx_node: torch.fx.Node) -> None:
+        """Names the only result of a function of symbolic numbers."""
+        self.sync_fx_node(serialized_node.outputs[0].value.as_name, fx_node)
+
+    def deserialize_multiple_outputs(self, serialized_node: Any, fx_node: torch.fx.Node) -> None:
+        """Adds the nodes that take the results of a node apart."""
+        outputs = serialized_node.outputs
+        if len(outputs) == 1 and not isinstance(outputs[0].value, list):
+            raise AssertionError(f"expected list, got {type(outputs[0].value).__name__}")
+        described = targets.described_kind(targets.Kind.SCHEMA)
+        self._part("outputs", serialized_node, (described, fx_node))
+
+    def generate_getitem(
+        self,
+        meta_val: list[Any],
+        fx_node: torch.fx.Node,
+        arg: Any,
+        idx: int,
+        deserialized_metadata: dict[str, Any],
+    ) -> None:
+        """Adds a node that takes result `idx` of another, and its value to `meta_val`."""
+        last = next(iter(reversed(self.graph.nodes)), None)
+        meta_val.append(self._part("result", _as_argument(arg), (fx_node, idx)))
+        for node in reversed(self.graph.nodes):
+            if node is last:
+                break
+            node.meta.update(deserialized_metadata)
+
+    def generate_getitems(
+        self,
+        meta_val: list[Any],
+        fx_node: torch.fx.Node,
+        args: Sequence[Any],
+        deserialized_metadata: dict[str, Any],
+    ) -> None:
+        """Adds nodes that take all results of another, which may be lists themselves."""
+        for idx, arg in enumerate(args):
+            self.generate_getitem(meta_val, fx_node, arg, idx, deserialized_metadata)
+
+    # ---- values ---------------------------------------------------------------------------------
+
+    def _parse_sym_expr(self, expr_str: Any, hint: Any = None) -> Any:
+        """The expression with this text, which the shape environment knows from then on."""
+        return self._values.expression(str(expr_str), hint)
+
+    def _number(self, s: Any, kind: type, hinted: bool = True) -> Any:
+        name = f"as_{kind.__name__}"
+        if s.type == name:
+            if not isinstance(s.value, kind):
+                raise AssertionError(f"expected {kind.__name__}, got {type(s.value).__name__}")
+            return s.value
+        if s.type != "as_expr":
+            sort = type(s).__name__
+            raise compat.SerializeError(
+                f"{sort} has invalid field type {s.type} with value {s.value}"
+            )
+        hint = s.value.hint if hinted else None
+        if hint is not None and hint.type != name:
+            raise AssertionError(f"expected hint type {name!r}, got {hint.type!r}")
+        value = None if hint is None else hint.value
+        return self._values.number(type(s).__name__, s.value.expr_str, value)
+
+    def deserialize_sym_int(self, s: Any) -> Any:
+        """The int or `torch.SymInt` that a `schema.SymInt` stands for."""
+        return self._number(s, int)
+
+    def deserialize_sym_float(self, s: Any) -> Any:
+        """The float or `torch.SymFloat` that a `schema.SymFloat` stands for."""
+        return self._number(s, float)
+
+    def deserialize_sym_bool(self, s: Any) -> Any:
+        """The bool or `torch.SymBool` that a `schema.SymBool` stands for."""
+        return self._number(s, bool, hinted=False)
+
+    def deserialize_tensor_meta(self, tensor_meta: Any) -> Any:
+        """A fake tensor with this metadata."""
+        return self._part("tensor", tensor_meta)
+
+    def deserialize_script_obj_meta(self, script_obj_meta: Any) -> Any:
+        """The argument that stands for a custom object."""
+        return _signature.CustomObjArgument(
+            name=script_obj_meta.name, class_fqn=script_obj_meta.class_fqn
+        )
+
+    # ---- metadata -------------------------------------------------------------------------------
+
+    def deserialize_metadata(self, metadata: dict[str, str]) -> dict[str, Any]:
+        """What a node's metadata says, as `Node.meta` has it."""
+        read: dict[str, Any] = self._part("metadata", self._node_of(metadata=metadata))
+        return read
+
+    def _deserialize_from_node(self, from_node_data: list[dict[str, Any]] | None) -> Any:
+        if from_node_data is not None and not isinstance(from_node_data, list):
+            raise AssertionError(f"expected list, got {type(from_node_data).__name__}")
+        return self.deserialize_metadata({"from_node": json.dumps(from_node_data)})["from_node"]
+
+    # ---- signatures -----------------------------------------------------------------------------
+
+    def deserialize_input_spec(self, i: Any) -> Any:
+        """An `InputSpec` of torch.export."""
+        return self._part("input_spec", i)
+
+    def deserialize_output_spec(self, o: Any) -> Any:
+        """An `OutputSpec` of torch.export."""
+        return self._part("output_spec", o)
+
+    def deserialize_signature(self, sig: Any) -> Any:
+        """The `ExportGraphSignature`."""
+        return self._part("signature", sig)
+
+    def deserialize_argument_spec(self, x: Any) -> Any:
+        """The spec of an argument of the graph or of a module's call."""
+        return self._part("argument_spec", x)
+
+    def deserialize_module_call_signature(self, module_call_signature: Any) -> Any:
+        """The `ModuleCallSignature` of torch.export."""
+        return self._part("call_signature", module_call_signature)
+
+    def deserialize_module_call_graph(self, module_call_graph: list[Any]) -> list[Any]:
+        """The entries, one for each module whose calls are kept."""
+        return [
+            compat.ModuleCallEntry(
+                fqn=entry.fqn,
+                signature=entry.signature
+                and self.deserialize_module_call_signature(entry.signature),
+            )
+            for entry in module_call_graph
+        ]
