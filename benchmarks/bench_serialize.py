@@ -5,14 +5,18 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import torch
 from torch._export.serde import schema
 from torch._export.serde import serialize as _torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 import memory
 import programs
 from figures import Figure, Goal, growth
-from fxpress import graph_hash
+from fxpress import _native, graph_hash
+from fxpress._serde.schema import CLASSES, SCHEMA
+from fxpress._serde.values import Values
 from fxpress.serialize import (
     ExportedProgramSerializer,
     SerializedArtifact,
@@ -73,8 +77,11 @@ def measure_program(program: Program, rounds: int) -> list[Figure]:
     assert str(read) == str(read_by_torch)
     # State as a dict: what torch.load does with it is not measured.
     alone = SerializedArtifact(ours.exported_program, exported.state_dict, exported.constants, b"")
-    stored = _torch._bytes_to_dataclass(schema.ExportedProgram, ours.exported_program)
-    assert canonicalize(stored) == _torch.canonicalize(stored)
+    # Each its own: torch's deep copy leaves dicts in the objects that it copies.
+    stored, stored_for_torch = (
+        _torch._bytes_to_dataclass(schema.ExportedProgram, ours.exported_program) for _ in range(2)
+    )
+    assert canonicalize(stored) == _torch.canonicalize(stored_for_torch)
     objects: Any = (ExportedProgramSerializer().serialize, _torch_objects)
     assert objects[0](exported, **ALONE) == objects[1](exported, **ALONE)
     assert graph_hash(exported) == graph_hash(read) == graph_hash(read_by_torch)
@@ -83,7 +90,12 @@ def measure_program(program: Program, rounds: int) -> list[Figure]:
         _case("serialize, with state", (serialize, _torch.serialize), exported),
         _case("deserialize", (deserialize, _torch.deserialize), alone, READING),
         _case("deserialize, with state", (deserialize, _torch.deserialize), ours),
-        _case("canonicalize", (canonicalize, _torch.canonicalize), stored, CANONICAL),
+        (
+            "canonicalize",
+            functools.partial(canonicalize, stored),
+            functools.partial(_torch.canonicalize, stored_for_torch),
+            CANONICAL,
+        ),
         _case("serialize, as objects", objects, exported, OBJECTS, **ALONE),
         _case("graph_hash", (graph_hash, _torch_canonical), exported, HASH),
     ]
@@ -107,19 +119,89 @@ def measure_program(program: Program, rounds: int) -> list[Figure]:
 
 def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
     """Microseconds a node of the largest hand-built program over those of the smallest."""
-    times = {}
+    times: dict[str, dict[int, list[float]]] = {}
     peaks = []
     for size in sizes:
         program = programs.hand_built(size)
-        alone = functools.partial(serialize, program.program, **ALONE)
+        exported = program.program
+        alone = functools.partial(serialize, exported, **ALONE)
         artifact, needed = memory.measure(alone)
         if needed is not None:
             peaks.append(needed.beyond / len(artifact.exported_program))
-        seconds = interleaved({"ours": stopwatch(alone)}, rounds)["ours"]
-        times[size] = [s / program.nodes for s in seconds]
+        stored = SerializedArtifact(artifact.exported_program, exported.state_dict, {}, b"")
+        ways = {
+            "serialize": stopwatch(alone),
+            "deserialize": stopwatch(functools.partial(deserialize, stored)),
+            "graph_hash": stopwatch(functools.partial(graph_hash, exported)),
+        }
+        for what, seconds in interleaved(ways, rounds).items():
+            times.setdefault(what, {})[size] = [s / program.nodes for s in seconds]
     name = f"hand-built, {sizes[-1]:,}"
     what = "peak of serialize beyond its bytes"
     return [
-        growth("serialize", times, rounds),
+        *(growth(way, by_size, rounds) for way, by_size in times.items()),
         *(Figure(name, what, "of them", peak, goal=PEAK) for peak in peaks[-1:]),
     ]
+
+
+def measure_phases(program: Program, rounds: int) -> list[Figure]:
+    """Where the time goes, beside what it takes to create the same objects and nothing else."""
+    exported = program.program
+    written = serialize(exported, **ALONE).exported_program
+    stored = SerializedArtifact(written, exported.state_dict, exported.constants, b"")
+    document = SCHEMA.read(written, "ExportedProgram")
+
+    def decode() -> object:
+        return _native.GraphReader(CLASSES, Values({}), {}).program(document)
+
+    fakes = [
+        value
+        for value in (node.meta.get("val") for node in deserialize(stored).graph.nodes)
+        if isinstance(value, FakeTensor)
+    ]
+
+    def create_fakes() -> object:
+        return [_new_fake(value) for value in fakes]
+
+    seconds = interleaved(
+        {
+            "serialize": stopwatch(functools.partial(serialize, exported, **ALONE)),
+            "deserialize": stopwatch(functools.partial(deserialize, stored)),
+            "deserialize: JSON": stopwatch(lambda: SCHEMA.read(written, "ExportedProgram")),
+            "deserialize: graph": stopwatch(decode),
+            "floor: fake tensors": stopwatch(create_fakes),
+            "floor: nodes": lambda: _native.creation_times([exported.graph_module], 1)[0],
+        },
+        rounds,
+    )
+    pairs = zip(seconds["floor: fake tensors"], seconds["floor: nodes"], strict=True)
+    floor = [fake + nodes for fake, nodes in pairs]
+    whole = Figure(
+        program.name,
+        "deserialize / floor",
+        "us/node",
+        per_node(seconds["deserialize"], program.nodes),
+        per_node(floor, program.nodes),
+        ratio(seconds["deserialize"], floor),
+        rounds,
+    )
+    parts = (
+        Figure(program.name, what, "us/node", per_node(times, program.nodes), rounds=rounds)
+        for what, times in seconds.items()
+        if ":" in what
+    )
+    return [whole, *parts]
+
+
+def _new_fake(value: FakeTensor) -> FakeTensor:
+    """A fake tensor like another, made without FakeTensor's constructor."""
+    real = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+    made = torch.Tensor._make_subclass(
+        FakeTensor,
+        real,
+        value.requires_grad,
+        dispatch_device=True,
+        device_for_backend_keys=value.device,
+    )
+    made.__dict__ = dict(vars(value))
+    return made

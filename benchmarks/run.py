@@ -74,6 +74,7 @@ def main() -> None:
     figures = _unflatten_figures(effort, progress)
     progress("serialize")
     figures += bench_serialize.measure(effort.rounds, large=effort.flat)
+    figures += bench_serialize.measure_phases(programs.transformer(), effort.rounds)
     figures += bench_serialize.measure_growth(effort.program_sizes, effort.rounds)
     figures += _model_figures(effort, progress)
     if arguments.models == "all":

@@ -196,9 +196,10 @@ void bind_serde(py::module_& m) {
       .def("hash",
            [](const serde::Document& document, const py::dict& traits, const py::dict& values) {
              const serde::GraphHash hash = hash_of(document, hash_context(traits, values));
-             py::list nodes;
-             for (const serde::Digest& each : hash.nodes) nodes.append(to_bytes(each));
-             return py::make_tuple(to_bytes(hash.program), nodes);
+             static_assert(sizeof(serde::Digest) == 32);
+             const auto* nodes = reinterpret_cast<const char*>(hash.nodes.data());
+             return py::make_tuple(to_bytes(hash.program),
+                                   py::bytes(nodes, hash.nodes.size() * sizeof(serde::Digest)));
            });
   bind_graph_reader(m);
   m.def("is_surely_valid",

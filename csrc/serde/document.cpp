@@ -59,40 +59,52 @@ Document DocumentBuilder::finish() {
 }
 
 void DocumentBuilder::add(const Value& value) {
-  if (!levels_.empty() && levels_.back().kind == ValueKind::kRecord) {
-    pending_[levels_.back().start + levels_.back().field] = value;
+  if (levels_.empty() || levels_.back().kind < ValueKind::kRecord) {
+    pending_.push_back(value);
     return;
   }
-  pending_.push_back(value);
+  const Level& level = levels_.back();
+  const size_t field = level.kind == ValueKind::kUnion ? 0 : level.field;
+  document_.values_[level.start + field] = value;
 }
 
-void DocumentBuilder::open(ValueKind kind, const TypeInfo* type, uint32_t field, size_t reserve) {
-  const auto position = type == nullptr
-                            ? uint16_t{0}
-                            : static_cast<uint16_t>(type - &document_.schema_->type(uint16_t{0}));
-  levels_.push_back({kind, position, field, static_cast<uint32_t>(pending_.size())});
+// What has a known size: its values have their places at once.
+void DocumentBuilder::open(ValueKind kind, const TypeInfo& type, uint32_t field, size_t size) {
+  const auto position = static_cast<uint16_t>(&type - &document_.schema_->type(uint16_t{0}));
+  levels_.push_back({kind, position, field, document_.values_.size()});
   Value unset;
   unset.kind = kUnset;
-  pending_.resize(pending_.size() + reserve, unset);
+  document_.values_.append(unset, size);
 }
 
-void DocumentBuilder::close() {
+void DocumentBuilder::close(uint32_t count) {
   const Level level = levels_.back();
   levels_.pop_back();
-  const size_t count = pending_.size() - level.start;
-  FXPRESS_CHECK(count <= std::numeric_limits<uint32_t>::max(), "a list is too long");
   Value value;
   value.kind = level.kind;
   value.type = level.type;
-  value.count = level.kind == ValueKind::kUnion ? level.field : static_cast<uint32_t>(count);
-  value.place = document_.values_.size();
-  document_.values_.insert(document_.values_.end(), pending_.begin() + level.start, pending_.end());
-  pending_.resize(level.start);
+  value.count = count;
+  value.place = level.start;
   add(value);
 }
 
+// The others: their values wait until the end.
+void DocumentBuilder::open(ValueKind kind) {
+  levels_.push_back({kind, 0, 0, pending_.size()});
+}
+
+void DocumentBuilder::close() {
+  const auto values = std::span<const Value>(pending_).subspan(levels_.back().start);
+  const size_t count = values.size();
+  FXPRESS_CHECK(count <= std::numeric_limits<uint32_t>::max(), "a list is too long");
+  levels_.back().start = document_.values_.size();
+  document_.values_.append(values);
+  pending_.resize(pending_.size() - count);
+  close(static_cast<uint32_t>(count));
+}
+
 bool DocumentBuilder::has_field(size_t position) const {
-  return pending_[levels_.back().start + position].kind != kUnset;
+  return document_.values_[levels_.back().start + position].kind != kUnset;
 }
 
 Value DocumentBuilder::make_text(ValueKind kind, std::string_view text) {
@@ -106,7 +118,7 @@ Value DocumentBuilder::make_text(ValueKind kind, std::string_view text) {
 }
 
 void DocumentBuilder::begin_record(const TypeInfo& type) {
-  open(ValueKind::kRecord, &type, 0, type.fields.size());
+  open(ValueKind::kRecord, type, 0, type.fields.size());
 }
 
 void DocumentBuilder::field(size_t position) {
@@ -114,19 +126,20 @@ void DocumentBuilder::field(size_t position) {
 }
 
 void DocumentBuilder::end_record() {
-  close();
+  const TypeInfo& type = document_.schema_->type(levels_.back().type);
+  close(static_cast<uint32_t>(type.fields.size()));
 }
 
 void DocumentBuilder::begin_union(const TypeInfo& type, size_t position) {
-  open(ValueKind::kUnion, &type, static_cast<uint32_t>(position), 0);
+  open(ValueKind::kUnion, type, static_cast<uint32_t>(position), 1);
 }
 
 void DocumentBuilder::end_union() {
-  close();
+  close(levels_.back().field);
 }
 
 void DocumentBuilder::begin_list() {
-  open(ValueKind::kList, nullptr, 0, 0);
+  open(ValueKind::kList);
 }
 
 void DocumentBuilder::end_list() {
@@ -134,7 +147,7 @@ void DocumentBuilder::end_list() {
 }
 
 void DocumentBuilder::begin_map() {
-  open(ValueKind::kMap, nullptr, 0, 0);
+  open(ValueKind::kMap);
 }
 
 void DocumentBuilder::key(std::string_view key) {

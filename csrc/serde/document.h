@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/growing_array.h"
 #include "serde/schema.h"
 #include "serde/sink.h"
 
@@ -67,10 +68,10 @@ class Document {
  private:
   friend class DocumentBuilder;
 
-  const Schema* schema_;       // outlives the document
-  std::vector<Value> values_;  // all but the root
-  std::string text_;           // all strings, one behind the other
-  Value root_;                 // the whole
+  const Schema* schema_;              // outlives the document
+  core::GrowingArray<Value> values_;  // all but the root
+  std::string text_;                  // all strings, one behind the other
+  Value root_;                        // the whole
 };
 
 // Builds a document from calls in the order of the text; contents of what is open wait on a stack.
@@ -113,14 +114,16 @@ class DocumentBuilder final : public Sink {
     ValueKind kind;  // of what is open
     uint16_t type;   // record, union
     uint32_t field;  // record: the field that comes next; union: the one that is set
-    uint32_t start;  // where its values start in pending_
+    size_t start;    // where its values start: record, union: in the document; else: in pending_
   };
   void add(const Value& value);
-  void open(ValueKind kind, const TypeInfo* type, uint32_t field, size_t reserve);
+  void open(ValueKind kind, const TypeInfo& type, uint32_t field, size_t size);
+  void open(ValueKind kind);
+  void close(uint32_t count);
   void close();
 
   Document document_;           // what is done
-  std::vector<Value> pending_;  // values of what is open
+  std::vector<Value> pending_;  // values of lists and maps that are open, and the whole
   std::vector<Level> levels_;   // what is open
 };
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/string_pool.h"
 #include "serde/canonical.h"
 #include "serde/expression_text.h"
 
@@ -58,7 +59,14 @@ class GraphHasher {
   };
   // A graph that is being hashed, and what its nodes do beside returning values.
   struct Scope {
-    std::unordered_map<std::string_view, Named> values;
+    core::StringPool names;
+    std::vector<Named> values;  // by id in the pool
+    // The id of a name; a new one stands for a value that is not defined yet.
+    uint32_t id(std::string_view name) {
+      const uint32_t id = names.intern(name).value();
+      if (id >= values.size()) values.resize(id + 1);
+      return id;
+    }
     Digest sum{};                // of all nodes
     std::optional<Digest> mode;  // the last node that changed it
     Digest random{};             // the last node that drew random numbers
@@ -102,7 +110,7 @@ class GraphHasher {
   std::unordered_map<uint32_t, Digest> states_;      // the last write, of sets that were written
   std::unordered_map<std::string, Digest> symbols_;  // of those that are defined
   std::vector<std::string_view> new_symbols_;        // that the open node or input defines
-  std::vector<Named*> results_;                      // that the open node or input defines
+  std::vector<uint32_t> results_;                    // values that the open node or input defines
   std::vector<uint32_t> touched_;                    // sets of the values that it takes
   bool in_call_ = false;                             // passes may have left names of old there
   Deeds inner_;                                      // of the graphs that it runs
@@ -150,7 +158,8 @@ void GraphHasher::open(Scope& scope, const Value& graph) {
                            Field::Graph_sym_float_values, Field::Graph_sym_bool_values}) {
     const auto entries = document_.children(field(graph, name));
     for (size_t i = 0; i < entries.size(); i += 2) {
-      scope.values[text(entries[i])].meta = &entries[i + 1];
+      const uint32_t id = scope.id(text(entries[i]));
+      scope.values[id].meta = &entries[i + 1];
     }
   }
 }
@@ -158,9 +167,10 @@ void GraphHasher::open(Scope& scope, const Value& graph) {
 // Gives what the open node or input defines its hash. set: that all results may share storage in.
 void GraphHasher::define_results(const Digest& maker, std::optional<uint32_t> set) {
   for (uint32_t i = 0; i < results_.size(); ++i) {
-    results_[i]->maker = maker;
-    results_[i]->index = i;
-    results_[i]->set = set ? *set : new_set();
+    Named& value = scope_->values[results_[i]];
+    value.maker = maker;
+    value.index = i;
+    value.set = set ? *set : new_set();
   }
   results_.clear();
   for (size_t i = 0; i < new_symbols_.size(); ++i) {
@@ -173,12 +183,13 @@ void GraphHasher::define_results(const Digest& maker, std::optional<uint32_t> se
 }
 
 void GraphHasher::add_name(Hasher& hasher, std::string_view name, Names names) {
-  Named& value = scope_->values[name];
+  const uint32_t id = scope_->id(name);
+  Named& value = scope_->values[id];
   if (names == Names::kDefine) {
     if (value.set != kNoSet) throw CanonicalError("two values are named " + std::string(name));
     value.set = kPending;
+    results_.push_back(id);
     if (value.meta != nullptr) add(hasher, *value.meta, Names::kDefine);
-    results_.push_back(&value);
     return;
   }
   if (value.set >= kPending) {
@@ -253,8 +264,7 @@ void GraphHasher::add_record(Hasher& hasher, const Value& value, Names names) {
   if (is(Type::CustomObjArgument)) {
     const Value& name = field(value, Field::CustomObjArgument_name);
     hasher.text(text(field(value, Field::CustomObjArgument_class_fqn)));
-    const auto found = scope_->values.find(text(name));
-    const bool defined = found != scope_->values.end() && found->second.set < kPending;
+    const bool defined = scope_->values[scope_->id(text(name))].set < kPending;
     if (names == Names::kUse && !defined) return add_known(hasher, name);  // a literal
     return add_name(hasher, text(name), names);
   }

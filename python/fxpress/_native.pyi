@@ -157,7 +157,7 @@ class Document:
         traits: dict[str, tuple[list[str], list[str], bool, bool, bool]],
         values: dict[str, bytes],
         /,
-    ) -> tuple[bytes, list[bytes]]: ...
+    ) -> tuple[bytes, bytes]: ...
 
 class GraphReader:
     """A graph that is read from one document, or from parts of one."""

@@ -69,6 +69,8 @@ DTYPES = torch_serialize._SERIALIZE_TO_TORCH_DTYPE
 LAYOUTS_BY_NUMBER = torch_serialize._SERIALIZE_TO_TORCH_LAYOUT
 MEMORY_FORMATS_BY_NUMBER = torch_serialize._SERIALIZE_TO_TORCH_MEMORY_FORMAT
 SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+# Where a fake tensor keeps its device: behind a property in newer versions.
+FAKE_DEVICE = "_fake_device" if hasattr(FakeTensor, "fake_device") else "fake_device"
 # Pickles of fake tensors name it: it is part of the file format.
 reconstruct_fake_tensor = torch_serialize._reconstruct_fake_tensor
 SYM_OPS = torch_serialize._SYM_OPS

@@ -376,12 +376,23 @@ void Encoder::other_list(PyObject* list) {
   });
 }
 
+// Most tensors of a program are on one device.
 void Encoder::device(PyObject* device) {
+  bool known = device_.get() == device;
+  if (!known && device_ && Py_TYPE(device) == Py_TYPE(device_.get())) {
+    const int same = PyObject_RichCompareBool(device_.get(), device, Py_EQ);
+    if (same < 0) throw_python_error();
+    known = same == 1;
+  }
+  if (!known) {
+    device_type_ = get_attr(device, names.type);
+    device_index_ = get_attr(device, names.index);
+    device_ = Ref::borrow(device);
+  }
   record(Type::Device, [&](Field field) {
-    if (field == Field::Device_type) return string(get_attr(device, names.type).get());
-    const Ref index = get_attr(device, names.index);
-    if (index.get() == Py_None) return sink_.null();
-    integer(index.get());
+    if (field == Field::Device_type) return string(device_type_.get());
+    if (device_index_.get() == Py_None) return sink_.null();
+    integer(device_index_.get());
   });
 }
 

@@ -333,7 +333,7 @@ void Encoder::tensor_meta(PyObject* tensor) {
   const bool is_fake = reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == fx::symbols.fake_tensor_type;
   if (read_tensor_facts != nullptr && (is_fake || is_plain_tensor(tensor)) &&
       read_tensor_facts(tensor, &facts)) {
-    const Ref place = get_attr(tensor, is_fake ? names.fake_device : names.device);
+    const Ref place = get_attr(tensor, is_fake ? symbols.fake_device : names.device);
     return tensor_facts(facts, place.get());
   }
   const auto coded = [&](PyObject* name, PyObject* table) {

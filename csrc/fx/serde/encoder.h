@@ -148,6 +148,7 @@ class Encoder {
   };
   core::FlatMap operator_name_ids_;           // address of a target -> position
   std::vector<OperatorName> operator_names_;  // of source_fn_stack
+  Ref device_, device_type_, device_index_;   // the last device, and what it is
   std::string scratch_;                       // a text that is put together
 };
 

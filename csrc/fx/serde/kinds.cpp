@@ -9,6 +9,11 @@ namespace {
 
 long position_of(PyObject* spec, PyObject* kinds) {
   const Ref kind = get_attr(spec, fx::names.kind);
+  PyObject* each = nullptr;
+  PyObject* number = nullptr;
+  for (Py_ssize_t at = 0; PyDict_Next(kinds, &at, &each, &number) != 0;) {
+    if (each == kind.get()) return PyLong_AsLong(number);
+  }
   PyObject* position = dict_get(kinds, kind.get());
   if (position == nullptr) raise(PyExc_AssertionError, "Unknown argument kind: %R", spec);
   return PyLong_AsLong(position);

@@ -5,6 +5,7 @@
 #include "fx/containers.h"
 #include "fx/serde/scalars.h"
 #include "fx/serde/text.h"
+#include "serde/json_writer.h"
 
 namespace fxpress::fx::serde {
 
@@ -12,7 +13,6 @@ using ::fxpress::serde::Document;
 using ::fxpress::serde::Kind;
 using ::fxpress::serde::Schema;
 using ::fxpress::serde::Shape;
-using ::fxpress::serde::Sink;
 using ::fxpress::serde::TypeInfo;
 using ::fxpress::serde::Value;
 using ::fxpress::serde::ValueKind;
@@ -22,6 +22,11 @@ namespace {
 PyObject* tag_name() {
   static PyObject* const name = check(PyUnicode_InternFromString("_type"));
   return name;
+}
+
+// Classes that look at what is set or asked of them do not see it.
+void set_attribute(PyObject* object, PyObject* name, PyObject* value) {
+  check(PyObject_GenericSetAttr(object, name, value));
 }
 
 }  // namespace
@@ -69,28 +74,42 @@ Ref SchemaClasses::make(const Document& document, const Value& value) const {
       }
       return dict;
     }
-    case ValueKind::kUnion: {
-      const Class& info = classes_[value.type];
-      Ref dict = Ref::steal(PyDict_Copy(info.templates[value.count].get()));
-      check(PyDict_SetItem(dict.get(), info.names[value.count].get(),
-                           make(document, inside[0]).get()));
-      return new_instance(info.type.get(), dict.get());
-    }
+    case ValueKind::kUnion:
+      return make_union(classes_[value.type], value.count, make(document, inside[0]));
     default: {
       const Class& info = classes_[value.type];
-      Ref dict = Ref::steal(PyDict_Copy(info.templates[0].get()));
+      Ref object = Ref::steal(as_type(info.type.get())->tp_alloc(as_type(info.type.get()), 0));
       for (size_t i = 0; i < inside.size(); ++i) {
-        check(PyDict_SetItem(dict.get(), info.names[i].get(), make(document, inside[i]).get()));
+        set_attribute(object.get(), info.names[i].get(), make(document, inside[i]).get());
       }
-      return new_instance(info.type.get(), dict.get());
+      return object;
     }
   }
 }
 
+// Attributes are set one by one where Python keeps those of an instance without a dict, which is
+// smaller and faster to make; it does not for many of them.
+Ref SchemaClasses::make_union(const Class& info, size_t position, Ref value) {
+  constexpr size_t kMost = 29;  // and the tag
+  if (info.names.size() > kMost) {
+    Ref dict = Ref::steal(PyDict_Copy(info.templates[position].get()));
+    check(PyDict_SetItem(dict.get(), info.names[position].get(), value.get()));
+    return new_instance(info.type.get(), dict.get());
+  }
+  Ref object = Ref::steal(as_type(info.type.get())->tp_alloc(as_type(info.type.get()), 0));
+  for (size_t i = 0; i < info.names.size(); ++i) {
+    set_attribute(object.get(), info.names[i].get(), i == position ? value.get() : Py_None);
+  }
+  set_attribute(object.get(), tag_name(), info.tags[position].get());
+  return object;
+}
+
 // Sends objects to a sink, each after a look at the shape that the schema wants at its place.
+// `Out` is the sink's own class, so that its methods are known.
+template <class Out>
 class SchemaClasses::Writer {
  public:
-  Writer(const SchemaClasses& classes, Sink& sink, bool metadata)
+  Writer(const SchemaClasses& classes, Out& sink, bool metadata)
       : classes_(classes), schema_(classes.schema_), sink_(sink), metadata_(metadata) {}
 
   void instance(uint16_t type, PyObject* object) {
@@ -203,17 +222,21 @@ class SchemaClasses::Writer {
 
   const SchemaClasses& classes_;
   const Schema& schema_;
-  Sink& sink_;
+  Out& sink_;
   const bool metadata_;
   Place field_{};  // the innermost that is open, for messages
 };
 
-void SchemaClasses::write(PyObject* object, Sink& sink, bool metadata) const {
+template <class Out>
+void SchemaClasses::write(PyObject* object, Out& sink, bool metadata) const {
   const auto found = ids_.find(Py_TYPE(object));
   if (found == ids_.end()) {
     raise(PyExc_TypeError, "%s is not a class of the schema", Py_TYPE(object)->tp_name);
   }
-  Writer(*this, sink, metadata).instance(static_cast<uint16_t>(found->second), object);
+  Writer<Out>(*this, sink, metadata).instance(static_cast<uint16_t>(found->second), object);
 }
+
+template void SchemaClasses::write(PyObject*, ::fxpress::serde::DocumentBuilder&, bool) const;
+template void SchemaClasses::write(PyObject*, ::fxpress::serde::JsonWriter&, bool) const;
 
 }  // namespace fxpress::fx::serde

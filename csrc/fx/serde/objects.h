@@ -22,7 +22,9 @@ class SchemaClasses {
 
   // Sends what an object holds. TypeError for a value that is not of the schema's shape.
   // `metadata`: with what nodes have of it, else without.
-  void write(PyObject* object, ::fxpress::serde::Sink& sink, bool metadata = true) const;
+  // `Out`: DocumentBuilder or JsonWriter.
+  template <class Out>
+  void write(PyObject* object, Out& sink, bool metadata = true) const;
 
  private:
   struct Class {
@@ -32,7 +34,10 @@ class SchemaClasses {
                                  // record: one, without values
     std::vector<Ref> tags;       // union: by field
   };
+  template <class Out>
   class Writer;
+
+  static Ref make_union(const Class& info, size_t position, Ref value);
 
   const ::fxpress::serde::Schema& schema_;
   std::vector<Class> classes_;                           // by type

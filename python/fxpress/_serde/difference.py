@@ -56,7 +56,8 @@ class _Side:
     """One of the programs, as dicts and lists in which names are values."""
 
     def __init__(self, program: ExportedProgram, include_state: bool) -> None:
-        document, self.hash, self.known, self.digests = hash_parts(program, include_state)
+        document, self.hash, self.known, digests = hash_parts(program, include_state)
+        self.digests = [digests[i : i + 32] for i in range(0, len(digests), 32)]
         stored = document.field(CLASSES, "")
         self.module = stored.graph_module
         self.graph = self.module.graph

@@ -135,8 +135,9 @@ def _digest(value: Any, name: str) -> bytes:
 
 def hash_parts(
     program: ExportedProgram, include_state: bool
-) -> tuple[_native.Document, bytes, dict[str, bytes], list[bytes]]:
-    """A program as a document, its hash, and those of its constants and of the document's nodes."""
+) -> tuple[_native.Document, bytes, dict[str, bytes], bytes]:
+    """A program as a document, its hash, those of its constants, and those of the document's nodes,
+    32 bytes each."""
     treespecs = TreeSpecWriter()
     objects: dict[str, Any] = {}
     with compat.module_inputs(program.example_inputs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import torch
 
@@ -91,6 +92,7 @@ _native.initialize_serde(
         "scalar_types": compat.SCALAR_TYPES,
         "serialize_error": compat.SerializeError,
         "special_inputs": kernels.special_inputs,
+        "fake_device": sys.intern(compat.FAKE_DEVICE),
         "strided": torch.strided,
         "symbolic": operators.symbolic,
         "tensor_facts": _tensor_facts,
