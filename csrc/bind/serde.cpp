@@ -185,7 +185,13 @@ void bind_serde(py::module_& m) {
       .def(
           "canonical",
           [](const serde::Document& document, const py::object& constants) {
-            return fx::serde::canonical_form(document, constants.ptr());
+            return fx::serde::canonical_form(document, constants.ptr(), nullptr);
+          },
+          py::keep_alive<0, 1>())
+      .def(
+          "canonical_graph",
+          [](const serde::Document& document, const py::object& constants, const py::dict& names) {
+            return fx::serde::canonical_form(document, constants.ptr(), names.ptr());
           },
           py::keep_alive<0, 1>())
       .def("canonical_objects",

@@ -223,6 +223,14 @@ class Canonicalizer {
     return out_.finish();
   }
 
+  Document run_graph(NewNames& names) {
+    const Value& root = document_.root();
+    Renamed renamed;
+    graph(root, pointers(root, Field::Graph_inputs), pointers(root, Field::Graph_outputs), renamed);
+    for (auto& [name, made] : renamed) names.emplace_back(name, std::move(made));
+    return out_.finish();
+  }
+
  private:
   template <class Each>
   void record(const Value& value, Each&& each) {
@@ -548,6 +556,10 @@ class Canonicalizer {
 
 Document canonicalize(const Document& program, const Constants& constants) {
   return Canonicalizer(program, constants).run();
+}
+
+Document canonicalize_graph(const Document& graph, const Constants& constants, NewNames& names) {
+  return Canonicalizer(graph, constants).run_graph(names);
 }
 
 }  // namespace fxpress::serde

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include "serde/document.h"
 
@@ -28,5 +30,11 @@ class UnknownName : public CanonicalError {
 // keep their place and name.
 Document canonicalize(const Document& program,
                       const std::unordered_set<std::string_view>& constants);
+
+// The canonical form of a Graph whose inputs and outputs are in order already. `names`: what is
+// added to it is in no order.
+using NewNames = std::vector<std::pair<std::string, std::string>>;  // of values: old and new
+Document canonicalize_graph(const Document& graph,
+                            const std::unordered_set<std::string_view>& constants, NewNames& names);
 
 }  // namespace fxpress::serde

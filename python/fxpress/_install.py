@@ -105,6 +105,7 @@ _ROOMS: list[_Entry] = [
                 "serialize",
                 "deserialize",
                 "canonicalize",
+                "_canonicalize_graph",
                 "ExportedProgramSerializer",
                 "ExportedProgramDeserializer",
                 "GraphModuleSerializer",

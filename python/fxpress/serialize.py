@@ -7,7 +7,7 @@ object of torch's schema; for those who want such objects they are made of JSON,
 from fxpress import _torch_compat_serde as _compat
 from fxpress._serde.artifacts import _reduce_fake_tensor, deserialize_torch_artifact
 from fxpress._serde.artifacts import save_artifact as serialize_torch_artifact
-from fxpress._serde.canonical import canonicalize
+from fxpress._serde.canonical import _canonicalize_graph, canonicalize
 from fxpress._serde.dynamic_shapes import _dump_dynamic_shapes, _load_dynamic_shapes
 from fxpress._serde.extensions import (
     _get_schema_from_target,

@@ -16,7 +16,12 @@ from torch._export.serde import schema
 from torch._export.serde import serialize as torch_serialize
 from torch.export import Dim, export
 
-from fxpress.serialize import ExportedProgramDeserializer, canonicalize, serialize
+from fxpress.serialize import (
+    ExportedProgramDeserializer,
+    _canonicalize_graph,
+    canonicalize,
+    serialize,
+)
 from tests.support.serialized import assert_canonical_as_torch
 
 
@@ -196,6 +201,23 @@ def test_f164_names_in_dicts() -> None:
             assert {held} == names
             assert held in done
         done |= {o.as_tensor.name for o in other.outputs if o.type == "as_tensor"}
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_graph_alone(kind: Any) -> None:
+    for dynamic in (False, True):
+        graph, other = (read(json.loads(text_of(dynamic))).graph_module.graph for _ in range(2))
+        inputs, outputs = kind(reversed(graph.inputs)), kind(graph.outputs)
+        before = copy.deepcopy((graph, inputs, outputs))
+        found = _canonicalize_graph(inputs, outputs, graph, {"nobody"})
+        assert (graph, inputs, outputs) == before  # torch's changes them
+        expected = torch_serialize._canonicalize_graph(
+            kind(reversed(other.inputs)), kind(other.outputs), other, {"nobody"}
+        )
+        assert found == expected
+        assert list(found[1]) == list(expected[1])
+    with pytest.raises(AssertionError, match="not in def_table"):
+        _canonicalize_graph(inputs[:0], outputs, graph, set())
 
 
 def test_what_is_not_a_program() -> None:

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "fx/gc_pause.h"
+#include "fx/serde/scalars.h"
 #include "fx/serde/symbols.h"
 #include "fx/serde/text.h"
 #include "fx/symbols.h"
@@ -58,7 +59,7 @@ Document to_document(const Schema& schema, const SchemaClasses& classes, PyObjec
   return builder.finish();
 }
 
-Document canonical_form(const Document& document, PyObject* constants) {
+Document canonical_form(const Document& document, PyObject* constants, PyObject* renamed) {
   std::deque<Text> texts;
   std::unordered_set<std::string_view> known;
   const Ref items = Ref::steal(PySequence_Tuple(constants));
@@ -68,9 +69,18 @@ Document canonical_form(const Document& document, PyObject* constants) {
   }
   std::string problem;
   PyObject* type = PyExc_AssertionError;
+  ::fxpress::serde::NewNames made;
   try {
-    const pybind11::gil_scoped_release release;
-    return ::fxpress::serde::canonicalize(document, known);
+    const auto form = [&] {
+      const pybind11::gil_scoped_release release;
+      if (renamed == nullptr) return ::fxpress::serde::canonicalize(document, known);
+      return ::fxpress::serde::canonicalize_graph(document, known, made);
+    };
+    Document result = form();
+    for (const auto& [name, other] : made) {
+      check(PyDict_SetItem(renamed, new_text(name).get(), new_text(other).get()));
+    }
+    return result;
   } catch (const ::fxpress::serde::UnknownName& error) {
     problem = error.what();
     type = PyExc_KeyError;

@@ -26,8 +26,9 @@ Document to_document(const Schema& schema, const SchemaClasses& classes, PyObjec
                      bool metadata);
 
 // The canonical form of a program; `constants` is a set of names. AssertionError where it has
-// none; KeyError for a name of the signature that the graph has not.
-Document canonical_form(const Document& document, PyObject* constants);
+// none; KeyError for a name of the signature that the graph has not. With `renamed`, a dict: that
+// of a graph; old and new names of its values are put there.
+Document canonical_form(const Document& document, PyObject* constants, PyObject* names);
 
 // The objects for a canonical program: as in torch its inputs and outputs are tuples.
 Ref canonical_objects(const Document& document, const SchemaClasses& classes);

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from fxpress import _torch_compat_serde as compat
 from fxpress._errors import UnsupportedError
 from fxpress._serde.schema import CLASSES, SCHEMA
+
+
+def _refuse_unknown_fields() -> None:
+    if SCHEMA.difference():
+        raise UnsupportedError(
+            f"the schema of this torch differs in {SCHEMA.difference()}, which has no known place "
+            "in the canonical form"
+        )
 
 
 def canonicalize(ep: Any, constants: set[str] | None = None) -> Any:
@@ -29,12 +39,29 @@ def canonicalize(ep: Any, constants: set[str] | None = None) -> Any:
 
     Stands in for `torch._export.serde.serialize.canonicalize`.
     """
-    if SCHEMA.difference():
-        raise UnsupportedError(
-            f"the schema of this torch differs in {SCHEMA.difference()}, which has no known place "
-            "in the canonical form"
-        )
+    _refuse_unknown_fields()
     if not isinstance(ep, compat.schema.ExportedProgram):
         raise AssertionError(f"expected ExportedProgram, got {type(ep).__name__}")
     document = SCHEMA.to_document(CLASSES, ep, False)
     return document.canonical(constants or ()).canonical_objects(CLASSES)
+
+
+def _like(given: Sequence[Any], values: list[Any]) -> Sequence[Any]:
+    return tuple(values) if isinstance(given, tuple) else values
+
+
+def _canonicalize_graph(
+    sorted_inputs: Sequence[Any], sorted_outputs: Sequence[Any], graph: Any, constants: set[str]
+) -> tuple[Any, dict[str, str]]:
+    """The canonical form of a graph with these inputs and outputs, and the new names of its values.
+
+    Stands in for torch's function of that name, which changes the graph that it is given.
+    """
+    _refuse_unknown_fields()
+    ordered = dataclasses.replace(graph, inputs=list(sorted_inputs), outputs=list(sorted_outputs))
+    names: dict[str, str] = {}
+    document = SCHEMA.to_document(CLASSES, ordered, False).canonical_graph(constants, names)
+    made = document.field(CLASSES, "")
+    made.inputs = _like(sorted_inputs, made.inputs)
+    made.outputs = _like(sorted_outputs, made.outputs)
+    return made, dict(sorted(names.items(), key=lambda item: int(item[1][1:])))
