@@ -15,7 +15,8 @@ function(fxpress_compile_options target)
     set_target_properties(${target} PROPERTIES INTERPROCEDURAL_OPTIMIZATION ON)
   endif()
   if(FXPRESS_SANITIZE)
-    target_compile_options(${target} PUBLIC -fsanitize=address,undefined
+    # The runtime that atheris brings has no vptr.
+    target_compile_options(${target} PUBLIC -fsanitize=address,undefined -fno-sanitize=vptr
                            -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC -fsanitize=address,undefined)
   endif()

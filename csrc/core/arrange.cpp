@@ -175,22 +175,22 @@ std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, Strin
 
 void arrange_modules(Outline& outline, ModuleTree& tree, StringPool& strings,
                      std::span<const StringId> paths) {
-  std::unordered_map<std::string, size_t> rank;
-  for (StringId path : paths) rank.emplace(strings.text(path), rank.size());
+  FlatMap ranks;  // path -> rank
+  const auto number = [&](StringId path) {
+    ranks.insert(path.value(), static_cast<uint32_t>(ranks.size()));
+  };
+  for (StringId path : paths) number(path);
   // Others in the order in which they are found. What lies below a repeated call goes by the names
   // below the first one.
-  std::vector<std::pair<std::string, ModuleId>> visits{{"", outline.root}};
+  std::vector<std::pair<StringId, ModuleId>> visits{{strings.intern(""), outline.root}};
   while (!visits.empty()) {
-    const auto [path, module] = std::move(visits.back());
+    const auto [path, module] = visits.back();
     visits.pop_back();
-    rank.emplace(path, rank.size());
-    if (path.find('@') != std::string::npos) continue;
+    number(path);
+    if (strings.text(path).find('@') != std::string_view::npos) continue;
     const auto children = tree.children(module);
     for (auto child = children.rbegin(); child != children.rend(); ++child) {
-      std::string child_path = path;
-      if (!path.empty()) child_path += '.';
-      child_path += strings.text(child->first);
-      visits.emplace_back(std::move(child_path), child->second);
+      visits.emplace_back(joined(strings, path, strings.text(child->first)), child->second);
     }
   }
   for (StringId path : paths) {
@@ -199,10 +199,10 @@ void arrange_modules(Outline& outline, ModuleTree& tree, StringPool& strings,
                                                [&](std::string_view) { return tree.add(); });
     if (!tree.child(parent, name).valid()) tree.set_child(parent, name, tree.add());
   }
-  tree.sort_children(outline.root, [&](const std::string& path, const std::string& call_path) {
-    auto it = rank.find(call_path);
-    if (it == rank.end()) it = rank.find(path);
-    return it == rank.end() ? rank.size() : it->second;
+  tree.sort_children(outline.root, [&](StringId path, StringId call_path) {
+    uint32_t known = ranks.find(call_path.value());
+    if (known == FlatMap::kAbsent) known = ranks.find(path.value());
+    return known == FlatMap::kAbsent ? ranks.size() : known;
   });
 }
 

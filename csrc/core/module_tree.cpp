@@ -1,7 +1,7 @@
 #include "core/module_tree.h"
 
 #include <algorithm>
-#include <unordered_set>
+#include <utility>
 
 namespace fxpress::core {
 
@@ -34,6 +34,15 @@ std::string without_calls(std::string_view path) {
   return result;
 }
 
+StringId joined(StringPool& strings, StringId path, std::string_view name) {
+  const std::string_view prefix = strings.text(path);
+  if (prefix.empty()) return strings.intern(name);
+  std::string result;
+  result.reserve(prefix.size() + 1 + name.size());
+  result.append(prefix).append(1, '.').append(name);
+  return strings.intern(result);
+}
+
 ModuleId ModuleTree::add() {
   table_of_.push_back(static_cast<uint32_t>(tables_.size()));
   tables_.emplace_back();
@@ -41,44 +50,48 @@ ModuleId ModuleTree::add() {
 }
 
 ModuleId ModuleTree::child(ModuleId module, StringId name) const {
-  const Table& table = tables_[table_of(module)];
-  const auto it = table.positions.find(name.value());
-  return it == table.positions.end() ? ModuleId() : table.items[it->second].second;
+  const uint32_t table = table_of(module);
+  const uint32_t place = position(table, name);
+  return place < kRemoved ? tables_[table].items[place].second : ModuleId();
 }
 
 void ModuleTree::set_child(ModuleId module, StringId name, ModuleId child) {
-  Table& table = tables_[table_of(module)];
-  const auto [it, added] =
-      table.positions.emplace(name.value(), static_cast<uint32_t>(table.items.size()));
-  if (added) {
-    table.items.emplace_back(name, child);
-  } else {
-    table.items[it->second].second = child;
+  const uint32_t table = table_of(module);
+  std::vector<Child>& items = tables_[table].items;
+  const uint32_t place = position(table, name);
+  if (place < kRemoved) {
+    items[place].second = child;
+    return;
   }
+  positions_.assign(key(table, name), static_cast<uint32_t>(items.size()));
+  items.emplace_back(name, child);
 }
 
 void ModuleTree::remove_child(ModuleId module, StringId name) {
-  Table& table = tables_[table_of(module)];
-  const auto it = table.positions.find(name.value());
-  if (it == table.positions.end()) return;
-  table.items[it->second].second = ModuleId();
-  table.positions.erase(it);
-  if (table.items.size() > 2 * table.positions.size() + 8) compact(table);
+  const uint32_t table = table_of(module);
+  const uint32_t place = position(table, name);
+  if (place >= kRemoved) return;
+  tables_[table].items[place].second = ModuleId();
+  ++tables_[table].removed;
+  positions_.assign(key(table, name), kRemoved);
+  if (tables_[table].items.size() > 2 * (tables_[table].items.size() - tables_[table].removed) + 8)
+    compact(table);
 }
 
-void ModuleTree::compact(Table& table) {
-  std::erase_if(table.items, [](const auto& item) { return !item.second.valid(); });
-  for (uint32_t i = 0; i < table.items.size(); ++i) {
-    table.positions[table.items[i].first.value()] = i;
-  }
+void ModuleTree::number(uint32_t table) {
+  const std::vector<Child>& items = tables_[table].items;
+  for (uint32_t i = 0; i < items.size(); ++i) positions_.assign(key(table, items[i].first), i);
 }
 
-ModuleTree::Children ModuleTree::children(ModuleId module) const {
-  Children result;
-  for (const auto& item : tables_[table_of(module)].items) {
-    if (item.second.valid()) result.push_back(item);
-  }
-  return result;
+void ModuleTree::compact(uint32_t table) {
+  if (std::exchange(tables_[table].removed, 0) == 0) return;
+  std::erase_if(tables_[table].items, [](const Child& item) { return !item.second.valid(); });
+  number(table);
+}
+
+std::span<const ModuleTree::Child> ModuleTree::children(ModuleId module) {
+  compact(table_of(module));
+  return tables_[table_of(module)].items;
 }
 
 void ModuleTree::share_children(ModuleId module, ModuleId other) {
@@ -97,31 +110,41 @@ ModuleId ModuleTree::find(ModuleId from, std::string_view path) const {
 
 void ModuleTree::sort_children(ModuleId root, const Rank& rank) {
   struct Visit {
-    ModuleId module;   // whose children are sorted
-    std::string path;  // of the module, without call numbers, with a dot at the end
+    ModuleId module;  // whose children are sorted
+    StringId path;    // of the module, without call numbers
   };
-  std::vector<Visit> visits{{root, ""}};
-  std::unordered_set<std::string> done;  // "table:path": calls of one module share a table
+  struct Ranked {
+    size_t rank;
+    Child child;
+    StringId path;  // without call numbers
+  };
+  std::vector<Visit> visits{{root, strings_.intern("")}};
+  FlatMap done;  // table and path: calls of one module share a table
+  std::vector<Ranked> order;
   while (!visits.empty()) {
-    const Visit visit = std::move(visits.back());
+    const Visit visit = visits.back();
     visits.pop_back();
-    Table& table = tables_[table_of(visit.module)];
+    const uint32_t table = table_of(visit.module);
+    if (!done.insert(key(table, visit.path), 0).added) continue;
     compact(table);
-    if (!done.insert(std::to_string(table_of(visit.module)) + ':' + visit.path).second) continue;
-    std::vector<std::pair<size_t, uint32_t>> order;
-    for (uint32_t i = 0; i < table.items.size(); ++i) {
-      const std::string call_path = visit.path + std::string(strings_.text(table.items[i].first));
-      order.emplace_back(rank(std::string(without_call(call_path)), call_path), i);
+    std::vector<Child>& items = tables_[table].items;
+    order.clear();
+    for (const Child& child : items) {
+      const std::string_view name = strings_.text(child.first);
+      const std::string_view base = without_call(name);
+      const StringId call_path = joined(strings_, visit.path, name);
+      const StringId path =
+          base.size() == name.size() ? call_path : joined(strings_, visit.path, base);
+      order.push_back({rank(path, call_path), child, path});
     }
-    std::stable_sort(order.begin(), order.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    Children sorted;
-    for (const auto& [ignored, i] : order) sorted.push_back(table.items[i]);
-    table.items = std::move(sorted);
-    compact(table);
-    for (auto it = table.items.rbegin(); it != table.items.rend(); ++it) {
-      const std::string_view name = strings_.text(it->first);
-      visits.push_back({it->second, visit.path + std::string(without_call(name)) + '.'});
+    const auto before = [](const Ranked& a, const Ranked& b) { return a.rank < b.rank; };
+    if (!std::is_sorted(order.begin(), order.end(), before)) {
+      std::stable_sort(order.begin(), order.end(), before);
+      for (size_t i = 0; i < order.size(); ++i) items[i] = order[i].child;
+      number(table);
+    }
+    for (auto it = order.rbegin(); it != order.rend(); ++it) {
+      visits.push_back({it->child.second, it->path});
     }
   }
 }

@@ -3,12 +3,13 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "core/flat_map.h"
 #include "core/ids.h"
 #include "core/string_pool.h"
 
@@ -26,17 +27,20 @@ bool is_below(std::string_view path, std::string_view prefix);
 // Every part of a dotted path without its call number: "a@1.b@2" -> "a.b".
 std::string without_calls(std::string_view path);
 
+// The path of something below `path`.
+StringId joined(StringPool& strings, StringId path, std::string_view name);
+
 class ModuleTree {
  public:
-  using Children = std::vector<std::pair<StringId, ModuleId>>;
+  using Child = std::pair<StringId, ModuleId>;
 
   explicit ModuleTree(StringPool& strings) : strings_(strings) {}
 
   ModuleId add();
   size_t size() const { return table_of_.size(); }
 
-  // The children of a module in order.
-  Children children(ModuleId module) const;
+  // The children of a module in order, until a child is set or removed.
+  std::span<const Child> children(ModuleId module);
   ModuleId child(ModuleId module, StringId name) const;
 
   // A new name is appended, a known one keeps its place.
@@ -68,22 +72,32 @@ class ModuleTree {
     return {from, strings_.intern(path.substr(start))};
   }
 
-  // Sorts the children of every module below `root` by rank(path, name): the path from the root
-  // without call numbers, and with the call number of the child itself. Stable.
-  using Rank = std::function<size_t(const std::string& path, const std::string& call_path)>;
+  // Sorts the children of every module below `root` by rank(path, call_path): the path from the
+  // root without call numbers, and with the call number of the child itself. Stable.
+  using Rank = std::function<size_t(StringId path, StringId call_path)>;
   void sort_children(ModuleId root, const Rank& rank);
 
  private:
   struct Table {
-    Children items;                                    // in order; invalid where removed
-    std::unordered_map<uint32_t, uint32_t> positions;  // name -> place in items
+    std::vector<Child> items;  // in order; invalid where removed
+    size_t removed = 0;        // how many are
   };
+  static constexpr uint32_t kRemoved = FlatMap::kAbsent - 1;
 
-  static void compact(Table& table);
+  static uint64_t key(uint32_t table, StringId name) {
+    return uint64_t{table} << 32 | name.value();
+  }
+  // The place of a child in the items of its table; kRemoved, kAbsent: it has none.
+  uint32_t position(uint32_t table, StringId name) const {
+    return positions_.find(key(table, name));
+  }
+  void number(uint32_t table);
+  void compact(uint32_t table);
 
   StringPool& strings_;             // owns the names
   std::vector<uint32_t> table_of_;  // by module
   std::vector<Table> tables_;       // children
+  FlatMap positions_;               // see position()
 };
 
 }  // namespace fxpress::core

@@ -8,7 +8,7 @@ namespace {
 
 class Sinker {
  public:
-  Sinker(Outline& outline, const ModuleTree& tree, StringPool& strings,
+  Sinker(Outline& outline, ModuleTree& tree, StringPool& strings,
          const std::vector<std::vector<StringId>>& targets)
       : outline_(outline),
         tree_(tree),
@@ -30,29 +30,28 @@ class Sinker {
   void run() {
     struct Visit {
       ModuleId module;
-      std::string path;  // from the root, without call numbers
+      StringId path;  // from the root, without call numbers
       bool children_done;
     };
-    std::vector<Visit> visits{{outline_.root, "", false}};
+    std::vector<Visit> visits{{outline_.root, strings_.intern(""), false}};
     while (!visits.empty()) {
-      Visit& visit = visits.back();
+      const Visit visit = visits.back();
       if (visit.children_done) {
         const FrameId frame = outline_.frame_of(visit.module);
-        if (frame.valid()) sink(frame, visit.path);
+        if (frame.valid()) sink(frame, strings_.text(visit.path));
         visits.pop_back();
         continue;
       }
-      visit.children_done = true;
+      visits.back().children_done = true;
       if (done_[visit.module.value()] != 0) {
         visits.pop_back();
         continue;
       }
       done_[visit.module.value()] = 1;
-      const std::string prefix = visit.path.empty() ? "" : visit.path + '.';
       const auto children = tree_.children(visit.module);
       for (auto child = children.rbegin(); child != children.rend(); ++child) {
         const std::string_view name = without_call(strings_.text(child->first));
-        visits.push_back({child->second, prefix + std::string(name), false});
+        visits.push_back({child->second, joined(strings_, visit.path, name), false});
       }
     }
   }
@@ -62,7 +61,7 @@ class Sinker {
     if (id.valid()) uses_[id.value()] += by;
   }
 
-  void sink(FrameId id, const std::string& path) {
+  void sink(FrameId id, std::string_view path) {
     Frame& frame = outline_.frames[id.value()];
     // In the order of the placeholders, which is the order in which torch names what replaces them.
     for (size_t k = frame.front.size(); k-- > 0;) {
@@ -99,7 +98,7 @@ class Sinker {
   }
 
   Outline& outline_;
-  const ModuleTree& tree_;
+  ModuleTree& tree_;
   StringPool& strings_;
   const std::vector<std::vector<StringId>>& targets_;
   std::vector<int> uses_;      // by planned node
@@ -108,7 +107,7 @@ class Sinker {
 
 }  // namespace
 
-void sink_state(Outline& outline, const ModuleTree& tree, StringPool& strings,
+void sink_state(Outline& outline, ModuleTree& tree, StringPool& strings,
                 const std::vector<std::vector<StringId>>& targets) {
   Sinker(outline, tree, strings, targets).run();
 }

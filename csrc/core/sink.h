@@ -9,7 +9,7 @@ namespace fxpress::core {
 // `targets`: by flat node, the dotted names under which the state of that placeholder is found;
 // empty for everything else. A module takes the first target that lies below its own path; where
 // none does, an outer module will have it.
-void sink_state(Outline& outline, const ModuleTree& tree, StringPool& strings,
+void sink_state(Outline& outline, ModuleTree& tree, StringPool& strings,
                 const std::vector<std::vector<StringId>>& targets);
 
 }  // namespace fxpress::core

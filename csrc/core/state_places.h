@@ -1,11 +1,11 @@
 // Which modules hold the state of a dotted name: every call of a module shares its parameters.
 #pragma once
 
-#include <string>
+#include <deque>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
+#include "core/flat_map.h"
 #include "core/module_tree.h"
 
 namespace fxpress::core {
@@ -19,13 +19,17 @@ class StatePlaces {
   const std::vector<ModuleId>& modules_at(std::string_view path);
 
  private:
+  using Modules = std::deque<std::vector<ModuleId>>;  // keep their places
+
   const std::vector<ModuleId>& calls_of(ModuleId parent, StringId name);
 
   ModuleTree& tree_;
   StringPool& strings_;
-  std::unordered_map<std::string, std::vector<ModuleId>> known_;  // path -> modules
-  // Table of children -> name without call -> children of that name.
-  std::unordered_map<uint32_t, std::unordered_map<uint32_t, std::vector<ModuleId>>> calls_;
+  Modules known_;        // by path; the first is the root's
+  FlatMap below_;        // (place of a path in known_, part) -> place of the path with that part
+  Modules calls_;        // children that are calls of one module
+  FlatMap calls_below_;  // (table of children, name without call) -> place in calls_
+  FlatMap grouped_;      // tables whose children are in calls_
 };
 
 }  // namespace fxpress::core

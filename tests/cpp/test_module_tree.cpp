@@ -95,14 +95,26 @@ TEST_CASE_FIXTURE(Fixture, "module_tree: sorting is stable and reaches shared ta
   tree.set_child(root, id("m"), first);
   for (const char* name : {"z", "y", "x@1", "x"}) tree.set_child(first, id(name), tree.add());
   std::vector<std::string> asked;
-  tree.sort_children(root, [&](const std::string& path, const std::string& call_path) -> size_t {
-    asked.push_back(call_path);
-    if (path == "m") return 0;
-    if (call_path == "m.x") return 0;
-    if (path == "m.x") return 1;
+  tree.sort_children(root, [&](StringId path, StringId call_path) -> size_t {
+    asked.emplace_back(strings.text(call_path));
+    if (path == id("m")) return 0;
+    if (call_path == id("m.x")) return 0;
+    if (path == id("m.x")) return 1;
     return 2;
   });
   CHECK(names(root) == std::vector<std::string>{"m@1", "m"});
   CHECK(names(first) == std::vector<std::string>{"x", "x@1", "z", "y"});
   CHECK(asked.size() == 6);
+  // Names are found where they are now.
+  for (const auto& [name, child] : tree.children(first)) CHECK(tree.child(first, name) == child);
+  tree.remove_child(first, id("x@1"));
+  tree.set_child(first, id("z"), root);
+  CHECK(names(first) == std::vector<std::string>{"x", "z", "y"});
+  CHECK(tree.child(first, id("z")) == root);
+  CHECK_FALSE(tree.child(first, id("x@1")).valid());
+}
+
+TEST_CASE_FIXTURE(Fixture, "module_tree: joined paths") {
+  CHECK(joined(strings, id(""), "a") == id("a"));
+  CHECK(joined(strings, id("a"), "b@1") == id("a.b@1"));
 }

@@ -46,3 +46,16 @@ TEST_CASE("state_places: a module of which only later calls exist gets its first
   CHECK(modules[0] == later);
   CHECK(tree.child(root, strings.intern("a")) == modules[1]);
 }
+
+TEST_CASE("state_places: empty parts are parts like others") {
+  StringPool strings;
+  ModuleTree tree(strings);
+  const ModuleId root = tree.add();
+  StatePlaces places(tree, strings, root);
+  for (const char* path : {".", "..", ".a", "a.", "a..b"}) {
+    const std::vector<ModuleId> made = places.modules_at(path);
+    CHECK(made.size() == 1);
+    CHECK(made[0] != root);
+    CHECK(tree.find(root, path) == made[0]);
+  }
+}

@@ -22,6 +22,7 @@ from fxpress.serialize import (
     canonicalize,
     serialize,
 )
+from tests.support.memory import blocks_left
 from tests.support.serialized import assert_canonical_as_torch
 
 
@@ -248,3 +249,69 @@ def test_objects_are_of_the_schemas_shape(path: str, value: Any, message: str) -
         canonicalize(program)
     with pytest.raises((TypeError, AttributeError), match=message):
         ExportedProgramDeserializer().deserialize(program, {}, {})
+
+
+def changeable(value: Any, found: dict[int, Any]) -> dict[int, Any]:
+    """All objects of the schema, lists and dicts in a value, by id."""
+    if isinstance(value, (list, tuple)):
+        inside = list(value)
+    elif isinstance(value, dict):
+        inside = list(value.values())
+    elif type(value).__module__ == schema.__name__ and not isinstance(value, int):
+        inside = list(vars(value).values())
+    else:
+        return found
+    if not isinstance(value, tuple):
+        found[id(value)] = value
+    for item in inside:
+        changeable(item, found)
+    return found
+
+
+def test_nothing_that_can_change_is_shared() -> None:
+    program = read(json.loads(text_of()))
+    before = copy.deepcopy(program)
+    canonical = canonicalize(program)
+    mine = changeable(canonical, {})
+    assert len(mine) > 500
+    assert not mine.keys() & changeable(program, {}).keys()
+    for graph in (canonical.graph_module.graph, _graph_inside(canonical)):
+        for meta in graph.tensor_values.values():
+            meta.sizes.append(meta.storage_offset)
+            meta.device.type = "other"
+    assert program == before
+
+
+def _graph_inside(program: Any) -> Any:
+    for node in program.graph_module.graph.nodes:
+        for item in node.inputs:
+            if item.arg.type == "as_graph":
+                return item.arg.as_graph.graph
+    raise AssertionError("no graph in an argument")
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda values, name: values.__setitem__(name, 5), "Graph.tensor_values cannot be int"),
+        (lambda values, name: values.__setitem__(3, values[name]), "expected a str, got"),
+        (lambda values, name: setattr(values[name], "sizes", [3]), "TensorMeta.sizes cannot be"),
+        (lambda values, name: setattr(values[name], "dtype", "x"), "TensorMeta.dtype cannot be"),
+        (lambda values, name: delattr(values[name], "layout"), "layout"),
+        (lambda values, name: delattr(values[name].storage_offset, "_type"), "create to"),
+    ],
+)
+def test_metadata_of_tensors_is_of_the_schemas_shape(
+    change: Callable[[dict[Any, Any], str], None], message: str, inside: bool
+) -> None:
+    program = read(json.loads(text_of()))
+    graph = _graph_inside(program) if inside else program.graph_module.graph
+    change(graph.tensor_values, list(graph.tensor_values)[-1])
+
+    def fails() -> None:
+        with pytest.raises((TypeError, AttributeError, RuntimeError), match=message):
+            canonicalize(program)
+
+    fails()
+    assert blocks_left(20, fails) < 50

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import sympy
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._export.serde import schema
 from torch._export.serde import serialize as theirs
-from torch.export import Dim, ExportedProgram, export
+from torch.export import ExportedProgram, export
 from torch.utils._sympy.symbol import SymT
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -20,6 +20,7 @@ from fxpress import serialize as ours
 from tests.support.deserialized import assert_same_read_graph, with_the_storage_of
 from tests.support.exported import exportdb_cases, exportdb_program, skipped_unless_exported
 from tests.support.memory import blocks_left
+from tests.support.mixed import mixed_program
 from tests.support.unflatten_compare import described
 
 aten = torch.ops.aten
@@ -28,36 +29,6 @@ PUBLIC = [
     for name in vars(theirs.GraphModuleDeserializer)
     if not name.startswith("__") and name != "_abc_impl"
 ]
-
-
-class Mixed(nn.Module):
-    """Results of several kinds, numbers, lists, a graph in an argument, nothing returned."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("total", torch.zeros(4))
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, x: Tensor, scale: float, name: str = "n") -> tuple[Any, ...]:
-        first, rest = x.split([1, x.shape[0] - 1])
-        values, _ = x.topk(2)
-        self.total.add_(first.sum())
-        torch._check(x.shape[0] > 2)
-        picked = torch.cond(x.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (x,))
-        size = x[0, 0].to(torch.int64).item()
-        torch._check(size >= 0)
-        made = torch.full((size,), 1.5)
-        return self.linear(rest) * scale + x.shape[0], values, picked, made, x.max(0)[0]
-
-
-def program(decomposed: bool = False) -> ExportedProgram:
-    made = export(
-        Mixed(),
-        (torch.randn(6, 4), 2.0),
-        dynamic_shapes={"x": {0: Dim("rows", min=3, max=64)}, "scale": None},
-        strict=False,
-    )
-    return made.run_decompositions() if decomposed else made
 
 
 def ranges_of(stored: Any) -> dict[str, Any]:
@@ -126,7 +97,7 @@ def test_exportdb(name: str) -> None:
 
 
 def test_what_comes_with_the_graph() -> None:
-    stored, constants, ranges = stored_of(program())
+    stored, constants, ranges = stored_of(mixed_program())
     state, examples = {"total": torch.zeros(4)}, ((torch.ones(2),), {})
     reader = ours.GraphModuleDeserializer()
     result = reader.deserialize(stored.graph_module, state, constants, examples, ranges)
@@ -142,7 +113,7 @@ def test_what_comes_with_the_graph() -> None:
 @pytest.fixture(params=[False, True], ids=["plain", "decomposed"])
 def opened(request: pytest.FixtureRequest) -> tuple[Any, Any, Any]:
     """A reader of ours in which the inputs are read; torch's with the whole graph; the graph."""
-    stored, constants, ranges = stored_of(program(request.param))
+    stored, constants, ranges = stored_of(mixed_program(request.param))
     other = theirs.GraphModuleDeserializer()
     other.deserialize(stored.graph_module, {}, constants, None, ranges)
     mine = ours.GraphModuleDeserializer()
@@ -264,7 +235,7 @@ def tables_of(graph: Any) -> Any:
 
 
 def test_the_signature_and_module_calls() -> None:
-    mine, other, stored = both(program(decomposed=True))
+    mine, other, stored = both(mixed_program(decomposed=True))
     signature, calls = stored.graph_module.signature, stored.graph_module.module_call_graph
 
     def same(name: str, value: Any) -> None:
@@ -284,7 +255,7 @@ def test_the_signature_and_module_calls() -> None:
 
 
 def test_values() -> None:
-    mine, other, stored = both(program())
+    mine, other, stored = both(mixed_program())
     graph = stored.graph_module.graph
 
     def same(name: str, value: Any) -> None:
@@ -327,7 +298,7 @@ def test_values() -> None:
 
 
 def test_arguments() -> None:
-    mine, other, stored = both(program())
+    mine, other, stored = both(mixed_program())
     seen = set()
 
     def same(argument: Any) -> None:
@@ -423,7 +394,7 @@ def test_damage() -> None:
 
 
 def test_a_node_has_one_name_and_value() -> None:
-    mine, _, stored = both(program())
+    mine, _, stored = both(mixed_program())
     name = stored.graph_module.graph.inputs[0].as_tensor.name
     node = mine.serialized_name_to_node[name]
     with pytest.raises(AssertionError, match="already has 'val'"):

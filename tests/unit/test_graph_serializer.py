@@ -6,42 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch._export.serde import schema
 from torch._export.serde import serialize as theirs
-from torch.export import Dim, ExportedProgram, export
+from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fxpress import serialize as ours
 from tests.support.exported import exportdb_cases, exported_or_skipped
+from tests.support.mixed import mixed_program
 
 aten = torch.ops.aten
 PUBLIC = [n for n in vars(theirs.GraphModuleSerializer) if not n.startswith("__")]
-
-
-class Mixed(nn.Module):
-    """Results of several kinds, duplicated and unused ones, numbers, a graph in an argument."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("total", torch.zeros(4))
-
-    def forward(self, x: Tensor, scale: float, name: str = "n") -> tuple[Any, ...]:
-        first, rest = x.split([1, x.shape[0] - 1])
-        values, _ = x.topk(2)
-        self.total.add_(first.sum())
-        picked = torch.cond(x.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (x,))
-        return rest * scale + x.shape[0], values, picked, torch.cat([x, x]).max(0)[0]
-
-
-def program(decomposed: bool = False) -> ExportedProgram:
-    made = export(
-        Mixed(),
-        (torch.randn(6, 4), 2.0),
-        dynamic_shapes={"x": {0: Dim("rows", min=3, max=64)}, "scale": None},
-        strict=False,
-    )
-    return made.run_decompositions() if decomposed else made
 
 
 def both(made: ExportedProgram) -> tuple[Any, Any]:
@@ -99,7 +75,7 @@ def test_exportdb(name: str) -> None:
 
 @pytest.mark.parametrize("decomposed", [False, True])
 def test_node_by_node(decomposed: bool) -> None:
-    made = program(decomposed)
+    made = mixed_program(decomposed)
     mine, other = both(made)
     for node in made.graph.nodes:
         for serializer in (mine, other):
@@ -111,7 +87,7 @@ def test_node_by_node(decomposed: bool) -> None:
 
 @pytest.mark.parametrize("decomposed", [False, True])
 def test_parts_of_nodes(decomposed: bool) -> None:
-    made = program(decomposed)
+    made = mixed_program(decomposed)
     mine, other = both(made)
     for node in made.graph.find_nodes(op="placeholder"):
         mine.handle_placeholder(node), other.handle_placeholder(node)
@@ -143,7 +119,7 @@ def test_parts_of_nodes(decomposed: bool) -> None:
 
 
 def test_the_signature_and_module_calls() -> None:
-    made = program(decomposed=True)
+    made = mixed_program(decomposed=True)
     mine, other = both(made)
     signature = made.graph_signature
     assert mine.serialize_signature(signature) == other.serialize_signature(signature)
@@ -244,7 +220,7 @@ def test_values_have_names_of_their_own() -> None:
 
 def test_nodes_of_another_kind() -> None:
     serializer = ours.GraphModuleSerializer(None, [])
-    node: Node = program().graph.output_node()
+    node: Node = mixed_program().graph.output_node()
     for op in ("placeholder", "call_function"):
         with pytest.raises(AssertionError, match=f"expected {op} op, got output"):
             getattr(serializer, f"handle_{op}")(node)

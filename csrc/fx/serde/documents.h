@@ -28,7 +28,7 @@ Document to_document(const Schema& schema, const SchemaClasses& classes, PyObjec
 // The canonical form of a program; `constants` is a set of names. AssertionError where it has
 // none; KeyError for a name of the signature that the graph has not. With `renamed`, a dict: that
 // of a graph; old and new names of its values are put there.
-Document canonical_form(const Document& document, PyObject* constants, PyObject* names);
+Document canonical_form(const Document& document, PyObject* constants, PyObject* renamed);
 
 // The objects for a canonical program: as in torch its inputs and outputs are tuples.
 Ref canonical_objects(const Document& document, const SchemaClasses& classes);
