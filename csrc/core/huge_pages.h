@@ -13,10 +13,10 @@ namespace fxpress::core {
 // Asks for them in the middle of `size` bytes at `data`; nothing happens where there are none.
 inline void prefer_huge_pages([[maybe_unused]] void* data, [[maybe_unused]] size_t size) {
 #ifdef MADV_HUGEPAGE
-  constexpr uintptr_t kPage = uintptr_t{1} << 21;
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kPage - 1) & ~(kPage - 1);
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + size) & ~(kPage - 1);
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+  constexpr size_t kPage = size_t{1} << 21;
+  const size_t before = (kPage - reinterpret_cast<uintptr_t>(data) % kPage) % kPage;
+  if (size < before + kPage) return;
+  madvise(static_cast<char*>(data) + before, (size - before) / kPage * kPage, MADV_HUGEPAGE);
 #endif
 }
 
