@@ -15,8 +15,7 @@ function(fxpress_compile_options target)
     set_target_properties(${target} PROPERTIES INTERPROCEDURAL_OPTIMIZATION ON)
   endif()
   if(FXPRESS_SANITIZE)
-    # The runtime that atheris brings has no vptr.
-    target_compile_options(${target} PUBLIC -fsanitize=address,undefined -fno-sanitize=vptr
+    target_compile_options(${target} PUBLIC -fsanitize=address,undefined ${FXPRESS_SANITIZE_FLAGS}
                            -fno-sanitize-recover=all -fno-omit-frame-pointer)
     target_link_options(${target} PUBLIC -fsanitize=address,undefined)
   endif()

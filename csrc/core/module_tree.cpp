@@ -68,14 +68,15 @@ void ModuleTree::set_child(ModuleId module, StringId name, ModuleId child) {
 }
 
 void ModuleTree::remove_child(ModuleId module, StringId name) {
-  const uint32_t table = table_of(module);
-  const uint32_t place = position(table, name);
+  const uint32_t id = table_of(module);
+  const uint32_t place = position(id, name);
   if (place >= kRemoved) return;
-  tables_[table].items[place].second = ModuleId();
-  ++tables_[table].removed;
-  positions_.assign(key(table, name), kRemoved);
-  if (tables_[table].items.size() > 2 * (tables_[table].items.size() - tables_[table].removed) + 8)
-    compact(table);
+  Table& table = tables_[id];
+  table.items[place].second = ModuleId();
+  ++table.removed;
+  positions_.assign(key(id, name), kRemoved);
+  const size_t left = table.items.size() - table.removed;
+  if (table.removed > left + 8) compact(id);
 }
 
 void ModuleTree::number(uint32_t table) {

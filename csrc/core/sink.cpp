@@ -1,7 +1,5 @@
 #include "core/sink.h"
 
-#include <algorithm>
-
 namespace fxpress::core {
 
 namespace {

@@ -1,7 +1,5 @@
 #include "core/verify.h"
 
-#include <algorithm>
-
 namespace fxpress::core {
 
 namespace {

@@ -113,7 +113,7 @@ Value DocumentBuilder::make_text(ValueKind kind, std::string_view text) {
   value.kind = kind;
   value.count = static_cast<uint32_t>(text.size());
   value.place = document_.text_.size();
-  document_.text_.append(text);
+  document_.text_.append(std::span<const char>(text));
   return value;
 }
 

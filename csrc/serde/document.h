@@ -70,7 +70,7 @@ class Document {
 
   const Schema* schema_;              // outlives the document
   core::GrowingArray<Value> values_;  // all but the root
-  std::string text_;                  // all strings, one behind the other
+  core::GrowingArray<char> text_;     // all strings, one behind the other
   Value root_;                        // the whole
 };
 

@@ -40,3 +40,11 @@ TEST_CASE("a growing array of an impossible size") {
   GrowingArray<int> array;
   CHECK_THROWS_AS(array.reserve(static_cast<size_t>(-1) / 2), std::bad_alloc);
 }
+
+TEST_CASE("a growing array of several large pages") {
+  GrowingArray<int> array;
+  constexpr int kBlock = 1 << 18;
+  for (int i = 0; i < 12; ++i) array.append(i, kBlock);  // 12 MiB
+  REQUIRE(array.size() == 12 * size_t{kBlock});
+  for (size_t i = 0; i < array.size(); i += 1021) CHECK(array[i] == static_cast<int>(i / kBlock));
+}

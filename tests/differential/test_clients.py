@@ -178,7 +178,9 @@ def test_stage_runtime(process_group: None) -> None:
     with in_torchs_place():
         pipe = pipeline(model, (x[:2],))
     stage = pipe.build_stage(0, torch.device("cpu"))
-    assert_equal(ScheduleGPipe(stage, n_microbatches=2).step(x), model(x))
+    # A batch's rows may differ from those of its parts in the last bit.
+    expected = torch.cat([model(part) for part in x.chunk(2)])
+    assert_equal(ScheduleGPipe(stage, n_microbatches=2).step(x), expected)
 
 
 # ---- DDPOptimizer ----

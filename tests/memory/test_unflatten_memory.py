@@ -21,7 +21,7 @@ from torch.export import ExportedProgram, export
 
 from fxpress import _native
 from fxpress.unflatten import unflatten
-from tests.support.memory import blocks_left
+from tests.support.memory import blocks_left, collect_all
 from tests.support.unflatten_models import Counter, Deep, Nest, Repeated
 
 
@@ -29,7 +29,7 @@ def forget_sources() -> None:
     """torch keeps the text of every source that it compiles, for tracebacks."""
     torch.fx.graph_module._loader.eval_cache.clear()
     linecache.clearcache()
-    gc.collect()
+    collect_all()
 
 
 def live(kinds: tuple[type, ...]) -> int:

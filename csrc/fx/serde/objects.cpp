@@ -19,6 +19,9 @@ using ::fxpress::serde::ValueKind;
 
 namespace {
 
+// Python keeps at most 30 attributes of an object without a dict: those of a union, and its tag.
+constexpr size_t kMostWithoutDict = 29;
+
 PyObject* tag_name() {
   static PyObject* const name = check(PyUnicode_InternFromString("_type"));
   return name;
@@ -42,11 +45,11 @@ SchemaClasses::SchemaClasses(const Schema& schema, PyObject* classes, PyObject* 
       made.names.push_back(Ref::steal(PyUnicode_InternFromString(field.name.c_str())));
       check(PyDict_SetItem(empty.get(), made.names.back().get(), Py_None));
     }
-    for (size_t k = 0; k < (info.is_union ? made.names.size() : 1); ++k) {
-      made.templates.push_back(Ref::steal(PyDict_Copy(empty.get())));
-      if (!info.is_union) continue;
+    for (size_t k = 0; info.is_union && k < made.names.size(); ++k) {
       PyObject* arguments[] = {made.names[k].get(), type};
       made.tags.push_back(Ref::steal(PyObject_Vectorcall(make_tag, arguments, 2, nullptr)));
+      if (made.names.size() <= kMostWithoutDict) continue;
+      made.templates.push_back(Ref::steal(PyDict_Copy(empty.get())));
       check(PyDict_SetItem(made.templates[k].get(), tag_name(), made.tags[k].get()));
     }
     ids_.emplace(reinterpret_cast<PyTypeObject*>(type), classes_.size());
@@ -54,54 +57,64 @@ SchemaClasses::SchemaClasses(const Schema& schema, PyObject* classes, PyObject* 
   }
 }
 
-Ref SchemaClasses::make(const Document& document, const Value& value) const {
-  if (Ref plain = scalar(document, value)) return plain;
-  const auto inside = document.children(value);
-  switch (value.kind) {
-    case ValueKind::kList: {
-      Ref list = Ref::steal(PyList_New(static_cast<Py_ssize_t>(inside.size())));
-      for (size_t i = 0; i < inside.size(); ++i) {
-        PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i),
-                        make(document, inside[i]).release());
-      }
-      return list;
-    }
-    case ValueKind::kMap: {
-      Ref dict = Ref::steal(PyDict_New());
-      for (size_t i = 0; i < inside.size(); i += 2) {
-        check(PyDict_SetItem(dict.get(), new_text(document.text(inside[i])).get(),
-                             make(document, inside[i + 1]).get()));
-      }
-      return dict;
-    }
-    case ValueKind::kUnion:
-      return make_union(classes_[value.type], value.count, make(document, inside[0]));
-    default: {
-      const Class& info = classes_[value.type];
-      Ref object = Ref::steal(as_type(info.type.get())->tp_alloc(as_type(info.type.get()), 0));
-      for (size_t i = 0; i < inside.size(); ++i) {
-        set_attribute(object.get(), info.names[i].get(), make(document, inside[i]).get());
-      }
-      return object;
-    }
-  }
-}
+class SchemaClasses::Maker {
+ public:
+  Maker(const SchemaClasses& classes, const Document& document)
+      : classes_(classes.classes_), document_(document) {}
 
-// Attributes are set one by one where Python keeps those of an instance without a dict, which is
-// smaller and faster to make; it does not for many of them.
-Ref SchemaClasses::make_union(const Class& info, size_t position, Ref value) {
-  constexpr size_t kMost = 29;  // and the tag
-  if (info.names.size() > kMost) {
-    Ref dict = Ref::steal(PyDict_Copy(info.templates[position].get()));
-    check(PyDict_SetItem(dict.get(), info.names[position].get(), value.get()));
-    return new_instance(info.type.get(), dict.get());
+  Ref make(const Value& value) {
+    if (Ref plain = scalar(document_, value)) return plain;
+    const auto inside = document_.children(value);
+    switch (value.kind) {
+      case ValueKind::kList: {
+        Ref list = Ref::steal(PyList_New(static_cast<Py_ssize_t>(inside.size())));
+        for (size_t i = 0; i < inside.size(); ++i) {
+          PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), make(inside[i]).release());
+        }
+        return list;
+      }
+      case ValueKind::kMap: {
+        Ref dict = Ref::steal(PyDict_New());
+        for (size_t i = 0; i < inside.size(); i += 2) {
+          check(PyDict_SetItem(dict.get(), new_text(document_.text(inside[i])).get(),
+                               make(inside[i + 1]).get()));
+        }
+        return dict;
+      }
+      case ValueKind::kUnion:
+        return union_of(classes_[value.type], value.count, make(inside[0]).get());
+      default: {
+        const Class& info = classes_[value.type];
+        Ref object = new_object(info.type.get());
+        for (size_t i = 0; i < inside.size(); ++i) {
+          set_attribute(object.get(), info.names[i].get(), make(inside[i]).get());
+        }
+        return object;
+      }
+    }
   }
-  Ref object = Ref::steal(as_type(info.type.get())->tp_alloc(as_type(info.type.get()), 0));
-  for (size_t i = 0; i < info.names.size(); ++i) {
-    set_attribute(object.get(), info.names[i].get(), i == position ? value.get() : Py_None);
+
+ private:
+  static Ref union_of(const Class& info, size_t position, PyObject* value) {
+    if (!info.templates.empty()) {
+      const Ref dict = Ref::steal(PyDict_Copy(info.templates[position].get()));
+      check(PyDict_SetItem(dict.get(), info.names[position].get(), value));
+      return new_instance(info.type.get(), dict.get());
+    }
+    Ref object = new_object(info.type.get());
+    for (size_t i = 0; i < info.names.size(); ++i) {
+      set_attribute(object.get(), info.names[i].get(), i == position ? value : Py_None);
+    }
+    set_attribute(object.get(), tag_name(), info.tags[position].get());
+    return object;
   }
-  set_attribute(object.get(), tag_name(), info.tags[position].get());
-  return object;
+
+  const std::vector<Class>& classes_;
+  const Document& document_;
+};
+
+Ref SchemaClasses::make(const Document& document, const Value& value) const {
+  return Maker(*this, document).make(value);
 }
 
 // Sends objects to a sink, each after a look at the shape that the schema wants at its place.

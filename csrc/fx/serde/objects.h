@@ -10,8 +10,8 @@
 
 namespace fxpress::fx::serde {
 
-// The classes of the schema's types. Their instances keep all fields in `__dict__`, and unions
-// their tag under `_type`.
+// The classes of the schema's types. Their instances have all fields as attributes, and unions
+// their tag as `_type`.
 class SchemaClasses {
  public:
   // classes: [class] in the order of the schema's types; make_tag: (field, class) -> tag.
@@ -30,14 +30,12 @@ class SchemaClasses {
   struct Class {
     Ref type;                    // the class
     std::vector<Ref> names;      // of its fields, interned
-    std::vector<Ref> templates;  // union: its __dict__ with this field's tag, all fields None;
-                                 // record: one, without values
     std::vector<Ref> tags;       // union: by field
+    std::vector<Ref> templates;  // large union: its __dict__ with that tag, all fields None
   };
+  class Maker;
   template <class Out>
   class Writer;
-
-  static Ref make_union(const Class& info, size_t position, Ref value);
 
   const ::fxpress::serde::Schema& schema_;
   std::vector<Class> classes_;                           // by type

@@ -83,9 +83,11 @@ def load_artifact(
     if len(saved) == 0:
         return {}
 
+    reader = _native.GraphReader(CLASSES, values, {})
+
     def fake_tensor(meta: bytes, is_parameter: bool) -> Any:
         document = SCHEMA.read(bytes(meta), "TensorMeta")
-        made = _native.GraphReader(CLASSES, values, {}).part("tensor", document, None)
+        made = reader.part("tensor", document, None)
         return torch.nn.Parameter(made) if is_parameter else made
 
     try:
