@@ -12,7 +12,7 @@ import memory
 import splits
 import worker
 from compare import assert_same_split, graph_modules
-from figures import GROWTH, MEMORY, Figure
+from figures import MEMORY, Figure, growth_over_floor
 from graphs import Case, hand_built
 from limits import floor
 from timing import Ratio, interleaved, per_node, ratio, stopwatch
@@ -96,23 +96,8 @@ def figures(points: list[Point]) -> list[Figure]:
     """The table's lines about sizes; points are in order of size."""
     lines = [line for point in points for line in _point_figures(point)]
     first, last = points[0], points[-1]
-    growth = [p.over_floor for p in (last, first)]
-    lines.append(
-        Figure(
-            "hand-built",
-            f"growth of split / floor, {first.size:,} to {last.size:,}",
-            "x",
-            growth[0].median,
-            growth[1].median,
-            Ratio(
-                growth[0].median / growth[1].median,
-                growth[0].low / growth[1].high,
-                growth[0].high / growth[1].low,
-            ),
-            min(first.rounds, last.rounds),
-            GROWTH,
-        )
-    )
+    ratios = {p.size: p.over_floor for p in (first, last)}
+    lines.append(growth_over_floor("split", ratios, min(first.rounds, last.rounds)))
     return lines
 
 

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 
 import memory
 import programs
-from figures import Figure, Goal, growth
+from figures import Figure, Goal, growth_over_floor
 from fxpress import _native, graph_hash
 from fxpress._serde.schema import CLASSES, SCHEMA
 from fxpress._serde.values import Values
@@ -25,7 +25,7 @@ from fxpress.serialize import (
     serialize,
 )
 from programs import Program
-from timing import interleaved, per_node, ratio, stopwatch
+from timing import Action, Ratio, interleaved, per_node, ratio, stopwatch
 
 TORCH_ROUNDS = 5
 LARGE = 500  # layers of a transformer of 18,000 nodes
@@ -118,30 +118,38 @@ def measure_program(program: Program, rounds: int) -> list[Figure]:
 
 
 def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
-    """Microseconds a node of the largest hand-built program over those of the smallest."""
-    times: dict[str, dict[int, list[float]]] = {}
-    peaks = []
+    """Times over the floor, of the largest hand-built program beside the smallest; its memory."""
+    ratios: dict[str, dict[int, Ratio]] = {}
+    beyond = None
     for size in sizes:
-        program = programs.hand_built(size)
-        exported = program.program
+        exported = programs.hand_built(size).program
         alone = functools.partial(serialize, exported, **ALONE)
         artifact, needed = memory.measure(alone)
         if needed is not None:
-            peaks.append(needed.beyond / len(artifact.exported_program))
+            beyond = needed.beyond / len(artifact.exported_program)
         stored = SerializedArtifact(artifact.exported_program, exported.state_dict, {}, b"")
-        ways = {
-            "serialize": stopwatch(alone),
-            "deserialize": stopwatch(functools.partial(deserialize, stored)),
-            "graph_hash": stopwatch(functools.partial(graph_hash, exported)),
-        }
-        for what, seconds in interleaved(ways, rounds).items():
-            times.setdefault(what, {})[size] = [s / program.nodes for s in seconds]
-    name = f"hand-built, {sizes[-1]:,}"
-    what = "peak of serialize beyond its bytes"
-    return [
-        *(growth(way, by_size, rounds) for way, by_size in times.items()),
-        *(Figure(name, what, "of them", peak, goal=PEAK) for peak in peaks[-1:]),
-    ]
+        seconds = interleaved(
+            {
+                "serialize": stopwatch(alone),
+                "deserialize": stopwatch(functools.partial(deserialize, stored)),
+                "graph_hash": stopwatch(functools.partial(graph_hash, exported)),
+                "floor": _floor(exported),
+            },
+            rounds,
+        )
+        floor = seconds.pop("floor")
+        for what, times in seconds.items():
+            ratios.setdefault(what, {})[size] = ratio(times, floor)
+    figures = [growth_over_floor(what, by_size, rounds) for what, by_size in ratios.items()]
+    if beyond is not None:
+        name, what = f"hand-built, {sizes[-1]:,}", "peak of serialize beyond its bytes"
+        figures.append(Figure(name, what, "of them", beyond, goal=PEAK))
+    return figures
+
+
+def _floor(exported: ExportedProgram) -> Action:
+    """Creates the nodes again, when everything about them is known."""
+    return lambda: _native.creation_times([exported.graph_module], 1)[0]
 
 
 def measure_phases(program: Program, rounds: int) -> list[Figure]:
@@ -170,7 +178,7 @@ def measure_phases(program: Program, rounds: int) -> list[Figure]:
             "deserialize: JSON": stopwatch(lambda: SCHEMA.read(written, "ExportedProgram")),
             "deserialize: graph": stopwatch(decode),
             "floor: fake tensors": stopwatch(create_fakes),
-            "floor: nodes": lambda: _native.creation_times([exported.graph_module], 1)[0],
+            "floor: nodes": _floor(exported),
         },
         rounds,
     )

@@ -109,3 +109,23 @@ def growth(what: str, times: dict[int, list[float]], rounds: int) -> Figure:
         rounds,
         GROWTH,
     )
+
+
+def growth_over_floor(what: str, ratios: dict[int, Ratio], rounds: int) -> Figure:
+    """What is over the floor of the largest hand-built graph, over that of the smallest.
+
+    Args:
+        ratios: nodes -> time over the floor's at that size.
+    """
+    sizes = min(ratios), max(ratios)
+    small, large = (ratios[size] for size in sizes)
+    return Figure(
+        "hand-built",
+        f"growth of {what} / floor, {sizes[0]:,} to {sizes[1]:,}",
+        "x",
+        large.median,
+        small.median,
+        Ratio(large.median / small.median, large.low / small.high, large.high / small.low),
+        rounds,
+        GROWTH,
+    )

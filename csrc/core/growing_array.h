@@ -10,8 +10,6 @@
 #include <type_traits>
 #include <utility>
 
-#include "core/huge_pages.h"
-
 namespace fxpress::core {
 
 template <class T>
@@ -41,7 +39,6 @@ class GrowingArray {
     if (moved == nullptr) throw std::bad_alloc();
     data_ = static_cast<T*>(moved);
     capacity_ = capacity;
-    prefer_huge_pages(moved, capacity * sizeof(T));
   }
   void append(const T& value, size_t count) {
     make_room(count);

@@ -1,7 +1,6 @@
 // A buffer that becomes a bytes object without a copy.
 #pragma once
 
-#include "core/huge_pages.h"
 #include "fx/py.h"
 #include "serde/json_writer.h"
 
@@ -17,7 +16,8 @@ class BytesBuffer final : public ::fxpress::serde::Buffer {
       PyErr_Clear();  // it will do with less
       return;
     }
-    use(expected);
+    data_ = PyBytes_AS_STRING(bytes_);
+    capacity_ = expected;
   }
   ~BytesBuffer() override { Py_XDECREF(bytes_); }
 
@@ -36,12 +36,8 @@ class BytesBuffer final : public ::fxpress::serde::Buffer {
     } else {
       check(_PyBytes_Resize(&bytes_, static_cast<Py_ssize_t>(capacity)));
     }
-    use(capacity);
-  }
-  void use(size_t capacity) {
     data_ = PyBytes_AS_STRING(bytes_);
     capacity_ = capacity;
-    core::prefer_huge_pages(data_, capacity);
   }
 
   PyObject* bytes_ = nullptr;  // owned; what data_ points into
