@@ -24,7 +24,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/names.cpp
   csrc/fx/reader.cpp
   csrc/fx/serde/check.cpp
-  csrc/fx/serde/decode.cpp
   csrc/fx/serde/decode_argument.cpp
   csrc/fx/serde/decode_graph.cpp
   csrc/fx/serde/decode_metadata.cpp

@@ -1,7 +1,7 @@
 #include <pybind11/stl.h>
 
 #include "bind/convert.h"
-#include "fx/serde/decode.h"
+#include "fx/serde/check.h"
 #include "fx/serde/decoder.h"
 #include "fx/serde/documents.h"
 #include "fx/serde/encode.h"
@@ -95,17 +95,35 @@ class GraphReader {
     decoder_.open();
   }
 
-  // Texts of documents are what the decoder finds things by.
-  fx::serde::Decoder& reading(py::object document) {
-    documents_.push_back(std::move(document));
-    decoder_.read(*documents_.back().cast<serde::Document*>());
-    return decoder_;
+  // Calls `use(decoder)`. What it calls of Python may not come back, nor may another thread
+  // meanwhile.
+  template <class Use>
+  auto use(Use use) {
+    if (busy_) fx::raise(PyExc_RuntimeError, "this deserializer is reading already");
+    struct Busy {
+      bool& flag;
+      explicit Busy(bool& busy) : flag(busy) { flag = true; }
+      ~Busy() { flag = false; }
+    } const busy(busy_);
+    return use(decoder_);
   }
-  fx::serde::Decoder& decoder() { return decoder_; }
+  // The same while a document is read. Graphs refer to theirs later on: it is kept.
+  template <class Use>
+  auto read(const py::object& document, bool keep, Use use) {
+    return this->use([&](fx::serde::Decoder& decoder) {
+      decoder.read(*document.cast<serde::Document*>());
+      if (keep) documents_.push_back(document);
+      return use(decoder);
+    });
+  }
+
+  const fx::serde::Decoder& decoder() const { return decoder_; }
   py::dict constants() const { return constants_; }
-  void set_constants(py::dict constants) {
-    constants_ = std::move(constants);
-    decoder_.set_constants(constants_.ptr());
+  void set_constants(const py::dict& constants) {
+    use([&](fx::serde::Decoder& decoder) {
+      constants_ = constants;
+      decoder.set_constants(constants_.ptr());
+    });
   }
 
  private:
@@ -113,51 +131,71 @@ class GraphReader {
   py::dict constants_;
   std::vector<py::object> documents_;
   fx::serde::Decoder decoder_;
+  bool busy_ = false;  // in a call
 };
 
+py::object borrowed(PyObject* object) {
+  return py::reinterpret_borrow<py::object>(object == nullptr ? Py_None : object);
+}
+
 void bind_graph_reader(py::module_& m) {
-  const auto borrowed = [](PyObject* object) { return py::reinterpret_borrow<py::object>(object); };
+  using fx::serde::Decoder;
   py::class_<GraphReader>(m, "GraphReader")
       .def(py::init<py::object, py::object, py::dict>())
-      .def(
-          "program",
-          [](GraphReader& reader, py::object document) {
-            try {
-              return to_object(reader.reading(std::move(document)).program());
-            } catch (...) {  // the traceback holds the reader, and the collector cannot see into it
-              reader.decoder().clear();
-              throw;
-            }
-          })
-      .def("part",
-           [](GraphReader& reader, const std::string& kind, py::object document,
-              const py::object& extra) {
-             return to_object(reader.reading(std::move(document)).part(kind, extra.ptr()));
+      .def("program",
+           [](GraphReader& reader, py::object document) {
+             return reader.read(std::move(document), true, [](Decoder& decoder) {
+               try {
+                 return to_object(decoder.program());
+               } catch (...) {  // the traceback holds the reader: the collector cannot see into it
+                 decoder.clear();
+                 throw;
+               }
+             });
            })
-      .def("open", [](GraphReader& reader) { reader.decoder().open(); })
-      .def("close", [](GraphReader& reader) { reader.decoder().close(); })
+      .def("part",
+           [](GraphReader& reader, const std::string& kind, const py::object& document,
+              const py::object& extra) {
+             return reader.read(document, kind == "graph", [&](Decoder& decoder) {
+               return to_object(decoder.part(kind, extra.ptr()));
+             });
+           })
+      .def("open", [](GraphReader& reader) { reader.use([](Decoder& d) { d.open(); }); })
+      .def("close", [](GraphReader& reader) { reader.use([](Decoder& d) { d.close(); }); })
+      .def("forget_values",
+           [](GraphReader& reader) { reader.use([](Decoder& d) { d.forget_values(); }); })
       .def("name_node",
            [](GraphReader& reader, const py::object& node, const std::string& name) {
-             reader.decoder().name_node(node.ptr(), name);
+             reader.use([&](Decoder& d) { d.name_node(node.ptr(), name); });
            })
-      .def("value", [](GraphReader& reader,
-                       const std::string& name) { return to_object(reader.decoder().value(name)); })
-      .def("nodes", [](GraphReader& reader) { return to_object(reader.decoder().nodes()); })
+      .def("value",
+           [](GraphReader& reader, uint64_t scope, const std::string& name) {
+             return reader.use([&](Decoder& d) { return to_object(d.value(scope, name)); });
+           })
+      .def("node",
+           [](GraphReader& reader, uint64_t scope, const std::string& name) {
+             return reader.use([&](Decoder& d) { return borrowed(d.node(scope, name)); });
+           })
+      .def("nodes",
+           [](GraphReader& reader, uint64_t scope) {
+             return reader.use([&](Decoder& d) { return to_object(d.nodes(scope)); });
+           })
       .def("value_names",
-           [](GraphReader& reader) { return to_object(reader.decoder().value_names()); })
+           [](GraphReader& reader, uint64_t scope) {
+             return reader.use([&](Decoder& d) { return to_object(d.value_names(scope)); });
+           })
+      .def_property_readonly("scope",
+                             [](const GraphReader& reader) { return reader.decoder().scope(); })
       .def_property_readonly(
-          "graph", [=](GraphReader& reader) { return borrowed(reader.decoder().graph()); })
-      .def_property_readonly("root",
-                             [=](GraphReader& reader) { return borrowed(reader.decoder().root()); })
+          "graph", [](const GraphReader& reader) { return borrowed(reader.decoder().graph()); })
+      .def_property_readonly(
+          "root", [](const GraphReader& reader) { return borrowed(reader.decoder().root()); })
       .def_property("constants", &GraphReader::constants, &GraphReader::set_constants)
       .def_property(
           "signature",
-          [=](GraphReader& reader) {
-            PyObject* signature = reader.decoder().signature();
-            return borrowed(signature == nullptr ? Py_None : signature);
-          },
+          [](const GraphReader& reader) { return borrowed(reader.decoder().signature()); },
           [](GraphReader& reader, const py::object& signature) {
-            reader.decoder().set_signature(fx::Ref::borrow(signature.ptr()));
+            reader.use([&](Decoder& d) { d.set_signature(fx::Ref::borrow(signature.ptr())); });
           });
 }
 

@@ -48,6 +48,7 @@ void NameTable::reserve_ids() {
   forbidden_.resize(n, 0);
   used_.resize(n, 0);
   counted_.resize(n, 0);
+  changes_.resize(n, 0);
   counts_.resize(n, 0);
 }
 
@@ -58,7 +59,16 @@ void NameTable::forbid(StringId name) {
 
 void NameTable::begin_graph() {
   ++epoch_;
-  bases_.clear();
+  forget_changes();
+}
+
+void NameTable::forget_changes() {
+  ++round_;
+  changed_.clear();
+}
+
+bool NameTable::is_used(StringId name) const {
+  return name.value() < used_.size() && used_[name.value()] == epoch_;
 }
 
 NameTable::Parsed NameTable::parse(StringId raw) {
@@ -136,27 +146,27 @@ StringId NameTable::create(StringId raw, bool exempt) {
   const Parsed parsed = parse(raw);
   StringId candidate = parsed.candidate;
   const size_t base = parsed.base.value();
-  const auto used = [&](StringId name) { return used_[name.value()] == epoch_; };
 
   int64_t number = parsed.number;
-  if (number == kNoNumber || used(candidate)) {
+  if (number == kNoNumber || is_used(candidate)) {
     number = counted_[base] == epoch_ ? counts_[base] : 0;
     if (!exempt && forbidden_[candidate.value()] != 0) {
       number = successor(number);
       candidate = numbered(parsed.base, number);
     }
   }
-  while (used(candidate)) {
+  while (is_used(candidate)) {
     number = successor(number);
     candidate = numbered(parsed.base, number);
   }
 
   used_[candidate.value()] = epoch_;
-  if (counted_[base] != epoch_) {
-    counted_[base] = epoch_;
-    bases_.push_back(parsed.base);
-  }
+  counted_[base] = epoch_;
   counts_[base] = number;
+  if (changes_[base] != round_) {
+    changes_[base] = round_;
+    changed_.push_back(parsed.base);
+  }
   return candidate;
 }
 

@@ -38,9 +38,14 @@ class NameTable {
   // expressions know and we don't. `number` is what number() says, or kNoNumber without a suffix.
   void define(StringId raw, StringId candidate, StringId base, int64_t number);
 
-  // The base names of the current namespace in order of first appearance, and their counts.
-  std::span<const StringId> bases() const { return bases_; }
+  // The base names whose counts have changed since forget_changes() or begin_graph(), in order of
+  // first appearance, and their counts.
+  std::span<const StringId> changed_bases() const { return changed_; }
   int64_t count(StringId base) const { return counts_[base.value()]; }
+  void forget_changes();
+
+  // Whether the current namespace has handed out this name.
+  bool is_used(StringId name) const;
 
   // Numbers are held as int64_t up to 18 digits; longer ones, which torch counts like any other,
   // are negative and stand for text in the pool. Decimal digits to number and back.
@@ -66,10 +71,12 @@ class NameTable {
   std::vector<uint8_t> forbidden_;  // by string
   std::vector<uint32_t> used_;      // by string: the epoch in which it was handed out
   std::vector<uint32_t> counted_;   // by string: the epoch in which counts_ is valid
+  std::vector<uint32_t> changes_;   // by string: the round in which it went into changed_
   std::vector<int64_t> counts_;     // by base string: the number handed out last
-  std::vector<StringId> bases_;     // base strings of this epoch, in order of first use
+  std::vector<StringId> changed_;   // base strings of this round, in order of first use
   FlatMap numbered_;                // (base, number) -> string
   uint32_t epoch_ = 1;              // the current namespace
+  uint32_t round_ = 1;              // of changes
 };
 
 }  // namespace fxpress::core

@@ -23,8 +23,8 @@ inline Ref take_as_tuple(std::span<Ref> values) {
   return result;
 }
 
-// An object without attributes; __init__ does not run. Attributes that are set one after the other
-// stay in the object, without a dict: smaller, and faster to make and to ask.
+// An object without attributes; __init__ does not run. From Python 3.11 on, attributes that are set
+// one after the other stay in the object, without a dict: smaller, and faster to make and to ask.
 inline Ref new_object(PyObject* type) {
   static PyObject* const no_arguments = check(PyTuple_New(0));
   return Ref::steal(PyBaseObject_Type.tp_new(as_type(type), no_arguments, nullptr));

@@ -1,5 +1,8 @@
 #include "fx/writer.h"
 
+#include <algorithm>
+#include <string>
+
 #include "core/check.h"
 
 namespace fxpress::fx {
@@ -64,8 +67,12 @@ PyObject* GraphWriter::create(const NewNode& node, Ref args, Ref kwargs,
     }
   }
 
-  PyObject* const prepend[] = {root_.get(), self};
-  Ref::steal(PyObject_Vectorcall(symbols.node_prepend, prepend, 2, nullptr));
+  if (insert_) {
+    Ref::steal(PyObject_CallOneArg(insert_.get(), self));
+  } else {
+    PyObject* const prepend[] = {root_.get(), self};
+    Ref::steal(PyObject_Vectorcall(symbols.node_prepend, prepend, 2, nullptr));
+  }
   register_name(self, name);
   ++named_;
   register_lookup(self, node.op, node.target);
@@ -131,9 +138,11 @@ void GraphWriter::take_name(core::StringId name) {
 }
 
 void GraphWriter::finish() {
-  for (core::StringId base : names_.table().bases()) {
+  for (core::StringId base : names_.table().changed_bases()) {
     check(PyDict_SetItem(base_count_.get(), names_.string(base), names_.count(base).get()));
   }
+  names_.table().forget_changes();
+  used_ = PySet_GET_SIZE(used_names_.get());
   const Py_ssize_t before = PyLong_AsSsize_t(get_attr(graph_.get(), names.len).get());
   if (before == -1 && PyErr_Occurred() != nullptr) throw_python_error();
   const Ref length = Ref::steal(PyLong_FromSsize_t(before + length_));
@@ -142,14 +151,49 @@ void GraphWriter::finish() {
 }
 
 void GraphWriter::resume() {
-  if (PyDict_GET_SIZE(obj_to_name_.get()) == named_) return;
-  PyObject* node = nullptr;
-  PyObject* name = nullptr;
-  Py_ssize_t at = 0;
-  for (Py_ssize_t i = 0; PyDict_Next(obj_to_name_.get(), &at, &node, &name) != 0; ++i) {
-    if (i >= named_) names_.table().create(names_.candidate(name));
+  insert_ = get_attr(graph_.get(), names.insert);
+  const Ref prepend = get_attr(symbols.node_type, names.prepend);
+  if (PyMethod_Check(insert_.get()) && PyMethod_GET_SELF(insert_.get()) == root_.get() &&
+      PyMethod_GET_FUNCTION(insert_.get()) == prepend.get()) {
+    insert_ = {};
   }
+  const Py_ssize_t added = PyDict_GET_SIZE(obj_to_name_.get()) - named_;
+  if (PySet_GET_SIZE(used_names_.get()) == used_ && added == 0) return;
+  if (added > 0) take_names_of_added_nodes();
+  if (PySet_GET_SIZE(used_names_.get()) != used_ + added) take_all_names();
   named_ = PyDict_GET_SIZE(obj_to_name_.get());
+}
+
+void GraphWriter::take(PyObject* name) {
+  const core::StringId id = names_.candidate(name);
+  if (!names_.table().is_used(id)) names_.table().create(id);
+}
+
+void GraphWriter::take_names_of_added_nodes() {
+  const Ref values = Ref::steal(PyObject_CallMethod(obj_to_name_.get(), "values", nullptr));
+  const Ref backwards = Ref::steal(PyObject_CallMethod(values.get(), "__reversed__", nullptr));
+  std::vector<Ref> added;  // from the last on
+  while (static_cast<Py_ssize_t>(added.size()) + named_ < PyDict_GET_SIZE(obj_to_name_.get())) {
+    added.push_back(Ref::steal(PyIter_Next(backwards.get())));
+  }
+  for (auto name = added.rbegin(); name != added.rend(); ++name) take(name->get());
+}
+
+// Nodes were renamed, or names made for none: in an order in which a base gets its highest number
+// last.
+void GraphWriter::take_all_names() {
+  const Ref all = Ref::steal(PySequence_List(used_names_.get()));
+  const auto rank = [](PyObject* name) {
+    return std::pair(PyUnicode_GET_LENGTH(name), std::string(utf8(name)));
+  };
+  std::vector<PyObject*> fresh;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(all.get()); ++i) {
+    PyObject* name = PyList_GET_ITEM(all.get(), i);
+    if (!names_.table().is_used(names_.candidate(name))) fresh.push_back(name);
+  }
+  std::sort(fresh.begin(), fresh.end(),
+            [&](PyObject* a, PyObject* b) { return rank(a) < rank(b); });
+  for (PyObject* name : fresh) take(name);
 }
 
 }  // namespace fxpress::fx

@@ -85,7 +85,8 @@ class GraphWriter {
   // Writes the namespace's counts and the graph's length. The graph is complete afterwards.
   void finish();
 
-  // Goes on after finish(); names of nodes that others have added meanwhile are taken.
+  // Goes on after finish(): where the graph's user wants nodes to be, and without the names that
+  // were taken meanwhile.
   void resume();
 
   // node.meta.copy()
@@ -96,10 +97,14 @@ class GraphWriter {
   void register_name(PyObject* node, PyObject* name);
   void register_lookup(PyObject* node, core::Op op, PyObject* target);
   PyObject* lookup_bucket(core::Op op, PyObject* target);
+  void take(PyObject* name);
+  void take_names_of_added_nodes();
+  void take_all_names();
 
   NameWriter& names_;  // shared by the graphs of one call
   Ref graph_;          // the graph being written
   Ref root_;           // its sentinel node: appending is inserting before it
+  Ref insert_;         // what puts nodes elsewhere; else empty
   Ref obj_to_name_;    // the namespace's three tables
   Ref used_names_;
   Ref base_count_;
@@ -112,6 +117,7 @@ class GraphWriter {
   std::vector<PyObject*> inputs_;  // of the node being copied; borrowed
   Py_ssize_t length_ = 0;          // nodes written since finish()
   Py_ssize_t named_ = 0;           // entries of obj_to_name_ whose names are taken in names_
+  Py_ssize_t used_ = 0;            // names in used_names_ at the last finish()
 };
 
 }  // namespace fxpress::fx

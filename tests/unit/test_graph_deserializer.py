@@ -394,13 +394,14 @@ def test_damage() -> None:
 
 
 def test_a_node_has_one_name_and_value() -> None:
-    mine, _, stored = both(mixed_program())
+    mine, other, stored = both(mixed_program())
     name = stored.graph_module.graph.inputs[0].as_tensor.name
-    node = mine.serialized_name_to_node[name]
-    with pytest.raises(AssertionError, match="already has 'val'"):
-        mine.sync_fx_node(name, node)
-    with pytest.raises(theirs.SerializeError, match="already been deserialized"):
-        mine.sync_fx_node(name, mine.graph.placeholder("other"))
+    for reader in (mine, other):
+        node = reader.serialized_name_to_node[name]
+        with pytest.raises(AssertionError, match="already has 'val'"):
+            reader.sync_fx_node("another", node)
+        with pytest.raises(theirs.SerializeError, match="already been deserialized"):
+            reader.sync_fx_node(name, reader.graph.placeholder("other"))
 
 
 def test_lazy_map() -> None:
@@ -444,8 +445,8 @@ def test_nothing_is_left_behind() -> None:
             reader.deserialize_graph(broken.graph)
         reader.deserialize_input(schema.Argument.create(as_ints=[1, 2]))
 
-    blocks_left(5, read)
-    assert min(blocks_left(40, read) for _ in range(3)) < 40  # one for each call: a leak
+    blocks_left(100, read)
+    assert min(blocks_left(100, read) for _ in range(4)) < 100  # one for each call: a leak
 
 
 def test_graphs_go_with_their_reader() -> None:

@@ -141,7 +141,7 @@ Ref Decoder::argument(const Value& value) {
     case Field::Argument_as_layout:
       return from_table(layouts_, content, "layout");
     case Field::Argument_as_device:
-      return device(content);
+      return Ref::borrow(device(content).object.get());
     case Field::Argument_as_complex:
       return Ref::steal(
           PyComplex_FromDoubles(real_of(*document_, field(content, Field::ComplexValue_real)),
@@ -210,7 +210,7 @@ Ref Decoder::dict_argument(const Value& map) {
 // An object that is an input of the graph, or one that the file has beside it.
 Ref Decoder::object_argument(const Value& value) {
   const std::string_view name = text(value, Field::CustomObjArgument_name);
-  if (defined(name).node != nullptr) return node_reference(name);
+  if (defined(name).node) return node_reference(name);
   const Ref key = new_text(name);
   PyObject* object = dict_get(context_.constants, key.get());
   if (object == nullptr) {

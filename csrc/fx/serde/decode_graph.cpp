@@ -11,8 +11,9 @@ namespace fxpress::fx::serde {
 using core::Op;
 using ::fxpress::serde::ValueKind;
 
-Decoder::State::State()
-    : name_writer(NameWriter::Forbidden::kForNodes),
+Decoder::State::State(uint64_t number)
+    : scope(number),
+      name_writer(NameWriter::Forbidden::kForNodes),
       writer(name_writer),
       root(Ref::steal(PyObject_CallNoArgs(fx::symbols.module_type))) {}
 
@@ -34,14 +35,33 @@ Decoder::Decoder(const DecodeContext& context) : context_(context) {
   by_number(symbols.output_kinds, output_kinds_);
 }
 
+void Decoder::open() {
+  Ref::steal(PyObject_CallMethodNoArgs(context_.values, names.begin_graph));
+  state_ = &states_.emplace_back(++scopes_);
+}
+
 void Decoder::close() {
   FXPRESS_CHECK(states_.size() > 1, "no graph within another is open");
-  states_.pop_back();
+  leave();
   state_ = &states_.back();
+}
+
+void Decoder::clear() {
+  while (!states_.empty()) leave();
+  open();
+}
+
+// Also while an error is on its way.
+void Decoder::leave() noexcept {
+  states_.pop_back();
+  PyObject* none = PyObject_CallMethodNoArgs(context_.values, names.leave_graph);
+  if (none == nullptr) PyErr_WriteUnraisable(context_.values);
+  Py_XDECREF(none);
 }
 
 Ref Decoder::program() {
   const GcPause pause;
+  check_root(::fxpress::serde::Type::ExportedProgram);
   const Value& whole = field(document_->root(), Field::ExportedProgram_graph_module);
   signature_ = signature(field(whole, Field::GraphModule_signature));
   is_open_ = true;
@@ -54,11 +74,11 @@ Ref Decoder::program() {
 
 Ref Decoder::graph_module(const Value& graph) {
   write_graph(graph);
+  state_->writer.finish();
   return make_graph_module_of(state_->root.get(), state_->writer.graph());
 }
 
 void Decoder::write_graph(const Value& graph) {
-  Ref::steal(PyObject_CallMethodNoArgs(context_.values, names.begin_graph));
   read_tables(graph);
   size_t position = 0;
   for (const Value& argument : document_->children(field(graph, Field::Graph_inputs))) {
@@ -69,7 +89,6 @@ void Decoder::write_graph(const Value& graph) {
     checked_node(value);
   }
   outputs(graph);
-  state_->writer.finish();
   Ref::steal(PyObject_CallMethodOneArg(context_.values, names.end_graph, state_->writer.graph()));
 }
 
@@ -98,7 +117,7 @@ Decoder::Defined& Decoder::defined(std::string_view name) {
 }
 
 PyObject* Decoder::node_named(std::string_view name) {
-  PyObject* node = defined(name).node;
+  PyObject* node = defined(name).node.get();
   if (node == nullptr) {
     raise(symbols.serialize_error, "no value of the graph is named %R", new_text(name).get());
   }
@@ -127,7 +146,7 @@ core::StringId Decoder::candidate(std::string_view name) {
 // name that the node was made with, as in torch.
 void Decoder::name_node(PyObject* node, std::string_view name) {
   Defined& entry = defined(name);
-  if (entry.node != nullptr) {
+  if (entry.node) {
     raise(symbols.serialize_error, "Node %U has already been deserialized before.",
           new_text(name).get());
   }
@@ -136,7 +155,7 @@ void Decoder::name_node(PyObject* node, std::string_view name) {
   if (PyUnicode_Compare(now.get(), text.get()) != 0) {
     set_node_field(node, fx::symbols.node_name, text.get());
   }
-  entry.node = node;
+  entry.node = Ref::borrow(node);
   PyObject* value = value_of(entry, name);
   const Ref meta = node_field(node, fx::symbols.node_meta);
   check(PyDict_SetItem(meta.get(), fx::names.val, value));

@@ -103,7 +103,7 @@ void Decoder::add_metadata(const Metadata& metadata, PyObject* meta) {
 }
 
 Ref Decoder::module_stack(std::string_view text) {
-  Ref& known = stacks_[text];
+  Ref& known = entry(stacks_, text);
   if (!known) {
     Ref stack = Ref::steal(PyDict_New());
     split(text, kBetweenEntries, [&](std::string_view entry) {
@@ -123,7 +123,7 @@ Ref Decoder::module_stack(std::string_view text) {
 }
 
 Ref Decoder::source_functions(std::string_view text) {
-  Ref& known = functions_[text];
+  Ref& known = entry(functions_, text);
   if (!known) {
     Ref stack = Ref::steal(PyList_New(0));
     split(text, kBetweenEntries, [&](std::string_view entry) {

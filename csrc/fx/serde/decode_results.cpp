@@ -49,10 +49,16 @@ void Decoder::results(const Value& value, const Target& target, PyObject* node,
       parts = document_->children(content);
     }
   }
+  multiple_results(parts, node, metadata);
+}
+
+// Other nodes take the results, also when there are none.
+void Decoder::multiple_results(std::span<const Value> parts, PyObject* node,
+                               const Metadata& metadata) {
   const Ref values = take_apart(node, parts, metadata);
   set_value(node, Ref::steal(PyList_AsTuple(values.get())).get());
   const Ref name = node_field(node, fx::symbols.node_name);
-  defined(utf8(name.get())).node = node;
+  defined(utf8(name.get())).node = Ref::borrow(node);
 }
 
 // Adds a node for each of several results; returns a list of their values.

@@ -79,7 +79,8 @@ Ref Decoder::plain_sizes(const Value& list) const {
   for (size_t i = 0; i < items.size(); ++i) {
     const Value& content = document_->content(items[i]);
     if (content.kind != ValueKind::kInt) return {};
-    PyTuple_SET_ITEM(sizes.get(), static_cast<Py_ssize_t>(i), PyLong_FromLongLong(content.integer));
+    PyTuple_SET_ITEM(sizes.get(), static_cast<Py_ssize_t>(i),
+                     check(PyLong_FromLongLong(content.integer)));
   }
   return sizes;
 }
@@ -93,19 +94,29 @@ Ref Decoder::symbolic_sizes(const Value& list) {
   return sizes;
 }
 
-Ref Decoder::device(const Value& value) {
+Decoder::Device& Decoder::device(const Value& value) {
   const std::string_view type = text(value, Field::Device_type);
-  const Value& index = field(value, Field::Device_index);
-  const bool indexed = index.kind == ValueKind::kInt;
-  Ref& known = devices_[{type, indexed ? index.integer : -1}];
-  if (!known) {
-    const Ref name = new_text(type);
-    const Ref number = scalar(*document_, index);
-    PyObject* arguments[] = {name.get(), number.get()};
-    known =
-        Ref::steal(PyObject_Vectorcall(symbols.device_type, arguments, indexed ? 2 : 1, nullptr));
+  const Value& stored = field(value, Field::Device_index);
+  std::optional<int64_t> index;
+  if (stored.kind == ValueKind::kInt) {
+    index = stored.integer;
+  } else if (stored.kind != ValueKind::kNull) {
+    raise(symbols.serialize_error, "%R is no index of a device", scalar(*document_, stored).get());
   }
-  return Ref::borrow(known.get());
+  for (Device& known : devices_) {
+    if (known.index == index && known.type == type) return known;
+  }
+  const Ref name = new_text(type);
+  const Ref number = scalar(*document_, stored);
+  PyObject* arguments[] = {name.get(), number.get()};
+  Ref object =
+      Ref::steal(PyObject_Vectorcall(symbols.device_type, arguments, index ? 2 : 1, nullptr));
+  return devices_.emplace_back(std::string(type), index, std::move(object), Ref());
+}
+
+void Decoder::forget_values() {
+  numbers_.clear();
+  devices_.clear();
 }
 
 Ref Decoder::from_table(const std::vector<Ref>& table, const Value& code, const char* what) const {
@@ -119,7 +130,7 @@ Ref Decoder::from_table(const std::vector<Ref>& table, const Value& code, const 
 // A fake tensor. Those of plain sizes are made as FakeTensor's constructor makes them, with
 // attributes that all tensors of a device share.
 Ref Decoder::tensor(const Value& meta) {
-  const Ref device = this->device(field(meta, Field::TensorMeta_device));
+  Device& device = this->device(field(meta, Field::TensorMeta_device));
   const Ref dtype = from_table(dtypes_, field(meta, Field::TensorMeta_dtype), "dtype");
   const Ref layout = from_table(layouts_, field(meta, Field::TensorMeta_layout), "layout");
   const bool grad = field(meta, Field::TensorMeta_requires_grad).integer != 0;
@@ -136,23 +147,23 @@ Ref Decoder::tensor(const Value& meta) {
     strides = symbolic_sizes(field(meta, Field::TensorMeta_strides));
     const Ref place = number(offset);
     PyObject* arguments[] = {
-        context_.values, sizes.get(),  strides.get(), place.get(),
-        dtype.get(),     layout.get(), device.get(),  grad ? Py_True : Py_False};
+        context_.values, sizes.get(),  strides.get(),       place.get(),
+        dtype.get(),     layout.get(), device.object.get(), grad ? Py_True : Py_False};
     return Ref::steal(PyObject_VectorcallMethod(names.tensor, arguments, 8, nullptr));
   }
-  Ref& state = fakes_[device.get()];
-  if (!state) {
-    state = Ref::steal(PyObject_CallMethodOneArg(context_.values, names.fake_state, device.get()));
+  if (!device.fake) {
+    device.fake = Ref::steal(
+        PyObject_CallMethodOneArg(context_.values, names.fake_state, device.object.get()));
   }
   PyObject* shape[] = {sizes.get(), strides.get(), dtype.get(), symbols.meta_device};
   const Ref real = Ref::steal(
       PyObject_Vectorcall(symbols.empty_strided, shape, 2, symbols.empty_strided_keywords));
   PyObject* parts[] = {fx::symbols.fake_tensor_type, real.get(), grad ? Py_True : Py_False, Py_True,
-                       device.get()};
+                       device.object.get()};
   Ref fake = Ref::steal(
       PyObject_Vectorcall(symbols.make_subclass, parts, 3, symbols.make_subclass_keywords));
   Ref::steal(PyObject_CallOneArg(symbols.protect_data, fake.get()));
-  const Ref attributes = Ref::steal(PyDict_Copy(state.get()));
+  const Ref attributes = Ref::steal(PyDict_Copy(device.fake.get()));
   check(PyObject_GenericSetDict(fake.get(), attributes.get(), nullptr));
   return fake;
 }

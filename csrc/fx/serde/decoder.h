@@ -2,10 +2,8 @@
 #pragma once
 
 #include <deque>
-#include <map>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "core/string_pool.h"
@@ -14,6 +12,7 @@
 #include "fx/serde/graph_values.h"
 #include "fx/serde/objects.h"
 #include "fx/serde/targets.h"
+#include "fx/serde/text_map.h"
 #include "fx/writer.h"
 #include "serde/document.h"
 
@@ -48,21 +47,23 @@ class Decoder {
   Ref part(std::string_view kind, PyObject* extra);
 
   // A graph within the one that is open, or the first; and back to the one before.
-  void open() { state_ = &states_.emplace_back(); }
+  void open();
   void close();
   // Lets go of all graphs; a new one is open.
-  void clear() {
-    states_.clear();
-    open();
-  }
+  void clear();
+  // Numbers and tensors are made anew from here on: ranges or the mode have changed.
+  void forget_values();
 
-  // Of the open graph: itself, the module that holds graphs within, what its nodes and all names of
-  // its tables are called in the file.
+  // Of the open graph: itself, the module that holds graphs within, a number of its own.
   PyObject* graph() const { return state_->writer.graph(); }
   PyObject* root() const { return state_->root.get(); }
-  Ref nodes() const;
-  Ref value_names() const;
-  Ref value(std::string_view name) { return Ref::borrow(value_of(defined(name), name)); }
+  uint64_t scope() const { return state_->scope; }
+  // Of an open graph: its nodes by their names in the file, one of them or null, all names of its
+  // tables, the value of one.
+  Ref nodes(uint64_t scope);
+  PyObject* node(uint64_t scope, std::string_view name);
+  Ref value_names(uint64_t scope);
+  Ref value(uint64_t scope, std::string_view name);
   void name_node(PyObject* node, std::string_view name);
 
   PyObject* signature() const { return signature_.get(); }
@@ -75,16 +76,24 @@ class Decoder {
     const Document* document = nullptr;  // where it says so
     Table table = Table::kNone;          // which
     Ref value;                           // made of `meta` when it is first asked for
-    PyObject* node = nullptr;            // borrowed: the graph owns it
+    Ref node;                            // that has the name
   };
   // A graph that is being written.
   struct State {
-    State();
+    explicit State(uint64_t scope);
+    const uint64_t scope;  // its number
     NameWriter name_writer;
     GraphWriter writer;
     core::StringPool pool;         // of the names in the file
     std::vector<Defined> defined;  // by id in the pool
     Ref root;                      // nn.Module that holds the graphs of higher-order operators
+  };
+
+  struct Device {
+    std::string type;
+    std::optional<int64_t> index;
+    Ref object;  // torch.device
+    Ref fake;    // dict: attributes of the fake tensors on it; empty until there is one
   };
 
   // What a file says of a node: for its meta, and for the meta of the results taken from it.
@@ -96,6 +105,10 @@ class Decoder {
   }
   std::string_view text(const Value& value) const { return document_->text(value); }
   std::string_view text(const Value& record, Field name) const { return text(field(record, name)); }
+  void leave() noexcept;
+  State& state_of(uint64_t scope);
+  void check_root(::fxpress::serde::Type type) const;
+  Ref add_part(std::string_view kind, const Value& value, PyObject* extra);
   void write_graph(const Value& graph);
   Ref graph_module(const Value& graph);
   void read_tables(const Value& graph);
@@ -114,6 +127,7 @@ class Decoder {
   // decode_results.cpp
   std::optional<std::string_view> name_in(const Value& result) const;
   void results(const Value& value, const Target& target, PyObject* node, const Metadata& metadata);
+  void multiple_results(std::span<const Value> parts, PyObject* node, const Metadata& metadata);
   PyObject* getitem(PyObject* node, size_t index, core::StringId candidate);
   Ref take_apart(PyObject* node, std::span<const Value> parts, const Metadata& metadata);
   Ref take(PyObject* node, size_t index, const Value& part, const Metadata& metadata);
@@ -149,7 +163,7 @@ class Decoder {
   Ref tensor(const Value& meta);
   Ref custom_object(const Value& record);
   Ref number(const Value& value);
-  Ref device(const Value& value);
+  Device& device(const Value& value);
   Ref from_table(const std::vector<Ref>& table, const Value& code, const char* what) const;
   Ref plain_sizes(const Value& list) const;
   Ref symbolic_sizes(const Value& list);
@@ -177,11 +191,11 @@ class Decoder {
   size_t steps_ = 0;                                    // nodes read: when to look for signals
   std::vector<PyObject*> inputs_;                       // nodes in the arguments of the open node
   std::vector<PyObject*> graphs_;                       // those of them that stand for a graph
-  std::map<std::pair<std::string_view, int64_t>, Ref> devices_;  // by type and index
-  std::map<PyObject*, Ref> fakes_;  // attributes of fake tensors, by the device in devices_
-  std::unordered_map<std::string, Ref> numbers_;         // by kind, text and hint
-  std::unordered_map<std::string_view, Ref> stacks_;     // module stacks by text
-  std::unordered_map<std::string_view, Ref> functions_;  // source functions by text
+  uint64_t scopes_ = 0;                                 // graphs that were opened
+  std::vector<Device> devices_;                         // those that were met
+  TextMap<Ref> numbers_;                                // by kind, text and hint
+  TextMap<Ref> stacks_;                                 // module stacks by text
+  TextMap<Ref> functions_;                              // source functions by text
 };
 
 }  // namespace fxpress::fx::serde

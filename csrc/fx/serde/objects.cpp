@@ -19,8 +19,8 @@ using ::fxpress::serde::ValueKind;
 
 namespace {
 
-// Python keeps at most 30 attributes of an object without a dict: those of a union, and its tag.
-constexpr size_t kMostWithoutDict = 29;
+// Python keeps up to 29 attributes of an object without a dict: those of a union, and its tag.
+constexpr size_t kMostWithoutDict = 28;
 
 PyObject* tag_name() {
   static PyObject* const name = check(PyUnicode_InternFromString("_type"));
@@ -32,12 +32,22 @@ void set_attribute(PyObject* object, PyObject* name, PyObject* value) {
   check(PyObject_GenericSetAttr(object, name, value));
 }
 
+// Objects are made without asking their class: it may keep nothing but attributes.
+void check_plain(PyObject* type) {
+  for (PyTypeObject* base = as_type(type); base != &PyBaseObject_Type; base = base->tp_base) {
+    if (PyType_HasFeature(base, Py_TPFLAGS_HEAPTYPE) == 0) {
+      raise(PyExc_TypeError, "a class of the schema is a kind of %s", base->tp_name);
+    }
+  }
+}
+
 }  // namespace
 
 SchemaClasses::SchemaClasses(const Schema& schema, PyObject* classes, PyObject* make_tag)
     : schema_(schema) {
   for (Py_ssize_t i = 0; i < PyList_Size(classes); ++i) {
     PyObject* type = PyList_GET_ITEM(classes, i);
+    check_plain(type);
     const TypeInfo& info = schema.type(static_cast<uint16_t>(i));
     Class made{Ref::borrow(type), {}, {}, {}};
     const Ref empty = Ref::steal(PyDict_New());

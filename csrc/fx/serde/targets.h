@@ -4,10 +4,10 @@
 #include <deque>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "fx/py.h"
+#include "fx/serde/text_map.h"
 
 namespace fxpress::fx::serde {
 
@@ -36,8 +36,8 @@ class TargetTable {
   const Target& get(std::string_view text);
 
  private:
-  std::unordered_map<std::string_view, const Target*> known_;  // keys are texts of a document
-  std::deque<Target> targets_;                                 // what is known
+  TextMap<const Target*> known_;  // by text
+  std::deque<Target> targets_;    // what is known
 };
 
 }  // namespace fxpress::fx::serde

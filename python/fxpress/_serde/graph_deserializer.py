@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import sympy
@@ -22,6 +22,10 @@ from fxpress._serde.values import Values
 _schema = compat.schema
 _signature = compat.graph_signature
 _SYMBOLIC = ("as_sym_int", "as_sym_float", "as_sym_bool")
+_RESULTS = (
+    *("as_tensor", "as_tensors", "as_none", "as_ints", "as_floats", "as_strings", "as_bools"),
+    *("as_custom_obj", *_SYMBOLIC, "as_sym_ints", "as_sym_floats", "as_sym_bools"),
+)
 _OUTPUTS = ("as_tensor", "as_none", "as_int", "as_float", "as_bool")
 
 
@@ -50,6 +54,29 @@ class LazyMap(dict[Any, Any]):
         return repr(self.map)
 
 
+class NodesByName(Mapping[str, torch.fx.Node]):
+    """The nodes of a graph that is read by their names in the file, as they are now."""
+
+    def __init__(self, reader: _native.GraphReader) -> None:
+        self._reader = reader
+        self._scope = reader.scope
+
+    def __getitem__(self, name: str) -> torch.fx.Node:
+        node = self._reader.node(self._scope, name)
+        if node is None:
+            raise KeyError(name)
+        return node
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reader.nodes(self._scope))
+
+    def __len__(self) -> int:
+        return len(self._reader.nodes(self._scope))
+
+    def __repr__(self) -> str:
+        return repr(self._reader.nodes(self._scope))
+
+
 def _document(value: Any) -> _native.Document:
     return SCHEMA.to_document(CLASSES, value, True)
 
@@ -68,6 +95,15 @@ def _as_argument(value: Any) -> Any:
     return value
 
 
+def _plain(argument: Any) -> Any:
+    """Lists and dicts that may be changed in the place of those of a node's arguments."""
+    if isinstance(argument, list):
+        return [_plain(item) for item in argument]
+    if isinstance(argument, dict):
+        return {key: _plain(item) for key, item in argument.items()}
+    return tuple(map(_plain, argument)) if type(argument) is tuple else argument
+
+
 @final
 class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass]
     """Stands in for `torch._export.serde.serialize.GraphModuleDeserializer`.
@@ -79,11 +115,15 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     Attributes:
         graph: that is open.
         module: what holds the graphs within it.
-        serialized_name_to_node: name in the file -> node; a copy.
+        serialized_name_to_node: name in the file -> node; read only.
         serialized_name_to_meta: name in the file -> value, made when it is first asked for; a copy.
         signature: of the whole graph; names inputs that are constants.
         constants: the objects that literal arguments name.
         example_inputs: those of the last `deserialize`.
+        fake_tensor_mode, shape_env: of the values; setting the mode sets both.
+        symbol_name_to_symbol: text -> expression, of all that were met.
+        symbol_name_to_range: text of a symbol or expression -> its `ValueRanges`.
+        unbacked_symbols: that no node of the open graph has defined yet.
     """
 
     @dataclasses.dataclass
@@ -114,15 +154,21 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return self._reader.root
 
     @property
-    def serialized_name_to_node(self) -> dict[str, torch.fx.Node]:
-        return self._reader.nodes()
+    def serialized_name_to_node(self) -> Mapping[str, torch.fx.Node]:
+        return NodesByName(self._reader)
 
     @property
     def serialized_name_to_meta(self) -> LazyMap:
         values = LazyMap()
-        for name in self._reader.value_names():
-            values[name] = functools.partial(self._reader.value, name)
+        scope = self._reader.scope
+        for name in self._reader.value_names(scope):
+            values[name] = functools.partial(self._value, self._reader, scope, name)
         return values
+
+    @staticmethod
+    def _value(reader: _native.GraphReader, scope: int, name: str) -> Any:
+        with compat.without_modes():
+            return reader.value(scope, name)
 
     @property
     def signature(self) -> Any:
@@ -144,13 +190,28 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     def fake_tensor_mode(self) -> Any:
         return self._values.fake_mode
 
+    @fake_tensor_mode.setter
+    def fake_tensor_mode(self, mode: Any) -> None:
+        self._values.fake_mode, self._values.shape_env = mode, mode.shape_env
+        self._reader.forget_values()
+
     @property
     def shape_env(self) -> Any:
         return self._values.shape_env
 
+    @shape_env.setter
+    def shape_env(self, shape_env: Any) -> None:
+        self._values.shape_env = shape_env
+        self._reader.forget_values()
+
     @property
     def symbol_name_to_symbol(self) -> dict[str, Any]:
         return self._values.symbols
+
+    @symbol_name_to_symbol.setter
+    def symbol_name_to_symbol(self, symbols: dict[str, Any]) -> None:
+        self._values.symbols = symbols
+        self._reader.forget_values()
 
     @property
     def symbol_name_to_range(self) -> dict[str, Any]:
@@ -159,21 +220,26 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     @symbol_name_to_range.setter
     def symbol_name_to_range(self, ranges: dict[str, Any]) -> None:
         self._values.ranges = ranges
+        self._reader.forget_values()
 
     @property
     def unbacked_symbols(self) -> set[Any]:
         return self._values.unbacked_symbols
 
+    @unbacked_symbols.setter
+    def unbacked_symbols(self, symbols: set[Any]) -> None:
+        self._values.unbacked_symbols = symbols
+
     @contextlib.contextmanager
     def save_graph_module(self) -> Iterator[None]:
         """While it is open, another graph is."""
-        self._reader.open()
-        self._values.begin_graph()
+        reader, values = self._reader, self._values
+        reader.open()
         try:
             yield
-        finally:
-            self._values.leave_graph()
-            self._reader.close()
+        finally:  # another `deserialize` may have brought its own
+            self._reader, self._values = reader, values
+            reader.close()
 
     def _part(self, kind: str, value: Any, extra: Any = None) -> Any:
         with compat.without_modes():
@@ -257,7 +323,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
             SerializeError: another node has the name, or the tables of the graph have not.
             AssertionError: the node has a value.
         """
-        if "val" in fx_node.meta:
+        if "val" in fx_node.meta and name not in self.serialized_name_to_node:
             raise AssertionError(f"fx_node {name} already has 'val' in meta")
         with compat.without_modes():
             self._reader.name_node(fx_node, name)
@@ -281,21 +347,21 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
 
     def deserialize_inputs(self, target: Any, serialized_node: Any) -> Any:
         """The arguments of a node by the schema of its operator: (args, kwargs)."""
-        return self._part("inputs", serialized_node, targets.describe_target(target))
+        return _plain(self._part("inputs", serialized_node, targets.describe_target(target)))
 
     def deserialize_hoo_inputs(self, inputs: list[Any]) -> Any:
         """The arguments of what has no schema: (args, kwargs)."""
         described = targets.described_kind(targets.Kind.HIGHER_ORDER)
-        return self._part("inputs", self._node_of(inputs), described)
+        return _plain(self._part("inputs", self._node_of(inputs), described))
 
     def deserialize_sym_op_inputs(self, inputs: Sequence[Any]) -> Any:
         """The arguments of a function of symbolic numbers: args."""
         described = targets.described_kind(targets.Kind.SYMBOLIC)
-        return self._part("inputs", self._node_of(inputs), described)[0]
+        return _plain(self._part("inputs", self._node_of(inputs), described)[0])
 
     def deserialize_input(self, inp: Any) -> Any:
         """What an Argument stands for: nodes of the open graph, or constants."""
-        return self._part("argument", inp)
+        return _plain(self._part("argument", inp))
 
     def deserialize_sym_argument(self, sym_arg: Any) -> Any:
         """The node or the number that a symbolic argument stands for."""
@@ -308,7 +374,8 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         """The number or text that a `schema.ConstantValue` holds."""
         if inp.type not in ("as_int", "as_float", "as_string", "as_bool", "as_none"):
             raise compat.SerializeError(f"Unhandled constant argument {inp} to deserialize")
-        return None if inp.type == "as_none" else inp.value
+        kinds = {"as_int": int, "as_float": float, "as_string": str, "as_bool": bool}
+        return None if inp.type == "as_none" else kinds[inp.type](inp.value)
 
     # ---- results --------------------------------------------------------------------------------
 
@@ -327,8 +394,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         outputs = serialized_node.outputs
         if len(outputs) == 1 and not isinstance(outputs[0].value, list):
             raise AssertionError(f"expected list, got {type(outputs[0].value).__name__}")
-        described = targets.described_kind(targets.Kind.SCHEMA)
-        self._part("outputs", serialized_node, (described, fx_node))
+        self._part("multiple_outputs", serialized_node, fx_node)
 
     def generate_getitem(
         self,
@@ -339,8 +405,11 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         deserialized_metadata: dict[str, Any],
     ) -> None:
         """Adds a node that takes result `idx` of another, and its value to `meta_val`."""
+        argument = _as_argument(arg)
+        if not isinstance(argument, _schema.Argument):
+            raise AssertionError(f"a result cannot be {type(arg).__name__}")
         last = next(iter(reversed(self.graph.nodes)), None)
-        meta_val.append(self._part("result", _as_argument(arg), (fx_node, idx)))
+        meta_val.append(self._part("result", argument, (fx_node, idx)))
         for node in reversed(self.graph.nodes):
             if node is last:
                 break
@@ -355,18 +424,20 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     ) -> None:
         """Adds nodes that take all results of another, which may be lists themselves."""
         for idx, arg in enumerate(args):
+            if isinstance(arg, _schema.Argument) and arg.type not in _RESULTS:
+                raise NotImplementedError(f"a result cannot be {arg}")
             self.generate_getitem(meta_val, fx_node, arg, idx, deserialized_metadata)
 
     # ---- values ---------------------------------------------------------------------------------
 
     def _parse_sym_expr(self, expr_str: Any, hint: Any = None) -> Any:
         """The expression with this text, which the shape environment knows from then on."""
-        return self._values.expression(str(expr_str), hint)
+        return self._values.expression(expr_str, hint)
 
     def _number(self, s: Any, kind: type, hinted: bool = True) -> Any:
         name = f"as_{kind.__name__}"
         if s.type == name:
-            if not isinstance(s.value, kind):
+            if type(s.value) is not kind:
                 raise AssertionError(f"expected {kind.__name__}, got {type(s.value).__name__}")
             return s.value
         if s.type != "as_expr":

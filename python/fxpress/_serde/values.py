@@ -25,6 +25,7 @@ class Values:
         fake_mode: the mode of all fake tensors of the program.
         symbols: text of an expression -> the expression, for all that were met.
         ranges: as given, as torch's value ranges.
+        unbacked_symbols: that no node of the open graph has defined yet.
     """
 
     def __init__(self, ranges: dict[str, _Range]) -> None:
@@ -33,25 +34,22 @@ class Values:
         self.symbols: dict[str, Any] = {}
         self.ranges = {name: value_range(*limits) for name, limits in ranges.items()}
         self._treespecs: dict[str, Any] = {}
-        self._pending: list[set[Any]] = [set()]  # unbacked symbols that no node has defined yet
+        self.unbacked_symbols: set[Any] = set()
+        self._outer: list[set[Any]] = []  # unbacked symbols of the graphs around the open one
         compat.reserve_unbacked_names(self.shape_env, ranges)
 
     def begin_graph(self) -> None:
-        """A graph within the one that is open, or the first."""
-        self._pending.append(set())
-
-    @property
-    def unbacked_symbols(self) -> set[Any]:
-        """Those that no node of the open graph has defined yet."""
-        return self._pending[-1]
+        """Opens a graph within the one that is open, or the first."""
+        self._outer.append(self.unbacked_symbols)
+        self.unbacked_symbols = set()
 
     def leave_graph(self) -> None:
-        """Ends a graph whose nodes define no symbols."""
-        self._pending.pop()
+        """Goes back to the graph around the one that is open."""
+        self.unbacked_symbols = self._outer.pop()
 
     def end_graph(self, graph: torch.fx.Graph) -> None:
-        """Tells the nodes which symbols they define."""
-        pending = self._pending.pop()
+        """Tells the nodes of the open graph, which are all there, which symbols they define."""
+        pending = self.unbacked_symbols
         for node in graph.nodes if pending else ():
             value = node.meta.get("val")
             if value is not None:
@@ -74,7 +72,7 @@ class Values:
         else:
             self.symbols[text] = expression
             if compat.is_unbacked(expression):
-                self._pending[-1].add(expression)
+                self.unbacked_symbols.add(expression)
         if hint is not None and expression not in self.shape_env.backed_var_to_val:
             self.shape_env.add_backed_var_to_val(expression, hint)
         if limits := self.ranges.get(text):
@@ -85,9 +83,10 @@ class Values:
             self.shape_env.var_to_stack[expression] = compat.stack_here()
         return expression
 
-    def expression(self, text: str, hint: Any = None) -> Any:
-        """The expression with this text, known to the shape environment."""
-        return self._note(expressions.parse(text, self.symbols), hint)
+    def expression(self, text: str | sympy.Basic, hint: Any = None) -> Any:
+        """The expression, or that with this text, known to the shape environment."""
+        parsed = expressions.parse(text, self.symbols) if isinstance(text, str) else text
+        return self._note(parsed, hint)
 
     def number(self, kind: str, text: str, hint: Any) -> Any:
         """A symbolic number: `kind` is "SymInt", "SymFloat" or "SymBool"."""
