@@ -143,8 +143,8 @@ void bind_graph_reader(py::module_& m) {
   py::class_<GraphReader>(m, "GraphReader")
       .def(py::init<py::object, py::object, py::dict>())
       .def("program",
-           [](GraphReader& reader, py::object document) {
-             return reader.read(std::move(document), true, [](Decoder& decoder) {
+           [](GraphReader& reader, const py::object& document) {
+             return reader.read(document, true, [](Decoder& decoder) {
                try {
                  return to_object(decoder.program());
                } catch (...) {  // the traceback holds the reader: the collector cannot see into it
