@@ -60,8 +60,7 @@ uint32_t call_number(std::string_view call_name) {
 Redirects merge_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
                       const SameGraph& same_graph) {
   Redirects redirects;
-  for (StringId key : outline.keys) {
-    const std::vector<FrameId>& calls = outline.calls.at(key.value());
+  for (const auto& calls : outline.calls) {
     for (size_t i = 1; i < calls.size(); ++i) {
       Frame& call = outline.frames[calls[i].value()];
       const Frame& caller = outline.frames[call.parent.value()];

@@ -1,7 +1,6 @@
 #include "core/outline.h"
 
 #include <algorithm>
-#include <unordered_set>
 #include <utility>
 
 #include "core/check.h"
@@ -195,7 +194,7 @@ class Outliner {
 
   // At the end of the graph; in a caller, that is before the call that is being outlined.
   void append(FrameId id, PlannedId planned) {
-    std::vector<PlannedId>& body = frame(id).body;
+    auto& body = frame(id).body;
     body.insert(id == current_ ? body.end() : body.end() - 1, planned);
   }
   PlannedId plan_and_append(FrameId id, Planned kind, std::span<const PlannedId> inputs,
@@ -215,7 +214,7 @@ class Outliner {
 
   void open_root() {
     result_.root = add_module(Scope::kNoType);
-    Frame root;
+    Frame root(result_.memory.get());
     root.path = root.call_name = root.key = strings_.intern("");
     root.module = result_.root;
     root.path_has_signature = source_.signature_of.contains(root.path.value());
@@ -242,7 +241,7 @@ class Outliner {
 
   void enter(const Scope& scope, NodeId id) {
     const FrameId caller = current_;
-    Frame callee;
+    Frame callee(result_.memory.get());
     callee.parent = caller;
     callee.path = scope.path;
     callee.call_index = scope.call;
@@ -264,10 +263,14 @@ class Outliner {
     callee.path_has_signature = source_.signature_of.contains(scope.path.value());
     callee.call = plan_and_append(caller, Planned::kCall, {}, {},
                                   static_cast<uint32_t>(result_.frames.size()));
-    auto& calls = result_.calls[scope.key.value()];
-    if (calls.empty()) {
+    const auto [place, added] =
+        calls_.insert(scope.key.value(), static_cast<uint32_t>(result_.calls.size()));
+    if (added) {
       result_.keys.push_back(scope.key);
-    } else {
+      result_.calls.emplace_back(result_.memory.get());
+    }
+    auto& calls = result_.calls[place];
+    if (!added) {
       tree_.share_children(callee.module, frame(calls.front()).module);
     }
     calls.emplace_back(result_.frames.size());
@@ -279,17 +282,19 @@ class Outliner {
   // A call that was left and is entered again (a node of another module came in between) is a call
   // of its own: its graph is another one.
   void name_call(Frame& callee) {
-    if (next_call_.empty()) {
+    if (next_call_.size() == 0) {
       for (size_t i = 0; i < source_.scopes.size(); ++i) {
         for (const Scope& scope : source_.scopes[StackId(i)]) {
-          uint32_t& next = next_call_[scope.path.value()];
-          next = std::max(next, scope.call + 1);
+          const uint64_t path = scope.path.value();
+          const auto [next, added] = next_call_.insert(path, scope.call + 1);
+          if (next <= scope.call) next_call_.assign(path, scope.call + 1);
         }
       }
     }
     callee.call_name = call_name(callee.path, callee.call_index);
-    while (!taken_.insert(callee.call_name.value()).second) {
-      callee.call_index = next_call_[callee.path.value()]++;
+    while (!taken_.insert(callee.call_name.value(), 0).added) {
+      callee.call_index = next_call_.find(callee.path.value());
+      next_call_.assign(callee.path.value(), callee.call_index + 1);
       callee.call_name = call_name(callee.path, callee.call_index);
     }
   }
@@ -482,7 +487,7 @@ class Outliner {
     }
     for (uint32_t f = 1; f < result_.frames.size(); ++f) {
       const FrameId id(f);
-      std::vector<PlannedId> body;
+      std::pmr::vector<PlannedId> body(result_.memory.get());
       for (PlannedId planned : frame(id).body) {
         body.push_back(planned);
         const PlannedNode& node = result_.node(planned);
@@ -516,8 +521,9 @@ class Outliner {
   FlatMap values_;                                    // (frame, flat value) -> planned, see map()
   std::vector<uint32_t> last_user_;                   // by flat node
   std::vector<uint8_t> is_written_back_;              // by flat node
-  std::unordered_set<uint32_t> taken_;                // call names in use
-  std::unordered_map<uint32_t, uint32_t> next_call_;  // path -> a number no call has
+  FlatMap taken_;                                     // call names in use
+  FlatMap calls_;                                     // key -> position in result_.calls
+  FlatMap next_call_;                                 // path -> a number no call has
   std::unordered_map<uint32_t, ModuleId> uncalled_;   // path -> module made on the way
   std::unordered_map<uint64_t, uint32_t> displaced_;  // (table, name) -> number given last
   std::vector<PlannedId> inputs_;                     // of the node being copied
@@ -528,6 +534,7 @@ class Outliner {
 std::vector<PlannedId> Outline::order(FrameId id) const {
   const Frame& frame = frames[id.value()];
   std::vector<PlannedId> result;
+  result.reserve(frame.front.size() + frame.states.size() + frame.body.size());
   const auto add = [&](PlannedId planned) {
     if (!node(planned).removed) result.push_back(planned);
   };

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <memory_resource>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -73,27 +75,31 @@ struct SpecUse {
   bool of_outputs;     // its out_spec, else its in_spec
 };
 
+// Thousands of frames have a few nodes each: their lists are in the memory of the Outline.
 struct Frame {
-  FrameId parent;                     // the caller; invalid for the root
-  PlannedId call;                     // the kCall in the caller
-  StringId path;                      // of the module
-  StringId call_name;                 // path, with the number of the call
-  StringId target;                    // the call name relative to the caller's path
-  uint32_t call_index = 0;            // number of the call
-  StringId key;                       // which module object
-  ModuleId module;                    // in the tree
-  uint32_t signature = kNoSignature;  // of the call, into OutlineSource::signatures
-  bool path_has_signature = false;    // the first call of the module has one
-  std::vector<PlannedId> created;     // every planned node, in order of creation
-  std::vector<PlannedId> front;       // nodes inserted at the front, the frontmost last
-  std::vector<PlannedId> states;      // kState nodes, to come behind the placeholders, last first
-  std::vector<PlannedId> body;        // the others in order
-  std::vector<NodeId> outer;          // flat values of `front`, same order
-  std::vector<PlannedId> passed;      // what the caller passes for `front`, same order
-  std::vector<NodeId> outputs;        // flat values that the call returns; invalid: nothing
-  std::vector<NodeId> mapped;         // flat values that are known in this graph, in that order
-  std::vector<NodeId> get_attrs;      // flat get_attr nodes copied into this graph
-  std::vector<SpecUse> specs;         // tree specs stored on the module, by number
+  explicit Frame(std::pmr::memory_resource* of_outline) : memory(of_outline) {}
+
+  std::pmr::memory_resource* memory;
+  FrameId parent;                               // the caller; invalid for the root
+  PlannedId call;                               // the kCall in the caller
+  StringId path;                                // of the module
+  StringId call_name;                           // path, with the number of the call
+  StringId target;                              // the call name relative to the caller's path
+  uint32_t call_index = 0;                      // number of the call
+  StringId key;                                 // which module object
+  ModuleId module;                              // in the tree
+  uint32_t signature = kNoSignature;            // of the call, into OutlineSource::signatures
+  bool path_has_signature = false;              // the first call of the module has one
+  std::pmr::vector<PlannedId> created{memory};  // every planned node, in order of creation
+  std::pmr::vector<PlannedId> front{memory};    // nodes inserted at the front, the frontmost last
+  std::pmr::vector<PlannedId> states{memory};   // kState nodes, behind the placeholders, last first
+  std::pmr::vector<PlannedId> body{memory};     // the others in order
+  std::pmr::vector<NodeId> outer{memory};       // flat values of `front`, same order
+  std::pmr::vector<PlannedId> passed{memory};   // what the caller passes for `front`, same order
+  std::pmr::vector<NodeId> outputs{memory};     // flat values that the call returns; invalid: none
+  std::pmr::vector<NodeId> mapped{memory};      // flat values known in this graph, in that order
+  std::pmr::vector<NodeId> get_attrs{memory};   // flat get_attr nodes copied into this graph
+  std::pmr::vector<SpecUse> specs{memory};      // tree specs stored on the module, by number
 
   static constexpr uint32_t kNoSignature = 0xffffffffu;
 };
@@ -133,15 +139,18 @@ struct OutlineSource {
 };
 
 struct Outline {
+  // What the lists are in: it grows only, and must go last.
+  std::unique_ptr<std::pmr::monotonic_buffer_resource> memory =
+      std::make_unique<std::pmr::monotonic_buffer_resource>();
   std::vector<Frame> frames;       // in order of entry, callers first
   std::vector<PlannedNode> nodes;  // of all frames
   std::vector<PlannedId> inputs;   // of all nodes; invalid: a constant of the signature
-  std::unordered_map<uint32_t, std::vector<FrameId>> calls;  // key -> frames, in order
-  std::vector<StringId> keys;                                // of `calls`, in order of first entry
-  std::vector<FrameId> displaced;      // whose place is another call's, callers first
-  ModuleId root;                       // of the tree
-  std::vector<uint32_t> module_frame;  // by module: its frame, or kNoFrame
-  std::vector<uint32_t> module_type;   // by module: its class, or Scope::kNoType
+  std::vector<StringId> keys;      // of modules, in order of first entry
+  std::vector<std::pmr::vector<FrameId>> calls;  // by position in `keys`: frames, in order
+  std::vector<FrameId> displaced;                // whose place is another call's, callers first
+  ModuleId root;                                 // of the tree
+  std::vector<uint32_t> module_frame;            // by module: its frame, or kNoFrame
+  std::vector<uint32_t> module_type;             // by module: its class, or Scope::kNoType
 
   static constexpr uint32_t kNoFrame = 0xffffffffu;
 

@@ -164,6 +164,22 @@ void AttributePaths::assign(PyObject* path, PyObject* value) {
   set_member(owner(text, true), atom(text.substr(text.rfind('.') + 1)), value);
 }
 
+bool AttributePaths::shares_owner(PyObject* other_root, PyObject* path) {
+  const std::string_view text = utf8(path);
+  Ref mine = Ref::borrow(root_.get());
+  Ref other = Ref::borrow(other_root);
+  size_t start = 0;
+  for (size_t end = text.find('.'); end != std::string_view::npos; end = text.find('.', start)) {
+    PyObject* name = atom(text.substr(start, end - start));
+    mine = find_member(mine.get(), name);
+    other = find_member(other.get(), name);
+    if (!mine || !other) return false;
+    if (mine.get() == other.get()) return true;
+    start = end + 1;
+  }
+  return false;
+}
+
 void register_parameter(PyObject* module, PyObject* name, PyObject* value) {
   const Ref dict = Ref::steal(PyObject_GenericGetDict(module, nullptr));
   PyObject* plain = nullptr;

@@ -36,6 +36,10 @@ class AttributePaths {
   // way are made, a tensor that is no Parameter becomes a buffer.
   void assign(PyObject* path, PyObject* value);
 
+  // Whether an object on the way to `path` is the one that another root has there: what is below it
+  // is there already.
+  bool shares_owner(PyObject* other_root, PyObject* path);
+
  private:
   // The object that owns the last part of `path`; `make` says whether missing modules are made.
   // Null when there is none.

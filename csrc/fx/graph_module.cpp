@@ -54,13 +54,13 @@ void adopt_graph(PyObject* module, PyObject* graph) {
   check(PyObject_SetAttr(graph, names.owning_module, module));
 }
 
-}  // namespace
-
-Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode) {
+// A GraphModule for a graph; `fill(paths)` gives it its attributes.
+template <class Fill>
+Ref new_graph_module(PyObject* graph, CodeMode mode, Fill fill) {
   const Ref type = make_class(mode, "GraphModule");
   Ref module = new_module(as_type(type.get()));
   AttributePaths paths(module.get());
-  for (const auto& [target, value] : assignment_order(attributes)) paths.assign(target, value);
+  fill(paths);
   adopt_graph(module.get(), graph);
   if (mode == CodeMode::kDeferred) {
     const Ref weak = Ref::steal(PyWeakref_NewRef(module.get(), nullptr));
@@ -69,19 +69,26 @@ Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeM
   return module;
 }
 
+}  // namespace
+
+Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode) {
+  return new_graph_module(graph, mode, [&](AttributePaths& paths) {
+    for (const auto& [target, value] : assignment_order(attributes)) paths.assign(target, value);
+  });
+}
+
+// In the order of the nodes; what is below a module that was taken over is not taken over again.
 Ref make_graph_module_of(PyObject* root, PyObject* graph) {
-  AttributePaths paths(root);
-  std::vector<Ref> owned;  // keeps targets and values alive
-  ModuleAttributes attributes;
-  for (const Ref& node : list_nodes(graph)) {
-    const core::Op op = parse_op(node_field(node.get(), symbols.node_op).get());
-    if (op != core::Op::kGetAttr && op != core::Op::kCallModule) continue;
-    owned.push_back(node_field(node.get(), symbols.node_target));
-    PyObject* target = owned.back().get();
-    owned.push_back(paths.resolve(target));
-    attributes.emplace_back(target, owned.back().get());
-  }
-  Ref module = make_graph_module(attributes, graph, CodeMode::kDeferred);
+  AttributePaths from(root);
+  Ref module = new_graph_module(graph, CodeMode::kDeferred, [&](AttributePaths& paths) {
+    for (const Ref& node : list_nodes(graph)) {
+      const core::Op op = parse_op(node_field(node.get(), symbols.node_op).get());
+      if (op != core::Op::kGetAttr && op != core::Op::kCallModule) continue;
+      const Ref target = node_field(node.get(), symbols.node_target);
+      const Ref value = from.resolve(target.get());
+      if (!paths.shares_owner(root, target.get())) paths.assign(target.get(), value.get());
+    }
+  });
   const Ref training = find_attr(root, names.training);
   if (training) check(PyObject_SetAttr(module.get(), names.training, training.get()));
   return module;

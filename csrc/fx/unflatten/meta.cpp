@@ -137,11 +137,11 @@ class MetaReader {
   uint32_t type_number(PyObject* type) {
     if (type == Py_None) return Scope::kNoType;
     const auto next = static_cast<uint32_t>(program_.types.size());
-    const auto [it, added] =
-        PyUnicode_Check(type) ? by_text_.emplace(program_.strings.intern(utf8(type)).value(), next)
-                              : by_identity_.emplace(reinterpret_cast<uintptr_t>(type), next);
+    const auto [number, added] =
+        PyUnicode_Check(type) ? by_text_.insert(program_.strings.intern(utf8(type)).value(), next)
+                              : by_identity_.insert(reinterpret_cast<uintptr_t>(type), next);
     if (added) program_.types.push_back(Ref::borrow(type));
-    return it->second;
+    return number;
   }
 
   void cut(NodeId id, PyObject* node, PyObject* stack) {
@@ -173,14 +173,14 @@ class MetaReader {
   };
 
   FlatProgram& program_;
-  std::vector<Known> known_;                        // entries of stacks that were read
-  core::FlatMap places_;                            // addresses of key and value -> place in known_
-  Scope other_;                                     // an entry whose place was taken
-  std::vector<Scope> last_scopes_;                  // the stack that was read last, after its cut
-  core::StackId last_;                              // its id
-  std::vector<Scope> scopes_;                       // of the node being read
-  std::unordered_map<uint64_t, uint32_t> by_text_;  // string -> number of a type
-  std::unordered_map<uint64_t, uint32_t> by_identity_;  // address -> number of a type
+  std::vector<Known> known_;        // entries of stacks that were read
+  core::FlatMap places_;            // addresses of key and value -> place in known_
+  Scope other_;                     // an entry whose place was taken
+  std::vector<Scope> last_scopes_;  // the stack that was read last, after its cut
+  core::StackId last_;              // its id
+  std::vector<Scope> scopes_;       // of the node being read
+  core::FlatMap by_text_;           // string -> number of a type
+  core::FlatMap by_identity_;       // address -> number of a type
 };
 
 }  // namespace

@@ -103,6 +103,7 @@ class ProgramReader {
   // A write is named in the order of the outputs. It happens when its value is known and the old
   // value was read for the last time, through views of it as well.
   void group_mutations() {
+    if (mutations_.empty()) return;
     std::unordered_map<uint32_t, NodeId> placeholders;  // name -> node of the source
     for (uint32_t i = 0; i < source_.size(); ++i) {
       if (source_.ops[i] == Op::kPlaceholder) placeholders[source_names_[i].value()] = NodeId(i);
@@ -119,7 +120,6 @@ class ProgramReader {
       }
       writes.push_back({it->second, values[i], StringId(), StringId()});
     }
-    if (writes.empty()) return;
     const auto aliases = find_written_aliases(writes);
     std::vector<uint32_t> last_read(source_.size(), 0);
     for (uint32_t i = 0; i < output.value(); ++i) {

@@ -13,7 +13,6 @@ namespace fxpress::fx {
 using core::FrameId;
 using core::ModuleId;
 using core::NodeId;
-using core::Op;
 using core::OutlineError;
 using core::StringId;
 
@@ -270,11 +269,11 @@ Outlined outline_submodules(const UnflattenSource& source, PyObject* root) {
   const auto object = [&](ModuleId module) {
     return Ref::borrow(written.modules[module.value()].get());
   };
-  for (StringId key : outline.keys) {
-    for (FrameId id : outline.calls.at(key.value())) {
+  for (size_t i = 0; i < outline.keys.size(); ++i) {
+    for (FrameId id : outline.calls[i]) {
       const core::Frame& frame = outline.frames[id.value()];
       const core::Frame& caller = outline.frames[frame.parent.value()];
-      result.calls.push_back({text(key), text(caller.path), object(caller.module),
+      result.calls.push_back({text(outline.keys[i]), text(caller.path), object(caller.module),
                               Ref::borrow(written.call_nodes[id.value()].get()), text(frame.path),
                               frame.call_index + 1, object(frame.module)});
     }
