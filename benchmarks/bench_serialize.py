@@ -125,6 +125,8 @@ def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
         exported = programs.hand_built(size).program
         alone = functools.partial(serialize, exported, **ALONE)
         artifact, needed = memory.measure(alone)
+        if size == min(sizes):  # of the largest torch needs a quarter of an hour
+            assert artifact == _torch.serialize(exported, **ALONE)
         if needed is not None:
             beyond = needed.beyond / len(artifact.exported_program)
         stored = SerializedArtifact(artifact.exported_program, exported.state_dict, {}, b"")

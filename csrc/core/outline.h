@@ -139,7 +139,8 @@ struct OutlineSource {
 };
 
 struct Outline {
-  // What the lists are in: it grows only, and must go last.
+  // What the lists are in: it grows only, and must go last. (Only an outline without frames may be
+  // assigned to: its memory would go first.)
   std::unique_ptr<std::pmr::monotonic_buffer_resource> memory =
       std::make_unique<std::pmr::monotonic_buffer_resource>();
   std::vector<Frame> frames;       // in order of entry, callers first

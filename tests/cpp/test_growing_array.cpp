@@ -41,7 +41,7 @@ TEST_CASE("a growing array of an impossible size") {
   CHECK_THROWS_AS(array.reserve(static_cast<size_t>(-1) / 2), std::bad_alloc);
 }
 
-TEST_CASE("a growing array of several large pages") {
+TEST_CASE("a growing array of many megabytes") {
   GrowingArray<int> array;
   constexpr int kBlock = 1 << 18;
   for (int i = 0; i < 12; ++i) array.append(i, kBlock);  // 12 MiB

@@ -106,9 +106,6 @@ class Decoder {
   std::string_view text(const Value& value) const { return document_->text(value); }
   std::string_view text(const Value& record, Field name) const { return text(field(record, name)); }
   void leave() noexcept;
-  State& state_of(uint64_t scope);
-  void check_root(::fxpress::serde::Type type) const;
-  Ref add_part(std::string_view kind, const Value& value, PyObject* extra);
   void write_graph(const Value& graph);
   Ref graph_module(const Value& graph);
   void read_tables(const Value& graph);
@@ -123,6 +120,11 @@ class Decoder {
   PyObject* node(const Value& value, const Target& target);
   static PyObject* value_of_node(PyObject* node);
   void outputs(const Value& graph);
+
+  // decode_part.cpp
+  State& state_of(uint64_t scope);
+  void check_root(::fxpress::serde::Type type) const;
+  Ref add_part(std::string_view kind, const Value& value, PyObject* extra);
 
   // decode_results.cpp
   std::optional<std::string_view> name_in(const Value& result) const;

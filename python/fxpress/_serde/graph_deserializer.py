@@ -26,6 +26,12 @@ _RESULTS = (
     *("as_tensor", "as_tensors", "as_none", "as_ints", "as_floats", "as_strings", "as_bools"),
     *("as_custom_obj", *_SYMBOLIC, "as_sym_ints", "as_sym_floats", "as_sym_bools"),
 )
+_CONSTANTS: dict[str, Callable[[Any], Any]] = {
+    "as_int": int,
+    "as_float": float,
+    "as_string": str,
+    "as_bool": bool,
+}
 _OUTPUTS = ("as_tensor", "as_none", "as_int", "as_float", "as_bool")
 
 
@@ -372,10 +378,11 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
 
     def deserialize_constant_input(self, inp: Any) -> Any:
         """The number or text that a `schema.ConstantValue` holds."""
-        if inp.type not in ("as_int", "as_float", "as_string", "as_bool", "as_none"):
+        if inp.type == "as_none":
+            return None
+        if inp.type not in _CONSTANTS:
             raise compat.SerializeError(f"Unhandled constant argument {inp} to deserialize")
-        kinds = {"as_int": int, "as_float": float, "as_string": str, "as_bool": bool}
-        return None if inp.type == "as_none" else kinds[inp.type](inp.value)
+        return _CONSTANTS[inp.type](inp.value)
 
     # ---- results --------------------------------------------------------------------------------
 
