@@ -6,6 +6,7 @@ find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 find_package(pybind11 3 CONFIG REQUIRED)
 
 pybind11_add_module(_native MODULE NO_EXTRAS
+  csrc/bind/archive.cpp
   csrc/bind/graphs.cpp
   csrc/bind/module.cpp
   csrc/bind/serde.cpp
@@ -43,6 +44,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/serde/kinds.cpp
   csrc/fx/serde/objects.cpp
   csrc/fx/serde/operators.cpp
+  csrc/fx/serde/payloads.cpp
   csrc/fx/serde/scalars.cpp
   csrc/fx/serde/symbols.cpp
   csrc/fx/serde/targets.cpp
@@ -104,8 +106,10 @@ Python_add_library(_aten_ext MODULE WITH_SOABI
   csrc/runtime/slots.cpp
   csrc/runtime/step.cpp
   csrc/runtime/symbols.cpp
+  csrc/tensor/clone.cpp
   csrc/tensor/facts.cpp
   csrc/tensor/state.cpp
+  csrc/tensor/storages.cpp
 )
 target_include_directories(_aten_ext SYSTEM PRIVATE
   ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "runtime/bind.h"
+#include "tensor/clone.h"
 #include "tensor/facts.h"
 #include "tensor/state.h"
+#include "tensor/storages.h"
 
 namespace py = pybind11;
 
@@ -50,6 +52,10 @@ PYBIND11_MODULE(_aten_ext, m) {
   m.def("storage_bytes", storage_bytes);
   m.def("same_data", fxpress::tensor::same_data);
   m.def("clone_tensors", fxpress::tensor::clone_tensors);
+  m.def("clone_aliased", fxpress::tensor::clone_aliased);
+  m.def("storage_places", fxpress::tensor::storage_places);
+  m.def("allocate_bytes", fxpress::tensor::allocate_bytes);
+  m.def("make_views", fxpress::tensor::make_views);
   // How _native reads tensors, which it has no headers for.
   m.attr("tensor_facts") = py::capsule(reinterpret_cast<void*>(&fxpress::tensor::read_facts),
                                        fxpress::core::kTensorFactsCapsule);

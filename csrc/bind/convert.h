@@ -13,6 +13,7 @@ inline py::object to_object(fx::Ref ref) {
   return py::reinterpret_steal<py::object>(ref.release());
 }
 
+void bind_archive(py::module_& module);
 void bind_graphs(py::module_& module);
 void bind_serde(py::module_& module);
 void bind_split(py::module_& module);

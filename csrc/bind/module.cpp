@@ -51,6 +51,7 @@ PYBIND11_MODULE(_native, m) {
   py::register_exception_translator(translate_errors);
   m.def("build_info", build_info);
   m.def("gc_pauses", fx::gc_pauses);
+  bind_archive(m);
   py::class_<PauseBlock>(m, "GcPause")
       .def(py::init())
       .def("__enter__", &PauseBlock::enter)

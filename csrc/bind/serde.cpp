@@ -5,6 +5,7 @@
 #include "fx/serde/decoder.h"
 #include "fx/serde/documents.h"
 #include "fx/serde/encode.h"
+#include "fx/serde/payloads.h"
 #include "fx/serde/symbols.h"
 #include "serde/canonical.h"
 #include "serde/graph_hash.h"
@@ -236,6 +237,10 @@ void bind_serde(py::module_& m) {
            [](const serde::Document& document, const SchemaClasses& classes) {
              return to_object(fx::serde::canonical_objects(document, classes));
            })
+      .def("payloads",
+           [](const serde::Document& document) {
+             return to_object(fx::serde::read_payload_config(document));
+           })
       .def("targets", &serde::targets_of)
       .def("hash",
            [](const serde::Document& document, const py::dict& traits, const py::dict& values) {
@@ -273,6 +278,10 @@ void bind_serde(py::module_& m) {
                names.append(schema.type(static_cast<uint16_t>(i)).name);
              }
              return names;
+           })
+      .def("encode_payload_config",
+           [](const Schema& schema, const py::object& entries) {
+             return to_object(fx::serde::encode_payload_config(schema, entries.ptr()));
            })
       .def("encode_tensor_meta",
            [](const Schema& schema, const py::handle& tensor) {

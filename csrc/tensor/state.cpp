@@ -1,22 +1,17 @@
 #include "tensor/state.h"
 
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <unordered_map>
+
+#include "tensor/modes.h"
+#include "tensor/python_tensors.h"
 
 namespace fxpress::tensor {
 
 namespace py = pybind11;
 
 namespace {
-
-// A strided tensor with a storage and with sizes that are numbers.
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.has_storage() && tensor.layout() == at::kStrided &&
-         !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
-}
 
 // What two values of the same data have in common. Without a plain storage a value is told by
 // itself.
@@ -37,20 +32,6 @@ bool is_same_view(PyObject* a, PyObject* b) {
          left.storage_offset() == right.storage_offset() && left.is_conj() == right.is_conj() &&
          left.is_neg() == right.is_neg() && left.sizes() == right.sizes() &&
          left.strides() == right.strides();
-}
-
-// nn.Parameter(data, requires_grad): what its constructor makes of a plain tensor of its own.
-py::object make_parameter(const at::Tensor& data, bool requires_grad) {
-  data.unsafeGetTensorImpl()->set_allow_tensor_metadata_change(true);
-  data.set_requires_grad(requires_grad);
-  PyObject* parameter = THPVariable_Wrap(data, reinterpret_cast<PyTypeObject*>(ParameterClass));
-  if (parameter == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(parameter);
-}
-
-bool is_plain_class(PyObject* value) {
-  return THPVariable_CheckExact(value) ||
-         reinterpret_cast<PyObject*>(Py_TYPE(value)) == ParameterClass;
 }
 
 }  // namespace
@@ -78,12 +59,10 @@ std::vector<int64_t> same_data(const std::vector<py::object>& values) {
 }
 
 py::list clone_tensors(const std::vector<py::object>& values, const std::vector<bool>& parameters) {
-  // Modes and tracers want to see every copy: they get Python calls.
-  const bool is_watched = c10::impl::TorchDispatchModeTLS::any_modes_set() ||
-                          c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Functionalize);
+  const bool watched = is_watched();
   std::vector<at::Tensor> copies(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
-    if (!is_watched && is_plain_class(values[i].ptr())) {
+    if (!watched && is_plain_class(values[i].ptr())) {
       copies[i] = THPVariable_Unpack(values[i].ptr());
     }
   }

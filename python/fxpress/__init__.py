@@ -12,6 +12,8 @@ from fxpress._errors import InternalError, UnsupportedError
 from fxpress._install import install, installed, is_installed, uninstall
 
 if TYPE_CHECKING:
+    from fxpress._archive.load import load
+    from fxpress._archive.package import save
     from fxpress._serde.difference import Difference, diff
     from fxpress._serde.hashing import graph_hash
 
@@ -25,6 +27,8 @@ __all__ = [
     "install",
     "installed",
     "is_installed",
+    "load",
+    "save",
     "uninstall",
 ]
 
@@ -33,6 +37,8 @@ _MODULES = {
     "Difference": "fxpress._serde.difference",
     "diff": "fxpress._serde.difference",
     "graph_hash": "fxpress._serde.hashing",
+    "load": "fxpress._archive.load",
+    "save": "fxpress._archive.package",
 }
 
 

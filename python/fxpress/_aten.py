@@ -22,10 +22,24 @@ if _built.split(".")[:2] != torch.__version__.split(".")[:2]:
 
 from fxpress import _aten_ext as extension  # noqa: E402
 from fxpress._aten_ext import (  # noqa: E402
+    allocate_bytes,
     build_info,
+    clone_aliased,
     clone_tensors,
+    make_views,
     same_data,
     storage_bytes,
+    storage_places,
 )
 
-__all__ = ["build_info", "clone_tensors", "extension", "same_data", "storage_bytes"]
+__all__ = [
+    "allocate_bytes",
+    "build_info",
+    "clone_aliased",
+    "clone_tensors",
+    "extension",
+    "make_views",
+    "same_data",
+    "storage_bytes",
+    "storage_places",
+]

@@ -1,4 +1,23 @@
 from fxpress import _aten_ext as extension
-from fxpress._aten_ext import build_info, clone_tensors, same_data, storage_bytes
+from fxpress._aten_ext import (
+    allocate_bytes,
+    build_info,
+    clone_aliased,
+    clone_tensors,
+    make_views,
+    same_data,
+    storage_bytes,
+    storage_places,
+)
 
-__all__ = ["build_info", "clone_tensors", "extension", "same_data", "storage_bytes"]
+__all__ = [
+    "allocate_bytes",
+    "build_info",
+    "clone_aliased",
+    "clone_tensors",
+    "extension",
+    "make_views",
+    "same_data",
+    "storage_bytes",
+    "storage_places",
+]

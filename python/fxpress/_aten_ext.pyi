@@ -24,3 +24,16 @@ tensor_facts: object  # a capsule for _native
 
 def clone_tensors(values: Sequence[Any], parameters: Sequence[bool]) -> list[Any]:
     """Copies, as Parameters where asked for; None for what has a class of its own."""
+
+def storage_places(values: Sequence[torch.Tensor]) -> list[tuple[int, int, bool] | None]:
+    """(address, bytes, is on the CPU) of storages; None for what is more than a view of one."""
+
+def allocate_bytes(sizes: Sequence[int]) -> tuple[list[torch.Tensor], list[int]]:
+    """Tensors of bytes that are not filled, and their addresses."""
+
+def make_views(storages: Sequence[torch.Tensor], views: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """views: (position of the storage, its name for errors, dtype, sizes, strides, offset,
+    requires_grad, is a parameter). ValueError for what is not inside of its storage."""
+
+def clone_aliased(values: Sequence[torch.Tensor]) -> list[Any]:
+    """Copies that share storages where the originals do; None for what is no plain CPU tensor."""

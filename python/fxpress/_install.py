@@ -147,6 +147,19 @@ _ROOMS: list[_Entry] = [
             "fxpress.serialize",
             ("_dump_dynamic_shapes", "_load_dynamic_shapes"),
         ),
+        ("torch.export", "fxpress.archive", ("save", "load")),
+        (
+            "torch.export.pt2_archive._package",
+            "fxpress.archive",
+            (
+                "PT2ArchiveReader",
+                "PT2ArchiveWriter",
+                "is_pt2_package",
+                "load_pt2",
+                "load_weights_to_pt2_contents",
+                "package_pt2",
+            ),
+        ),
     )
     for name in names
 ]

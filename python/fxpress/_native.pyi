@@ -153,6 +153,9 @@ class Document:
     def canonical_graph(self, constants: Iterable[str], names: dict[str, str], /) -> Document: ...
     def canonical_objects(self, classes: SchemaClasses, /) -> Any: ...
     def targets(self) -> list[str]: ...
+    def payloads(self) -> list[tuple[str, str, bool, bool, tuple[Any, ...] | None]]:
+        """Of a PayloadConfig: (name, record, is_param, use_pickle, metadata)."""
+
     def hash(
         self,
         traits: dict[str, tuple[list[str], list[str], bool, bool, bool]],
@@ -197,6 +200,11 @@ class Schema:
     ) -> None: ...
     def type_names(self) -> list[str]: ...
     def difference(self) -> str: ...
+    def encode_payload_config(
+        self, entries: Iterable[tuple[str, str, Tensor | None, bool, bool]], /
+    ) -> bytes:
+        """entries: (name, record, tensor, is a parameter, is pickled)"""
+
     def encode_tensor_meta(self, tensor: Tensor, /) -> bytes: ...
     def encode_document(
         self,
@@ -229,3 +237,49 @@ class Schema:
         to_check: tuple[list[GraphModule], dict[str, Any], dict[str, Any], bool] | None,
         /,
     ) -> bytes | None: ...
+
+class ArchiveError(RuntimeError):
+    """An archive is damaged, or used wrongly."""
+
+class ArchiveWriter:
+    """A zip file as torch's PyTorchFileWriter makes it; one thread at a time."""
+
+    def __init__(
+        self,
+        target: int | Callable[[memoryview], Any],
+        root: str,
+        report: Callable[[int], Any] | None = None,
+    ) -> None: ...
+    def begin(self, name: str, size: int, /) -> None: ...
+    def append(self, data: Any, /) -> None: ...
+    def add_memory(self, records: list[tuple[str, int, int]], /) -> None:
+        """Records of memory: (name, address, bytes)."""
+
+    def end(self) -> None: ...
+    def add(self, name: str, data: Any, /) -> None: ...
+    def finish(self) -> None: ...
+    @property
+    def names(self) -> list[str]: ...
+    @property
+    def is_finished(self) -> bool: ...
+
+class ArchiveReader:
+    """The directory of a zip file, and the bytes of its records; any number of threads."""
+
+    def __init__(self, source: Any, start: int = 0) -> None: ...
+    @property
+    def root(self) -> str: ...
+    def records(self) -> dict[str, tuple[int, int, int, int, bool]]:
+        """Name -> (offset, stored, size, crc, is_deflated), in the order of the directory."""
+
+    def stored_bytes(self, name: str, /) -> bytes: ...
+    def read_into(
+        self,
+        targets: list[tuple[str, int, int]],
+        check: bool,
+        threads: int,
+        report: Callable[[int], Any] | None = None,
+    ) -> list[str]:
+        """Fills memory: (name, address, bytes). The records whose checksum is wrong."""
+
+def crc32(data: Any, /) -> int: ...

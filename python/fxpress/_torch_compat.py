@@ -563,6 +563,13 @@ ENGINE_NAMES = {
     "wrapped_call": "_wrapped_call_impl",
 }
 
+foreach_copy = torch._foreach_copy_
+
+
+def storage_key(storage: torch.UntypedStorage) -> int:
+    """What a storage is told by as long as it lives."""
+    return int(storage._cdata)
+
 
 def log_interpreter_error(module: torch.nn.Module, message: str) -> None:
     """Leave the structured log that `Interpreter.run` leaves when a GraphModule's node fails."""

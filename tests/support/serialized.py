@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -11,21 +10,10 @@ from torch._export.serde import serialize as torch_serialize
 from torch.export import ExportedProgram
 
 from fxpress.serialize import _bytes_to_dataclass, _to_json_bytes, canonicalize, serialize
+from tests.support.archived import assert_archives_as_torch
 from tests.support.deserialized import assert_reads_as_torch
+from tests.support.numbered import with_numbered_graphs as with_numbered_graphs
 from tests.support.unflatten_compare import assert_untouched, snapshot
-
-_GRAPH_ID = re.compile(rb'(\\"graph_id\\": )(\d+)')
-
-
-def with_numbered_graphs(text: bytes) -> bytes:
-    """Ids of graphs in the order of their appearance, as a stated rule has them: torch writes
-    addresses."""
-    numbers: dict[bytes, int] = {}
-
-    def number(match: re.Match[bytes]) -> bytes:
-        return match[1] + str(numbers.setdefault(match[2], len(numbers))).encode()
-
-    return _GRAPH_ID.sub(number, text)
 
 
 def first_difference(ours: bytes, theirs: bytes) -> str:
@@ -93,8 +81,9 @@ def assert_canonical_as_torch(text: bytes, constants: set[str]) -> Any:
 
 
 def both_ways(program: ExportedProgram, **options: Any) -> None:
-    """As above, and again after the program's decompositions."""
+    """As above, also in files, and again after the program's decompositions."""
     assert_travels_as_torch(program, **options)
+    assert_archives_as_torch(program)
     try:
         decomposed = program.run_decompositions()
     except Exception:  # torch does not decompose it

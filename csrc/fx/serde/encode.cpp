@@ -59,6 +59,13 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
   return builder.finish();
 }
 
+Ref encode_payload_config(const Schema& schema, PyObject* entries) {
+  BytesBuffer buffer(kSmall);
+  ::fxpress::serde::JsonWriter writer(buffer);
+  Encoder(schema, writer, {nullptr, nullptr, nullptr}).payload_config(entries);
+  return buffer.finish();
+}
+
 Ref encode_tensor_meta(const Schema& schema, PyObject* tensor) {
   BytesBuffer buffer(kSmall);
   ::fxpress::serde::JsonWriter writer(buffer);

@@ -27,6 +27,9 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
 // The bytes of a tensor's metadata.
 Ref encode_tensor_meta(const Schema& schema, PyObject* tensor);
 
+// The bytes of a payload config; see Encoder::payload_config().
+Ref encode_payload_config(const Schema& schema, PyObject* entries);
+
 // The bytes of an object of the schema; TypeError where it is not as the schema says.
 Ref write_objects(const SchemaClasses& classes, PyObject* object);
 

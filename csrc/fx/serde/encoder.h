@@ -45,6 +45,9 @@ class Encoder {
 
   void tensor_meta(PyObject* tensor);
 
+  // entries: [(name, record, tensor or None, is a parameter, is pickled)]. A PayloadConfig.
+  void payload_config(PyObject* entries);
+
   // One part, for those who put a program together by themselves: see encode_part().
   // results: [(name, value)] that a node defines; merged: {name of a node that is not written, as
   // another takes the same result: its name}, read and filled.

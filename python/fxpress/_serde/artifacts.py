@@ -70,10 +70,7 @@ def load_artifact(
 
     Args:
         saved: the bytes; none stand for an empty dict. A dict or tuple is returned as it is.
-        record: what it is, for messages.
-        values: where fake tensors among it belong to.
-        allow_pickle: what `torch.load(weights_only=True)` does not take is unpickled, which may
-            run any code.
+        record, values, allow_pickle: as for `load_any`.
 
     Raises:
         SerializeError: the bytes are damaged, or need `allow_pickle`.
@@ -82,7 +79,24 @@ def load_artifact(
         return saved
     if len(saved) == 0:
         return {}
+    value = load_any(saved, record, values, allow_pickle=allow_pickle)
+    if not isinstance(value, (tuple, dict)):
+        raise compat.SerializeError(f"{record} is a {type(value).__name__}, not a tuple or dict")
+    return value
 
+
+def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = False) -> Any:
+    """What `torch.save` wrote.
+
+    Args:
+        record: what it is, for messages.
+        values: where fake tensors among it belong to.
+        allow_pickle: what `torch.load(weights_only=True)` does not take is unpickled, which may
+            run any code.
+
+    Raises:
+        SerializeError: the bytes are damaged, or need `allow_pickle`.
+    """
     reader = _native.GraphReader(CLASSES, values, {})
 
     def fake_tensor(meta: bytes, is_parameter: bool) -> Any:
@@ -91,14 +105,11 @@ def load_artifact(
         return torch.nn.Parameter(made) if is_parameter else made
 
     try:
-        value = compat.load_with(fake_tensor, io.BytesIO(saved))
+        return compat.load_with(fake_tensor, io.BytesIO(saved))
     except Exception as e:
         if not allow_pickle:
             raise compat.SerializeError(
                 f"{record} cannot be read without unpickling it, which may run any code; "
                 f"allow_pickle=True does that. {e}"
             ) from e
-        value = compat.unpickle_with(fake_tensor, io.BytesIO(saved))
-    if not isinstance(value, (tuple, dict)):
-        raise compat.SerializeError(f"{record} is a {type(value).__name__}, not a tuple or dict")
-    return value
+        return compat.unpickle_with(fake_tensor, io.BytesIO(saved))

@@ -1,0 +1,286 @@
+#include "archive/directory.h"
+
+#include <algorithm>
+#include <array>
+
+#include "archive/error.h"
+#include "archive/zip_format.h"
+
+namespace fxpress::archive {
+
+namespace {
+
+constexpr uint64_t kMaxComment = 0xFFFF;
+constexpr uint64_t kMaxDirectory = uint64_t{1} << 32;  // bytes: some 40 million records
+constexpr uint64_t kMaxRatio = 1032;  // nothing deflated grows by more when it is unpacked
+
+[[noreturn]] void no_archive(const std::string& why) {
+  throw ArchiveError("it is no zip archive, or a damaged one: " + why);
+}
+
+[[noreturn]] void damaged(const std::string& name, const std::string& why) {
+  throw ArchiveError("record '" + name + "' is damaged: " + why);
+}
+
+// Takes little-endian numbers from bytes that were read.
+class Numbers {
+ public:
+  explicit Numbers(Bytes bytes) : bytes_(bytes) {}
+
+  template <class Number>
+  Number take() {
+    if (bytes_.size() < sizeof(Number)) no_archive("its directory ends too early");
+    uint64_t value = 0;
+    for (size_t i = 0; i < sizeof(Number); ++i) {
+      value |= std::to_integer<uint64_t>(bytes_[i]) << (8 * i);
+    }
+    bytes_ = bytes_.subspan(sizeof(Number));
+    return static_cast<Number>(value);
+  }
+  Bytes take_bytes(size_t count) {
+    if (bytes_.size() < count) no_archive("its directory ends too early");
+    const Bytes taken = bytes_.first(count);
+    bytes_ = bytes_.subspan(count);
+    return taken;
+  }
+  size_t left() const { return bytes_.size(); }
+
+ private:
+  Bytes bytes_;
+};
+
+std::string_view as_text(Bytes bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// Where the directory is, and how many records it has.
+struct Extent {
+  uint64_t offset = 0;
+  uint64_t size = 0;   // bytes
+  uint64_t count = 0;  // records
+  uint64_t end = 0;    // where the records that end the file begin
+};
+
+// The end record of 64 bits, if there is one in front of `end`.
+bool find_end_64(const Source& source, uint64_t end, Extent& extent) {
+  if (end < kEnd64LocatorSize + kEnd64Size) return false;
+  std::array<std::byte, kEnd64LocatorSize> locator_bytes{};
+  source.read(end - kEnd64LocatorSize, locator_bytes);
+  Numbers locator(locator_bytes);
+  if (locator.take<uint32_t>() != kEnd64Locator) return false;
+  locator.take<uint32_t>();
+  const auto at = locator.take<uint64_t>();
+  if (at > end - kEnd64LocatorSize - kEnd64Size) no_archive("its end record is elsewhere");
+  std::array<std::byte, kEnd64Size> end_bytes{};
+  source.read(at, end_bytes);
+  Numbers fields(end_bytes);
+  if (fields.take<uint32_t>() != kEnd64) no_archive("its end record is damaged");
+  fields.take_bytes(20);
+  extent.count = fields.take<uint64_t>();
+  if (fields.take<uint64_t>() != extent.count) no_archive("it has several parts");
+  extent.size = fields.take<uint64_t>();
+  extent.offset = fields.take<uint64_t>();
+  extent.end = at;
+  return true;
+}
+
+Extent find_directory(const Source& source) {
+  const uint64_t size = source.size();
+  if (size < kEndSize) no_archive("it has " + std::to_string(size) + " bytes");
+  std::vector<std::byte> tail(std::min(size, kEndSize + kMaxComment));
+  source.read(size - tail.size(), tail);
+  for (size_t at = tail.size() - kEndSize + 1; at-- > 0;) {
+    Numbers fields(Bytes(tail).subspan(at));
+    if (fields.take<uint32_t>() != kEnd) continue;
+    fields.take_bytes(6);  // numbers of disks, and the records on this one
+    Extent extent;
+    extent.count = fields.take<uint16_t>();
+    extent.size = fields.take<uint32_t>();
+    extent.offset = fields.take<uint32_t>();
+    const auto comment = fields.take<uint16_t>();
+    if (comment != fields.left()) continue;  // these four bytes are part of a comment
+    extent.end = size - tail.size() + at;
+    find_end_64(source, extent.end, extent);
+    if (extent.offset > extent.end || extent.size > extent.end - extent.offset) {
+      no_archive("its directory is not inside of it");
+    }
+    if (extent.size > kMaxDirectory) no_archive("its directory is too large");
+    if (extent.count > extent.size / kCentralHeaderSize) {
+      no_archive("its directory is too small for its records");
+    }
+    return extent;
+  }
+  no_archive("it has no directory");
+}
+
+// What the headers of a record have in common.
+struct Header {
+  uint16_t flags = 0;
+  uint16_t method = 0;
+  uint32_t crc = 0;
+  uint64_t stored = 0;
+  uint64_t size = 0;
+  uint16_t name_size = 0;
+  uint16_t extra_size = 0;
+};
+
+Header take_header(Numbers& fields) {
+  Header header;
+  fields.take<uint16_t>();  // the version that is needed
+  header.flags = fields.take<uint16_t>();
+  header.method = fields.take<uint16_t>();
+  fields.take<uint32_t>();  // date and time
+  header.crc = fields.take<uint32_t>();
+  header.stored = fields.take<uint32_t>();
+  header.size = fields.take<uint32_t>();
+  header.name_size = fields.take<uint16_t>();
+  header.extra_size = fields.take<uint16_t>();
+  return header;
+}
+
+// Numbers that did not fit into 32 bits, from the extra field that has them.
+void take_extra_64(Bytes extra, Header& header, uint64_t& offset) {
+  Numbers fields(extra);
+  while (fields.left() >= 4) {
+    const auto tag = fields.take<uint16_t>();
+    const auto size = fields.take<uint16_t>();
+    if (size > fields.left()) return;  // not a list of fields: what follows is padding
+    Numbers field(fields.take_bytes(size));
+    if (tag != kExtra64) continue;
+    for (uint64_t* number : {&header.size, &header.stored, &offset}) {
+      if (*number == kElsewhere32) *number = field.take<uint64_t>();
+    }
+  }
+}
+
+void check_name(std::string_view path) {
+  const std::string shown(path);
+  if (path.empty()) no_archive("it has a record without a name");
+  if (path.find('\0') != std::string_view::npos) damaged(shown, "its name has a zero byte");
+  if (path.front() == '/' || path.find('\\') != std::string_view::npos) {
+    damaged(shown, "its name is not a path in the archive");
+  }
+  for (size_t at = 0; at <= path.size();) {
+    const size_t next = std::min(path.find('/', at), path.size());
+    const std::string_view part = path.substr(at, next - at);
+    if (part == ".." || part == ".") damaged(shown, "its name leads to another folder");
+    at = next + 1;
+  }
+}
+
+// The record's header in front of its data has to say the same as the directory.
+void check_local_header(const Source& source, Record& record, const Header& expected,
+                        uint64_t directory) {
+  const uint64_t at = record.offset;
+  if (at > directory || directory - at < kLocalHeaderSize) {
+    damaged(record.name, "its header is not inside of the archive");
+  }
+  std::array<std::byte, kLocalHeaderSize> bytes{};
+  source.read(at, bytes);
+  Numbers fields(bytes);
+  if (fields.take<uint32_t>() != kLocalHeader) damaged(record.name, "it has no header");
+  const Header found = take_header(fields);
+  std::vector<std::byte> name(found.name_size);
+  const uint64_t header_size = kLocalHeaderSize + found.name_size + found.extra_size;
+  if (header_size > directory - at || record.stored > directory - at - header_size) {
+    damaged(record.name, "its data is not inside of the archive");
+  }
+  source.read(at + kLocalHeaderSize, name);
+  if (as_text(name) != record.name || found.method != expected.method) {
+    damaged(record.name, "its header is that of '" + std::string(as_text(name)) + "'");
+  }
+  record.offset = at + header_size;
+}
+
+// The next record of the directory; its name has the root still.
+Record take_record(const Source& source, Numbers& fields, uint64_t directory) {
+  if (fields.take<uint32_t>() != kCentralHeader) no_archive("its directory is damaged");
+  const auto made_by = fields.take<uint16_t>();
+  Header header = take_header(fields);
+  const auto comment_size = fields.take<uint16_t>();
+  fields.take<uint32_t>();  // disk, internal attributes
+  const auto attributes = fields.take<uint32_t>();
+  uint64_t offset = fields.take<uint32_t>();
+  const std::string_view path = as_text(fields.take_bytes(header.name_size));
+  take_extra_64(fields.take_bytes(header.extra_size), header, offset);
+  fields.take_bytes(comment_size);
+
+  check_name(path);
+  Record record{std::string(path), offset,     header.stored,
+                header.size,       header.crc, header.method == kDeflated};
+  constexpr uint32_t kUnix = 3;
+  constexpr uint32_t kIsLink = 0xA;
+  if (made_by >> 8 == kUnix && attributes >> 28 == kIsLink) {
+    damaged(record.name, "it is a symbolic link");
+  }
+  if ((header.flags & kIsEncrypted) != 0) damaged(record.name, "it is encrypted");
+  if (header.method != kStored && header.method != kDeflated) {
+    damaged(record.name, "compression method " + std::to_string(header.method) + " is not known");
+  }
+  if (header.method == kStored && header.stored != header.size) {
+    damaged(record.name, "its sizes differ");
+  }
+  if (header.method == kDeflated && header.size / kMaxRatio > header.stored) {
+    damaged(record.name, "so few bytes cannot be that many");
+  }
+  check_local_header(source, record, header, directory);
+  return record;
+}
+
+void check_overlaps(const std::vector<Record>& records) {
+  std::vector<const Record*> sorted;
+  sorted.reserve(records.size());
+  for (const Record& record : records) {
+    if (record.stored != 0) sorted.push_back(&record);
+  }
+  std::ranges::sort(sorted, {}, &Record::offset);
+  for (size_t i = 1; i < sorted.size(); ++i) {
+    if (sorted[i - 1]->offset + sorted[i - 1]->stored > sorted[i]->offset) {
+      damaged(sorted[i]->name, "it shares bytes with '" + sorted[i - 1]->name + "'");
+    }
+  }
+}
+
+}  // namespace
+
+Directory::Directory(const Source& source) {
+  const Extent extent = find_directory(source);
+  std::vector<std::byte> bytes(extent.size);
+  source.read(extent.offset, bytes);
+  Numbers fields(bytes);
+  records_.reserve(extent.count);
+  for (uint64_t i = 0; i < extent.count; ++i) {
+    Record record = take_record(source, fields, extent.offset);
+    if (!record.name.ends_with('/')) records_.push_back(std::move(record));  // else a folder
+  }
+  if (fields.left() != 0) no_archive("its directory has more than its records");
+  check_overlaps(records_);
+  strip_root();
+  positions_.reserve(records_.size());
+  for (size_t i = 0; i < records_.size(); ++i) {
+    if (!positions_.emplace(records_[i].name, i).second) {
+      damaged(records_[i].name, "there are two of that name");
+    }
+  }
+}
+
+void Directory::strip_root() {
+  if (records_.empty()) return;
+  const std::string& first = records_.front().name;
+  const size_t slash = first.find('/');
+  if (slash == std::string::npos) return;
+  const std::string prefix = first.substr(0, slash + 1);
+  const auto is_inside = [&](const Record& record) {
+    return record.name.starts_with(prefix) && record.name.size() > prefix.size();
+  };
+  if (!std::ranges::all_of(records_, is_inside)) return;
+  for (Record& record : records_) record.name.erase(0, prefix.size());
+  root_ = prefix.substr(0, slash);
+}
+
+const Record* Directory::find(std::string_view name) const {
+  const auto found = positions_.find(name);
+  return found == positions_.end() ? nullptr : &records_[found->second];
+}
+
+}  // namespace fxpress::archive

@@ -1,0 +1,83 @@
+#include "archive/file.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "archive/error.h"
+
+namespace fxpress::archive {
+
+namespace {
+
+constexpr size_t kBuffered = size_t{1} << 18;  // bytes
+constexpr size_t kOneCall = size_t{1} << 30;   // bytes: Linux takes less than 2^31 in a call
+
+[[noreturn]] void fail(const char* what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+[[noreturn]] void end_of_file() {
+  throw ArchiveError("the file ends too early");
+}
+
+}  // namespace
+
+FileSource::FileSource(int descriptor, uint64_t start) : descriptor_(descriptor), start_(start) {
+  struct stat about{};
+  if (fstat(descriptor, &about) != 0) fail("fstat");
+  const auto end = static_cast<uint64_t>(std::max<off_t>(about.st_size, 0));
+  size_ = end - std::min(end, start);
+}
+
+void FileSource::read(uint64_t offset, WritableBytes to) const {
+  if (offset > size_ || to.size() > size_ - offset) end_of_file();
+  while (!to.empty()) {
+    const ssize_t got = pread(descriptor_, to.data(), std::min(to.size(), kOneCall),
+                              static_cast<off_t>(start_ + offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("read");
+    if (got == 0) end_of_file();  // somebody cut it meanwhile
+    offset += static_cast<uint64_t>(got);
+    to = to.subspan(static_cast<size_t>(got));
+  }
+}
+
+void MemorySource::read(uint64_t offset, WritableBytes to) const {
+  if (offset > bytes_.size() || to.size() > bytes_.size() - offset) end_of_file();
+  if (!to.empty()) std::memcpy(to.data(), bytes_.data() + offset, to.size());
+}
+
+void FileSink::write(Bytes bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::write(descriptor_, bytes.data(), std::min(bytes.size(), kOneCall));
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) fail("write");
+    bytes = bytes.subspan(static_cast<size_t>(done));
+  }
+}
+
+BufferedSink::BufferedSink(Sink& sink) : sink_(sink) {
+  buffer_.reserve(kBuffered);
+}
+
+void BufferedSink::write(Bytes bytes) {
+  if (buffer_.size() + bytes.size() > kBuffered) flush();
+  if (bytes.size() >= kBuffered) {
+    sink_.write(bytes);
+  } else {
+    buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
+  }
+}
+
+void BufferedSink::flush() {
+  if (buffer_.empty()) return;
+  sink_.write(buffer_);
+  buffer_.clear();
+}
+
+}  // namespace fxpress::archive

@@ -1,0 +1,154 @@
+#include "archive/transfer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+namespace fxpress::archive {
+
+namespace {
+
+constexpr uint64_t kChunk = uint64_t{4} << 20;  // bytes: what a thread takes at a time
+constexpr size_t kPiece = size_t{1} << 18;      // bytes: still in the cache when it is checked
+constexpr uint64_t kWorthAThread = kChunk;      // bytes
+
+// A part of one transfer.
+struct Chunk {
+  size_t transfer;
+  uint64_t start;  // in the record's data
+  uint64_t size;
+  uint32_t crc = 0;
+};
+
+std::vector<Chunk> chunks_of(const std::vector<Transfer>& transfers) {
+  std::vector<Chunk> chunks;
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    const uint64_t size = transfers[i].record->size;
+    uint64_t start = 0;
+    do {  // an empty record is one empty chunk
+      chunks.push_back({i, start, std::min(kChunk, size - start)});
+      start += kChunk;
+    } while (start < size);
+  }
+  return chunks;
+}
+
+// The work, shared among threads.
+class Work {
+ public:
+  Work(const Source& source, const std::vector<Transfer>& transfers, bool check)
+      : source_(source), transfers_(transfers), check_(check), chunks_(chunks_of(transfers)) {}
+
+  // Takes chunks until there are none; what goes wrong is kept for wait().
+  void run() noexcept {
+    try {
+      std::vector<std::byte> scratch;
+      for (size_t i = next_++; i < chunks_.size() && !stop_; i = next_++) {
+        move(chunks_[i], scratch, [](uint64_t) {});
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+      stop_ = true;
+    }
+    const std::lock_guard lock(mutex_);
+    ++finished_;
+    changed_.notify_all();
+  }
+
+  // The same in this thread.
+  void run_here(Progress& progress) {
+    std::vector<std::byte> scratch;
+    for (Chunk& chunk : chunks_) {
+      move(chunk, scratch, [&](uint64_t bytes) { progress.advance(bytes); });
+    }
+  }
+
+  // Until so many threads have finished; then throws what one of them met.
+  void wait(size_t threads, Progress& progress) {
+    uint64_t reported = 0;
+    std::unique_lock lock(mutex_);
+    while (finished_ < threads) {
+      changed_.wait_for(lock, Progress::kInterval);
+      lock.unlock();
+      const uint64_t done = done_;
+      progress.advance(done - reported);
+      reported = done;
+      lock.lock();
+    }
+    if (error_) std::rethrow_exception(error_);
+  }
+
+  void stop() { stop_ = true; }
+
+  std::vector<size_t> damaged() const {
+    std::vector<size_t> result;
+    if (!check_) return result;
+    for (size_t i = 0; i < chunks_.size();) {
+      const size_t which = chunks_[i].transfer;
+      uint32_t crc = 0;
+      for (; i < chunks_.size() && chunks_[i].transfer == which; ++i) {
+        crc = crc32_of_both(crc, chunks_[i].crc, chunks_[i].size);
+      }
+      if (crc != transfers_[which].record->crc) result.push_back(which);
+    }
+    return result;
+  }
+
+ private:
+  template <class Report>
+  void move(Chunk& chunk, std::vector<std::byte>& scratch, Report report) {
+    const Transfer& transfer = transfers_[chunk.transfer];
+    if (transfer.to == nullptr) scratch.resize(kPiece);
+    for (uint64_t at = 0; at < chunk.size && !stop_;) {
+      const auto size = static_cast<size_t>(std::min<uint64_t>(kPiece, chunk.size - at));
+      const uint64_t from = chunk.start + at;
+      const WritableBytes to(transfer.to == nullptr ? scratch.data() : transfer.to + from, size);
+      source_.read(transfer.record->offset + from, to);
+      if (check_) chunk.crc = crc32(chunk.crc, to);
+      at += size;
+      done_ += size;
+      report(size);
+    }
+  }
+
+  const Source& source_;
+  const std::vector<Transfer>& transfers_;
+  const bool check_;  // the checksums
+  std::vector<Chunk> chunks_;
+  std::atomic<size_t> next_ = 0;     // the chunk that nobody has taken
+  std::atomic<uint64_t> done_ = 0;   // bytes
+  std::atomic<bool> stop_ = false;   // somebody failed
+  std::mutex mutex_;                 // guards what follows
+  std::condition_variable changed_;  // finished_
+  size_t finished_ = 0;              // threads
+  std::exception_ptr error_;         // the first one
+};
+
+}  // namespace
+
+std::vector<size_t> transfer(const Source& source, const std::vector<Transfer>& transfers,
+                             const TransferOptions& options, Progress& progress) {
+  uint64_t total = 0;
+  for (const Transfer& each : transfers) total += each.record->size;
+  const size_t count = std::min<uint64_t>(options.threads, total / kWorthAThread);
+  Work work(source, transfers, options.check);
+  if (count < 2) {
+    work.run_here(progress);
+  } else {
+    std::vector<std::jthread> threads;  // joined when the block is left
+    try {
+      for (size_t i = 0; i < count; ++i) threads.emplace_back([&work] { work.run(); });
+      work.wait(count, progress);
+    } catch (...) {
+      work.stop();
+      throw;
+    }
+  }
+  return work.damaged();
+}
+
+}  // namespace fxpress::archive

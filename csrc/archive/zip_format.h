@@ -1,0 +1,35 @@
+// The records that a zip file is made of (PKWARE APPNOTE 6.3), as far as they are written and read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fxpress::archive {
+
+constexpr uint32_t kLocalHeader = 0x04034b50;
+constexpr uint32_t kDataDescriptor = 0x08074b50;
+constexpr uint32_t kCentralHeader = 0x02014b50;
+constexpr uint32_t kEnd64 = 0x06064b50;
+constexpr uint32_t kEnd64Locator = 0x07064b50;
+constexpr uint32_t kEnd = 0x06054b50;
+
+constexpr size_t kLocalHeaderSize = 30;
+constexpr size_t kCentralHeaderSize = 46;
+constexpr size_t kEnd64Size = 56;
+constexpr size_t kEnd64LocatorSize = 20;
+constexpr size_t kEndSize = 22;
+
+constexpr uint16_t kIsEncrypted = 1;
+constexpr uint16_t kHasDescriptor = 1U << 3;  // checksum and sizes stand behind the data
+constexpr uint16_t kNameIsUtf8 = 1U << 11;
+
+constexpr uint16_t kStored = 0;
+constexpr uint16_t kDeflated = 8;
+
+// In the fields of 32 and 16 bits: the number stands in the extra field, or in the end record of
+// 64 bits.
+constexpr uint32_t kElsewhere32 = 0xFFFFFFFF;
+constexpr uint16_t kElsewhere16 = 0xFFFF;
+constexpr uint16_t kExtra64 = 1;  // the tag of that extra field
+
+}  // namespace fxpress::archive

@@ -1,0 +1,241 @@
+#include "archive/zip_writer.h"
+
+#include <algorithm>
+#include <bit>
+#include <concepts>
+#include <cstring>
+#include <functional>
+
+#include "archive/error.h"
+#include "archive/zip_format.h"
+
+namespace fxpress::archive {
+
+namespace {
+
+constexpr uint64_t kAlignment = 64;           // of data, bytes
+constexpr size_t kPiece = size_t{1} << 20;    // bytes that stay in a cache between the checksum
+                                              // and the copy
+constexpr std::string_view kVersion = "6\n";  // of the file format: torch's for pt2 archives
+constexpr uint16_t kMadeBy = 0x031E;          // what miniz says in the end record
+constexpr uint16_t kNeeds64 = 45;             // the zip version that knows 64 bits
+
+Bytes as_bytes(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+// A record of the format, field by field, little-endian.
+class Fields {
+ public:
+  template <std::integral Number>
+  Fields& add(Number value) {
+    for (size_t i = 0; i < sizeof(Number); ++i) text_ += static_cast<char>(value >> (8 * i));
+    return *this;
+  }
+  Fields& add(std::string_view text) {
+    text_ += text;
+    return *this;
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+uint32_t in_32(uint64_t value) {
+  return static_cast<uint32_t>(std::min<uint64_t>(value, kElsewhere32));
+}
+
+// The numbers that do not fit into 32 bits, as an extra field; nothing when all do.
+std::string extra_64(uint64_t size, uint64_t header) {
+  Fields numbers;
+  if (size >= kElsewhere32) numbers.add(size).add(size);
+  if (header >= kElsewhere32) numbers.add(header);
+  if (numbers.text().empty()) return {};
+  return Fields()
+      .add(kExtra64)
+      .add(static_cast<uint16_t>(numbers.text().size()))
+      .add(numbers.text())
+      .text();
+}
+
+// An extra field that makes the data behind it, which would begin 4 bytes behind `start` without
+// any filling, begin at a multiple of the alignment.
+std::string padding(uint64_t start) {
+  const uint64_t size = (kAlignment - (start + 4) % kAlignment) % kAlignment;
+  return Fields()
+      .add(std::string_view("FB"))
+      .add(static_cast<uint16_t>(size))
+      .add(std::string(size, 'Z'))
+      .text();
+}
+
+uint64_t combine(uint64_t seed, uint64_t value) {  // c10::hash_combine
+  return seed ^ (value + 0x9e3779b9 + (seed << 6U) + (seed >> 2U));
+}
+
+std::string twenty_digits(uint64_t value) {
+  const std::string digits = std::to_string(value);
+  return std::string(20 - digits.size(), '0') + digits;
+}
+
+}  // namespace
+
+ZipWriter::ZipWriter(Sink& sink, std::string root, Progress::Report report)
+    : sink_(sink), root_(std::move(root)), progress_(std::move(report)) {}
+
+void ZipWriter::write(Bytes bytes) {
+  sink_.write(bytes);
+  position_ += bytes.size();
+}
+
+void ZipWriter::begin(std::string_view name, uint64_t size) {
+  if (is_finished_) throw ArchiveError("the archive is finished: no record can be added");
+  if (is_open_) throw ArchiveError("the record before is not complete");
+  if (name.empty() || name.find('\0') != std::string_view::npos) {
+    throw ArchiveError("'" + std::string(name) + "' cannot be the name of a record");
+  }
+  Entry entry{root_ + "/" + std::string(name), position_, size, 0};
+  if (entry.path.size() > 0xFFFF) throw ArchiveError("the name of a record is too long");
+  if (!names_written_.emplace(name).second) {
+    throw ArchiveError("Tried to serialize file twice: " + std::string(name));
+  }
+  names_.emplace_back(name);
+
+  const std::string extra = extra_64(size, position_);
+  const uint64_t start = position_ + kLocalHeaderSize + entry.path.size() + extra.size();
+  const std::string filling = padding(start);
+  Fields header;
+  header.add(kLocalHeader)
+      .add(uint16_t{0})  // the version that is needed: what torch writes
+      .add(static_cast<uint16_t>(kNameIsUtf8 | (size != 0 ? kHasDescriptor : 0)))
+      .add(kStored)
+      .add(uint32_t{0})  // date and time: none
+      .add(uint32_t{0})  // checksum and sizes: in the descriptor
+      .add(uint32_t{0})
+      .add(uint32_t{0})
+      .add(static_cast<uint16_t>(entry.path.size()))
+      .add(static_cast<uint16_t>(extra.size() + filling.size()))
+      .add(entry.path)
+      .add(extra)
+      .add(filling);
+  entries_.push_back(std::move(entry));
+  is_open_ = true;
+  missing_ = size;
+  write(as_bytes(header.text()));
+}
+
+void ZipWriter::append(Bytes bytes) {
+  if (!is_open_ || bytes.size() > missing_)
+    throw ArchiveError("there is no record for these bytes");
+  Entry& entry = entries_.back();
+  while (!bytes.empty()) {
+    const Bytes piece = bytes.first(std::min(bytes.size(), kPiece));
+    entry.crc = crc32(entry.crc, piece);
+    write(piece);
+    missing_ -= piece.size();
+    bytes = bytes.subspan(piece.size());
+    progress_.advance(piece.size());
+  }
+}
+
+void ZipWriter::end() {
+  if (!is_open_ || missing_ != 0) throw ArchiveError("bytes of the record are missing");
+  is_open_ = false;
+  const Entry& entry = entries_.back();
+  if (entry.size == 0) return;
+  combined_crc_ = combine(combined_crc_, entry.crc);
+  Fields descriptor;
+  descriptor.add(kDataDescriptor).add(entry.crc);
+  if (entry.size >= kElsewhere32 || entry.header >= kElsewhere32) {
+    descriptor.add(entry.size).add(entry.size);
+  } else {
+    descriptor.add(static_cast<uint32_t>(entry.size)).add(static_cast<uint32_t>(entry.size));
+  }
+  write(as_bytes(descriptor.text()));
+}
+
+void ZipWriter::add(std::string_view name, std::string_view text) {
+  begin(name, text.size());
+  append(as_bytes(text));
+  end();
+}
+
+std::string ZipWriter::serialization_id() const {
+  uint64_t combined_names = 0;
+  for (const std::string& name : names_written_) {
+    combined_names = combine(combined_names, std::hash<std::string>()(name));
+  }
+  return twenty_digits(combined_names) + twenty_digits(combined_crc_);
+}
+
+void ZipWriter::finish() {
+  if (!names_written_.contains(".data/version") && !names_written_.contains("version")) {
+    add(".data/version", kVersion);
+  }
+  if (!names_written_.contains("byteorder")) {
+    add("byteorder", std::endian::native == std::endian::little ? "little" : "big");
+  }
+  if (!names_written_.contains(".data/serialization_id")) {
+    add(".data/serialization_id", serialization_id());
+  }
+  const uint64_t directory = position_;
+  for (const Entry& entry : entries_) write_central_header(entry);
+  write_end(directory);
+  sink_.flush();
+  is_finished_ = true;
+}
+
+void ZipWriter::write_central_header(const Entry& entry) {
+  const std::string extra = extra_64(entry.size, entry.header);
+  Fields header;
+  header.add(kCentralHeader)
+      .add(uint16_t{0})  // made by, needed: what torch writes
+      .add(uint16_t{0})
+      .add(static_cast<uint16_t>(kNameIsUtf8 | (entry.size != 0 ? kHasDescriptor : 0)))
+      .add(kStored)
+      .add(uint32_t{0})
+      .add(entry.crc)
+      .add(in_32(entry.size))
+      .add(in_32(entry.size))
+      .add(static_cast<uint16_t>(entry.path.size()))
+      .add(static_cast<uint16_t>(extra.size()))
+      .add(uint16_t{0})  // no comment, first disk, no attributes
+      .add(uint16_t{0})
+      .add(uint16_t{0})
+      .add(uint32_t{0})
+      .add(in_32(entry.header))
+      .add(entry.path)
+      .add(extra);
+  write(as_bytes(header.text()));
+}
+
+void ZipWriter::write_end(uint64_t directory) {
+  const uint64_t size = position_ - directory;
+  const uint64_t count = entries_.size();
+  const auto count_in_16 = static_cast<uint16_t>(std::min<uint64_t>(count, kElsewhere16));
+  const uint64_t end_64 = position_;
+  Fields end;
+  end.add(kEnd64)
+      .add(uint64_t{kEnd64Size - 12})  // what follows this field
+      .add(kMadeBy)
+      .add(kNeeds64)
+      .add(uint32_t{0})
+      .add(uint32_t{0})
+      .add(count)
+      .add(count)
+      .add(size)
+      .add(directory);
+  end.add(kEnd64Locator).add(uint32_t{0}).add(end_64).add(uint32_t{1});
+  end.add(kEnd)
+      .add(uint16_t{0})
+      .add(uint16_t{0})
+      .add(count_in_16)
+      .add(count_in_16)
+      .add(in_32(size))
+      .add(in_32(directory))
+      .add(uint16_t{0});
+  write(as_bytes(end.text()));
+}
+
+}  // namespace fxpress::archive

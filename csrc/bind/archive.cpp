@@ -1,0 +1,251 @@
+// Archives: the zip file around a program, as Python uses it.
+
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+#include <system_error>
+
+#include "archive/directory.h"
+#include "archive/error.h"
+#include "archive/transfer.h"
+#include "archive/zip_writer.h"
+#include "bind/convert.h"
+
+namespace fxpress::bind {
+
+namespace {
+
+using archive::Bytes;
+using archive::Progress;
+
+// Contiguous bytes of a Python object.
+class View {
+ public:
+  explicit View(const py::handle& object) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw py::error_already_set();
+  }
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+  ~View() { PyBuffer_Release(&view_); }
+
+  Bytes bytes() const {
+    return {static_cast<const std::byte*>(view_.buf), static_cast<size_t>(view_.len)};
+  }
+
+ private:
+  Py_buffer view_{};
+};
+
+// Answers Ctrl-C, and calls `report(bytes)` unless it is None.
+Progress::Report to_report(const py::object& report) {
+  return [report](uint64_t bytes) {
+    const py::gil_scoped_acquire acquire;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    if (!report.is_none()) report(bytes);
+  };
+}
+
+// An object with a method write().
+class ObjectSink final : public archive::Sink {
+ public:
+  explicit ObjectSink(py::object write) : write_(std::move(write)) {}
+  void write(Bytes bytes) override {
+    const py::gil_scoped_acquire acquire;
+    const auto view = py::memoryview::from_memory(bytes.data(), static_cast<ssize_t>(bytes.size()));
+    const py::object done = write_(view);
+    view.attr("release")();  // nobody may look at the memory later
+    if (PyLong_Check(done.ptr()) && done.cast<size_t>() != bytes.size()) {
+      PyErr_SetString(PyExc_OSError, "the file took a part of the bytes only");
+      throw py::error_already_set();
+    }
+  }
+
+ private:
+  py::object write_;
+};
+
+// One caller at a time: with the GIL released another thread could come in between.
+class Busy {
+ public:
+  explicit Busy(bool& flag) : flag_(flag) {
+    if (flag) fx::raise(PyExc_RuntimeError, "this archive is being written by another thread");
+    flag = true;
+  }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+  ~Busy() { flag_ = false; }
+
+ private:
+  bool& flag_;
+};
+
+class ArchiveWriter {
+ public:
+  // target: a descriptor, or the method write() of an object.
+  ArchiveWriter(const py::object& target, std::string root, const py::object& report)
+      : sink_(make_sink(target)), writer_(*sink_, std::move(root), to_report(report)) {}
+
+  void begin(const std::string& name, uint64_t size) {
+    use([&] { writer_.begin(name, size); });
+  }
+  void append(const py::handle& data) {
+    const View view(data);
+    use([&] { writer_.append(view.bytes()); });
+  }
+  // records: (name, address, bytes) of memory that stays as it is meanwhile.
+  void add_memory(const std::vector<std::tuple<std::string, uintptr_t, size_t>>& records) {
+    use([&] {
+      for (const auto& [name, address, size] : records) {
+        writer_.begin(name, size);
+        writer_.append({reinterpret_cast<const std::byte*>(address), size});
+        writer_.end();
+      }
+    });
+  }
+  void end() {
+    use([&] { writer_.end(); });
+  }
+  void add(const std::string& name, const py::handle& data) {
+    const View view(data);
+    use([&] {
+      writer_.begin(name, view.bytes().size());
+      writer_.append(view.bytes());
+      writer_.end();
+    });
+  }
+  void finish() {
+    use([&] { writer_.finish(); });
+  }
+  const std::vector<std::string>& names() const { return writer_.names(); }
+  bool is_finished() const { return writer_.is_finished(); }
+
+ private:
+  static std::unique_ptr<archive::Sink> make_sink(const py::object& target) {
+    if (PyLong_Check(target.ptr())) return std::make_unique<archive::FileSink>(target.cast<int>());
+    return std::make_unique<ObjectSink>(target);
+  }
+  template <class Use>
+  void use(Use use) {
+    const Busy busy(busy_);
+    const py::gil_scoped_release release;
+    use();
+  }
+
+  std::unique_ptr<archive::Sink> sink_;  // before writer_, which refers to it
+  archive::ZipWriter writer_;
+  bool busy_ = false;  // in a call
+};
+
+class ArchiveReader {
+ public:
+  // source: a descriptor, which stays open as long as the reader is used, or an object with a
+  // buffer. start: where in the file the archive begins.
+  ArchiveReader(const py::object& source, uint64_t start)
+      : view_(PyLong_Check(source.ptr()) ? nullptr : std::make_unique<View>(source)),
+        source_(make_source(source, start)),
+        directory_(*source_) {}
+
+  const std::string& root() const { return directory_.root(); }
+  // name -> (offset, stored, size, crc, is_deflated)
+  py::dict records() const {
+    py::dict records;
+    for (const archive::Record& record : directory_.records()) {
+      records[py::str(record.name)] =
+          py::make_tuple(record.offset, record.stored, record.size, record.crc, record.is_deflated);
+    }
+    return records;
+  }
+  // The bytes of a record as they are stored.
+  py::bytes stored_bytes(const std::string& name) const {
+    const archive::Record& record = require(name);
+    auto bytes = py::reinterpret_steal<py::bytes>(
+        PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(record.stored)));
+    if (!bytes) throw py::error_already_set();
+    auto* to = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.ptr()));
+    {
+      const py::gil_scoped_release release;
+      source_->read(record.offset, {to, record.stored});
+    }
+    return bytes;
+  }
+  // targets: (name, address, bytes) of memory that the records' bytes go to; address 0: they are
+  // only checked. The names of those whose checksum is wrong.
+  std::vector<std::string> read_into(
+      const std::vector<std::tuple<std::string, uintptr_t, uint64_t>>& targets, bool check,
+      size_t threads, const py::object& report) const {
+    std::vector<archive::Transfer> transfers;
+    transfers.reserve(targets.size());
+    for (const auto& [name, address, size] : targets) {
+      const archive::Record& record = require(name);
+      if (record.is_deflated || size != record.size) {
+        fx::raise(PyExc_ValueError, "record '%s' has another size", name.c_str());
+      }
+      transfers.push_back({&record, reinterpret_cast<std::byte*>(address)});
+    }
+    Progress progress(to_report(report));
+    std::vector<size_t> damaged;
+    {
+      const py::gil_scoped_release release;
+      damaged = archive::transfer(*source_, transfers, {check, threads}, progress);
+    }
+    std::vector<std::string> names;
+    for (const size_t i : damaged) names.push_back(transfers[i].record->name);
+    return names;
+  }
+
+ private:
+  std::unique_ptr<archive::Source> make_source(const py::object& source, uint64_t start) const {
+    if (view_) return std::make_unique<archive::MemorySource>(view_->bytes());
+    return std::make_unique<archive::FileSource>(source.cast<int>(), start);
+  }
+  const archive::Record& require(const std::string& name) const {
+    const archive::Record* found = directory_.find(name);
+    if (found == nullptr) fx::raise(PyExc_KeyError, "%s", name.c_str());
+    return *found;
+  }
+
+  std::unique_ptr<View> view_;  // of an object with a buffer
+  std::unique_ptr<archive::Source> source_;
+  archive::Directory directory_;
+};
+
+void translate_errors(std::exception_ptr pointer) {
+  try {
+    if (pointer) std::rethrow_exception(pointer);
+  } catch (const std::system_error& error) {
+    errno = error.code().value();
+    PyErr_SetFromErrno(PyExc_OSError);
+  }
+}
+
+}  // namespace
+
+void bind_archive(py::module_& m) {
+  py::register_exception<archive::ArchiveError>(m, "ArchiveError", PyExc_RuntimeError);
+  py::register_exception_translator(translate_errors);
+  py::class_<ArchiveWriter>(m, "ArchiveWriter")
+      .def(py::init<py::object, std::string, py::object>(), py::arg("target"), py::arg("root"),
+           py::arg("report") = py::none())
+      .def("begin", &ArchiveWriter::begin)
+      .def("append", &ArchiveWriter::append)
+      .def("add_memory", &ArchiveWriter::add_memory)
+      .def("end", &ArchiveWriter::end)
+      .def("add", &ArchiveWriter::add)
+      .def("finish", &ArchiveWriter::finish)
+      .def_property_readonly("names", &ArchiveWriter::names)
+      .def_property_readonly("is_finished", &ArchiveWriter::is_finished);
+  py::class_<ArchiveReader>(m, "ArchiveReader")
+      .def(py::init<py::object, uint64_t>(), py::arg("source"), py::arg("start") = 0)
+      .def_property_readonly("root", &ArchiveReader::root)
+      .def("records", &ArchiveReader::records)
+      .def("stored_bytes", &ArchiveReader::stored_bytes)
+      .def("read_into", &ArchiveReader::read_into, py::arg("targets"), py::arg("check"),
+           py::arg("threads"), py::arg("report") = py::none());
+  m.def("crc32", [](const py::handle& data) {
+    const View view(data);
+    return archive::crc32(0, view.bytes());
+  });
+}
+
+}  // namespace fxpress::bind

@@ -1,0 +1,31 @@
+// What Python makes of tensors: plain ones, and parameters.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+namespace fxpress::tensor {
+
+// A strided tensor with a storage and with sizes that are numbers.
+inline bool is_plain(const at::Tensor& tensor) {
+  return tensor.has_storage() && tensor.layout() == at::kStrided &&
+         !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+}
+
+// nn.Parameter(data, requires_grad): what its constructor makes of a plain tensor of its own.
+inline pybind11::object make_parameter(const at::Tensor& data, bool requires_grad) {
+  data.unsafeGetTensorImpl()->set_allow_tensor_metadata_change(true);
+  data.set_requires_grad(requires_grad);
+  PyObject* parameter = THPVariable_Wrap(data, reinterpret_cast<PyTypeObject*>(ParameterClass));
+  if (parameter == nullptr) throw pybind11::error_already_set();
+  return pybind11::reinterpret_steal<pybind11::object>(parameter);
+}
+
+// Whether a value is an instance of Tensor or Parameter, and of no subclass.
+inline bool is_plain_class(PyObject* value) {
+  return THPVariable_CheckExact(value) ||
+         reinterpret_cast<PyObject*>(Py_TYPE(value)) == ParameterClass;
+}
+
+}  // namespace fxpress::tensor

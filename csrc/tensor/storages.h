@@ -1,0 +1,35 @@
+// Storages and the tensors that are views of them, many at a time.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace fxpress::tensor {
+
+// Where the data of a tensor is: (what storages are told by, its address, bytes, is on the CPU).
+// Without memory (empty, on the meta device) address and bytes are 0.
+using StoragePlace = std::tuple<uintptr_t, int64_t, bool>;
+
+// One for each tensor; none for those that are more than a view of a storage: of a class of their
+// own, not strided, conjugated or negated.
+std::vector<std::optional<StoragePlace>> storage_places(
+    const std::vector<pybind11::object>& values);
+
+// Memory on the CPU, not filled: tensors of bytes (uint8, one dimension), and their addresses.
+std::pair<std::vector<at::Tensor>, std::vector<uintptr_t>> allocate_bytes(
+    const std::vector<int64_t>& sizes);
+
+// A tensor that is to be made: the position of its storage among those given, what to call it in
+// errors, dtype, sizes, strides and offset in elements, requires_grad, whether it is a Parameter.
+using View = std::tuple<size_t, std::string, pybind11::object, std::vector<int64_t>,
+                        std::vector<int64_t>, int64_t, bool, bool>;
+
+// The tensors. ValueError for a view that is not inside of its storage, or has negative numbers.
+pybind11::list make_views(const std::vector<at::Tensor>& storages, const std::vector<View>& views);
+
+}  // namespace fxpress::tensor

@@ -1,0 +1,1 @@
+"""The archive around a program: a zip file with its graph, its weights and what goes with them."""

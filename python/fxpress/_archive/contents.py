@@ -1,0 +1,165 @@
+"""Programs out of an archive."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from typing import Any, NamedTuple
+
+from torch.export import ExportedProgram
+from torch.export.passes import move_to_device_pass
+
+from fxpress import _native
+from fxpress import _torch_compat_archive as torch_archive
+from fxpress import _torch_compat_serde as compat
+from fxpress._archive import names, weight_files
+from fxpress._archive.errors import ArchiveError
+from fxpress._archive.options import Options
+from fxpress._archive.reader import PT2ArchiveReader
+from fxpress._archive.storages import View, read_tensors, view_of
+from fxpress._serde.artifacts import load_any
+from fxpress._serde.reading import check_version, damage_is_named, decode
+from fxpress._serde.schema import CLASSES, SCHEMA
+from fxpress._serde.values import Values
+
+log = logging.getLogger("fxpress")
+
+
+class Payload(NamedTuple):
+    """What a config says of a value; see `_native.Document.payloads`."""
+
+    name: str
+    record: str  # without the folder
+    is_parameter: bool
+    is_pickled: bool
+    meta: tuple[Any, ...] | None
+
+
+def read_config(archive: PT2ArchiveReader, record: str) -> list[Payload]:
+    """What a payload config says."""
+    data = archive.read_bytes(record)
+    try:
+        return [Payload(*entry) for entry in SCHEMA.read(data, "PayloadConfig").payloads()]
+    except Exception as e:
+        raise ArchiveError(f"record {record!r} is damaged: {e}") from e
+
+
+def views_of(config: list[Payload], folder: str, options: Options) -> dict[str, View]:
+    """The views that a config describes, by name."""
+    return {
+        payload.name: view_of(
+            *(payload.name, folder + payload.record, payload.is_parameter, payload.meta, options)
+        )
+        for payload in config
+    }
+
+
+def read_values(
+    archive: PT2ArchiveReader, config: list[Payload], folder: str, options: Options
+) -> dict[str, Any]:
+    """The tensors that a config names, in its order; those that share a storage share it again."""
+    with _native.GcPause():
+        views = views_of([p for p in config if not p.is_pickled], folder, options)
+        plain = read_tensors(archive, views, options)
+    if len(plain) == len(config):
+        return plain
+    return {
+        payload.name: plain[payload.name]
+        if payload.name in plain
+        else _unpickle(archive, folder + payload.record, options)
+        for payload in config
+    }
+
+
+def _unpickle(archive: PT2ArchiveReader, record: str, options: Options) -> Any:
+    """A tensor of a class of its own."""
+    data = archive.read_bytes(record)
+    return load_any(data, f"record {record!r}", Values({}), allow_pickle=options.allow_pickle)
+
+
+def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> Any:
+    """A script object or an opaque one."""
+    data = archive.read_bytes(record)
+    if not options.allow_pickle:
+        raise compat.SerializeError(
+            f"record {record!r} is an object that cannot be read without unpickling it, which may "
+            "run any code; allow_pickle=True does that."
+        )
+    is_script_object = record.startswith(names.CONSTANTS_DIR + names.CUSTOM_OBJECT)
+    load = torch_archive.unpickle_script_object if is_script_object else pickle.loads
+    return load(data)
+
+
+def _older(archive: PT2ArchiveReader, record: str) -> bytes | None:
+    """Weights or constants as older versions of torch wrote them: one record."""
+    if archive.find(record) is None:
+        return None
+    log.warning("%r is of an older format: save the program again.", record)
+    return archive.read_bytes(record)
+
+
+def read_weights(archive: PT2ArchiveReader, model: str, options: Options) -> Any:
+    """The state of a program: name -> tensor, or the bytes that older versions wrote."""
+    older = _older(archive, f"{names.WEIGHTS_DIR}{model}.pt")
+    if older is not None:
+        return older
+    config = read_config(archive, names.weights_config_record(model))
+    place = names.weights_file_record(model)
+    if archive.find(place) is not None:
+        return weight_files.read(archive.read_string(place), views_of(config, "", options), options)
+    return read_values(archive, config, names.WEIGHTS_DIR, options)
+
+
+def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> Any:
+    older = _older(archive, f"{names.CONSTANTS_DIR}{model}.pt")
+    if older is not None:
+        return older
+    record = names.constants_config_record(model)
+    config = read_config(archive, record)
+    tensors: list[Payload] = []
+    for payload in config:
+        if payload.record.startswith(names.TENSOR_CONSTANT):
+            tensors.append(payload)
+        elif not payload.record.startswith((names.CUSTOM_OBJECT, names.OPAQUE_OBJECT)):
+            raise ArchiveError(f"record {record!r}: Unsupported constant type: {payload.record!r}")
+    # The graph is made of the constants: they are read in any case.
+    whole = Options(**{**vars(options), "load_weights": True})
+    values = read_values(archive, tensors, names.CONSTANTS_DIR, whole)
+    return {
+        payload.name: values[payload.name]
+        if payload.name in values
+        else _read_object(archive, names.CONSTANTS_DIR + payload.record, options)
+        for payload in config
+    }
+
+
+@damage_is_named()
+def read_program(archive: PT2ArchiveReader, model: str, options: Options) -> ExportedProgram:
+    """A program of an archive."""
+    record = names.model_record(model)
+    try:
+        document = SCHEMA.read(archive.read_bytes(record), "ExportedProgram")
+        check_version(document.field(CLASSES, "schema_version"), False)
+    except ArchiveError:
+        raise
+    except compat.SerializeError as e:
+        raise compat.SerializeError(f"record {record!r}: {e}") from e
+    program = decode(
+        document,
+        read_weights(archive, model, options),
+        _read_constants(archive, model, options),
+        archive.read_bytes(names.sample_inputs_record(model)),
+        allow_pickle=options.allow_pickle,
+    )
+    if options.map_location is None:
+        return program
+    return move_to_device_pass(program, options.map_location)
+
+
+def read_extra_files(archive: PT2ArchiveReader) -> dict[str, str]:
+    """The texts that were saved with the programs."""
+    return {
+        name.removeprefix(names.EXTRA_DIR): archive.read_string(name)
+        for name in archive.get_file_names()
+        if name.startswith(names.EXTRA_DIR)
+    }

@@ -1,0 +1,29 @@
+"""What is raised for archives that cannot be read."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fxpress import _native
+from fxpress._torch_compat_serde import SerializeError
+
+
+class ArchiveError(SerializeError, ValueError, zipfile.BadZipFile):  # type: ignore[misc]
+    """An archive is damaged, or is none. The message names the record that is at fault.
+
+    It is each of the errors that torch's readers raise for such files, so that who caught those
+    catches it.
+    """
+
+
+@contextmanager
+def archive_errors() -> Iterator[None]:
+    """What the native code finds wrong with an archive, as an `ArchiveError`."""
+    try:
+        yield
+    except _native.ArchiveError as e:
+        raise ArchiveError(str(e)) from None
+    except UnicodeDecodeError as e:
+        raise ArchiveError(f"the name of a record is not UTF-8: {e}") from None

@@ -1,0 +1,61 @@
+"""The zip files that torch wrote before there were pt2 archives."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from fxpress import _torch_compat_serde as compat
+from fxpress._archive.errors import ArchiveError
+from fxpress._archive.options import Options
+from fxpress._archive.reader import PT2ArchiveReader
+from fxpress._serde.reading import deserialize
+
+log = logging.getLogger("fxpress")
+
+_PROGRAM = "serialized_exported_program.json"
+# Names of a part, the newer one first.
+_PARTS = {
+    "state_dict": ("serialized_state_dict.pt", "serialized_state_dict.json"),
+    "constants": ("serialized_constants.pt", "serialized_constants.json"),
+    "example_inputs": ("serialized_example_inputs.pt",),
+}
+_EXTRA = "extra_files/"
+
+
+def read_legacy(
+    archive: PT2ArchiveReader,
+    extra_files: dict[str, Any],
+    expected_opset_version: dict[str, int] | None,
+    options: Options,
+) -> ExportedProgram:
+    """The program in such a file; its extra files are added to those given."""
+    if archive.find("version") is None:
+        raise ArchiveError("the file is a zip archive, but no program: it has no version")
+    log.warning("The file is of a format that is no longer written: save the program again.")
+    version = archive.read_string("version").split(".")
+    current = compat.schema.SCHEMA_VERSION
+    if len(version) != len(current):
+        raise AssertionError(f"Version {version} in the saved file has incorrect length")
+    if version[0] != str(current[0]):
+        raise compat.SerializeError(
+            f"Serialized version {version} does not match our current schema version {current}."
+        )
+    parts: dict[str, bytes] = {}
+    for part, records in _PARTS.items():
+        found = [record for record in records if archive.find(record) is not None]
+        if not found:
+            raise ArchiveError(f"record {records[0]!r} is missing")
+        if found[0].endswith(".json"):
+            log.warning("Record %r is of a format that is no longer written.", found[0])
+        parts[part] = archive.read_bytes(found[0])
+    program = archive.read_bytes(_PROGRAM)
+    for name in archive.get_file_names():
+        if name.startswith(_EXTRA):
+            extra_files[name.removeprefix(_EXTRA)] = archive.read_string(name)
+    artifact = compat.SerializedArtifact(
+        program, parts["state_dict"], parts["constants"], parts["example_inputs"]
+    )
+    return deserialize(artifact, expected_opset_version, allow_pickle=options.allow_pickle)

@@ -1,0 +1,62 @@
+"""The names of an archive's records: torch's, and those that only fxpress writes."""
+
+from __future__ import annotations
+
+from torch.export.pt2_archive import constants
+
+AOTINDUCTOR_DIR: str = constants.AOTINDUCTOR_DIR
+ARCHIVE_FORMAT_PATH: str = constants.ARCHIVE_FORMAT_PATH
+ARCHIVE_FORMAT_VALUE: str = constants.ARCHIVE_FORMAT_VALUE
+ARCHIVE_VERSION_PATH: str = constants.ARCHIVE_VERSION_PATH
+ARCHIVE_VERSION_VALUE: str = constants.ARCHIVE_VERSION_VALUE
+CONSTANTS_DIR: str = constants.CONSTANTS_DIR
+EXECUTORCH_DIR: str = constants.EXECUTORCH_DIR
+EXTRA_DIR: str = constants.EXTRA_DIR
+WEIGHTS_DIR: str = constants.WEIGHTS_DIR
+# What names in these folders begin with; a number follows.
+CUSTOM_OBJECT: str = constants.CUSTOM_OBJ_FILENAME_PREFIX
+OPAQUE_OBJECT: str = constants.OPAQUE_OBJ_FILENAME_PREFIX
+TENSOR_CONSTANT: str = constants.TENSOR_CONSTANT_FILENAME_PREFIX
+WEIGHT: str = constants.WEIGHT_FILENAME_PREFIX
+
+_MODEL_RECORD: str = constants.MODELS_FILENAME_FORMAT
+_SAMPLE_INPUTS_RECORD: str = constants.SAMPLE_INPUTS_FILENAME_FORMAT
+_WEIGHTS_CONFIG_RECORD: str = constants.WEIGHTS_CONFIG_FILENAME_FORMAT
+_CONSTANTS_CONFIG_RECORD: str = constants.CONSTANTS_CONFIG_FILENAME_FORMAT
+
+MODEL = "model"  # the name of a program that is saved alone
+
+
+def model_record(model: str) -> str:
+    """The graph of a program."""
+    return _MODEL_RECORD.format(model)
+
+
+def sample_inputs_record(model: str) -> str:
+    """The example inputs of a program."""
+    return _SAMPLE_INPUTS_RECORD.format(model)
+
+
+def weights_config_record(model: str) -> str:
+    """Which record has which entry of the state dict."""
+    return _WEIGHTS_CONFIG_RECORD.format(model)
+
+
+def constants_config_record(model: str) -> str:
+    """Which record has which constant."""
+    return _CONSTANTS_CONFIG_RECORD.format(model)
+
+
+def weights_file_record(model: str) -> str:
+    """The name of the file beside the archive that has the weights, if they are not in it."""
+    return f"{WEIGHTS_DIR}{model}_weights_file.txt"
+
+
+def models_in(records: list[str]) -> list[str]:
+    """The names of the programs in an archive."""
+    prefix, suffix = _MODEL_RECORD.split("{}")
+    return [
+        record[len(prefix) : -len(suffix)]
+        for record in records
+        if record.startswith(prefix) and record.endswith(suffix)
+    ]

@@ -1,0 +1,224 @@
+"""Programs into an archive."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import IO, Any, Literal, TypeAlias
+
+import torch
+from torch.export import ExportedProgram
+
+from fxpress import _torch_compat_archive as torch_archive
+from fxpress import _torch_compat_serde as compat
+from fxpress._archive import names, payloads, weight_files
+from fxpress._archive.files import is_path
+from fxpress._archive.progress import progress_bar
+from fxpress._archive.writer import PT2ArchiveWriter
+from fxpress._aten import storage_bytes
+from fxpress._serde.artifacts import save_artifact
+from fxpress._serde.program import encode
+
+log = logging.getLogger("fxpress")
+
+Weights: TypeAlias = Literal["inline", "safetensors", "none"]
+_PLACES = ("inline", "safetensors", "none")
+
+
+def _check_target(f: Any) -> None:
+    """A warning for what torch will refuse some day."""
+    is_buffer = isinstance(f, (io.IOBase, IO)) and f.writable() and f.seekable()
+    is_named = is_path(f) and os.fspath(f).endswith(".pt2")
+    is_temporary = isinstance(f, tempfile._TemporaryFileWrapper) and f.name.endswith(".pt2")
+    if not (is_buffer or is_named or is_temporary):
+        log.warning("Expect archive file to be a file ending in .pt2, or is a buffer. Got {%s}", f)
+
+
+def _write_program(
+    archive: PT2ArchiveWriter,
+    model: str,
+    program: ExportedProgram,
+    opset_version: dict[str, int] | None,
+    pickle_protocol: int,
+    weights: str | None,
+) -> None:
+    """A program. weights: None to write them too, else the file that has them ("" for none)."""
+    with compat.module_inputs(program.example_inputs):
+        text, constants = encode(program, opset_version)
+        examples = save_artifact(program.example_inputs, pickle_protocol)
+    for name, constant in program.constants.items():
+        if name in constants:
+            raise AssertionError(f"constant name {name!r} already exists in constants")
+        constants[name] = constant
+    if weights is None:
+        config = payloads.write_weights(archive, program.state_dict, pickle_protocol)
+    else:
+        config = weight_files.describe(program.state_dict)
+        archive.write_string(names.weights_file_record(model), weights)
+    archive.write_bytes(names.weights_config_record(model), payloads.config_bytes(config))
+    config = payloads.write_constants(archive, constants, pickle_protocol)
+    archive.write_bytes(names.constants_config_record(model), payloads.config_bytes(config))
+    archive.write_bytes(names.model_record(model), text)
+    archive.write_bytes(names.sample_inputs_record(model), examples)
+
+
+def _write_aoti_files(archive: PT2ArchiveWriter, aoti_files: Any, pickle_protocol: int) -> None:
+    """What AOTInductor made, and the weights that it left out."""
+    if isinstance(aoti_files, list):
+        aoti_files = {names.MODEL: aoti_files}
+    if not isinstance(aoti_files, dict):
+        raise AssertionError(f"Expected aoti_files to be a dict, but got {type(aoti_files)}")
+    weights: dict[str, Any] = {}
+    for model, files in aoti_files.items():
+        for file in files:
+            if isinstance(file, torch_archive.Weights):
+                weights[model] = file
+            elif file != "":
+                name = os.path.basename(file)
+                is_object = name.startswith(names.CUSTOM_OBJECT)
+                folder = names.CONSTANTS_DIR if is_object else f"{names.AOTINDUCTOR_DIR}{model}/"
+                archive.write_file(folder + name, file)
+    if not weights:
+        return
+    views: dict[str, dict[str, Any]] = {model: {} for model in aoti_files}
+    for number, group in enumerate(torch_archive.group_weights(weights)):
+        record = f"{names.WEIGHT}{number}"
+        buffer = io.BytesIO()
+        complete = torch_archive.get_complete_tensor(group, weights)
+        torch.save(complete, buffer, pickle_protocol=pickle_protocol)
+        archive.write_bytes(names.WEIGHTS_DIR + record, buffer.getvalue())
+        for model, name in group:
+            about = weights[model][name][1]
+            views[model][name] = (record, about.shape, about.stride, about.offset)
+    for model, config in views.items():
+        record = f"{names.AOTINDUCTOR_DIR}{model}/weights_config.json"
+        archive.write_string(record, json.dumps(config))
+
+
+def _bytes_of(programs: Mapping[str, ExportedProgram]) -> int:
+    """About so many bytes of tensors are to be written."""
+    values: list[torch.Tensor] = []
+    for program in programs.values():
+        for value in (*program.state_dict.values(), *program.constants.values()):
+            if isinstance(value, torch.Tensor):
+                values.append(value)
+    return storage_bytes(values)
+
+
+def package_pt2(
+    f: Any,
+    *,
+    exported_programs: ExportedProgram | dict[str, ExportedProgram] | None = None,
+    aoti_files: Any = None,
+    extra_files: dict[str, Any] | None = None,
+    opset_version: dict[str, int] | None = None,
+    pickle_protocol: int = compat.DEFAULT_PICKLE_PROTOCOL,
+    executorch_files: dict[str, bytes] | None = None,
+    weights: Weights = "inline",
+) -> Any:
+    """Saves programs, and what other tools made of them, in one archive.
+
+    A path gets the new archive when that is complete, and keeps what it has when something fails.
+    A file object is written to from its position on; one of Python's own is then rewound.
+
+    Args:
+        f: a path, or an object with a method `write`.
+        exported_programs: name -> program; one program is called "model".
+        aoti_files: model name -> the files that AOTInductor made, or a list of those of "model".
+        extra_files: name -> text.
+        opset_version: operator set -> version; "aten" is added when it is missing.
+        pickle_protocol: for example inputs, and for tensors of classes of their own.
+        executorch_files: name -> bytes.
+        weights: "inline": in the archive; "safetensors": in a file of that format beside it;
+            "none": nowhere. The latter two can be loaded by fxpress only.
+
+    Returns:
+        `f`; a path as str.
+
+    Raises:
+        AssertionError: there is nothing to save, or something is of the wrong type.
+        OSError: the file cannot be written.
+        SerializeError, fxpress.UnsupportedError: as `fxpress.serialize.serialize`.
+        ValueError: `weights` is none of the three, or "safetensors" and `f` no path.
+
+    Stands in for `torch.export.pt2_archive._package.package_pt2`.
+    """
+    if exported_programs is None and aoti_files is None and extra_files is None:
+        raise AssertionError(
+            "No value passed in for `exported_programs`, `aoti_files`, and `extra_files`, implying "
+            "that you do not plan on saving anything."
+        )
+    if weights not in _PLACES:
+        raise ValueError(f"weights is one of {_PLACES}, not {weights!r}")
+    if weights == "safetensors" and not is_path(f):
+        raise ValueError(
+            'weights="safetensors" makes a file beside the archive: f has to be a path'
+        )
+    if isinstance(exported_programs, ExportedProgram):
+        exported_programs = {names.MODEL: exported_programs}
+    programs = {} if exported_programs is None else exported_programs
+    if not isinstance(programs, dict):
+        raise AssertionError(f"Expected exported_programs to be a dict, but got {type(programs)}")
+    _check_target(f)
+    if is_path(f):
+        f = os.fspath(f)
+
+    archive = PT2ArchiveWriter(f)
+    try:
+        with progress_bar("saving", _bytes_of(programs)) as bar, archive.reporting_to(bar):
+            for model, program in programs.items():
+                place = weight_files.write_beside(f, model, program.state_dict, weights)
+                _write_program(archive, model, program, opset_version, pickle_protocol, place)
+            if aoti_files is not None:
+                _write_aoti_files(archive, aoti_files, pickle_protocol)
+            for name, content in (extra_files or {}).items():
+                archive.write_string(f"{names.EXTRA_DIR}{name}", content)
+            for name, data in (executorch_files or {}).items():
+                archive.write_bytes(f"{names.EXECUTORCH_DIR}{name}", data)
+            archive.complete()
+    except BaseException:
+        archive.abandon()
+        raise
+    if isinstance(f, (io.IOBase, IO)):
+        f.seek(0)
+    return f
+
+
+def save(
+    ep: ExportedProgram,
+    f: Any,
+    *,
+    extra_files: dict[str, Any] | None = None,
+    opset_version: dict[str, int] | None = None,
+    pickle_protocol: int = compat.DEFAULT_PICKLE_PROTOCOL,
+    weights: Weights = "inline",
+) -> None:
+    """Saves a program in a file, for `load` here or in torch.
+
+    Args:
+        ep: what is saved; it stays as it is.
+        f, extra_files, opset_version, pickle_protocol, weights: see `package_pt2`.
+
+    Raises:
+        TypeError: `ep` is no ExportedProgram.
+        OSError, SerializeError, ValueError, fxpress.UnsupportedError: see `package_pt2`.
+
+    Stands in for `torch.export.save`.
+    """
+    if not isinstance(ep, ExportedProgram):
+        raise TypeError(
+            f"The 'ep' parameter must be an instance of 'ExportedProgram', got "
+            f"'{type(ep).__name__}' instead."
+        )
+    package_pt2(
+        f,
+        exported_programs={names.MODEL: ep},
+        extra_files=extra_files,
+        opset_version=opset_version,
+        pickle_protocol=pickle_protocol,
+        weights=weights,
+    )

@@ -1,0 +1,121 @@
+"""Weights and constants into an archive: a record for each storage, and what tensors see of it."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import torch
+
+from fxpress import _torch_compat_archive as torch_archive
+from fxpress import _torch_compat_serde as compat
+from fxpress._archive import names, tensors
+from fxpress._archive.writer import PT2ArchiveWriter
+from fxpress._errors import UnsupportedError
+from fxpress._serde.schema import SCHEMA
+from fxpress._state.transfer import bytes_of, pieces_on_host
+
+# What a config says: (name, record, tensor, is a parameter, is pickled).
+Config: TypeAlias = list[tuple[str, str, torch.Tensor | None, bool, bool]]
+
+
+def config_bytes(config: Config) -> bytes:
+    """A config as torch writes a `schema.PayloadConfig`."""
+    if SCHEMA.difference():
+        raise UnsupportedError(f"the schema of this torch differs in {SCHEMA.difference()}")
+    return SCHEMA.encode_payload_config(config)
+
+
+def check_state(state_dict: Mapping[str, Any]) -> None:
+    """AssertionError unless there are only tensors."""
+    for value in state_dict.values():
+        if not isinstance(value, torch.Tensor):
+            raise AssertionError("only torch.Tensor is allowed in state_dict")
+
+
+def _write_storages(archive: PT2ArchiveWriter, groups: list[tuple[str, tensors.Group]]) -> None:
+    """The bytes of storages as records of these names; none where there is no memory."""
+    waiting: list[tuple[str, int, int]] = []
+    for record, group in groups:
+        if group.is_on_cpu or group.size == 0:
+            waiting.append((record, group.address, group.size))
+            continue
+        archive.write_memory(waiting)
+        waiting = []
+        data = bytes_of(group.tensor.untyped_storage())
+        archive.write_stream(record, group.size, pieces_on_host(data))
+    archive.write_memory(waiting)
+
+
+def write_tensors(
+    archive: PT2ArchiveWriter,
+    values: Mapping[str, torch.Tensor],
+    folder: str,
+    prefix: str,
+    pickle_protocol: int,
+) -> Config:
+    """Tensors as records `<folder><prefix><number>`; of classes of their own: first, pickled."""
+    number = archive.count_prefix(folder + prefix)
+    groups, others = tensors.group_by_storage(values)
+    config: Config = []
+
+    def add(name: str, *, pickled: bool) -> None:
+        tensor = values[name]
+        is_parameter = isinstance(tensor, torch.nn.Parameter)
+        config.append((name, f"{prefix}{number}", tensor, is_parameter, pickled))
+
+    for name in others:
+        buffer = io.BytesIO()
+        torch.save(values[name], buffer, pickle_protocol=pickle_protocol)
+        archive.write_bytes(f"{folder}{prefix}{number}", buffer.getvalue())
+        add(name, pickled=True)
+        number += 1
+    numbered: list[tuple[str, tensors.Group]] = []
+    for group in groups:
+        numbered.append((f"{folder}{prefix}{number}", group))
+        for name in group.names:
+            add(name, pickled=False)
+        number += 1
+    _write_storages(archive, numbered)
+    return config
+
+
+def write_weights(
+    archive: PT2ArchiveWriter, state_dict: Mapping[str, Any], pickle_protocol: int
+) -> Config:
+    """The state of a program."""
+    check_state(state_dict)
+    return write_tensors(archive, state_dict, names.WEIGHTS_DIR, names.WEIGHT, pickle_protocol)
+
+
+def write_constants(
+    archive: PT2ArchiveWriter, constants: Mapping[str, Any], pickle_protocol: int
+) -> Config:
+    """The constants of a program; RuntimeError for what is no tensor, script or opaque object."""
+    values: dict[str, torch.Tensor] = {}
+    objects: dict[str, Any] = {}
+    for name, constant in constants.items():
+        if isinstance(constant, torch.Tensor):
+            values[name] = constant
+        elif isinstance(constant, compat.ScriptObject) or compat.is_opaque_value(constant):
+            objects[name] = constant
+        else:
+            raise RuntimeError(f"Unsupported constant type: {type(constant)}: {name!r}")
+    folder = names.CONSTANTS_DIR
+    counts = {
+        prefix: archive.count_prefix(folder + prefix)
+        for prefix in (names.CUSTOM_OBJECT, names.OPAQUE_OBJECT)
+    }
+    config = write_tensors(archive, values, folder, names.TENSOR_CONSTANT, pickle_protocol)
+    for name, constant in objects.items():
+        if isinstance(constant, compat.ScriptObject):
+            prefix, data = names.CUSTOM_OBJECT, torch_archive.pickle_script_object(constant)
+        else:
+            prefix, data = names.OPAQUE_OBJECT, pickle.dumps(constant, protocol=pickle_protocol)
+        record = f"{prefix}{counts[prefix]}"
+        counts[prefix] += 1
+        archive.write_bytes(folder + record, data)
+        config.append((name, record, None, False, True))
+    return config

@@ -1,0 +1,162 @@
+"""Records of an archive as storages, and tensors as views of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from fxpress import _torch_compat_serde as compat
+from fxpress._archive.errors import ArchiveError
+from fxpress._archive.options import Options
+from fxpress._archive.progress import progress_bar
+from fxpress._archive.reader import PT2ArchiveReader
+from fxpress._aten import allocate_bytes, make_views
+from fxpress._state.transfer import to_device
+
+_CPU = torch.device("cpu")
+_ALIGNMENT = 16  # bytes: what every dtype is content with
+
+
+class View(NamedTuple):
+    """Which part of a storage a tensor is."""
+
+    record: str
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int  # elements
+    requires_grad: bool
+    is_parameter: bool
+    device: torch.device  # where it goes
+
+
+def view_of(
+    name: str, record: str, is_parameter: bool, meta: tuple[Any, ...] | None, options: Options
+) -> View:
+    """The view that the metadata in a config describes; ArchiveError for what is none."""
+    if meta is None:
+        raise ArchiveError(f"{name!r} in record {record!r} has no metadata")
+    code, sizes, strides, offset, requires_grad, device, index = meta
+    dtype = compat.DTYPES.get(code)
+    if dtype is None:
+        raise ArchiveError(f"{name!r} in record {record!r}: there is no dtype {code}")
+    try:
+        place = options.device(device, index)
+    except RuntimeError as e:
+        raise ArchiveError(f"{name!r} in record {record!r}: {e}") from None
+    return View(record, dtype, sizes, strides, offset, requires_grad, is_parameter, place)
+
+
+def bytes_needed(view: View) -> int:
+    """How many bytes a storage has to have for a view; ArchiveError for negative numbers."""
+    if min((view.offset, *view.sizes, *view.strides)) < 0:
+        raise ArchiveError(f"a tensor in record {view.record!r} has negative sizes or strides")
+    if 0 in view.sizes:
+        return 0
+    pairs = zip(view.sizes, view.strides, strict=False)
+    item: int = view.dtype.itemsize
+    return item * (view.offset + 1 + sum((n - 1) * step for n, step in pairs))
+
+
+def _empty(record: str, size: int, device: str) -> torch.Tensor:
+    try:
+        return torch.empty(size, dtype=torch.uint8, device=device)
+    except RuntimeError as e:
+        raise MemoryError(f"record {record!r} with {size} bytes: {e}") from None
+
+
+def _map(path: str | None) -> Any:
+    """A file in memory, read when it is used; what is written there stays in this process."""
+    assert path is not None
+    return torch.UntypedStorage.from_file(path, False, os.stat(path).st_size)
+
+
+class _Storages:
+    """The bytes of records, as tensors of them (uint8, one dimension)."""
+
+    def __init__(self, archive: PT2ArchiveReader, options: Options) -> None:
+        self._archive = archive
+        self._options = options
+        self._mapped = _map(options.path) if options.mmap and options.load_weights else None
+        self._positions: dict[str, int] = {}  # record -> position
+        self._made: list[torch.Tensor | None] = []  # None: still to be read
+        self._devices: list[torch.device] = []
+        self._reading: list[tuple[str, int]] = []  # record, size
+
+    def position(self, view: View, all_views: Mapping[str, View]) -> int:
+        """The position of a view's storage among those of `finish`."""
+        known = self._positions.get(view.record)
+        if known is not None:
+            return known
+        self._made.append(self._make(view, all_views))
+        self._devices.append(view.device)
+        self._positions[view.record] = len(self._made) - 1
+        return len(self._made) - 1
+
+    def _make(self, view: View, all_views: Mapping[str, View]) -> torch.Tensor | None:
+        name = view.record
+        record = self._archive.record(name)
+        size = record.size
+        if size % view.dtype.itemsize:
+            raise ArchiveError(
+                f"Record {name}: size {size} is not a multiple of element size "
+                f"{view.dtype.itemsize} for dtype {view.dtype}"
+            )
+        if size == 0:  # stands for zeros
+            size = max(bytes_needed(v) for v in all_views.values() if v.record == name)
+            device = "cpu" if self._options.load_weights else "meta"
+            return _empty(name, size, device).zero_()
+        if not self._options.load_weights:
+            return _empty(name, size, "meta")
+        if record.is_deflated:
+            data = bytearray(self._archive.read_bytes(name))
+            return torch.frombuffer(data, dtype=torch.uint8)
+        if self._mapped is not None and record.offset % _ALIGNMENT == 0:
+            part = self._mapped[record.offset : record.offset + size]
+            return torch.empty(0, dtype=torch.uint8).set_(part, 0, (size,), (1,))
+        self._reading.append((name, size))
+        return None
+
+    def finish(self) -> list[torch.Tensor]:
+        """Reads what is still to be read. The storages, on the devices that they go to."""
+        made, addresses = allocate_bytes([size for _, size in self._reading])
+        targets = [
+            (name, address, size)
+            for (name, size), address in zip(self._reading, addresses, strict=True)
+        ]
+        with progress_bar("loading", sum(size for _, size in self._reading)) as bar:
+            self._archive.read_into(targets, bar)
+        read = iter(made)
+        storages = [next(read) if storage is None else storage for storage in self._made]
+        if not self._options.load_weights:
+            return storages
+        for device in set(self._devices) - {_CPU}:
+            chosen = [i for i, goal in enumerate(self._devices) if goal == device]
+            moved = to_device([storages[i] for i in chosen], device)
+            for i, storage in zip(chosen, moved, strict=True):
+                storages[i] = storage
+        return storages
+
+
+def read_tensors(
+    archive: PT2ArchiveReader, views: Mapping[str, View], options: Options
+) -> dict[str, torch.Tensor]:
+    """The tensors that the views describe; those that share a record share a storage.
+
+    Records without bytes stand for zeros. With `load_weights` off the tensors are on the meta
+    device.
+    """
+    storages = _Storages(archive, options)
+    planned = [(storages.position(view, views), *view[:-1]) for view in views.values()]
+    return dict(zip(views, make_all(storages.finish(), planned), strict=True))
+
+
+def make_all(storages: list[torch.Tensor], planned: list[tuple[Any, ...]]) -> list[torch.Tensor]:
+    """`_aten.make_views`; ArchiveError where a view is not inside of its storage."""
+    try:
+        return make_views(storages, planned)
+    except (ValueError, TypeError) as e:
+        raise ArchiveError(f"the archive is damaged: {e}") from None

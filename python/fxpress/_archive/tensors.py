@@ -1,0 +1,74 @@
+"""Tensors and the storages that they are views of: what is written once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from fxpress import _torch_compat_serde as compat
+from fxpress._aten import storage_places
+
+
+@dataclass
+class Group:
+    """Tensors of one dtype that share a storage."""
+
+    tensor: torch.Tensor  # one of them
+    address: int  # of the storage's memory; 0 where there is none
+    size: int  # bytes
+    is_on_cpu: bool
+    names: list[str] = field(default_factory=list)
+
+
+def has_class_of_its_own(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is of a subclass: the bytes of a storage do not say all of it."""
+    return type(tensor.data) is not torch.Tensor and not isinstance(tensor, compat.FakeTensor)
+
+
+def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, unless it reads its storage conjugated or negated: then a copy."""
+    if isinstance(tensor, compat.FakeTensor) or not (tensor.is_conj() or tensor.is_neg()):
+        return tensor
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(plain, tensor.requires_grad)
+    return plain.requires_grad_(tensor.requires_grad)
+
+
+def _place_of(tensor: torch.Tensor) -> tuple[int | None, int, bool]:
+    """As `_aten.storage_places` for what that leaves out, with None for fake tensors."""
+    if isinstance(tensor, compat.FakeTensor):
+        return None, 0, True
+    storage = tensor.untyped_storage()
+    address = storage.data_ptr()
+    return address, storage.nbytes() if address else 0, storage.device.type == "cpu"
+
+
+def group_by_storage(tensors: Mapping[str, torch.Tensor]) -> tuple[list[Group], list[str]]:
+    """Groups in the order of their first tensors, as torch's `group_weights` makes them.
+
+    Tensors without memory (empty, on the meta device) of one dtype are one group, and so are fake
+    ones.
+
+    Returns:
+        The groups, and the names of tensors of classes of their own, which are in none.
+    """
+    groups: dict[tuple[int | None, torch.dtype], Group] = {}
+    others: list[str] = []
+    places = storage_places(list(tensors.values()))
+    for (name, tensor), place in zip(tensors.items(), places, strict=True):
+        value = tensor
+        address, size, is_on_cpu = place or (None, 0, True)
+        if place is None:
+            if has_class_of_its_own(tensor):
+                others.append(name)
+                continue
+            value = without_lazy_bits(tensor)
+            address, size, is_on_cpu = _place_of(value)
+        group = groups.get((address, value.dtype))
+        if group is None:
+            group = groups[address, value.dtype] = Group(value, address or 0, size, is_on_cpu)
+        group.names.append(name)
+    return list(groups.values()), others

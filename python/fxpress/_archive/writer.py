@@ -1,0 +1,169 @@
+"""Writing an archive, record by record."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fxpress import _native
+from fxpress._archive import names
+from fxpress._archive.files import AtomicFile, is_path
+
+
+def _root_of(path: str) -> str:
+    """The folder that the records of a file are in, as torch names it: that of the file."""
+    name = path.replace("\\", "/").rpartition("/")[2]
+    root = name.rpartition(".")[0] if "." in name else name
+    if not root:
+        raise RuntimeError(f"invalid file name: {path}")
+    return root
+
+
+class PT2ArchiveWriter:
+    """Writes an archive. Leaving the `with` block completes it, as in torch also on errors.
+
+    A path is replaced when the archive is complete, and stays as it is before; a file object is
+    written to as it goes.
+
+    Args:
+        archive_path_or_buffer: a path, or an object with a method `write`.
+
+    Raises:
+        OSError: the file cannot be written.
+        RuntimeError: a record is written twice, or the path has no name.
+
+    Stands in for `torch.export.pt2_archive.PT2ArchiveWriter`.
+    """
+
+    def __init__(self, archive_path_or_buffer: Any) -> None:
+        self._file: AtomicFile | None = None
+        self._path: str | None = None
+        self._bar: Callable[[int], None] | None = None
+        if is_path(archive_path_or_buffer):
+            self._path = str(os.fspath(archive_path_or_buffer))
+            root = _root_of(self._path)
+            self._file = AtomicFile(self._path)
+            target: Any = self._file.descriptor
+        else:
+            target, root = archive_path_or_buffer.write, "archive"
+        self._native = _native.ArchiveWriter(target, root, self._report)
+
+    def _report(self, count: int) -> None:
+        if self._bar is not None:
+            self._bar(count)
+
+    @contextlib.contextmanager
+    def reporting_to(self, bar: Callable[[int], None] | None) -> Any:
+        """Calls `bar` with the bytes of the records that are written in the block."""
+        self._bar = bar
+        try:
+            yield
+        finally:
+            self._bar = None
+
+    def __enter__(self) -> PT2ArchiveWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.complete()
+
+    def complete(self) -> None:
+        """Adds the records that say what it is, if they are missing, and closes it."""
+        if not self.has_record(names.ARCHIVE_FORMAT_PATH):
+            self.write_string(names.ARCHIVE_FORMAT_PATH, names.ARCHIVE_FORMAT_VALUE)
+        if not self.has_record(names.ARCHIVE_VERSION_PATH):
+            self.write_string(names.ARCHIVE_VERSION_PATH, names.ARCHIVE_VERSION_VALUE)
+        self.close()
+
+    def has_record(self, name: str) -> bool:
+        """Whether a record of that name was written."""
+        return name in self._native.names
+
+    def count_prefix(self, prefix: str) -> int:
+        """How many records have a name that starts so."""
+        return sum(name.startswith(prefix) for name in self._native.names)
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Writes a record; AssertionError when `data` is not of the type bytes."""
+        if not isinstance(data, bytes):
+            raise AssertionError(f"Expected bytes but got {type(data)}")
+        with self._errors():
+            self._native.add(name, data)
+
+    def write_string(self, name: str, data: str) -> None:
+        """Writes a record in UTF-8; AssertionError when `data` is not of the type str."""
+        if not isinstance(data, str):
+            raise AssertionError(f"Expected string but got {type(data)}")
+        self.write_bytes(name, data.encode())
+
+    def write_file(self, name: str, file_path: str) -> None:
+        """Copies a file into a record; AssertionError when there is none."""
+        if not os.path.isfile(file_path):
+            raise AssertionError(f"{file_path} is not a valid file path")
+        with open(file_path, "rb") as file:
+            self.write_stream(
+                name, os.fstat(file.fileno()).st_size, iter(lambda: file.read(1 << 22), b"")
+            )
+
+    def write_folder(self, archive_dir: str, folder_dir: str) -> None:
+        """Copies the files in a folder, and in folders in it, into records below `archive_dir`.
+
+        AssertionError when there is no such folder. As in torch, hidden files are left out.
+        """
+        if not os.path.isdir(folder_dir):
+            raise AssertionError(f"{folder_dir} is not a valid directory path")
+        for path in _visible_files(Path(folder_dir)):
+            name = path.relative_to(folder_dir).as_posix()
+            self.write_file(os.path.join(archive_dir, name), str(path))
+
+    def write_stream(self, name: str, size: int, pieces: Any) -> None:
+        """Writes a record of `size` bytes from pieces: objects with a buffer."""
+        with self._errors():
+            self._native.begin(name, size)
+            for piece in pieces:
+                self._native.append(piece)
+            self._native.end()
+
+    def write_memory(self, records: list[tuple[str, int, int]]) -> None:
+        """Writes records from memory, which has to stay as it is meanwhile.
+
+        Args:
+            records: (name, address, bytes).
+        """
+        with self._errors():
+            self._native.add_memory(records)
+
+    def close(self) -> None:
+        """Completes the file; nothing can be written afterwards."""
+        with self._errors():
+            if not self._native.is_finished:
+                self._native.finish()
+            if self._file is not None:
+                self._file.commit()
+
+    def abandon(self) -> None:
+        """Gives up: a path stays what it was."""
+        if self._file is not None:
+            self._file.discard()
+
+    @contextlib.contextmanager
+    def _errors(self) -> Any:
+        """Errors of the system name the file."""
+        try:
+            yield
+        except OSError as e:
+            self.abandon()
+            if self._path is None or e.filename is not None or e.errno is None:
+                raise
+            raise type(e)(e.errno, e.strerror, self._path) from None
+
+
+def _visible_files(folder: Path) -> list[Path]:
+    """In the order that torch's glob has."""
+    import glob
+
+    pattern = f"{glob.escape(str(folder))}/**"
+    return [Path(path) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]

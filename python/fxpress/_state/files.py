@@ -1,0 +1,147 @@
+"""Tensors in files, and files into programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from fxpress import _torch_compat_serde as compat
+from fxpress._archive import names, payloads
+from fxpress._archive.contents import read_weights
+from fxpress._archive.errors import ArchiveError
+from fxpress._archive.files import is_path
+from fxpress._archive.options import MapLocation, Options, check_location
+from fxpress._archive.reader import PT2ArchiveReader
+from fxpress._archive.weight_files import fitting, open_weights
+from fxpress._archive.writer import PT2ArchiveWriter
+from fxpress._torch_compat import storage_key
+
+
+def write(tensors: Mapping[str, torch.Tensor], f: Any) -> None:
+    """Saves tensors in an archive; those that share a storage share it there.
+
+    Args:
+        tensors: what is saved, on any device.
+        f: a path, which keeps what it has until the file is complete, or an object with `write`.
+
+    Raises:
+        AssertionError: there is something else than tensors.
+        OSError: the file cannot be written.
+    """
+    payloads.check_state(tensors)
+    archive = PT2ArchiveWriter(f)
+    try:
+        config = payloads.write_weights(archive, tensors, compat.DEFAULT_PICKLE_PROTOCOL)
+        record = names.weights_config_record(names.MODEL)
+        archive.write_bytes(record, payloads.config_bytes(config))
+        archive.complete()
+    except BaseException:
+        archive.abandon()
+        raise
+
+
+def read(
+    f: Any,
+    *,
+    model: str = names.MODEL,
+    map_location: MapLocation = None,
+    mmap: bool = False,
+    allow_pickle: bool = False,
+    check_crc: bool = True,
+) -> dict[str, torch.Tensor]:
+    """The tensors in an archive: what `write` saved, or the state of a program in it.
+
+    Args:
+        f: a path, an open file, or a buffer.
+        model: the name of the program.
+        map_location, mmap, allow_pickle, check_crc: as for `fxpress.archive.load`.
+
+    Raises:
+        OSError: the file cannot be read.
+        ArchiveError: it is damaged; the message names the record.
+        SerializeError: something in it needs `allow_pickle`.
+    """
+    check_location(map_location)
+    path = str(f) if is_path(f) else None
+    if mmap and path is None:
+        raise ValueError("mmap=True maps the file: f has to be a path")
+    options = Options(map_location, mmap, True, allow_pickle, check_crc, path)
+    with PT2ArchiveReader(f, check_crc=check_crc) as archive:
+        found = read_weights(archive, model, options)
+    if isinstance(found, bytes):
+        raise ArchiveError("the weights are of an older format: load the program, and save it")
+    return dict(found)
+
+
+@contextmanager
+def _values(source: Any) -> Iterator[Callable[[str], torch.Tensor]]:
+    """A function: name -> tensor of a source, KeyError for what is not there."""
+    if isinstance(source, Mapping):
+        yield source.__getitem__
+    elif is_path(source) and Path(source).suffix == ".safetensors":
+        with open_weights(Path(source)) as get:
+            yield get
+    else:
+        yield read(source, mmap=is_path(source)).__getitem__
+
+
+def load_into(
+    ep: ExportedProgram, source: Any, *, device: torch.device | str | None = None
+) -> None:
+    """Gives the state of a program new values.
+
+    Tensors on the meta device, as `load(load_weights=False)` leaves them, are replaced by tensors
+    of their own; others get the values in their memory. Those that share storages go on doing so.
+    The program stays as it is when a value is missing or does not fit.
+
+    Args:
+        ep: the program.
+        source: an archive, a safetensors file, or a mapping from names to tensors, which may have
+            more names than the program.
+        device: where tensors that are replaced go; None: where those of the source are.
+
+    Raises:
+        OSError: the file cannot be read.
+        SerializeError: a value is missing, or has another shape or dtype.
+    """
+    with _values(source) as get:
+        found = {name: fitting(name, target, get) for name, target in ep.state_dict.items()}
+        new = _replacements(ep.state_dict, found, device)
+        with torch.no_grad():
+            for name, target in ep.state_dict.items():
+                (new.get(name, target)).copy_(found[name])
+    ep.state_dict.update(new)
+
+
+def _replacements(
+    state_dict: Mapping[str, torch.Tensor],
+    found: Mapping[str, torch.Tensor],
+    device: torch.device | str | None,
+) -> dict[str, torch.Tensor]:
+    """Tensors with memory for those that have none, which share storages where those do."""
+    storages: dict[int, torch.Tensor] = {}
+    new: dict[str, torch.Tensor] = {}
+    for name, target in state_dict.items():
+        if target.device.type != "meta":
+            continue
+        storage = target.untyped_storage()
+        key = storage_key(storage)
+        if key not in storages:
+            place = found[name].device if device is None else device
+            storages[key] = torch.empty(storage.nbytes(), dtype=torch.uint8, device=place)
+        made = torch.empty(0, dtype=target.dtype, device=storages[key].device).set_(
+            storages[key].untyped_storage(),
+            target.storage_offset(),
+            target.shape,
+            target.stride(),
+        )
+        if isinstance(target, torch.nn.Parameter):
+            new[name] = torch.nn.Parameter(made, target.requires_grad)
+        else:
+            new[name] = made.requires_grad_(target.requires_grad)
+    return new

@@ -1,0 +1,54 @@
+"""What archives need of torch's private names.
+
+torch's module of archives imports Inductor, which takes a second: it is imported when somebody
+asks for what only it has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.export.pt2_archive._package_weights import Weights as Weights
+from torch.export.pt2_archive._package_weights import get_complete_tensor as get_complete_tensor
+from torch.export.pt2_archive._package_weights import group_weights as group_weights
+
+pickle_script_object = torch._C._pickle_save
+unpickle_script_object = torch._C._pickle_load_obj
+
+
+def contents_class() -> Any:
+    """What `load_pt2` returns: callers look into it."""
+    from torch.export.pt2_archive._package import PT2ArchiveContents
+
+    return PT2ArchiveContents
+
+
+def compiled_model_class() -> Any:
+    """What runs the code that AOTInductor made."""
+    from torch.export.pt2_archive._package import AOTICompiledModel
+
+    return AOTICompiledModel
+
+
+def load_compiled_model(path: str, model: str, *options: Any) -> Any:
+    """The code that AOTInductor made of a model, loaded from an archive.
+
+    Args:
+        path: the archive, a file.
+        model: its name there.
+        options: whether to run in one thread, the number of runners, the index of the device.
+    """
+    from torch._inductor.codecache import get_device_information
+
+    loader = torch._C._aoti.AOTIModelPackageLoader
+    metadata = loader.load_metadata_from_package(path, model)
+    for key, value in get_device_information(metadata["AOTI_DEVICE_KEY"]).items():
+        if metadata.get(key, value) != value:
+            import logging
+
+            logging.getLogger("fxpress").warning(
+                "%s was compiled for another device: %s is %s here, and was %s there.",
+                *(model, key, value, metadata[key]),
+            )
+    return compiled_model_class()(loader(path, model, *options))
