@@ -104,7 +104,7 @@ def assert_archives_as_torch(program: ExportedProgram) -> None:
         loaded_as_torch(data)
 
 
-def raises_archive_error(data: bytes, match: str = "", **options: Any) -> None:
+def raises_archive_error(data: bytes, match: str | None = None, **options: Any) -> None:
     """Loading raises an ArchiveError that says so."""
     with pytest.raises(archive.ArchiveError, match=match):
         load(io.BytesIO(data), **options)

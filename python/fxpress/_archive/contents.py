@@ -18,7 +18,7 @@ from fxpress._archive.options import Options
 from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._archive.storages import View, read_tensors, view_of
 from fxpress._serde.artifacts import load_any
-from fxpress._serde.reading import check_version, damage_is_named, decode
+from fxpress._serde.reading import check_version, decode
 from fxpress._serde.schema import CLASSES, SCHEMA
 from fxpress._serde.values import Values
 
@@ -133,24 +133,19 @@ def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> 
     }
 
 
-@damage_is_named()
 def read_program(archive: PT2ArchiveReader, model: str, options: Options) -> ExportedProgram:
     """A program of an archive."""
     record = names.model_record(model)
+    text = archive.read_bytes(record)
+    weights = read_weights(archive, model, options)
+    constants = _read_constants(archive, model, options)
+    examples = archive.read_bytes(names.sample_inputs_record(model))
     try:
-        document = SCHEMA.read(archive.read_bytes(record), "ExportedProgram")
+        document = SCHEMA.read(text, "ExportedProgram")
         check_version(document.field(CLASSES, "schema_version"), False)
-    except ArchiveError:
-        raise
+        program = decode(document, weights, constants, examples, allow_pickle=options.allow_pickle)
     except compat.SerializeError as e:
         raise compat.SerializeError(f"record {record!r}: {e}") from e
-    program = decode(
-        document,
-        read_weights(archive, model, options),
-        _read_constants(archive, model, options),
-        archive.read_bytes(names.sample_inputs_record(model)),
-        allow_pickle=options.allow_pickle,
-    )
     if options.map_location is None:
         return program
     return move_to_device_pass(program, options.map_location)

@@ -87,6 +87,7 @@ def load(
     with PT2ArchiveReader.of_any_format(f, check_crc=check_crc) as archive:
         if archive.find(names.ARCHIVE_FORMAT_PATH) is None:
             return read_legacy(archive, extra, expected_opset_version, options)
+        archive.check_format()
         _check_format_version(archive)
         extra.update(read_extra_files(archive))
         models = names.models_in(archive.get_file_names())

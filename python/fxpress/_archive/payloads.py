@@ -44,7 +44,7 @@ def _write_storages(archive: PT2ArchiveWriter, groups: list[tuple[str, tensors.G
             continue
         archive.write_memory(waiting)
         waiting = []
-        data = bytes_of(group.tensor.untyped_storage())
+        data = bytes_of(next(iter(group.tensors.values())).untyped_storage())
         archive.write_stream(record, group.size, pieces_on_host(data))
     archive.write_memory(waiting)
 
@@ -61,8 +61,7 @@ def write_tensors(
     groups, others = tensors.group_by_storage(values)
     config: Config = []
 
-    def add(name: str, *, pickled: bool) -> None:
-        tensor = values[name]
+    def add(name: str, tensor: torch.Tensor, *, pickled: bool) -> None:
         is_parameter = isinstance(tensor, torch.nn.Parameter)
         config.append((name, f"{prefix}{number}", tensor, is_parameter, pickled))
 
@@ -70,13 +69,13 @@ def write_tensors(
         buffer = io.BytesIO()
         torch.save(values[name], buffer, pickle_protocol=pickle_protocol)
         archive.write_bytes(f"{folder}{prefix}{number}", buffer.getvalue())
-        add(name, pickled=True)
+        add(name, values[name], pickled=True)
         number += 1
     numbered: list[tuple[str, tensors.Group]] = []
     for group in groups:
         numbered.append((f"{folder}{prefix}{number}", group))
-        for name in group.names:
-            add(name, pickled=False)
+        for name, tensor in group.tensors.items():
+            add(name, tensor, pickled=False)
         number += 1
     _write_storages(archive, numbered)
     return config

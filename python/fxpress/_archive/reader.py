@@ -51,10 +51,11 @@ class PT2ArchiveReader:
 
     def __init__(self, archive_path_or_buffer: Any, *, check_crc: bool = True) -> None:
         self._open(archive_path_or_buffer, check_crc)
-        if self.find(names.ARCHIVE_FORMAT_PATH) is None:
-            raise ArchiveError(f"record {names.ARCHIVE_FORMAT_PATH!r} is missing: no pt2 archive")
-        if self.read_string(names.ARCHIVE_FORMAT_PATH) != names.ARCHIVE_FORMAT_VALUE:
-            raise AssertionError("Invalid archive format")
+        try:
+            self.check_format()
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def of_any_format(cls, f: Any, *, check_crc: bool = True) -> PT2ArchiveReader:
@@ -102,6 +103,11 @@ class PT2ArchiveReader:
     def get_file_names(self) -> list[str]:
         """The names of all records, in the order of the directory."""
         return list(self._records)
+
+    def check_format(self) -> None:
+        """AssertionError for archives of another format than pt2."""
+        if self.read_string(names.ARCHIVE_FORMAT_PATH) != names.ARCHIVE_FORMAT_VALUE:
+            raise AssertionError("Invalid archive format")
 
     def find(self, name: str) -> Record | None:
         """What the directory says of a record; None when there is none."""

@@ -15,11 +15,10 @@ from fxpress._aten import storage_places
 class Group:
     """Tensors of one dtype that share a storage."""
 
-    tensor: torch.Tensor  # one of them
     address: int  # of the storage's memory; 0 where there is none
     size: int  # bytes
     is_on_cpu: bool
-    names: list[str] = field(default_factory=list)
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 def has_class_of_its_own(tensor: torch.Tensor) -> bool:
@@ -69,6 +68,6 @@ def group_by_storage(tensors: Mapping[str, torch.Tensor]) -> tuple[list[Group], 
             address, size, is_on_cpu = _place_of(value)
         group = groups.get((address, value.dtype))
         if group is None:
-            group = groups[address, value.dtype] = Group(value, address or 0, size, is_on_cpu)
-        group.names.append(name)
+            group = groups[address, value.dtype] = Group(address or 0, size, is_on_cpu)
+        group.tensors[name] = value
     return list(groups.values()), others

@@ -25,8 +25,7 @@ def describe(state_dict: Mapping[str, Any]) -> Config:
     return [
         (name, f"{names.WEIGHT}{number}", value, isinstance(value, torch.nn.Parameter), False)
         for number, group in enumerate(groups)
-        for name in group.names
-        for value in (state_dict[name],)
+        for name, value in group.tensors.items()
     ]
 
 

@@ -1,0 +1,292 @@
+"""Archives that are damaged, or made to do harm: errors name the record, and nothing is run."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.export import export
+
+from fxpress import archive
+from tests.support.archived import raises_archive_error, records_of, saved_by_us
+
+WEIGHT = "archive/data/weights/weight_0"
+CONFIG = "archive/data/weights/model_weights_config.json"
+SAMPLES = "archive/data/sample_inputs/model.pt"
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 4)
+        self.constant = torch.ones(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x + self.constant)
+
+
+X = torch.ones(2, 3)
+
+
+@pytest.fixture(scope="module")
+def data() -> bytes:
+    return saved_by_us(export(Model(), (X,)))
+
+
+def rewritten(data: bytes, changes: dict[str, bytes | None]) -> bytes:
+    """A sound zip file with other records."""
+    records: dict[str, bytes | None] = {**records_of(data), **changes}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        for name, content in records.items():
+            if content is not None:
+                file.writestr(name, content)
+    return buffer.getvalue()
+
+
+def with_config(data: bytes, change: Any) -> bytes:
+    config = json.loads(records_of(data)[CONFIG])
+    change(config["config"]["linear.weight"])
+    return rewritten(data, {CONFIG: json.dumps(config).encode()})
+
+
+def test_every_truncation(data: bytes) -> None:
+    for size in {*range(0, len(data), 97), *range(len(data) - 30, len(data))}:
+        raises_archive_error(data[:size])
+
+
+def test_flipped_bytes_of_records_name_them(data: bytes) -> None:
+    file = zipfile.ZipFile(io.BytesIO(data))
+    for info in file.infolist():
+        if info.file_size == 0 or ".data/" in info.filename or "byteorder" in info.filename:
+            continue
+        content = file.read(info)
+        at = data.index(content, info.header_offset) + len(content) // 2
+        damaged = bytearray(data)
+        damaged[at] ^= 0x10
+        name = info.filename.partition("/")[2]
+        with pytest.raises(archive.ArchiveError, match=re.escape(name)):
+            archive.verify(bytes(damaged))
+        raises_archive_error(bytes(damaged), re.escape(name))
+
+
+def test_checksums_can_be_left_out(data: bytes) -> None:
+    weight = records_of(data)[WEIGHT]
+    damaged = bytearray(data)
+    damaged[data.index(weight)] ^= 1
+    loaded = archive.load(damaged, check_crc=False)
+    assert loaded.state_dict["linear.weight"].shape == (4, 3)
+
+
+@pytest.mark.parametrize(
+    "name", [WEIGHT, CONFIG, "archive/models/model.json", SAMPLES, "archive/archive_version"]
+)
+def test_missing_records_are_named(data: bytes, name: str) -> None:
+    if name == "archive/models/model.json":
+        with pytest.raises(KeyError, match="model"):
+            archive.load(rewritten(data, {name: None}))
+    else:
+        raises_archive_error(rewritten(data, {name: None}), re.escape(name.partition("/")[2]))
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"config": 1}', b"\xff", b"null"])
+@pytest.mark.parametrize("name", [CONFIG, "archive/data/constants/model_constants_config.json"])
+def test_configs_that_are_none(data: bytes, name: str, content: bytes) -> None:
+    raises_archive_error(rewritten(data, {name: content}), re.escape(name.partition("/")[2]))
+
+
+def test_swapped_records(data: bytes) -> None:
+    records = records_of(data)
+    other = "archive/data/weights/weight_1"
+    swapped = rewritten(data, {WEIGHT: records[other], other: records[WEIGHT]})
+    raises_archive_error(swapped, "weight_0")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda meta: meta["tensor_meta"].update(sizes=[{"as_int": 4}, {"as_int": 4}]),
+        lambda meta: meta["tensor_meta"].update(sizes=[{"as_int": -4}, {"as_int": 3}]),
+        lambda meta: meta["tensor_meta"].update(sizes=[{"as_int": 4}]),
+        lambda meta: meta["tensor_meta"].update(sizes=[{"as_int": 2**62}, {"as_int": 2**62}]),
+        lambda meta: meta["tensor_meta"].update(strides=[{"as_int": -3}, {"as_int": 1}]),
+        lambda meta: meta["tensor_meta"].update(strides=[{"as_int": 2**62}, {"as_int": 1}]),
+        lambda meta: meta["tensor_meta"].update(storage_offset={"as_int": 1}),
+        lambda meta: meta["tensor_meta"].update(storage_offset={"as_int": -1}),
+        lambda meta: meta["tensor_meta"].update(storage_offset={"as_int": 2**63 - 1}),
+        lambda meta: meta["tensor_meta"].update(dtype=8),
+        lambda meta: meta["tensor_meta"].update(dtype=1, sizes=[{"as_int": 100}, {"as_int": 3}]),
+        lambda meta: meta["tensor_meta"].update(dtype=99),
+        lambda meta: meta["tensor_meta"].update(dtype=5, requires_grad=True),
+        lambda meta: meta["tensor_meta"].update(device={"type": "no device", "index": None}),
+        lambda meta: meta.update(path_name="weight_9"),
+        lambda meta: meta.update(path_name="../weights/weight_0"),
+        lambda meta: meta.update(path_name="/etc/passwd"),
+        lambda meta: meta.update(tensor_meta=None),
+        lambda meta: meta.pop("path_name"),
+    ],
+)
+def test_configs_that_lie(data: bytes, change: Any) -> None:
+    raises_archive_error(with_config(data, change), "weight")
+
+
+def test_symbolic_sizes(data: bytes) -> None:
+    def change(meta: Any) -> None:
+        meta["tensor_meta"]["sizes"][0] = {"as_expr": {"expr_str": "s0", "hint": None}}
+
+    raises_archive_error(with_config(data, change), "model_weights_config")
+
+
+def test_sizes_that_nothing_has_memory_for(data: bytes) -> None:
+    def change(meta: Any) -> None:
+        sizes = [{"as_int": 2**40}, {"as_int": 2**10}]
+        strides = [{"as_int": 2**10}, {"as_int": 1}]
+        meta["tensor_meta"].update(sizes=sizes, strides=strides)
+
+    empty = rewritten(with_config(data, change), {WEIGHT: b""})
+    with pytest.raises((MemoryError, archive.SerializeError), match="weight_0"):
+        archive.load(empty)
+
+
+class Hostile:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch /tmp/fxpress-was-here",)
+
+
+def pickled(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
+
+
+def test_hostile_pickles_are_not_run(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    mark = Path("/tmp/fxpress-was-here")
+    mark.unlink(missing_ok=True)
+    loaded = archive.load(rewritten(data, {SAMPLES: pickled(((Hostile(),), {}))}))
+    assert loaded.example_inputs is None
+    assert "example inputs are left out" in caplog.text
+    assert loaded.module()(X).shape == (2, 4)
+
+    def use_pickle(meta: Any) -> None:
+        meta["use_pickle"] = True
+
+    hostile = rewritten(with_config(data, use_pickle), {WEIGHT: pickled(Hostile())})
+    with pytest.raises(archive.SerializeError, match=r"weight_0.*allow_pickle"):
+        archive.load(hostile)
+    constants = "archive/data/constants/"
+    for record in ("custom_obj_0", "opaque_obj_0"):
+        entry = {"path_name": record, "is_param": False, "use_pickle": True, "tensor_meta": None}
+        config = json.dumps({"config": {"constant": entry}}).encode()
+        changes = {
+            f"{constants}model_constants_config.json": config,
+            constants + record: pickle.dumps(Hostile()),
+        }
+        with pytest.raises(archive.SerializeError, match=rf"{record}.*allow_pickle"):
+            archive.load(rewritten(data, changes))
+    older = {"archive/data/weights/model.pt": pickled({"linear.weight": Hostile()})}
+    with pytest.raises(archive.SerializeError, match="allow_pickle"):
+        archive.load(rewritten(data, older))
+    assert not mark.exists()
+
+
+def test_zip_bombs_are_refused(data: bytes) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in records_of(data).items():
+            with file.open(name, "w", force_zip64=True) as record:
+                if name != WEIGHT:
+                    record.write(content)
+                    continue
+                for _ in range(100):
+                    record.write(bytes(1 << 20))
+    raises_archive_error(buffer.getvalue(), "weight_0")
+
+
+def test_compressed_records_of_another_size(data: bytes) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in records_of(data).items():
+            file.writestr(name, content)
+    good = buffer.getvalue()
+    with zipfile.ZipFile(io.BytesIO(good)) as file:
+        info = file.getinfo("archive/models/model.json")
+    size = info.file_size.to_bytes(4, "little")
+    for other in (info.file_size - 1, info.file_size + 1):
+        damaged = good.replace(size, other.to_bytes(4, "little"))
+        raises_archive_error(damaged, "model.json")
+
+
+@pytest.mark.parametrize("name", ["../x", "archive/../../x", "/x", "archive\\x", "a/./b"])
+def test_names_that_lead_elsewhere(data: bytes, name: str) -> None:
+    raises_archive_error(rewritten(data, {name: b"x"}), "name")
+
+
+def test_names_that_are_not_text(data: bytes) -> None:
+    damaged = data.replace(b"archive/byteorder", b"archive/byteor\xff\xfe\xfd")
+    raises_archive_error(damaged, "UTF-8")
+
+
+def test_two_records_of_one_name(data: bytes) -> None:
+    buffer = io.BytesIO(data)
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(buffer, "a") as file:
+        file.writestr(WEIGHT, b"x")
+    raises_archive_error(buffer.getvalue(), "weight_0")
+
+
+def test_symbolic_links_in_archives(data: bytes) -> None:
+    buffer = io.BytesIO(data)
+    with zipfile.ZipFile(buffer, "a") as file:
+        link = zipfile.ZipInfo("archive/link")
+        link.create_system = 3
+        link.external_attr = 0xA1FF << 16
+        file.writestr(link, "/etc/passwd")
+    raises_archive_error(buffer.getvalue(), "link")
+
+
+def test_encrypted_records(data: bytes) -> None:
+    damaged = bytearray(data)
+    entry = data.rindex(b"PK\x01\x02")
+    damaged[entry + 8] |= 1
+    raises_archive_error(bytes(damaged), "encrypted")
+
+
+def test_other_versions_and_formats(data: bytes) -> None:
+    for version in (b"1", b"x", b""):
+        with pytest.raises(ValueError, match="archive version"):
+            archive.load(rewritten(data, {"archive/archive_version": version}))
+    with pytest.raises(archive.ArchiveError, match="no version"):
+        archive.load(rewritten(data, {"archive/archive_format": None}))
+    for text in (b"", b"not a zip file", bytes(100)):
+        with pytest.raises(zipfile.BadZipFile):
+            archive.load(text)
+
+
+def test_files_that_cannot_be_read(data: bytes, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        archive.load(tmp_path / "none.pt2")
+    with pytest.raises(IsADirectoryError):
+        archive.load(tmp_path)
+    (tmp_path / "cut.pt2").write_bytes(data[:-500])
+    with pytest.raises(archive.ArchiveError):
+        archive.load(tmp_path / "cut.pt2", mmap=True)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(OSError, match="symbolic links"):
+        archive.load(tmp_path / "loop")
+
+
+def test_errors_of_the_graph_name_the_record_and_keep_their_type(data: bytes) -> None:
+    name = "archive/models/model.json"
+    text = records_of(data)[name]
+    damaged = rewritten(
+        data, {name: text.replace(b"torch.ops.aten.add.Tensor", b"torch.ops.x.y.z")}
+    )
+    with pytest.raises(archive.SerializeError, match=r"(?s)models/model\.json.*torch\.ops\.x\.y"):
+        archive.load(damaged)

@@ -1,0 +1,263 @@
+"""`save` leaves a whole file, whatever happens; and where it puts weights."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.export import export
+
+from fxpress import archive
+from fxpress._archive.files import AtomicFile
+from tests.support.archived import records_of, sharing
+
+
+class Model(torch.nn.Module):
+    def __init__(self, size: int = 4) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.arange(float(size)))
+        self.register_buffer("part", self.weight.detach()[1:3])
+        self.register_buffer("turned", torch.arange(6.0).reshape(2, 3).t())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.weight.sum() + self.part.sum() + self.turned.sum()
+
+
+X = torch.ones(2)
+
+
+@pytest.fixture(scope="module")
+def program() -> torch.export.ExportedProgram:
+    return export(Model(), (X,))
+
+
+@pytest.fixture(scope="module")
+def large() -> torch.export.ExportedProgram:
+    return export(Model(1 << 22), (X,))  # 16 MiB
+
+
+def assert_nothing_beside(path: Path) -> None:
+    assert os.listdir(path.parent) == [path.name]
+
+
+# What saves is killed: children of this process, which has what they need in memory. It says how
+# often there was a file beside the target at that moment.
+KILLS = """
+import os, random, signal, sys, time
+sys.path.insert(0, sys.argv[2])
+import torch
+from fxpress import archive
+path, kills = sys.argv[1], int(sys.argv[4])
+program = torch.export.load(sys.argv[3])
+started = time.perf_counter()
+archive.save(program, path)
+duration = time.perf_counter() - started
+chance, beside = random.Random(0), 0
+for _ in range(kills):
+    child = os.fork()
+    if child == 0:
+        while True:
+            archive.save(program, path)
+    time.sleep(chance.random() * 3 * duration)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    archive.verify(path)
+    left = os.listdir(os.path.dirname(path))
+    assert len(left) <= 2, left
+    beside += len(left) == 2
+print(beside)
+"""
+
+
+@pytest.mark.slow
+def test_kills_at_any_moment_leave_a_whole_file(large: Any, tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "model.pt2"
+    path.parent.mkdir()
+    source = tmp_path / "source.pt2"
+    archive.save(large, source)
+    kills = 200
+    package = Path(archive.__file__).parents[1]
+    command = [sys.executable, "-c", KILLS, path, package, source, str(kills)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > kills // 10, "the kills came at other moments"
+    archive.save(large, path)
+    assert_nothing_beside(path)
+
+
+def test_files_of_killed_writers_are_removed_and_those_of_others_are_not(
+    program: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.pt2"
+    other = AtomicFile(path)
+    abandoned = tmp_path / f"{Path(other.name).name[:-8]}01234567"
+    abandoned.write_bytes(b"left behind")
+    archive.save(program, path)
+    assert sorted(os.listdir(tmp_path)) == sorted([path.name, Path(other.name).name])
+    os.write(other.descriptor, b"whole")
+    other.commit()
+    assert path.read_bytes() == b"whole"
+    assert_nothing_beside(path)
+
+
+def test_errors_leave_the_old_file(
+    program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.pt2"
+    path.write_bytes(b"old")
+    before = path.stat().st_mtime_ns
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for method in ("write_bytes", "write_memory", "complete", "close"):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(archive.PT2ArchiveWriter, method, fail)
+            archive.save(program, path)
+    bad = export(Model(), (X,))
+    bad.state_dict["weight"] = 1
+    with pytest.raises(Exception, match="weight"):
+        archive.save(bad, path)
+    assert path.read_bytes() == b"old"
+    assert path.stat().st_mtime_ns == before
+    assert_nothing_beside(path)
+
+
+def test_modes_and_links_stay(program: Any, tmp_path: Path) -> None:
+    path = tmp_path / "real.pt2"
+    path.write_bytes(b"")
+    path.chmod(0o640)
+    link = tmp_path / "link.pt2"
+    link.symlink_to("real.pt2")
+    archive.save(program, link)
+    assert link.is_symlink()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    archive.verify(path)
+    mask = os.umask(0o027)
+    try:
+        archive.save(program, tmp_path / "new.pt2")
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "new.pt2").stat().st_mode) == 0o640
+
+
+@contextlib.contextmanager
+def small_disk(tmp_path: Path, size: str) -> Iterator[Path]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder],
+        capture_output=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip("no right to mount a small disk")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_is_one_clear_error(program: Any, large: Any, tmp_path: Path) -> None:
+    with small_disk(tmp_path, "4m") as folder:
+        path = folder / "model.pt2"
+        archive.save(program, path)
+        old = path.read_bytes()
+        with pytest.raises(OSError, match="No space left") as caught:
+            archive.save(large, path)
+        assert caught.value.errno == errno.ENOSPC
+        assert caught.value.filename == str(path)
+        assert path.read_bytes() == old
+        assert_nothing_beside(path)
+
+
+def test_full_devices_and_closed_pipes(program: Any, large: Any) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        archive.save(large, "/dev/full")
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb", buffering=0) as pipe, pytest.raises(BrokenPipeError):
+        archive.save(program, pipe)
+
+
+def test_folders_and_files_that_cannot_be_written(program: Any, tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        archive.save(program, tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"none/model\.pt2"):
+        archive.save(program, tmp_path / "none" / "model.pt2")
+    with pytest.raises(RuntimeError, match="invalid file name"):
+        archive.save(program, tmp_path / ".pt2")
+
+
+class Partial(io.RawIOBase):
+    """A file that takes a part of what it is given."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return len(data) // 2
+
+
+def test_objects_that_take_a_part(program: Any) -> None:
+    with pytest.raises(OSError, match="a part"):
+        archive.save(program, Partial())
+
+
+def test_objects_keep_no_view_of_the_memory(program: Any) -> None:
+    kept = []
+
+    class Keeper:
+        def write(self, data: memoryview) -> None:
+            kept.append(data)
+
+    archive.save(program, Keeper())
+    for view in kept:
+        with pytest.raises(ValueError, match="released"):
+            view.tobytes()
+
+
+def test_weights_in_a_safetensors_file(program: Any, tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    path = tmp_path / "model.pt2"
+    archive.save(program, path, weights="safetensors")
+    assert sorted(os.listdir(tmp_path)) == ["model.pt2", "model.safetensors"]
+    stored = safetensors.load_file(tmp_path / "model.safetensors")
+    for name, value in program.state_dict.items():
+        assert torch.equal(stored[name], value)
+    assert "model/data/weights/weight_0" not in records_of(path.read_bytes())
+    loaded = archive.load(path)
+    assert sharing(loaded.state_dict) == sharing(program.state_dict)
+    assert loaded.state_dict["turned"].stride() == program.state_dict["turned"].stride()
+    assert torch.equal(loaded.module()(X), program.module()(X))
+    with pytest.raises(archive.ArchiveError, match="load it from a path"):
+        archive.load(path.read_bytes())
+    with pytest.raises(ValueError, match="f has to be a path"):
+        archive.save(program, io.BytesIO(), weights="safetensors")
+    (tmp_path / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(archive.ArchiveError, match="safetensors is damaged"):
+        archive.load(path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError):
+        archive.load(path)
+
+
+def test_weights_nowhere(program: Any, tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    archive.save(program, path, weights="none")
+    with pytest.raises(archive.ArchiveError, match="saved without its weights"):
+        archive.load(path)
+    loaded = archive.load(path, load_weights=False)
+    assert {value.device.type for value in loaded.state_dict.values()} == {"meta"}
+    with pytest.raises(ValueError, match="weights is one of"):
+        archive.save(program, path, weights="elsewhere")  # type: ignore[arg-type]
