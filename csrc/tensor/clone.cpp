@@ -153,7 +153,7 @@ py::list clone_aliased(const std::vector<py::object>& values) {
     if (is_copied_here(value, watched)) {
       const bool grad = tensors[next]->requires_grad();
       at::Tensor copy = std::move(copies[next++]);
-      if (THPVariable_CheckExact(value)) {
+      if (!is_parameter(value)) {
         copy.set_requires_grad(grad);
         item = py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(copy)));
       } else {

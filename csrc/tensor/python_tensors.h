@@ -22,10 +22,14 @@ inline pybind11::object make_parameter(const at::Tensor& data, bool requires_gra
   return pybind11::reinterpret_steal<pybind11::object>(parameter);
 }
 
+// Whether a value is an instance of Parameter, and of no subclass.
+inline bool is_parameter(PyObject* value) {
+  return reinterpret_cast<PyObject*>(Py_TYPE(value)) == ParameterClass;
+}
+
 // Whether a value is an instance of Tensor or Parameter, and of no subclass.
 inline bool is_plain_class(PyObject* value) {
-  return THPVariable_CheckExact(value) ||
-         reinterpret_cast<PyObject*>(Py_TYPE(value)) == ParameterClass;
+  return THPVariable_CheckExact(value) || is_parameter(value);
 }
 
 }  // namespace fxpress::tensor

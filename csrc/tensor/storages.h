@@ -16,7 +16,7 @@ namespace fxpress::tensor {
 using StoragePlace = std::tuple<uintptr_t, int64_t, bool>;
 
 // One for each tensor; none for those that are more than a view of a storage: of a class of their
-// own, not strided, conjugated or negated.
+// own, not strided, quantized, conjugated or negated.
 std::vector<std::optional<StoragePlace>> storage_places(
     const std::vector<pybind11::object>& values);
 

@@ -24,8 +24,8 @@ import torch.fx
 from torch._export import utils as export_utils
 from torch._export.passes import _node_metadata_hook
 from torch._higher_order_ops.effects import with_effects
+from torch._library import opaque_object
 from torch._library.fake_class_registry import FakeScriptObject as FakeScriptObject
-from torch._library.opaque_object import is_opaque_value as is_opaque_value
 from torch._logging import trace_structured
 from torch._ops import HigherOrderOperator as HigherOrderOperator
 from torch._ops import OpOverload as OpOverload
@@ -55,6 +55,11 @@ from torch.utils._pytree import SequenceKey as SequenceKey
 from torch.utils._pytree import TreeSpec as TreeSpec
 
 _T = TypeVar("_T")
+
+# Newer versions have another name for it, and log a warning for the older one.
+is_opaque_value: Callable[[Any], bool] = (
+    getattr(opaque_object, "is_custom_class_obj", None) or opaque_object.is_opaque_value
+)
 
 pytree = _pytree
 fx_pytree = _fx_pytree

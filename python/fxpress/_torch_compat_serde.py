@@ -32,7 +32,6 @@ from torch._higher_order_ops.triton_kernel_wrap import (
     triton_kernel_wrapper_functional as triton_kernel_wrapper_functional,
 )
 from torch._library.opaque_object import get_opaque_type_name as get_opaque_type_name
-from torch._library.opaque_object import is_opaque_value as is_opaque_value
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram, dynamic_shapes, exported_program
@@ -53,6 +52,8 @@ from torch.utils._sympy.symbol import prefix_str as prefix_str
 from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 from torch.utils._traceback import CapturedTraceback
 from torch.utils._triton import has_triton as has_triton
+
+from fxpress._torch_compat import is_opaque_value as is_opaque_value
 
 OPS = "torch._ops"  # the module that operators name
 INDUCTOR = "torch._inductor.ir"  # only asked for when somebody has imported it
@@ -247,6 +248,19 @@ def make_fake_mode() -> Any:
     )
 
 
+def add_hint(shape_env: Any, expression: Any, hint: Any) -> None:
+    """Says what value an expression had, unless that is known.
+
+    Environments of newer versions have a table of symbols by name, and hints of symbols alone.
+    """
+    takes_symbols_only = hasattr(shape_env, "name_to_symbol")
+    if expression in shape_env.backed_var_to_val or (
+        takes_symbols_only and not expression.is_Symbol
+    ):
+        return
+    shape_env.add_backed_var_to_val(expression, hint)
+
+
 def limit_symbols(shape_env: Any, number: Any) -> None:
     """Says of the symbols in a size or an offset that nothing has a range for: not negative."""
     for symbol in number.node.expr.free_symbols if isinstance(number, torch.SymInt) else ():
@@ -307,8 +321,8 @@ def is_torchs(module: types.ModuleType) -> bool:
     return module.__name__.partition(".")[0] == "torch"
 
 
-def unpickle_with(function: Callable[..., Any], file: io.BytesIO) -> Any:
-    """`torch.load(file, weights_only=False)`, where fake tensors are read by `function`."""
+def unpickle_with(function: Callable[..., Any], file: io.BytesIO, location: Any = None) -> Any:
+    """`torch.load(file, location, weights_only=False)`: `function` reads fake tensors."""
 
     class Reader(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
@@ -317,11 +331,11 @@ def unpickle_with(function: Callable[..., Any], file: io.BytesIO) -> Any:
             return super().find_class(module, name)
 
     pickles = types.SimpleNamespace(__name__="fxpress", Unpickler=Reader, load=pickle.load)
-    return torch.load(file, pickle_module=pickles, weights_only=False)
+    return torch.load(file, location, pickle_module=pickles, weights_only=False)
 
 
-def load_with(function: Callable[..., Any], file: io.BytesIO) -> Any:
-    """`torch.load(file, weights_only=True)`, where fake tensors are read by `function`.
+def load_with(function: Callable[..., Any], file: io.BytesIO, location: Any = None) -> Any:
+    """`torch.load(file, location, weights_only=True)`, where fake tensors are read by `function`.
 
     The tables of the process, which torch's context manager changes for all threads, stay as they
     are: the same code of torch's unpickler runs over a table of this call.
@@ -336,7 +350,7 @@ def load_with(function: Callable[..., Any], file: io.BytesIO) -> Any:
         if serialization._is_torchscript_zip(archive):
             raise ValueError("it is a TorchScript archive, which holds code")
         pickles = types.SimpleNamespace(__name__="fxpress", Unpickler=reader)
-        return serialization._load(archive, None, pickles, encoding="utf-8")
+        return serialization._load(archive, location, pickles, encoding="utf-8")
 
 
 # The constructor checks again what is known to hold. A torch whose programs have other fields than

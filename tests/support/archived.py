@@ -26,6 +26,17 @@ def records_of(data: bytes) -> dict[str, bytes]:
         return {name: file.read(name) for name in file.namelist()}
 
 
+def rewritten(data: bytes, changes: dict[str, bytes | None]) -> bytes:
+    """A sound zip file with other records."""
+    records: dict[str, bytes | None] = {**records_of(data), **changes}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        for name, content in records.items():
+            if content is not None:
+                file.writestr(name, content)
+    return buffer.getvalue()
+
+
 def saved_by_torch(program: ExportedProgram, **options: Any) -> bytes:
     buffer = io.BytesIO()
     with warnings.catch_warnings():

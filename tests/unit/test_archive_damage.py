@@ -16,7 +16,7 @@ import torch
 from torch.export import export
 
 from fxpress import archive
-from tests.support.archived import raises_archive_error, records_of, saved_by_us
+from tests.support.archived import raises_archive_error, records_of, rewritten, saved_by_us
 
 WEIGHT = "archive/data/weights/weight_0"
 CONFIG = "archive/data/weights/model_weights_config.json"
@@ -39,17 +39,6 @@ X = torch.ones(2, 3)
 @pytest.fixture(scope="module")
 def data() -> bytes:
     return saved_by_us(export(Model(), (X,)))
-
-
-def rewritten(data: bytes, changes: dict[str, bytes | None]) -> bytes:
-    """A sound zip file with other records."""
-    records: dict[str, bytes | None] = {**records_of(data), **changes}
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as file:
-        for name, content in records.items():
-            if content is not None:
-                file.writestr(name, content)
-    return buffer.getvalue()
 
 
 def with_config(data: bytes, change: Any) -> bytes:

@@ -108,9 +108,8 @@ Decoder::Device& Decoder::device(const Value& value) {
   }
   const Ref name = new_text(type);
   const Ref number = scalar(*document_, stored);
-  PyObject* arguments[] = {name.get(), number.get()};
-  Ref object =
-      Ref::steal(PyObject_Vectorcall(symbols.device_type, arguments, index ? 2 : 1, nullptr));
+  PyObject* arguments[] = {context_.values, name.get(), number.get()};
+  Ref object = Ref::steal(PyObject_VectorcallMethod(names.device, arguments, 3, nullptr));
   return devices_.emplace_back(std::string(type), index, std::move(object), Ref());
 }
 

@@ -7,7 +7,6 @@ import pickle
 from typing import Any, NamedTuple
 
 from torch.export import ExportedProgram
-from torch.export.passes import move_to_device_pass
 
 from fxpress import _native
 from fxpress import _torch_compat_archive as torch_archive
@@ -74,7 +73,12 @@ def read_values(
 def _unpickle(archive: PT2ArchiveReader, record: str, options: Options) -> Any:
     """A tensor of a class of its own."""
     data = archive.read_bytes(record)
-    return load_any(data, f"record {record!r}", Values({}), allow_pickle=options.allow_pickle)
+    return load_any(
+        data,
+        f"record {record!r}",
+        Values({}, options.map_location),
+        allow_pickle=options.allow_pickle,
+    )
 
 
 def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> Any:
@@ -143,12 +147,13 @@ def read_program(archive: PT2ArchiveReader, model: str, options: Options) -> Exp
     try:
         document = SCHEMA.read(text, "ExportedProgram")
         check_version(document.field(CLASSES, "schema_version"), False)
-        program = decode(document, weights, constants, examples, allow_pickle=options.allow_pickle)
+        return decode(
+            *(document, weights, constants, examples),
+            allow_pickle=options.allow_pickle,
+            location=options.map_location,
+        )
     except compat.SerializeError as e:
         raise compat.SerializeError(f"record {record!r}: {e}") from e
-    if options.map_location is None:
-        return program
-    return move_to_device_pass(program, options.map_location)
 
 
 def read_extra_files(archive: PT2ArchiveReader) -> dict[str, str]:

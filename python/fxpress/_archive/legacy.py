@@ -11,7 +11,8 @@ from fxpress import _torch_compat_serde as compat
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.options import Options
 from fxpress._archive.reader import PT2ArchiveReader
-from fxpress._serde.reading import deserialize
+from fxpress._serde.reading import check_version, decode
+from fxpress._serde.schema import CLASSES, SCHEMA
 
 log = logging.getLogger("fxpress")
 
@@ -28,7 +29,6 @@ _EXTRA = "extra_files/"
 def read_legacy(
     archive: PT2ArchiveReader,
     extra_files: dict[str, Any],
-    expected_opset_version: dict[str, int] | None,
     options: Options,
 ) -> ExportedProgram:
     """The program in such a file; its extra files are added to those given."""
@@ -55,7 +55,10 @@ def read_legacy(
     for name in archive.get_file_names():
         if name.startswith(_EXTRA):
             extra_files[name.removeprefix(_EXTRA)] = archive.read_string(name)
-    artifact = compat.SerializedArtifact(
-        program, parts["state_dict"], parts["constants"], parts["example_inputs"]
+    document = SCHEMA.read(program, "ExportedProgram")
+    check_version(document.field(CLASSES, "schema_version"), False)
+    return decode(
+        *(document, parts["state_dict"], parts["constants"], parts["example_inputs"]),
+        allow_pickle=options.allow_pickle,
+        location=options.map_location,
     )
-    return deserialize(artifact, expected_opset_version, allow_pickle=options.allow_pickle)

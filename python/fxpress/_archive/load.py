@@ -20,8 +20,9 @@ from fxpress._archive.contents import read_extra_files, read_program
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.files import is_path
 from fxpress._archive.legacy import read_legacy
-from fxpress._archive.options import MapLocation, Options, check_location
+from fxpress._archive.options import Options, check_location
 from fxpress._archive.reader import PT2ArchiveReader
+from fxpress._serde.values import Location
 
 log = logging.getLogger("fxpress")
 
@@ -47,7 +48,7 @@ def load(
     *,
     extra_files: dict[str, Any] | None = None,
     expected_opset_version: dict[str, int] | None = None,
-    map_location: MapLocation = None,
+    map_location: Location = None,
     mmap: bool = False,
     load_weights: bool = True,
     allow_pickle: bool = False,
@@ -86,7 +87,7 @@ def load(
     extra = {} if extra_files is None else extra_files
     with PT2ArchiveReader.of_any_format(f, check_crc=check_crc) as archive:
         if archive.find(names.ARCHIVE_FORMAT_PATH) is None:
-            return read_legacy(archive, extra, expected_opset_version, options)
+            return read_legacy(archive, extra, options)
         archive.check_format()
         _check_format_version(archive)
         extra.update(read_extra_files(archive))
@@ -104,7 +105,7 @@ def load_pt2(
     num_runners: int = 1,
     device_index: int = -1,
     load_weights_from_disk: bool = False,
-    map_location: MapLocation = None,
+    map_location: Location = None,
     mmap: bool = False,
     load_weights: bool = True,
     allow_pickle: bool = False,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
-MapLocation: TypeAlias = torch.device | str | dict[str, str] | None
+from fxpress._serde.values import Location, located
+
 _CPU = torch.device("cpu")
 
 
@@ -15,21 +16,18 @@ _CPU = torch.device("cpu")
 class Options:
     """The options of `load` that its parts share; see there."""
 
-    map_location: MapLocation = None
+    map_location: Location = None
     mmap: bool = False
     load_weights: bool = True
     allow_pickle: bool = False
     check_crc: bool = True
     path: str | None = None  # of the archive, if it is a file with a name
 
-    def device(self, stored: str, index: int | None) -> torch.device:
-        """Where a tensor goes whose device in the file is that type and index."""
-        if self.map_location is None and stored == "cpu":
+    def device(self, kind: str, index: int | None) -> torch.device:
+        """Where a tensor goes that was on a device of that kind and index."""
+        if self.map_location is None and kind == "cpu":
             return _CPU
-        name = stored if index is None else f"{stored}:{index}"
-        if isinstance(self.map_location, dict):
-            return torch.device(self.map_location.get(name, name))
-        return torch.device(name if self.map_location is None else self.map_location)
+        return located(self.map_location, kind, index)
 
 
 def check_location(map_location: Any) -> None:

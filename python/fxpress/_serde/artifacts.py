@@ -105,11 +105,11 @@ def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = 
         return torch.nn.Parameter(made) if is_parameter else made
 
     try:
-        return compat.load_with(fake_tensor, io.BytesIO(saved))
+        return compat.load_with(fake_tensor, io.BytesIO(saved), values.location)
     except Exception as e:
         if not allow_pickle:
             raise compat.SerializeError(
                 f"{record} cannot be read without unpickling it, which may run any code; "
                 f"allow_pickle=True does that. {e}"
             ) from e
-        return compat.unpickle_with(fake_tensor, io.BytesIO(saved))
+        return compat.unpickle_with(fake_tensor, io.BytesIO(saved), values.location)

@@ -19,7 +19,7 @@ from fxpress._serde.artifacts import load_artifact
 from fxpress._serde.checks import to_check
 from fxpress._serde.facts import deserialize_range_constraints
 from fxpress._serde.schema import CLASSES, SCHEMA
-from fxpress._serde.values import Values
+from fxpress._serde.values import Location, Values
 
 log = logging.getLogger("fxpress")
 
@@ -75,6 +75,7 @@ def decode_graph_module(
     constants: Any,
     example_inputs: Any,
     allow_pickle: bool,
+    location: Location = None,
 ) -> Decoded:
     """The graph of a program and what belongs to it.
 
@@ -82,8 +83,9 @@ def decode_graph_module(
         document: of the type ExportedProgram.
         ranges: symbol or expression -> (lowest, highest) value; None: no limit.
         state_dict: bytes, or a dict; likewise `constants` and `example_inputs`.
+        location: where what is read goes, see `Values`.
     """
-    values = Values(dict(ranges))
+    values = Values(dict(ranges), location)
 
     def load(saved: Any, record: str) -> Any:
         return load_artifact(saved, record, values, allow_pickle=allow_pickle)
@@ -124,6 +126,7 @@ def decode(
     example_inputs: Any = None,
     *,
     allow_pickle: bool = False,
+    location: Location = None,
 ) -> ExportedProgram:
     """The program in a document of the type ExportedProgram."""
     stored = document.field(CLASSES, "range_constraints")
@@ -132,7 +135,7 @@ def decode(
     except Exception as e:
         raise compat.SerializeError(f"range_constraints are damaged: {e}") from e
     decoded = decode_graph_module(
-        document, ranges, state_dict, constants, example_inputs, allow_pickle
+        document, ranges, state_dict, constants, example_inputs, allow_pickle, location
     )
     root, values = decoded.graph_module, decoded.values
     fields = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import sympy
 import torch
@@ -13,6 +13,23 @@ from fxpress._serde.facts import value_range
 from fxpress._serde.treespecs import load_treespec
 
 _Range = tuple[int | None, int | None]
+Location: TypeAlias = torch.device | str | dict[str, str] | None
+
+
+def located(location: Location, kind: str, index: int | None) -> torch.device:
+    """The device that a stored one is mapped to.
+
+    Args:
+        location: of `Values`.
+        kind, index: of the stored device.
+
+    Raises:
+        RuntimeError: there is no such kind of device.
+    """
+    name = kind if index is None else f"{kind}:{index}"
+    if isinstance(location, dict):
+        return torch.device(location.get(name, name))
+    return torch.device(name if location is None else location)
 
 
 class Values:
@@ -20,6 +37,8 @@ class Values:
 
     Args:
         ranges: symbol or expression -> (lowest, highest) value; None: no limit.
+        location: the device that everything goes to, or a dict from the names of stored devices to
+            others; None: the stored ones.
 
     Attributes:
         fake_mode: the mode of all fake tensors of the program.
@@ -28,7 +47,8 @@ class Values:
         unbacked_symbols: that no node of the open graph has defined yet.
     """
 
-    def __init__(self, ranges: dict[str, _Range]) -> None:
+    def __init__(self, ranges: dict[str, _Range], location: Location = None) -> None:
+        self.location = location
         self.fake_mode = compat.make_fake_mode()
         self.shape_env = self.fake_mode.shape_env
         self.symbols: dict[str, Any] = {}
@@ -37,6 +57,10 @@ class Values:
         self.unbacked_symbols: set[Any] = set()
         self._outer: list[set[Any]] = []  # unbacked symbols of the graphs around the open one
         compat.reserve_unbacked_names(self.shape_env, ranges)
+
+    def device(self, kind: str, index: int | None) -> torch.device:
+        """The device that stands for a stored one."""
+        return located(self.location, kind, index)
 
     def begin_graph(self) -> None:
         """Opens a graph within the one that is open, or the first."""
@@ -73,8 +97,8 @@ class Values:
             self.symbols[text] = expression
             if compat.is_unbacked(expression):
                 self.unbacked_symbols.add(expression)
-        if hint is not None and expression not in self.shape_env.backed_var_to_val:
-            self.shape_env.add_backed_var_to_val(expression, hint)
+        if hint is not None:
+            compat.add_hint(self.shape_env, expression, hint)
         if limits := self.ranges.get(text):
             self.shape_env.constrain_symbol_range(
                 expression, compiler_min=limits.lower, compiler_max=limits.upper

@@ -15,10 +15,11 @@ from fxpress._archive import names, payloads
 from fxpress._archive.contents import read_weights
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.files import is_path
-from fxpress._archive.options import MapLocation, Options, check_location
+from fxpress._archive.options import Options, check_location
 from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._archive.weight_files import fitting, open_weights
 from fxpress._archive.writer import PT2ArchiveWriter
+from fxpress._serde.values import Location
 from fxpress._torch_compat import storage_key
 
 
@@ -49,7 +50,7 @@ def read(
     f: Any,
     *,
     model: str = names.MODEL,
-    map_location: MapLocation = None,
+    map_location: Location = None,
     mmap: bool = False,
     allow_pickle: bool = False,
     check_crc: bool = True,

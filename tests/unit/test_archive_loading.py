@@ -1,0 +1,199 @@
+"""How `load` loads: devices, files in memory, weights later."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.export import export
+
+from fxpress import archive, state
+from tests.support.archived import records_of, rewritten, saved_by_us, sharing
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 4)
+        self.turned = torch.nn.Parameter(self.linear.weight.t())
+        self.frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+        self.register_buffer("count", torch.tensor(3))
+        self.constant = torch.arange(3.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x + self.constant) + torch.zeros(4, device=x.device)
+        return y.sum() + (x @ self.turned).sum() + self.frozen.sum() + self.count
+
+
+X = torch.ones(2, 3)
+
+
+@pytest.fixture(scope="module")
+def program() -> torch.export.ExportedProgram:
+    return export(Model(), (X,))
+
+
+@pytest.fixture
+def path(program: Any, tmp_path: Path) -> Path:
+    archive.save(program, tmp_path / "model.pt2")
+    return tmp_path / "model.pt2"
+
+
+def assert_same_state(ours: Any, program: Any) -> None:
+    for name, value in program.state_dict.items():
+        other = ours.state_dict[name]
+        assert torch.equal(other, value)
+        assert type(other) is type(value)
+        assert other.stride() == value.stride()
+        assert other.requires_grad == value.requires_grad
+    assert sharing(ours.state_dict) == sharing(program.state_dict)
+    assert torch.equal(ours.module()(X), program.module()(X))
+
+
+def test_files_in_memory(program: Any, path: Path) -> None:
+    loaded = archive.load(path, mmap=True)
+    assert_same_state(loaded, program)
+    before = path.read_bytes()
+    with torch.no_grad():
+        loaded.state_dict["linear.weight"].zero_()
+    assert path.read_bytes() == before
+    assert not loaded.state_dict["turned"].any()
+    os.unlink(path)
+    assert torch.equal(loaded.state_dict["linear.bias"], program.state_dict["linear.bias"])
+    buffer = io.BytesIO()
+    archive.save(loaded, buffer)
+    buffer.seek(0)
+    assert not archive.load(buffer).state_dict["linear.weight"].any()
+
+
+def test_files_in_memory_stay_as_long_as_a_weight(path: Path, program: Any) -> None:
+    weight = archive.load(path, mmap=True).state_dict["linear.weight"].detach()
+    assert any("model.pt2" in line for line in Path("/proc/self/maps").read_text().splitlines())
+    assert torch.equal(weight, program.state_dict["linear.weight"])
+    del weight
+    import gc
+
+    gc.collect()
+    gc.collect()
+    assert not any(str(path) in line for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def test_only_paths_can_be_mapped(path: Path) -> None:
+    for load in (archive.load, archive.load_pt2, state.read):
+        with pytest.raises(ValueError, match="f has to be a path"):
+            load(io.BytesIO(path.read_bytes()), mmap=True)
+
+
+def test_damage_in_mapped_files_is_found_when_asked_for(path: Path, program: Any) -> None:
+    data = bytearray(path.read_bytes())
+    weight = program.state_dict["linear.weight"].detach().numpy().tobytes()
+    data[data.index(weight)] ^= 1
+    path.write_bytes(data)
+    archive.load(path, mmap=True)
+    for check in (archive.verify, archive.load):
+        with pytest.raises(archive.ArchiveError, match="weights/weight_"):
+            check(path)
+
+
+@pytest.mark.parametrize("location", ["cpu", torch.device("cpu"), {"cpu": "cpu"}, {"cuda": "cpu"}])
+def test_locations(program: Any, path: Path, location: Any) -> None:
+    assert_same_state(archive.load(path, map_location=location), program)
+
+
+def test_a_program_of_a_device_that_is_not_here(program: Any) -> None:
+    data = saved_by_us(program)
+    old, new = b'"type": "cpu", "index": null', b'"type": "cuda", "index": 0'
+    records = {
+        name: content.replace(old, new)
+        for name, content in records_of(data).items()
+        if name.endswith(".json")
+    }
+    data = rewritten(data, records)
+    loaded = archive.load(data, map_location="cpu")
+    assert_same_state(loaded, program)
+    for node in loaded.graph.nodes:
+        assert node.kwargs.get("device", torch.device("cpu")) in (torch.device("cpu"), "cpu")
+    if not torch.cuda.is_available():
+        with pytest.raises((RuntimeError, AssertionError), match=r"(?i)cuda"):
+            archive.load(data)
+
+
+def test_to_the_meta_device(path: Path) -> None:
+    loaded = archive.load(path, map_location="meta")
+    assert {value.device.type for value in loaded.state_dict.values()} == {"meta"}
+    assert loaded.module()(X.to("meta")).device.type == "meta"
+
+
+@pytest.mark.parametrize("location", [3, lambda storage, place: storage, ["cpu"]])
+def test_what_is_no_location(path: Path, location: Any) -> None:
+    for load in (archive.load, archive.load_pt2, state.read):
+        with pytest.raises(TypeError, match="map_location is a device"):
+            load(path, map_location=location)
+
+
+@pytest.mark.parametrize("where", ["inline", "safetensors", "none"])
+def test_structure_first_and_weights_later(program: Any, tmp_path: Path, where: Any) -> None:
+    path = tmp_path / "model.pt2"
+    archive.save(program, path, weights=where)
+    loaded = archive.load(path, load_weights=False)
+    for name, value in program.state_dict.items():
+        other = loaded.state_dict[name]
+        assert other.device.type == "meta"
+        assert type(other) is type(value)
+        assert (other.shape, other.stride()) == (value.shape, value.stride())
+        assert other.requires_grad == value.requires_grad
+    archive.save(program, tmp_path / "whole.pt2")
+    source: Any = {
+        "inline": path,
+        "safetensors": tmp_path / "model.safetensors",
+        "none": dict(program.state_dict),
+    }[where]
+    state.load_into(loaded, source)
+    assert_same_state(loaded, program)
+    again = archive.load(path, load_weights=False)
+    state.load_into(again, io.BytesIO((tmp_path / "whole.pt2").read_bytes()), device="cpu")
+    assert_same_state(again, program)
+
+
+def test_values_into_memory_that_is_there(program: Any, path: Path) -> None:
+    loaded = archive.load(path)
+    before = {name: value.data_ptr() for name, value in loaded.state_dict.items()}
+    values = {name: torch.ones_like(value) for name, value in loaded.state_dict.items()}
+    state.load_into(loaded, {**values, "another": torch.ones(1)})
+    assert {name: value.data_ptr() for name, value in loaded.state_dict.items()} == before
+    assert all((value == 1).all() for value in loaded.state_dict.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"count": None}, "no value for 'count'"),
+        ({"count": torch.tensor([3])}, "'count'"),
+        ({"count": torch.tensor(3.0)}, "'count'"),
+    ],
+)
+def test_values_that_do_not_fit(path: Path, program: Any, change: Any, match: str) -> None:
+    values = {**program.state_dict, **change}
+    values = {name: value for name, value in values.items() if value is not None}
+    loaded = archive.load(path, load_weights=False)
+    before = dict(loaded.state_dict)
+    with pytest.raises(archive.SerializeError, match=match):
+        state.load_into(loaded, values)
+    assert all(loaded.state_dict[name] is value for name, value in before.items())
+
+
+def test_load_into_of_files_that_are_none(path: Path, tmp_path: Path) -> None:
+    loaded = archive.load(path, load_weights=False)
+    (tmp_path / "x.safetensors").write_bytes(b"")
+    for source, error in (
+        (tmp_path / "none.pt2", FileNotFoundError),
+        (tmp_path / "none.safetensors", FileNotFoundError),
+        (tmp_path / "x.safetensors", archive.ArchiveError),
+        (b"x", archive.ArchiveError),
+    ):
+        with pytest.raises(error):
+            state.load_into(loaded, source)
