@@ -1,5 +1,6 @@
 #include "archive/file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,8 +15,9 @@ namespace fxpress::archive {
 
 namespace {
 
-constexpr size_t kBuffered = size_t{1} << 18;  // bytes
-constexpr size_t kOneCall = size_t{1} << 30;   // bytes: Linux takes less than 2^31 in a call
+constexpr size_t kBuffered = size_t{1} << 18;        // bytes
+constexpr size_t kOneCall = size_t{1} << 30;         // bytes: Linux takes less than 2^31 in a call
+constexpr int64_t kSentTogether = int64_t{1} << 25;  // bytes
 
 [[noreturn]] void fail(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);
@@ -52,12 +54,29 @@ void MemorySource::read(uint64_t offset, WritableBytes to) const {
   if (!to.empty()) std::memcpy(to.data(), bytes_.data() + offset, to.size());
 }
 
+FileSink::FileSink(int descriptor) : descriptor_(descriptor) {
+  const off_t position = lseek(descriptor, 0, SEEK_CUR);
+  is_file_ = position >= 0;
+  if (is_file_) position_ = sent_ = position;
+}
+
+void FileSink::start_writing_back() {
+#ifdef __linux__
+  if (!is_file_ || position_ - sent_ < kSentTogether) return;
+  // Only a hint: where it fails, the sync at the end does it all.
+  sync_file_range(descriptor_, sent_, position_ - sent_, SYNC_FILE_RANGE_WRITE);
+  sent_ = position_;
+#endif
+}
+
 void FileSink::write(Bytes bytes) {
   while (!bytes.empty()) {
     const ssize_t done = ::write(descriptor_, bytes.data(), std::min(bytes.size(), kOneCall));
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) fail("write");
     bytes = bytes.subspan(static_cast<size_t>(done));
+    position_ += done;
+    start_writing_back();
   }
 }
 

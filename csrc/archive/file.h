@@ -49,14 +49,20 @@ class MemorySource final : public Source {
   Bytes bytes_;
 };
 
-// A descriptor that is written to as it is: a file, a pipe. It is borrowed.
+// A descriptor that is written to as it is: a file, a pipe. It is borrowed. What is written to a
+// file is sent on its way to the disk at once, so that there is little to wait for at the end.
 class FileSink final : public Sink {
  public:
-  explicit FileSink(int descriptor) : descriptor_(descriptor) {}
+  explicit FileSink(int descriptor);
   void write(Bytes bytes) override;
 
  private:
+  void start_writing_back();
+
   int descriptor_;
+  bool is_file_;
+  int64_t position_ = 0;  // in a file
+  int64_t sent_ = 0;      // up to there it is on its way to the disk
 };
 
 // Collects small writes in front of another sink.

@@ -5,9 +5,13 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
-#include <unordered_map>
+#include <memory>
+#include <string>
 
+#include "core/flat_map.h"
+#include "tensor/large_pages.h"
 #include "tensor/modes.h"
 #include "tensor/python_tensors.h"
 
@@ -17,8 +21,9 @@ namespace py = pybind11;
 
 namespace {
 
-constexpr size_t kAlignment = 64;             // of what is copied of a storage, bytes
-constexpr int64_t kChunk = int64_t{1} << 20;  // bytes: what one thread copies at a time
+constexpr size_t kAlignment = 64;                // of what is copied of a storage, bytes
+constexpr int64_t kMinChunk = int64_t{1} << 20;  // bytes
+constexpr int64_t kMaxChunk = int64_t{1} << 26;
 
 // The part of a storage that is copied.
 struct Part {
@@ -47,56 +52,125 @@ std::pair<size_t, size_t> bytes_seen(const at::Tensor& tensor) {
 }
 
 // Which part of which storage the tensors see, and which part is that of each tensor.
-std::pair<std::vector<Part>, std::vector<size_t>> find_parts(
+std::pair<std::vector<Part>, std::vector<uint32_t>> find_parts(
     const std::vector<const at::Tensor*>& tensors) {
   std::vector<Part> parts;
-  std::vector<size_t> of_tensor;
-  std::unordered_map<const c10::StorageImpl*, size_t> known;
+  std::vector<uint32_t> of_tensor;
+  core::FlatMap known(tensors.size());
   parts.reserve(tensors.size());
   of_tensor.reserve(tensors.size());
-  known.reserve(tensors.size());
   for (const at::Tensor* tensor : tensors) {
     const at::Storage& storage = tensor->storage();
     const auto [begin, end] = bytes_seen(*tensor);
-    const auto [at, added] = known.try_emplace(storage.unsafeGetStorageImpl(), parts.size());
-    if (added) {
+    const auto key =
+        static_cast<uint64_t>(reinterpret_cast<uintptr_t>(storage.unsafeGetStorageImpl()));
+    uint32_t at = known.find(key);
+    if (at == core::FlatMap::kAbsent) {
+      at = static_cast<uint32_t>(parts.size());
+      known.insert(key, at);
       const auto* memory = static_cast<const std::byte*>(storage.data());
       parts.push_back({memory, begin, end, at::Storage()});
     } else if (end > begin) {
-      Part& part = parts[at->second];
+      Part& part = parts[at];
       const bool is_empty = part.begin == part.end;
       part.begin = is_empty ? begin : std::min(part.begin, begin);
       part.end = is_empty ? end : std::max(part.end, end);
     }
-    of_tensor.push_back(at->second);
+    of_tensor.push_back(at);
   }
   return {std::move(parts), std::move(of_tensor)};
 }
 
+// Memory that many small storages have together. It is freed with the last of them.
+class Slab {
+ public:
+  explicit Slab(size_t size) : memory_(c10::GetCPUAllocator()->allocate(size)), size_(size) {}
+
+  bool has_room(size_t size) const { return size <= size_ - used_; }
+  // The next `size` bytes, aligned.
+  c10::DataPtr take(size_t size) {
+    auto* begin = static_cast<std::byte*>(memory_.mutable_get()) + used_;
+    used_ += (size + kAlignment - 1) / kAlignment * kAlignment;
+    users_.fetch_add(1, std::memory_order_relaxed);
+    return {begin, this, &Slab::release, c10::Device(c10::kCPU)};
+  }
+  // To be called once by who has made it.
+  static void release(void* slab) {
+    auto* self = static_cast<Slab*>(slab);
+    if (self->users_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete self;
+  }
+
+ private:
+  c10::DataPtr memory_;
+  size_t size_;  // bytes
+  size_t used_ = 0;
+  std::atomic<size_t> users_ = 1;  // storages, and who has made it
+};
+
+// Gives storages memory: small ones share slabs.
+class Memory {
+ public:
+  at::Storage storage(size_t size) {
+    c10::Allocator* allocator = c10::GetCPUAllocator();
+    const bool is_alone = size > kSmall || size == 0;
+    at::Storage made(at::Storage::use_byte_size_t(), size,
+                     is_alone ? allocator->allocate(size) : from_slab(size), allocator, true);
+    prefer_large_pages(made.mutable_data(), size);
+    return made;
+  }
+
+ private:
+  static constexpr size_t kSmall = 4096;            // bytes
+  static constexpr size_t kSlab = size_t{1} << 16;  // bytes
+
+  struct Release {
+    void operator()(Slab* slab) const { Slab::release(slab); }
+  };
+  c10::DataPtr from_slab(size_t size) {
+    if (!slab_ || !slab_->has_room(size)) slab_.reset(new Slab(kSlab));
+    return slab_->take(size);
+  }
+
+  std::unique_ptr<Slab, Release> slab_;  // that has room
+};
+
+// A thread copies as much at a time as there is for it, so that large blocks go past the caches,
+// within limits, so that a thread that is slow does not hold up the others for long.
+int64_t chunk_size(int64_t bytes) {
+  return std::clamp(bytes / at::get_num_threads() + 1, kMinChunk, kMaxChunk);
+}
+
 // Allocates and fills the copies.
 void copy_parts(std::vector<Part>& parts) {
+  int64_t bytes = 0;
+  for (const Part& part : parts) bytes += static_cast<int64_t>(part.end - part.begin);
+  const int64_t chunk_bytes = chunk_size(bytes);
   std::vector<int64_t> first_chunk;  // of each part
+  first_chunk.reserve(parts.size());
   int64_t chunks = 0;
+  Memory memory;
   for (Part& part : parts) {
     const size_t size = part.end - part.begin;
-    part.copy = at::Storage(at::Storage::use_byte_size_t(), size,
-                            c10::GetCPUAllocator()->allocate(size), c10::GetCPUAllocator(), true);
+    part.copy = memory.storage(size);
     first_chunk.push_back(chunks);
-    chunks += std::max<int64_t>(1, (static_cast<int64_t>(size) + kChunk - 1) / kChunk);
+    chunks += std::max<int64_t>(1, (static_cast<int64_t>(size) + chunk_bytes - 1) / chunk_bytes);
   }
-  at::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) {
+  const auto copy = [&](int64_t begin, int64_t end) {
     auto at =
         static_cast<size_t>(std::ranges::upper_bound(first_chunk, begin) - first_chunk.begin() - 1);
     for (int64_t chunk = begin; chunk < end; ++chunk) {
       if (at + 1 < parts.size() && first_chunk[at + 1] == chunk) ++at;
       const Part& part = parts[at];
-      const auto from = static_cast<size_t>((chunk - first_chunk[at]) * kChunk);
-      const size_t size = std::min<size_t>(kChunk, part.end - part.begin - from);
+      const auto from = static_cast<size_t>((chunk - first_chunk[at]) * chunk_bytes);
+      const size_t size = std::min<size_t>(chunk_bytes, part.end - part.begin - from);
       if (size == 0) continue;
       std::memcpy(static_cast<std::byte*>(part.copy.mutable_data()) + from,
                   part.memory + part.begin + from, size);
     }
-  });
+  };
+  // Each thread has some chunks to do, or a megabyte.
+  const auto grain = std::max<int64_t>(1, chunks * kMinChunk / (bytes + 1));
+  if (chunks > 0) at::parallel_for(0, chunks, grain, copy);
 }
 
 at::Tensor view_like(const at::Tensor& original, const Part& part) {
@@ -106,6 +180,12 @@ at::Tensor view_like(const at::Tensor& original, const Part& part) {
   const int64_t offset = original.numel() == 0 ? 0 : original.storage_offset() - before;
   made.unsafeGetTensorImpl()->set_sizes_and_strides(original.sizes(), original.strides(), offset);
   return made;
+}
+
+py::object to_python(at::Tensor copy, bool is_parameter, bool requires_grad) {
+  if (is_parameter) return make_parameter(copy, requires_grad);
+  if (requires_grad) copy.set_requires_grad(true);
+  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(copy)));
 }
 
 // No garbage collections among many new objects. No Python code runs and the GIL is kept meanwhile,
@@ -125,15 +205,31 @@ class NoCollections {
 
 }  // namespace
 
-py::list clone_aliased(const std::vector<py::object>& values) {
+std::pair<py::list, std::vector<size_t>> clone_aliased(const py::list& values) {
   const bool watched = is_watched();
   std::vector<const at::Tensor*> tensors;
+  std::vector<uint32_t> places;  // of each value in `tensors`, or kAbsent
   tensors.reserve(values.size());
-  for (const py::object& value : values) {
-    if (is_copied_here(value.ptr(), watched)) tensors.push_back(&THPVariable_Unpack(value.ptr()));
+  places.reserve(values.size());
+  std::vector<size_t> others;
+  core::FlatMap known(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    PyObject* value = PyList_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i));
+    if (!THPVariable_Check(value)) {
+      throw py::type_error(std::string("expected tensors, got a ") + Py_TYPE(value)->tp_name);
+    }
+    if (!is_copied_here(value, watched)) {
+      places.push_back(core::FlatMap::kAbsent);
+      others.push_back(i);
+      continue;
+    }
+    const auto key = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(value));
+    const auto [place, added] = known.insert(key, static_cast<uint32_t>(tensors.size()));
+    if (added) tensors.push_back(&THPVariable_Unpack(value));
+    places.push_back(place);
   }
   std::vector<Part> parts;
-  std::vector<size_t> of_tensor;
+  std::vector<uint32_t> of_tensor;
   std::vector<at::Tensor> copies;
   {
     const py::gil_scoped_release release;
@@ -146,23 +242,22 @@ py::list clone_aliased(const std::vector<py::object>& values) {
   }
   const NoCollections pause;
   py::list result(values.size());
-  size_t next = 0;
+  std::vector<PyObject*> made(tensors.size());  // borrowed from the list
   for (size_t i = 0; i < values.size(); ++i) {
-    PyObject* value = values[i].ptr();
     py::object item = py::none();
-    if (is_copied_here(value, watched)) {
-      const bool grad = tensors[next]->requires_grad();
-      at::Tensor copy = std::move(copies[next++]);
-      if (!is_parameter(value)) {
-        copy.set_requires_grad(grad);
-        item = py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(copy)));
+    if (const uint32_t place = places[i]; place != core::FlatMap::kAbsent) {
+      if (made[place] == nullptr) {
+        PyObject* value = PyList_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i));
+        item = to_python(std::move(copies[place]), is_parameter(value),
+                         tensors[place]->requires_grad());
+        made[place] = item.ptr();
       } else {
-        item = make_parameter(copy, grad);
+        item = py::reinterpret_borrow<py::object>(made[place]);
       }
     }
-    result[i] = std::move(item);
+    PyList_SET_ITEM(result.ptr(), static_cast<Py_ssize_t>(i), item.release().ptr());
   }
-  return result;
+  return {std::move(result), std::move(others)};
 }
 
 }  // namespace fxpress::tensor

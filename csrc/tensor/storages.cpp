@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "tensor/large_pages.h"
 #include "tensor/python_tensors.h"
 
 namespace fxpress::tensor {
@@ -39,7 +40,9 @@ std::pair<std::vector<at::Tensor>, std::vector<uintptr_t>> allocate_bytes(
   const py::gil_scoped_release release;
   for (const int64_t size : sizes) {
     result.first.push_back(at::empty({size}, at::kByte));
-    result.second.push_back(reinterpret_cast<uintptr_t>(result.first.back().data_ptr()));
+    void* memory = result.first.back().data_ptr();
+    prefer_large_pages(memory, static_cast<size_t>(size));
+    result.second.push_back(reinterpret_cast<uintptr_t>(memory));
   }
   return result;
 }

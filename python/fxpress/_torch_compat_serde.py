@@ -53,8 +53,6 @@ from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 from torch.utils._traceback import CapturedTraceback
 from torch.utils._triton import has_triton as has_triton
 
-from fxpress._torch_compat import is_opaque_value as is_opaque_value
-
 OPS = "torch._ops"  # the module that operators name
 INDUCTOR = "torch._inductor.ir"  # only asked for when somebody has imported it
 # Errors and tables that callers, registrations and files share with torch.

@@ -16,6 +16,7 @@ from fxpress._archive.writer import PT2ArchiveWriter
 from fxpress._errors import UnsupportedError
 from fxpress._serde.schema import SCHEMA
 from fxpress._state.transfer import bytes_of, pieces_on_host
+from fxpress._torch_compat import is_opaque_value
 
 # What a config says: (name, record, tensor, is a parameter, is pickled).
 Config: TypeAlias = list[tuple[str, str, torch.Tensor | None, bool, bool]]
@@ -98,7 +99,7 @@ def write_constants(
     for name, constant in constants.items():
         if isinstance(constant, torch.Tensor):
             values[name] = constant
-        elif isinstance(constant, compat.ScriptObject) or compat.is_opaque_value(constant):
+        elif isinstance(constant, compat.ScriptObject) or is_opaque_value(constant):
             objects[name] = constant
         else:
             raise RuntimeError(f"Unsupported constant type: {type(constant)}: {name!r}")

@@ -22,6 +22,16 @@ def _root_of(path: str) -> str:
     return root
 
 
+class _Report:
+    """Passes reports on. Not a method of the writer: the collector cannot see into native ones."""
+
+    bar: Callable[[int], None] | None = None
+
+    def __call__(self, count: int) -> None:
+        if self.bar is not None:
+            self.bar(count)
+
+
 class PT2ArchiveWriter:
     """Writes an archive. Leaving the `with` block completes it, as in torch also on errors.
 
@@ -41,7 +51,7 @@ class PT2ArchiveWriter:
     def __init__(self, archive_path_or_buffer: Any) -> None:
         self._file: AtomicFile | None = None
         self._path: str | None = None
-        self._bar: Callable[[int], None] | None = None
+        self._report = _Report()
         if is_path(archive_path_or_buffer):
             self._path = str(os.fspath(archive_path_or_buffer))
             root = _root_of(self._path)
@@ -51,18 +61,14 @@ class PT2ArchiveWriter:
             target, root = archive_path_or_buffer.write, "archive"
         self._native = _native.ArchiveWriter(target, root, self._report)
 
-    def _report(self, count: int) -> None:
-        if self._bar is not None:
-            self._bar(count)
-
     @contextlib.contextmanager
     def reporting_to(self, bar: Callable[[int], None] | None) -> Any:
         """Calls `bar` with the bytes of the records that are written in the block."""
-        self._bar = bar
+        self._report.bar = bar
         try:
             yield
         finally:
-            self._bar = None
+            self._report.bar = None
 
     def __enter__(self) -> PT2ArchiveWriter:
         return self

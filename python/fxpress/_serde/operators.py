@@ -15,6 +15,7 @@ import torch
 from fxpress import _torch_compat
 from fxpress import _torch_compat_serde as compat
 from fxpress._errors import UnsupportedError
+from fxpress._torch_compat import is_opaque_value
 
 
 class UnsupportedProgramError(UnsupportedError, compat.SerializeError):  # type: ignore[misc]
@@ -219,7 +220,7 @@ def other_argument(value: Any, objects: dict[str, Any]) -> tuple[str, ...]:
                 "via def_pickle()."
             )
         return _object(value, value._type().qualified_name(), objects)
-    if compat.is_opaque_value(value):
+    if is_opaque_value(value):
         return _object(value, compat.get_opaque_type_name(type(value)), objects)
     inductor = sys.modules.get(compat.INDUCTOR)
     if inductor is not None:

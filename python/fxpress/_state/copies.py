@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,28 +13,24 @@ from fxpress._state.transfer import bytes_of, to_device
 from fxpress._torch_compat import storage_key
 
 
-def _apply(
-    tensors: Any, function: Callable[[list[torch.Tensor]], list[torch.Tensor]]
-) -> dict[str, torch.Tensor] | list[torch.Tensor]:
-    """Calls a function of a list, with each tensor once; the same kind of container."""
-    values = list(tensors.values()) if isinstance(tensors, Mapping) else list(tensors)
-    for value in values:
-        if not isinstance(value, torch.Tensor):
-            raise TypeError(f"expected tensors, got a {type(value).__name__}")
-    unique = list({id(value): value for value in values}.values())
-    made = dict(zip(map(id, unique), function(unique), strict=True))
-    results = [made[id(value)] for value in values]
-    if isinstance(tensors, Mapping):
-        return dict(zip(tensors, results, strict=True))
-    return results
+def _values(tensors: Any) -> list[torch.Tensor]:
+    return list(tensors.values() if isinstance(tensors, Mapping) else tensors)
+
+
+def _like(tensors: Any, results: list[torch.Tensor]) -> Any:
+    """Results in the kind of container that the tensors came in."""
+    return dict(zip(tensors, results, strict=True)) if isinstance(tensors, Mapping) else results
 
 
 def _copy_alone(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a tensor that is more than a view of a storage."""
-    copied = tensor.detach().clone()
-    if isinstance(tensor, torch.nn.Parameter):
-        return torch.nn.Parameter(copied, tensor.requires_grad)
-    return copied.requires_grad_(tensor.requires_grad)
+    return _as_was(tensor.detach().clone(), tensor)
+
+
+def _as_was(made: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    if isinstance(original, torch.nn.Parameter):
+        return torch.nn.Parameter(made, original.requires_grad)
+    return made.requires_grad_(original.requires_grad)
 
 
 def clone(tensors: Any) -> Any:
@@ -53,19 +49,25 @@ def clone(tensors: Any) -> Any:
         TypeError: there is something else than tensors.
     """
 
-    def cloned(values: list[torch.Tensor]) -> list[torch.Tensor]:
-        copies = clone_aliased(values)
-        others = [i for i, copied in enumerate(copies) if copied is None]
-        places = storage_places([values[i] for i in others])
-        elsewhere = [i for i, place in zip(others, places, strict=True) if place is not None]
-        for i, made in zip(elsewhere, _copy_storages(values, elsewhere, None), strict=True):
-            copies[i] = made
-        return [
-            _copy_alone(value) if copied is None else copied
-            for value, copied in zip(values, copies, strict=True)
-        ]
+    values = _values(tensors)
+    copies, others = clone_aliased(values)
+    if others:
+        found = _copy_others([values[i] for i in others])
+        for i, copied in zip(others, found, strict=True):
+            copies[i] = copied
+    return _like(tensors, copies)
 
-    return _apply(tensors, cloned)
+
+def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Copies of what is on other devices, or more than a view of a storage."""
+    unique = {id(value): value for value in values}
+    places = dict(zip(unique, storage_places(list(unique.values())), strict=True))
+    plain = [value for key, value in unique.items() if places[key] is not None]
+    made = dict(zip(map(id, plain), _copy_storages(plain, None), strict=True))
+    for key, value in unique.items():
+        if key not in made:
+            made[key] = _copy_alone(value)
+    return [made[id(value)] for value in values]
 
 
 def move(tensors: Any, device: torch.device | str) -> Any:
@@ -87,41 +89,33 @@ def move(tensors: Any, device: torch.device | str) -> Any:
     """
     goal = torch.empty(0, device=device).device  # with its index; an error for no device
 
-    def moved(values: list[torch.Tensor]) -> list[torch.Tensor]:
-        results = list(values)
-        away = [i for i, value in enumerate(values) if value.device != goal]
-        places = storage_places([values[i] for i in away])
-        plain = [i for i, place in zip(away, places, strict=True) if place is not None]
-        for i, made in zip(plain, _copy_storages(values, plain, goal), strict=True):
-            results[i] = made
-        for i in set(away) - set(plain):
-            value = values[i]
-            there = value.detach().to(goal)
-            if isinstance(value, torch.nn.Parameter):
-                results[i] = torch.nn.Parameter(there, value.requires_grad)
-            else:
-                results[i] = there.requires_grad_(value.requires_grad)
-        return results
-
-    return _apply(tensors, moved)
+    values = _values(tensors)
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"expected tensors, got a {type(value).__name__}")
+    away = {id(value): value for value in values if value.device != goal}
+    places = dict(zip(away, storage_places(list(away.values())), strict=True))
+    plain = [value for key, value in away.items() if places[key] is not None]
+    made = dict(zip(map(id, plain), _copy_storages(plain, goal), strict=True))
+    for key, value in away.items():
+        if key not in made:
+            made[key] = _as_was(value.detach().to(goal), value)
+    return _like(tensors, [made.get(id(value), value) for value in values])
 
 
-def _copy_storages(
-    values: list[torch.Tensor], chosen: list[int], device: torch.device | None
-) -> list[torch.Tensor]:
-    """Copies of the chosen tensors, by copying their storages as a whole.
+def _copy_storages(values: list[torch.Tensor], device: torch.device | None) -> list[torch.Tensor]:
+    """Copies of tensors, by copying their storages as a whole.
 
     Args:
         device: where they go; None: where they are.
     """
-    if not chosen:
+    if not values:
         return []
     with _native.GcPause():
         positions: dict[int, int] = {}
         storages: list[torch.Tensor] = []
         views = []
-        for i in chosen:
-            value = values[i]
+        for value in values:
             storage = value.untyped_storage()
             position = positions.setdefault(storage_key(storage), len(storages))
             if position == len(storages):

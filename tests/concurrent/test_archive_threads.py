@@ -1,0 +1,101 @@
+"""Saving and loading in many threads at once."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.export import Dim, export
+
+from fxpress import _native, archive, state
+from tests.support.archived import records_of
+
+
+class Model(torch.nn.Module):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((3 << 20,), float(number)))  # 12 MiB
+        self.small = torch.nn.ParameterList(torch.full((5,), float(number)) for _ in range(50))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight[0] + self.small[3].sum() + x.shape[0]
+
+
+THREADS = 8
+
+
+def test_eight_threads_save_and_load_at_once(tmp_path: Path) -> None:
+    shapes = ({0: Dim("n", min=2)},)
+    programs = [export(Model(i), (torch.ones(4),), dynamic_shapes=shapes) for i in range(THREADS)]
+    barrier = threading.Barrier(THREADS)
+
+    def work(number: int) -> None:
+        path = tmp_path / f"{number}.pt2"
+        barrier.wait()
+        for turn in range(4):
+            archive.save(programs[number], path)
+            loaded = archive.load(path, mmap=turn % 2 == 0)
+            state.load_into(loaded, state.clone(dict(loaded.state_dict)))
+            x = torch.ones(3)
+            assert torch.equal(loaded.module()(x), programs[number].module()(x))
+            archive.verify(path)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(work, range(THREADS)))
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"{i}.pt2" for i in range(THREADS)]
+    for number, program in enumerate(programs):
+        path = tmp_path / f"{number}.pt2"
+        alone = tmp_path / "alone" / path.name
+        alone.parent.mkdir(exist_ok=True)
+        archive.save(program, alone)
+        assert records_of(path.read_bytes()) == records_of(alone.read_bytes())
+
+
+def test_threads_that_save_to_one_file_leave_one_of_theirs(tmp_path: Path) -> None:
+    programs = [export(Model(i), (torch.ones(4),)) for i in range(4)]
+    path = tmp_path / "model.pt2"
+
+    def work(number: int) -> None:
+        for _ in range(5):
+            archive.save(programs[number], path)
+            archive.verify(path)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    weight = archive.load(path).state_dict["weight"]
+    assert weight[0] in (0, 1, 2, 3)
+    assert (weight == weight[0]).all()
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_one_reader_for_many_threads(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    archive.save(export(Model(3), (torch.ones(4),)), path)
+    with archive.PT2ArchiveReader(path) as reader, ThreadPoolExecutor(THREADS) as pool:
+        names = reader.get_file_names()
+        expected = {name: reader.read_bytes(name) for name in names}
+        for _ in range(3):
+            assert dict(zip(names, pool.map(reader.read_bytes, names), strict=True)) == expected
+
+
+def test_one_writer_is_for_one_thread() -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def write(data: Any) -> None:
+        inside.set()
+        assert go_on.wait(10)
+
+    writer = _native.ArchiveWriter(write, "root")
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(writer.add, "large", bytes(1 << 20))
+        assert inside.wait(10)
+        with pytest.raises(RuntimeError, match="another thread"):
+            writer.add("b", b"x")
+        go_on.set()
+        first.result()
+    writer.add("b", b"x")
+    writer.finish()
