@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+import bench_archive
 import bench_cold
 import bench_forward
 import bench_scale
@@ -40,6 +41,7 @@ class Effort:
         sizes: hand-built graph -> rounds of ours and the floor, rounds of torch.
         program_sizes: nodes of hand-built programs to unflatten.
         written_sizes: nodes of hand-built programs to serialize.
+        weight_bytes: of weights to save, load and clone.
     """
 
     rounds: int
@@ -48,6 +50,7 @@ class Effort:
     sizes: dict[int, tuple[int, int]]
     program_sizes: list[int]
     written_sizes: list[int]
+    weight_bytes: int
 
 
 FULL = Effort(
@@ -57,6 +60,7 @@ FULL = Effort(
     sizes={10_000: (7, 5), 100_000: (5, 3), 1_000_000: (5, 0)},
     program_sizes=[10_000, 100_000],
     written_sizes=[10_000, 1_000_000],
+    weight_bytes=2**32,
 )
 QUICK = Effort(
     rounds=3,
@@ -65,6 +69,7 @@ QUICK = Effort(
     sizes={10_000: (5, 1), 100_000: (3, 0)},
     program_sizes=[1_000, 10_000],
     written_sizes=[10_000, 100_000],
+    weight_bytes=2**28,
 )
 
 
@@ -92,6 +97,10 @@ def main() -> None:
     figures += bench_serialize.measure(effort.rounds, large=effort.flat)
     figures += bench_serialize.measure_phases(programs.transformer(), effort.rounds)
     figures += bench_serialize.measure_growth(effort.written_sizes, min(effort.rounds, 5))
+    progress("archives and state")
+    figures += bench_archive.measure(programs.transformer(), effort.rounds)
+    figures += bench_archive.measure_large(effort.weight_bytes, min(effort.rounds, 5))
+    figures += bench_archive.measure_clones(effort.weight_bytes, effort.rounds)
     figures += _model_figures(effort, progress)
     if arguments.models == "all":
         figures += _llama_figures(effort, progress)

@@ -190,6 +190,7 @@ class ArchiveReader {
       damaged = archive::transfer(*source_, transfers, {check, threads}, progress);
     }
     std::vector<std::string> names;
+    names.reserve(damaged.size());
     for (const size_t i : damaged) names.push_back(transfers[i].record->name);
     return names;
   }

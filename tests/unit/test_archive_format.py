@@ -135,6 +135,38 @@ def test_f178_conjugated_and_negated_weights() -> None:
     assert torch.equal(loaded.module()(torch.ones(2)), program.module()(torch.ones(2)))
 
 
+@pytest.mark.filterwarnings("ignore:Unable to execute")  # such a graph has no source text
+def test_f179_script_objects_that_are_literals() -> None:
+    class Sine(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.sin()
+
+    program = export(Sine(), (X,))
+    weight = torch.quantize_per_tensor(torch.ones(3, 3), 0.1, 0, torch.qint8)
+    packed = torch.ops.quantized.linear_prepack(weight, None)
+    program.constants["kept"] = packed
+    sine = next(node for node in program.graph.nodes if node.op == "call_function")
+    with program.graph.inserting_after(sine):
+        function = torch.ops.quantized.linear_dynamic.default
+        linear = program.graph.call_function(function, (sine, packed))
+        linear.meta["val"] = sine.meta["val"]
+    data = saved_by_us(program)
+    assert "archive/data/constants/custom_obj_1" in records_of(data)
+    with pytest.raises(archive.SerializeError, match=r"custom_obj_0.*allow_pickle"):
+        archive.load(data)
+    for loaded in (archive.load(data, allow_pickle=True), torch.export.load(io.BytesIO(data))):
+        assert set(loaded.constants) == {"kept", "_custom_obj_0"}
+        assert any(node.target is function for node in loaded.graph.nodes)
+
+
+def test_f179_constants_of_other_types() -> None:
+    program = export(Views(), (X,))
+    program.constants["odd"] = 3
+    for save in (archive.save, torch.export.save):
+        with pytest.raises(Exception, match=r"odd|Unsupported constant type"):
+            save(program, io.BytesIO())
+
+
 def test_f182_records_without_bytes_are_zeros(program: Any) -> None:
     records = records_of(saved_by_us(program))
     records["archive/data/weights/weight_0"] = b""
