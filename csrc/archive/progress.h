@@ -21,8 +21,12 @@ class Progress {
     const auto now = std::chrono::steady_clock::now();
     if (report_ && now - latest_ >= kInterval) {
       latest_ = now;
-      report_(std::exchange(bytes_, 0));
+      finish();
     }
+  }
+  // Reports what is left.
+  void finish() {
+    if (report_) report_(std::exchange(bytes_, 0));
   }
 
   static constexpr auto kInterval = std::chrono::milliseconds(50);

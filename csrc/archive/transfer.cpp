@@ -80,6 +80,7 @@ class Work {
       lock.lock();
     }
     if (error_) std::rethrow_exception(error_);
+    progress.advance(done_ - reported);
   }
 
   void stop() { stop_ = true; }
@@ -148,6 +149,7 @@ std::vector<size_t> transfer(const Source& source, const std::vector<Transfer>& 
       throw;
     }
   }
+  progress.finish();
   return work.damaged();
 }
 

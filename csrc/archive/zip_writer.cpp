@@ -184,6 +184,7 @@ void ZipWriter::finish() {
   write_end(directory);
   sink_.flush();
   is_finished_ = true;
+  progress_.finish();
 }
 
 void ZipWriter::write_central_header(const Entry& entry) {

@@ -171,6 +171,27 @@ TEST_CASE("records are read by several threads, and damaged ones are named") {
   CHECK(transfer(source, transfers, {false, 4}, progress).empty());
 }
 
+TEST_CASE("all bytes are reported") {
+  uint64_t reported = 0;
+  const auto report = [&](uint64_t bytes) { reported += bytes; };
+  MemorySink sink;
+  ZipWriter writer(sink, "root", report);
+  const std::string text(9'000'000, 'x');
+  writer.begin("large", text.size());
+  writer.append(bytes_of(text));
+  writer.end();
+  writer.finish();
+  CHECK(reported >= text.size());
+  const MemorySource source(sink.bytes);
+  const Directory directory(source);
+  for (const size_t threads : {size_t{1}, size_t{4}}) {
+    reported = 0;
+    Progress progress(report);
+    CHECK(transfer(source, {{directory.find("large")}}, {true, threads}, progress).empty());
+    CHECK(reported == text.size());
+  }
+}
+
 TEST_CASE("an interrupt ends a transfer") {
   const std::vector<std::byte> bytes = archive_of({{"large", std::string(50'000'000, 'x')}});
   const MemorySource source(bytes);
