@@ -22,6 +22,8 @@ def progress_bar(action: str, total: int) -> Iterator[Callable[[int], None] | No
     try:
         from tqdm import tqdm
     except ImportError:
+        tqdm = None
+    if tqdm is None or total == 0:
         yield None
         return
     with tqdm(
