@@ -4,6 +4,7 @@
 #include <array>
 
 #include "archive/error.h"
+#include "archive/record_name.h"
 #include "archive/zip_format.h"
 
 namespace fxpress::archive {
@@ -154,17 +155,9 @@ void take_extra_64(Bytes extra, Header& header, uint64_t& offset) {
 }
 
 void check_name(std::string_view path) {
-  const std::string shown(path);
-  if (path.empty()) no_archive("it has a record without a name");
-  if (path.find('\0') != std::string_view::npos) damaged(shown, "its name has a zero byte");
-  if (path.front() == '/' || path.find('\\') != std::string_view::npos) {
-    damaged(shown, "its name is not a path in the archive");
-  }
-  for (size_t at = 0; at <= path.size();) {
-    const size_t next = std::min(path.find('/', at), path.size());
-    const std::string_view part = path.substr(at, next - at);
-    if (part == ".." || part == ".") damaged(shown, "its name leads to another folder");
-    at = next + 1;
+  const std::string_view file = path.ends_with('/') ? path.substr(0, path.size() - 1) : path;
+  if (const char* why = problem_of_name(file)) {
+    damaged(std::string(path), std::string("its name ") + why);
   }
 }
 

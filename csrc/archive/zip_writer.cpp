@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "archive/error.h"
+#include "archive/record_name.h"
 #include "archive/zip_format.h"
 
 namespace fxpress::archive {
@@ -85,17 +86,21 @@ ZipWriter::ZipWriter(Sink& sink, std::string root, Progress::Report report)
     : sink_(sink), root_(std::move(root)), progress_(std::move(report)) {}
 
 void ZipWriter::write(Bytes bytes) {
+  if (has_failed_) throw ArchiveError("the archive is incomplete: an earlier write failed");
+  has_failed_ = true;
   sink_.write(bytes);
+  has_failed_ = false;
   position_ += bytes.size();
 }
 
 void ZipWriter::begin(std::string_view name, uint64_t size) {
   if (is_finished_) throw ArchiveError("the archive is finished: no record can be added");
   if (is_open_) throw ArchiveError("the record before is not complete");
-  if (name.empty() || name.find('\0') != std::string_view::npos) {
-    throw ArchiveError("'" + std::string(name) + "' cannot be the name of a record");
-  }
   Entry entry{root_ + "/" + std::string(name), position_, size, 0};
+  if (const char* why = problem_of_name(entry.path); name.empty() || why != nullptr) {
+    throw ArchiveError("'" + std::string(name) + "' cannot be the name of a record" +
+                       (why == nullptr ? "" : std::string(": it ") + why));
+  }
   if (entry.path.size() > 0xFFFF) throw ArchiveError("the name of a record is too long");
   if (!names_written_.emplace(name).second) {
     throw ArchiveError("Tried to serialize file twice: " + std::string(name));
@@ -182,7 +187,9 @@ void ZipWriter::finish() {
   const uint64_t directory = position_;
   for (const Entry& entry : entries_) write_central_header(entry);
   write_end(directory);
+  has_failed_ = true;
   sink_.flush();
+  has_failed_ = false;
   is_finished_ = true;
   progress_.finish();
 }

@@ -23,7 +23,8 @@ class ZipWriter {
   void append(Bytes bytes);
   void end();
 
-  // The records about the archive itself, and the directory. Nothing can be written afterwards.
+  // The records about the archive itself, and the directory. Nothing can be written afterwards, nor
+  // after an error of the sink.
   void finish();
 
   // The names of the records, without the root, in the order they were written.
@@ -50,6 +51,7 @@ class ZipWriter {
   uint64_t missing_ = 0;   // bytes of the open record that are still to come
   bool is_open_ = false;   // a record
   bool is_finished_ = false;
+  bool has_failed_ = false;  // a write: what the sink has is not known
   std::vector<Entry> entries_;
   std::vector<std::string> names_;
   // A set of the same kind as torch's: the serialization id depends on its order.

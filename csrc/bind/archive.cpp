@@ -53,8 +53,8 @@ class ObjectSink final : public archive::Sink {
   void write(Bytes bytes) override {
     const py::gil_scoped_acquire acquire;
     const auto view = py::memoryview::from_memory(bytes.data(), static_cast<ssize_t>(bytes.size()));
+    const Released released{view};  // nobody may look at the memory later, also after an error
     const py::object done = write_(view);
-    view.attr("release")();  // nobody may look at the memory later
     if (PyLong_Check(done.ptr()) && done.cast<size_t>() != bytes.size()) {
       PyErr_SetString(PyExc_OSError, "the file took a part of the bytes only");
       throw py::error_already_set();
@@ -62,6 +62,17 @@ class ObjectSink final : public archive::Sink {
   }
 
  private:
+  struct Released {
+    const py::memoryview& view;
+    ~Released() {
+      const py::error_scope error;  // the one that is on its way
+      if (PyObject* done = PyObject_CallMethod(view.ptr(), "release", nullptr)) {
+        Py_DECREF(done);
+      } else {
+        PyErr_Clear();
+      }
+    }
+  };
   py::object write_;
 };
 
@@ -117,8 +128,14 @@ class ArchiveWriter {
   void finish() {
     use([&] { writer_.finish(); });
   }
-  const std::vector<std::string>& names() const { return writer_.names(); }
-  bool is_finished() const { return writer_.is_finished(); }
+  std::vector<std::string> names() {
+    const Busy busy(busy_);
+    return writer_.names();
+  }
+  bool is_finished() {
+    const Busy busy(busy_);
+    return writer_.is_finished();
+  }
 
  private:
   static std::unique_ptr<archive::Sink> make_sink(const py::object& target) {
@@ -224,7 +241,7 @@ void translate_errors(std::exception_ptr pointer) {
 
 void bind_archive(py::module_& m) {
   py::register_exception<archive::ArchiveError>(m, "ArchiveError", PyExc_RuntimeError);
-  py::register_exception_translator(translate_errors);
+  py::register_local_exception_translator(translate_errors);
   py::class_<ArchiveWriter>(m, "ArchiveWriter")
       .def(py::init<py::object, std::string, py::object>(), py::arg("target"), py::arg("root"),
            py::arg("report") = py::none())

@@ -27,8 +27,8 @@ constexpr int64_t kMaxChunk = int64_t{1} << 26;
 
 // The part of a storage that is copied.
 struct Part {
-  const std::byte* memory;  // of the whole storage
-  size_t begin;             // bytes
+  at::Storage original;
+  size_t begin;  // bytes
   size_t end;
   at::Storage copy;
 };
@@ -36,7 +36,7 @@ struct Part {
 bool is_copied_here(PyObject* value, bool watched) {
   if (watched || !is_plain_class(value)) return false;
   const at::Tensor& tensor = THPVariable_Unpack(value);
-  return is_plain(tensor) && tensor.is_cpu() && !tensor.is_quantized();
+  return is_only_a_view(tensor) && tensor.is_cpu();
 }
 
 // The bytes of its storage that a tensor sees: from the first to behind the last.
@@ -62,14 +62,16 @@ std::pair<std::vector<Part>, std::vector<uint32_t>> find_parts(
   for (const at::Tensor* tensor : tensors) {
     const at::Storage& storage = tensor->storage();
     const auto [begin, end] = bytes_seen(*tensor);
+    if (end > storage.nbytes() || (end != 0 && storage.data() == nullptr)) {
+      throw py::value_error("a tensor is larger than its storage");
+    }
     const auto key =
         static_cast<uint64_t>(reinterpret_cast<uintptr_t>(storage.unsafeGetStorageImpl()));
     uint32_t at = known.find(key);
     if (at == core::FlatMap::kAbsent) {
       at = static_cast<uint32_t>(parts.size());
       known.insert(key, at);
-      const auto* memory = static_cast<const std::byte*>(storage.data());
-      parts.push_back({memory, begin, end, at::Storage()});
+      parts.push_back({storage, begin, end, at::Storage()});
     } else if (end > begin) {
       Part& part = parts[at];
       const bool is_empty = part.begin == part.end;
@@ -165,7 +167,7 @@ void copy_parts(std::vector<Part>& parts) {
       const size_t size = std::min<size_t>(chunk_bytes, part.end - part.begin - from);
       if (size == 0) continue;
       std::memcpy(static_cast<std::byte*>(part.copy.mutable_data()) + from,
-                  part.memory + part.begin + from, size);
+                  static_cast<const std::byte*>(part.original.data()) + part.begin + from, size);
     }
   };
   // Each thread has some chunks to do, or a megabyte.

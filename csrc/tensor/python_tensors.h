@@ -13,6 +13,12 @@ inline bool is_plain(const at::Tensor& tensor) {
          !tensor.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
 }
 
+// Whether a tensor is nothing but a view of its storage: what it reads are the bytes there.
+inline bool is_only_a_view(const at::Tensor& tensor) {
+  return is_plain(tensor) && !tensor.is_quantized() && !tensor.is_nested() &&
+         !tensor._is_zerotensor() && !tensor.key_set().has(c10::DispatchKey::Functionalize);
+}
+
 // nn.Parameter(data, requires_grad): what its constructor makes of a plain tensor of its own.
 inline pybind11::object make_parameter(const at::Tensor& data, bool requires_grad) {
   data.unsafeGetTensorImpl()->set_allow_tensor_metadata_change(true);

@@ -21,7 +21,7 @@ std::vector<std::optional<StoragePlace>> storage_places(const std::vector<py::ob
       continue;
     }
     const at::Tensor& tensor = THPVariable_Unpack(value.ptr());
-    if (!is_plain(tensor) || tensor.is_quantized() || tensor.is_conj() || tensor.is_neg()) {
+    if (!is_only_a_view(tensor) || tensor.is_conj() || tensor.is_neg()) {
       places.emplace_back();
       continue;
     }

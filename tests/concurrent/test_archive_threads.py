@@ -95,6 +95,8 @@ def test_one_writer_is_for_one_thread() -> None:
         assert inside.wait(10)
         with pytest.raises(RuntimeError, match="another thread"):
             writer.add("b", b"x")
+        with pytest.raises(RuntimeError, match="another thread"):
+            assert writer.names
         go_on.set()
         first.result()
     writer.add("b", b"x")

@@ -197,3 +197,54 @@ def test_load_into_of_files_that_are_none(path: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(error):
             state.load_into(loaded, source)
+
+
+def test_damage_in_what_is_loaded_into_a_program(path: Path, program: Any) -> None:
+    loaded = archive.load(path, load_weights=False)
+    data = bytearray(path.read_bytes())
+    data[data.index(program.state_dict["linear.weight"].detach().numpy().tobytes())] ^= 1
+    path.write_bytes(data)
+    for source in (path, bytes(data)):
+        with pytest.raises(archive.ArchiveError, match="weights/weight_"):
+            state.load_into(loaded, source)
+    assert {value.device.type for value in loaded.state_dict.values()} == {"meta"}
+
+
+def test_buffers_are_let_go_of(path: Path) -> None:
+    buffer = io.BytesIO(path.read_bytes())
+    archive.load(buffer)
+    buffer.truncate(100)
+    with pytest.raises(archive.ArchiveError):
+        archive.load(buffer)
+    buffer.close()
+
+
+def test_readers_keep_what_they_read(path: Path) -> None:
+    reader = archive.PT2ArchiveReader(open(path, "rb"))  # noqa: SIM115
+    assert reader.read_string("archive_version") == "0"
+    reader.close()
+    with pytest.raises(ValueError, match="closed"):
+        reader.read_string("archive_version")
+
+
+def test_files_that_are_unpacked_on_the_way(path: Path, program: Any, tmp_path: Path) -> None:
+    import gzip
+
+    with gzip.open(tmp_path / "model.gz", "wb") as packed:
+        packed.write(path.read_bytes())
+    with gzip.open(tmp_path / "model.gz") as packed:
+        assert_same_state(archive.load(packed), program)
+
+
+def test_names_of_folders_entries(path: Path, program: Any) -> None:
+    entry = next(e for e in os.scandir(path.parent) if e.name == path.name)
+    for value in (archive.load(entry, mmap=True).state_dict, state.read(entry, mmap=True)):
+        assert torch.equal(value["linear.bias"], program.state_dict["linear.bias"])
+
+
+def test_a_file_that_is_replaced_while_it_is_read(path: Path, program: Any) -> None:
+    with archive.PT2ArchiveReader(path) as reader:
+        before = path.read_bytes()
+        path.unlink()
+        path.write_bytes(bytes(len(before)))
+        assert bytes(reader.mapped()) == before

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.export import export
 
-from fxpress import archive
+from fxpress import archive, state
 from fxpress._archive.files import AtomicFile
 from tests.support.archived import records_of, sharing
 
@@ -120,7 +120,7 @@ def test_errors_leave_the_old_file(
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
-    for method in ("write_bytes", "write_memory", "complete", "close"):
+    for method in ("write_bytes", "write_memory", "finish", "close"):
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(archive.PT2ArchiveWriter, method, fail)
             archive.save(program, path)
@@ -244,6 +244,10 @@ def test_weights_in_a_safetensors_file(program: Any, tmp_path: Path) -> None:
         archive.load(path.read_bytes())
     with pytest.raises(ValueError, match="f has to be a path"):
         archive.save(program, io.BytesIO(), weights="safetensors")
+    archive.save(program, tmp_path / "other.pt2", weights="safetensors")
+    (tmp_path / "other.safetensors").rename(tmp_path / "model.safetensors")
+    with pytest.raises(archive.ArchiveError, match="another save"):
+        archive.load(path)
     (tmp_path / "model.safetensors").write_bytes(b"x")
     with pytest.raises(archive.ArchiveError, match="safetensors is damaged"):
         archive.load(path)
@@ -261,3 +265,129 @@ def test_weights_nowhere(program: Any, tmp_path: Path) -> None:
     assert {value.device.type for value in loaded.state_dict.values()} == {"meta"}
     with pytest.raises(ValueError, match="weights is one of"):
         archive.save(program, path, weights="elsewhere")  # type: ignore[arg-type]
+
+
+def test_a_safetensors_file_stays_when_the_archive_does(program: Any, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    path = tmp_path / "model.pt2"
+    mask = os.umask(0o027)
+    try:
+        archive.save(program, path, weights="safetensors")
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "model.safetensors").stat().st_mode) == 0o640
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    with pytest.raises(AssertionError, match="Expected string"):
+        archive.save(program, path, weights="safetensors", extra_files={"a": 1})
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_a_safetensors_file_beside_the_file_that_a_link_leads_to(
+    program: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("safetensors")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "model.pt2").touch()
+    link = tmp_path / "link.pt2"
+    link.symlink_to(tmp_path / "real" / "model.pt2")
+    archive.save(program, link, weights="safetensors")
+    assert sorted(os.listdir(tmp_path / "real")) == ["model.pt2", "model.safetensors"]
+    assert torch.equal(archive.load(link).module()(X), program.module()(X))
+
+
+def test_tied_and_expanded_weights_in_a_safetensors_file(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = torch.nn.Linear(3, 3, bias=False)
+            self.b = torch.nn.Linear(3, 3, bias=False)
+            self.b.weight = torch.nn.Parameter(self.a.weight.detach())
+            self.register_buffer("expanded", torch.ones(1).expand(8))
+            self.register_buffer("sparse_view", torch.full((100, 8), 7.0)[:, :1])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.b(self.a(x)) + self.expanded.sum() + self.sparse_view.sum()
+
+    tied = export(Tied(), (torch.ones(3),))
+    path = tmp_path / "model.pt2"
+    archive.save(tied, path, weights="safetensors")
+    loaded = archive.load(path)
+    assert sharing(loaded.state_dict) == sharing(tied.state_dict)
+    assert loaded.state_dict["expanded"].stride() == (0,)
+    for name, value in tied.state_dict.items():
+        assert torch.equal(loaded.state_dict[name], value)
+    hidden = loaded.state_dict["sparse_view"].as_strided((99, 7), (8, 1), 1)
+    assert not hidden.any()  # nothing of what the memory held before
+    state.load_into(loaded, dict(tied.state_dict))
+
+
+def test_nothing_is_written_after_an_error(tmp_path: Path) -> None:
+    writer = archive.PT2ArchiveWriter("/dev/full")
+    writer.write_bytes("large", bytes(1 << 17))
+    with pytest.raises(OSError, match="No space left"):
+        writer.close()
+    with open(tmp_path / "victim", "wb") as victim:  # gets the number of the closed descriptor
+        for call in (writer.close, writer.complete, lambda: writer.write_bytes("a", b"")):
+            with pytest.raises(archive.ArchiveError, match="given up"):
+                call()
+        with writer:
+            pass
+        assert victim.tell() == 0
+    assert (tmp_path / "victim").read_bytes() == b""
+
+
+class Failing:
+    """A file that fails once, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.kept: list[memoryview] = []
+
+    def write(self, data: memoryview) -> int:
+        self.kept.append(data)
+        if len(self.kept) == 1:
+            raise OSError(errno.EIO, "once")
+        return len(data)
+
+
+def test_objects_that_fail_once() -> None:
+    target = Failing()
+    with pytest.raises(OSError, match="once"), archive.PT2ArchiveWriter(target) as writer:
+        writer.write_bytes("large", bytes(1 << 20))
+    with pytest.raises(ValueError, match="released"):
+        target.kept[0].tobytes()
+    assert len(target.kept) == 1
+
+
+def test_errors_within_a_block_are_not_hidden(tmp_path: Path) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"1"
+        raise KeyError("mine")
+
+    path = tmp_path / "model.pt2"
+    with pytest.raises(KeyError, match="mine"), archive.PT2ArchiveWriter(path) as writer:
+        writer.write_stream("a", 2, pieces())
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_writer_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    writer = archive.PT2ArchiveWriter(tmp_path / "model.pt2")
+    writer.write_bytes("a", b"1")
+    del writer
+    assert os.listdir(tmp_path) == []
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_long_names(program: Any, tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 250 + ".pt2")
+    archive.save(program, path)
+    archive.verify(path)
+    assert_nothing_beside(path)
+
+
+@pytest.mark.parametrize("name", ["../a", "a\\b", "./x", "dir/", ""])
+def test_names_that_could_not_be_read_again(program: Any, name: str) -> None:
+    with pytest.raises(archive.ArchiveError, match="cannot be the name"):
+        archive.save(program, io.BytesIO(), extra_files={name: "x"})

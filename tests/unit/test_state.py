@@ -77,6 +77,34 @@ def test_copies_are_what_the_originals_are() -> None:
     assert copies["far"].untyped_storage().nbytes() < 100  # what is seen, and no more
 
 
+def test_tensors_that_are_more_than_views_of_memory() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    zero = torch._efficientzerotensor((5,))
+    functional = torch._to_functional_tensor(torch.ones(5))
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    for original in (zero, functional, nested):
+        (copied,) = state.clone([original])
+        assert copied.shape == original.shape if original is not nested else copied.is_nested
+    gone = torch.ones(1000)
+    gone.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="larger than its storage"):
+        state.clone([gone])
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        state.clone([torch.ones(2)])
+
+
+def test_storages_at_one_address() -> None:
+    numpy = pytest.importorskip("numpy")
+    array = numpy.arange(20, dtype="float32")
+    tensors = {"part": torch.from_numpy(array[:10]), "whole": torch.from_numpy(array)}
+    buffer = io.BytesIO()
+    state.write(tensors, buffer)
+    read = state.read(buffer)
+    for name, value in tensors.items():
+        assert torch.equal(read[name], value)
+
+
 def test_a_tensor_that_occurs_twice_is_one_copy() -> None:
     x, y = torch.ones(2), torch.eye(2).to_sparse()
     a, b, c, d = state.clone([x, x, y, y])
@@ -179,7 +207,6 @@ def test_files(tmp_path: Path) -> None:
         state.write({"x": 1}, path)  # type: ignore[dict-item]
     buffer = io.BytesIO()
     state.write({}, buffer)
-    buffer.seek(0)
     assert state.read(buffer) == {}
 
 
@@ -222,7 +249,6 @@ def test_cuda_and_back() -> None:
     assert sharing(there) == sharing(originals)
     buffer = io.BytesIO()
     state.write(there, buffer)
-    buffer.seek(0)
     for name, value in state.read(buffer).items():
         assert value.device.type == "cuda"
         assert torch.equal(value.cpu(), originals[name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import glob
+import hashlib
 import os
 import secrets
 import stat
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 _MARK = ".fxpress-tmp"  # part of the names of files that are being written
+_LONG = 200  # bytes of a name that leave room for the mark
 
 
 def is_path(f: Any) -> bool:
@@ -31,6 +33,7 @@ class AtomicFile:
         # A link stays a link: what it leads to is replaced.
         self._target = Path(os.path.realpath(os.fspath(path)))
         self._temporary: Path | None = None
+        self.descriptor = -1
         mode = None
         with contextlib.suppress(FileNotFoundError):
             mode = self._target.stat().st_mode
@@ -53,7 +56,10 @@ class AtomicFile:
         return str(self._temporary or self._target)
 
     def _prefix(self) -> str:
-        return f".{self._target.name}{_MARK}-"
+        name = self._target.name
+        if len(os.fsencode(name)) > _LONG:
+            name = hashlib.sha256(os.fsencode(name)).hexdigest()
+        return f".{name}{_MARK}-"
 
     def _create(self, path: str | os.PathLike[str]) -> tuple[Path, int]:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -65,7 +71,8 @@ class AtomicFile:
                 continue
             except OSError as e:
                 raise type(e)(e.errno, e.strerror, os.fspath(path)) from None
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(temporary.stat(), os.fstat(descriptor)):
                     return temporary, descriptor
@@ -80,6 +87,21 @@ class AtomicFile:
                     found.unlink()
                 finally:
                     os.close(descriptor)
+
+    def reopen(self) -> None:
+        """Somebody else has put another file where this one is written."""
+        assert self._temporary is not None
+        mode = stat.S_IMODE(os.fstat(self.descriptor).st_mode)
+        os.close(self.descriptor)
+        self.descriptor = -1
+        self.descriptor = os.open(self._temporary, os.O_RDWR | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+            os.fchmod(self.descriptor, mode)
+
+    def __del__(self) -> None:
+        if getattr(self, "descriptor", -1) >= 0:
+            self.discard()
 
     def commit(self) -> None:
         """The file is complete: it is on the disk before the old one is gone."""

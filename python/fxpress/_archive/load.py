@@ -135,7 +135,6 @@ def load_pt2(
     is_file = isinstance(f, (io.IOBase, IO)) and f.readable() and f.seekable()
     if not (is_file or (path is not None and path.endswith(".pt2"))):
         log.warning("f should be a buffer or a file ending in .pt2. Got {%s}", f)
-    start = f.tell() if is_file else 0
     with PT2ArchiveReader(f, check_crc=check_crc) as archive:
         _check_format_version(archive)
         records = archive.get_file_names()
@@ -145,15 +144,15 @@ def load_pt2(
         extra_files = read_extra_files(archive)
         compiled = _compiled_models(records)
         weights = _compiled_weights(archive, compiled) if load_weights_from_disk else {}
-    runners = {}
-    if compiled:
-        with _named_file(f, path, start) as name:
-            runners = {
-                model: torch_archive.load_compiled_model(
-                    *(name, model, run_single_threaded, num_runners, device_index)
-                )
-                for model in compiled
-            }
+        runners = {}
+        if compiled:
+            with _named_file(archive, path) as name:
+                runners = {
+                    model: torch_archive.load_compiled_model(
+                        *(name, model, run_single_threaded, num_runners, device_index)
+                    )
+                    for model in compiled
+                }
     for model, values in weights.items():
         # The runners share what is given to them.
         runners[model].load_constants(values, check_full_update=True, user_managed=True)
@@ -185,16 +184,14 @@ def _compiled_weights(archive: PT2ArchiveReader, models: list[str]) -> dict[str,
 
 
 @contextlib.contextmanager
-def _named_file(f: Any, path: str | None, start: int) -> Iterator[str]:
+def _named_file(archive: PT2ArchiveReader, path: str | None) -> Iterator[str]:
     """The archive as a file with a name, which is what torch's loader of compiled code takes."""
     if path is not None:
         yield path
         return
     with tempfile.NamedTemporaryFile(suffix=".pt2") as copy:
-        f.seek(start)
-        copy.write(f.read())
+        archive.copy_to(copy)
         copy.flush()
-        f.seek(start)
         yield copy.name
 
 

@@ -168,10 +168,14 @@ def package_pt2(
         f = os.fspath(f)
 
     archive = PT2ArchiveWriter(f)
+    others: list[weight_files.Beside] = []
     try:
         with progress_bar("saving", _bytes_of(programs)) as bar, archive.reporting_to(bar):
             for model, program in programs.items():
-                place = weight_files.write_beside(f, model, program.state_dict, weights)
+                place = {"inline": None, "none": ""}.get(weights)
+                if weights == "safetensors":
+                    others.append(weight_files.write_beside(f, model, program.state_dict))
+                    place = others[-1].place
                 _write_program(archive, model, program, opset_version, pickle_protocol, place)
             if aoti_files is not None:
                 _write_aoti_files(archive, aoti_files, pickle_protocol)
@@ -179,10 +183,16 @@ def package_pt2(
                 archive.write_string(f"{names.EXTRA_DIR}{name}", content)
             for name, data in (executorch_files or {}).items():
                 archive.write_bytes(f"{names.EXECUTORCH_DIR}{name}", data)
-            archive.complete()
+            archive.finish()
+        for other in others:
+            other.file.commit()
+        archive.close()
     except BaseException:
         archive.abandon()
         raise
+    finally:
+        for other in others:
+            other.file.discard()
     if isinstance(f, (io.IOBase, IO)):
         f.seek(0)
     return f

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
-import mmap
 import os
+import shutil
 import zlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
+
+import torch
 
 from fxpress import _native
 from fxpress._archive import names
 from fxpress._archive.errors import ArchiveError, archive_errors
 from fxpress._archive.files import is_path
+from fxpress._archive.progress import progress_bar
 
 log = logging.getLogger("fxpress")
 
@@ -68,16 +73,21 @@ class PT2ArchiveReader:
         self._check_crc = check_crc
         self._file: int | None = None  # a descriptor of ours
         self._native: Any = None
-        self.start = 0  # where in the file the archive begins, bytes
+        self._unpacked = 0  # bytes that compressed records had until now
+        self._views = [] if is_path(f) else _views_of(f)
+        start = 0  # where in the file the archive begins, bytes
         if is_path(f):
             self._file = os.open(os.fspath(f), os.O_RDONLY | os.O_CLOEXEC)
-            source: Any = self._file
-        else:
-            source, self.start = _source_of(f)
-        self.source = source
+        elif not self._views:
+            descriptor = _descriptor_of(f)
+            if descriptor is None:
+                self._views = [memoryview(f.read())]
+            else:  # a copy, which stays when the object is gone
+                self._file, start = os.dup(descriptor), f.tell()
         try:
             with archive_errors():
-                self._native = _native.ArchiveReader(source, self.start)
+                source = self._views[0] if self._file is None else self._file
+                self._native = _native.ArchiveReader(source, start)
                 self._records = self._native.records()
         except BaseException:
             self.close()
@@ -90,8 +100,11 @@ class PT2ArchiveReader:
         self.close()
 
     def close(self) -> None:
-        """Closes the file, if it was opened here."""
-        self._native = None  # lets go of the buffer
+        """Lets go of the file, or of the buffer; nothing can be read afterwards."""
+        self._native = None
+        for view in self._views:
+            view.release()
+        self._views = []
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -99,6 +112,27 @@ class PT2ArchiveReader:
     def __del__(self) -> None:
         if getattr(self, "_file", None) is not None:
             self.close()
+
+    @property
+    def _reader(self) -> Any:
+        if self._native is None:
+            raise ValueError("the archive is closed")
+        return self._native
+
+    def mapped(self) -> torch.UntypedStorage:
+        """The file in memory, read when it is used; what is written there stays in this process."""
+        assert self._file is not None
+        size = os.fstat(self._file).st_size
+        # By its descriptor: another file may have the name by now.
+        return torch.UntypedStorage.from_file(f"/proc/self/fd/{self._file}", False, size)
+
+    def copy_to(self, file: IO[bytes]) -> None:
+        """Writes the whole archive into a file."""
+        if self._file is None:
+            file.write(self._views[0])
+            return
+        with open(f"/proc/self/fd/{self._file}", "rb") as whole:
+            shutil.copyfileobj(whole, file)
 
     def get_file_names(self) -> list[str]:
         """The names of all records, in the order of the directory."""
@@ -125,8 +159,12 @@ class PT2ArchiveReader:
         """The bytes of a record; ArchiveError when there is none, or it is damaged."""
         record = self.record(name)
         with archive_errors():
-            data: bytes = self._native.stored_bytes(name)
+            data: bytes = self._reader.stored_bytes(name)
         if record.is_deflated:
+            self._unpacked += record.size
+            stored = sum(other[1] for other in self._records.values())
+            if self._unpacked > max(_MAX_UNPACKED, _MAX_RATIO * stored):
+                raise ArchiveError(f"record {name!r} is refused: {stored} bytes became too many")
             data = _unpack(name, record, data)
         if self._check_crc and _native.crc32(data) != record.crc:
             raise ArchiveError(f"record {name!r} is damaged: its checksum is wrong")
@@ -148,7 +186,7 @@ class PT2ArchiveReader:
         """
         threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
         with archive_errors():
-            damaged = self._native.read_into(list(targets), self._check_crc, threads, report)
+            damaged = self._reader.read_into(list(targets), self._check_crc, threads, report)
         if damaged:
             raise ArchiveError(f"record {damaged[0]!r} is damaged: its checksum is wrong")
 
@@ -160,21 +198,22 @@ class PT2ArchiveReader:
             return 0
 
 
-def _source_of(f: Any) -> tuple[Any, int]:
-    """What the native reader takes for an open file or a buffer, and where the archive begins."""
-    try:
-        return memoryview(f).cast("B"), 0
-    except TypeError:
-        pass
-    if isinstance(f, mmap.mmap):
-        return f, f.tell()
-    getbuffer = getattr(f, "getbuffer", None)
-    if getbuffer is not None:
-        return getbuffer()[f.tell() :], 0
-    try:
-        return f.fileno(), f.tell()
-    except (AttributeError, OSError):
-        return f.read(), 0
+def _views_of(f: Any) -> list[memoryview]:
+    """The bytes of a buffer, from its position on, and what they are a part of; none for files."""
+    with contextlib.suppress(TypeError):
+        return [memoryview(f).cast("B")]
+    if not hasattr(f, "getbuffer"):
+        return []
+    whole = f.getbuffer()
+    return [whole[f.tell() :], whole]
+
+
+def _descriptor_of(f: Any) -> int | None:
+    """The descriptor of a file object that gives the bytes of the file as they are."""
+    plain = getattr(f, "file", f)  # of temporary files
+    if isinstance(plain, (io.BufferedReader, io.BufferedRandom)):
+        plain = plain.raw
+    return plain.fileno() if isinstance(plain, io.FileIO) else None
 
 
 def _unpack(name: str, record: Record, data: bytes) -> bytes:
@@ -203,3 +242,23 @@ def is_pt2_package(serialized_model: bytes | str) -> bool:
     except Exception:
         log.info("Model is not a PT2 package")
         return False
+
+
+def verify(f: Any) -> None:
+    """Reads a file from end to end and compares every record with its checksum.
+
+    Args:
+        f: a path, an open file, or a buffer.
+
+    Raises:
+        OSError: the file cannot be read.
+        ArchiveError: it is no archive, or damaged; the message names the record.
+    """
+    with PT2ArchiveReader.of_any_format(f) as archive:
+        records = [(name, archive.record(name)) for name in archive.get_file_names()]
+        for name, record in records:
+            if record.is_deflated:
+                archive.read_bytes(name)
+        plain = [(name, 0, record.size) for name, record in records if not record.is_deflated]
+        with progress_bar("checking", sum(size for *_, size in plain)) as bar:
+            archive.read_into(plain, bar)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -68,23 +67,18 @@ def _empty(record: str, size: int, device: str) -> torch.Tensor:
         raise MemoryError(f"record {record!r} with {size} bytes: {e}") from None
 
 
-def _map(path: str | None) -> Any:
-    """A file in memory, read when it is used; what is written there stays in this process."""
-    assert path is not None
-    return torch.UntypedStorage.from_file(path, False, os.stat(path).st_size)
-
-
 class _Storages:
     """The bytes of records, as tensors of them (uint8, one dimension)."""
 
     def __init__(self, archive: PT2ArchiveReader, options: Options) -> None:
         self._archive = archive
         self._options = options
-        self._mapped = _map(options.path) if options.mmap and options.load_weights else None
+        self._mapped = archive.mapped() if options.mmap and options.load_weights else None
         self._positions: dict[str, int] = {}  # record -> position
         self._made: list[torch.Tensor | None] = []  # None: still to be read
         self._devices: list[torch.device] = []
         self._reading: list[tuple[str, int]] = []  # record, size
+        self._bytes_needed: dict[str, int] = {}
 
     def position(self, view: View, all_views: Mapping[str, View]) -> int:
         """The position of a view's storage among those of `finish`."""
@@ -106,7 +100,7 @@ class _Storages:
                 f"{view.dtype.itemsize} for dtype {view.dtype}"
             )
         if size == 0:  # stands for zeros
-            size = max(bytes_needed(v) for v in all_views.values() if v.record == name)
+            size = self._needed(all_views)[name]
             device = "cpu" if self._options.load_weights else "meta"
             return _empty(name, size, device).zero_()
         if not self._options.load_weights:
@@ -116,9 +110,17 @@ class _Storages:
             return torch.frombuffer(data, dtype=torch.uint8)
         if self._mapped is not None and record.offset % _ALIGNMENT == 0:
             part = self._mapped[record.offset : record.offset + size]
-            return torch.empty(0, dtype=torch.uint8).set_(part, 0, (size,), (1,))
+            return torch.empty(0, dtype=torch.uint8, device="cpu").set_(part, 0, (size,), (1,))
         self._reading.append((name, size))
         return None
+
+    def _needed(self, all_views: Mapping[str, View]) -> dict[str, int]:
+        """Record -> how many bytes its views need."""
+        if not self._bytes_needed:
+            for view in all_views.values():
+                known = self._bytes_needed.get(view.record, 0)
+                self._bytes_needed[view.record] = max(known, bytes_needed(view))
+        return self._bytes_needed
 
     def finish(self) -> list[torch.Tensor]:
         """Reads what is still to be read. The storages, on the devices that they go to."""

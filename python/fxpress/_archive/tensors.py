@@ -69,5 +69,6 @@ def group_by_storage(tensors: Mapping[str, torch.Tensor]) -> tuple[list[Group], 
         group = groups.get((address, value.dtype))
         if group is None:
             group = groups[address, value.dtype] = Group(address or 0, size, is_on_cpu)
+        group.size = max(group.size, size)  # storages at one address need not be of one size
         group.tensors[name] = value
     return list(groups.values()), others

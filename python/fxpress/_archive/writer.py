@@ -10,6 +10,7 @@ from typing import Any
 
 from fxpress import _native
 from fxpress._archive import names
+from fxpress._archive.errors import ArchiveError, archive_errors
 from fxpress._archive.files import AtomicFile, is_path
 
 
@@ -59,7 +60,7 @@ class PT2ArchiveWriter:
             target: Any = self._file.descriptor
         else:
             target, root = archive_path_or_buffer.write, "archive"
-        self._native = _native.ArchiveWriter(target, root, self._report)
+        self._native: Any = _native.ArchiveWriter(target, root, self._report)
 
     @contextlib.contextmanager
     def reporting_to(self, bar: Callable[[int], None] | None) -> Any:
@@ -73,31 +74,44 @@ class PT2ArchiveWriter:
     def __enter__(self) -> PT2ArchiveWriter:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.complete()
+    def __exit__(self, error: object = None, *_: object) -> None:
+        if self._native is None:
+            return  # it was given up
+        try:
+            self.complete()
+        except Exception:
+            self.abandon()
+            if error is None:
+                raise
 
     def complete(self) -> None:
         """Adds the records that say what it is, if they are missing, and closes it."""
+        self.finish()
+        self.close()
+
+    def finish(self) -> None:
+        """Writes what is missing; the file is not yet in its place."""
         if not self.has_record(names.ARCHIVE_FORMAT_PATH):
             self.write_string(names.ARCHIVE_FORMAT_PATH, names.ARCHIVE_FORMAT_VALUE)
         if not self.has_record(names.ARCHIVE_VERSION_PATH):
             self.write_string(names.ARCHIVE_VERSION_PATH, names.ARCHIVE_VERSION_VALUE)
-        self.close()
+        with self._errors():
+            self._writer.finish()
 
     def has_record(self, name: str) -> bool:
         """Whether a record of that name was written."""
-        return name in self._native.names
+        return name in self._writer.names
 
     def count_prefix(self, prefix: str) -> int:
         """How many records have a name that starts so."""
-        return sum(name.startswith(prefix) for name in self._native.names)
+        return sum(name.startswith(prefix) for name in self._writer.names)
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Writes a record; AssertionError when `data` is not of the type bytes."""
         if not isinstance(data, bytes):
             raise AssertionError(f"Expected bytes but got {type(data)}")
         with self._errors():
-            self._native.add(name, data)
+            self._writer.add(name, data)
 
     def write_string(self, name: str, data: str) -> None:
         """Writes a record in UTF-8; AssertionError when `data` is not of the type str."""
@@ -128,10 +142,10 @@ class PT2ArchiveWriter:
     def write_stream(self, name: str, size: int, pieces: Any) -> None:
         """Writes a record of `size` bytes from pieces: objects with a buffer."""
         with self._errors():
-            self._native.begin(name, size)
+            self._writer.begin(name, size)
             for piece in pieces:
-                self._native.append(piece)
-            self._native.end()
+                self._writer.append(piece)
+            self._writer.end()
 
     def write_memory(self, records: list[tuple[str, int, int]]) -> None:
         """Writes records from memory, which has to stay as it is meanwhile.
@@ -140,26 +154,38 @@ class PT2ArchiveWriter:
             records: (name, address, bytes).
         """
         with self._errors():
-            self._native.add_memory(records)
+            self._writer.add_memory(records)
 
     def close(self) -> None:
         """Completes the file; nothing can be written afterwards."""
-        with self._errors():
-            if not self._native.is_finished:
-                self._native.finish()
-            if self._file is not None:
-                self._file.commit()
+        try:
+            with self._errors():
+                if not self._writer.is_finished:
+                    self._writer.finish()
+                if self._file is not None:
+                    self._file.commit()
+        except BaseException:
+            self.abandon()
+            raise
 
     def abandon(self) -> None:
-        """Gives up: a path stays what it was."""
+        """Gives up: a path stays what it was, and nothing can be written any more."""
+        self._native = None  # it knows the number of the descriptor, which others may get
         if self._file is not None:
             self._file.discard()
+
+    @property
+    def _writer(self) -> Any:
+        if self._native is None:
+            raise ArchiveError("the archive was given up")
+        return self._native
 
     @contextlib.contextmanager
     def _errors(self) -> Any:
         """Errors of the system name the file."""
         try:
-            yield
+            with archive_errors():
+                yield
         except OSError as e:
             self.abandon()
             if self._path is None or e.filename is not None or e.errno is None:

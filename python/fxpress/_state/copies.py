@@ -62,8 +62,9 @@ def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
     """Copies of what is on other devices, or more than a view of a storage."""
     unique = {id(value): value for value in values}
     places = dict(zip(unique, storage_places(list(unique.values())), strict=True))
-    plain = [value for key, value in unique.items() if places[key] is not None]
-    made = dict(zip(map(id, plain), _copy_storages(plain, None), strict=True))
+    # What is on the CPU and was left over is more than a view, or watched by a mode.
+    elsewhere = [v for key, v in unique.items() if places[key] and v.device.type != "cpu"]
+    made = dict(zip(map(id, elsewhere), _copy_storages(elsewhere, None), strict=True))
     for key, value in unique.items():
         if key not in made:
             made[key] = _copy_alone(value)

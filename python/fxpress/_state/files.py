@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +18,8 @@ from fxpress._archive.contents import read_weights
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.files import is_path
 from fxpress._archive.options import Options, check_location
-from fxpress._archive.reader import PT2ArchiveReader
-from fxpress._archive.weight_files import fitting, open_weights
+from fxpress._archive.reader import PT2ArchiveReader, verify
+from fxpress._archive.weight_files import copy_values, fitting, open_weights
 from fxpress._archive.writer import PT2ArchiveWriter
 from fxpress._serde.values import Location
 from fxpress._torch_compat import storage_key
@@ -44,6 +46,8 @@ def write(tensors: Mapping[str, torch.Tensor], f: Any) -> None:
     except BaseException:
         archive.abandon()
         raise
+    if isinstance(f, io.IOBase):
+        f.seek(0)
 
 
 def read(
@@ -68,7 +72,7 @@ def read(
         SerializeError: something in it needs `allow_pickle`.
     """
     check_location(map_location)
-    path = str(f) if is_path(f) else None
+    path = os.fspath(f) if is_path(f) else None
     if mmap and path is None:
         raise ValueError("mmap=True maps the file: f has to be a path")
     options = Options(map_location, mmap, True, allow_pickle, check_crc, path)
@@ -80,7 +84,7 @@ def read(
 
 
 @contextmanager
-def _values(source: Any) -> Iterator[Callable[[str], torch.Tensor]]:
+def _values(source: Any, device: Any) -> Iterator[Callable[[str], torch.Tensor]]:
     """A function: name -> tensor of a source, KeyError for what is not there."""
     if isinstance(source, Mapping):
         yield source.__getitem__
@@ -88,7 +92,9 @@ def _values(source: Any) -> Iterator[Callable[[str], torch.Tensor]]:
         with open_weights(Path(source)) as get:
             yield get
     else:
-        yield read(source, mmap=is_path(source)).__getitem__
+        if is_path(source):
+            verify(source)  # what is mapped is not compared with its checksums
+        yield read(source, mmap=is_path(source), map_location=device).__getitem__
 
 
 def load_into(
@@ -110,12 +116,11 @@ def load_into(
         OSError: the file cannot be read.
         SerializeError: a value is missing, or has another shape or dtype.
     """
-    with _values(source) as get:
+    with _values(source, device) as get:
         found = {name: fitting(name, target, get) for name, target in ep.state_dict.items()}
         new = _replacements(ep.state_dict, found, device)
-        with torch.no_grad():
-            for name, target in ep.state_dict.items():
-                (new.get(name, target)).copy_(found[name])
+        for name, target in ep.state_dict.items():
+            copy_values(new.get(name, target), found[name])
     ep.state_dict.update(new)
 
 
@@ -134,7 +139,7 @@ def _replacements(
         key = storage_key(storage)
         if key not in storages:
             place = found[name].device if device is None else device
-            storages[key] = torch.empty(storage.nbytes(), dtype=torch.uint8, device=place)
+            storages[key] = torch.zeros(storage.nbytes(), dtype=torch.uint8, device=place)
         made = torch.empty(0, dtype=target.dtype, device=storages[key].device).set_(
             storages[key].untyped_storage(),
             target.storage_offset(),

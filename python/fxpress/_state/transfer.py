@@ -75,16 +75,18 @@ def _from_host(source: torch.Tensor, target: torch.Tensor) -> None:
     current = torch.accelerator.current_stream(target.device)
     stream.wait_stream(current)  # the target's memory may still be in use there
     copied: list[Any] = [None, None]
-    for number, start in enumerate(range(0, source.numel(), _PIECE)):
-        part = source[start : start + _PIECE]
-        buffer = buffers[number % 2][: part.numel()]
-        if copied[number % 2] is not None:
-            copied[number % 2].synchronize()
-        buffer.copy_(part)
-        with stream:
-            target[start : start + _PIECE].copy_(buffer, non_blocking=True)
-            copied[number % 2] = stream.record_event()
-    stream.synchronize()
+    try:
+        for number, start in enumerate(range(0, source.numel(), _PIECE)):
+            part = source[start : start + _PIECE]
+            buffer = buffers[number % 2][: part.numel()]
+            if copied[number % 2] is not None:
+                copied[number % 2].synchronize()
+            buffer.copy_(part)
+            with stream:
+                target[start : start + _PIECE].copy_(buffer, non_blocking=True)
+                copied[number % 2] = stream.record_event()
+    finally:
+        stream.synchronize()  # the target's memory may go to others
 
 
 def _to_host(source: torch.Tensor, target: torch.Tensor) -> None:
@@ -104,7 +106,8 @@ def pieces_on_host(data: torch.Tensor) -> Iterator[memoryview]:
 
     Two pinned buffers: while one is used by the caller, the device fills the other.
     """
-    buffers = [torch.empty(_PIECE, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    size = min(_PIECE, data.numel())
+    buffers = [torch.empty(size, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
     stream = torch.Stream(data.device)
     stream.wait_stream(torch.accelerator.current_stream(data.device))
     filled: list[Any] = [None, None]
