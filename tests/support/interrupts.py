@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
 from collections.abc import Callable
-
-import pytest
 
 ATTEMPTS = 5
 
@@ -34,9 +33,11 @@ def one_answer(work: Callable[[], object], after: float, clock: Callable[[], flo
     for timer in timers:
         timer.start()
     try:
-        with pytest.raises(KeyboardInterrupt):
+        try:
             work()
-        return clock() - sent[-1]
+        except KeyboardInterrupt:
+            return clock() - sent[-1]
+        return math.inf  # all of them were lost
     finally:
         for timer in timers:
             timer.cancel()

@@ -15,7 +15,7 @@ from torch._export.serde import serialize as torch_serialize
 from torch.export import ExportedProgram, export
 
 from fxpress import _install, installed, serialize
-from fxpress._serde import program_classes, reading
+from fxpress._archive import contents
 
 
 class Model(nn.Module):
@@ -57,8 +57,7 @@ def test_save_and_load(program: ExportedProgram, monkeypatch: pytest.MonkeyPatch
 
         monkeypatch.setattr(module, name, call)
 
-    counted(reading, "decode")
-    counted(program_classes, "decode")
+    counted(contents, "decode")
     plain = io.BytesIO()
     torch.export.save(program, plain)
     with installed():
