@@ -122,7 +122,8 @@ def package_pt2(
 ) -> Any:
     """Saves programs, and what other tools made of them, in one archive.
 
-    A path gets the new archive when that is complete, and keeps what it has when something fails.
+    A path gets the new archive when that is complete, and keeps what it has when something fails:
+    the file is replaced, so that its folder has to be writable, and hard links keep the old one.
     A file object is written to from its position on; one of Python's own is then rewound.
 
     Args:
