@@ -163,7 +163,6 @@ class ArchiveReader {
         source_(make_source(source, start)),
         directory_(*source_) {}
 
-  const std::string& root() const { return directory_.root(); }
   // name -> (offset, stored, size, crc, is_deflated)
   py::dict records() const {
     py::dict records;
@@ -255,7 +254,6 @@ void bind_archive(py::module_& m) {
       .def_property_readonly("is_finished", &ArchiveWriter::is_finished);
   py::class_<ArchiveReader>(m, "ArchiveReader")
       .def(py::init<py::object, uint64_t>(), py::arg("source"), py::arg("start") = 0)
-      .def_property_readonly("root", &ArchiveReader::root)
       .def("records", &ArchiveReader::records)
       .def("stored_bytes", &ArchiveReader::stored_bytes)
       .def("read_into", &ArchiveReader::read_into, py::arg("targets"), py::arg("check"),

@@ -267,8 +267,6 @@ class ArchiveReader:
     """The directory of a zip file, and the bytes of its records; any number of threads."""
 
     def __init__(self, source: Any, start: int = 0) -> None: ...
-    @property
-    def root(self) -> str: ...
     def records(self) -> dict[str, tuple[int, int, int, int, bool]]:
         """Name -> (offset, stored, size, crc, is_deflated), in the order of the directory."""
 

@@ -248,3 +248,15 @@ def test_a_file_that_is_replaced_while_it_is_read(path: Path, program: Any) -> N
         path.unlink()
         path.write_bytes(bytes(len(before)))
         assert bytes(reader.mapped()) == before
+
+
+def test_a_copy_of_the_archive_alone(path: Path, tmp_path: Path) -> None:
+    data = path.read_bytes()
+    (tmp_path / "behind").write_bytes(b"in front" + data)
+    with open(tmp_path / "behind", "rb") as file:
+        file.seek(len(b"in front"))
+        for source in (file, data, path):
+            copy = io.BytesIO()
+            with archive.PT2ArchiveReader(source) as reader:
+                reader.copy_to(copy)
+            assert copy.getvalue() == data

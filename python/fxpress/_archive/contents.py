@@ -59,7 +59,7 @@ def read_values(
     """The tensors that a config names, in its order; those that share a storage share it again."""
     with _native.GcPause():
         views = views_of([p for p in config if not p.is_pickled], folder, options)
-        plain = read_tensors(archive, views, options)
+    plain = read_tensors(archive, views, options)
     if len(plain) == len(config):
         return plain
     return {

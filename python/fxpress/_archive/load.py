@@ -153,10 +153,9 @@ def load_pt2(
                     )
                     for model in compiled
                 }
-    for model, values in weights.items():
-        # The runners share what is given to them.
-        runners[model].load_constants(values, check_full_update=True, user_managed=True)
-    return torch_archive.contents_class()(programs, runners, extra_files)
+    contents = torch_archive.contents_class()(programs, runners, extra_files)
+    load_weights_to_pt2_contents(contents, weights)
+    return contents
 
 
 def _compiled_models(records: list[str]) -> list[str]:

@@ -75,7 +75,7 @@ class PT2ArchiveReader:
         self._native: Any = None
         self._unpacked = 0  # bytes that compressed records had until now
         self._views = [] if is_path(f) else _views_of(f)
-        start = 0  # where in the file the archive begins, bytes
+        self._start = 0  # where in the file the archive begins, bytes
         if is_path(f):
             self._file = os.open(os.fspath(f), os.O_RDONLY | os.O_CLOEXEC)
         elif not self._views:
@@ -83,12 +83,13 @@ class PT2ArchiveReader:
             if descriptor is None:
                 self._views = [memoryview(f.read())]
             else:  # a copy, which stays when the object is gone
-                self._file, start = os.dup(descriptor), f.tell()
+                self._file, self._start = os.dup(descriptor), f.tell()
         try:
             with archive_errors():
                 source = self._views[0] if self._file is None else self._file
-                self._native = _native.ArchiveReader(source, start)
+                self._native = _native.ArchiveReader(source, self._start)
                 self._records = self._native.records()
+            self._stored = sum(stored for _, stored, *_ in self._records.values())
         except BaseException:
             self.close()
             raise
@@ -132,6 +133,7 @@ class PT2ArchiveReader:
             file.write(self._views[0])
             return
         with open(f"/proc/self/fd/{self._file}", "rb") as whole:
+            whole.seek(self._start)
             shutil.copyfileobj(whole, file)
 
     def get_file_names(self) -> list[str]:
@@ -162,9 +164,10 @@ class PT2ArchiveReader:
             data: bytes = self._reader.stored_bytes(name)
         if record.is_deflated:
             self._unpacked += record.size
-            stored = sum(other[1] for other in self._records.values())
-            if self._unpacked > max(_MAX_UNPACKED, _MAX_RATIO * stored):
-                raise ArchiveError(f"record {name!r} is refused: {stored} bytes became too many")
+            if self._unpacked > max(_MAX_UNPACKED, _MAX_RATIO * self._stored):
+                raise ArchiveError(
+                    f"record {name!r} is refused: {self._stored} bytes became too many"
+                )
             data = _unpack(name, record, data)
         if self._check_crc and _native.crc32(data) != record.crc:
             raise ArchiveError(f"record {name!r} is damaged: its checksum is wrong")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
+from fxpress import _native
 from fxpress import _torch_compat_serde as compat
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.options import Options
@@ -60,6 +61,14 @@ def bytes_needed(view: View) -> int:
     return item * (view.offset + 1 + sum((n - 1) * step for n, step in pairs))
 
 
+def bytes_by_record(views: Iterable[View]) -> dict[str, int]:
+    """Record -> how many bytes its views need, in the order of the first of them."""
+    needed: dict[str, int] = {}
+    for view in views:
+        needed[view.record] = max(needed.get(view.record, 0), bytes_needed(view))
+    return needed
+
+
 def _empty(record: str, size: int, device: str) -> torch.Tensor:
     try:
         return torch.empty(size, dtype=torch.uint8, device=device)
@@ -78,7 +87,7 @@ class _Storages:
         self._made: list[torch.Tensor | None] = []  # None: still to be read
         self._devices: list[torch.device] = []
         self._reading: list[tuple[str, int]] = []  # record, size
-        self._bytes_needed: dict[str, int] = {}
+        self._bytes_needed: dict[str, int] | None = None  # by record, when it is asked for
 
     def position(self, view: View, all_views: Mapping[str, View]) -> int:
         """The position of a view's storage among those of `finish`."""
@@ -100,7 +109,9 @@ class _Storages:
                 f"{view.dtype.itemsize} for dtype {view.dtype}"
             )
         if size == 0:  # stands for zeros
-            size = self._needed(all_views)[name]
+            if self._bytes_needed is None:
+                self._bytes_needed = bytes_by_record(all_views.values())
+            size = self._bytes_needed[name]
             device = "cpu" if self._options.load_weights else "meta"
             return _empty(name, size, device).zero_()
         if not self._options.load_weights:
@@ -114,17 +125,10 @@ class _Storages:
         self._reading.append((name, size))
         return None
 
-    def _needed(self, all_views: Mapping[str, View]) -> dict[str, int]:
-        """Record -> how many bytes its views need."""
-        if not self._bytes_needed:
-            for view in all_views.values():
-                known = self._bytes_needed.get(view.record, 0)
-                self._bytes_needed[view.record] = max(known, bytes_needed(view))
-        return self._bytes_needed
-
     def finish(self) -> list[torch.Tensor]:
         """Reads what is still to be read. The storages, on the devices that they go to."""
-        made, addresses = allocate_bytes([size for _, size in self._reading])
+        with _native.GcPause():
+            made, addresses = allocate_bytes([size for _, size in self._reading])
         targets = [
             (name, address, size)
             for (name, size), address in zip(self._reading, addresses, strict=True)
@@ -152,8 +156,11 @@ def read_tensors(
     device.
     """
     storages = _Storages(archive, options)
-    planned = [(storages.position(view, views), *view[:-1]) for view in views.values()]
-    return dict(zip(views, make_all(storages.finish(), planned), strict=True))
+    with _native.GcPause():
+        planned = [(storages.position(view, views), *view[:-1]) for view in views.values()]
+    made = storages.finish()
+    with _native.GcPause():
+        return dict(zip(views, make_all(made, planned), strict=True))
 
 
 def make_all(storages: list[torch.Tensor], planned: list[tuple[Any, ...]]) -> list[torch.Tensor]:

@@ -20,7 +20,7 @@ from fxpress._archive.errors import ArchiveError
 from fxpress._archive.files import AtomicFile
 from fxpress._archive.options import Options
 from fxpress._archive.payloads import Config, check_state
-from fxpress._archive.storages import View, bytes_needed, make_all
+from fxpress._archive.storages import View, bytes_by_record, make_all
 from fxpress._errors import UnsupportedError
 
 _NUMBER = "fxpress_save"  # in the file's metadata: which save it belongs to
@@ -171,9 +171,7 @@ def assemble(
         SerializeError: a value is missing, or has another shape or dtype.
     """
     values = {} if get is None else {name: fitting(name, v, get) for name, v in views.items()}
-    needed: dict[str, int] = {}
-    for view in views.values():
-        needed[view.record] = max(needed.get(view.record, 0), bytes_needed(view))
+    needed = bytes_by_record(views.values())
     positions = {record: position for position, record in enumerate(needed)}
     devices = {view.record: view.device for view in views.values()}
     storages = [

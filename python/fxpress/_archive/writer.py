@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -195,7 +196,5 @@ class PT2ArchiveWriter:
 
 def _visible_files(folder: Path) -> list[Path]:
     """In the order that torch's glob has."""
-    import glob
-
     pattern = f"{glob.escape(str(folder))}/**"
     return [Path(path) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]

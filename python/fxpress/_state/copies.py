@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -110,18 +110,33 @@ def _copy_storages(values: list[torch.Tensor], device: torch.device | None) -> l
     Args:
         device: where they go; None: where they are.
     """
+
+    def copies(originals: list[torch.Tensor]) -> list[torch.Tensor]:
+        return to_device([bytes_of(each.untyped_storage()) for each in originals], device)
+
+    return on_other_storages(values, copies)
+
+
+def on_other_storages(
+    values: list[torch.Tensor], make: Callable[[list[torch.Tensor]], list[torch.Tensor]]
+) -> list[torch.Tensor]:
+    """Tensors like those given, which share storages where those do.
+
+    Args:
+        make: gives the new storages, as tensors of bytes; its argument has the first tensor of
+            each old one.
+    """
     if not values:
         return []
     with _native.GcPause():
         positions: dict[int, int] = {}
-        storages: list[torch.Tensor] = []
+        first: list[torch.Tensor] = []
         views = []
         for value in values:
-            storage = value.untyped_storage()
-            position = positions.setdefault(storage_key(storage), len(storages))
-            if position == len(storages):
-                storages.append(bytes_of(storage))
+            position = positions.setdefault(storage_key(value.untyped_storage()), len(first))
+            if position == len(first):
+                first.append(value)
             about = (value.dtype, tuple(value.shape), value.stride(), value.storage_offset())
             is_parameter = isinstance(value, torch.nn.Parameter)
             views.append((position, "a storage", *about, value.requires_grad, is_parameter))
-    return make_views(to_device(storages, device), views)
+    return make_views(make(first), views)

@@ -22,7 +22,7 @@ from fxpress._archive.reader import PT2ArchiveReader, verify
 from fxpress._archive.weight_files import copy_values, fitting, open_weights
 from fxpress._archive.writer import PT2ArchiveWriter
 from fxpress._serde.values import Location
-from fxpress._torch_compat import storage_key
+from fxpress._state.copies import on_other_storages
 
 
 def write(tensors: Mapping[str, torch.Tensor], f: Any) -> None:
@@ -130,24 +130,17 @@ def _replacements(
     device: torch.device | str | None,
 ) -> dict[str, torch.Tensor]:
     """Tensors with memory for those that have none, which share storages where those do."""
-    storages: dict[int, torch.Tensor] = {}
-    new: dict[str, torch.Tensor] = {}
-    for name, target in state_dict.items():
-        if target.device.type != "meta":
-            continue
-        storage = target.untyped_storage()
-        key = storage_key(storage)
-        if key not in storages:
-            place = found[name].device if device is None else device
-            storages[key] = torch.zeros(storage.nbytes(), dtype=torch.uint8, device=place)
-        made = torch.empty(0, dtype=target.dtype, device=storages[key].device).set_(
-            storages[key].untyped_storage(),
-            target.storage_offset(),
-            target.shape,
-            target.stride(),
-        )
-        if isinstance(target, torch.nn.Parameter):
-            new[name] = torch.nn.Parameter(made, target.requires_grad)
-        else:
-            new[name] = made.requires_grad_(target.requires_grad)
-    return new
+    without = {name: value for name, value in state_dict.items() if value.device.type == "meta"}
+    names_of = {id(value): name for name, value in without.items()}
+
+    def zeros(first: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [
+            torch.zeros(
+                each.untyped_storage().nbytes(),
+                dtype=torch.uint8,
+                device=found[names_of[id(each)]].device if device is None else device,
+            )
+            for each in first
+        ]
+
+    return dict(zip(without, on_other_storages(list(without.values()), zeros), strict=True))

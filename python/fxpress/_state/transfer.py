@@ -51,14 +51,14 @@ def _small_from_host(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
     start = 0
     while start < len(pairs):
         end, size = start, 0
-        while end < len(pairs) and size + pairs[end][0].numel() <= _PIECE:
-            size += pairs[end][0].numel()
+        while end < len(pairs) and size + pairs[end][1].numel() <= _PIECE:
+            size += pairs[end][1].numel()
             end += 1
         batch = pairs[start:end]
         start = end
-        pinned = torch.cat([source for source, _ in batch]).pin_memory()
-        there = pinned.to(batch[0][1].device, non_blocking=True)
-        parts = there.split([source.numel() for source, _ in batch])
+        pinned = torch.cat([source for _, source in batch]).pin_memory()
+        there = pinned.to(batch[0][0].device, non_blocking=True)
+        parts = there.split([source.numel() for _, source in batch])
         _copy_many([(target, part) for (target, _), part in zip(batch, parts, strict=True)])
         # The buffer may be freed when the copy has been made.
         torch.accelerator.current_stream(there.device).synchronize()
