@@ -221,22 +221,6 @@ void bind_serde(py::module_& m) {
               const std::string& name) {
              return to_object(fx::serde::read_field(document, classes, name));
            })
-      .def(
-          "canonical",
-          [](const serde::Document& document, const py::object& constants) {
-            return fx::serde::canonical_form(document, constants.ptr(), nullptr);
-          },
-          py::keep_alive<0, 1>())
-      .def(
-          "canonical_graph",
-          [](const serde::Document& document, const py::object& constants, const py::dict& names) {
-            return fx::serde::canonical_form(document, constants.ptr(), names.ptr());
-          },
-          py::keep_alive<0, 1>())
-      .def("canonical_objects",
-           [](const serde::Document& document, const SchemaClasses& classes) {
-             return to_object(fx::serde::canonical_objects(document, classes));
-           })
       .def("payloads",
            [](const serde::Document& document) {
              return to_object(fx::serde::read_payload_config(document));
@@ -258,11 +242,22 @@ void bind_serde(py::module_& m) {
   py::class_<Schema>(m, "Schema")
       .def(
           "to_document",
-          [](const Schema& schema, const SchemaClasses& classes, const py::object& object,
-             bool metadata) {
-            return fx::serde::to_document(schema, classes, object.ptr(), metadata);
+          [](const Schema& schema, const SchemaClasses& classes, const py::object& object) {
+            return fx::serde::to_document(schema, classes, object.ptr());
           },
           py::keep_alive<0, 1>())
+      .def("canonical",
+           [](const Schema& schema, const SchemaClasses& classes, const py::object& program,
+              const py::object& constants) {
+             return to_object(fx::serde::canonical_form(schema, classes, program.ptr(),
+                                                        constants.ptr(), nullptr));
+           })
+      .def("canonical_graph",
+           [](const Schema& schema, const SchemaClasses& classes, const py::object& graph,
+              const py::object& constants, const py::dict& names) {
+             return to_object(fx::serde::canonical_form(schema, classes, graph.ptr(),
+                                                        constants.ptr(), names.ptr()));
+           })
       .def(
           "read",
           [](const Schema& schema, const py::bytes& text, const std::string& type) {

@@ -1,183 +1,15 @@
 #include "serde/canonical.h"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
-#include <queue>
-#include <unordered_map>
 #include <vector>
 
 #include "serde/names_in.h"
+#include "serde/node_order.h"
 
 namespace fxpress::serde {
 
 namespace {
-
-using Constants = std::unordered_set<std::string_view>;
-using Positions = std::vector<uint32_t>;
-using Renamed = std::unordered_map<std::string_view, std::string>;
-
-// Calls each(name) for every part of an argument that may have a name.
-class Names {
- public:
-  explicit Names(const Document& document) : document_(document) {}
-
-  template <class Each>
-  void for_each(const Value& argument, Each&& each) {
-    found_.clear();
-    append_names(document_, argument, found_);
-    for (const std::string_view name : found_) each(name);
-  }
-
- private:
-  const Document& document_;
-  std::vector<std::string_view> found_;  // kept from call to call
-};
-
-std::string quoted(std::string_view text) {
-  return '\'' + std::string(text) + '\'';
-}
-
-// Where the values of a graph come from.
-struct Definition {
-  static constexpr uint32_t kInput = 0xffffffffu;
-  uint32_t node;  // position in the graph, or kInput
-  int64_t rank;   // how many values were defined before this one; -1: not yet
-};
-
-// The order of a graph's nodes: of those whose arguments are there, the one with the smallest
-// target, and of these the one whose arguments were there first.
-class NodeOrder {
- public:
-  NodeOrder(const Document& document, const Value& graph, std::span<const Value* const> inputs,
-            const Constants& constants)
-      : document_(document),
-        names_(document),
-        nodes_(document.children(document.field(graph, Field::Graph_nodes))),
-        constants_(constants) {
-    for (const Value* input : inputs) {
-      names_.for_each(*input, [&](std::string_view name) {
-        if (!name.empty()) values_.insert_or_assign(name, Definition{Definition::kInput, -1});
-      });
-    }
-    values_.reserve(2 * nodes_.size() + inputs.size());
-    define();
-    connect();
-    for (const Value* input : inputs) {
-      names_.for_each(*input, [&](std::string_view name) { rank(name); });
-    }
-  }
-
-  Positions sort() {
-    Positions order;
-    for (uint32_t i = 0; i < nodes_.size(); ++i) {
-      if (waits_for_[i] == 0) add_candidate(i);
-    }
-    while (!candidates_.empty()) {
-      const uint32_t position = candidates_.top().position;
-      candidates_.pop();
-      order.push_back(position);
-      for (const Value& output : list(nodes_[position], Field::Node_outputs)) {
-        names_.for_each(output, [&](std::string_view name) { rank(name); });
-      }
-      for (const uint32_t user : users_[position]) {
-        if (--waits_for_[user] == 0) add_candidate(user);
-      }
-    }
-    if (order.size() != nodes_.size()) {
-      throw CanonicalError("expected " + std::to_string(nodes_.size()) + " sorted nodes, got " +
-                           std::to_string(order.size()));
-    }
-    return order;
-  }
-
- private:
-  struct Candidate {
-    std::string_view target;
-    std::vector<std::pair<std::string_view, std::vector<int64_t>>> ranks;  // by argument
-    uint32_t position;
-
-    bool operator>(const Candidate& other) const {
-      if (target != other.target) return target > other.target;
-      if (ranks != other.ranks) return ranks > other.ranks;
-      return position > other.position;
-    }
-  };
-
-  std::span<const Value> list(const Value& record, Field field) const {
-    return document_.children(document_.field(record, field));
-  }
-
-  void define() {
-    for (uint32_t i = 0; i < nodes_.size(); ++i) {
-      for (const Value& output : list(nodes_[i], Field::Node_outputs)) {
-        names_.for_each(output, [&](std::string_view name) {
-          if (name.empty()) return;
-          const auto [at, added] = values_.emplace(name, Definition{i, -1});
-          if (!added && at->second.node != Definition::kInput) {
-            throw CanonicalError("symbol " + quoted(name) + " already in def_table");
-          }
-          at->second.node = i;
-        });
-      }
-    }
-  }
-
-  void connect() {
-    users_.resize(nodes_.size());
-    waits_for_.resize(nodes_.size());
-    for (uint32_t i = 0; i < nodes_.size(); ++i) {
-      for (const Value& input : list(nodes_[i], Field::Node_inputs)) {
-        names_.for_each(argument_of(input), [&](std::string_view name) {
-          if (name.empty() || constants_.contains(name)) return;
-          const auto found = values_.find(name);
-          if (found == values_.end()) {
-            throw CanonicalError("symbol " + quoted(name) + " not in def_table or graph_inputs");
-          }
-          if (found->second.node == Definition::kInput) return;
-          users_[found->second.node].push_back(i);
-          ++waits_for_[i];
-        });
-      }
-    }
-  }
-
-  const Value& argument_of(const Value& input) const {
-    return document_.field(input, Field::NamedArgument_arg);
-  }
-
-  void rank(std::string_view name) {
-    if (name.empty()) return;
-    Definition& value = values_.at(name);
-    if (value.rank >= 0) throw CanonicalError("symbol " + quoted(name) + " already in rank");
-    value.rank = ranked_++;
-  }
-
-  void add_candidate(uint32_t position) {
-    const Value& node = nodes_[position];
-    Candidate candidate{document_.text(document_.field(node, Field::Node_target)), {}, position};
-    for (const Value& input : list(node, Field::Node_inputs)) {
-      std::vector<int64_t> ranks;
-      names_.for_each(argument_of(input), [&](std::string_view used) {
-        const bool constant = used.empty() || constants_.contains(used);
-        ranks.push_back(constant ? -1 : values_.at(used).rank);
-      });
-      candidate.ranks.emplace_back(
-          document_.text(document_.field(input, Field::NamedArgument_name)), std::move(ranks));
-    }
-    candidates_.push(std::move(candidate));
-  }
-
-  const Document& document_;
-  Names names_;
-  std::span<const Value> nodes_;                             // of the graph
-  const Constants& constants_;                               // names that are not values
-  std::unordered_map<std::string_view, Definition> values_;  // by name
-  std::vector<Positions> users_;   // by node: those that wait for it, once for each use
-  std::vector<size_t> waits_for_;  // by node: uses of values that are not there yet
-  int64_t ranked_ = 0;             // values that are there
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates_;
-};
 
 // Where an input or an output of the program comes: by kind, then by the name of what it stands
 // for.
@@ -192,11 +24,7 @@ struct Place {
 class Canonicalizer {
  public:
   Canonicalizer(const Document& document, const Constants& constants)
-      : document_(document),
-        schema_(document.schema()),
-        constants_(constants),
-        names_(document),
-        out_(document) {}
+      : document_(document), schema_(document.schema()), constants_(constants), out_(document) {}
 
   Document run() {
     record(document_.root(), [&](Field field, const Value& value) {
@@ -225,9 +53,10 @@ class Canonicalizer {
 
   Document run_graph(NewNames& names) {
     const Value& root = document_.root();
-    Renamed renamed;
-    graph(root, pointers(root, Field::Graph_inputs), pointers(root, Field::Graph_outputs), renamed);
-    for (auto& [name, made] : renamed) names.emplace_back(name, std::move(made));
+    const Renamed renamed =
+        graph(root, pointers(root, Field::Graph_inputs), pointers(root, Field::Graph_outputs));
+    renamed.for_each(
+        [&](std::string_view name, const std::string& made) { names.emplace_back(name, made); });
     return out_.finish();
   }
 
@@ -264,8 +93,8 @@ class Canonicalizer {
   }
 
   static std::string_view new_name(const Renamed& renamed, std::string_view name) {
-    const auto found = renamed.find(name);
-    return found == renamed.end() ? name : std::string_view(found->second);
+    const std::string* found = renamed.find(name);
+    return found == nullptr ? name : std::string_view(*found);
   }
 
   void graph_module(const Value& module) {
@@ -285,8 +114,9 @@ class Canonicalizer {
     record(module, [&](Field field, const Value& value) {
       switch (field) {
         case Field::GraphModule_graph:
-          return this->graph(value, permuted(inputs, input_order), permuted(outputs, output_order),
-                             renamed);
+          renamed =
+              this->graph(value, permuted(inputs, input_order), permuted(outputs, output_order));
+          return;
         case Field::GraphModule_signature:
           return this->signature(value, permuted(input_specs, input_order),
                                  permuted(output_specs, output_order), renamed);
@@ -377,25 +207,10 @@ class Canonicalizer {
     out_.end_list();
   }
 
-  void define(const Value& argument, Renamed& renamed) {
-    names_.for_each(argument, [&](std::string_view name) {
-      if (name.empty()) return;
-      const auto [at, added] = renamed.emplace(name, '_' + std::to_string(renamed.size()));
-      if (!added) throw CanonicalError("arg_name " + quoted(name) + " already in name_table");
-    });
-  }
-
-  void graph(const Value& graph, const std::vector<const Value*>& inputs,
-             const std::vector<const Value*>& outputs, Renamed& renamed) {
+  Renamed graph(const Value& graph, const std::vector<const Value*>& inputs,
+                const std::vector<const Value*>& outputs) {
     const auto nodes = document_.children(document_.field(graph, Field::Graph_nodes));
-    const Positions order = NodeOrder(document_, graph, inputs, constants_).sort();
-    for (const Value* input : inputs) define(*input, renamed);
-    for (const uint32_t i : order) {
-      for (const Value& output :
-           document_.children(document_.field(nodes[i], Field::Node_outputs))) {
-        define(output, renamed);
-      }
-    }
+    auto [order, renamed] = order_nodes(document_, graph, inputs, constants_);
     const auto write = [&](const std::vector<const Value*>& values) {
       out_.begin_list();
       for (const Value* value : values) names_replaced(*value, renamed);
@@ -418,6 +233,7 @@ class Canonicalizer {
           return sorted_map(value, &renamed);
       }
     });
+    return std::move(renamed);
   }
 
   void node(const Value& node, const Renamed& renamed, size_t& graphs) {
@@ -445,9 +261,8 @@ class Canonicalizer {
       out_.begin_union(schema_.type(value.type), value.count);
       record(document_.content(value), [&](Field part, const Value& held) {
         if (part == Field::GraphArgument_name) return out_.string("_g" + std::to_string(graphs++));
-        Renamed inner;
-        this->graph(held, pointers(held, Field::Graph_inputs), pointers(held, Field::Graph_outputs),
-                    inner);
+        this->graph(held, pointers(held, Field::Graph_inputs),
+                    pointers(held, Field::Graph_outputs));
       });
       out_.end_union();
     });
@@ -537,19 +352,18 @@ class Canonicalizer {
   }
 
   static std::string_view known_name(const Renamed& renamed, std::string_view name) {
-    const auto found = renamed.find(name);
-    if (found == renamed.end()) {
-      throw UnknownName("the signature has the name " + quoted(name) +
-                        ", which no value of the graph has");
+    const std::string* found = renamed.find(name);
+    if (found == nullptr) {
+      throw UnknownName("the signature has the name '" + std::string(name) +
+                        "', which no value of the graph has");
     }
-    return found->second;
+    return *found;
   }
 
   const Document& document_;
   const Schema& schema_;
   const Constants& constants_;  // see canonicalize()
-  Names names_;
-  DocumentBuilder out_;  // the canonical form
+  DocumentBuilder out_;         // the canonical form
 };
 
 }  // namespace

@@ -44,7 +44,10 @@ void Document::write(const Value& value, Sink& sink) const {
       sink.begin_union(schema_->type(value.type), value.count);
       write(inside[0], sink);
       return sink.end_union();
+    case ValueKind::kKept:
+      break;
   }
+  FXPRESS_CHECK(false, "a value is kept elsewhere");
 }
 
 void DocumentBuilder::reserve(size_t values, size_t text) {
@@ -184,6 +187,13 @@ void DocumentBuilder::boolean(bool value) {
   Value made;
   made.kind = ValueKind::kBool;
   made.integer = value ? 1 : 0;
+  add(made);
+}
+
+void DocumentBuilder::kept(size_t number) {
+  Value made;
+  made.kind = ValueKind::kKept;
+  made.place = number;
   add(made);
 }
 

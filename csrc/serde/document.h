@@ -21,6 +21,7 @@ enum class ValueKind : uint8_t {
   kBigInt,
   kReal,
   kString,
+  kKept,
   kList,
   kMap,
   kRecord,
@@ -35,7 +36,8 @@ struct Value {
   union {
     int64_t integer = 0;  // bool, int
     double real;
-    uint64_t place;  // string, big integer: of the text; else: of the first value in it
+    uint64_t place;  // string, big integer: of the text; kept: the number that its owner gave it;
+                     // else: of the first value in it
   };
 };
 
@@ -81,6 +83,8 @@ class DocumentBuilder final : public Sink {
   // The document is made of parts of another one, which reuse() takes over as they are.
   explicit DocumentBuilder(const Document& base) : document_(base) {}
   void reuse(const Value& value) { add(value); }
+  // A value that is kept elsewhere, under this number.
+  void kept(size_t number);
   // Makes room for values, and for the bytes of their texts.
   void reserve(size_t values, size_t text);
 

@@ -51,15 +51,16 @@ Ref read_field(const Document& document, const SchemaClasses& classes, const std
   return classes.make(document, *value);
 }
 
-Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object,
-                     bool metadata) {
+Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object) {
   const GcPause pause;
   ::fxpress::serde::DocumentBuilder builder(schema);
-  classes.write(object, builder, metadata);
+  classes.write(object, builder);
   return builder.finish();
 }
 
-Document canonical_form(const Document& document, PyObject* constants, PyObject* renamed) {
+namespace {
+
+Document in_order(const Document& document, PyObject* constants, PyObject* renamed) {
   std::deque<Text> texts;
   std::unordered_set<std::string_view> known;
   const Ref items = Ref::steal(PySequence_Tuple(constants));
@@ -90,16 +91,22 @@ Document canonical_form(const Document& document, PyObject* constants, PyObject*
   raise(type, "%s", problem.c_str());
 }
 
-Ref canonical_objects(const Document& document, const SchemaClasses& classes) {
+}  // namespace
+
+Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject* object,
+                   PyObject* constants, PyObject* renamed) {
   const GcPause pause;
-  Ref program = classes.make(document, document.root());
-  const Ref module = get_attr(program.get(), names.graph_module);
-  const Ref graph = get_attr(module.get(), fx::names.graph);
-  for (PyObject* name : {names.inputs, names.outputs}) {
+  ::fxpress::serde::DocumentBuilder builder(schema);
+  const std::vector<Ref> kept = classes.write_for_order(object, builder);
+  const Document document = in_order(builder.finish(), constants, renamed);
+  Ref made = classes.make(document, document.root(), kept);
+  if (renamed != nullptr) return made;
+  const Ref graph = get_attr(get_attr(made.get(), names.graph_module).get(), fx::names.graph);
+  for (PyObject* name : {names.inputs, names.outputs}) {  // tuples, as in torch
     const Ref list = get_attr(graph.get(), name);
     check(PyObject_SetAttr(graph.get(), name, Ref::steal(PyList_AsTuple(list.get())).get()));
   }
-  return program;
+  return made;
 }
 
 }  // namespace fxpress::fx::serde

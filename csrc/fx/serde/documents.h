@@ -21,16 +21,13 @@ Document read_document(const Schema& schema, PyObject* bytes, const std::string&
 // classes. All of it where the path is empty.
 Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path);
 
-// Objects of the schema's classes as a document, with or without the metadata of nodes.
-Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object,
-                     bool metadata);
+// Objects of the schema's classes as a document.
+Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object);
 
-// The canonical form of a program; `constants` is a set of names. AssertionError where it has
-// none; KeyError for a name of the signature that the graph has not. With `renamed`, a dict: that
-// of a graph; old and new names of its values are put there.
-Document canonical_form(const Document& document, PyObject* constants, PyObject* renamed);
-
-// The objects for a canonical program: as in torch its inputs and outputs are tuples.
-Ref canonical_objects(const Document& document, const SchemaClasses& classes);
+// The canonical form of a program, as new objects; `constants` is a set of names. AssertionError
+// where it has none; KeyError for a name of the signature that the graph has not. With `renamed`, a
+// dict: that of a graph; old and new names of its values are put there.
+Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject* object,
+                   PyObject* constants, PyObject* renamed);
 
 }  // namespace fxpress::fx::serde

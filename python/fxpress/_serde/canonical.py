@@ -42,8 +42,7 @@ def canonicalize(ep: Any, constants: set[str] | None = None) -> Any:
     _refuse_unknown_fields()
     if not isinstance(ep, compat.schema.ExportedProgram):
         raise AssertionError(f"expected ExportedProgram, got {type(ep).__name__}")
-    document = SCHEMA.to_document(CLASSES, ep, False)
-    return document.canonical(constants or ()).canonical_objects(CLASSES)
+    return SCHEMA.canonical(CLASSES, ep, constants or ())
 
 
 def _like(given: Sequence[Any], values: list[Any]) -> Sequence[Any]:
@@ -60,8 +59,7 @@ def _canonicalize_graph(
     _refuse_unknown_fields()
     ordered = dataclasses.replace(graph, inputs=list(sorted_inputs), outputs=list(sorted_outputs))
     names: dict[str, str] = {}
-    document = SCHEMA.to_document(CLASSES, ordered, False).canonical_graph(constants, names)
-    made = document.field(CLASSES, "")
+    made = SCHEMA.canonical_graph(CLASSES, ordered, constants, names)
     made.inputs = _like(sorted_inputs, made.inputs)
     made.outputs = _like(sorted_outputs, made.outputs)
     return made, dict(sorted(names.items(), key=lambda item: int(item[1][1:])))

@@ -84,7 +84,7 @@ class NodesByName(Mapping[str, torch.fx.Node]):
 
 
 def _document(value: Any) -> _native.Document:
-    return SCHEMA.to_document(CLASSES, value, True)
+    return SCHEMA.to_document(CLASSES, value)
 
 
 def _as_argument(value: Any) -> Any:

@@ -82,5 +82,5 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
         if not isinstance(exported_program, compat.schema.ExportedProgram):
             raise AssertionError(f"expected ExportedProgram, got {type(exported_program).__name__}")
         check_version(exported_program.schema_version, _unsafe_skip_version_check)
-        document = SCHEMA.to_document(CLASSES, exported_program, True)
+        document = SCHEMA.to_document(CLASSES, exported_program)
         return decode(document, state_dict, constants, example_inputs, allow_pickle=allow_pickle)
