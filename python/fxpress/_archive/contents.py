@@ -137,23 +137,39 @@ def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> 
     }
 
 
-def read_program(archive: PT2ArchiveReader, model: str, options: Options) -> ExportedProgram:
-    """A program of an archive."""
+class Parts(NamedTuple):
+    """What an archive has of a program."""
+
+    record: str  # where the graph is
+    text: bytes  # the graph
+    weights: Any  # by name, or the bytes that older versions wrote; constants likewise
+    constants: Any
+    examples: bytes
+
+    def decode(self, options: Options) -> ExportedProgram:
+        """The program. The garbage collector should be paused until it is in use."""
+        try:
+            document = SCHEMA.read(self.text, "ExportedProgram")
+            check_version(document.field(CLASSES, "schema_version"), False)
+            return decode(
+                *(document, self.weights, self.constants, self.examples),
+                allow_pickle=options.allow_pickle,
+                location=options.map_location,
+            )
+        except compat.SerializeError as e:
+            raise compat.SerializeError(f"record {self.record!r}: {e}") from e
+
+
+def read_parts(archive: PT2ArchiveReader, model: str, options: Options) -> Parts:
+    """The parts of a program of an archive."""
     record = names.model_record(model)
-    text = archive.read_bytes(record)
-    weights = read_weights(archive, model, options)
-    constants = _read_constants(archive, model, options)
-    examples = archive.read_bytes(names.sample_inputs_record(model))
-    try:
-        document = SCHEMA.read(text, "ExportedProgram")
-        check_version(document.field(CLASSES, "schema_version"), False)
-        return decode(
-            *(document, weights, constants, examples),
-            allow_pickle=options.allow_pickle,
-            location=options.map_location,
-        )
-    except compat.SerializeError as e:
-        raise compat.SerializeError(f"record {record!r}: {e}") from e
+    return Parts(
+        record,
+        archive.read_bytes(record),
+        read_weights(archive, model, options),
+        _read_constants(archive, model, options),
+        archive.read_bytes(names.sample_inputs_record(model)),
+    )
 
 
 def read_extra_files(archive: PT2ArchiveReader) -> dict[str, str]:

@@ -14,9 +14,10 @@ from typing import IO, Any
 import torch
 from torch.export import ExportedProgram
 
+from fxpress import _native
 from fxpress import _torch_compat_archive as torch_archive
 from fxpress._archive import names
-from fxpress._archive.contents import read_extra_files, read_program
+from fxpress._archive.contents import read_extra_files, read_parts
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.files import is_path
 from fxpress._archive.legacy import read_legacy
@@ -94,7 +95,9 @@ def load(
         models = names.models_in(archive.get_file_names())
         if names.MODEL not in models:
             raise KeyError(names.MODEL)
-        return read_program(archive, names.MODEL, options)
+        parts = read_parts(archive, names.MODEL, options)
+    with _native.GcPause():  # nothing that is made here is garbage when it is done
+        return parts.decode(options)
 
 
 def load_pt2(
@@ -139,7 +142,8 @@ def load_pt2(
         _check_format_version(archive)
         records = archive.get_file_names()
         programs = {
-            model: read_program(archive, model, options) for model in names.models_in(records)
+            model: read_parts(archive, model, options).decode(options)
+            for model in names.models_in(records)
         }
         extra_files = read_extra_files(archive)
         compiled = _compiled_models(records)

@@ -182,12 +182,13 @@ def deserialize(
     """
     if not isinstance(artifact.exported_program, bytes):
         raise AssertionError(f"expected bytes, got {type(artifact.exported_program).__name__}")
-    document = SCHEMA.read(artifact.exported_program, "ExportedProgram")
-    check_version(document.field(CLASSES, "schema_version"), _unsafe_skip_version_check)
-    return decode(
-        document,
-        artifact.state_dict,
-        artifact.constants,
-        artifact.example_inputs,
-        allow_pickle=allow_pickle,
-    )
+    with _native.GcPause():  # nothing that is made here is garbage when it is done
+        document = SCHEMA.read(artifact.exported_program, "ExportedProgram")
+        check_version(document.field(CLASSES, "schema_version"), _unsafe_skip_version_check)
+        return decode(
+            document,
+            artifact.state_dict,
+            artifact.constants,
+            artifact.example_inputs,
+            allow_pickle=allow_pickle,
+        )
