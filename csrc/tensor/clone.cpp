@@ -8,7 +8,10 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
+#include <system_error>
+#include <thread>
 
 #include "core/flat_map.h"
 #include "tensor/large_pages.h"
@@ -21,9 +24,11 @@ namespace py = pybind11;
 
 namespace {
 
-constexpr size_t kAlignment = 64;                // of what is copied of a storage, bytes
-constexpr int64_t kMinChunk = int64_t{1} << 20;  // bytes
-constexpr int64_t kMaxChunk = int64_t{1} << 26;
+constexpr size_t kAlignment = 64;                  // of what is copied of a storage, bytes
+constexpr size_t kLine = 64;                       // of the caches, bytes
+constexpr size_t kAhead = 8;                       // tensors that are prefetched
+constexpr size_t kPiece = size_t{1} << 20;         // that a thread copies at a time, bytes
+constexpr size_t kWorthAThread = size_t{1} << 21;  // bytes
 
 // The part of a storage that is copied.
 struct Part {
@@ -31,6 +36,8 @@ struct Part {
   size_t begin;  // bytes
   size_t end;
   at::Storage copy;
+
+  size_t size() const { return end - begin; }
 };
 
 bool is_copied_here(PyObject* value, bool watched) {
@@ -51,6 +58,26 @@ std::pair<size_t, size_t> bytes_seen(const at::Tensor& tensor) {
   return {begin / kAlignment * kAlignment, begin + (last + 1) * item};
 }
 
+// Asks for memory that is read soon: tensors lie anywhere, and each is read once.
+void prefetch(const void* memory, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += kLine) {
+    __builtin_prefetch(static_cast<const std::byte*>(memory) + i);
+  }
+}
+
+void prefetch_tensor(const std::vector<const at::Tensor*>& tensors, size_t i) {
+  if (i < tensors.size()) prefetch(tensors[i]->unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
+}
+
+void prefetch_value(PyObject* list, size_t i) {
+  const auto size = static_cast<size_t>(PyList_GET_SIZE(list));
+  const auto item = [&](size_t k) { return PyList_GET_ITEM(list, static_cast<Py_ssize_t>(k)); };
+  if (i + 2 * kAhead < size) prefetch(item(i + 2 * kAhead), sizeof(THPVariable));
+  if (i + kAhead < size && THPVariable_Check(item(i + kAhead))) {
+    prefetch(THPVariable_Unpack(item(i + kAhead)).unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
+  }
+}
+
 // Which part of which storage the tensors see, and which part is that of each tensor.
 std::pair<std::vector<Part>, std::vector<uint32_t>> find_parts(
     const std::vector<const at::Tensor*>& tensors) {
@@ -59,9 +86,13 @@ std::pair<std::vector<Part>, std::vector<uint32_t>> find_parts(
   core::FlatMap known(tensors.size());
   parts.reserve(tensors.size());
   of_tensor.reserve(tensors.size());
-  for (const at::Tensor* tensor : tensors) {
-    const at::Storage& storage = tensor->storage();
-    const auto [begin, end] = bytes_seen(*tensor);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    prefetch_tensor(tensors, i + 2 * kAhead);
+    if (i + kAhead < tensors.size()) {
+      prefetch(tensors[i + kAhead]->storage().unsafeGetStorageImpl(), sizeof(c10::StorageImpl));
+    }
+    const at::Storage& storage = tensors[i]->storage();
+    const auto [begin, end] = bytes_seen(*tensors[i]);
     if (end > storage.nbytes() || (end != 0 && storage.data() == nullptr)) {
       throw py::value_error("a tensor is larger than its storage");
     }
@@ -136,44 +167,84 @@ class Memory {
   std::unique_ptr<Slab, Release> slab_;  // that has room
 };
 
-// A thread copies as much at a time as there is for it, so that large blocks go past the caches,
-// within limits, so that a thread that is slow does not hold up the others for long.
-int64_t chunk_size(int64_t bytes) {
-  return std::clamp(bytes / at::get_num_threads() + 1, kMinChunk, kMaxChunk);
+// What a thread copies at a time: a piece of one part, or several parts as a whole.
+struct Piece {
+  size_t first;  // of the parts
+  size_t last;
+  size_t from;  // bytes, in each of them
+  size_t size;  // bytes, of each of them at most
+};
+
+std::vector<Piece> pieces_of(const std::vector<Part>& parts) {
+  std::vector<Piece> pieces;
+  size_t first = 0;
+  size_t bytes = 0;
+  const auto close = [&](size_t end) {
+    if (first < end) pieces.push_back({first, end - 1, 0, kPiece});
+    bytes = 0;
+    first = end;
+  };
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const size_t size = parts[i].size();
+    if (size + bytes > kPiece) close(i);
+    bytes += size;
+    if (size <= kPiece) continue;
+    for (size_t from = 0; from < size; from += kPiece) pieces.push_back({i, i, from, kPiece});
+    first = i + 1;
+    bytes = 0;
+  }
+  close(parts.size());
+  return pieces;
 }
 
-// Allocates and fills the copies.
-void copy_parts(std::vector<Part>& parts) {
-  int64_t bytes = 0;
-  for (const Part& part : parts) bytes += static_cast<int64_t>(part.end - part.begin);
-  const int64_t chunk_bytes = chunk_size(bytes);
-  std::vector<int64_t> first_chunk;  // of each part
-  first_chunk.reserve(parts.size());
-  int64_t chunks = 0;
-  Memory memory;
-  for (Part& part : parts) {
-    const size_t size = part.end - part.begin;
-    part.copy = memory.storage(size);
-    first_chunk.push_back(chunks);
-    chunks += std::max<int64_t>(1, (static_cast<int64_t>(size) + chunk_bytes - 1) / chunk_bytes);
+void copy(const std::vector<Part>& parts, const Piece& piece) {
+  for (size_t i = piece.first; i <= piece.last; ++i) {
+    const Part& part = parts[i];
+    const size_t size = std::min(piece.size, part.size() - piece.from);
+    if (size == 0) continue;
+    std::memcpy(static_cast<std::byte*>(part.copy.mutable_data()) + piece.from,
+                static_cast<const std::byte*>(part.original.data()) + part.begin + piece.from,
+                size);
   }
-  const auto copy = [&](int64_t begin, int64_t end) {
-    auto at =
-        static_cast<size_t>(std::ranges::upper_bound(first_chunk, begin) - first_chunk.begin() - 1);
-    for (int64_t chunk = begin; chunk < end; ++chunk) {
-      if (at + 1 < parts.size() && first_chunk[at + 1] == chunk) ++at;
-      const Part& part = parts[at];
-      const auto from = static_cast<size_t>((chunk - first_chunk[at]) * chunk_bytes);
-      const size_t size = std::min<size_t>(chunk_bytes, part.end - part.begin - from);
-      if (size == 0) continue;
-      std::memcpy(static_cast<std::byte*>(part.copy.mutable_data()) + from,
-                  static_cast<const std::byte*>(part.original.data()) + part.begin + from, size);
-    }
-  };
-  // Each thread has some chunks to do, or a megabyte.
-  const auto grain = std::max<int64_t>(1, chunks * kMinChunk / (bytes + 1));
-  if (chunks > 0) at::parallel_for(0, chunks, grain, copy);
 }
+
+void allocate(std::vector<Part>& parts) {
+  Memory memory;
+  for (Part& part : parts) part.copy = memory.storage(part.size());
+}
+
+// Fills the copies, on as many threads as torch uses. This thread is one of them from finish() on.
+class Filling {
+ public:
+  explicit Filling(const std::vector<Part>& parts) : parts_(parts), pieces_(pieces_of(parts)) {
+    size_t bytes = 0;
+    for (const Part& part : parts) bytes += part.size();
+    const size_t threads = std::min(
+        {static_cast<size_t>(at::get_num_threads()), pieces_.size(), bytes / kWorthAThread});
+    try {
+      for (size_t i = 1; i < threads; ++i) others_.emplace_back([this] { work(); });
+    } catch (const std::system_error&) {  // no more threads: those that are there do it
+    }
+  }
+  Filling(const Filling&) = delete;
+  Filling& operator=(const Filling&) = delete;
+  ~Filling() { next_ = pieces_.size(); }  // whoever needs no copies leaves early
+
+  void finish() {
+    work();
+    others_.clear();
+  }
+
+ private:
+  void work() {
+    for (size_t i = next_++; i < pieces_.size(); i = next_++) copy(parts_, pieces_[i]);
+  }
+
+  const std::vector<Part>& parts_;
+  const std::vector<Piece> pieces_;
+  std::atomic<size_t> next_ = 0;  // of the pieces
+  std::vector<std::jthread> others_;
+};
 
 at::Tensor view_like(const at::Tensor& original, const Part& part) {
   at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(at::Storage(part.copy),
@@ -205,43 +276,9 @@ class NoCollections {
   bool was_enabled_;
 };
 
-}  // namespace
-
-std::pair<py::list, std::vector<size_t>> clone_aliased(const py::list& values) {
-  const bool watched = is_watched();
-  std::vector<const at::Tensor*> tensors;
-  std::vector<uint32_t> places;  // of each value in `tensors`, or kAbsent
-  tensors.reserve(values.size());
-  places.reserve(values.size());
-  std::vector<size_t> others;
-  core::FlatMap known(values.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    PyObject* value = PyList_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i));
-    if (!THPVariable_Check(value)) {
-      throw py::type_error(std::string("expected tensors, got a ") + Py_TYPE(value)->tp_name);
-    }
-    if (!is_copied_here(value, watched)) {
-      places.push_back(core::FlatMap::kAbsent);
-      others.push_back(i);
-      continue;
-    }
-    const auto key = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(value));
-    const auto [place, added] = known.insert(key, static_cast<uint32_t>(tensors.size()));
-    if (added) tensors.push_back(&THPVariable_Unpack(value));
-    places.push_back(place);
-  }
-  std::vector<Part> parts;
-  std::vector<uint32_t> of_tensor;
-  std::vector<at::Tensor> copies;
-  {
-    const py::gil_scoped_release release;
-    std::tie(parts, of_tensor) = find_parts(tensors);
-    copy_parts(parts);
-    copies.reserve(tensors.size());
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      copies.push_back(view_like(*tensors[i], parts[of_tensor[i]]));
-    }
-  }
+// The objects for the copies, None for the other values.
+py::list to_list(const py::list& values, const std::vector<uint32_t>& places,
+                 const std::vector<const at::Tensor*>& tensors, std::vector<at::Tensor> copies) {
   const NoCollections pause;
   py::list result(values.size());
   std::vector<PyObject*> made(tensors.size());  // borrowed from the list
@@ -259,6 +296,53 @@ std::pair<py::list, std::vector<size_t>> clone_aliased(const py::list& values) {
     }
     PyList_SET_ITEM(result.ptr(), static_cast<Py_ssize_t>(i), item.release().ptr());
   }
+  return result;
+}
+
+}  // namespace
+
+std::pair<py::list, std::vector<size_t>> clone_aliased(const py::list& values) {
+  const bool watched = is_watched();
+  std::vector<const at::Tensor*> tensors;
+  std::vector<uint32_t> places;  // of each value in `tensors`, or kAbsent
+  tensors.reserve(values.size());
+  places.reserve(values.size());
+  std::vector<size_t> others;
+  core::FlatMap known(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    prefetch_value(values.ptr(), i);
+    PyObject* value = PyList_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i));
+    if (!THPVariable_Check(value)) {
+      throw py::type_error(std::string("expected tensors, got a ") + Py_TYPE(value)->tp_name);
+    }
+    if (!is_copied_here(value, watched)) {
+      places.push_back(core::FlatMap::kAbsent);
+      others.push_back(i);
+      continue;
+    }
+    const auto key = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(value));
+    const auto [place, added] = known.insert(key, static_cast<uint32_t>(tensors.size()));
+    if (added) tensors.push_back(&THPVariable_Unpack(value));
+    places.push_back(place);
+  }
+  std::vector<Part> parts;
+  std::vector<uint32_t> of_tensor;
+  std::vector<at::Tensor> copies;
+  std::optional<Filling> filling;
+  {
+    const py::gil_scoped_release release;
+    std::tie(parts, of_tensor) = find_parts(tensors);
+    allocate(parts);
+    filling.emplace(parts);
+    copies.reserve(tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      prefetch_tensor(tensors, i + kAhead);
+      copies.push_back(view_like(*tensors[i], parts[of_tensor[i]]));
+    }
+  }
+  py::list result = to_list(values, places, tensors, std::move(copies));
+  const py::gil_scoped_release release;
+  filling->finish();
   return {std::move(result), std::move(others)};
 }
 

@@ -131,6 +131,21 @@ def test_large_and_many() -> None:
         assert copied.untyped_storage().nbytes() == original.nbytes
 
 
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_pieces_for_threads(threads: int) -> None:
+    piece = 2**20
+    sizes = [0, 1, 1000, piece - 1, piece, piece + 1, 7, 5 * piece + 3, 0, *[65_000] * 40]
+    tensors = [torch.randint(0, 256, (size,), dtype=torch.uint8) for size in sizes]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        copies = state.clone(tensors)
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(tensors, copies, strict=True))
+    assert not {t.data_ptr() for t in copies if len(t)} & {t.data_ptr() for t in tensors}
+
+
 def test_modes_see_the_copies() -> None:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
     from torch.utils._python_dispatch import TorchDispatchMode
