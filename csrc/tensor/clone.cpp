@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -24,11 +25,12 @@ namespace py = pybind11;
 
 namespace {
 
-constexpr size_t kAlignment = 64;                  // of what is copied of a storage, bytes
-constexpr size_t kLine = 64;                       // of the caches, bytes
-constexpr size_t kAhead = 8;                       // tensors that are prefetched
-constexpr size_t kPiece = size_t{1} << 20;         // that a thread copies at a time, bytes
-constexpr size_t kWorthAThread = size_t{1} << 21;  // bytes
+constexpr size_t kAlignment = 64;                   // of what is copied of a storage, bytes
+constexpr size_t kLine = 64;                        // of the caches, bytes
+constexpr size_t kAhead = 8;                        // tensors that are prefetched
+constexpr size_t kPiece = size_t{1} << 20;          // that a thread copies at a time, bytes
+constexpr std::chrono::milliseconds kPatience{50};  // of those who press Ctrl-C
+constexpr size_t kWorthAThread = size_t{1} << 21;   // bytes
 
 // The part of a storage that is copied.
 struct Part {
@@ -222,7 +224,7 @@ class Filling {
     const size_t threads = std::min(
         {static_cast<size_t>(at::get_num_threads()), pieces_.size(), bytes / kWorthAThread});
     try {
-      for (size_t i = 1; i < threads; ++i) others_.emplace_back([this] { work(); });
+      for (size_t i = 1; i < threads; ++i) others_.emplace_back([this] { work(Time::max()); });
     } catch (const std::system_error&) {  // no more threads: those that are there do it
     }
   }
@@ -230,14 +232,28 @@ class Filling {
   Filling& operator=(const Filling&) = delete;
   ~Filling() { next_ = pieces_.size(); }  // whoever needs no copies leaves early
 
+  // Without the GIL, but for a look at signals now and then.
   void finish() {
-    work();
-    others_.clear();
+    for (bool is_done = false; !is_done;) {
+      {
+        const py::gil_scoped_release release;
+        is_done = work(std::chrono::steady_clock::now() + kPatience);
+        if (is_done) others_.clear();
+      }
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    }
   }
 
  private:
-  void work() {
-    for (size_t i = next_++; i < pieces_.size(); i = next_++) copy(parts_, pieces_[i]);
+  using Time = std::chrono::steady_clock::time_point;
+
+  // False: there is more to do.
+  bool work(Time end) {
+    for (size_t i = next_++; i < pieces_.size(); i = next_++) {
+      copy(parts_, pieces_[i]);
+      if (std::chrono::steady_clock::now() > end) return false;
+    }
+    return true;
   }
 
   const std::vector<Part>& parts_;
@@ -341,7 +357,6 @@ std::pair<py::list, std::vector<size_t>> clone_aliased(const py::list& values) {
     }
   }
   py::list result = to_list(values, places, tensors, std::move(copies));
-  const py::gil_scoped_release release;
   filling->finish();
   return {std::move(result), std::move(others)};
 }

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.export import export
 
-from fxpress import archive
+from fxpress import archive, state
 from fxpress._archive import progress
 from tests.support.interrupts import answer_time
 
@@ -92,6 +92,7 @@ def test_interrupts_are_answered(tmp_path: Path) -> None:
         lambda: archive.save(program, path),
         lambda: archive.load(path),
         lambda: archive.verify(path),
+        lambda: state.clone(program.state_dict),
     ):
         assert answer_time(repeated(call), 0.1) < 0.5
     archive.verify(path)
