@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 import bench_archive
+import bench_capture
 import bench_cold
 import bench_forward
 import bench_scale
@@ -101,6 +102,8 @@ def main() -> None:
     figures += bench_archive.measure(programs.transformer(), effort.rounds)
     figures += bench_archive.measure_large(effort.weight_bytes, min(effort.rounds, 5))
     figures += bench_archive.measure_clones(effort.weight_bytes, effort.rounds)
+    progress("capture")
+    figures += bench_capture.measure(min(effort.rounds, 5))
     figures += _model_figures(effort, progress)
     if arguments.models == "all":
         figures += _llama_figures(effort, progress)

@@ -7,6 +7,7 @@ find_package(pybind11 3 CONFIG REQUIRED)
 
 pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/archive.cpp
+  csrc/bind/expressions.cpp
   csrc/bind/graphs.cpp
   csrc/bind/module.cpp
   csrc/bind/serde.cpp

@@ -25,7 +25,7 @@ py::dict build_info() {
   return info;
 }
 
-// `with GcPause():` for Python code that makes many objects and calls nobody else's code.
+// `with GcPause():` for Python code that makes many objects.
 class PauseBlock {
  public:
   void enter() { pause_.emplace(); }
@@ -52,6 +52,7 @@ PYBIND11_MODULE(_native, m) {
   m.def("build_info", build_info);
   m.def("gc_pauses", fx::gc_pauses);
   bind_archive(m);
+  bind_expressions(m);
   py::class_<PauseBlock>(m, "GcPause")
       .def(py::init())
       .def("__enter__", &PauseBlock::enter)

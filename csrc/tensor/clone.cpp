@@ -75,7 +75,7 @@ void prefetch_value(PyObject* list, size_t i) {
   const auto size = static_cast<size_t>(PyList_GET_SIZE(list));
   const auto item = [&](size_t k) { return PyList_GET_ITEM(list, static_cast<Py_ssize_t>(k)); };
   if (i + 2 * kAhead < size) prefetch(item(i + 2 * kAhead), sizeof(THPVariable));
-  if (i + kAhead < size && THPVariable_Check(item(i + kAhead))) {
+  if (i + kAhead < size && is_plain_class(item(i + kAhead))) {
     prefetch(THPVariable_Unpack(item(i + kAhead)).unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
   }
 }

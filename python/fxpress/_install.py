@@ -147,6 +147,11 @@ _ROOMS: list[_Entry] = [
             "fxpress.serialize",
             ("_dump_dynamic_shapes", "_load_dynamic_shapes"),
         ),
+        (
+            "torch._dynamo.guards",
+            "fxpress._capture.guard_function",
+            ("build_guard_function",),
+        ),
         ("torch.export", "fxpress.archive", ("save", "load")),
         (
             "torch.export.pt2_archive._package",

@@ -11,6 +11,7 @@ import collections
 import copy
 import functools
 import importlib
+import logging
 import operator
 import re
 import types
@@ -590,3 +591,8 @@ def log_interpreter_error(module: torch.nn.Module, message: str) -> None:
             f"{module.print_readable(print_output=False, include_stride=True)}"
         ),
     )
+
+
+def guards_log() -> logging.Logger:
+    """Where torch says what is wrong with the text of a guard."""
+    return logging.getLogger("torch._dynamo.guards")

@@ -147,7 +147,7 @@ class Parts(NamedTuple):
     examples: bytes
 
     def decode(self, options: Options) -> ExportedProgram:
-        """The program. The garbage collector should be paused until it is in use."""
+        """The program. The garbage collector should be paused."""
         try:
             document = SCHEMA.read(self.text, "ExportedProgram")
             check_version(document.field(CLASSES, "schema_version"), False)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
+from fxpress import _native
 from fxpress import _torch_compat_serde as compat
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.options import Options
@@ -55,10 +56,11 @@ def read_legacy(
     for name in archive.get_file_names():
         if name.startswith(_EXTRA):
             extra_files[name.removeprefix(_EXTRA)] = archive.read_string(name)
-    document = SCHEMA.read(program, "ExportedProgram")
-    check_version(document.field(CLASSES, "schema_version"), False)
-    return decode(
-        *(document, parts["state_dict"], parts["constants"], parts["example_inputs"]),
-        allow_pickle=options.allow_pickle,
-        location=options.map_location,
-    )
+    with _native.GcPause():
+        document = SCHEMA.read(program, "ExportedProgram")
+        check_version(document.field(CLASSES, "schema_version"), False)
+        return decode(
+            *(document, parts["state_dict"], parts["constants"], parts["example_inputs"]),
+            allow_pickle=options.allow_pickle,
+            location=options.map_location,
+        )

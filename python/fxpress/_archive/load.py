@@ -141,10 +141,9 @@ def load_pt2(
     with PT2ArchiveReader(f, check_crc=check_crc) as archive:
         _check_format_version(archive)
         records = archive.get_file_names()
-        programs = {
-            model: read_parts(archive, model, options).decode(options)
-            for model in names.models_in(records)
-        }
+        parts = {model: read_parts(archive, model, options) for model in names.models_in(records)}
+        with _native.GcPause():
+            programs = {model: each.decode(options) for model, each in parts.items()}
         extra_files = read_extra_files(archive)
         compiled = _compiled_models(records)
         weights = _compiled_weights(archive, compiled) if load_weights_from_disk else {}

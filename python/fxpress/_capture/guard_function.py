@@ -1,0 +1,111 @@
+"""The source of the function that checks guards."""
+
+from __future__ import annotations
+
+import ast
+
+from fxpress import _native
+from fxpress._torch_compat import guards_log
+
+_PARTS = (ast.Attribute, ast.Call, ast.Subscript)
+
+
+def _text(node: ast.AST) -> str:
+    return ast.unparse(node).replace("\n", "")
+
+
+# Recursive, like the other walks over what Python has parsed: the depth that one of them cannot
+# reach, none may try.
+class _Parts(ast.NodeVisitor):
+    """Counts the parts of an expression that the native parser does not cover."""
+
+    def __init__(self, common: _native.CommonSubexpressions) -> None:
+        self._common = common
+
+    def visit(self, node: ast.AST) -> None:
+        if isinstance(node, _PARTS):
+            self._common.count_part(_text(node))
+        super().visit(node)
+
+
+class _Variables(ast.NodeTransformer):
+    """Puts variables into such an expression."""
+
+    def __init__(self, common: _native.CommonSubexpressions) -> None:
+        self._common = common
+        self.assignments: list[str] = []
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        text = _text(node) if isinstance(node, _PARTS) else None
+        if text is None or not self._common.is_common(text):
+            return self.generic_visit(node)
+        variable = self._common.variable(text)
+        if variable is None:
+            value = _text(self.generic_visit(node))
+            variable = self._common.new_variable(text)
+            self.assignments.append(f"{variable} = {value}")
+        return ast.Name(variable, ast.Load())
+
+
+def _count(common: _native.CommonSubexpressions, text: str) -> int | None:
+    """Counts the parts; gives the number of an expression that the native parser covers."""
+    number = common.count(text) if text.isascii() else None
+    if number is None:
+        try:
+            _Parts(common).visit(ast.parse(text))
+        except SyntaxError as error:
+            guards_log().exception("Failed to visit expr at line %s.\n%s", error.lineno, text)
+            raise
+    return number
+
+
+def _replace(
+    common: _native.CommonSubexpressions, text: str, number: int | None
+) -> tuple[list[str], str]:
+    if number is not None:
+        return common.replace(number)
+    variables = _Variables(common)
+    result = _text(variables.visit(ast.parse(text)))
+    return variables.assignments, result
+
+
+def _checks(code_parts: list[str]) -> list[str]:
+    """The lines that return False where an expression is not true."""
+    try:
+        common = _native.CommonSubexpressions()
+        numbers = [_count(common, part) for part in code_parts]
+        replaced = [_replace(common, *each) for each in zip(code_parts, numbers, strict=True)]
+    except RecursionError:  # deeper than Python goes
+        replaced = [([], part) for part in code_parts]
+    lines: list[str] = []
+    for assignments, text in replaced:
+        lines += (*assignments, f"if not ({text}):", "    return False")
+    return lines
+
+
+def build_guard_function(code_parts: list[str], closure_args: str) -> tuple[str, str]:
+    """The source of a function that is true if all expressions are.
+
+    What the expressions have in common is computed once.
+
+    Args:
+        code_parts: Python expressions.
+        closure_args: the parameters of the function around it.
+
+    Returns:
+        The checks alone, and the whole: a function that makes the function.
+
+    Raises:
+        SyntaxError: there is something else than an expression.
+
+    Stands in for `torch._dynamo.guards.build_guard_function`.
+    """
+    lines = _checks(code_parts)
+    whole = [
+        f"def ___make_guard_fn({closure_args}):",
+        "    def guard(L):",
+        *("        " + line for line in lines),
+        "        return True",
+        "    return guard",
+    ]
+    return "".join(f"{line}\n" for line in lines), "".join(f"{line}\n" for line in whole)
