@@ -210,7 +210,8 @@ class Canonicalizer {
   Renamed graph(const Value& graph, const std::vector<const Value*>& inputs,
                 const std::vector<const Value*>& outputs) {
     const auto nodes = document_.children(document_.field(graph, Field::Graph_nodes));
-    auto [order, renamed] = order_nodes(document_, graph, inputs, constants_);
+    OrderedNodes ordered = order_nodes(document_, graph, inputs, constants_);
+    const Renamed& renamed = ordered.renamed;
     const auto write = [&](const std::vector<const Value*>& values) {
       out_.begin_list();
       for (const Value* value : values) names_replaced(*value, renamed);
@@ -225,7 +226,7 @@ class Canonicalizer {
           return write(outputs);
         case Field::Graph_nodes:
           out_.begin_list();
-          for (const uint32_t i : order) node(nodes[i], renamed, graphs);
+          for (const uint32_t i : ordered.order) node(nodes[i], renamed, graphs);
           return out_.end_list();
         case Field::Graph_is_single_tensor_return:
           return out_.reuse(value);
@@ -233,7 +234,7 @@ class Canonicalizer {
           return sorted_map(value, &renamed);
       }
     });
-    return std::move(renamed);
+    return std::move(ordered.renamed);
   }
 
   void node(const Value& node, const Renamed& renamed, size_t& graphs) {
