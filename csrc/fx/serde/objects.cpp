@@ -93,6 +93,7 @@ class SchemaClasses::Maker {
       : classes_(classes.classes_), document_(document), kept_(kept) {}
 
   Ref make(const Value& value) {
+    if (value.kind == ValueKind::kString) return text(document_.text(value));
     if (Ref plain = scalar(document_, value)) return plain;
     const auto inside = document_.children(value);
     switch (value.kind) {
@@ -106,7 +107,7 @@ class SchemaClasses::Maker {
       case ValueKind::kMap: {
         Ref dict = Ref::steal(PyDict_New());
         for (size_t i = 0; i < inside.size(); i += 2) {
-          check(PyDict_SetItem(dict.get(), new_text(document_.text(inside[i])).get(),
+          check(PyDict_SetItem(dict.get(), text(document_.text(inside[i])).get(),
                                make(inside[i + 1]).get()));
         }
         return dict;
@@ -127,9 +128,25 @@ class SchemaClasses::Maker {
   }
 
  private:
+  struct Shared {
+    std::string_view text;
+    Ref object;
+  };
+
+  // Most texts come again soon: names of arguments, operators, values. A str may be shared.
+  Ref text(std::string_view text) {
+    if (text.size() > kLongestShared) return new_text(text);
+    Shared& place = texts_[std::hash<std::string_view>()(text) % texts_.size()];
+    if (!place.object || place.text != text) place = {text, new_text(text)};
+    return Ref::borrow(place.object.get());
+  }
+
+  static constexpr size_t kLongestShared = 64;  // bytes
+
   const std::vector<Class>& classes_;
   const Document& document_;
   const std::span<const Ref> kept_;
+  std::vector<Shared> texts_ = std::vector<Shared>(1024);  // by hash
 };
 
 Ref SchemaClasses::make(const Document& document, const Value& value,
