@@ -1,6 +1,8 @@
 #include "fx/serde/objects.h"
 
 #include <algorithm>
+#include <functional>
+#include <type_traits>
 
 #include "fx/containers.h"
 #include "fx/serde/scalars.h"

@@ -1,0 +1,1 @@
+"""Capture of callables as graphs, for export."""
