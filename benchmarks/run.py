@@ -1,16 +1,20 @@
 """All benchmarks: a table, a JSON file and a plot. `python benchmarks/run.py --help`.
 
-Every benchmark first shows that fxpress and torch give the same result, then takes its time.
+Every benchmark first shows that fxpress and torch give the same result, then takes its time. Each
+group runs in a process of its own: what one leaves in memory would be in the times of the next.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -78,11 +82,23 @@ class Progress:
     """Says on the error stream what is being measured."""
 
     def __init__(self) -> None:
-        self._start = time.perf_counter()
+        self._start = time.time()
 
     def __call__(self, text: str) -> None:
-        seconds = time.perf_counter() - self._start
+        seconds = time.time() - self._start
         print(f"[{seconds:4.0f} s] {text}", file=sys.stderr, flush=True)
+
+
+_Result = TypeVar("_Result")
+
+
+def _alone(
+    measure: Callable[[Effort, Progress], _Result], effort: Effort, progress: Progress
+) -> _Result:
+    """What a function returns in a new process, in which torch uses one thread."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, torch.set_num_threads, (1,)) as process:
+        return process.submit(measure, effort, progress).result()
 
 
 def main() -> None:
@@ -90,27 +106,21 @@ def main() -> None:
     effort = QUICK if arguments.quick else FULL
     arguments.out.mkdir(parents=True, exist_ok=True)
     stem = arguments.out / report.stamp()
-    torch.set_num_threads(1)
     progress = Progress()
 
-    figures = _unflatten_figures(effort, progress)
-    progress("serialize")
-    figures += bench_serialize.measure(effort.rounds, large=effort.flat)
-    figures += bench_serialize.measure_phases(programs.transformer(), effort.rounds)
-    figures += bench_serialize.measure_growth(effort.written_sizes, min(effort.rounds, 5))
-    progress("archives and state")
-    figures += bench_archive.measure(programs.transformer(), effort.rounds)
-    figures += bench_archive.measure_large(effort.weight_bytes, min(effort.rounds, 5))
-    figures += bench_archive.measure_clones(effort.weight_bytes, effort.rounds)
-    progress("capture")
-    figures += bench_capture.measure(min(effort.rounds, 5))
-    figures += _model_figures(effort, progress)
+    groups = [
+        _unflatten_figures,
+        _forward_figures,
+        _serialize_figures,
+        _archive_figures,
+        _clone_figures,
+        _capture_figures,
+        _split_figures,
+    ]
     if arguments.models == "all":
-        figures += _llama_figures(effort, progress)
-    points = []
-    for size, (rounds, torch_rounds) in effort.sizes.items():
-        progress(f"hand-built graph of {size:,} nodes")
-        points.append(bench_scale.measure(size, rounds, torch_rounds))
+        groups.append(_llama_figures)
+    figures = [figure for group in groups for figure in _alone(group, effort, progress)]
+    points = _alone(_scale_points, effort, progress)
     figures += bench_scale.figures(points)
     progress("done")
 
@@ -135,7 +145,50 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _model_figures(effort: Effort, progress: Progress) -> list[Figure]:
+def _unflatten_figures(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("unflatten: the transformer")
+    figures = bench_unflatten.measure_unflatten(
+        programs.transformer(), effort.rounds, bench_unflatten.OVER_TORCH
+    )
+    progress("unflatten: mixture of experts")
+    figures += bench_unflatten.measure_unflatten(
+        programs.mixture_of_experts(), effort.rounds, bench_unflatten.OVER_TORCH_EXPERTS
+    )
+    progress("unflatten: growth and state")
+    figures += bench_unflatten.measure_growth(effort.program_sizes, effort.rounds)
+    return figures + bench_unflatten.measure_state(effort.rounds)
+
+
+def _forward_figures(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("forward of unflattened modules")
+    return bench_forward.measure(effort.rounds)
+
+
+def _serialize_figures(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("serialize")
+    figures = bench_serialize.measure(effort.rounds, large=effort.flat)
+    figures += bench_serialize.measure_phases(programs.transformer(), effort.rounds)
+    progress("serialize: growth")
+    return figures + bench_serialize.measure_growth(effort.written_sizes, min(effort.rounds, 5))
+
+
+def _archive_figures(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("archives")
+    figures = bench_archive.measure(programs.transformer(), effort.rounds)
+    return figures + bench_archive.measure_large(effort.weight_bytes, min(effort.rounds, 5))
+
+
+def _clone_figures(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("copies of state")
+    return bench_archive.measure_clones(effort.weight_bytes, effort.rounds)
+
+
+def _capture_figures(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("capture")
+    return bench_capture.measure(min(effort.rounds, 5))
+
+
+def _split_figures(effort: Effort, progress: Progress) -> list[Figure]:
     progress(f"exporting the {graphs.LAYERS}-layer transformer")
     module, flat = graphs.transformer_cases()
     progress(f"{module.nodes:,} nodes in {module.partitions} partitions")
@@ -148,20 +201,12 @@ def _model_figures(effort: Effort, progress: Progress) -> list[Figure]:
     return figures + _measure(flat, effort.rounds, progress, benchmarks)
 
 
-def _unflatten_figures(effort: Effort, progress: Progress) -> list[Figure]:
-    progress("unflatten: the transformer")
-    figures = bench_unflatten.measure_unflatten(
-        programs.transformer(), effort.rounds, bench_unflatten.OVER_TORCH
-    )
-    progress("unflatten: mixture of experts")
-    figures += bench_unflatten.measure_unflatten(
-        programs.mixture_of_experts(), effort.rounds, bench_unflatten.OVER_TORCH_EXPERTS
-    )
-    progress("unflatten: growth and state")
-    figures += bench_unflatten.measure_growth(effort.program_sizes, effort.rounds)
-    figures += bench_unflatten.measure_state(effort.rounds)
-    progress("forward of unflattened modules")
-    return figures + bench_forward.measure(effort.rounds)
+def _scale_points(effort: Effort, progress: Progress) -> list[bench_scale.Point]:
+    points = []
+    for size, (rounds, torch_rounds) in effort.sizes.items():
+        progress(f"hand-built graph of {size:,} nodes")
+        points.append(bench_scale.measure(size, rounds, torch_rounds))
+    return points
 
 
 def _llama_figures(effort: Effort, progress: Progress) -> list[Figure]:

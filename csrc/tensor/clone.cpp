@@ -34,12 +34,19 @@ constexpr size_t kWorthAThread = size_t{1} << 21;   // bytes
 
 // The part of a storage that is copied.
 struct Part {
-  at::Storage original;
-  size_t begin;  // bytes
+  const std::byte* data;  // of the whole storage; its tensors keep it
+  size_t begin;           // bytes
   size_t end;
+  uint32_t first;  // of the tensors that see it
+  uint32_t last;
   at::Storage copy;
 
   size_t size() const { return end - begin; }
+  void extend(size_t from, size_t to) {
+    const bool is_empty = size() == 0;
+    begin = is_empty ? from : std::min(begin, from);
+    end = is_empty ? to : std::max(end, to);
+  }
 };
 
 bool is_copied_here(PyObject* value, bool watched) {
@@ -67,54 +74,86 @@ void prefetch(const void* memory, size_t bytes) {
   }
 }
 
-void prefetch_tensor(const std::vector<const at::Tensor*>& tensors, size_t i) {
-  if (i < tensors.size()) prefetch(tensors[i]->unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
-}
+// No garbage collections, among many new objects or while a list must stay as it is. No Python code
+// runs and the GIL is kept meanwhile, so that nobody else sees it.
+class NoCollections {
+ public:
+  NoCollections() : was_enabled_(PyGC_Disable() != 0) {}
+  NoCollections(const NoCollections&) = delete;
+  NoCollections& operator=(const NoCollections&) = delete;
+  ~NoCollections() {
+    if (was_enabled_) PyGC_Enable();
+  }
 
-void prefetch_value(PyObject* list, size_t i) {
+ private:
+  bool was_enabled_;
+};
+
+// What is read of the tensors that come soon, one step of the way at a time.
+void prefetch_tensors(PyObject* list, size_t i) {
   const auto size = static_cast<size_t>(PyList_GET_SIZE(list));
   const auto item = [&](size_t k) { return PyList_GET_ITEM(list, static_cast<Py_ssize_t>(k)); };
-  if (i + 2 * kAhead < size) prefetch(item(i + 2 * kAhead), sizeof(THPVariable));
+  if (i + 3 * kAhead < size) prefetch(item(i + 3 * kAhead), sizeof(THPVariable));
+  if (i + 2 * kAhead < size && is_plain_class(item(i + 2 * kAhead))) {
+    prefetch(THPVariable_Unpack(item(i + 2 * kAhead)).unsafeGetTensorImpl(),
+             sizeof(c10::TensorImpl));
+  }
   if (i + kAhead < size && is_plain_class(item(i + kAhead))) {
-    prefetch(THPVariable_Unpack(item(i + kAhead)).unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
+    const auto* tensor = THPVariable_Unpack(item(i + kAhead)).unsafeGetTensorImpl();
+    prefetch(tensor->unsafe_storage().unsafeGetStorageImpl(), sizeof(c10::StorageImpl));
   }
 }
 
-// Which part of which storage the tensors see, and which part is that of each tensor.
-std::pair<std::vector<Part>, std::vector<uint32_t>> find_parts(
-    const std::vector<const at::Tensor*>& tensors) {
-  std::vector<Part> parts;
-  std::vector<uint32_t> of_tensor;
-  core::FlatMap known(tensors.size());
-  parts.reserve(tensors.size());
-  of_tensor.reserve(tensors.size());
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    prefetch_tensor(tensors, i + 2 * kAhead);
-    if (i + kAhead < tensors.size()) {
-      prefetch(tensors[i + kAhead]->storage().unsafeGetStorageImpl(), sizeof(c10::StorageImpl));
-    }
-    const at::Storage& storage = tensors[i]->storage();
-    const auto [begin, end] = bytes_seen(*tensors[i]);
-    if (end > storage.nbytes() || (end != 0 && storage.data() == nullptr)) {
+// The tensors that are copied here, each once, and the parts of storages that they see.
+class Originals {
+ public:
+  static constexpr uint32_t kElsewhere = core::FlatMap::kAbsent;
+
+  struct Original {
+    PyObject* object;  // borrowed
+    const at::Tensor* tensor;
+    uint32_t part;
+  };
+
+  explicit Originals(size_t count) : storages_(count) {
+    tensors.reserve(count);
+    parts.reserve(count);
+  }
+
+  // The place of a tensor in `tensors`. ValueError for one that is larger than its storage.
+  uint32_t add(PyObject* object) {
+    const at::Tensor& tensor = THPVariable_Unpack(object);
+    const at::Storage& storage = tensor.storage();
+    const auto [begin, end] = bytes_seen(tensor);
+    const auto* data = static_cast<const std::byte*>(storage.data());
+    if (end > storage.nbytes() || (end != 0 && data == nullptr)) {
       throw py::value_error("a tensor is larger than its storage");
     }
-    const auto key =
-        static_cast<uint64_t>(reinterpret_cast<uintptr_t>(storage.unsafeGetStorageImpl()));
-    uint32_t at = known.find(key);
-    if (at == core::FlatMap::kAbsent) {
-      at = static_cast<uint32_t>(parts.size());
-      known.insert(key, at);
-      parts.push_back({storage, begin, end, at::Storage()});
-    } else if (end > begin) {
+    const auto place = static_cast<uint32_t>(tensors.size());
+    const auto [at, is_new] =
+        storages_.insert(key(storage.unsafeGetStorageImpl()), static_cast<uint32_t>(parts.size()));
+    if (is_new) {
+      parts.push_back({data, begin, end, place, place, at::Storage()});
+    } else {
       Part& part = parts[at];
-      const bool is_empty = part.begin == part.end;
-      part.begin = is_empty ? begin : std::min(part.begin, begin);
-      part.end = is_empty ? end : std::max(part.end, end);
+      if (tensors[part.first].object == object) return part.first;
+      if (const auto [known, added] = later_.insert(key(object), place); !added) return known;
+      if (end > begin) part.extend(begin, end);
+      part.last = place;
     }
-    of_tensor.push_back(at);
+    tensors.push_back({object, &tensor, at});
+    return place;
   }
-  return {std::move(parts), std::move(of_tensor)};
-}
+
+  std::vector<Original> tensors;
+  std::vector<Part> parts;
+
+ private:
+  static uint64_t key(const void* address) { return reinterpret_cast<uintptr_t>(address); }
+
+  core::FlatMap storages_;  // part by storage
+  core::FlatMap later_;     // place by tensor, but for the first of each part
+};
 
 // Memory that many small storages have together. It is freed with the last of them.
 class Slab {
@@ -169,29 +208,49 @@ class Memory {
   std::unique_ptr<Slab, Release> slab_;  // that has room
 };
 
+// The bytes of a part and where they go. Threads that copy read this, not the storages: whoever
+// makes tensors meanwhile counts references there, in the same lines of the caches.
+struct Bytes {
+  const std::byte* from;
+  std::byte* to;
+  size_t size;
+};
+
+// Gives every part a storage.
+std::vector<Bytes> allocate(std::vector<Part>& parts) {
+  std::vector<Bytes> bytes;
+  bytes.reserve(parts.size());
+  Memory memory;
+  for (Part& part : parts) {
+    part.copy = memory.storage(part.size());
+    bytes.push_back({part.size() == 0 ? nullptr : part.data + part.begin,
+                     static_cast<std::byte*>(part.copy.mutable_data()), part.size()});
+  }
+  return bytes;
+}
+
 // What a thread copies at a time: a piece of one part, or several parts as a whole.
 struct Piece {
   size_t first;  // of the parts
   size_t last;
   size_t from;  // bytes, in each of them
-  size_t size;  // bytes, of each of them at most
 };
 
-std::vector<Piece> pieces_of(const std::vector<Part>& parts) {
+std::vector<Piece> pieces_of(const std::vector<Bytes>& parts) {
   std::vector<Piece> pieces;
   size_t first = 0;
   size_t bytes = 0;
   const auto close = [&](size_t end) {
-    if (first < end) pieces.push_back({first, end - 1, 0, kPiece});
+    if (first < end) pieces.push_back({first, end - 1, 0});
     bytes = 0;
     first = end;
   };
   for (size_t i = 0; i < parts.size(); ++i) {
-    const size_t size = parts[i].size();
+    const size_t size = parts[i].size;
     if (size + bytes > kPiece) close(i);
     bytes += size;
     if (size <= kPiece) continue;
-    for (size_t from = 0; from < size; from += kPiece) pieces.push_back({i, i, from, kPiece});
+    for (size_t from = 0; from < size; from += kPiece) pieces.push_back({i, i, from});
     first = i + 1;
     bytes = 0;
   }
@@ -199,28 +258,21 @@ std::vector<Piece> pieces_of(const std::vector<Part>& parts) {
   return pieces;
 }
 
-void copy(const std::vector<Part>& parts, const Piece& piece) {
+void copy(const std::vector<Bytes>& parts, const Piece& piece) {
   for (size_t i = piece.first; i <= piece.last; ++i) {
-    const Part& part = parts[i];
-    const size_t size = std::min(piece.size, part.size() - piece.from);
-    if (size == 0) continue;
-    std::memcpy(static_cast<std::byte*>(part.copy.mutable_data()) + piece.from,
-                static_cast<const std::byte*>(part.original.data()) + part.begin + piece.from,
-                size);
+    const Bytes& part = parts[i];
+    const size_t size = std::min(kPiece, part.size - piece.from);
+    if (size != 0) std::memcpy(part.to + piece.from, part.from + piece.from, size);
   }
-}
-
-void allocate(std::vector<Part>& parts) {
-  Memory memory;
-  for (Part& part : parts) part.copy = memory.storage(part.size());
 }
 
 // Fills the copies, on as many threads as torch uses. This thread is one of them from finish() on.
 class Filling {
  public:
-  explicit Filling(const std::vector<Part>& parts) : parts_(parts), pieces_(pieces_of(parts)) {
+  explicit Filling(std::vector<Bytes> parts)
+      : parts_(std::move(parts)), pieces_(pieces_of(parts_)) {
     size_t bytes = 0;
-    for (const Part& part : parts) bytes += part.size();
+    for (const Bytes& part : parts_) bytes += part.size;
     const size_t threads = std::min(
         {static_cast<size_t>(at::get_num_threads()), pieces_.size(), bytes / kWorthAThread});
     try {
@@ -256,16 +308,16 @@ class Filling {
     return true;
   }
 
-  const std::vector<Part>& parts_;
+  const std::vector<Bytes> parts_;
   const std::vector<Piece> pieces_;
   std::atomic<size_t> next_ = 0;  // of the pieces
   std::vector<std::jthread> others_;
 };
 
-at::Tensor view_like(const at::Tensor& original, const Part& part) {
-  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(at::Storage(part.copy),
-                                                             original.key_set(), original.dtype());
-  const auto before = static_cast<int64_t>(part.begin / original.itemsize());
+at::Tensor view_like(const at::Tensor& original, at::Storage storage, size_t begin) {
+  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), original.key_set(),
+                                                             original.dtype());
+  const auto before = static_cast<int64_t>(begin / original.itemsize());
   const int64_t offset = original.numel() == 0 ? 0 : original.storage_offset() - before;
   made.unsafeGetTensorImpl()->set_sizes_and_strides(original.sizes(), original.strides(), offset);
   return made;
@@ -277,34 +329,19 @@ py::object to_python(at::Tensor copy, bool is_parameter, bool requires_grad) {
   return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(copy)));
 }
 
-// No garbage collections among many new objects. No Python code runs and the GIL is kept meanwhile,
-// so that nobody else sees it.
-class NoCollections {
- public:
-  NoCollections() : was_enabled_(PyGC_Disable() != 0) {}
-  NoCollections(const NoCollections&) = delete;
-  NoCollections& operator=(const NoCollections&) = delete;
-  ~NoCollections() {
-    if (was_enabled_) PyGC_Enable();
-  }
-
- private:
-  bool was_enabled_;
-};
-
 // The objects for the copies, None for the other values.
-py::list to_list(const py::list& values, const std::vector<uint32_t>& places,
-                 const std::vector<const at::Tensor*>& tensors, std::vector<at::Tensor> copies) {
+py::list to_list(const std::vector<uint32_t>& places, const Originals& originals,
+                 std::vector<at::Tensor> copies) {
   const NoCollections pause;
-  py::list result(values.size());
-  std::vector<PyObject*> made(tensors.size());  // borrowed from the list
-  for (size_t i = 0; i < values.size(); ++i) {
+  py::list result(places.size());
+  std::vector<PyObject*> made(copies.size());  // borrowed from the list
+  for (size_t i = 0; i < places.size(); ++i) {
     py::object item = py::none();
-    if (const uint32_t place = places[i]; place != core::FlatMap::kAbsent) {
+    if (const uint32_t place = places[i]; place != Originals::kElsewhere) {
       if (made[place] == nullptr) {
-        PyObject* value = PyList_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i));
-        item = to_python(std::move(copies[place]), is_parameter(value),
-                         tensors[place]->requires_grad());
+        const auto& original = originals.tensors[place];
+        item = to_python(std::move(copies[place]), is_parameter(original.object),
+                         original.tensor->requires_grad());
         made[place] = item.ptr();
       } else {
         item = py::reinterpret_borrow<py::object>(made[place]);
@@ -317,46 +354,45 @@ py::list to_list(const py::list& values, const std::vector<uint32_t>& places,
 
 }  // namespace
 
-std::pair<py::list, std::vector<size_t>> clone_aliased(const py::list& values) {
+std::pair<py::list, py::dict> clone_aliased(const py::list& given) {
   const bool watched = is_watched();
-  std::vector<const at::Tensor*> tensors;
-  std::vector<uint32_t> places;  // of each value in `tensors`, or kAbsent
-  tensors.reserve(values.size());
-  places.reserve(values.size());
-  std::vector<size_t> others;
-  core::FlatMap known(values.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    prefetch_value(values.ptr(), i);
-    PyObject* value = PyList_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i));
+  std::optional<NoCollections> pause(std::in_place);
+  const size_t count = given.size();
+  py::list values(count);        // whoever has the other one may change it later
+  std::vector<uint32_t> places;  // of each value in the originals
+  places.reserve(count);
+  py::dict others;
+  Originals originals(count);
+  for (size_t i = 0; i < count; ++i) {
+    prefetch_tensors(given.ptr(), i);
+    PyObject* value = PyList_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
+    PyList_SET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i), Py_NewRef(value));
     if (!THPVariable_Check(value)) {
       throw py::type_error(std::string("expected tensors, got a ") + Py_TYPE(value)->tp_name);
     }
-    if (!is_copied_here(value, watched)) {
-      places.push_back(core::FlatMap::kAbsent);
-      others.push_back(i);
-      continue;
-    }
-    const auto key = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(value));
-    const auto [place, added] = known.insert(key, static_cast<uint32_t>(tensors.size()));
-    if (added) tensors.push_back(&THPVariable_Unpack(value));
-    places.push_back(place);
+    const bool is_here = is_copied_here(value, watched);
+    places.push_back(is_here ? originals.add(value) : Originals::kElsewhere);
+    if (!is_here) others[py::int_(i)] = py::handle(value);
   }
-  std::vector<Part> parts;
-  std::vector<uint32_t> of_tensor;
+  pause.reset();
   std::vector<at::Tensor> copies;
   std::optional<Filling> filling;
   {
     const py::gil_scoped_release release;
-    std::tie(parts, of_tensor) = find_parts(tensors);
-    allocate(parts);
-    filling.emplace(parts);
-    copies.reserve(tensors.size());
+    filling.emplace(allocate(originals.parts));
+    copies.reserve(originals.tensors.size());
+    const auto& tensors = originals.tensors;
     for (size_t i = 0; i < tensors.size(); ++i) {
-      prefetch_tensor(tensors, i + kAhead);
-      copies.push_back(view_like(*tensors[i], parts[of_tensor[i]]));
+      const size_t next = i + kAhead;
+      if (next < tensors.size()) {
+        prefetch(tensors[next].tensor->unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
+      }
+      Part& part = originals.parts[tensors[i].part];
+      at::Storage storage = i == part.last ? std::move(part.copy) : part.copy;
+      copies.push_back(view_like(*tensors[i].tensor, std::move(storage), part.begin));
     }
   }
-  py::list result = to_list(values, places, tensors, std::move(copies));
+  py::list result = to_list(places, originals, std::move(copies));
   filling->finish();
   return {std::move(result), std::move(others)};
 }

@@ -5,15 +5,14 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <utility>
-#include <vector>
 
 namespace fxpress::tensor {
 
 // For each tensor on the CPU that is only a view of a storage: a copy with the same sizes, strides
 // and requires_grad, without history, a Parameter if it was one. The storages of the copies have
 // what the tensors see of the originals' storages, and no more; small ones share memory. A tensor
-// that occurs twice is one copy. None for other tensors, and their positions: Python copies those.
-// TypeError for what is no tensor. The list has to stay as it is.
-std::pair<pybind11::list, std::vector<size_t>> clone_aliased(const pybind11::list& values);
+// that occurs twice is one copy. None for other tensors, and those by position: Python copies them.
+// TypeError for what is no tensor.
+std::pair<pybind11::list, pybind11::dict> clone_aliased(const pybind11::list& values);
 
 }  // namespace fxpress::tensor

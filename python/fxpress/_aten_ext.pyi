@@ -35,6 +35,6 @@ def make_views(storages: Sequence[torch.Tensor], views: Sequence[tuple[Any, ...]
     """views: (position of the storage, its name for errors, dtype, sizes, strides, offset,
     requires_grad, is a parameter). ValueError for what is not inside of its storage."""
 
-def clone_aliased(values: list[torch.Tensor]) -> tuple[list[Any], list[int]]:
+def clone_aliased(values: list[torch.Tensor]) -> tuple[list[Any], dict[int, torch.Tensor]]:
     """Copies that share storages where the originals do; None for what is no plain CPU tensor, and
     the positions of those."""

@@ -14,6 +14,8 @@ from fxpress._torch_compat import storage_key
 
 
 def _values(tensors: Any) -> list[torch.Tensor]:
+    if type(tensors) is list:
+        return tensors
     return list(tensors.values() if isinstance(tensors, Mapping) else tensors)
 
 
@@ -52,8 +54,7 @@ def clone(tensors: Any) -> Any:
     values = _values(tensors)
     copies, others = clone_aliased(values)
     if others:
-        found = _copy_others([values[i] for i in others])
-        for i, copied in zip(others, found, strict=True):
+        for i, copied in zip(others, _copy_others(list(others.values())), strict=True):
             copies[i] = copied
     return _like(tensors, copies)
 
