@@ -1,59 +1,212 @@
-"""Steps of capturing a callable as a graph, against torch's."""
+"""Capturing a callable as a graph, and two of its steps, against torch's."""
 
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import torch
 import torch._dynamo.guards as torch_guards
 from torch import nn
+from torch._dynamo import functional_export as torch_capture
+from torch.fx import GraphModule
 
+import fxpress
 import graphs
 from figures import Figure, Goal
+from fxpress import functional_export
 from fxpress._capture.guard_function import build_guard_function
-from timing import interleaved, per_node, ratio, stopwatch
+from fxpress._capture.rewrite import rewrite_captured
+from timing import Action, interleaved, per_node, ratio, stopwatch
 
 _Function = Callable[[list[str], str], tuple[str, str]]
 
 GUARDS = Goal(40, more_is_better=True)
+REWRITE = Goal(8, more_is_better=True)
 LAYERS = 32
-DEPTHS = (0, 20, 60)  # frames: torch's time depends on where in the stack it is
+LLAMA_LAYERS = 16
+DEPTHS = (0, 20, 60)  # frames: the time of guards depends on where in the stack they are made
+
+
+@dataclass(frozen=True)
+class _Model:
+    name: str
+    module: nn.Module
+    inputs: tuple[torch.Tensor, ...]
+    capture: Goal
+    export: Goal
 
 
 def measure(rounds: int) -> list[Figure]:
-    """The source of the function that checks guards."""
+    """The function of the guards, the rewrite, and captures and strict exports as a whole."""
+    transformer = _transformer()
+    figures = [_measure_guards(transformer, rounds), *_measure_rewrite(transformer, rounds)]
+    for model in (transformer, _convolutions(), *_llama()):
+        figures += _measure_whole(model)
+    return figures
+
+
+def _transformer() -> _Model:
     torch.manual_seed(0)
     layers = (graphs.Layer(graphs.WIDTH, graphs.HEADS) for _ in range(LAYERS))
-    model = nn.Sequential(*layers).eval()
     inputs = (torch.randn(2, 8, graphs.WIDTH),)
-    calls = _recorded(lambda: torch.export.export(model, inputs, strict=True))
+    name = f"transformer, {LAYERS} layers"
+    return _Model(name, nn.Sequential(*layers).eval(), inputs, _dense(1.5), _dense(1.25))
+
+
+def _convolutions() -> _Model:
+    blocks = (
+        nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout())
+        for _ in range(2 * LAYERS)
+    )
+    inputs = (torch.randn(2, 8, 6, 6),)
+    name = f"CNN, {2 * LAYERS} blocks"
+    return _Model(name, nn.Sequential(*blocks).eval(), inputs, _dense(1.5), _dense(1.25))
+
+
+def _llama() -> list[_Model]:
+    """Nothing without `transformers`."""
+    if importlib.util.find_spec("transformers") is None:
+        return []
+    module, inputs = graphs.llama_module(LLAMA_LAYERS)
+    return [_Model(f"Llama, {LLAMA_LAYERS} layers", module, inputs, _dense(1.25), _dense(1.15))]
+
+
+def _dense(bound: float) -> Goal:
+    return Goal(bound, more_is_better=True)
+
+
+def _measure_guards(model: _Model, rounds: int) -> Figure:
+    """The source of the function that checks guards."""
+    calls = _recorded(lambda: torch.export.export(model.module, model.inputs, strict=True))
     parts, arguments = max(calls, key=lambda call: len(call[0]))
     theirs = functools.partial(torch_guards.build_guard_function, parts, arguments)
     ours = functools.partial(build_guard_function, parts, arguments)
     assert ours() == theirs()
-    seconds: dict[str, list[float]] = {"ours": [], "torch": []}
-    for depth in DEPTHS:
-        actions = {
-            name: stopwatch(functools.partial(_below, depth, call))
-            for name, call in (("ours", ours), ("torch", theirs))
-        }
-        for name, times in interleaved(actions, rounds).items():
-            seconds[name] += times
+    seconds = _at_depths({"ours": stopwatch(ours), "torch": stopwatch(theirs)}, rounds)
+    return Figure(
+        f"{model.name}: {len(parts):,} guards",
+        "torch / function of the guards",
+        "us/guard",
+        per_node(seconds["ours"], len(parts)),
+        per_node(seconds["torch"], len(parts)),
+        ratio(seconds["torch"], seconds["ours"]),
+        len(seconds["ours"]),
+        GUARDS,
+    )
+
+
+def _measure_rewrite(model: _Model, rounds: int) -> list[Figure]:
+    """The flat inputs and outputs, the cleaning of names, and with the code as well."""
+    given: list[Any] = []
+
+    def record(*arguments: Any) -> GraphModule:
+        given.append(arguments)
+        return rewrite_captured(*arguments)
+
+    with mock.patch.object(functional_export, "rewrite_captured", record):
+        functional_export._dynamo_graph_capture_for_export(model.module)(*model.inputs)
+    (arguments,) = given
+
+    def ours() -> GraphModule:
+        made = rewrite_captured(*arguments)
+        functional_export.clean_nn_module_stack_and_source_fn(made, True)
+        functional_export.clean_export_root(made)
+        return made
+
+    def theirs() -> GraphModule:
+        made = torch_capture.DynamoGraphTransformer(*arguments).transform()
+        made.recompile()
+        torch_capture.clean_nn_module_stack_and_source_fn(made, True)
+        torch_capture.clean_export_root(made)
+        return made
+
+    first = ours()
+    assert str(first.graph) == str(theirs().graph)
+    nodes = len(first.graph.nodes)
+    seconds = interleaved(
+        {
+            "ours": stopwatch(ours),
+            "with code": stopwatch(lambda: ours().code),
+            "torch": stopwatch(theirs),
+        },
+        rounds,
+    )
     return [
         Figure(
-            f"transformer, {LAYERS} layers: {len(parts):,} guards",
-            "torch / function of the guards",
-            "us/guard",
-            per_node(seconds["ours"], len(parts)),
-            per_node(seconds["torch"], len(parts)),
-            ratio(seconds["torch"], seconds["ours"]),
-            len(seconds["ours"]),
-            GUARDS,
+            f"{model.name}: {nodes:,} nodes",
+            what,
+            "us/node",
+            per_node(seconds[which], nodes),
+            per_node(seconds["torch"], nodes),
+            ratio(seconds["torch"], seconds[which]),
+            rounds,
+            goal,
+        )
+        for what, which, goal in (
+            ("torch / rewrite and cleaning", "ours", REWRITE),
+            ("the same, and its code", "with code", None),
         )
     ]
+
+
+def _measure_whole(model: _Model) -> list[Figure]:
+    """Strict capture and strict export, once at each depth."""
+
+    def capture() -> GraphModule:
+        made: GraphModule = torch_capture._dynamo_graph_capture_for_export(model.module)(
+            *model.inputs
+        )
+        return made
+
+    def export() -> torch.export.ExportedProgram:
+        return torch.export.export(model.module, model.inputs, strict=True)
+
+    with fxpress.installed():
+        ours = str(capture().graph), str(export())
+    assert ours == (str(capture().graph), str(export()))
+    figures = []
+    for what, call, goal in (
+        ("torch / strict capture", capture, model.capture),
+        ("torch / strict export", export, model.export),
+    ):
+        seconds = _at_depths({"ours": _installed(call), "torch": stopwatch(call)}, 1)
+        figures.append(
+            Figure(
+                model.name,
+                what,
+                "s",
+                per_node(seconds["ours"], 1) / 1e6,
+                per_node(seconds["torch"], 1) / 1e6,
+                ratio(seconds["torch"], seconds["ours"]),
+                len(DEPTHS),
+                goal,
+            )
+        )
+    return figures
+
+
+def _installed(call: Callable[[], Any]) -> Action:
+    timed = stopwatch(call)
+
+    def action() -> float:
+        with fxpress.installed():
+            return timed()
+
+    return action
+
+
+def _at_depths(actions: dict[str, Action], rounds: int) -> dict[str, list[float]]:
+    seconds: dict[str, list[float]] = {name: [] for name in actions}
+    for depth in DEPTHS:
+        deeper = {name: functools.partial(_below, depth, each) for name, each in actions.items()}
+        for name, times in interleaved(deeper, rounds).items():
+            seconds[name] += times
+    return seconds
 
 
 def _below(depth: int, call: Callable[[], Any]) -> Any:

@@ -105,17 +105,15 @@ def transformer_cases() -> list[Case]:
     return [module, Case(name, flat, values, blocks(flat.graph, LAYERS))]
 
 
-def llama() -> Case | None:
-    """An exported 40-layer Llama with random weights; None without `transformers`."""
-    if importlib.util.find_spec("transformers") is None:
-        return None
+def llama_module(layers: int) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """A Llama with random weights, and inputs; needs `transformers`."""
     import transformers
 
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=LLAMA_LAYERS,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         vocab_size=128,
@@ -124,9 +122,15 @@ def llama() -> Case | None:
         attn_implementation="sdpa",
     )
     inputs = (torch.randint(0, 128, (2, 8)),)
-    program = torch.export.export(
-        transformers.LlamaForCausalLM(config).eval(), inputs, strict=False
-    )
+    return transformers.LlamaForCausalLM(config).eval(), inputs
+
+
+def llama() -> Case | None:
+    """An exported 40-layer Llama; None without `transformers`."""
+    if importlib.util.find_spec("transformers") is None:
+        return None
+    module, inputs = llama_module(LLAMA_LAYERS)
+    program = torch.export.export(module, inputs, strict=False)
     return _module_case("llama", program, inputs, LLAMA_LAYERS)
 
 

@@ -7,6 +7,7 @@ find_package(pybind11 3 CONFIG REQUIRED)
 
 pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/archive.cpp
+  csrc/bind/capture.cpp
   csrc/bind/expressions.cpp
   csrc/bind/graphs.cpp
   csrc/bind/module.cpp
@@ -15,6 +16,9 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/unflatten.cpp
   csrc/fx/arg_mapper.cpp
   csrc/fx/attributes.cpp
+  csrc/fx/capture/birth_meta.cpp
+  csrc/fx/capture/clean.cpp
+  csrc/fx/capture/rewrite.cpp
   csrc/fx/codegen.cpp
   csrc/fx/codegen_target.cpp
   csrc/fx/computed.cpp

@@ -14,6 +14,7 @@ inline py::object to_object(fx::Ref ref) {
 }
 
 void bind_archive(py::module_& module);
+void bind_capture(py::module_& module);
 void bind_expressions(py::module_& module);
 void bind_graphs(py::module_& module);
 void bind_serde(py::module_& module);

@@ -52,6 +52,7 @@ PYBIND11_MODULE(_native, m) {
   m.def("build_info", build_info);
   m.def("gc_pauses", fx::gc_pauses);
   bind_archive(m);
+  bind_capture(m);
   bind_expressions(m);
   py::class_<PauseBlock>(m, "GcPause")
       .def(py::init())

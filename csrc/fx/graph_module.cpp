@@ -78,15 +78,23 @@ Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeM
 }
 
 // In the order of the nodes; what is below a module that was taken over is not taken over again.
-Ref make_graph_module_of(PyObject* root, PyObject* graph) {
+Ref make_graph_module_of(PyObject* root, PyObject* graph, PyObject* renamed) {
   AttributePaths from(root);
   Ref module = new_graph_module(graph, CodeMode::kDeferred, [&](AttributePaths& paths) {
+    std::vector<std::pair<Ref, PyObject*>> later;  // target, and the one that it has in the root
     for (const Ref& node : list_nodes(graph)) {
       const core::Op op = parse_op(node_field(node.get(), symbols.node_op).get());
       if (op != core::Op::kGetAttr && op != core::Op::kCallModule) continue;
-      const Ref target = node_field(node.get(), symbols.node_target);
+      Ref target = node_field(node.get(), symbols.node_target);
+      if (PyObject* original = renamed == nullptr ? nullptr : dict_get(renamed, target.get())) {
+        later.emplace_back(std::move(target), original);
+        continue;
+      }
       const Ref value = from.resolve(target.get());
       if (!paths.shares_owner(root, target.get())) paths.assign(target.get(), value.get());
+    }
+    for (const auto& [target, original] : later) {
+      paths.assign(target.get(), from.resolve(original).get());
     }
   });
   const Ref training = find_attr(root, names.training);

@@ -23,8 +23,9 @@ enum class CodeMode : uint8_t {
 Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode);
 
 // What torch.fx.GraphModule(root, graph) makes, minus the source: the attributes that the graph
-// mentions are those of `root`.
-Ref make_graph_module_of(PyObject* root, PyObject* graph);
+// mentions are those of `root`. `renamed` (a dict): those that have another target there; they come
+// behind the others.
+Ref make_graph_module_of(PyObject* root, PyObject* graph, PyObject* renamed = nullptr);
 
 // Appends the GraphModules right below a new one that are to get fresh code, as from torch's
 // constructor: their graphs may have been edited. Not those whose code is deferred anyway.

@@ -36,8 +36,9 @@ class GraphWriter {
                    Ref meta);
 
   // A copy of `original` with other inputs: `replace(node)` gives the borrowed node of this graph.
+  // `meta`: that of the copy; else that of the original, copied.
   template <class Replace>
-  PyObject* copy(const NewNode& node, PyObject* original, Replace replace) {
+  PyObject* copy(const NewNode& node, PyObject* original, Replace replace, Ref meta = {}) {
     inputs_.clear();
     const auto substitute = [&](PyObject* def) {
       PyObject* replacement = replace(def);
@@ -51,7 +52,8 @@ class GraphWriter {
     } else {
       kwargs = Ref::borrow(no_kwargs);
     }
-    return create(node, std::move(args), std::move(kwargs), inputs_, copy_meta(original));
+    if (!meta) meta = copy_meta(original);
+    return create(node, std::move(args), std::move(kwargs), inputs_, std::move(meta));
   }
 
   // Nodes with no arguments, and those whose only argument is `args`.

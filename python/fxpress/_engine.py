@@ -13,7 +13,7 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx import traceback as fx_traceback
 
-from fxpress import _torch_compat
+from fxpress import _torch_compat, _torch_compat_engine
 from fxpress._aten import extension as _aten_ext
 
 __all__ = ["next_call", "plan_info", "register_forward", "run", "set_next_call"]
@@ -70,13 +70,13 @@ def _call_with_meta(
 
 
 _aten_ext.initialize_engine(
-    _torch_compat.engine_symbols(
+    _torch_compat_engine.engine_symbols(
         annotate=_annotate,
         call_with_meta=_call_with_meta,
         fetch_attr=_fetch_attr,
         missing_argument=_missing_argument,
     ),
-    _torch_compat.ENGINE_NAMES,
+    _torch_compat_engine.ENGINE_NAMES,
 )
 
 # run(module, graph, args): the output of `graph`, whose `get_attr` and `call_module` targets are

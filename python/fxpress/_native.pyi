@@ -64,6 +64,26 @@ def python_source(
 def creation_times(modules: Sequence[GraphModule], repeats: int) -> list[float]:
     """Seconds, for each repeat, to create the modules again when everything is known."""
 
+def rewrite_captured(
+    module: GraphModule,
+    inputs: list[dict[str, Any]],
+    places: list[int | str | None],
+    outputs: list[tuple[int, Any]],
+    module_paths: dict[str, str],
+    birth: dict[str, object],
+) -> GraphModule:
+    """A captured module with other inputs and outputs: see csrc/fx/capture/rewrite.h.
+
+    Raises:
+        IndexError, KeyError, ValueError: the plan does not fit the graph.
+    """
+
+def clean_name(name: str) -> str:
+    """A name without the module around the callable; AttributeError for what is no str."""
+
+def clean_stacks(graph: Graph, drop_self: bool) -> None:
+    """Clean the nn_module_stack and the source_fn_stack of all nodes."""
+
 def make_graph_module(root: Module, graph: Graph, /) -> GraphModule:
     """`torch.fx.GraphModule(root, graph)` whose source is generated when it is needed."""
 

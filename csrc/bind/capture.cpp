@@ -1,0 +1,36 @@
+#include "bind/convert.h"
+#include "fx/capture/clean.h"
+#include "fx/capture/rewrite.h"
+
+namespace fxpress::bind {
+
+namespace {
+
+fx::Ref entry(const py::dict& dict, const char* key) {
+  return fx::Ref::borrow(py::object(dict[key]).ptr());
+}
+
+fx::BirthRules birth_rules(const py::dict& rules) {
+  return {entry(rules, "fields"),  entry(rules, "outer"),       entry(rules, "sequence"),
+          entry(rules, "overlay"), entry(rules, "marker"),      entry(rules, "provenance"),
+          entry(rules, "source"),  entry(rules, "source_info"), entry(rules, "copy"),
+          entry(rules, "deepcopy")};
+}
+
+}  // namespace
+
+void bind_capture(py::module_& m) {
+  m.def("rewrite_captured", [](const py::handle& module, const py::list& inputs,
+                               const py::list& places, const py::list& outputs,
+                               const py::dict& module_paths, const py::dict& birth) {
+    const fx::RewritePlan plan = {fx::Ref::borrow(inputs.ptr()), fx::Ref::borrow(places.ptr()),
+                                  fx::Ref::borrow(outputs.ptr()),
+                                  fx::Ref::borrow(module_paths.ptr()), birth_rules(birth)};
+    return to_object(fx::rewrite_captured(module.ptr(), plan));
+  });
+  m.def("clean_name", [](const py::handle& name) { return to_object(fx::clean_name(name.ptr())); });
+  m.def("clean_stacks",
+        [](const py::handle& graph, bool drop_self) { fx::clean_stacks(graph.ptr(), drop_self); });
+}
+
+}  // namespace fxpress::bind

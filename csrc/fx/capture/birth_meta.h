@@ -1,0 +1,45 @@
+// The meta that a copy of a node has when a tracer makes it.
+#pragma once
+
+#include <vector>
+
+#include "core/flat_map.h"
+#include "fx/symbols.h"
+
+namespace fxpress::fx {
+
+// What torch's tracers do while the meta of nodes is preserved: some of the original's entries are
+// copied, and where the node comes from is noted.
+struct BirthRules {
+  Ref fields;      // tuple: the entries that are copied, in order
+  Ref outer;       // dict: stands for the meta of nodes that have none
+  Ref sequence;    // the number of autograd's sequence, or None: that of the original
+  Ref overlay;     // dict: entries that go over all others
+  Ref marker;      // str: in the stack traces of accumulated gradients
+  Ref provenance;  // dict: the attributes of a NodeSource, but for those of its own
+  Ref source_type;
+  Ref info_type;  // of what a NodeSource says about the node
+  Ref copy;       // copy.copy
+  Ref deepcopy;   // copy.deepcopy
+};
+
+class BirthMeta {
+ public:
+  BirthMeta(const BirthRules& rules, PyObject* graph);
+
+  // A new dict for the copy of a node of the graph.
+  Ref of(PyObject* node);
+
+ private:
+  Ref copied(PyObject* value) const;
+  Ref source(PyObject* node, PyObject* meta);
+  void add_sequence(PyObject* meta, PyObject* current) const;
+  PyObject* text_of(PyObject* target);
+
+  const BirthRules& rules_;
+  Ref graph_id_;
+  core::FlatMap text_places_;  // address of a target -> its text
+  std::vector<Ref> texts_;
+};
+
+}  // namespace fxpress::fx

@@ -1,0 +1,231 @@
+"""The bytecode that Dynamo made for a callable, as what flattens inputs and rebuilds outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx.graph import CodeGen
+
+from fxpress._torch_compat import pytree
+from fxpress._torch_compat_capture import (
+    CaptureOutput,
+    DisableTorchDispatch,
+    detect_fake_mode,
+    untraced,
+)
+
+
+class InputProcessor:
+    """Takes inputs in the order of a captured module's `forward` apart.
+
+    Stands in for `torch._dynamo.functional_export.InputProcessor`.
+
+    Args:
+        root: what goes before the inputs: the captured module, or the object of a method; None for
+            plain functions.
+        num_args: how many inputs are positional.
+        kwarg_names: of the others.
+    """
+
+    def __init__(self, root: object, num_args: int, kwarg_names: list[str]) -> None:
+        self.root = root
+        self.num_args = num_args
+        self.kwarg_names = kwarg_names
+
+    def __call__(self, inputs: tuple[object, ...]) -> tuple[tuple[object, ...], dict[str, object]]:
+        """(args, kwargs) of the bytecode.
+
+        Raises:
+            AssertionError: the root has another code generator, or that of another module.
+        """
+        args = inputs[: self.num_args]
+        kwargs = dict(zip(self.kwarg_names, inputs[self.num_args :], strict=False))
+        if self.root is None:
+            return args, kwargs
+        if isinstance(self.root, torch.fx.GraphModule):
+            codegen = self.root.graph._codegen
+            if not isinstance(codegen, _DynamoBytecodeCodeGen):
+                raise AssertionError(
+                    f"the module's code is not made from bytecode: {type(codegen)}"
+                )
+            own = getattr(codegen.dynamo_bytecode_flatten, "input_processor", None)
+            if own is None:
+                raise AssertionError("what flattens the module's inputs has no input_processor")
+            if own is not self:
+                raise AssertionError("the input_processor is that of another module")
+        return (self.root, *args), kwargs
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> InputProcessor:
+        """For the copy of its root, if that is being copied; else for the same one."""
+        root = memo.get(id(self.root), self.root)
+        return InputProcessor(root, self.num_args, list(self.kwarg_names))
+
+
+class Yield(Exception):  # noqa: N818 - torch's name
+    """Ends bytecode when its inputs are known."""
+
+
+class _Replay:
+    """Runs the bytecode with something else in place of the compiled graph."""
+
+    def __init__(
+        self, input_processor: InputProcessor, out: CaptureOutput, f_globals: dict[str, object]
+    ) -> None:
+        self.input_processor = input_processor
+        self.out = out
+        self.f_globals = f_globals
+
+    def _run(self, backend: Callable[..., Any], inputs: tuple[object, ...]) -> object:
+        args, kwargs = self.input_processor(inputs)
+        replay = self.out.forward_callable(compiled_fn=backend, extra_globals=self.f_globals)
+        return replay(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """The same bytecode for a copy of the module."""
+        processor = memo.get(id(self.input_processor))
+        if processor is None:
+            processor = self.input_processor.__deepcopy__(memo)
+            memo[id(self.input_processor)] = processor
+        return type(self)(processor, self.out, self.f_globals)
+
+
+class DynamoBytecodeFlatten(_Replay):
+    """From the inputs of the callable to those of the graph.
+
+    Stands in for `torch._dynamo.functional_export.DynamoBytecodeFlatten`.
+
+    Attributes:
+        gm_inputs: what it gave last.
+    """
+
+    gm_inputs: tuple[Any, ...] | None = None
+
+    @untraced
+    def __call__(self, *inputs: object) -> object:
+        """RuntimeError if the bytecode does not get to the graph."""
+
+        def backend(*graph_inputs: object) -> None:
+            self.gm_inputs = graph_inputs
+            raise Yield
+
+        try:
+            self._run(backend, inputs)
+        except Yield:
+            return self.gm_inputs
+        raise RuntimeError("the captured bytecode ended without a call of its graph")
+
+
+class DynamoBytecodeUnflatten(_Replay):
+    """From the outputs of the graph, and the inputs, to what the callable returns.
+
+    Stands in for `torch._dynamo.functional_export.DynamoBytecodeUnflatten`.
+    """
+
+    @untraced
+    def __call__(self, flat_outs: Sequence[object], inputs: tuple[object, ...]) -> object:
+        with DisableTorchDispatch():
+            return self._run(lambda *_: flat_outs, inputs)
+
+
+class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
+    """A `forward` with the arguments of the callable, around the graph.
+
+    Stands in for `torch._dynamo.functional_export._DynamoBytecodeCodeGen`.
+
+    Args:
+        orig_arg_names: of the callable.
+        dynamo_bytecode_flatten, dynamo_bytecode_unflatten: also attributes of the module.
+
+    Attributes:
+        wrap_tuple: return a tuple with what the callable returns.
+    """
+
+    def __init__(
+        self,
+        orig_arg_names: list[str],
+        dynamo_bytecode_flatten: Callable[..., Any],
+        dynamo_bytecode_unflatten: Callable[..., Any],
+    ) -> None:
+        super().__init__()
+        self.orig_arg_names = orig_arg_names
+        self.dynamo_bytecode_flatten = dynamo_bytecode_flatten
+        self.dynamo_bytecode_unflatten = dynamo_bytecode_unflatten
+        self.wrap_tuple = False
+        self._inputs: tuple[Any, ...] | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _DynamoBytecodeCodeGen:
+        """Around the same bytecode: what the copied module has is put in by who copies that."""
+        made = type(self)(
+            list(self.orig_arg_names), self.dynamo_bytecode_flatten, self.dynamo_bytecode_unflatten
+        )
+        made.wrap_tuple = self.wrap_tuple
+        return made
+
+    def process_inputs(self, *inputs: Any) -> Any:
+        """The inputs of the graph, for interpreters."""
+        self._inputs = inputs
+        results = self.dynamo_bytecode_flatten(*inputs)
+        mode = detect_fake_mode()
+        if mode is not None and any(
+            isinstance(leaf, torch.Tensor) and not mode.is_our_fake(leaf)
+            for leaf in pytree.tree_leaves(results)
+        ):
+            # The bytecode brings tensors of the module that nobody could have made fake. Backward
+            # passes that are traced later meet them as well.
+            mode.allow_non_fake_inputs = True
+        return results
+
+    def process_outputs(self, outputs: Any) -> Any:
+        """What the callable returns, for interpreters."""
+        results = self.dynamo_bytecode_unflatten(outputs, self._inputs)
+        self._inputs = None
+        return (results,) if self.wrap_tuple else results
+
+    def _arguments(self) -> list[str]:
+        """Names of the arguments, with another one for any `self`: the module itself is that."""
+        names: list[str] = []
+        for name in self.orig_arg_names:
+            made = name
+            while made == "self" or (made != name and made in self.orig_arg_names):
+                made += "_"
+            names.append(made)
+        return names
+
+    def gen_fn_def(
+        self,
+        free_vars: list[str],
+        maybe_return_annotation: str,
+        *,
+        expanded_def: bool = False,
+    ) -> str:
+        """The first lines of `forward`."""
+        arguments = self._arguments()
+        head: str = super().gen_fn_def(
+            arguments[:], maybe_return_annotation, expanded_def=expanded_def
+        )
+        if free_vars:
+            head += self.gen_var_bindings(arguments, free_vars, expanded_def)
+        return head
+
+    def gen_var_bindings(self, fn_args: list[str], free_vars: list[str], expanded_def: bool) -> str:
+        """The lines that bind the placeholders."""
+        placeholders = ", ".join(each.split(":")[0].split("#")[0] for each in free_vars)
+        packed = f"{fn_args[0]}, " if len(fn_args) == 1 else ", ".join(fn_args)
+        return (
+            f"\n    _fn_args = ({packed})"
+            f"\n    {placeholders}, = self._dynamo_bytecode_flatten(*_fn_args)"
+        )
+
+    def generate_output(
+        self,
+        output_args: Any,
+        *,
+        descs: object | None = None,
+        repr_fn: Callable[[Any], str] | None = None,
+    ) -> str:
+        """The line that returns."""
+        values = ", ".join(map(repr_fn or repr, output_args))
+        returned = f"self._dynamo_bytecode_unflatten(({values},), _fn_args)"
+        return f"return ({returned},)" if self.wrap_tuple else f"return {returned}"

@@ -1,0 +1,111 @@
+"""What the user said about sizes of inputs, held against what tracing found out."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import inspect
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, TypeAlias
+
+import sympy
+import torch
+
+from fxpress._capture.root_names import post_process_error_msg
+from fxpress._torch_compat_capture import (
+    OPERATORS,
+    CaptureOutput,
+    ConstraintViolationError,
+    get_traced_fn,
+    guards_are_logged,
+    log,
+    with_shape_guards_only,
+)
+
+Check: TypeAlias = Literal["guards", "light"]
+
+_check: contextvars.ContextVar[Check] = contextvars.ContextVar("fxpress_check", default="guards")
+
+
+@contextlib.contextmanager
+def check_constraints(check: Check) -> Iterator[None]:
+    """How captures check constraints while the context is open, in this thread or task.
+
+    Args:
+        check: `"guards"`: all guards of the traced code are made, as by torch, and thrown away;
+            `"light"`: only those on sizes, with the same errors. While guards are logged, all are.
+
+    Raises:
+        ValueError: another value.
+    """
+    if check not in ("guards", "light"):
+        raise ValueError(f'check must be "guards" or "light", not {check!r}')
+    token = _check.set(check)
+    try:
+        yield
+    finally:
+        _check.reset(token)
+
+
+def _suggest_or_raise_constraint_violation(
+    module_to_trace: torch.nn.Module,
+    orig_callable: Callable[..., Any],
+    fake_mode: Any,
+    graph_capture_output: CaptureOutput,
+    args: Any,
+    kwargs: Any,
+    dynamic_shapes: dict[str, Any] | tuple[Any] | list[Any] | None,
+) -> None:
+    """Raises where the constraints of inputs do not hold; else logs what follows from them.
+
+    Stands in for `torch._dynamo.functional_export._suggest_or_raise_constraint_violation`.
+
+    Raises:
+        ConstraintViolationError: with a message that suggests other constraints.
+    """
+    error = _violation(module_to_trace, graph_capture_output)
+    shape_env = getattr(fake_mode, "shape_env", None)
+    constraints = getattr(shape_env, "dim_constraints", None)
+    if constraints is not None and not isinstance(module_to_trace.forward, OPERATORS):
+        constraints.solve()
+        forced = constraints.forced_specializations()
+        advice = constraints.prettify_results(
+            inspect.signature(orig_callable), dynamic_shapes, error, forced
+        )
+        if error is not None:
+            error.args = (error.args[0] + advice if error.args else advice,)
+        elif forced:
+            error = ConstraintViolationError(advice)
+        else:
+            log.info("Summary of dimension constraints:%s", advice)
+        error = _static_value(shape_env) or error
+    if error is not None:
+        raise post_process_error_msg(error, orig_callable, args, kwargs)
+
+
+def _violation(
+    module_to_trace: torch.nn.Module, captured: CaptureOutput
+) -> ConstraintViolationError | None:
+    """Constraints are checked where guards for the traced code are made."""
+    function, _ = get_traced_fn(module_to_trace)
+    guarded = captured.graph_capture_output
+    if _check.get() == "light" and not guards_are_logged():
+        guarded = with_shape_guards_only(guarded)
+    try:
+        guarded.build_guards(function.__code__)
+    except ConstraintViolationError as error:
+        return error
+    return None
+
+
+def _static_value(shape_env: Any) -> ConstraintViolationError | None:
+    """The error for the last constraint of a value that turned out to be a number."""
+    numbers = [key for key in shape_env.var_to_range if isinstance(key, sympy.Integer)]
+    if not numbers:
+        return None
+    stack = "".join(traceback.format_list(shape_env.var_to_stack[numbers[-1]]))
+    return ConstraintViolationError(
+        f"{stack}\nIt appears that you're trying to set a constraint on a value which we evaluated "
+        f'to have a static value of {numbers[-1]}. Set TORCH_LOGS="+export" for more information.'
+    )

@@ -1,0 +1,69 @@
+"""The placeholders that a captured graph gets for what its caller passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from fxpress._torch_compat_capture import GetItemSource, fake_input
+
+
+def check_dims(flat_inputs: list[Any], dynamic_dims: list[set[int]]) -> None:
+    """AssertionError unless there is a set of dimensions for each input."""
+    if len(dynamic_dims) != len(flat_inputs):
+        raise AssertionError(
+            f"there are dynamic dimensions of {len(dynamic_dims)} inputs, "
+            f"and {len(flat_inputs)} inputs"
+        )
+
+
+def input_meta(
+    value: Any, dynamic_dims: set[int], original: Node | None, fake_mode: Any
+) -> dict[str, Any]:
+    """The meta of the placeholder for one flat input.
+
+    Args:
+        value: what is passed, or Dynamo's example of it.
+        dynamic_dims: the dimensions of a tensor whose size is a symbol.
+        original: the placeholder that Dynamo made for it; None for an input that is not used.
+        fake_mode: None if nothing was computed.
+    """
+    before = original.meta if original is not None else {}
+    meta = {key: item for key, item in before.items() if key != "val"}
+    if fake_mode is not None and isinstance(value, torch.Tensor):
+        meta["val"] = fake_input(fake_mode, value, dynamic_dims)
+    else:
+        meta["val"] = getattr(value, "val", value)  # a wrapped int has one
+    return meta
+
+
+def capture_value(module: GraphModule, position: int, placeholder: Node, source: Any) -> str | None:
+    """Makes an attribute of what a graph took from elsewhere than the inputs: a closure, say.
+
+    Args:
+        module: gets the attribute.
+        position: of the placeholder among those of the graph.
+        source: where Dynamo found the value; None if it does not say.
+
+    Returns:
+        The attribute's name; None for a placeholder that is to stay.
+    """
+    if source is None or isinstance(source, GetItemSource):
+        return None
+    value = captured_value(placeholder)
+    if value is None:
+        return None
+    name = f"_captured_{position}"
+    if isinstance(value, torch.Tensor):
+        module.register_buffer(name, value)
+    else:
+        setattr(module, name, value)
+    return name
+
+
+def captured_value(placeholder: Node) -> Any:
+    """What is known of a placeholder's value, or None."""
+    value = placeholder.meta.get("val")
+    return placeholder.meta.get("example_value") if value is None else value

@@ -1,0 +1,194 @@
+"""Modules from what Dynamo captured, which run its bytecode around the graph."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from fxpress._capture.bytecode import (
+    DynamoBytecodeFlatten,
+    DynamoBytecodeUnflatten,
+    InputProcessor,
+    _DynamoBytecodeCodeGen,
+)
+from fxpress._torch_compat import pytree
+from fxpress._torch_compat_capture import (
+    CaptureOutput,
+    WrappedCall,
+    argument_names,
+    check_inputs,
+    get_traced_fn,
+    tracing_context,
+)
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_SHARED = ("_parameters", "_buffers", "_non_persistent_buffers_set")
+_SHARED_META = ("fake_mode", "tracing_context")  # by copies: nobody could copy what they hold
+_REPLAYS = ("_dynamo_bytecode_flatten", "_dynamo_bytecode_unflatten")
+
+
+def normalize_graph_module(gm: GraphModule) -> None:
+    """Gives placeholders Dynamo's examples as `val`.
+
+    Stands in for `torch._dynamo.functional_export.normalize_graph_module`.
+
+    Raises:
+        KeyError: a placeholder has no example.
+    """
+    for node in gm.graph.find_nodes(op="placeholder"):
+        node.meta["val"] = node.meta["example_value"]
+
+
+def _normalize_shuffle_graph(shuffle_gm: GraphModule) -> None:
+    """Removes dead code, and registers buffers again under their names.
+
+    Stands in for `torch._dynamo.functional_export._normalize_shuffle_graph`.
+    """
+    shuffle_gm.graph.eliminate_dead_code()
+    shuffle_gm.recompile()
+    for name, buffer in list(shuffle_gm.named_buffers()):
+        delattr(shuffle_gm, name)
+        setattr(shuffle_gm, name, buffer)
+
+
+def create_fx_graph_from_captured_output(
+    out: CaptureOutput, mod: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> GraphModule:
+    """Makes a module with the signature of a callable from what Dynamo captured of it.
+
+    Stands in for `torch._dynamo.functional_export.create_fx_graph_from_captured_output`.
+
+    Args:
+        out: what was captured; its graph module is the result.
+        mod: the callable; `args`, `kwargs`: what it was traced with.
+
+    Raises:
+        AssertionError: nothing was computed, or the graph module has attributes of the same names.
+        UserError: there are inputs that no graph can have.
+    """
+    if out.backend_input is None:
+        raise AssertionError("nothing was captured: out.backend_input must not be None")
+    captured = out.backend_input
+    _, root = get_traced_fn(mod)
+    check_inputs(pytree.tree_leaves((args, kwargs)))
+    module: GraphModule = captured.graph_module
+    for name in _REPLAYS:
+        if hasattr(module, name):
+            raise AssertionError(f"the captured module has an attribute {name} already")
+    if isinstance(root, torch.nn.Module):
+        _adopt(root, module)
+        _set_traced_hooks_aside(module)
+        root = module
+    processor = InputProcessor(root, len(args), list(kwargs))
+    f_globals = out.graph_capture_output.f_globals
+    flatten = DynamoBytecodeFlatten(processor, out, f_globals)
+    unflatten = DynamoBytecodeUnflatten(processor, out, f_globals)
+    names = argument_names(inspect.signature(mod), args, kwargs)
+    module.graph.set_codegen(_DynamoBytecodeCodeGen(names, flatten, unflatten))
+    normalize_graph_module(module)
+    for name, replay in zip(_REPLAYS, (flatten, unflatten), strict=True):
+        setattr(module, name, replay)
+    del module._param_name_to_source
+    module.recompile()
+    type(module).__deepcopy__ = _deepcopy
+    captured.fake_mode.allow_non_fake_inputs = True
+    module.meta["module_call_specs"] = (
+        out.graph_capture_output.output_graph.export_metadata.module_call_spec
+    )
+    module.meta["fake_mode"] = captured.fake_mode
+    module.meta["tracing_context"] = tracing_context(captured.fake_mode, captured.tensor_to_context)
+    return module
+
+
+def _adopt(root: torch.nn.Module, module: GraphModule) -> None:
+    """Gives a captured module the state, children, attributes and hooks of the traced one."""
+    taken = [name for name in root._modules if hasattr(module, name)]
+    if taken:
+        raise AssertionError(f"the captured module has attributes of the same names: {taken}")
+    for name in _SHARED:
+        setattr(module, name, getattr(root, name))
+    module._modules.update(root._modules)
+    of_every_module = _annotations()
+    vars(module).update({k: v for k, v in vars(root).items() if k not in of_every_module})
+    module.training = root.training
+    for name in _HOOKS:
+        setattr(module, name, getattr(root, name).copy())
+
+
+def _annotations() -> dict[str, Any]:
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return dict(annotationlib.get_annotations(torch.nn.Module))
+    return dict(torch.nn.Module.__annotations__)
+
+
+def _set_traced_hooks_aside(module: GraphModule) -> None:
+    """What hooks do is in the graph; the bytecode still reads what they hold."""
+    if not (module._forward_hooks or module._forward_pre_hooks):
+        return
+    wrapped = getattr(module, "_wrapped_call", None)
+    if not isinstance(wrapped, WrappedCall) or wrapped.cls_call is not None:
+        raise AssertionError(f"the class of the captured module has a call of its own: {wrapped}")
+    wrapped.cls_call = _call_without_hooks
+
+
+def _call_without_hooks(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
+    """A call in which hooks do not run, but are there while `forward` runs."""
+    if "forward" in vars(self):
+        raise AssertionError("a captured module has no forward of its own")
+    hooks = (self._forward_hooks, self._forward_pre_hooks)
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        self._forward_hooks, self._forward_pre_hooks = hooks
+        return type(self).forward(self, *args, **kwargs)
+
+    try:
+        vars(self)["forward"] = forward
+        self._forward_hooks, self._forward_pre_hooks = type(hooks[0])(), type(hooks[1])()
+        return torch.nn.Module.__call__(self, *args, **kwargs)
+    finally:
+        vars(self).pop("forward")
+        self._forward_hooks, self._forward_pre_hooks = hooks
+
+
+def _deepcopy(self: GraphModule, memo: dict[int, Any]) -> GraphModule:
+    """A copy that runs the same bytecode on copies of the state."""
+    for name in _SHARED_META:
+        if name in self.meta:
+            memo[id(self.meta[name])] = self.meta[name]
+    made = GraphModule.__deepcopy__(self, memo)
+    # torch's copy has what the graph mentions; the bytecode reads more.
+    for name in (*_SHARED, "_modules", *_HOOKS):
+        setattr(made, name, copy.deepcopy(getattr(self, name), memo))
+    for name, value in vars(self).items():
+        if name not in vars(made):
+            vars(made)[name] = copy.deepcopy(value, memo)
+    _set_traced_hooks_aside(made)
+    codegen = made.graph._codegen
+    codegen.dynamo_bytecode_flatten = made._dynamo_bytecode_flatten
+    codegen.dynamo_bytecode_unflatten = made._dynamo_bytecode_unflatten
+    type(made).__deepcopy__ = _deepcopy
+    return made
+
+
+def op_wrapper(op: Any) -> Callable[..., Any]:
+    """A function with the arguments of an operator's schema, which calls it by keyword."""
+    parameters = []
+    for argument in op._schema.arguments:
+        if argument.kwarg_only and "*" not in parameters:
+            parameters.append("*")
+        default = f"={argument.default_value!r}" if argument.has_default_value() else ""
+        parameters.append(argument.name + default)
+    values = ", ".join(f"{each.name}={each.name}" for each in op._schema.arguments)
+    head = f"def op_overload_wrapper({', '.join(parameters)}):"
+    made: dict[str, Any] = {}
+    exec(f"\n{head}\n    return op({values})\n", {"op": op}, made)
+    wrapper: Callable[..., Any] = made["op_overload_wrapper"]
+    return wrapper

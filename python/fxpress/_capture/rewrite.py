@@ -1,0 +1,86 @@
+"""Captured graphs with the inputs and outputs of what the user calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.fx import GraphModule
+
+from fxpress import _deferred_code as _deferred_code  # fills the tables of the native code
+from fxpress import _native
+from fxpress._capture.flat_inputs import capture_value, captured_value, check_dims, input_meta
+from fxpress._torch_compat_capture import birth_rules
+
+# As OutputKind in csrc/fx/capture/rewrite.h.
+_OUTPUT_KINDS = {"graph_out": 0, "input": 1, "constant": 2}
+KEPT_META = ("dynamo_flat_name_to_original_fqn", "dynamo_compile_id")
+
+
+def rewrite_captured(
+    module: GraphModule,
+    flat_inputs: list[Any],
+    dynamic_dims: list[set[int]],
+    input_order: dict[int, int],
+    output_map: dict[int, Any],
+    fake_mode: Any,
+    sources: dict[int, Any],
+) -> GraphModule:
+    """What `DynamoGraphTransformer(...).transform()` gives, natively, with cleaned attributes.
+
+    Args:
+        module: what Dynamo captured; gets what its graph took from elsewhere as attributes.
+        flat_inputs: what the caller passes, flat; Dynamo's examples for those that are used.
+        dynamic_dims: for each of them, the dimensions whose size is a symbol.
+        input_order: flat input -> position of its placeholder in the captured graph.
+        output_map: position -> (kind, value) of what the caller gets.
+        fake_mode: of the capture, or None.
+        sources: position of a placeholder -> where Dynamo found its value.
+
+    Raises:
+        AssertionError: there are not as many `dynamic_dims` as inputs.
+    """
+    check_dims(flat_inputs, dynamic_dims)
+    placeholders = module.graph.find_nodes(op="placeholder")
+    known = {i: placeholders[at] for i, at in input_order.items() if at < len(placeholders)}
+    inputs = []
+    for i, (value, dims) in enumerate(zip(flat_inputs, dynamic_dims, strict=True)):
+        original = known.get(i)
+        inputs.append(input_meta(value, dims, original, fake_mode))
+        if original is not None and "val" in original.meta:
+            inputs[-1]["val"] = original.meta["val"]
+    places: list[int | str | None] = [None] * len(placeholders)
+    for i, at in input_order.items():
+        if i in known:
+            places[at] = i
+    captured = {}
+    for at, placeholder in enumerate(placeholders):
+        if places[at] is None:
+            places[at] = capture_value(module, at, placeholder, sources.get(at))
+            captured[places[at]] = captured_value(placeholder)
+    made = _native.rewrite_captured(
+        module, inputs, places, _outputs(output_map), _module_paths(module), birth_rules()
+    )
+    for node in made.graph.find_nodes(op="get_attr") if captured else ():
+        if node.target in captured:
+            node.meta["val"] = captured[node.target]
+    made.meta.update({key: module.meta[key] for key in KEPT_META if key in module.meta})
+    return made
+
+
+def _outputs(output_map: dict[int, Any]) -> list[tuple[int, Any]]:
+    outputs = []
+    for _, (kind, value) in sorted(output_map.items(), key=lambda item: item[0]):
+        if kind in _OUTPUT_KINDS:
+            outputs.append((_OUTPUT_KINDS[kind], value.index if kind == "input" else value))
+    return outputs
+
+
+def _module_paths(module: GraphModule) -> dict[str, str]:
+    """Targets of call_module and the first path at which a tracer finds the same module."""
+    targets = {node.target: "" for node in module.graph.find_nodes(op="call_module")}
+    if not targets:
+        return {}
+    first: dict[int, str] = {}
+    for path, child in module.named_modules():
+        first.setdefault(id(child), path)
+    return {target: first[id(module.get_submodule(target))] for target in targets}

@@ -1,0 +1,122 @@
+"""Names of captured nodes, modules and attributes as the user knows them.
+
+While a callable is traced it is an attribute of `ModuleToTrace`. Only where that attribute is
+meant it leaves a name: what the user called alike stays (torch replaces it anywhere).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch.fx import GraphModule
+
+from fxpress import _native
+from fxpress._torch_compat_capture import (
+    ConstraintViolationError,
+    delete_attribute,
+    get_attribute,
+    set_attribute,
+    with_input_names,
+)
+
+_FQNS = "dynamo_flat_name_to_original_fqn"
+
+
+def clean_export_root_string(text: str) -> str:
+    """A name without the module around the callable.
+
+    Stands in for `torch._dynamo.functional_export.clean_export_root_string`.
+    """
+    return _native.clean_name(text)
+
+
+def clean_nn_module_stack_and_source_fn(
+    graph_module: GraphModule, is_inline_builtin: bool = False
+) -> GraphModule:
+    """Cleans what nodes say about the modules and functions in which they were traced.
+
+    Stands in for `torch._dynamo.functional_export.clean_nn_module_stack_and_source_fn`, and for
+    `clean_nn_module_stack`, as it was called before.
+
+    Args:
+        graph_module: changed in place, with new stacks for its nodes.
+        is_inline_builtin: leave out entries for the module around the callable as such.
+
+    Returns:
+        The same module.
+    """
+    _native.clean_stacks(graph_module.graph, is_inline_builtin)
+    if _FQNS in graph_module.meta:
+        graph_module.meta[_FQNS] = {
+            clean_export_root_string(flat): clean_export_root_string(original)
+            for flat, original in graph_module.meta[_FQNS].items()
+        }
+    return graph_module
+
+
+def clean_export_root(graph_module: GraphModule) -> None:
+    """Cleans the targets of a graph, and moves the attributes that they name.
+
+    Stands in for `torch._dynamo.functional_export.clean_export_root`.
+
+    Args:
+        graph_module: changed in place; its code is not generated again.
+
+    Raises:
+        AssertionError: the module lacks an attribute of its graph, or a target is no str.
+    """
+    moved: dict[str, str] = {}
+    for node in graph_module.graph.nodes:
+        if node.op not in ("get_attr", "call_module"):
+            continue
+        old = node.target
+        if not isinstance(old, str):
+            raise AssertionError(f"the target of {node} is no str but {type(old)}")
+        new = clean_export_root_string(old)
+        if new == old:
+            continue
+        if old not in moved:
+            _move(graph_module, node.op, old, new)
+            moved[old] = new
+        node.target = new
+        if node.op == "call_module":
+            node.name = clean_export_root_string(node.name)
+
+
+def _move(graph_module: GraphModule, op: str, old: str, new: str) -> None:
+    if op == "call_module":
+        child = graph_module.get_submodule(old)
+        graph_module.delete_submodule(old)
+        graph_module.add_submodule(new, child)
+        return
+    if not hasattr(graph_module, old):
+        raise AssertionError(f"the module has no attribute {old!r}, which its graph mentions")
+    value = get_attribute(graph_module, old)
+    set_attribute(value, graph_module, new)
+    delete_attribute(graph_module, old)
+
+
+def post_process_error_msg(
+    constraint_violation_error: ConstraintViolationError,
+    func: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+) -> ConstraintViolationError:
+    """Puts the user's names for inputs into the message of an error.
+
+    Stands in for `torch._dynamo.functional_export.post_process_error_msg`.
+
+    Args:
+        constraint_violation_error: its arguments are changed.
+        func: what is captured; `args`, `kwargs`: what it was called with.
+
+    Returns:
+        The same error.
+    """
+    signature = inspect.signature(func)
+    if constraint_violation_error.args:
+        message = with_input_names(constraint_violation_error.args[0], args, kwargs, signature)
+        constraint_violation_error.args = (message,)
+    return constraint_violation_error

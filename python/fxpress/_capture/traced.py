@@ -1,0 +1,34 @@
+"""The module that stands around a callable while Dynamo traces it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fxpress._torch_compat import pytree
+from fxpress._torch_compat_capture import ExportTracerOutput, as_traced_by_torch
+
+
+class ModuleToTrace(torch.nn.Module):  # type: ignore[misc]
+    """Takes flat inputs and gives flat outputs, with the spec of what the callable returned.
+
+    Stands in for `torch._dynamo.functional_export.ModuleToTrace`.
+
+    Args:
+        foo: the callable.
+        in_spec: of its `(args, kwargs)`.
+    """
+
+    def __init__(self, foo: Any, in_spec: Any) -> None:
+        super().__init__()
+        self._export_root = foo
+        self.in_spec = in_spec
+
+    # Its local names are seen: those of inputs and outputs in the captured graph come from them.
+    @as_traced_by_torch
+    def forward(self, *flat_args: Any) -> Any:
+        args, kwargs = pytree.tree_unflatten(flat_args, self.in_spec)
+        res = self._export_root(*args, **kwargs)
+        out_flat, out_spec = pytree.tree_flatten(res)
+        return ExportTracerOutput(out_flat, out_spec)

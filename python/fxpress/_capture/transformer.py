@@ -1,0 +1,127 @@
+"""The transformer of captured graphs, for those who change what it does with some nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node, Proxy
+
+from fxpress._capture.flat_inputs import capture_value, captured_value, check_dims, input_meta
+from fxpress._capture.rewrite import KEPT_META
+from fxpress._torch_compat_capture import VALUE_KEYS
+
+
+class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
+    """Gives a captured graph the inputs and outputs of its caller, a node at a time.
+
+    Stands in for `torch._dynamo.functional_export.DynamoGraphTransformer`. Capture itself does the
+    same natively, for the graph as a whole.
+
+    Args:
+        module: what Dynamo captured; gets what its graph took from elsewhere as attributes.
+        flat_inputs: what the caller passes, flat; Dynamo's examples for those that are used.
+        flat_args_dynamic_dims: for each of them, the dimensions whose size is a symbol.
+        graph_input_order: flat input -> position of its placeholder in the captured graph.
+        graph_output_map: position -> (kind, value) of what the caller gets.
+        fake_mode: of the capture.
+        graph_inputs: position of a placeholder -> where Dynamo found its value.
+
+    Raises:
+        AssertionError: there are not as many `flat_args_dynamic_dims` as inputs.
+    """
+
+    def __init__(
+        self,
+        module: GraphModule,
+        flat_inputs: list[Any],
+        flat_args_dynamic_dims: list[set[int]],
+        graph_input_order: dict[int, int],
+        graph_output_map: dict[int, Any],
+        fake_mode: Any | None = None,
+        graph_inputs: dict[int, Any] | None = None,
+    ) -> None:
+        super().__init__(module)
+        check_dims(flat_inputs, flat_args_dynamic_dims)
+        self.flat_inputs = flat_inputs
+        self.flat_args_dynamic_dims = flat_args_dynamic_dims
+        self.graph_input_order = graph_input_order
+        self.graph_output_map = graph_output_map
+        self.fake_mode = fake_mode
+        self.graph_inputs = graph_inputs or {}
+        self.placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self.output_node = next(node for node in module.graph.nodes if node.op == "output")
+        self.new_input_nodes: dict[int, Proxy] = {}
+        self._create_flattened_inputs()
+        self.old_to_new_mapping: dict[Node, Proxy] = {}
+        self._create_placeholder_mapping()
+
+    def _original(self, index: int) -> Node | None:
+        at = self.graph_input_order.get(index, len(self.placeholders))
+        return self.placeholders[at] if at < len(self.placeholders) else None
+
+    def _create_flattened_inputs(self) -> None:
+        for i, value in enumerate(self.flat_inputs):
+            made = super().placeholder(f"arg_{i}", (), {})
+            dims = self.flat_args_dynamic_dims[i]
+            made.node.meta.update(input_meta(value, dims, self._original(i), self.fake_mode))
+            self.new_input_nodes[i] = made
+
+    def _create_placeholder_mapping(self) -> None:
+        for i in self.graph_input_order:
+            if (original := self._original(i)) is not None:
+                self.old_to_new_mapping[original] = self.new_input_nodes[i]
+
+    def placeholder(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The placeholder of an input, or an attribute for what came from elsewhere."""
+        old = self.current_node
+        if old in self.old_to_new_mapping:
+            made = self.old_to_new_mapping[old]
+            for key in ("tensor_dict", "example_value", "unbacked_bindings"):
+                if key in old.meta:
+                    made.node.meta[key] = old.meta[key]
+            if "val" in old.meta:
+                made.node.meta.setdefault("val", old.meta["val"])
+            return made
+        position = self.placeholders.index(old)
+        source = self.graph_inputs.get(position)
+        name = capture_value(self.module, position, old, source)
+        if name is None:
+            return super().placeholder(target, args, kwargs)
+        made = self.tracer.create_proxy("get_attr", name, (), {})
+        made.node.meta = {**old.meta, "val": captured_value(old)}
+        return made
+
+    def output(self, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """What the caller gets: computed values, inputs and constants."""
+        computed = args[0]
+        values: list[Any] = []
+        for i in sorted(self.graph_output_map):
+            kind, value = self.graph_output_map[i]
+            if kind == "graph_out":
+                values.append(computed[value])
+            elif kind == "input":
+                values.append(self.new_input_nodes[value.index])
+            elif kind == "constant":
+                values.append(value)
+        return super().output(target, (tuple(values),), {})
+
+    def run_node(self, n: Node) -> Any:
+        """Keeps the name of a node, and what is known about its value."""
+        self.current_node = n
+        made = super().run_node(n)
+        if hasattr(made, "node") and made.node is not n:
+            for key in VALUE_KEYS:
+                if key in n.meta:
+                    made.node.meta[key] = n.meta[key]
+            if n.op != "output":
+                made.node._rename(n.name)
+        return made
+
+    def transform(self) -> GraphModule:
+        """The new module."""
+        made = super().transform()
+        before = getattr(self.module, "meta", {})
+        made.meta.update({key: before[key] for key in KEPT_META if key in before})
+        return made

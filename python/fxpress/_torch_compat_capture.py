@@ -1,0 +1,183 @@
+"""The names of torch that capture works with: see `_torch_compat`."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dis
+import logging
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
+
+import torch
+from torch._dynamo import functional_export as torch_capture
+from torch._dynamo.convert_frame import CaptureOutput as CaptureOutput
+from torch._dynamo.convert_frame import fullgraph_capture as fullgraph_capture
+from torch._dynamo.convert_frame import get_traced_fn as get_traced_fn
+from torch._dynamo.decorators import disable
+from torch._dynamo.eval_frame import argument_names as argument_names
+from torch._dynamo.eval_frame import check_user_input_output
+from torch._dynamo.exc import UserErrorType
+from torch._dynamo.source import GetItemSource as GetItemSource
+from torch._dynamo.utils import dynamo_timed, get_metrics_context
+from torch._export.utils import _compiling_state_context
+from torch._guards import TracingContext
+from torch._guards import detect_fake_mode as detect_fake_mode
+from torch._logging._internal import trace_log
+from torch.export._unlift import _get_input_paths, _replace_sources
+from torch.export.dynamic_shapes import _RelaxedConstraint
+from torch.fx import proxy as fx_proxy
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.symbolic_shapes import (
+    ConstraintViolationError as ConstraintViolationError,
+)
+from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+from torch.fx.graph_module import _assign_attr, _del_attr, _get_attr, _WrappedCall
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+# Dynamo tells what a traced frame returns by the identity of this class.
+ExportTracerOutput = torch_capture.ExportTracerOutput
+EXPORT_ROOT_REPLACEMENTS = torch_capture.EXPORT_ROOT_REPLACEMENTS
+compiling_state = _compiling_state_context
+DisableTorchDispatch = torch._C._DisableTorchDispatch
+WrappedCall = _WrappedCall
+get_attribute = _get_attr
+set_attribute = _assign_attr  # (value, module, path)
+delete_attribute = _del_attr
+log = torch_capture.log
+OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
+OpOverload = torch._ops.OpOverload
+# NodeSource says with it which pass made a node.
+TRANSFORMER_PASS = "Interpreter_DynamoGraphTransformer"
+# What `Interpreter` takes over besides what a tracer copies.
+VALUE_KEYS = ("val", "example_value", "unbacked_bindings")
+
+
+def untraced(function: _Function) -> _Function:
+    """A function that Dynamo does not trace."""
+    reason = "do not trace internal dynamo graph capture"
+    return cast(_Function, disable(reason=reason)(function))
+
+
+def check_inputs(leaves: list[Any]) -> None:
+    """UserError for leaves that no graph can have as inputs."""
+    check_user_input_output(leaves, UserErrorType.INVALID_INPUT)
+
+
+def reset() -> None:
+    """Forget everything that was compiled."""
+    torch._dynamo.reset()
+
+
+@contextlib.contextmanager
+def timed_capture(**config: Any) -> Iterator[None]:
+    """Dynamo with these settings, its time written down."""
+    with (
+        get_metrics_context(),
+        dynamo_timed("fullgraph_capture"),
+        torch._dynamo.config.patch(**config),
+    ):
+        yield
+
+
+def frees_tensors_for_export() -> bool:
+    return bool(torch._dynamo.config.install_free_tensors_for_export)
+
+
+def installs_free_tensors() -> bool:
+    return bool(torch._dynamo.config.install_free_tensors)
+
+
+def with_shape_guards_only(captured: Any) -> Any:
+    """What Dynamo captured, for the guards on sizes alone: it is they that check constraints."""
+    made = copy.copy(captured)
+    made.output_graph = copy.copy(captured.output_graph)
+    shapes = [g for g in made.output_graph.guards if g.create_fn_name() == "SHAPE_ENV"]
+    made.output_graph._guards = shapes
+    return made
+
+
+def guards_are_logged() -> bool:
+    """Whether somebody reads the guards that are made."""
+    logs = (logging.getLogger(f"torch._dynamo.guards{name}") for name in ("", ".__guards"))
+    # torch puts a handler there that has no folder and leaves with the first record.
+    traced = any(getattr(each, "root_dir", "") is not None for each in trace_log.handlers)
+    return traced or any(each.isEnabledFor(logging.DEBUG) for each in logs)
+
+
+def is_relaxed(constraint: object) -> bool:
+    """Whether a constraint leaves the size of its dimension open."""
+    return isinstance(constraint, _RelaxedConstraint)
+
+
+def fake_input(fake_mode: Any, tensor: torch.Tensor, dynamic: set[int]) -> torch.Tensor:
+    """A fake tensor whose sizes in these dimensions are symbols."""
+    sizes = [DimDynamic.DYNAMIC if d in dynamic else DimDynamic.STATIC for d in range(tensor.dim())]
+    context = StatelessSymbolicContext(dynamic_sizes=sizes, constraint_sizes=[None] * tensor.dim())
+    return cast(torch.Tensor, fake_mode.from_tensor(tensor, symbolic_context=context))
+
+
+def with_input_names(text: str, args: Any, kwargs: Any, signature: Any) -> str:
+    """A message about sources that says what the user calls them."""
+    return cast(str, _replace_sources(text, _get_input_paths((args, kwargs), signature)))
+
+
+def pytree_codegen(names: list[str], in_spec: Any, out_spec: Any) -> Any:
+    return _PyTreeCodeGen(_PyTreeInfo(names, in_spec, out_spec))
+
+
+def tracing_context(fake_mode: Any, tensor_to_context: Any) -> Any:
+    context = TracingContext(fake_mode)
+    context.tensor_to_context = tensor_to_context
+    return context
+
+
+def birth_rules() -> dict[str, object]:
+    """How torch's tracers fill the meta of nodes at this moment: see `BirthRules` in csrc."""
+    sample = torch.fx.Graph().placeholder("sample")
+    source = fx_traceback.NodeSource(sample, TRANSFORMER_PASS, fx_traceback.NodeSourceAction.CREATE)
+    keeps_sequence = fx_traceback._is_preserving_node_seq_nr()
+    overlay: dict[str, Any] = {}
+    if (replayed := fx_traceback.get_current_replay_node()) is not None:
+        overlay["is_functional_regenerated"] = True
+        for key in ("custom", "stack_trace", *(() if keeps_sequence else ("seq_nr",))):
+            if key in replayed.meta:
+                overlay[key] = replayed.meta[key]
+    return {
+        "fields": tuple(fx_proxy._COPY_META_FIELDS),
+        "outer": dict(fx_traceback.get_current_meta()),
+        "sequence": None if keeps_sequence else torch.autograd._get_sequence_nr() - 1,
+        "overlay": overlay,
+        "marker": fx_traceback.GRADIENT_ACC_SPECIAL_STACK,
+        "provenance": dict(vars(source)),
+        "source": fx_traceback.NodeSource,
+        "source_info": fx_traceback.NodeSource.NodeInfo,
+        "copy": copy.copy,
+        "deepcopy": copy.deepcopy,
+    }
+
+
+def _line_of(code: types.CodeType, name: str) -> int:
+    """The line on which an attribute is first used."""
+    offset = next(i.offset for i in dis.get_instructions(code) if i.argval == name)
+    return next(
+        line for start, end, line in code.co_lines() if start <= offset < end and line is not None
+    )
+
+
+def as_traced_by_torch(forward: _Function) -> _Function:
+    """A `forward` at the place where torch has its own.
+
+    Stack traces of every captured node name the file and the line in which the user's callable is
+    called.
+    """
+    torchs = torch_capture.ModuleToTrace.forward.__code__
+    code = cast(types.FunctionType, forward).__code__
+    shift = _line_of(torchs, "_export_root") - _line_of(code, "_export_root")
+    cast(types.FunctionType, forward).__code__ = code.replace(
+        co_filename=torchs.co_filename, co_firstlineno=code.co_firstlineno + shift
+    )
+    return forward

@@ -1,0 +1,264 @@
+"""Capture of callables as graphs: stands in for `torch._dynamo.functional_export`.
+
+Same names, signatures and results; where torch is wrong on purpose different (docs/fidelity.md).
+Dynamo traces, as for torch; what it captured is rewritten and cleaned natively, and its code is
+generated when it is first needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule
+
+from fxpress._capture.bytecode import (
+    DynamoBytecodeFlatten,
+    DynamoBytecodeUnflatten,
+    InputProcessor,
+    Yield,
+    _DynamoBytecodeCodeGen,
+)
+from fxpress._capture.constraints import (
+    Check,
+    _suggest_or_raise_constraint_violation,
+    check_constraints,
+)
+from fxpress._capture.from_bytecode import (
+    _normalize_shuffle_graph,
+    create_fx_graph_from_captured_output,
+    normalize_graph_module,
+    op_wrapper,
+)
+from fxpress._capture.rewrite import rewrite_captured
+from fxpress._capture.root_names import (
+    clean_export_root,
+    clean_export_root_string,
+    clean_nn_module_stack_and_source_fn,
+    post_process_error_msg,
+)
+from fxpress._capture.traced import ModuleToTrace
+from fxpress._capture.transformer import DynamoGraphTransformer
+from fxpress._torch_compat import pytree
+from fxpress._torch_compat_capture import (
+    EXPORT_ROOT_REPLACEMENTS,
+    ExportTracerOutput,
+    GetItemSource,
+    OpOverload,
+    argument_names,
+    check_inputs,
+    compiling_state,
+    frees_tensors_for_export,
+    fullgraph_capture,
+    installs_free_tensors,
+    is_relaxed,
+    pytree_codegen,
+    reset,
+    timed_capture,
+)
+
+__all__ = [
+    "EXPORT_ROOT_REPLACEMENTS",
+    "DynamoBytecodeFlatten",
+    "DynamoBytecodeUnflatten",
+    "DynamoGraphTransformer",
+    "ExportTracerOutput",
+    "InputProcessor",
+    "ModuleToTrace",
+    "Yield",
+    "_DynamoBytecodeCodeGen",
+    "_dynamo_graph_capture_for_export",
+    "_normalize_shuffle_graph",
+    "_suggest_or_raise_constraint_violation",
+    "check_constraints",
+    "clean_export_root",
+    "clean_export_root_string",
+    "clean_nn_module_stack",
+    "clean_nn_module_stack_and_source_fn",
+    "create_fx_graph_from_captured_output",
+    "dynamo_graph_capture_for_export",
+    "normalize_graph_module",
+    "post_process_error_msg",
+]
+
+clean_nn_module_stack = clean_nn_module_stack_and_source_fn  # as older versions call it
+
+
+def dynamo_graph_capture_for_export(
+    fn: Callable[..., Any], constraints: list[Any] | None = None
+) -> Callable[..., Any]:
+    """Captures a callable as a module that runs Dynamo's bytecode around the graph.
+
+    Stands in for `torch._dynamo.functional_export.dynamo_graph_capture_for_export`.
+
+    Args:
+        fn: a function, a method, a module or an operator.
+        constraints: of sizes of the inputs.
+
+    Returns:
+        A function that takes the arguments of `fn` and returns a GraphModule, which takes them too.
+    """
+    if isinstance(fn, OpOverload):
+        fn = op_wrapper(fn)
+
+    def capture(*args: Any, **kwargs: Any) -> Any:
+        if installs_free_tensors():
+            raise AssertionError("install_free_tensors must be False")
+        with (
+            compiling_state(),
+            timed_capture(replay_side_effects=False, side_effect_replay_policy="warn"),
+        ):
+            out = fullgraph_capture(fn, args, kwargs, constraints=constraints)
+        return create_fx_graph_from_captured_output(out, fn, args, kwargs)
+
+    return capture
+
+
+def _dynamo_graph_capture_for_export(
+    mod: Callable[..., Any],
+    *,
+    constraints: list[Any] | None = None,
+    dynamic_shapes: dict[str, Any] | tuple[Any] | list[Any] | None = None,
+    check: Check | None = None,
+) -> Callable[..., GraphModule]:
+    """Captures a callable as a graph with flat inputs and outputs, as strict export needs it.
+
+    Stands in for `torch._dynamo.functional_export._dynamo_graph_capture_for_export`.
+
+    Args:
+        mod: a module or another callable.
+        constraints: of sizes of the inputs.
+        dynamic_shapes: what the user said of them, for messages.
+        check: how constraints are checked, see `check_constraints`, which says it for captures that
+            others start. torch has no such argument.
+
+    Returns:
+        A function that takes the arguments of `mod` and returns a GraphModule, which takes them
+        too; it raises `UserError` for inputs that no graph can have and `ConstraintViolationError`
+        where constraints do not hold.
+    """
+
+    def capture(*args: Any, **kwargs: Any) -> GraphModule:
+        with compiling_state():
+            flat_inputs, in_spec = pytree.tree_flatten((args, kwargs))
+            check_inputs(flat_inputs)
+            called = mod.forward if isinstance(mod, torch.nn.Module) else mod
+            reset()
+            captured = _Captured(mod, called, flat_inputs, in_spec, constraints)
+            checked = contextlib.nullcontext() if check is None else check_constraints(check)
+            with captured.settings(), checked:
+                captured.trace()
+                _suggest_or_raise_constraint_violation(
+                    captured.traced,
+                    called,
+                    captured.fake_mode,
+                    captured.out,
+                    args,
+                    kwargs,
+                    dynamic_shapes,
+                )
+            made = captured.module()
+            names = argument_names(inspect.signature(called), args, kwargs)
+            out_spec = captured.metadata.out_spec
+            made.graph.set_codegen(pytree_codegen(names, in_spec, out_spec))
+            # Generated code brings them as well, but it may come later.
+            made._in_spec, made._out_spec = in_spec, out_spec
+            return made
+
+    return capture
+
+
+class _Captured:
+    """One capture: what goes in, what Dynamo gave, and the module that is made of it."""
+
+    def __init__(
+        self,
+        mod: Callable[..., Any],
+        called: Callable[..., Any],
+        flat_inputs: list[Any],
+        in_spec: Any,
+        constraints: list[Any] | None,
+    ) -> None:
+        self.traced = ModuleToTrace(mod, in_spec)
+        self.called = called
+        self.flat_inputs = flat_inputs
+        self.constraints = constraints
+        self.out: Any = None
+        self.graph_module: GraphModule
+        self.fake_mode: Any = None
+        self.examples: list[Any] = []
+
+    @staticmethod
+    def settings() -> Any:
+        """Dynamo specializes numbers, and keeps parameters and buffers as attributes."""
+        return timed_capture(
+            specialize_int=True,
+            specialize_float=True,
+            assume_static_by_default=True,
+            automatic_dynamic_shapes=False,
+            capture_dynamic_output_shape_ops=True,
+            capture_scalar_outputs=True,
+            constant_fold_autograd_profiler_enabled=True,
+            log_graph_in_out_metadata=True,
+            install_free_tensors=frees_tensors_for_export(),
+        )
+
+    def trace(self) -> None:
+        self.out = fullgraph_capture(
+            self.traced,
+            tuple(self.flat_inputs),
+            constraints=self.constraints,
+            _is_export_deprecated_do_not_use=True,
+        )
+        if self.out.graph_capture_output.output_graph is None:
+            raise AssertionError("Dynamo gave no output_graph")
+        given = self.out.backend_input
+        if given is None:  # nothing is computed
+            graph = Graph()
+            graph.output(None)
+            self.graph_module = GraphModule(torch.nn.Module(), graph)
+            return
+        self.graph_module = given.graph_module
+        self.fake_mode = given.fake_mode
+        self.examples = given.example_inputs
+
+    @property
+    def metadata(self) -> Any:
+        return self.out.graph_capture_output.output_graph.export_metadata
+
+    def _dynamic_dims(self) -> list[set[int]]:
+        """For each input, the dimensions that have a range of sizes."""
+        found: dict[int, set[int]] = {}
+        for each in self.constraints or ():
+            sizes = each.constraint_range.vr if not is_relaxed(each) else None
+            if sizes is not None and sizes.lower != sizes.upper:
+                found.setdefault(each.t_id, set()).add(each.dim)
+        return [set(found.get(id(value), ())) for value in self.flat_inputs]
+
+    def module(self) -> GraphModule:
+        """The graph with the caller's inputs and outputs."""
+        dynamic_dims = self._dynamic_dims()
+        sources = self.metadata.graph_input_idx_to_local_source
+        order = {
+            source.index: at for at, source in sources.items() if isinstance(source, GetItemSource)
+        }
+        flat_inputs = list(self.flat_inputs)
+        for i, at in order.items():
+            flat_inputs[i] = self.examples[at]
+        made = rewrite_captured(
+            self.graph_module,
+            flat_inputs,
+            dynamic_dims,
+            order,
+            self.metadata.output_return_type,
+            self.fake_mode,
+            sources,
+        )
+        clean_nn_module_stack_and_source_fn(made, True)
+        clean_export_root(made)
+        made.meta["module_call_specs"] = self.metadata.module_call_spec
+        made.meta["fake_mode"] = self.fake_mode
+        return made

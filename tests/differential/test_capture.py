@@ -1,0 +1,108 @@
+"""Capture beside torch's, on torch's own case collections and on real models."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, ExportedProgram, export
+
+import fxpress
+from tests.support.captured import assert_captures_as_torch, outcome
+from tests.support.exported import exportdb_cases, module_db_cases, transformer_configs
+
+
+@pytest.mark.parametrize("name", sorted(exportdb_cases()))
+def test_exportdb(name: str) -> None:
+    case = exportdb_cases()[name]
+    assert_captures_as_torch(case.model, case.example_args, case.example_kwargs)
+
+
+MODULES = {name: (given, build) for name, given, build in module_db_cases()}
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_module_db(name: str) -> None:
+    given, build = MODULES[name]
+    torch.manual_seed(0)
+    assert_captures_as_torch(build().eval(), given.args, given.kwargs)
+
+
+def model(name: str) -> tuple[nn.Module, torch.Tensor]:
+    import transformers as hf
+
+    torch.manual_seed(0)
+    auto = hf.AutoModel if name == "bert" else hf.AutoModelForCausalLM
+    made = auto.from_config(transformer_configs()[name], attn_implementation="sdpa").eval()
+    return made, torch.randint(0, 64, (2, 8))
+
+
+@pytest.mark.parametrize("name", sorted(transformer_configs()))
+def test_transformers(name: str) -> None:
+    pytest.importorskip("transformers")
+    made, tokens = model(name)
+    assert_captures_as_torch(made, (tokens,))
+
+
+def strictly_exported(*args: Any, **options: Any) -> list[ExportedProgram | Exception]:
+    """By us and by torch."""
+    exported = functools.partial(export, *args, strict=True, **options)
+    with fxpress.installed():
+        ours = outcome(exported)
+    return [ours, outcome(exported)]
+
+
+def assert_same_programs(ours: Any, theirs: Any) -> None:
+    if isinstance(theirs, Exception):
+        assert (type(ours), str(ours)) == (type(theirs), str(theirs))
+        return
+    assert str(ours) == str(theirs)
+    assert ours.graph_signature == theirs.graph_signature
+    assert list(ours.state_dict) == list(theirs.state_dict)
+    assert str(ours.range_constraints) == str(theirs.range_constraints)
+    for mine, other in zip(ours.graph.nodes, theirs.graph.nodes, strict=True):
+        for key in ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn"):
+            assert mine.meta.get(key) == other.meta.get(key), (mine, key)
+
+
+@pytest.mark.parametrize("name", ["llama", "bert", "gpt2"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_strict_export(name: str, dynamic: bool) -> None:
+    pytest.importorskip("transformers")
+    made, tokens = model(name)
+    shapes = ({0: Dim("batch", min=2, max=64)},) if dynamic else None
+    assert_same_programs(*strictly_exported(made, (tokens,), dynamic_shapes=shapes))
+
+
+@pytest.mark.parametrize("name", sorted(exportdb_cases()))
+def test_strict_export_of_exportdb(name: str) -> None:
+    case = exportdb_cases()[name]
+    assert_same_programs(
+        *strictly_exported(
+            case.model, case.example_args, case.example_kwargs, dynamic_shapes=case.dynamic_shapes
+        )
+    )
+
+
+class Cut(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if a.shape[0] > 4:
+            a = a[:4]
+        return a.reshape(2, 2, -1).sum() + b
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ({0: Dim("n")}, None),
+        ({0: Dim("n", max=3)}, None),
+        ({0: Dim.AUTO, 1: Dim.DYNAMIC}, {0: Dim.AUTO}),
+        ({1: Dim("m", min=2)}, {0: Dim("m")}),
+    ],
+)
+def test_constraints_that_do_not_hold(shapes: Any) -> None:
+    args = (torch.rand(4, 3), torch.rand(3))
+    assert_same_programs(*strictly_exported(Cut(), args, dynamic_shapes=shapes))

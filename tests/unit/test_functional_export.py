@@ -1,0 +1,517 @@
+"""Capture for export: equal to torch's, and right where torch is not."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo import functional_export as torch_capture
+from torch._dynamo.exc import UserError
+from torch._dynamo.source import GetItemSource, LocalSource
+from torch.export import Dim
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+
+from fxpress import functional_export
+from fxpress._torch_compat_capture import guards_are_logged
+from fxpress.functional_export import (
+    _dynamo_graph_capture_for_export,
+    check_constraints,
+    clean_export_root,
+    clean_export_root_string,
+    clean_nn_module_stack_and_source_fn,
+    dynamo_graph_capture_for_export,
+)
+from tests.support.captured import (
+    assert_captures_as_torch,
+    assert_same_captured_graph,
+    rewritten_by_both,
+)
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.ones(4))
+        self.register_buffer("shift", torch.zeros(4), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.linear(x)) * self.scale + self.shift
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Inner()
+        self.layers = nn.ModuleList([Inner(), Inner()])
+        self.weight = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: torch.Tensor, *, extra: torch.Tensor | None = None) -> Any:
+        y = self.first(x)
+        for layer in self.layers:
+            y = layer(y) + self.weight
+        return {"y": y, "x": x, "n": 3} if extra is None else (y + extra, extra)
+
+
+class Point(NamedTuple):
+    a: torch.Tensor
+    b: torch.Tensor
+
+
+def x() -> torch.Tensor:
+    return torch.arange(8.0).reshape(2, 4)
+
+
+CALLS = {
+    "module": (Model(), (x(),), {}),
+    "keyword": (Model(), (x(),), {"extra": x()}),
+    "eval": (Model().eval(), (x(),), {}),
+    "function": (lambda a, b: (a + b, a), (x(), x()), {}),
+    "method": (Model().first.forward, (x(),), {}),
+    "constant": (lambda a: (3,), (x(),), {}),
+    "none": (lambda a: None, (x(),), {}),
+    "unused": (lambda a, b, c: b.sum(), (x(), x(), 3), {}),
+    "nested": (lambda a: {"u": [a["p"] + 1, a["q"]]}, ({"p": x(), "q": x()},), {}),
+    "named tuple": (lambda p: Point(p.a + 1, p.b), (Point(x(), x()),), {}),
+    "numbers": (lambda a, n, f, flag, name: a * n * f if flag else a, (x(), 2, 0.5, True, "s"), {}),
+    "arg_0": (lambda arg_1, arg_0: (arg_0 - arg_1, arg_1.add(arg_0)), (x(), x()), {}),
+    "same input": (lambda a, b: a + b, (T := x(), T), {}),
+    "in place": (lambda a: a.clone().add_(1).mul_(2), (x(),), {}),
+    "unbacked": (lambda a: a.sum().item() + a.nonzero().shape[0], (x(),), {}),
+    "cond": (
+        lambda a: torch.cond(a.sum() > 0, lambda v: v + 1, lambda v: v - 1, (a,)),
+        (x(),),
+        {},
+    ),
+    "no grad": (lambda a: torch.no_grad()(lambda v: v * 2)(a) + 1, (x().requires_grad_(),), {}),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_captured_as_by_torch(name: str) -> None:
+    call, args, kwargs = CALLS[name]
+    assert_captures_as_torch(call, args, kwargs)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_runs_at_once(name: str) -> None:
+    call, args, kwargs = CALLS[name]
+    made = _dynamo_graph_capture_for_export(call)(*args, **kwargs)
+    torch.testing.assert_close(made(*args, **kwargs), call(*args, **kwargs))
+
+
+@pytest.mark.parametrize("name", sorted(set(CALLS) - {"keyword"}))
+def test_rewritten_as_by_torch(name: str) -> None:
+    call, args, _ = CALLS[name]
+    ours, theirs = rewritten_by_both(call, *args)
+    assert_same_captured_graph(ours.graph, theirs.graph)
+
+
+def test_torch_cannot_run_what_it_captured() -> None:
+    """F10: names were cleaned behind the code."""
+    theirs = torch_capture._dynamo_graph_capture_for_export(Model())(x())
+    with pytest.raises(AttributeError):
+        theirs(x())
+
+
+def test_traced_in_the_file_of_torch() -> None:
+    made = _dynamo_graph_capture_for_export(Model())(x())
+    trace = next(n for n in made.graph.nodes if n.op == "call_function").meta["stack_trace"]
+    file = inspect.getsourcefile(torch_capture)
+    assert f'File "{file}", line ' in trace
+    assert "res = self._export_root(*args, **kwargs)" in trace
+
+
+def test_same_names_and_signatures() -> None:
+    for name, theirs in vars(torch_capture).items():
+        if getattr(theirs, "__module__", None) != torch_capture.__name__ or name == "T":
+            continue
+        ours = getattr(functional_export, name)
+        if inspect.isclass(theirs):
+            for method in set(vars(theirs)) & {"__init__", "__call__", "placeholder", "output"}:
+                assert list(inspect.signature(getattr(ours, method)).parameters) == list(
+                    inspect.signature(getattr(theirs, method)).parameters
+                ), (name, method)
+        else:
+            mine = [p for p in inspect.signature(ours).parameters if p != "check"]
+            assert mine == list(inspect.signature(theirs).parameters), name
+    assert functional_export.ExportTracerOutput is torch_capture.ExportTracerOutput
+    assert functional_export.EXPORT_ROOT_REPLACEMENTS is torch_capture.EXPORT_ROOT_REPLACEMENTS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "L__self____export_root_child",
+        "L['self']._export_root.child[0]",
+        "L['self']._export_root",
+        "_export_root.layers.0.weight",
+        "l__self____export_root_linear_1",
+        "plain",
+        "",
+    ],
+)
+def test_names_are_cleaned_as_by_torch(text: str) -> None:
+    assert clean_export_root_string(text) == torch_capture.clean_export_root_string(text)
+
+
+def test_names_of_the_user_stay() -> None:
+    """F3: what is called like the module around the callable."""
+    assert clean_export_root_string("L['self']._export_root.my_export_root.x") == (
+        "L['self'].my_export_root.x"
+    )
+
+    class Alike(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.my_export_root = nn.Linear(4, 4)
+
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            return self.my_export_root(a)
+
+    made = _dynamo_graph_capture_for_export(Alike())(x())
+    assert set(made.meta["dynamo_flat_name_to_original_fqn"].values()) == {
+        "my_export_root.weight",
+        "my_export_root.bias",
+    }
+    stack = next(n for n in made.graph.nodes if n.op == "call_function").meta["nn_module_stack"]
+    assert [path for path, _ in stack.values()] == ["L['self'].my_export_root"]
+
+
+def _graph_module(*targets: str) -> torch.fx.GraphModule:
+    root = nn.Module()
+    graph = torch.fx.Graph()
+    for target in targets:
+        if not hasattr(root, target):
+            root.register_parameter(target, nn.Parameter(torch.rand(2)))
+    values = [graph.get_attr(target) for target in targets]
+    graph.output(tuple(values))
+    return torch.fx.GraphModule(root, graph)
+
+
+def test_two_nodes_with_one_attribute() -> None:
+    """F8: the second one finds what the first has moved."""
+    name = "L__self____export_root_w"
+    made = _graph_module(name, name)
+    clean_export_root(made)
+    assert [n.target for n in made.graph.find_nodes(op="get_attr")] == ["L__self___w"] * 2
+    assert list(made._parameters) == ["L__self___w"]
+    made.recompile()
+    assert made()[0] is made()[1]
+    with pytest.raises(AssertionError):
+        torch_capture.clean_export_root(_graph_module(name, name))
+
+
+def test_modules_are_moved() -> None:
+    root = nn.Module()
+    root.add_module("L__self____export_root_l", nn.Linear(2, 2))
+    for clean in (clean_export_root, torch_capture.clean_export_root):
+        graph = torch.fx.Graph()
+        value = graph.placeholder("v")
+        for _ in range(2):
+            value = graph.call_module("L__self____export_root_l", (value,))
+        graph.output(value)
+        made = torch.fx.GraphModule(root, graph)
+        clean(made)
+        assert list(made._modules) == ["L__self___l"]
+        called = made.graph.find_nodes(op="call_module")
+        assert [n.target for n in called] == ["L__self___l"] * 2
+        assert [n.name for n in called] == ["l__self___l", "l__self___l_1"]
+
+
+def test_attribute_that_is_not_there() -> None:
+    made = _graph_module("L__self____export_root_w")
+    del made.L__self____export_root_w
+    with pytest.raises(AssertionError, match="L__self____export_root_w"):
+        clean_export_root(made)
+
+
+def test_stacks_are_cleaned_as_by_torch() -> None:
+    modules = []
+    for clean in (
+        clean_nn_module_stack_and_source_fn,
+        torch_capture.clean_nn_module_stack_and_source_fn,
+    ):
+        graph = torch.fx.Graph()
+        node = graph.placeholder("a")
+        node.meta["nn_module_stack"] = {
+            "L__self____export_root": ("L['self']._export_root", nn.Module),
+            "L__self____export_root_l": ("L['self']._export_root.l", nn.Linear),
+            "140": ("L['self']", nn.Module),
+        }
+        node.meta["source_fn_stack"] = [
+            ("l__self____export_root_l", nn.Linear),
+            (3, 4),
+            "text",
+            ("a", "b", "c"),
+        ]
+        graph.output(node)
+        made = torch.fx.GraphModule(nn.Module(), graph)
+        made.meta["dynamo_flat_name_to_original_fqn"] = {
+            "L__self____export_root_l": "_export_root.l"
+        }
+        before = node.meta["nn_module_stack"], node.meta["source_fn_stack"]
+        for inline in (False, True):
+            assert clean(made, inline) is made
+            modules.append((dict(node.meta), dict(made.meta)))
+        assert "L__self____export_root" in before[0]
+        assert before[1][0][0].startswith("l__self____e")
+    assert modules[:2] == modules[2:]
+
+
+@pytest.mark.parametrize(
+    ("stack", "error"),
+    [
+        ({1: ("a", int)}, AttributeError),
+        ({"a": (1, int)}, AttributeError),
+        ({"a": "b"}, ValueError),
+    ],
+)
+def test_stacks_that_are_none(stack: Any, error: type[Exception]) -> None:
+    for clean in (
+        clean_nn_module_stack_and_source_fn,
+        torch_capture.clean_nn_module_stack_and_source_fn,
+    ):
+        graph = torch.fx.Graph()
+        graph.placeholder("a").meta["nn_module_stack"] = stack
+        graph.output(None)
+        with pytest.raises(error):
+            clean(torch.fx.GraphModule(nn.Module(), graph))
+
+
+def test_dynamic_sizes() -> None:
+    class Sized(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return a[: b.shape[0]] + b.sum()
+
+    program = torch.export.export(
+        Sized(),
+        (torch.rand(6, 3), torch.rand(4, 3)),
+        dynamic_shapes=({0: Dim("n", min=5)}, {0: Dim("m", max=20)}),
+        strict=True,
+    )
+    assert program.range_constraints
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_violated_constraints(size: int) -> None:
+    from torch.export.dynamic_shapes import _process_dynamic_shapes
+
+    def call(a: torch.Tensor) -> torch.Tensor:
+        return a + torch.ones(size)
+
+    args = (torch.rand(size),)
+    shapes = {"a": {0: Dim("n")}}
+    constraints = _process_dynamic_shapes({"a": args[0]}, shapes)
+    errors = []
+    for way, options in (
+        (functional_export, {}),
+        (functional_export, {"check": "light"}),
+        (torch_capture, {}),
+    ):
+        with pytest.raises(ConstraintViolationError) as caught:
+            way._dynamo_graph_capture_for_export(
+                call, constraints=constraints, dynamic_shapes=shapes, **options
+            )(*args)
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1] == errors[2]
+    assert "n" in errors[0]
+
+
+def test_light_checks_make_no_code_of_guards() -> None:
+    made = []
+
+    real = torch._dynamo.guards.build_guard_function
+
+    def record(parts: list[str], arguments: str) -> Any:
+        made.append(parts)
+        return real(parts, arguments)
+
+    def parts(check: Any) -> int:
+        made.clear()
+        with (
+            mock.patch("torch._dynamo.guards.build_guard_function", record),
+            mock.patch("fxpress._capture.constraints.guards_are_logged", return_value=False),
+        ):
+            _dynamo_graph_capture_for_export(Model(), check=check)(x())
+        return sum(map(len, made))
+
+    assert parts("light") < parts("guards")
+
+
+def test_light_checks_step_aside_for_logs() -> None:
+    log = logging.getLogger("torch._dynamo.guards.__guards")
+    level = log.level
+    log.setLevel(logging.DEBUG)
+    try:
+        assert guards_are_logged()
+    finally:
+        log.setLevel(level)
+
+
+def test_checks_that_are_none() -> None:
+    with pytest.raises(ValueError, match="light"), check_constraints("none"):  # type: ignore[arg-type]
+        pass
+
+
+def test_inputs_that_no_graph_has() -> None:
+    for way in (functional_export, torch_capture):
+        with pytest.raises(UserError):
+            way._dynamo_graph_capture_for_export(lambda a, b: a)(x(), object())
+
+
+def test_one_line_about_constraints(caplog: pytest.LogCaptureFixture) -> None:
+    from torch.export.dynamic_shapes import _process_dynamic_shapes
+
+    shapes = {"a": {0: Dim("n")}}
+    constraints = _process_dynamic_shapes({"a": x()}, shapes)
+    with caplog.at_level(logging.INFO, logger="torch._dynamo.functional_export"):
+        torch._dynamo.functional_export.log.propagate = True
+        _dynamo_graph_capture_for_export(
+            lambda a: a + 1, constraints=constraints, dynamic_shapes=shapes
+        )(x())
+    assert sum("Summary of dimension constraints" in r.message for r in caplog.records) <= 1
+
+
+def test_transformer_does_it_node_by_node() -> None:
+    """The class is for those who derive from it: it gives what the native rewrite gives."""
+    seen = []
+    real = functional_export.rewrite_captured
+
+    def both(*args: Any) -> torch.fx.GraphModule:
+        ours = functional_export.DynamoGraphTransformer(*args).transform()
+        seen.append(ours)
+        return real(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(functional_export, "rewrite_captured", both)
+        made = _dynamo_graph_capture_for_export(Model())(x())
+    clean_nn_module_stack_and_source_fn(seen[0], True)
+    clean_export_root(seen[0])
+    assert_same_captured_graph(made.graph, seen[0].graph)
+
+
+class Hooked(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = 2
+        self.register_forward_hook(lambda module, args, out: {k: out[k] for k in ("y", "n")})
+
+    def forward(self, x: torch.Tensor, *, extra: torch.Tensor | None = None) -> Any:
+        return super().forward(x * self.factor, extra=extra)
+
+
+BYTECODE = {
+    **{name: CALLS[name] for name in ("module", "keyword", "function", "method", "nested")},
+    "hooks": (Hooked(), (x(),), {}),
+    "varargs": (lambda *a, **k: a[0] + k["z"], (x(),), {"z": x()}),
+    "where": (torch.ops.aten.where.self, (x() > 2, x(), -x()), {}),
+}
+
+
+@pytest.mark.parametrize("name", BYTECODE)
+def test_bytecode_as_by_torch(name: str) -> None:
+    call, args, kwargs = BYTECODE[name]
+    torch._dynamo.reset()
+    ours = dynamo_graph_capture_for_export(call)(*args, **kwargs)
+    torch._dynamo.reset()
+    theirs = torch_capture.dynamo_graph_capture_for_export(call)(*args, **kwargs)
+    assert ours.code == theirs.code
+    assert list(ours.meta) == list(theirs.meta)
+    torch.testing.assert_close(ours(*args, **kwargs), theirs(*args, **kwargs))
+    torch.testing.assert_close(ours(*args, **kwargs), call(*args, **kwargs))
+
+
+def test_bytecode_of_operators_with_self() -> None:
+    """F49: the first argument of most operators is called like the module."""
+    op = torch.ops.aten.sum.dim_IntList
+    made = dynamo_graph_capture_for_export(op)(x(), [1])
+    torch.testing.assert_close(made(x(), [1]), op(x(), [1]))
+
+
+@pytest.mark.parametrize("name", ["module", "hooks", "function"])
+def test_copies_of_bytecode(name: str) -> None:
+    """F52: a copy runs on its own state."""
+    call, args, kwargs = BYTECODE[name]
+    made = dynamo_graph_capture_for_export(call)(*args, **kwargs)
+    for copied in (copy.deepcopy(made), copy.deepcopy(copy.deepcopy(made))):
+        torch.testing.assert_close(copied(*args, **kwargs), made(*args, **kwargs))
+        mine, other = dict(made.named_parameters()), dict(copied.named_parameters())
+        assert list(mine) == list(other)
+        assert not any(mine[key] is other[key] for key in mine)
+        if other:
+            with torch.no_grad():
+                next(iter(other.values())).add_(1)
+            assert not torch.equal(copied(*args)["y"], made(*args)["y"])
+            assert not torch.equal(mine[next(iter(mine))], next(iter(other.values())))
+
+
+def test_bytecode_keeps_the_mode() -> None:
+    """F41: a module that was traced in eval mode is in eval mode."""
+    assert dynamo_graph_capture_for_export(Model().eval())(x()).training is False
+    assert dynamo_graph_capture_for_export(Model())(x()).training is True
+
+
+def test_bytecode_needs_something_to_compute() -> None:
+    for way in (functional_export, torch_capture):
+        with pytest.raises(AssertionError, match="backend_input"):
+            way.dynamo_graph_capture_for_export(lambda a: 3)(x())
+
+
+def test_processor_of_another_module() -> None:
+    first, second = (dynamo_graph_capture_for_export(Model())(x()) for _ in range(2))
+    processor = first._dynamo_bytecode_flatten.input_processor
+    processor.root = second
+    with pytest.raises(AssertionError, match="another module"):
+        first(x())
+
+
+def test_buffers_are_registered_again() -> None:
+    made = []
+    for way in (functional_export, torch_capture):
+        graph = torch.fx.Graph()
+        graph.get_attr("unused")
+        graph.output(graph.get_attr("b"))
+        root = nn.Module()
+        root.register_buffer("b", torch.ones(2))
+        root.register_buffer("unused", torch.ones(2))
+        module = torch.fx.GraphModule(root, graph)
+        way._normalize_shuffle_graph(module)
+        made.append((str(module.graph), sorted(vars(module)), list(module._buffers), module.code))
+        assert module.b is root.b
+    assert made[0] == made[1]
+
+
+def test_values_from_elsewhere_before_inputs() -> None:
+    """F67: the position of an input is the one that Dynamo gave it."""
+    captured = functional_export._Captured(lambda a: a, lambda a: a, [x()], None, None)
+    graph = torch.fx.Graph()
+    other, given = graph.placeholder("other"), graph.placeholder("given")
+    for node, value in ((other, torch.zeros(3)), (given, x())):
+        node.meta["example_value"] = value
+    graph.output((graph.call_function(torch.neg, (given,)),))
+    captured.graph_module = torch.fx.GraphModule(nn.Module(), graph)
+    captured.examples = [torch.zeros(3), x()]
+    local = LocalSource("flat_args", is_input=True)
+    captured.out = mock.Mock()
+    captured.out.graph_capture_output.output_graph.export_metadata = mock.Mock(
+        graph_input_idx_to_local_source={0: local, 1: GetItemSource(local, 0)},
+        output_return_type={0: ("graph_out", 0)},
+        module_call_spec={},
+    )
+    made = captured.module()
+    assert [n.op for n in made.graph.nodes] == [
+        "placeholder",
+        "get_attr",
+        "call_function",
+        "output",
+    ]
+    (negated,) = made.graph.find_nodes(op="call_function", target=torch.neg)
+    assert negated.args[0].op == "placeholder"
+    assert negated.args[0].meta["val"].shape == (2, 4)
