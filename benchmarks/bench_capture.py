@@ -13,14 +13,14 @@ import torch
 import torch._dynamo.guards as torch_guards
 from torch import nn
 from torch._dynamo import functional_export as torch_capture
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
 import fxpress
 import graphs
-from figures import Figure, Goal
-from fxpress import functional_export
+from figures import Figure, Goal, growth_over_floor
+from fxpress import _native, functional_export
 from fxpress._capture.guard_function import build_guard_function
-from fxpress._capture.rewrite import rewrite_captured
+from fxpress._capture.rewrite import rewrite_and_clean
 from timing import Action, interleaved, per_node, ratio, stopwatch
 
 _Function = Callable[[list[str], str], tuple[str, str]]
@@ -45,6 +45,7 @@ def measure(rounds: int) -> list[Figure]:
     """The function of the guards, the rewrite, and captures and strict exports as a whole."""
     transformer = _transformer()
     figures = [_measure_guards(transformer, rounds), *_measure_rewrite(transformer, rounds)]
+    figures.append(_measure_growth(rounds))
     for model in (transformer, _convolutions(), *_llama()):
         figures += _measure_whole(model)
     return figures
@@ -106,17 +107,14 @@ def _measure_rewrite(model: _Model, rounds: int) -> list[Figure]:
 
     def record(*arguments: Any) -> GraphModule:
         given.append(arguments)
-        return rewrite_captured(*arguments)
+        return rewrite_and_clean(*arguments)
 
-    with mock.patch.object(functional_export, "rewrite_captured", record):
+    with mock.patch.object(functional_export, "rewrite_and_clean", record):
         functional_export._dynamo_graph_capture_for_export(model.module)(*model.inputs)
     (arguments,) = given
 
     def ours() -> GraphModule:
-        made = rewrite_captured(*arguments)
-        functional_export.clean_nn_module_stack_and_source_fn(made, True)
-        functional_export.clean_export_root(made)
-        return made
+        return rewrite_and_clean(*arguments)
 
     def theirs() -> GraphModule:
         made = torch_capture.DynamoGraphTransformer(*arguments).transform()
@@ -152,6 +150,47 @@ def _measure_rewrite(model: _Model, rounds: int) -> list[Figure]:
             ("the same, and its code", "with code", None),
         )
     ]
+
+
+def _captured(size: int) -> GraphModule:
+    """A graph of `size` calls with the meta that Dynamo gives them."""
+    graph = Graph()
+    node = graph.placeholder("l_flat_args_0_")
+    for i in range(size):
+        node = graph.call_function(torch.neg, (node,))
+        path = f"L['self']._export_root.layers[{i // 20}]"
+        node.meta = {
+            "stack_trace": "File",
+            "nn_module_stack": {
+                "L__self____export_root": ("L['self']._export_root", nn.Module),
+                f"L__self____export_root_layers_{i // 20}": (path, nn.Linear),
+            },
+            "source_fn_stack": [(node.name, torch.neg)],
+            "example_value": None,
+        }
+    graph.output((node,))
+    return GraphModule(nn.Module(), graph)
+
+
+def _measure_growth(rounds: int) -> Figure:
+    """Rewrite and cleaning over the floor, of 20,000 nodes beside 2,000."""
+    outputs = {0: ("graph_out", 0)}
+
+    def rewrite(module: GraphModule) -> GraphModule:
+        return rewrite_and_clean(module, [None], [set()], {0: 0}, outputs, None, {})
+
+    ratios = {}
+    for size in (2_000, 20_000):
+        module = _captured(size)
+        seconds = interleaved(
+            {
+                "ours": stopwatch(functools.partial(rewrite, module)),
+                "floor": lambda: _native.creation_times([module], 1)[0],  # noqa: B023
+            },
+            rounds,
+        )
+        ratios[size] = ratio(seconds["ours"], seconds["floor"])
+    return growth_over_floor("rewrite and cleaning", ratios, rounds)
 
 
 def _measure_whole(model: _Model) -> list[Figure]:

@@ -108,25 +108,19 @@ def main() -> None:
     stem = arguments.out / report.stamp()
     progress = Progress()
 
-    groups = [
-        _unflatten_figures,
-        _forward_figures,
-        _serialize_figures,
-        _archive_figures,
-        _clone_figures,
-        _capture_figures,
-        _split_figures,
+    chosen = arguments.groups or [each for each in GROUPS if each != "llama"]
+    figures = [
+        f for name in chosen if name in GROUPS for f in _alone(GROUPS[name], effort, progress)
     ]
-    if arguments.models == "all":
-        groups.append(_llama_figures)
-    figures = [figure for group in groups for figure in _alone(group, effort, progress)]
-    points = _alone(_scale_points, effort, progress)
-    figures += bench_scale.figures(points)
+    points = []
+    if not arguments.groups or "scale" in chosen:
+        points = _alone(_scale_points, effort, progress)
+        figures += bench_scale.figures(points)
     progress("done")
 
     report.show(figures)
     report.save(stem.with_suffix(".json"), figures, {"scale": [asdict(p) for p in points]})
-    for path in (stem.with_suffix(".json"), *plot.draw(points, stem)):
+    for path in (stem.with_suffix(".json"), *(plot.draw(points, stem) if points else ())):
         print(path)
 
 
@@ -134,7 +128,10 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, no 1,000,000 nodes")
     parser.add_argument(
-        "--models", choices=("default", "all"), default="default", help="all: a Llama as well"
+        "--groups",
+        nargs="+",
+        choices=(*GROUPS, "scale"),
+        help="only these; otherwise all but llama, which needs transformers",
     )
     parser.add_argument(
         "--out",
@@ -167,9 +164,12 @@ def _forward_figures(effort: Effort, progress: Progress) -> list[Figure]:
 def _serialize_figures(effort: Effort, progress: Progress) -> list[Figure]:
     progress("serialize")
     figures = bench_serialize.measure(effort.rounds, large=effort.flat)
-    figures += bench_serialize.measure_phases(programs.transformer(), effort.rounds)
+    return figures + bench_serialize.measure_phases(programs.transformer(), effort.rounds)
+
+
+def _growth_figures(effort: Effort, progress: Progress) -> list[Figure]:
     progress("serialize: growth")
-    return figures + bench_serialize.measure_growth(effort.written_sizes, min(effort.rounds, 5))
+    return bench_serialize.measure_growth(effort.written_sizes, min(effort.rounds, 5))
 
 
 def _archive_figures(effort: Effort, progress: Progress) -> list[Figure]:
@@ -237,6 +237,18 @@ def _measure(
         figures += benchmark(case, rounds)
     return figures
 
+
+GROUPS: dict[str, Callable[[Effort, Progress], list[Figure]]] = {
+    "unflatten": _unflatten_figures,
+    "forward": _forward_figures,
+    "serialize": _serialize_figures,
+    "growth": _growth_figures,
+    "archives": _archive_figures,
+    "clones": _clone_figures,
+    "capture": _capture_figures,
+    "split": _split_figures,
+    "llama": _llama_figures,
+}
 
 if __name__ == "__main__":
     main()

@@ -22,8 +22,8 @@ class FlatMap {
   // The value of `key`, or kAbsent.
   uint32_t find(uint64_t key) const {
     for (size_t slot = hash(key) & mask_;; slot = (slot + 1) & mask_) {
-      if (values_[slot] == kAbsent) return kAbsent;
-      if (keys_[slot] == key) return values_[slot];
+      if (slots_[slot].value == kAbsent) return kAbsent;
+      if (slots_[slot].key == key) return slots_[slot].value;
     }
   }
 
@@ -34,14 +34,13 @@ class FlatMap {
     bool added;      // false when the key was there before
   };
   Inserted insert(uint64_t key, uint32_t value) {
-    if (2 * (size_ + 1) > values_.size()) rehash(2 * size_ + 8);
+    if (2 * (size_ + 1) > slots_.size()) rehash(2 * size_ + 8);
     size_t slot = hash(key) & mask_;
-    while (values_[slot] != kAbsent) {
-      if (keys_[slot] == key) return {values_[slot], false};
+    while (slots_[slot].value != kAbsent) {
+      if (slots_[slot].key == key) return {slots_[slot].value, false};
       slot = (slot + 1) & mask_;
     }
-    keys_[slot] = key;
-    values_[slot] = value;
+    slots_[slot] = {key, value};
     ++size_;
     return {value, true};
   }
@@ -50,11 +49,16 @@ class FlatMap {
   void assign(uint64_t key, uint32_t value) {
     if (insert(key, value).added) return;
     size_t slot = hash(key) & mask_;
-    while (keys_[slot] != key || values_[slot] == kAbsent) slot = (slot + 1) & mask_;
-    values_[slot] = value;
+    while (slots_[slot].key != key || slots_[slot].value == kAbsent) slot = (slot + 1) & mask_;
+    slots_[slot].value = value;
   }
 
  private:
+  struct Slot {
+    uint64_t key = 0;          // valid where there is a value
+    uint32_t value = kAbsent;  // marks a free slot
+  };
+
   static uint64_t hash(uint64_t key) {
     key ^= key >> 32;
     key *= 0x9e3779b97f4a7c15ull;
@@ -64,21 +68,17 @@ class FlatMap {
   void rehash(size_t expected) {
     size_t capacity = 16;
     while (capacity < 2 * expected) capacity *= 2;
-    std::vector<uint64_t> old_keys = std::move(keys_);
-    std::vector<uint32_t> old_values = std::move(values_);
-    keys_.assign(capacity, 0);
-    values_.assign(capacity, kAbsent);
+    const std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(capacity));
     mask_ = capacity - 1;
     size_ = 0;
-    for (size_t i = 0; i < old_values.size(); ++i) {
-      if (old_values[i] != kAbsent) insert(old_keys[i], old_values[i]);
+    for (const Slot& slot : old) {
+      if (slot.value != kAbsent) insert(slot.key, slot.value);
     }
   }
 
-  std::vector<uint64_t> keys_;    // valid where values_ is not kAbsent
-  std::vector<uint32_t> values_;  // kAbsent marks a free slot
-  size_t mask_ = 0;               // capacity - 1, capacity is a power of two
-  size_t size_ = 0;               // keys stored
+  std::vector<Slot> slots_;  // key and value side by side: a look-up touches one cache line
+  size_t mask_ = 0;          // capacity - 1, capacity is a power of two
+  size_t size_ = 0;          // keys stored
 };
 
 }  // namespace fxpress::core

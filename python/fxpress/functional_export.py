@@ -33,7 +33,7 @@ from fxpress._capture.from_bytecode import (
     normalize_graph_module,
     op_wrapper,
 )
-from fxpress._capture.rewrite import rewrite_captured
+from fxpress._capture.rewrite import rewrite_and_clean
 from fxpress._capture.root_names import (
     clean_export_root,
     clean_export_root_string,
@@ -248,7 +248,7 @@ class _Captured:
         flat_inputs = list(self.flat_inputs)
         for i, at in order.items():
             flat_inputs[i] = self.examples[at]
-        made = rewrite_captured(
+        made = rewrite_and_clean(
             self.graph_module,
             flat_inputs,
             dynamic_dims,
@@ -257,8 +257,6 @@ class _Captured:
             self.fake_mode,
             sources,
         )
-        clean_nn_module_stack_and_source_fn(made, True)
-        clean_export_root(made)
         made.meta["module_call_specs"] = self.metadata.module_call_spec
         made.meta["fake_mode"] = self.fake_mode
         return made

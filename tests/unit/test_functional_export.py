@@ -382,7 +382,7 @@ def test_one_line_about_constraints(caplog: pytest.LogCaptureFixture) -> None:
 def test_transformer_does_it_node_by_node() -> None:
     """The class is for those who derive from it: it gives what the native rewrite gives."""
     seen = []
-    real = functional_export.rewrite_captured
+    real = functional_export.rewrite_and_clean
 
     def both(*args: Any) -> torch.fx.GraphModule:
         ours = functional_export.DynamoGraphTransformer(*args).transform()
@@ -390,7 +390,7 @@ def test_transformer_does_it_node_by_node() -> None:
         return real(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(functional_export, "rewrite_captured", both)
+        patch.setattr(functional_export, "rewrite_and_clean", both)
         made = _dynamo_graph_capture_for_export(Model())(x())
     clean_nn_module_stack_and_source_fn(seen[0], True)
     clean_export_root(seen[0])

@@ -9,6 +9,7 @@ from torch.fx import GraphModule
 from fxpress import _deferred_code as _deferred_code  # fills the tables of the native code
 from fxpress import _native
 from fxpress._capture.flat_inputs import capture_value, captured_value, check_dims, input_meta
+from fxpress._capture.root_names import clean_export_root, clean_nn_module_stack_and_source_fn
 from fxpress._torch_compat_capture import birth_rules
 
 # As OutputKind in csrc/fx/capture/rewrite.h.
@@ -64,6 +65,18 @@ def rewrite_captured(
         if node.target in captured:
             node.meta["val"] = captured[node.target]
     made.meta.update({key: module.meta[key] for key in KEPT_META if key in module.meta})
+    return made
+
+
+def rewrite_and_clean(module: GraphModule, *plan: Any) -> GraphModule:
+    """What `rewrite_captured` gives, with the user's names for modules in stacks and targets.
+
+    The collector stands still meanwhile: it would look at every new node.
+    """
+    with _native.GcPause():
+        made = rewrite_captured(module, *plan)
+        clean_nn_module_stack_and_source_fn(made, True)
+        clean_export_root(made)
     return made
 
 
