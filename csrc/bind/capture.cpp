@@ -1,3 +1,5 @@
+#include <string>
+
 #include "bind/convert.h"
 #include "fx/capture/clean.h"
 #include "fx/capture/rewrite.h"
@@ -6,15 +8,19 @@ namespace fxpress::bind {
 
 namespace {
 
+template <class Type = py::object>
 fx::Ref entry(const py::dict& dict, const char* key) {
-  return fx::Ref::borrow(py::object(dict[key]).ptr());
+  const py::object value = dict[key];
+  if (!py::isinstance<Type>(value)) throw py::type_error(std::string("wrong type of ") + key);
+  return fx::Ref::borrow(value.ptr());
 }
 
 fx::BirthRules birth_rules(const py::dict& rules) {
-  return {entry(rules, "fields"),  entry(rules, "outer"),       entry(rules, "sequence"),
-          entry(rules, "overlay"), entry(rules, "marker"),      entry(rules, "provenance"),
-          entry(rules, "source"),  entry(rules, "source_info"), entry(rules, "copy"),
-          entry(rules, "deepcopy")};
+  return {entry<py::tuple>(rules, "fields"),  entry<py::dict>(rules, "outer"),
+          entry(rules, "sequence"),           entry<py::dict>(rules, "overlay"),
+          entry<py::str>(rules, "marker"),    entry<py::dict>(rules, "provenance"),
+          entry<py::type>(rules, "source"),   entry<py::type>(rules, "source_info"),
+          entry<py::function>(rules, "copy"), entry<py::function>(rules, "deepcopy")};
 }
 
 }  // namespace

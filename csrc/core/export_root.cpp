@@ -8,8 +8,7 @@ namespace {
 
 constexpr std::string_view kRoot = "_export_root";
 constexpr std::string_view kOwner = "L['self'].";
-constexpr std::string_view kFlatOwner = "L__self___";
-constexpr std::string_view kFlatOwnerOfNode = "l__self___";
+constexpr std::string_view kFlatOwner = "self___";
 
 bool continues_identifier(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
@@ -20,9 +19,11 @@ bool ends_with_owner(std::string_view text) {
                                     !continues_identifier(text[text.size() - kOwner.size() - 1]));
 }
 
+// Dynamo puts underscores for "L['self']." or, in names of what is in containers, for "self'].".
 // Other parts of a name may come before it: "dict_type_L__self____export_root_x".
 bool ends_with_flat_owner(std::string_view text) {
-  return text.ends_with(kFlatOwner) || text.ends_with(kFlatOwnerOfNode);
+  return text.ends_with(kFlatOwner) &&
+         (text.size() == kFlatOwner.size() || text[text.size() - kFlatOwner.size() - 1] == '_');
 }
 
 }  // namespace

@@ -31,10 +31,12 @@ constexpr size_t kAhead = 8;                        // tensors that are prefetch
 constexpr size_t kPiece = size_t{1} << 20;          // that a thread copies at a time, bytes
 constexpr std::chrono::milliseconds kPatience{50};  // of those who press Ctrl-C
 constexpr size_t kWorthAThread = size_t{1} << 21;   // bytes
+constexpr size_t kWorthRelease = size_t{1} << 25;   // of the GIL, bytes: some milliseconds
 
 // The part of a storage that is copied.
 struct Part {
-  const std::byte* data;  // of the whole storage; its tensors keep it
+  c10::StorageImpl* original;
+  const std::byte* data;  // of the whole storage
   size_t begin;           // bytes
   size_t end;
   uint32_t first;  // of the tensors that see it
@@ -133,7 +135,8 @@ class Originals {
     const auto [at, is_new] =
         storages_.insert(key(storage.unsafeGetStorageImpl()), static_cast<uint32_t>(parts.size()));
     if (is_new) {
-      parts.push_back({data, begin, end, place, place, at::Storage()});
+      parts.push_back(
+          {storage.unsafeGetStorageImpl(), data, begin, end, place, place, at::Storage()});
     } else {
       Part& part = parts[at];
       if (tensors[part.first].object == object) return part.first;
@@ -266,13 +269,19 @@ void copy(const std::vector<Bytes>& parts, const Piece& piece) {
   }
 }
 
+size_t total_of(const std::vector<Bytes>& parts) {
+  size_t total = 0;
+  for (const Bytes& part : parts) total += part.size;
+  return total;
+}
+
 // Fills the copies, on as many threads as torch uses. This thread is one of them from finish() on.
+// Originals and copies have to stay until it is gone.
 class Filling {
  public:
   explicit Filling(std::vector<Bytes> parts)
       : parts_(std::move(parts)), pieces_(pieces_of(parts_)) {
-    size_t bytes = 0;
-    for (const Bytes& part : parts_) bytes += part.size;
+    const size_t bytes = total_of(parts_);
     const size_t threads = std::min(
         {static_cast<size_t>(at::get_num_threads()), pieces_.size(), bytes / kWorthAThread});
     try {
@@ -284,11 +293,15 @@ class Filling {
   Filling& operator=(const Filling&) = delete;
   ~Filling() { next_ = pieces_.size(); }  // whoever needs no copies leaves early
 
-  // Without the GIL, but for a look at signals now and then.
-  void finish() {
+  // With `release` other threads of Python run meanwhile, but for a look at signals now and then.
+  void finish(bool release) {
+    if (!release) {
+      work(Time::max());
+      return others_.clear();
+    }
     for (bool is_done = false; !is_done;) {
       {
-        const py::gil_scoped_release release;
+        const py::gil_scoped_release released;
         is_done = work(std::chrono::steady_clock::now() + kPatience);
         if (is_done) others_.clear();
       }
@@ -329,27 +342,31 @@ py::object to_python(at::Tensor copy, bool is_parameter, bool requires_grad) {
   return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(copy)));
 }
 
+// What is being filled, so that it stays if something fails meanwhile.
+struct Made {
+  std::vector<at::Tensor> copies;
+  at::Storage latest;  // of the copy that becomes an object
+  py::list result;
+};
+
 // The objects for the copies, None for the other values.
-py::list to_list(const std::vector<uint32_t>& places, const Originals& originals,
-                 std::vector<at::Tensor> copies) {
-  const NoCollections pause;
-  py::list result(places.size());
-  std::vector<PyObject*> made(copies.size());  // borrowed from the list
+void make_objects(const std::vector<uint32_t>& places, const Originals& originals, Made& made) {
+  std::vector<PyObject*> objects(made.copies.size());  // borrowed from the list
   for (size_t i = 0; i < places.size(); ++i) {
     py::object item = py::none();
     if (const uint32_t place = places[i]; place != Originals::kElsewhere) {
-      if (made[place] == nullptr) {
+      if (objects[place] == nullptr) {
         const auto& original = originals.tensors[place];
-        item = to_python(std::move(copies[place]), is_parameter(original.object),
+        made.latest = made.copies[place].storage();
+        item = to_python(std::move(made.copies[place]), is_parameter(original.object),
                          original.tensor->requires_grad());
-        made[place] = item.ptr();
+        objects[place] = item.ptr();
       } else {
-        item = py::reinterpret_borrow<py::object>(made[place]);
+        item = py::reinterpret_borrow<py::object>(objects[place]);
       }
     }
-    PyList_SET_ITEM(result.ptr(), static_cast<Py_ssize_t>(i), item.release().ptr());
+    PyList_SET_ITEM(made.result.ptr(), static_cast<Py_ssize_t>(i), item.release().ptr());
   }
-  return result;
 }
 
 }  // namespace
@@ -374,27 +391,31 @@ std::pair<py::list, py::dict> clone_aliased(const py::list& given) {
     places.push_back(is_here ? originals.add(value) : Originals::kElsewhere);
     if (!is_here) others[py::int_(i)] = py::handle(value);
   }
-  pause.reset();
-  std::vector<at::Tensor> copies;
-  std::optional<Filling> filling;
-  {
-    const py::gil_scoped_release release;
-    filling.emplace(allocate(originals.parts));
-    copies.reserve(originals.tensors.size());
-    const auto& tensors = originals.tensors;
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      const size_t next = i + kAhead;
-      if (next < tensors.size()) {
-        prefetch(tensors[next].tensor->unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
-      }
-      Part& part = originals.parts[tensors[i].part];
-      at::Storage storage = i == part.last ? std::move(part.copy) : part.copy;
-      copies.push_back(view_like(*tensors[i].tensor, std::move(storage), part.begin));
-    }
+  // Who has a tensor could give it other storage while other threads of Python run.
+  std::vector<Bytes> bytes = allocate(originals.parts);
+  const bool release = total_of(bytes) > kWorthRelease;
+  std::vector<at::Storage> kept;
+  for (const Part& part : originals.parts) {
+    if (!release) break;
+    kept.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(part.original));
   }
-  py::list result = to_list(places, originals, std::move(copies));
-  filling->finish();
-  return {std::move(result), std::move(others)};
+  Made made{{}, {}, py::list(count)};
+  Filling filling(std::move(bytes));
+  const auto& tensors = originals.tensors;
+  made.copies.reserve(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const size_t next = i + kAhead;
+    if (next < tensors.size()) {
+      prefetch(tensors[next].tensor->unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
+    }
+    Part& part = originals.parts[tensors[i].part];
+    at::Storage storage = i == part.last ? std::move(part.copy) : part.copy;
+    made.copies.push_back(view_like(*tensors[i].tensor, std::move(storage), part.begin));
+  }
+  make_objects(places, originals, made);
+  pause.reset();
+  filling.finish(release);
+  return {std::move(made.result), std::move(others)};
 }
 
 }  // namespace fxpress::tensor

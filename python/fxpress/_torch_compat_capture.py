@@ -72,14 +72,15 @@ def reset() -> None:
     torch._dynamo.reset()
 
 
+def settings(**config: Any) -> contextlib.AbstractContextManager[Any]:
+    """Dynamo with these settings."""
+    return cast(contextlib.AbstractContextManager[Any], torch._dynamo.config.patch(**config))
+
+
 @contextlib.contextmanager
-def timed_capture(**config: Any) -> Iterator[None]:
-    """Dynamo with these settings, its time written down."""
-    with (
-        get_metrics_context(),
-        dynamo_timed("fullgraph_capture"),
-        torch._dynamo.config.patch(**config),
-    ):
+def timed() -> Iterator[None]:
+    """Writes down how long a capture takes."""
+    with get_metrics_context(), dynamo_timed("fullgraph_capture"):
         yield
 
 
@@ -100,9 +101,12 @@ def with_shape_guards_only(captured: Any) -> Any:
     return made
 
 
+_GUARD_LOGS = ("", ".__guards", ".__verbose_guards")
+
+
 def guards_are_logged() -> bool:
     """Whether somebody reads the guards that are made."""
-    logs = (logging.getLogger(f"torch._dynamo.guards{name}") for name in ("", ".__guards"))
+    logs = (logging.getLogger(f"torch._dynamo.guards{name}") for name in _GUARD_LOGS)
     # torch puts a handler there that has no folder and leaves with the first record.
     traced = any(getattr(each, "root_dir", "") is not None for each in trace_log.handlers)
     return traced or any(each.isEnabledFor(logging.DEBUG) for each in logs)

@@ -57,7 +57,8 @@ from fxpress._torch_compat_capture import (
     is_relaxed,
     pytree_codegen,
     reset,
-    timed_capture,
+    settings,
+    timed,
 )
 
 __all__ = [
@@ -109,7 +110,8 @@ def dynamo_graph_capture_for_export(
             raise AssertionError("install_free_tensors must be False")
         with (
             compiling_state(),
-            timed_capture(replay_side_effects=False, side_effect_replay_policy="warn"),
+            settings(replay_side_effects=False, side_effect_replay_policy="warn"),
+            timed(),
         ):
             out = fullgraph_capture(fn, args, kwargs, constraints=constraints)
         return create_fx_graph_from_captured_output(out, fn, args, kwargs)
@@ -149,7 +151,7 @@ def _dynamo_graph_capture_for_export(
             reset()
             captured = _Captured(mod, called, flat_inputs, in_spec, constraints)
             checked = contextlib.nullcontext() if check is None else check_constraints(check)
-            with captured.settings(), checked:
+            with timed(), captured.settings(), checked:
                 captured.trace()
                 _suggest_or_raise_constraint_violation(
                     captured.traced,
@@ -194,7 +196,7 @@ class _Captured:
     @staticmethod
     def settings() -> Any:
         """Dynamo specializes numbers, and keeps parameters and buffers as attributes."""
-        return timed_capture(
+        return settings(
             specialize_int=True,
             specialize_float=True,
             assume_static_by_default=True,

@@ -15,6 +15,7 @@ TEST_CASE("the module around the callable leaves names") {
         "f(L['self'], L['self'].x)");
   CHECK(without_export_root("L['self']._export_root") == "L['self']");
   CHECK(without_export_root("_export_root.l.weight") == "l.weight");
+  CHECK(without_export_root("self____export_root_ls_0") == "self___ls_0");
   CHECK(without_export_root("dict_type_L__self____export_root____dict__") ==
         "dict_type_L__self______dict__");
 }

@@ -24,6 +24,12 @@ bool is_atom(PyObject* value) {
 
 }  // namespace
 
+Ref dict_of_meta(PyObject* node) {
+  Ref meta = node_field(node, symbols.node_meta);
+  if (!PyDict_Check(meta.get())) raise(PyExc_TypeError, "the meta of %R is no dict", node);
+  return meta;
+}
+
 BirthMeta::BirthMeta(const BirthRules& rules, PyObject* graph)
     : rules_(rules), graph_id_(Ref::steal(PyLong_FromVoidPtr(graph))) {}
 
@@ -87,7 +93,7 @@ void BirthMeta::add_sequence(PyObject* meta, PyObject* current) const {
 }
 
 Ref BirthMeta::of(PyObject* node) {
-  const Ref own = node_field(node, symbols.node_meta);
+  const Ref own = dict_of_meta(node);
   const bool has_own = PyDict_GET_SIZE(own.get()) > 0;
   PyObject* const current = has_own ? own.get() : rules_.outer.get();
   Ref meta = Ref::steal(PyDict_New());

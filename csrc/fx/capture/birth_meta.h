@@ -23,6 +23,9 @@ struct BirthRules {
   Ref deepcopy;   // copy.deepcopy
 };
 
+// The meta of a node; TypeError unless it is a dict.
+Ref dict_of_meta(PyObject* node);
+
 class BirthMeta {
  public:
   BirthMeta(const BirthRules& rules, PyObject* graph);

@@ -5,6 +5,7 @@
 
 #include "core/export_root.h"
 #include "core/flat_map.h"
+#include "fx/capture/birth_meta.h"
 #include "fx/gc_pause.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
@@ -27,6 +28,9 @@ class StackCleaner {
     const Ref items = Ref::steal(PyMapping_Items(stack));
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
       PyObject* item = PyList_GET_ITEM(items.get(), i);
+      if (!PyTuple_Check(item) || PyTuple_GET_SIZE(item) != 2) {
+        raise(PyExc_ValueError, "items of nn_module_stack are no pairs: %R", item);
+      }
       PyObject* key = PyTuple_GET_ITEM(item, 0);
       if (PyUnicode_Check(key) && utf8(key) == kRootEntry) continue;
       PyObject* entry = cleaned(PyTuple_GET_ITEM(item, 1), [&](PyObject* value) {
@@ -88,7 +92,13 @@ Ref clean_name(PyObject* name) {
   if (!PyUnicode_Check(name)) {
     raise(PyExc_AttributeError, "a name is a str, not %s", Py_TYPE(name)->tp_name);
   }
-  const std::string_view text = utf8(name);
+  Py_ssize_t size = 0;
+  const char* begin = PyUnicode_AsUTF8AndSize(name, &size);
+  if (begin == nullptr) {  // lone surrogates: no name that Dynamo makes
+    PyErr_Clear();
+    return Ref::borrow(name);
+  }
+  const std::string_view text(begin, static_cast<size_t>(size));
   if (!core::mentions_export_root(text)) return Ref::borrow(name);
   const std::string cleaned = core::without_export_root(text);
   if (cleaned == text) return Ref::borrow(name);
@@ -100,7 +110,7 @@ void clean_stacks(PyObject* graph, bool drop_self) {
   const GcPause pause;
   StackCleaner cleaner(drop_self);
   for (const Ref& node : list_nodes(graph)) {
-    const Ref meta = node_field(node.get(), symbols.node_meta);
+    const Ref meta = dict_of_meta(node.get());
     if (PyObject* stack = dict_get(meta.get(), names.nn_module_stack)) {
       check(PyDict_SetItem(meta.get(), names.nn_module_stack, cleaner.module_stack(stack).get()));
     }

@@ -94,7 +94,7 @@ class Rewriter {
       return writer_.leaf(node, Ref::borrow(no_args), GraphWriter::copy_meta(source_.nodes[i]));
     }
     Ref meta = Ref::steal(PyDict_New());
-    const Ref before = node_field(source_.nodes[i], symbols.node_meta);
+    const Ref before = dict_of_meta(source_.nodes[i]);
     for (PyObject* key : {names.val, names.example_value, names.unbacked_bindings}) {
       PyObject* value = dict_get(before.get(), key);
       if (value != nullptr) check(PyDict_SetItem(meta.get(), key, value));

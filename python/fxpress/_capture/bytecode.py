@@ -107,13 +107,13 @@ class DynamoBytecodeFlatten(_Replay):
         """RuntimeError if the bytecode does not get to the graph."""
 
         def backend(*graph_inputs: object) -> None:
-            self.gm_inputs = graph_inputs
-            raise Yield
+            raise Yield(graph_inputs)
 
         try:
             self._run(backend, inputs)
-        except Yield:
-            return self.gm_inputs
+        except Yield as ended:
+            (self.gm_inputs,) = ended.args
+            return ended.args[0]  # not what another thread has put there meanwhile
         raise RuntimeError("the captured bytecode ended without a call of its graph")
 
 
@@ -205,18 +205,16 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         head: str = super().gen_fn_def(
             arguments[:], maybe_return_annotation, expanded_def=expanded_def
         )
-        if free_vars:
-            head += self.gen_var_bindings(arguments, free_vars, expanded_def)
-        return head
+        return head + self.gen_var_bindings(arguments, free_vars, expanded_def)
 
     def gen_var_bindings(self, fn_args: list[str], free_vars: list[str], expanded_def: bool) -> str:
         """The lines that bind the placeholders."""
-        placeholders = ", ".join(each.split(":")[0].split("#")[0] for each in free_vars)
         packed = f"{fn_args[0]}, " if len(fn_args) == 1 else ", ".join(fn_args)
-        return (
-            f"\n    _fn_args = ({packed})"
-            f"\n    {placeholders}, = self._dynamo_bytecode_flatten(*_fn_args)"
-        )
+        lines = f"\n    _fn_args = ({packed})"
+        if free_vars:
+            placeholders = ", ".join(each.split(":")[0].split("#")[0] for each in free_vars)
+            lines += f"\n    {placeholders}, = self._dynamo_bytecode_flatten(*_fn_args)"
+        return lines
 
     def generate_output(
         self,

@@ -17,6 +17,7 @@ from fxpress._capture.bytecode import (
     InputProcessor,
     _DynamoBytecodeCodeGen,
 )
+from fxpress._errors import UnsupportedError
 from fxpress._torch_compat import pytree
 from fxpress._torch_compat_capture import (
     CaptureOutput,
@@ -50,9 +51,10 @@ def _normalize_shuffle_graph(shuffle_gm: GraphModule) -> None:
 
     Stands in for `torch._dynamo.functional_export._normalize_shuffle_graph`.
     """
+    buffers = dict(shuffle_gm.named_buffers())
     shuffle_gm.graph.eliminate_dead_code()
     shuffle_gm.recompile()
-    for name, buffer in list(shuffle_gm.named_buffers()):
+    for name, buffer in buffers.items():
         delattr(shuffle_gm, name)
         setattr(shuffle_gm, name, buffer)
 
@@ -114,8 +116,8 @@ def _adopt(root: torch.nn.Module, module: GraphModule) -> None:
     for name in _SHARED:
         setattr(module, name, getattr(root, name))
     module._modules.update(root._modules)
-    of_every_module = _annotations()
-    vars(module).update({k: v for k, v in vars(root).items() if k not in of_every_module})
+    kept = {*_annotations(), *vars(module)}  # the graph and the meta of a GraphModule are its own
+    vars(module).update({k: v for k, v in vars(root).items() if k not in kept})
     module.training = root.training
     for name in _HOOKS:
         setattr(module, name, getattr(root, name).copy())
@@ -179,16 +181,27 @@ def _deepcopy(self: GraphModule, memo: dict[int, Any]) -> GraphModule:
 
 
 def op_wrapper(op: Any) -> Callable[..., Any]:
-    """A function with the arguments of an operator's schema, which calls it by keyword."""
-    parameters = []
-    for argument in op._schema.arguments:
-        if argument.kwarg_only and "*" not in parameters:
-            parameters.append("*")
-        default = f"={argument.default_value!r}" if argument.has_default_value() else ""
-        parameters.append(argument.name + default)
-    values = ", ".join(f"{each.name}={each.name}" for each in op._schema.arguments)
-    head = f"def op_overload_wrapper({', '.join(parameters)}):"
-    made: dict[str, Any] = {}
-    exec(f"\n{head}\n    return op({values})\n", {"op": op}, made)
-    wrapper: Callable[..., Any] = made["op_overload_wrapper"]
+    """A function with the arguments of an operator's schema, which passes them on by keyword.
+
+    Raises:
+        UnsupportedError: an argument is called like a keyword of Python.
+    """
+    arguments = op._schema.arguments
+    try:
+        signature = inspect.Signature([_parameter(each) for each in arguments])
+    except ValueError as error:
+        raise UnsupportedError(f"{op} cannot be a function of Python: {error}") from None
+    passed = ", ".join(f"{each.name}={each.name}" for each in arguments)
+    names: dict[str, Any] = {"op": op}
+    exec(f"def op_overload_wrapper{signature}:\n    return op({passed})\n", names)
+    wrapper: Callable[..., Any] = names["op_overload_wrapper"]
     return wrapper
+
+
+def _parameter(argument: Any) -> inspect.Parameter:
+    parameter = inspect.Parameter(argument.name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if argument.kwarg_only:
+        parameter = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    if argument.has_default_value():
+        parameter = parameter.replace(default=argument.default_value)
+    return parameter

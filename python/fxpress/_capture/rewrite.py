@@ -9,7 +9,7 @@ from torch.fx import GraphModule
 from fxpress import _deferred_code as _deferred_code  # fills the tables of the native code
 from fxpress import _native
 from fxpress._capture.flat_inputs import capture_value, captured_value, check_dims, input_meta
-from fxpress._capture.root_names import clean_export_root, clean_nn_module_stack_and_source_fn
+from fxpress._capture.root_names import clean_nn_module_stack_and_source_fn, clean_targets
 from fxpress._torch_compat_capture import birth_rules
 
 # As OutputKind in csrc/fx/capture/rewrite.h.
@@ -56,8 +56,10 @@ def rewrite_captured(
     captured = {}
     for at, placeholder in enumerate(placeholders):
         if places[at] is None:
-            places[at] = capture_value(module, at, placeholder, sources.get(at))
-            captured[places[at]] = captured_value(placeholder)
+            name = capture_value(module, at, placeholder, sources.get(at))
+            places[at] = name
+            if name is not None:
+                captured[name] = captured_value(placeholder)
     made = _native.rewrite_captured(
         module, inputs, places, _outputs(output_map), _module_paths(module), birth_rules()
     )
@@ -76,7 +78,7 @@ def rewrite_and_clean(module: GraphModule, *plan: Any) -> GraphModule:
     with _native.GcPause():
         made = rewrite_captured(module, *plan)
         clean_nn_module_stack_and_source_fn(made, True)
-        clean_export_root(made)
+        clean_targets(made, ("call_module",))  # those of get_attr are clean
     return made
 
 

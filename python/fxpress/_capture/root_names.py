@@ -67,9 +67,14 @@ def clean_export_root(graph_module: GraphModule) -> None:
     Raises:
         AssertionError: the module lacks an attribute of its graph, or a target is no str.
     """
-    moved: dict[str, str] = {}
+    clean_targets(graph_module, ("get_attr", "call_module"))
+
+
+def clean_targets(graph_module: GraphModule, ops: tuple[str, ...]) -> None:
+    """`clean_export_root` for nodes that do one of these. Not to be done twice to a name."""
+    moved: set[str] = set()
     for node in graph_module.graph.nodes:
-        if node.op not in ("get_attr", "call_module"):
+        if node.op not in ops:
             continue
         old = node.target
         if not isinstance(old, str):
@@ -79,7 +84,7 @@ def clean_export_root(graph_module: GraphModule) -> None:
             continue
         if old not in moved:
             _move(graph_module, node.op, old, new)
-            moved[old] = new
+            moved.add(old)
         node.target = new
         if node.op == "call_module":
             node.name = clean_export_root_string(node.name)
