@@ -194,6 +194,39 @@ def test_plans_that_do_not_fit(changes: dict[str, Any], error: type[Exception]) 
     assert native(made).graph.find_nodes(op="output")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("fields", 3),
+        ("outer", []),
+        ("overlay", None),
+        ("marker", b""),
+        ("provenance", 3),
+        ("source", 3),
+        ("source_info", 3),
+        ("copy", 3),
+        ("deepcopy", None),
+    ],
+)
+def test_rules_of_wrong_types(name: str, value: Any) -> None:
+    made = captured()
+    rules = {**birth_rules(), name: value}
+    with pytest.raises(TypeError, match=name):
+        _native.rewrite_captured(made, [{}, {}], [0, 1, None], [(0, 0)], {}, rules)
+    del rules[name]
+    with pytest.raises(KeyError, match=name):
+        _native.rewrite_captured(made, [{}, {}], [0, 1, None], [(0, 0)], {}, rules)
+
+
+def test_meta_that_is_no_dict() -> None:
+    made = captured()
+    functions(made.graph)[0].meta = [("a", 1)]
+    with pytest.raises(TypeError, match="no dict"):
+        native(made)
+    with pytest.raises(TypeError, match="no dict"):
+        _native.clean_stacks(made.graph, False)
+
+
 def test_modules_without_a_path() -> None:
     with pytest.raises(KeyError, match="again"):
         native(captured(module=True))
