@@ -24,7 +24,7 @@ TEST_CASE("what the user called alike stays") {
   for (const char* name :
        {"", "L__self___child", "my_export_root.x", "_export_root", "_export_roots.x",
         "G['_export_root'].x", "L['self'].my_export_root.x", "XL['self']._export_root.x",
-        "L['self']._export_root_x", "L__self____export_root", "__self____export_root_x",
+        "L['self']._export_root_x", "L__self____export_root", "myself____export_root_x",
         "x._export_root.y"}) {
     CHECK(without_export_root(name) == name);
   }
