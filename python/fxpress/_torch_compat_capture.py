@@ -35,6 +35,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.fx.graph_module import _assign_attr, _del_attr, _get_attr, _WrappedCall
+from torch.nn.modules import module as nn_module
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -82,6 +83,17 @@ def timed() -> Iterator[None]:
     """Writes down how long a capture takes."""
     with get_metrics_context(), dynamo_timed("fullgraph_capture"):
         yield
+
+
+def is_watched(module: torch.nn.Module) -> bool:
+    """Whether a call of a module is more than its `forward` and its own forward hooks."""
+    return bool(
+        module._backward_hooks
+        or module._backward_pre_hooks
+        or module._compiled_call_impl is not None
+        or nn_module._has_any_global_hook()
+        or torch._C._get_tracing_state()
+    )
 
 
 def frees_tensors_for_export() -> bool:

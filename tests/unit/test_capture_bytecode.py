@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -77,6 +78,35 @@ def test_bytecode_keeps_the_mode() -> None:
     """F41: a module that was traced in eval mode is in eval mode."""
     assert dynamo_graph_capture_for_export(Model().eval())(x()).training is False
     assert dynamo_graph_capture_for_export(Model())(x()).training is True
+
+
+def test_bytecode_with_hooks_in_threads() -> None:
+    """The hooks that were traced are not taken out of the module for a call."""
+    made = dynamo_graph_capture_for_export(Hooked())(x())
+    expected = made(x())
+    hooks = dict(made._forward_hooks)
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(lambda _: made(x()), range(100)))
+    for result in results:
+        torch.testing.assert_close(result, expected)
+    assert dict(made._forward_hooks) == hooks != {}
+
+
+def test_bytecode_with_hooks_that_watch() -> None:
+    """Hooks for all modules run once, those that were traced not again."""
+    made = dynamo_graph_capture_for_export(Hooked())(x())
+    expected = made(x())
+    seen = []
+    handle = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, args, out: seen.append(module)
+    )
+    try:
+        torch.testing.assert_close(made(x()), expected)
+    finally:
+        handle.remove()
+    assert seen.count(made) == 1
+    assert "forward" not in vars(made)
+    assert made._forward_hooks
 
 
 def test_bytecode_needs_something_to_compute() -> None:

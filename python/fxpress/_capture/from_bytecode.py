@@ -25,6 +25,7 @@ from fxpress._torch_compat_capture import (
     argument_names,
     check_inputs,
     get_traced_fn,
+    is_watched,
     tracing_context,
 )
 
@@ -142,7 +143,11 @@ def _set_traced_hooks_aside(module: GraphModule) -> None:
 
 
 def _call_without_hooks(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
-    """A call in which hooks do not run, but are there while `forward` runs."""
+    """A call in which the traced hooks do not run, but are there while `forward` runs."""
+    if not is_watched(self):
+        return type(self).forward(self, *args, **kwargs)
+    # What watches the call gets this module: its own tables are emptied meanwhile. Not for several
+    # threads at once, as in torch.
     if "forward" in vars(self):
         raise AssertionError("a captured module has no forward of its own")
     hooks = (self._forward_hooks, self._forward_pre_hooks)
