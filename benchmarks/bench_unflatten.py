@@ -68,7 +68,7 @@ def floor(unflattened: torch.nn.Module, program: Program) -> Action:
 
     def copy_state() -> None:
         with _native.GcPause():
-            _aten.clone_tensors(tensors, are_parameters)
+            _aten.clone_separately(tensors, are_parameters)
 
     copy = stopwatch(copy_state)
     return lambda: copy() + _native.plain_creation_times(modules, 1)[0]
@@ -107,7 +107,7 @@ def measure_state(rounds: int) -> list[Figure]:
     arrays = [tensor.numpy() for tensor in tensors]
     seconds = interleaved(
         {
-            "ours": stopwatch(lambda: _aten.clone_tensors(tensors, [True] * len(tensors))),
+            "ours": stopwatch(lambda: _aten.clone_separately(tensors, [True] * len(tensors))),
             "memcpy": stopwatch(lambda: [array.copy() for array in arrays]),
         },
         rounds,

@@ -51,8 +51,8 @@ PYBIND11_MODULE(_aten_ext, m) {
   m.def("build_info", build_info);
   m.def("storage_bytes", storage_bytes);
   m.def("same_data", fxpress::tensor::same_data);
-  m.def("clone_tensors", fxpress::tensor::clone_tensors);
   m.def("clone_aliased", fxpress::tensor::clone_aliased);
+  m.def("clone_separately", fxpress::tensor::clone_separately);
   m.def("storage_places", fxpress::tensor::storage_places);
   m.def("allocate_bytes", fxpress::tensor::allocate_bytes);
   m.def("make_views", fxpress::tensor::make_views);

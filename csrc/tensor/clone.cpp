@@ -66,7 +66,7 @@ std::pair<size_t, size_t> bytes_seen(const at::Tensor& tensor) {
   }
   const size_t item = tensor.itemsize();
   const size_t begin = static_cast<size_t>(tensor.storage_offset()) * item;
-  return {begin / kAlignment * kAlignment, begin + (last + 1) * item};
+  return {begin, begin + (last + 1) * item};
 }
 
 // Asks for memory that is read soon: tensors lie anywhere, and each is read once.
@@ -115,6 +115,7 @@ class Originals {
     PyObject* object;  // borrowed
     const at::Tensor* tensor;
     uint32_t part;
+    bool as_parameter;  // what the copy is to be
   };
 
   explicit Originals(size_t count) : storages_(count) {
@@ -125,27 +126,31 @@ class Originals {
   // The place of a tensor in `tensors`. ValueError for one that is larger than its storage.
   uint32_t add(PyObject* object) {
     const at::Tensor& tensor = THPVariable_Unpack(object);
-    const at::Storage& storage = tensor.storage();
-    const auto [begin, end] = bytes_seen(tensor);
-    const auto* data = static_cast<const std::byte*>(storage.data());
-    if (end > storage.nbytes() || (end != 0 && data == nullptr)) {
-      throw py::value_error("a tensor is larger than its storage");
-    }
-    const auto place = static_cast<uint32_t>(tensors.size());
+    Part seen = part_of(tensor);
+    seen.begin = seen.begin / kAlignment * kAlignment;
     const auto [at, is_new] =
-        storages_.insert(key(storage.unsafeGetStorageImpl()), static_cast<uint32_t>(parts.size()));
-    if (is_new) {
-      parts.push_back(
-          {storage.unsafeGetStorageImpl(), data, begin, end, place, place, at::Storage()});
-    } else {
+        storages_.insert(key(seen.original), static_cast<uint32_t>(parts.size()));
+    if (!is_new) {
       Part& part = parts[at];
       if (tensors[part.first].object == object) return part.first;
-      if (const auto [known, added] = later_.insert(key(object), place); !added) return known;
-      if (end > begin) part.extend(begin, end);
-      part.last = place;
+      const auto [known, added] = later_.insert(key(object), seen.first);
+      if (!added) return known;
+      if (seen.size() > 0) part.extend(seen.begin, seen.end);
+      part.last = seen.first;
     }
-    tensors.push_back({object, &tensor, at});
+    const uint32_t place = seen.first;
+    if (is_new) parts.push_back(std::move(seen));
+    tensors.push_back({object, &tensor, at, is_parameter(object)});
     return place;
+  }
+
+  // The same for one whose copy shares its storage with no other copy.
+  uint32_t add_alone(PyObject* object, bool as_parameter) {
+    const at::Tensor& tensor = THPVariable_Unpack(object);
+    const auto part = static_cast<uint32_t>(parts.size());
+    parts.push_back(part_of(tensor));
+    tensors.push_back({object, &tensor, part, as_parameter});
+    return part;
   }
 
   std::vector<Original> tensors;
@@ -153,6 +158,18 @@ class Originals {
 
  private:
   static uint64_t key(const void* address) { return reinterpret_cast<uintptr_t>(address); }
+
+  // What the next tensor sees.
+  Part part_of(const at::Tensor& tensor) const {
+    const at::Storage& storage = tensor.storage();
+    const auto [begin, end] = bytes_seen(tensor);
+    const auto* data = static_cast<const std::byte*>(storage.data());
+    if (end > storage.nbytes() || (end != 0 && data == nullptr)) {
+      throw py::value_error("a tensor is larger than its storage");
+    }
+    const auto place = static_cast<uint32_t>(tensors.size());
+    return {storage.unsafeGetStorageImpl(), data, begin, end, place, place, at::Storage()};
+  }
 
   core::FlatMap storages_;  // part by storage
   core::FlatMap later_;     // place by tensor, but for the first of each part
@@ -358,7 +375,7 @@ void make_objects(const std::vector<uint32_t>& places, const Originals& original
       if (objects[place] == nullptr) {
         const auto& original = originals.tensors[place];
         made.latest = made.copies[place].storage();
-        item = to_python(std::move(made.copies[place]), is_parameter(original.object),
+        item = to_python(std::move(made.copies[place]), original.as_parameter,
                          original.tensor->requires_grad());
         objects[place] = item.ptr();
       } else {
@@ -367,6 +384,43 @@ void make_objects(const std::vector<uint32_t>& places, const Originals& original
     }
     PyList_SET_ITEM(made.result.ptr(), static_cast<Py_ssize_t>(i), item.release().ptr());
   }
+}
+
+// The copies of the originals, at the places of all values; None for the other values. `pause` ends
+// before other threads run.
+py::list copy_all(const std::vector<uint32_t>& places, Originals& originals,
+                  std::optional<NoCollections>& pause) {
+  // Who has a tensor could give it other storage while other threads of Python run.
+  std::vector<Bytes> bytes = allocate(originals.parts);
+  const bool release = total_of(bytes) > kWorthRelease;
+  std::vector<at::Storage> kept;
+  for (const Part& part : originals.parts) {
+    if (!release) break;
+    kept.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(part.original));
+  }
+  Made made{{}, {}, py::list(places.size())};
+  Filling filling(std::move(bytes));
+  const auto& tensors = originals.tensors;
+  made.copies.reserve(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const size_t next = i + kAhead;
+    if (next < tensors.size()) {
+      prefetch(tensors[next].tensor->unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
+    }
+    Part& part = originals.parts[tensors[i].part];
+    at::Storage storage = i == part.last ? std::move(part.copy) : part.copy;
+    made.copies.push_back(view_like(*tensors[i].tensor, std::move(storage), part.begin));
+  }
+  make_objects(places, originals, made);
+  pause.reset();
+  filling.finish(release);
+  return std::move(made.result);
+}
+
+// Whether clone() gives a tensor with the same strides, without history.
+bool is_cloned_as_it_is(const at::Tensor& tensor, bool as_parameter) {
+  return tensor.numel() != 0 && tensor.is_non_overlapping_and_dense() && !tensor.is_conj() &&
+         !tensor.is_neg() && (as_parameter || !tensor.requires_grad());
 }
 
 }  // namespace
@@ -391,31 +445,26 @@ std::pair<py::list, py::dict> clone_aliased(const py::list& given) {
     places.push_back(is_here ? originals.add(value) : Originals::kElsewhere);
     if (!is_here) others[py::int_(i)] = py::handle(value);
   }
-  // Who has a tensor could give it other storage while other threads of Python run.
-  std::vector<Bytes> bytes = allocate(originals.parts);
-  const bool release = total_of(bytes) > kWorthRelease;
-  std::vector<at::Storage> kept;
-  for (const Part& part : originals.parts) {
-    if (!release) break;
-    kept.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(part.original));
+  return {copy_all(places, originals, pause), std::move(others)};
+}
+
+py::list clone_separately(const py::list& given, const std::vector<bool>& parameters) {
+  const bool watched = is_watched();
+  std::optional<NoCollections> pause(std::in_place);
+  const size_t count = given.size();
+  if (parameters.size() != count) throw py::value_error("there is not a flag for each value");
+  py::list values(count);  // whoever has the other one may change it later
+  std::vector<uint32_t> places;
+  places.reserve(count);
+  Originals originals(count);
+  for (size_t i = 0; i < count; ++i) {
+    PyObject* value = PyList_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
+    PyList_SET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i), Py_NewRef(value));
+    const bool is_here = THPVariable_Check(value) && is_copied_here(value, watched) &&
+                         is_cloned_as_it_is(THPVariable_Unpack(value), parameters[i]);
+    places.push_back(is_here ? originals.add_alone(value, parameters[i]) : Originals::kElsewhere);
   }
-  Made made{{}, {}, py::list(count)};
-  Filling filling(std::move(bytes));
-  const auto& tensors = originals.tensors;
-  made.copies.reserve(tensors.size());
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const size_t next = i + kAhead;
-    if (next < tensors.size()) {
-      prefetch(tensors[next].tensor->unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
-    }
-    Part& part = originals.parts[tensors[i].part];
-    at::Storage storage = i == part.last ? std::move(part.copy) : part.copy;
-    made.copies.push_back(view_like(*tensors[i].tensor, std::move(storage), part.begin));
-  }
-  make_objects(places, originals, made);
-  pause.reset();
-  filling.finish(release);
-  return {std::move(made.result), std::move(others)};
+  return copy_all(places, originals, pause);
 }
 
 }  // namespace fxpress::tensor

@@ -5,6 +5,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <utility>
+#include <vector>
 
 namespace fxpress::tensor {
 
@@ -14,5 +15,11 @@ namespace fxpress::tensor {
 // that occurs twice is one copy. None for other tensors, and those by position: Python copies them.
 // TypeError for what is no tensor.
 std::pair<pybind11::list, pybind11::dict> clone_aliased(const pybind11::list& values);
+
+// A copy of each tensor, with a storage of its own: `parameters[i]` makes it an nn.Parameter with
+// the original's requires_grad. None for what clone() does not simply copy, tensors with history or
+// of classes of their own, and everything that is no tensor: Python copies those. ValueError unless
+// there is a flag for each value.
+pybind11::list clone_separately(const pybind11::list& values, const std::vector<bool>& parameters);
 
 }  // namespace fxpress::tensor

@@ -4,7 +4,6 @@
 
 #include <unordered_map>
 
-#include "tensor/modes.h"
 #include "tensor/python_tensors.h"
 
 namespace fxpress::tensor {
@@ -54,35 +53,6 @@ std::vector<int64_t> same_data(const std::vector<py::object>& values) {
       place->second = same;
     }
     result.push_back(same);
-  }
-  return result;
-}
-
-py::list clone_tensors(const std::vector<py::object>& values, const std::vector<bool>& parameters) {
-  const bool watched = is_watched();
-  std::vector<at::Tensor> copies(values.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (!watched && is_plain_class(values[i].ptr())) {
-      copies[i] = THPVariable_Unpack(values[i].ptr());
-    }
-  }
-  {
-    const py::gil_scoped_release release;
-    for (size_t i = 0; i < copies.size(); ++i) {
-      if (!copies[i].defined()) continue;
-      copies[i] = parameters[i] ? copies[i].detach().clone() : copies[i].clone();
-    }
-  }
-  py::list result(values.size());
-  for (size_t i = 0; i < copies.size(); ++i) {
-    py::object item = py::none();
-    if (copies[i].defined() && parameters[i]) {
-      const bool requires_grad = THPVariable_Unpack(values[i].ptr()).requires_grad();
-      item = make_parameter(copies[i], requires_grad);
-    } else if (copies[i].defined()) {
-      item = py::reinterpret_steal<py::object>(THPVariable_Wrap(copies[i]));
-    }
-    result[i] = std::move(item);
   }
   return result;
 }

@@ -22,9 +22,6 @@ def same_data(values: Sequence[Any]) -> list[int]:
 
 tensor_facts: object  # a capsule for _native
 
-def clone_tensors(values: Sequence[Any], parameters: Sequence[bool]) -> list[Any]:
-    """Copies, as Parameters where asked for; None for what has a class of its own."""
-
 def storage_places(values: Sequence[torch.Tensor]) -> list[tuple[int, int, bool] | None]:
     """(address, bytes, is on the CPU) of storages; None for what is more than a view of one."""
 
@@ -35,6 +32,10 @@ def make_views(storages: Sequence[torch.Tensor], views: Sequence[tuple[Any, ...]
     """views: (position of the storage, its name for errors, dtype, sizes, strides, offset,
     requires_grad, is a parameter). ValueError for what is not inside of its storage."""
 
+def clone_separately(values: list[Any], parameters: Sequence[bool]) -> list[Any]:
+    """Copies with storages of their own, as Parameters where asked for; None for what `clone()`
+    does not simply copy."""
+
 def clone_aliased(values: list[torch.Tensor]) -> tuple[list[Any], dict[int, torch.Tensor]]:
     """Copies that share storages where the originals do; None for what is no plain CPU tensor, and
-    the positions of those."""
+    those by position."""

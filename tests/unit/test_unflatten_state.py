@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import export
 
+from fxpress._aten import clone_separately
 from fxpress.unflatten import unflatten
 from tests.support.unflatten_cases import both, exported, ours_of, quietly
 from tests.support.unflatten_compare import (
@@ -465,3 +466,39 @@ def test_a_module_list_can_be_walked() -> None:
     assert [n for n, _ in ours.layers.named_children()] == ["0", "1", "2"]
     names: list[Any] = [n for n, _ in ours.named_modules()]
     assert names == [n for n, _ in model.named_modules()]
+
+
+def test_copies_that_are_separate() -> None:
+    """Storages of their own, with the strides that clone() keeps; the rest is left to it."""
+    base = torch.arange(24.0).reshape(4, 6)
+    parameter = torch.nn.Parameter(torch.rand(3), requires_grad=False)
+    simple = [base[1], base.t(), base, parameter, base[1:3].contiguous(), torch.tensor(3)]
+    copies = clone_separately(simple, [False] * 3 + [True] + [False] * 2)
+    for copied, original in zip(copies, simple, strict=True):
+        assert type(copied) is type(original)
+        assert torch.equal(copied, original)
+        assert copied.stride() == original.clone().stride()
+        assert copied.storage_offset() == 0
+        assert copied.untyped_storage().nbytes() == original.numel() * original.element_size()
+        assert copied.requires_grad == original.requires_grad
+    assert len({copied.untyped_storage().data_ptr() for copied in copies}) == len(copies)
+    (made,) = clone_separately([base[1]], [True])
+    assert type(made) is torch.nn.Parameter
+    assert made.is_leaf
+
+    left = [
+        base[:, ::2],
+        torch.empty(0, 3),
+        torch.rand(2).requires_grad_(),
+        torch.rand(2, dtype=torch.complex64).conj(),
+        torch.rand(2).to_sparse(),
+        "text",
+        torch.rand(2).expand(3, 2),
+    ]
+    assert clone_separately(left, [False] * len(left)) == [None] * len(left)
+    with pytest.raises(ValueError, match="flag"):
+        clone_separately(left, [True])
+    shrunk = torch.rand(4)
+    shrunk.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match="larger than its storage"):
+        clone_separately([shrunk], [False])

@@ -51,7 +51,7 @@ def _copies(
     values: list[Any], are_parameters: list[bool], share_state: bool, device: torch.device | None
 ) -> list[Any]:
     if device is None and not share_state:
-        copies = _aten.clone_tensors(values, are_parameters)
+        copies = _aten.clone_separately(values, are_parameters)
         return [
             _copy(*original) if copied is None else copied
             for copied, *original in zip(copies, values, are_parameters, strict=True)
