@@ -8,10 +8,11 @@ import sys
 import pytest
 
 PRELUDE = """
-import os, signal, sys, threading, time
+import os, signal, threading, time
 import torch
 from fxpress import state
 torch.set_num_threads(3)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs this may ignore it
 """
 INTERRUPTED = """
 tensors = [torch.ones(64 << 20, dtype=torch.uint8) for _ in range(8)]
