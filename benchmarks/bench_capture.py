@@ -209,6 +209,8 @@ def _measure_whole(model: _Model) -> list[Figure]:
 
     with fxpress.installed():
         ours = str(capture().graph), str(export())
+        with functional_export.check_constraints("light"):
+            assert str(capture().graph) == ours[0]
     assert ours == (str(capture().graph), str(export()))
     figures = []
     for what, call, check, goal in (

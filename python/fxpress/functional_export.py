@@ -149,7 +149,7 @@ def _dynamo_graph_capture_for_export(
             check_inputs(flat_inputs)
             called = mod.forward if isinstance(mod, torch.nn.Module) else mod
             reset()
-            captured = _Captured(mod, called, flat_inputs, in_spec, constraints)
+            captured = _Captured(mod, flat_inputs, in_spec, constraints)
             checked = contextlib.nullcontext() if check is None else check_constraints(check)
             with timed(), captured.settings(), checked:
                 captured.trace()
@@ -179,13 +179,11 @@ class _Captured:
     def __init__(
         self,
         mod: Callable[..., Any],
-        called: Callable[..., Any],
         flat_inputs: list[Any],
         in_spec: Any,
         constraints: list[Any] | None,
     ) -> None:
         self.traced = ModuleToTrace(mod, in_spec)
-        self.called = called
         self.flat_inputs = flat_inputs
         self.constraints = constraints
         self.out: Any = None

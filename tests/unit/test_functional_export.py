@@ -510,7 +510,7 @@ def test_buffers_are_registered_again() -> None:
 
 def test_values_from_elsewhere_before_inputs() -> None:
     """F67: the position of an input is the one that Dynamo gave it."""
-    captured = functional_export._Captured(lambda a: a, lambda a: a, [x()], None, None)
+    captured = functional_export._Captured(lambda a: a, [x()], None, None)
     graph = torch.fx.Graph()
     other, given = graph.placeholder("other"), graph.placeholder("given")
     for node, value in ((other, torch.zeros(3)), (given, x())):

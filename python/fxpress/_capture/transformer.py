@@ -77,13 +77,7 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
         """The placeholder of an input, or an attribute for what came from elsewhere."""
         old = self.current_node
         if old in self.old_to_new_mapping:
-            made = self.old_to_new_mapping[old]
-            for key in ("tensor_dict", "example_value", "unbacked_bindings"):
-                if key in old.meta:
-                    made.node.meta[key] = old.meta[key]
-            if "val" in old.meta:
-                made.node.meta.setdefault("val", old.meta["val"])
-            return made
+            return self.old_to_new_mapping[old]  # it has the meta already
         position = self.placeholders.index(old)
         source = self.graph_inputs.get(position)
         name = capture_value(self.module, position, old, source)
