@@ -423,48 +423,58 @@ bool is_cloned_as_it_is(const at::Tensor& tensor, bool as_parameter) {
          !tensor.is_neg() && (as_parameter || !tensor.requires_grad());
 }
 
+// The values of a list, which whoever has it may change later, and their places in the originals.
+struct Held {
+  py::list values;
+  std::vector<uint32_t> places;
+};
+
+// `place_of(i, value)` adds a value to the originals, or says that it is copied elsewhere.
+template <class PlaceOf>
+Held hold(const py::list& given, PlaceOf place_of) {
+  const size_t count = given.size();
+  Held held{py::list(count), {}};
+  held.places.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    prefetch_tensors(given.ptr(), i);
+    PyObject* value = PyList_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
+    PyList_SET_ITEM(held.values.ptr(), static_cast<Py_ssize_t>(i), Py_NewRef(value));
+    held.places.push_back(place_of(i, value));
+  }
+  return held;
+}
+
 }  // namespace
 
 std::pair<py::list, py::dict> clone_aliased(const py::list& given) {
   const bool watched = is_watched();
   std::optional<NoCollections> pause(std::in_place);
-  const size_t count = given.size();
-  py::list values(count);        // whoever has the other one may change it later
-  std::vector<uint32_t> places;  // of each value in the originals
-  places.reserve(count);
   py::dict others;
-  Originals originals(count);
-  for (size_t i = 0; i < count; ++i) {
-    prefetch_tensors(given.ptr(), i);
-    PyObject* value = PyList_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
-    PyList_SET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i), Py_NewRef(value));
+  Originals originals(given.size());
+  const Held held = hold(given, [&](size_t i, PyObject* value) {
     if (!THPVariable_Check(value)) {
       throw py::type_error(std::string("expected tensors, got a ") + Py_TYPE(value)->tp_name);
     }
-    const bool is_here = is_copied_here(value, watched);
-    places.push_back(is_here ? originals.add(value) : Originals::kElsewhere);
-    if (!is_here) others[py::int_(i)] = py::handle(value);
-  }
-  return {copy_all(places, originals, pause), std::move(others)};
+    if (is_copied_here(value, watched)) return originals.add(value);
+    others[py::int_(i)] = py::handle(value);
+    return Originals::kElsewhere;
+  });
+  return {copy_all(held.places, originals, pause), std::move(others)};
 }
 
 py::list clone_separately(const py::list& given, const std::vector<bool>& parameters) {
   const bool watched = is_watched();
+  if (parameters.size() != given.size()) {
+    throw py::value_error("there is not a flag for each value");
+  }
   std::optional<NoCollections> pause(std::in_place);
-  const size_t count = given.size();
-  if (parameters.size() != count) throw py::value_error("there is not a flag for each value");
-  py::list values(count);  // whoever has the other one may change it later
-  std::vector<uint32_t> places;
-  places.reserve(count);
-  Originals originals(count);
-  for (size_t i = 0; i < count; ++i) {
-    PyObject* value = PyList_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
-    PyList_SET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i), Py_NewRef(value));
+  Originals originals(given.size());
+  const Held held = hold(given, [&](size_t i, PyObject* value) {
     const bool is_here = THPVariable_Check(value) && is_copied_here(value, watched) &&
                          is_cloned_as_it_is(THPVariable_Unpack(value), parameters[i]);
-    places.push_back(is_here ? originals.add_alone(value, parameters[i]) : Originals::kElsewhere);
-  }
-  return copy_all(places, originals, pause);
+    return is_here ? originals.add_alone(value, parameters[i]) : Originals::kElsewhere;
+  });
+  return copy_all(held.places, originals, pause);
 }
 
 }  // namespace fxpress::tensor
