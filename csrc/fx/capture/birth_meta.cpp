@@ -8,14 +8,6 @@ namespace fxpress::fx {
 
 namespace {
 
-bool is_set(PyObject* dict, PyObject* key) {
-  PyObject* value = dict_get(dict, key);
-  if (value == nullptr) return false;
-  const int truth = PyObject_IsTrue(value);
-  check(truth);
-  return truth != 0;
-}
-
 // copy.copy() gives the same object for these.
 bool is_atom(PyObject* value) {
   return value == Py_None || PyUnicode_CheckExact(value) || PyLong_CheckExact(value) ||
@@ -23,6 +15,14 @@ bool is_atom(PyObject* value) {
 }
 
 }  // namespace
+
+bool is_set(PyObject* dict, PyObject* key) {
+  PyObject* value = dict_get(dict, key);
+  if (value == nullptr) return false;
+  const int truth = PyObject_IsTrue(value);
+  check(truth);
+  return truth != 0;
+}
 
 Ref dict_of_meta(PyObject* node) {
   Ref meta = node_field(node, symbols.node_meta);

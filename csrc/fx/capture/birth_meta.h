@@ -23,6 +23,9 @@ struct BirthRules {
   Ref deepcopy;   // copy.deepcopy
 };
 
+// Whether a dict has a true value under a key.
+bool is_set(PyObject* dict, PyObject* key);
+
 // The meta of a node; TypeError unless it is a dict.
 Ref dict_of_meta(PyObject* node);
 

@@ -114,12 +114,10 @@ void clean_stacks(PyObject* graph, bool drop_self) {
     if (PyObject* stack = dict_get(meta.get(), names.nn_module_stack)) {
       check(PyDict_SetItem(meta.get(), names.nn_module_stack, cleaner.module_stack(stack).get()));
     }
-    PyObject* functions = dict_get(meta.get(), names.source_fn_stack);
-    const int is_set = functions == nullptr ? 0 : PyObject_IsTrue(functions);
-    check(is_set);
-    if (is_set == 0) continue;
-    check(
-        PyDict_SetItem(meta.get(), names.source_fn_stack, cleaner.function_stack(functions).get()));
+    if (!is_set(meta.get(), names.source_fn_stack)) continue;
+    const Ref functions = Ref::borrow(dict_get(meta.get(), names.source_fn_stack));
+    const Ref cleaned = cleaner.function_stack(functions.get());
+    check(PyDict_SetItem(meta.get(), names.source_fn_stack, cleaned.get()));
   }
 }
 
