@@ -13,7 +13,9 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/module.cpp
   csrc/bind/serde.cpp
   csrc/bind/split.cpp
+  csrc/bind/tracking.cpp
   csrc/bind/unflatten.cpp
+  csrc/dynamo/lookup.cpp
   csrc/fx/arg_mapper.cpp
   csrc/fx/attributes.cpp
   csrc/fx/capture/birth_meta.cpp

@@ -19,6 +19,7 @@ void bind_expressions(py::module_& module);
 void bind_graphs(py::module_& module);
 void bind_serde(py::module_& module);
 void bind_split(py::module_& module);
+void bind_tracking(py::module_& module);
 void bind_unflatten(py::module_& module);
 
 }  // namespace fxpress::bind

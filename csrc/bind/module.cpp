@@ -54,6 +54,7 @@ PYBIND11_MODULE(_native, m) {
   bind_archive(m);
   bind_capture(m);
   bind_expressions(m);
+  bind_tracking(m);
   py::class_<PauseBlock>(m, "GcPause")
       .def(py::init())
       .def("__enter__", &PauseBlock::enter)

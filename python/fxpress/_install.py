@@ -174,6 +174,19 @@ _ROOMS: list[_Entry] = [
                 "_DynamoBytecodeCodeGen",
             ),
         ),
+        (
+            "torch._dynamo.variables.nn_module",
+            "fxpress.nn_module",
+            (
+                "NNModuleVariable",
+                "UnspecializedNNModuleVariable",
+                "UnspecializedBuiltinNNModuleVariable",
+                "FSDPManagedNNModuleVariable",
+                "record_nn_module_stack",
+                "initialize_lazy_module",
+                "guard_to_detect_forward_monkeypatching",
+            ),
+        ),
         ("torch.export", "fxpress.archive", ("save", "load")),
         (
             "torch.export.pt2_archive._package",
@@ -203,6 +216,7 @@ class _StandInType(ABCMeta):
     _fxpress_installation: "_Installation"  # knows which of the two is in force
     _fxpress_ours: type
     _fxpress_original: type
+    _fxpress_either: tuple[type, ...]  # what an instance of either is an instance of
 
     def __new__(
         mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwds: Any
@@ -216,27 +230,36 @@ class _StandInType(ABCMeta):
         torchs = cls._fxpress_installation.policy_here() is None
         return cls._fxpress_original if torchs else cls._fxpress_ours
 
-    def __getattr__(cls, name: str) -> Any:
-        """What a stand-in for a final class, which nothing derives from, does not inherit."""
-        if name.startswith("_fxpress"):
-            raise AttributeError(name)
-        return getattr(cls._fxpress_current(), name)
-
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         return cls._fxpress_current()(*args, **kwargs)
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, (cls._fxpress_ours, cls._fxpress_original))
+        return isinstance(instance, cls._fxpress_either)
 
     def __subclasscheck__(cls, subclass: type) -> bool:
-        return issubclass(subclass, (cls._fxpress_ours, cls._fxpress_original))
+        return issubclass(subclass, cls._fxpress_either)
 
 
-# Nobody finds a stand-in class under its own name, which is that of our class: pickle that one.
-copyreg.pickle(
-    cast(Any, _StandInType),
-    lambda cls: (pkgutil.resolve_name, (f"{cls.__module__}:{cls.__qualname__}",)),
-)
+@functools.cache
+def _stand_in_type(meta: type) -> Any:
+    """The metaclass of stand-ins for the classes of a metaclass."""
+
+    class Door(_StandInType, meta):  # type: ignore[misc, valid-type]
+        # A metaclass may count its classes or let nothing derive from them: a door is none.
+        def __new__(mcls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
+            if any(isinstance(base, _StandInType) for base in bases):
+                return super().__new__(mcls, name, bases, body)
+            return type.__new__(mcls, name, bases, body)
+
+        def __init__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> None:
+            type.__init__(cls, name, bases, body)
+
+    made: Any = _StandInType if issubclass(_StandInType, meta) else Door
+    # Nobody finds a stand-in class under its own name, which is that of our class: pickle that one.
+    copyreg.pickle(
+        made, lambda cls: (pkgutil.resolve_name, (f"{cls.__module__}:{cls.__qualname__}",))
+    )
+    return made
 
 
 def _class_stand_in(installation: "_Installation", ours: type, original: type) -> type:
@@ -247,9 +270,9 @@ def _class_stand_in(installation: "_Installation", ours: type, original: type) -
         "_fxpress_installation": installation,
         "_fxpress_ours": ours,
         "_fxpress_original": original,
+        "_fxpress_either": (original,) if issubclass(ours, original) else (ours, original),
     }
-    bases = (ours,) if issubclass(_StandInType, type(ours)) else ()
-    stand_in: Any = _StandInType(ours.__name__, bases, body)
+    stand_in: Any = _stand_in_type(type(ours))(ours.__name__, (ours,), body)
     with contextlib.suppress(ValueError):  # a class whose constructor is in C may have none
         stand_in.__signature__ = inspect.signature(ours)  # inspect sees only our __call__
     return cast(type, stand_in)
@@ -364,14 +387,19 @@ class _Installation:
         self._lock = threading.RLock()
 
     def _load(self) -> list[tuple[_Entry, types.ModuleType, Any]]:
-        """Import both sides of every entry that this torch has."""
+        """Import both sides of every entry that this torch has and that its version allows."""
         loaded = []
         for entry in self._rooms:
             # By its full name: torch.export.unflatten, the attribute, is a function.
             source = importlib.import_module(entry.module)
             if entry.name in (_namespace(entry.module, source) or ()):
                 provider, name = entry.provider
-                loaded.append((entry, source, getattr(importlib.import_module(provider), name)))
+                try:
+                    ours = getattr(importlib.import_module(provider), name)
+                except UnsupportedError as error:
+                    _log.info("%s.%s stays torch's: %s", entry.module, entry.name, error)
+                    continue
+                loaded.append((entry, source, ours))
         return loaded
 
     def _patch(self, loaded: Iterable[tuple[_Entry, types.ModuleType, Any]]) -> None:
@@ -379,6 +407,7 @@ class _Installation:
         self._active = [self._concrete(*each) for each in found if each[1] is not each[2]]
         try:
             _rebind({id(patch.original): patch.stand_in for patch in self._active})
+            _forget_caches()
         except BaseException:
             self._restore()
             raise
@@ -386,6 +415,7 @@ class _Installation:
     def _restore(self) -> None:
         active, self._active = self._active, []  # alive until the end: _rebind has only ids
         _rebind({id(patch.stand_in): patch.original for patch in active})
+        _forget_caches()
 
     def _concrete(self, entry: _Entry, original: Any, ours: Any) -> _Patch:
         known = self._known.get(entry)
@@ -442,6 +472,13 @@ def _rebind(replacement: Mapping[int, Any]) -> None:
 
 
 _installation = _Installation(_ROOMS)
+
+
+def _forget_caches() -> None:
+    """Names stand for other objects now: Dynamo must not remember what they stood for."""
+    tracking: Any = sys.modules.get("fxpress.nn_module")
+    if tracking is not None:
+        tracking.forget_caches()
 
 
 def _forget_lock() -> None:

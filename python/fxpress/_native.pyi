@@ -84,6 +84,18 @@ def clean_name(name: str) -> str:
 def clean_stacks(graph: Graph, drop_self: bool) -> None:
     """Clean the nn_module_stack and the source_fn_stack of all nodes."""
 
+def class_attribute(type: type, name: str, missing: object, /) -> Any:
+    """What the class has under the name, as CPython finds it; `missing` where it has nothing."""
+
+def has_empty_tables(module: object, names: tuple[str, ...], /) -> bool:
+    """Whether these attributes are plain dicts of the object itself that hold nothing."""
+
+def has_plain_tables(namespace: dict[str, Any], names: tuple[str, ...], /) -> bool:
+    """Whether all of these values are dicts and no subclass."""
+
+def path_without_tables(path: str, /) -> str:
+    """`L['m']._modules['a'].b` as `L['m'].a.b`; so for parameters and buffers."""
+
 def make_graph_module(root: Module, graph: Graph, /) -> GraphModule:
     """`torch.fx.GraphModule(root, graph)` whose source is generated when it is needed."""
 

@@ -1,0 +1,1 @@
+"""How Dynamo tracks modules: see `fxpress.nn_module`."""

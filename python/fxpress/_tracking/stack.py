@@ -1,0 +1,52 @@
+"""Which module a traced operation stands in."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from torch.nn import Module
+
+from fxpress import _native
+from fxpress._torch_compat_tracking import Source, Translator
+
+
+class record_nn_module_stack:
+    """A ``with`` block in which traced operations belong to a module.
+
+    The entry of the n-th call by the same path has ``@n`` behind its key, from the second on. A
+    call that raises counts like any other.
+
+    Stands in for ``torch._dynamo.variables.nn_module.record_nn_module_stack``.
+
+    Args:
+        module_key: names the module, whatever path leads to it.
+        source: where the traced program finds it; its name is the path, with the tables of
+            modules left out.
+        tx: the translator, whose ``nn_module_stack`` and ``num_calls`` change.
+        mod: the module; its class when the block begins is recorded.
+    """
+
+    __slots__ = ("_key", "_module", "_source", "_translator")
+
+    def __init__(self, module_key: str, source: Source, tx: Translator, mod: Module) -> None:
+        self._key = module_key
+        self._source = source
+        self._translator = tx
+        self._module = mod
+
+    def __enter__(self) -> None:
+        translator = self._translator
+        path = _native.path_without_tables(self._source.name)
+        calls = translator.num_calls.get(path, 0)
+        if calls > 0:
+            self._key = f"{self._key}@{calls}"
+        translator.nn_module_stack[self._key] = (path, self._module.__class__)
+        translator.num_calls[path] = calls + 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        del self._translator.nn_module_stack[self._key]

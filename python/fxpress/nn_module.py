@@ -1,0 +1,40 @@
+"""Tracking of modules while Dynamo traces: ``torch._dynamo.variables.nn_module``, re-implemented.
+
+Dynamo finds these classes by torch's names while fxpress is installed (:func:`fxpress.install`).
+Each derives from the class of torch that it stands in for, so that what is made by either passes
+for the other.
+"""
+
+from fxpress._torch_compat_tracking import forget_trackers, unlist_trackers
+from fxpress._tracking.guards import guard_to_detect_forward_monkeypatching
+from fxpress._tracking.lazy import initialize_lazy_module
+from fxpress._tracking.specialized import NNModuleVariable
+from fxpress._tracking.stack import record_nn_module_stack
+from fxpress._tracking.unspecialized import (
+    FSDPManagedNNModuleVariable,
+    UnspecializedBuiltinNNModuleVariable,
+    UnspecializedNNModuleVariable,
+)
+
+__all__ = [
+    "FSDPManagedNNModuleVariable",
+    "NNModuleVariable",
+    "UnspecializedBuiltinNNModuleVariable",
+    "UnspecializedNNModuleVariable",
+    "guard_to_detect_forward_monkeypatching",
+    "initialize_lazy_module",
+    "record_nn_module_stack",
+]
+
+_TRACKERS = (
+    NNModuleVariable,
+    UnspecializedNNModuleVariable,
+    UnspecializedBuiltinNNModuleVariable,
+    FSDPManagedNNModuleVariable,
+)
+unlist_trackers(*_TRACKERS)
+
+
+def forget_caches() -> None:
+    """Drop what Dynamo remembers of these classes; for :func:`fxpress.install`."""
+    forget_trackers(_TRACKERS)

@@ -1,0 +1,13 @@
+"""Modules that Dynamo tracks, beside torch's: graphs, stacks, guards, compilations, errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.tracking import assert_same_traces
+from tests.support.tracking_cases import SCENARIOS
+
+
+@pytest.mark.parametrize("name", sorted(SCENARIOS))
+def test_scenario(name: str) -> None:
+    assert_same_traces(SCENARIOS[name])

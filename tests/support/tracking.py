@@ -1,0 +1,189 @@
+"""What Dynamo makes of a program, written down so that two runs can be compared."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.utils.hooks import RemovableHandle
+
+import fxpress
+
+# Guards that we have and torch has not: on ways of calling, and on hooks for all modules.
+_LOOKED_UP = re.compile(r"\['(__call__|_call_impl|forward)'\]$")
+_GLOBAL = re.compile(r"_global_(forward|backward)_(pre_)?hooks$")
+
+
+def is_added(guard: tuple[Any, ...]) -> bool:
+    name, _, kind, options = guard
+    return (
+        (kind == "DICT_NOT_CONTAINS" and options[0][1] in ("__call__", "_call_impl", "forward"))
+        or (kind == "CLOSURE_MATCH" and _LOOKED_UP.search(name) is not None)
+        or (kind == "SEQUENCE_LENGTH" and _GLOBAL.search(name) is not None)
+    )
+
+
+def _without_numbers(text: str) -> str:
+    text = re.sub(r"0x[0-9a-f]+|\d{9,}", "#", text)
+    return re.sub(r"(__builtins_dict___|_c)\d+", r"\1#", text)
+
+
+def plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), [round(each, 4) for each in value.detach().flatten().tolist()]
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, (str, int, float, bool, type(None), type)):
+        return value
+    return type(value).__name__
+
+
+@dataclass
+class Observed:
+    """One run of a program."""
+
+    graphs: list[Any] = field(default_factory=list)
+    guards: list[set[tuple[Any, ...]]] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    error: type[BaseException] | None = None
+    message: str = ""
+    _ids: dict[str, str] = field(default_factory=dict)
+
+    def graph(self, module: GraphModule) -> list[Any]:
+        nodes: list[Any] = []
+        for node in module.graph.nodes:
+            stack = node.meta.get("nn_module_stack") or {}
+            nodes.append(
+                (
+                    node.op,
+                    getattr(node.target, "__name__", str(node.target)),
+                    node.name,
+                    str(node.args) + str(node.kwargs),
+                    [(self._numbered(k), path, str(kind)) for k, (path, kind) in stack.items()],
+                    [str(entry[0]).split("_0x")[0] for entry in node.meta.get("source_fn_stack", ())],
+                )
+            )
+        for name, child in module.named_children():
+            if isinstance(child, GraphModule):
+                nodes.append((name, self.graph(child)))
+        return nodes
+
+    def _numbered(self, text: str) -> str:
+        """Addresses as numbers in the order in which they are met."""
+        number = lambda found: self._ids.setdefault(found[0], f"#{len(self._ids)}")  # noqa: E731
+        return re.sub(r"\d{9,}", number, text)
+
+    def guard_set(self, guards: Any) -> set[tuple[Any, ...]]:
+        found = set()
+        for guard in guards:
+            options: tuple[Any, ...] = ()
+            if isinstance(guard.create_fn, functools.partial):
+                options = tuple(
+                    (key, _without_numbers(str(getattr(value, "name", value))))
+                    for key, value in sorted(guard.create_fn.keywords.items())
+                )
+            found.add((_without_numbers(guard.name), str(guard.source), guard.create_fn_name(), options))
+        return found
+
+
+class Tracer:
+    """What a program gets: it compiles and exports with it, and logs what it sees."""
+
+    def __init__(self) -> None:
+        self.seen = Observed()
+        self._kept: list[Any] = []  # so that no address is used again
+
+    def compile(self, function: Any, *, fullgraph: bool = True, **options: Any) -> Any:
+        def backend(module: GraphModule, inputs: Any) -> Any:
+            self.seen.graphs.append(self.seen.graph(module))
+            return module.forward
+
+        return torch._dynamo.optimize(
+            backend,
+            nopython=fullgraph,
+            guard_export_fn=lambda guards: self.seen.guards.append(self.seen.guard_set(guards)),
+            **options,
+        )(function)
+
+    def call(self, m: Any, *args: Any, fullgraph: bool = True, **kwargs: Any) -> Any:
+        def fn(*aa: Any, **kk: Any) -> Any:
+            return m(*aa, **kk)
+
+        self._kept.append(m)
+        compiled = self.compile(fn, fullgraph=fullgraph)
+        self.log(compiled(*args, **kwargs))
+        return compiled
+
+    def export(self, function: Any, *args: Any, **options: Any) -> None:
+        """Legacy export with modules that the graph holds."""
+        with torch._dynamo.config.patch(install_free_tensors_for_export=False):
+            exported = torch._dynamo.export(function, **options)(*args)
+        self.seen.graphs.append(self.seen.graph(exported.graph_module))
+        self.seen.guards.append(self.seen.guard_set(exported.guards))
+
+    def log(self, value: Any) -> None:
+        self.seen.values.append(plain(value))
+
+    def attempt(self, call: Callable[[], Any]) -> None:
+        try:
+            self.log(call())
+        except Exception as error:  # what is compared is its kind
+            self.log([type(error).__name__])
+
+
+Program = Callable[[Tracer], None]
+
+
+@contextmanager
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    before = RemovableHandle.next_id
+    RemovableHandle.next_id = 1_000_000  # hooks are named in guards by their numbers
+    try:
+        yield
+    finally:
+        RemovableHandle.next_id = before
+        torch._dynamo.reset()
+
+
+def observed(program: Program) -> Observed:
+    tracer = Tracer()
+    with _fresh():
+        try:
+            program(tracer)
+        except Exception as error:
+            tracer.seen.error, tracer.seen.message = type(error), str(error)
+    return tracer.seen
+
+
+def observed_with_ours(program: Program) -> Observed:
+    with fxpress.installed():
+        return observed(program)
+
+
+def assert_same_traces(program: Program) -> tuple[Observed, Observed]:
+    """Ours and torch's; afterwards torch is as it was."""
+    observed(program)  # torch's own first run of a program may have other guards than the next
+    theirs = observed(program)
+    ours = observed_with_ours(program)
+    again = observed(program)
+    for mine, who in ((ours, "ours"), (again, "torch afterwards")):
+        assert mine.error is theirs.error, f"{who}: {mine.message}\n\ntorch: {theirs.message}"
+        for field_ in ("graphs", "values"):
+            a, b = getattr(mine, field_), getattr(theirs, field_)
+            assert a == b, f"{who}: {field_}\n{a}\n\ntorch: {b}"
+        assert len(mine.guards) == len(theirs.guards), who
+        for mine_set, other in zip(mine.guards, theirs.guards, strict=True):
+            assert not other - mine_set, f"{who} lacks {other - mine_set}"
+            more = [guard for guard in mine_set - other if mine is again or not is_added(guard)]
+            assert not more, f"{who}: {more}"
+    return ours, theirs

@@ -1,0 +1,398 @@
+"""fxpress.nn_module: what it does beyond torch, its parts, and what is left of it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo import variables
+from torch._dynamo.source import AttrSource, LocalSource
+from torch._dynamo.variables import nn_module as torch_tracking
+from torch._dynamo.variables.base import VariableTrackerMeta
+from torch._dynamo.variables.builtin import BuiltinVariable
+
+import fxpress
+from fxpress import _native, nn_module
+from tests.support.tracking import Tracer, observed, observed_with_ours
+from tests.support.tracking_cases import L1, module, x
+
+NAMES = nn_module.__all__
+
+
+def frames_and_values(program: Callable[[Tracer], None]) -> tuple[int, list[Any]]:
+    """With ours; the values are what eager mode gives."""
+    seen = observed_with_ours(program)
+    assert seen.error is None, seen.message
+    return len(seen.graphs), seen.values
+
+
+def as_eager(build: Callable[[], nn.Module], *, torch_is_wrong: bool = True) -> None:
+    """One call with ours is right."""
+
+    def program(t: Tracer) -> None:
+        t.call(build(), x)
+
+    torch.manual_seed(0)
+    eager = Tracer()
+    eager.log(build()(x))
+    assert observed_with_ours(program).values == eager.seen.values
+    assert (observed(program).values != eager.seen.values) is torch_is_wrong
+
+
+def test_name_among_buffers_and_modules() -> None:
+    def build() -> nn.Module:
+        m = module(lambda self, x: x + (self.z if isinstance(self.z, torch.Tensor) else 100))
+        m._buffers["z"] = torch.ones(3)
+        m._modules["z"] = nn.ReLU()
+        return m
+
+    as_eager(build)
+
+
+def test_buffer_added_inside_beside_a_module() -> None:
+    def forward(self: Any, x: Any) -> Any:
+        self._buffers["z"] = torch.ones(3) * 2
+        z = self.z
+        return x + (z if isinstance(z, torch.Tensor) else 100)
+
+    as_eager(lambda: module(forward, z=nn.ReLU()))
+
+
+def deleting(self: Any, x: Any) -> Any:
+    try:
+        del self.nope
+    except AttributeError as error:
+        return x + len(str(error))
+    return x
+
+
+def test_deletion_of_what_is_not_there() -> None:
+    as_eager(lambda: module(deleting))
+
+
+def deleting_twice(self: Any, x: Any) -> Any:
+    del self.lin
+    try:
+        del self.lin
+    except AttributeError:
+        return x * 2
+    return x
+
+
+def test_second_deletion() -> None:
+    as_eager(lambda: module(deleting_twice, lin=nn.Linear(3, 3)))
+
+
+def deleting_members(self: Any, x: Any) -> Any:
+    del self.lin, self.w, self.b, self.q
+    left = [name for name in ("lin", "w", "b", "q") if hasattr(self, name)]
+    return x + len(left)
+
+
+def test_deletion_of_members() -> None:
+    def build() -> nn.Module:
+        m = module(deleting_members, lin=nn.Linear(3, 3), w=nn.Parameter(torch.ones(3)), q=1)
+        m.register_buffer("b", torch.ones(3))
+        return m
+
+    as_eager(build, torch_is_wrong=False)
+
+
+class TooEarly(nn.Module):
+    def __init__(self, part: Any) -> None:
+        self.part = part
+        super().__init__()
+
+
+class InTime(nn.Module):
+    def __init__(self, part: Any) -> None:
+        self.number = 3
+        super().__init__()
+        self.part = part
+
+
+@pytest.mark.parametrize("part", [nn.ReLU(), nn.Parameter(torch.ones(3))], ids=["module", "param"])
+def test_state_assigned_before_the_constructor(part: Any) -> None:
+    def forward(self: Any, x: Any) -> Any:
+        made = InTime(self.other)
+        try:
+            TooEarly(self.other)
+        except AttributeError as error:
+            return made.part(x) + len(str(error)) + made.number
+        return x
+
+    def of_parameter(self: Any, x: Any) -> Any:
+        try:
+            TooEarly(self.other)
+        except AttributeError as error:
+            return x + len(str(error))
+        return x
+
+    chosen = forward if isinstance(part, nn.ReLU) else of_parameter
+    as_eager(lambda: module(chosen, other=part))
+
+
+def recompiles(change: Callable[[nn.Module], Any], back: Callable[[], Any] = lambda: None) -> None:
+    """A change of the class after a first call is seen by the second, and torch misses it."""
+
+    def program(t: Tracer) -> None:
+        m = type("Leaf", (type("Base", (L1,), {}),), {})()
+        compiled = t.call(m, x)
+        change(m)
+        try:
+            t.log(compiled(x))
+            t.log(m(x))
+        finally:
+            back()
+
+    frames, values = frames_and_values(program)
+    assert frames == 2
+    assert values[1] == values[2] != values[0]
+    theirs = observed(program)
+    assert len(theirs.graphs) == 1 and theirs.values[1] != theirs.values[2]
+
+
+def test_forward_of_the_class_is_replaced() -> None:
+    before = L1.forward
+
+    def back() -> None:
+        L1.forward = before  # type: ignore[method-assign]
+
+    def change(m: nn.Module) -> None:
+        L1.forward = lambda self, x: x * 5  # type: ignore[assignment, method-assign]
+
+    recompiles(change, back)
+
+
+def test_class_gets_a_forward() -> None:
+    recompiles(lambda m: setattr(type(m), "forward", lambda self, x: x * 5))
+
+
+@pytest.mark.parametrize("name", ["__call__", "_call_impl"])
+@pytest.mark.parametrize("base", [0, 1])
+def test_class_gets_a_way_of_calling(name: str, base: int) -> None:
+    recompiles(lambda m: setattr(type(m).__mro__[base], name, lambda self, x: x * 5))
+
+
+def test_way_of_calling_is_replaced() -> None:
+    before = nn.Module._call_impl
+
+    def back() -> None:
+        nn.Module._call_impl = before
+
+    def change(m: nn.Module) -> None:
+        nn.Module._call_impl = lambda self, *args: self.forward(*args) + 1
+
+    recompiles(change, back)
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda m: m.register_module_forward_hook(lambda module, args, out: out * 2),
+        lambda m: m.register_module_forward_pre_hook(lambda module, args: (args[0] * 2,)),
+    ],
+    ids=["hook", "pre_hook"],
+)
+def test_later_global_hook(register: Callable[[Any], Any]) -> None:
+    handles: list[Any] = []
+    recompiles(
+        lambda m: handles.append(register(nn.modules.module)), lambda: handles.pop().remove()
+    )
+
+
+# What torch finds
+
+
+def bindings() -> dict[tuple[str, str], Any]:
+    originals = {id(getattr(torch_tracking, name)) for name in NAMES}
+    return {
+        (key, name): value
+        for key, each in list(sys.modules.items())
+        if key.startswith("torch._dynamo")
+        for name, value in list(vars(each).items())
+        if id(value) in originals
+    }
+
+
+def test_uninstall_leaves_nothing() -> None:
+    before = bindings()
+    assert len(before) >= 17
+    listed = list(VariableTrackerMeta.all_subclasses)
+    with fxpress.installed():
+        assert not any(torch_tracking.__dict__[name] is each for (_, name), each in before.items())
+        Tracer().call(module(lambda self, x: x + isinstance(self, nn.Linear)), x)
+        handlers = BuiltinVariable.call_function_handler_cache
+        ours = nn_module._TRACKERS
+        assert any(set(key) & set(ours) for key in handlers)
+    assert bindings() == before
+    assert not any(set(key) & set(ours) for key in handlers)
+    assert VariableTrackerMeta.all_subclasses == listed
+    assert not set(listed) & set(ours)
+
+
+def test_hierarchy() -> None:
+    unspecialized = nn_module.UnspecializedNNModuleVariable
+    for name in NAMES[:4]:
+        assert issubclass(getattr(nn_module, name), getattr(torch_tracking, name))
+        assert getattr(nn_module, name).__name__ == name
+    assert issubclass(nn_module.UnspecializedBuiltinNNModuleVariable, unspecialized)
+    assert issubclass(nn_module.FSDPManagedNNModuleVariable, unspecialized)
+    original = variables.UnspecializedNNModuleVariable
+    with fxpress.installed():
+        door = variables.UnspecializedNNModuleVariable
+        assert issubclass(door, variables.UserDefinedObjectVariable)
+        assert issubclass(original, door) and issubclass(unspecialized, door)
+        assert type(door(nn.ReLU())) is unspecialized
+        assert isinstance(original(nn.ReLU()), door)
+
+        class Own(door):  # type: ignore[misc, valid-type]
+            pass
+
+        assert issubclass(Own, unspecialized) and isinstance(Own(nn.ReLU()), door)
+    VariableTrackerMeta.all_subclasses.remove(Own)
+    assert type(door(nn.ReLU())) is original  # kept by somebody
+
+
+def test_both_kinds_in_one_trace() -> None:
+    """A call that is left to torch traces with torch's classes beside names of ours."""
+    with fxpress.installed(), fxpress._install._installation.left_to_torch():
+        seen = observed(lambda t: t.call(nn.Sequential(L1(), nn.ReLU()), x) and None)
+    assert seen.error is None and len(seen.graphs) == 1
+
+
+# The parts
+
+
+def translator() -> Any:
+    return SimpleNamespace(num_calls={}, nn_module_stack={"outer": ("o", nn.Module)})
+
+
+@contextmanager
+def stacks(record: Any) -> Iterator[list[dict[str, Any]]]:
+    tx, seen = translator(), []
+    m = L1()
+    source = AttrSource(LocalSource("m"), "_modules")
+    with record("7", source, tx, m):
+        seen.append(dict(tx.nn_module_stack))
+        with record("7", source, tx, m), record("8", LocalSource("n"), tx, m):
+            seen.append(dict(tx.nn_module_stack))
+    with pytest.raises(ZeroDivisionError), record("7", source, tx, m):
+        seen.append(dict(tx.nn_module_stack))
+        raise ZeroDivisionError
+    seen.extend([dict(tx.nn_module_stack), tx.num_calls])
+    yield seen
+
+
+def test_stack_of_modules() -> None:
+    with (
+        stacks(nn_module.record_nn_module_stack) as ours,
+        stacks(torch_tracking.record_nn_module_stack) as theirs,
+    ):
+        assert ours == theirs
+
+
+def test_forward_without_source() -> None:
+    nn_module.guard_to_detect_forward_monkeypatching(None, L1())
+
+
+def test_module_that_is_not_lazy() -> None:
+    nn_module.initialize_lazy_module(translator(), nn.Linear(2, 2), [], {})
+
+
+def test_managed_modules_need_a_source() -> None:
+    for tracking in (nn_module, torch_tracking):
+        with pytest.raises(AssertionError):
+            tracking.FSDPManagedNNModuleVariable(L1())
+
+
+def test_class_attributes() -> None:
+    class Meta(type):
+        x = 1
+
+    class Base(metaclass=Meta):
+        y = 2
+
+    class Leaf(Base):
+        z = property(lambda self: 1 / 0)
+
+    assert _native.class_attribute(Leaf, "z", None) is Leaf.__dict__["z"]
+    assert _native.class_attribute(Leaf, "y", None) == 2
+    assert _native.class_attribute(Leaf, "x", "missing") == "missing"  # the metaclass has it
+    for wrong in ((3, "x", None), (Leaf, 3, None), (Leaf, None, None)):
+        with pytest.raises(TypeError):
+            _native.class_attribute(*wrong)  # type: ignore[arg-type]
+
+
+class Counted(dict):  # type: ignore[type-arg]
+    pass
+
+
+@pytest.mark.parametrize("table", [{"a": 1}, Counted(), None, 3])
+def test_tables_that_are_not_empty(table: Any) -> None:
+    m = nn.ReLU()
+    names = ("_forward_hooks", "_backward_hooks")
+    assert _native.has_empty_tables(m, names)
+    m.__dict__["_backward_hooks"] = table
+    assert not _native.has_empty_tables(m, names)
+    assert _native.has_plain_tables({"a": {}}, ("a",))
+    assert _native.has_plain_tables({"a": table}, ("a",)) is (type(table) is dict)
+    assert not _native.has_plain_tables({}, ("a",))
+
+
+def test_tables_that_the_class_hides() -> None:
+    made = type("M", (nn.ReLU,), {"_forward_hooks": property(lambda self: {1: 2})})
+    assert not _native.has_empty_tables(object.__new__(made), ("_forward_hooks",))
+
+
+@pytest.mark.parametrize("names", [["_modules"], (3,), "_modules", None])
+def test_names_of_tables(names: Any) -> None:
+    with pytest.raises(TypeError):
+        _native.has_empty_tables(nn.ReLU(), names)
+    with pytest.raises(TypeError):
+        _native.has_plain_tables({}, names)
+
+
+def test_objects_without_a_namespace() -> None:
+    with pytest.raises(AttributeError):
+        _native.has_empty_tables(3, ("a",))
+    with pytest.raises(TypeError):
+        _native.has_plain_tables(3, ("a",))  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        _native.path_without_tables(3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "path", ["L['m']._modules['\udc80'].x", "L['m']._modules['é']._buffers['b']", "L['m'].\udc80"]
+)
+def test_paths(path: str) -> None:
+    tx = translator()
+    with torch_tracking.record_nn_module_stack("1", LocalSource(path), tx, L1()):
+        pass
+    (expected,) = tx.num_calls
+    assert _native.path_without_tables(LocalSource(path).name) == expected
+
+
+def test_trace_is_released() -> None:
+    """Nothing of ours keeps a module, a variable or a graph of a trace that is over."""
+    with fxpress.installed():
+        seen = observed(lambda t: t.call(nn.Sequential(L1(), nn.ReLU()), x) and None)
+        assert len(seen.graphs) == 1
+        m = L1()
+        alive = weakref.ref(m)
+        t = Tracer()
+        t.call(m, x)
+        del m, t
+        torch._dynamo.reset()
+        gc.collect()
+        assert alive() is None
+        kinds = nn_module._TRACKERS
+        assert not [each for each in gc.get_objects() if type(each) in kinds]
