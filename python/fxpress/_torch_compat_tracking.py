@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeAlias, cast
 
 import torch
 from torch._dynamo import config as config
@@ -17,39 +17,39 @@ from torch._dynamo.exc import raise_observed_exception
 from torch._dynamo.exc import raise_type_error as raise_type_error
 from torch._dynamo.exc import unimplemented as unimplemented
 from torch._dynamo.guards import GuardBuilder as GuardBuilder
+from torch._dynamo.guards import get_verbose_code_parts
 from torch._dynamo.guards import install_guard as install_guard
 from torch._dynamo.mutation_guard import GenerationTracker as GenerationTracker
 from torch._dynamo.side_effects import AttributeMutationNew as AttributeMutationNew
-from torch._dynamo.source import (
-    AttrSource as AttrSource,
-    ConstDictKeySource as ConstDictKeySource,
-    DictGetItemSource as DictGetItemSource,
-    FSDPNNModuleSource as FSDPNNModuleSource,
-    GetItemSource as GetItemSource,
-    NNModuleSource as NNModuleSource,
-    TypeDictSource as TypeDictSource,
-    TypeMROSource as TypeMROSource,
-    UnspecializedNNModuleSource as UnspecializedNNModuleSource,
-)
-from torch._dynamo.symbolic_convert import InstructionTranslatorBase as Translator
+from torch._dynamo.source import AttrSource as AttrSource
+from torch._dynamo.source import ConstDictKeySource as ConstDictKeySource
+from torch._dynamo.source import DictGetItemSource as DictGetItemSource
+from torch._dynamo.source import FSDPNNModuleSource as FSDPNNModuleSource
+from torch._dynamo.source import GetItemSource as GetItemSource
+from torch._dynamo.source import NNModuleSource as NNModuleSource
+from torch._dynamo.source import TypeDictSource as TypeDictSource
+from torch._dynamo.source import TypeMROSource as TypeMROSource
+from torch._dynamo.source import UnspecializedNNModuleSource as UnspecializedNNModuleSource
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+from torch._dynamo.trace_rules import check as is_skipped
 from torch._dynamo.trace_rules import is_torch_inline_allowed as is_torch_inline_allowed
 from torch._dynamo.utils import (
     enumerate_items_with_dict_position as enumerate_items_with_dict_position,
-    get_custom_getattr as get_custom_getattr,
-    get_fake_value as get_fake_value,
-    is_lazy_module as is_lazy_module,
-    is_namedtuple as is_namedtuple,
-    is_safe_constant as is_safe_constant,
-    istensor as istensor,
-    nnmodule_has_hooks as nnmodule_has_hooks,
-    object_has_getattribute as object_has_getattribute,
-    proxy_args_kwargs as proxy_args_kwargs,
-    raise_args_mismatch as raise_args_mismatch,
-    set_example_value as set_example_value,
-    unpatched_nn_module_call as unpatched_nn_module_call,
-    unpatched_nn_module_call_impl as unpatched_nn_module_call_impl,
-    unpatched_nn_module_getattr as unpatched_nn_module_getattr,
 )
+from torch._dynamo.utils import get_custom_getattr as get_custom_getattr
+from torch._dynamo.utils import get_fake_value as get_fake_value
+from torch._dynamo.utils import is_lazy_module as is_lazy_module
+from torch._dynamo.utils import is_namedtuple as is_namedtuple
+from torch._dynamo.utils import is_safe_constant as is_safe_constant
+from torch._dynamo.utils import istensor as istensor
+from torch._dynamo.utils import nnmodule_has_hooks as nnmodule_has_hooks
+from torch._dynamo.utils import object_has_getattribute as object_has_getattribute
+from torch._dynamo.utils import proxy_args_kwargs as proxy_args_kwargs
+from torch._dynamo.utils import raise_args_mismatch as raise_args_mismatch
+from torch._dynamo.utils import set_example_value as set_example_value
+from torch._dynamo.utils import unpatched_nn_module_call as unpatched_nn_module_call
+from torch._dynamo.utils import unpatched_nn_module_call_impl as unpatched_nn_module_call_impl
+from torch._dynamo.utils import unpatched_nn_module_getattr as unpatched_nn_module_getattr
 from torch._dynamo.variables import nn_module as torch_tracking
 from torch._dynamo.variables.base import NO_SUCH_SUBOBJ as NO_SUCH_SUBOBJ
 from torch._dynamo.variables.base import ValueMutationNew as ValueMutationNew
@@ -75,6 +75,7 @@ from fxpress._errors import UnsupportedError
 if "var_getattr" not in vars(torch_tracking.NNModuleVariable):
     raise UnsupportedError(f"torch {torch.__version__} tracks modules by other methods")
 
+Translator: TypeAlias = InstructionTranslatorBase
 TorchNNModuleVariable = torch_tracking.NNModuleVariable
 TorchUnspecializedNNModuleVariable = torch_tracking.UnspecializedNNModuleVariable
 TorchUnspecializedBuiltinNNModuleVariable = torch_tracking.UnspecializedBuiltinNNModuleVariable
@@ -84,7 +85,7 @@ UserDefinedObjectVariable = variables.UserDefinedObjectVariable
 
 def raise_observed(tx: Translator, kind: type[Exception], *args: str) -> NoReturn:
     """Raise in the traced program, which may catch it."""
-    raise_observed_exception(kind, tx, args=list(args))
+    raise raise_observed_exception(kind, tx, args=list(args))
 
 
 def guard_all(source: Source, names: tuple[str, ...], kind: Any) -> None:
@@ -94,6 +95,44 @@ def guard_all(source: Source, names: tuple[str, ...], kind: Any) -> None:
     for guard in guards:
         guard.user_stack = stack
     install_guard(*guards)
+
+
+# The tables of hooks for all modules, in the module that defines `torch.nn.Module`.
+GLOBAL_HOOKS = (
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+)
+
+
+def _has_no_traced_hooks(module: Any) -> bool:
+    # Dynamo does not trace hooks of torch's own tools: it would refuse what it now runs without
+    # them, as torch lets it.
+    for name in GLOBAL_HOOKS:
+        for hook in getattr(module, name).values():
+            if not is_skipped(getattr(hook, "__func__", hook)):
+                return False
+    return True
+
+
+def no_traced_hooks(builder: Any, guard: Guard) -> None:
+    """A kind of guard, on that module: there are no hooks that Dynamo would trace."""
+    code = f"no_traced_hooks({builder.arg_ref(guard)})"
+    builder._set_guard_export_info(guard, [code], provided_func_name="NOT_NONE_MATCH")
+    builder.get_guard_manager(guard).add_lambda_guard(
+        _has_no_traced_hooks, get_verbose_code_parts(code, guard), guard.user_stack
+    )
+
+
+# By this name Dynamo finds how it may compare what was guarded: it is there.
+no_traced_hooks.__name__ = "NOT_NONE_MATCH"
+
+
+def is_captured(tx: Translator) -> bool:
+    """Whether the graph is for more than the process that traces: exported, or kept in a file."""
+    compiler = getattr(tx.output.compiler_fn, "__qualname__", "")
+    return compiler.startswith("_fullgraph_capture_frame.") or tx.output.package is not None
 
 
 def guard_attribute_exists(source: Source, name: str) -> None:

@@ -17,7 +17,6 @@ import fxpress
 
 # Guards that we have and torch has not: on ways of calling, and on hooks for all modules.
 _LOOKED_UP = re.compile(r"\['(__call__|_call_impl|forward)'\]$")
-_GLOBAL = re.compile(r"_global_(forward|backward)_(pre_)?hooks$")
 
 
 def is_added(guard: tuple[Any, ...]) -> bool:
@@ -25,7 +24,7 @@ def is_added(guard: tuple[Any, ...]) -> bool:
     return (
         (kind == "DICT_NOT_CONTAINS" and options[0][1] in ("__call__", "_call_impl", "forward"))
         or (kind == "CLOSURE_MATCH" and _LOOKED_UP.search(name) is not None)
-        or (kind == "SEQUENCE_LENGTH" and _GLOBAL.search(name) is not None)
+        or (kind == "NOT_NONE_MATCH" and name.endswith("torch_dot_nn_dot_modules_dot_module']"))
     )
 
 
@@ -36,7 +35,7 @@ def _without_numbers(text: str) -> str:
 
 def plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return tuple(value.shape), [round(each, 4) for each in value.detach().flatten().tolist()]
+        return tuple(value.shape), repr([round(v, 4) for v in value.detach().flatten().tolist()])
     if isinstance(value, (list, tuple)):
         return [plain(each) for each in value]
     if isinstance(value, dict):
@@ -68,7 +67,10 @@ class Observed:
                     node.name,
                     str(node.args) + str(node.kwargs),
                     [(self._numbered(k), path, str(kind)) for k, (path, kind) in stack.items()],
-                    [str(entry[0]).split("_0x")[0] for entry in node.meta.get("source_fn_stack", ())],
+                    [
+                        str(entry[0]).split("_0x")[0]
+                        for entry in node.meta.get("source_fn_stack", ())
+                    ],
                 )
             )
         for name, child in module.named_children():
@@ -90,7 +92,9 @@ class Observed:
                     (key, _without_numbers(str(getattr(value, "name", value))))
                     for key, value in sorted(guard.create_fn.keywords.items())
                 )
-            found.add((_without_numbers(guard.name), str(guard.source), guard.create_fn_name(), options))
+            found.add(
+                (_without_numbers(guard.name), str(guard.source), guard.create_fn_name(), options)
+            )
         return found
 
 

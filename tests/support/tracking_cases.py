@@ -284,7 +284,7 @@ def s24_index_out_of_range(t: Tracer) -> None:
 
 
 def of_dict(self: Any, x: Any) -> Any:
-    for key in self.d.keys():
+    for key in self.d:
         x = self.d[key](x)
     for key, layer in self.d.items():
         x = layer(x) + len(key)
@@ -299,7 +299,7 @@ def s25_module_dict(t: Tracer) -> None:
     missing = module(lambda self, x: self.d["zz"](x), d=nn.ModuleDict({"a": nn.ReLU()}))
     t.attempt(lambda: t.call(missing, x))
     t.attempt(lambda: t.export(missing, x))
-    plain = module(lambda self, x: [l(x) for l in self.d.values()][0], d=m.d)
+    plain = module(lambda self, x: next(each(x) for each in self.d.values()), d=m.d)
     t.export(plain, x)
 
 

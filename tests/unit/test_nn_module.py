@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -157,7 +158,8 @@ def recompiles(change: Callable[[nn.Module], Any], back: Callable[[], Any] = lam
     assert frames == 2
     assert values[1] == values[2] != values[0]
     theirs = observed(program)
-    assert len(theirs.graphs) == 1 and theirs.values[1] != theirs.values[2]
+    assert len(theirs.graphs) == 1
+    assert theirs.values[1] != theirs.values[2]
 
 
 def test_forward_of_the_class_is_replaced() -> None:
@@ -209,6 +211,36 @@ def test_later_global_hook(register: Callable[[Any], Any]) -> None:
     )
 
 
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.w
+
+
+class TwiceScaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = Scaled(), Scaled()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.a(x))
+
+
+def test_saved_guards(tmp_path: Path) -> None:
+    """Graphs that are kept in files have no guards that cannot be."""
+    keep = torch.compiler.skip_guard_on_globals_unsafe
+
+    made = TwiceScaled()
+    with fxpress.installed():
+        torch._dynamo.reset()
+        compiled: Any = torch.compile(made, fullgraph=True, options={"guard_filter_fn": keep})
+        compiled.forward.aot_compile(((x,), {})).save_compiled_function(str(tmp_path / "kept"))
+    assert b"fxpress" not in (tmp_path / "kept").read_bytes()
+
+
 # What torch finds
 
 
@@ -250,14 +282,16 @@ def test_hierarchy() -> None:
     with fxpress.installed():
         door = variables.UnspecializedNNModuleVariable
         assert issubclass(door, variables.UserDefinedObjectVariable)
-        assert issubclass(original, door) and issubclass(unspecialized, door)
+        assert issubclass(original, door)
+        assert issubclass(unspecialized, door)
         assert type(door(nn.ReLU())) is unspecialized
         assert isinstance(original(nn.ReLU()), door)
 
         class Own(door):  # type: ignore[misc, valid-type]
             pass
 
-        assert issubclass(Own, unspecialized) and isinstance(Own(nn.ReLU()), door)
+        assert issubclass(Own, unspecialized)
+        assert isinstance(Own(nn.ReLU()), door)
     VariableTrackerMeta.all_subclasses.remove(Own)
     assert type(door(nn.ReLU())) is original  # kept by somebody
 
@@ -266,7 +300,8 @@ def test_both_kinds_in_one_trace() -> None:
     """A call that is left to torch traces with torch's classes beside names of ours."""
     with fxpress.installed(), fxpress._install._installation.left_to_torch():
         seen = observed(lambda t: t.call(nn.Sequential(L1(), nn.ReLU()), x) and None)
-    assert seen.error is None and len(seen.graphs) == 1
+    assert seen.error is None
+    assert len(seen.graphs) == 1
 
 
 # The parts

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.nn import Module
 
 from fxpress._torch_compat_tracking import (
+    GLOBAL_HOOKS,
     AttrSource,
     DictGetItemSource,
     GetItemSource,
-    Guard,
     GuardBuilder,
     Source,
     Translator,
     TypeDictSource,
     TypeMROSource,
-    VariableTracker,
     install_guard,
+    is_captured,
+    no_traced_hooks,
 )
 
-_GLOBAL_HOOKS = (
-    "_global_backward_pre_hooks",
-    "_global_backward_hooks",
-    "_global_forward_hooks",
-    "_global_forward_pre_hooks",
-)
 # What a call of a module asks its class for.
 _LOOKED_UP = ("__call__", "_call_impl", "forward")
+_ABSENT = object()
 
 
 def guard_to_detect_forward_monkeypatching(source: Source | None, mod: Module) -> None:
@@ -57,72 +53,61 @@ def guard_to_detect_forward_monkeypatching(source: Source | None, mod: Module) -
 
 
 def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> None:
-    """Guard on what a call of the module looks up in its class.
+    """Guard on the functions that a call of the module looks up in its class, and on their places.
 
     Torch guards on the class itself and on the absence of `forward` in some of its bases: a
     function that replaces `forward` in the class that has it, one that a more derived class gets,
     and replaced ways of calling (`__call__`, `_call_impl`) are missed. One look for each class
-    and graph.
+    and graph; none for captures, whose guards are dropped, or saved, as these cannot be.
 
     Args:
         tx: the translator.
         module: the module that is called.
         cls_source: where the traced program finds its class.
     """
-    guarded: set[Any] = tx.output.guarded_mro_absent_keys
-    kind = type(module)
-    if (id(kind), _LOOKED_UP) in guarded:
+    if is_captured(tx):
         return
-    guarded.add((id(kind), _LOOKED_UP))
+    guarded: set[Any] = tx.output.guarded_mro_absent_keys  # pairs of a class's id and a name
+    kind = type(module)
+    seen = (id(kind), "")  # no attribute has this name: the class as a whole
+    if seen in guarded:
+        return
+    guarded.add(seen)
     for name in _LOOKED_UP:
         for place, base in enumerate(kind.__mro__):
-            found = vars(base).get(name)
+            found = vars(base).get(name, _ABSENT)
             if (id(base), name) not in guarded:
                 guarded.add((id(base), name))
                 source = GetItemSource(TypeMROSource(cls_source), place) if place else cls_source
                 namespace = TypeDictSource(source)
-                if name not in vars(base):
+                if found is _ABSENT:
                     absent = functools.partial(GuardBuilder.DICT_NOT_CONTAINS, key=name)
                     install_guard(namespace.make_guard(absent))
-                elif type(found) is types.FunctionType:
+                elif type(found) is types.FunctionType:  # what is no function is built from there
                     function = DictGetItemSource(namespace, name)
                     install_guard(function.make_guard(GuardBuilder.CLOSURE_MATCH))
-            if name in vars(base):
+            if found is not _ABSENT:
                 break
 
 
-class _GlobalHooks(NamedTuple):
-    """The hooks for all modules, as one tracer of a graph sees them."""
-
-    namespace: VariableTracker
-    tables: list[Any]
-    guards: list[Guard]  # on their lengths
-
-
-def has_global_hooks(tx: Translator) -> bool:
+def has_global_hooks(tx: Translator, namespace: Any) -> bool:
     """Whether there are hooks for all modules; if not, a guard on that.
 
-    Torch does not guard on it: hooks that are registered later are missed.
+    Torch does not guard on it: hooks that are registered later are missed. Those that Dynamo
+    would not trace, as of torch's own tools, still are.
+
+    Args:
+        tx: the translator.
+        namespace: what stands for the module that has the tables.
     """
-    ours = vars(tx.output.current_tracer)  # where what is known lives as long as the tracer
-    known = ours.get("_fxpress_global_hooks")
-    if known is None:
-        namespace = tx.nn_modules_globals_vt
-        tables = _global_tables(tx, namespace)
-        guards = [
-            table.source.make_guard(GuardBuilder.SEQUENCE_LENGTH)
-            for table in tables
-            if table.source
-        ]
-        known = ours["_fxpress_global_hooks"] = _GlobalHooks(namespace, tables, guards)
-    tables = known.tables
-    if tx.output.side_effects.has_pending_mutation(known.namespace):
-        tables = _global_tables(tx, known.namespace)
+    # Kept on the tracer, to go with it.
+    kept: dict[str, Any] = vars(tx.output.current_tracer)
+    tables: list[Any] | None = kept.get("_fxpress_global_hooks")
+    if tables is None or tx.output.side_effects.has_pending_mutation(namespace):
+        tables = [namespace.var_getattr(tx, name).realize() for name in GLOBAL_HOOKS]
+        kept["_fxpress_global_hooks"] = tables
     if any(table.len() for table in tables):
         return True
-    install_guard(*known.guards)
+    if not is_captured(tx):
+        install_guard(namespace.source.make_guard(no_traced_hooks))
     return False
-
-
-def _global_tables(tx: Translator, namespace: VariableTracker) -> list[Any]:
-    return [namespace.var_getattr(tx, name).realize() for name in _GLOBAL_HOOKS]

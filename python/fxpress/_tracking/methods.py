@@ -32,18 +32,19 @@ from fxpress._tracking.stack import record_nn_module_stack
 _Args = list[VariableTracker]
 _Kwargs = dict[str, VariableTracker]
 
-# Method: the table whose order it depends on, the arguments it takes, and what lists its members.
-_LISTS: dict[str, tuple[str | None, tuple[str, ...], str]] = {
-    "named_children": ("_modules", (), "named_children"),
+# Method: the table whose order it depends on, the arguments that it heeds (None: it takes none),
+# and what lists its members.
+_LISTS: dict[str, tuple[str | None, tuple[str, ...] | None, str]] = {
+    "named_children": ("_modules", None, "named_children"),
     "named_parameters": ("_parameters", ("prefix", "recurse"), "named_parameters"),
     "named_buffers": ("_buffers", ("prefix", "recurse", "remove_duplicate"), "named_buffers"),
     "named_modules": ("_modules", ("memo", "prefix", "remove_duplicate"), "named_modules"),
-    "items": (None, (), "items"),
-    "children": ("_modules", (), "named_children"),
+    "items": (None, None, "items"),
+    "children": ("_modules", None, "named_children"),
     "modules": ("_modules", (), "named_modules"),
     "parameters": ("_parameters", ("recurse",), "named_parameters"),
     "buffers": ("_buffers", ("recurse",), "named_buffers"),
-    "values": (None, (), "items"),
+    "values": (None, None, "items"),
 }
 _PAIRS = ("named_children", "named_parameters", "named_buffers", "named_modules", "items")
 
@@ -134,9 +135,7 @@ def _call_in_graph(
     receiver = tx.output.create_proxy("get_attr", module_vt.module_key, (), {})
     set_example_value(receiver.node, module)
     positional, named = proxy_args_kwargs(args, kwargs)
-    proxy = tx.output.create_proxy(
-        "call_method", name, args=(receiver, *positional), kwargs=named
-    )
+    proxy = tx.output.create_proxy("call_method", name, args=(receiver, *positional), kwargs=named)
     return wrap_fx_proxy(tx=tx, proxy=proxy)
 
 
@@ -165,12 +164,13 @@ def _list_members(
     table, parameters, lister = _LISTS[name]
     if table is not None:
         tx.output.guard_on_key_order.add(AttrSource(module_vt.source, table))
-    if parameters:
-        options = _constants(module_vt, tx, module, name, args, kwargs)
-        members = getattr(module, lister)(**{key: options[key] for key in parameters})
-    else:
+    options = {}
+    if parameters is None:
         _takes_nothing(tx, name, args, kwargs)
-        members = getattr(module, lister)()
+    elif parameters:
+        given = _constants(module_vt, tx, module, name, args, kwargs)
+        options = {key: given[key] for key in parameters}
+    members = getattr(module, lister)(**options)
     items: list[VariableTracker] = []
     for path, member in members:
         tracked = register_child(tx, module_vt, member, path, _source_of(module_vt.source, path))

@@ -14,7 +14,6 @@ from fxpress._torch_compat_tracking import (
     AttrSource,
     GenerationTracker,
     GetItemSource,
-    GuardBuilder,
     NNModuleSource,
     ObservedAttributeError,
     SliceVariable,
@@ -57,7 +56,7 @@ _SUBSCRIPTS = tuple(
 )
 
 
-class NNModuleVariable(TorchNNModuleVariable):
+class NNModuleVariable(TorchNNModuleVariable):  # type: ignore[misc]
     """A module that the graph calls or whose code is traced, with guards on its identity.
 
     Dynamo makes these where modules are not free inputs of the graph: for legacy export, and for
@@ -177,12 +176,8 @@ class NNModuleVariable(TorchNNModuleVariable):
             )
         return register_child(tx, self, module[place], place, GetItemSource(self.source, place))
 
-    def _own_subscript(
-        self, tx: Translator, module: Any, key: VariableTracker
-    ) -> VariableTracker:
-        if not (
-            key.is_python_constant() and isinstance(key.as_python_constant(), (str, int))
-        ):
+    def _own_subscript(self, tx: Translator, module: Any, key: VariableTracker) -> VariableTracker:
+        if not (key.is_python_constant() and isinstance(key.as_python_constant(), (str, int))):
             unimplemented(
                 gb_type="Invalid or non-const argument in nn.Module __getitem__",
                 context=f"mp_subscript_impl: {self} {key}",
@@ -200,7 +195,7 @@ class NNModuleVariable(TorchNNModuleVariable):
             # The slice is a new module without a source, which only its class can stand for.
             self.convert_to_unspecialized(tx)
         part = module[key]
-        for place, child in zip(range(len(module))[key], part):
+        for place, child in zip(range(len(module))[key], part, strict=False):
             source = NNModuleSource(GetItemSource(self.source, place))
             tx.output.register_attr_or_module(child, place, source=source)
         return tx.output.register_attr_or_module(
@@ -237,9 +232,7 @@ class NNModuleVariable(TorchNNModuleVariable):
         if not of_object:
             return self._class_member(tx, module, name, found, source)
         out = VariableTracker.build(tx, found, NNModuleSource(source))
-        if isinstance(
-            out, (variables.NNModuleVariable, variables.UnspecializedNNModuleVariable)
-        ):
+        if isinstance(out, (variables.NNModuleVariable, variables.UnspecializedNNModuleVariable)):
             out.set_nn_module_stack_source(AttrSource(self.get_nn_module_stack_source(), name))
         return out
 

@@ -10,7 +10,7 @@ from fxpress import _native
 from fxpress._torch_compat_tracking import Source, Translator
 
 
-class record_nn_module_stack:
+class record_nn_module_stack:  # noqa: N801
     """A ``with`` block in which traced operations belong to a module.
 
     The entry of the n-th call by the same path has ``@n`` behind its key, from the second on. A

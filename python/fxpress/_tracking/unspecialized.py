@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.nn import Module
@@ -58,6 +58,7 @@ _FORWARD_HOOKS = (
 )
 _HOOKS = ("_backward_hooks", "_backward_pre_hooks", *_FORWARD_HOOKS)
 _STATE = ("_parameters", "_buffers", "_modules")
+_TABLES = (variables.ConstDictVariable, variables.UserDefinedDictVariable)
 _ITERATED = (
     torch.nn.ModuleList.__iter__,
     torch.nn.ParameterList.__iter__,
@@ -65,7 +66,7 @@ _ITERATED = (
 )
 
 
-class UnspecializedNNModuleVariable(TorchUnspecializedNNModuleVariable):
+class UnspecializedNNModuleVariable(TorchUnspecializedNNModuleVariable):  # type: ignore[misc]
     """A module whose graph serves all modules of its class; what Dynamo makes of most modules.
 
     Attributes are looked up as CPython would; state, hooks and ways of calling that the class
@@ -83,7 +84,10 @@ class UnspecializedNNModuleVariable(TorchUnspecializedNNModuleVariable):
         kwargs: as for Dynamo's variable of any object.
     """
 
-    _nonvar_fields = {"_tables", *TorchUnspecializedNNModuleVariable._nonvar_fields}
+    _nonvar_fields: ClassVar[set[str]] = {
+        "_tables",
+        *TorchUnspecializedNNModuleVariable._nonvar_fields,
+    }
 
     def __init__(self, value: Module, **kwargs: Any) -> None:
         lazy = kwargs.get("value_type")
@@ -123,8 +127,11 @@ class UnspecializedNNModuleVariable(TorchUnspecializedNNModuleVariable):
         if iterate in _ITERATED:
             # Traced, as the program may have changed the container that is looked at.
             function = VariableTracker.build(tx, iterate)
-            return tx.inline_user_function_return(function, [self], {}).unpack_var_sequence(tx)
-        return UserDefinedObjectVariable.unpack_var_sequence(self, tx)
+            items = tx.inline_user_function_return(function, [self], {})
+            unpacked: list[VariableTracker] = items.unpack_var_sequence(tx)
+        else:
+            unpacked = UserDefinedObjectVariable.unpack_var_sequence(self, tx)
+        return unpacked
 
     # Calls
 
@@ -172,7 +179,9 @@ class UnspecializedNNModuleVariable(TorchUnspecializedNNModuleVariable):
         if (
             self._is_called_as_usual()
             and not self.has_key_in_generic_dict(tx, "forward")
-            and isinstance(_native.class_attribute(type(module), "forward", None), types.FunctionType)
+            and isinstance(
+                _native.class_attribute(type(module), "forward", None), types.FunctionType
+            )
             and not self._has_hooks(tx)
         ):
             return "forward"
@@ -198,6 +207,7 @@ class UnspecializedNNModuleVariable(TorchUnspecializedNNModuleVariable):
     def _has_hooks(self, tx: Translator) -> bool:
         module: Any = self.value
         effects = tx.output.side_effects
+        globals_: Any = tx.nn_modules_globals_vt  # guards depend on who asks for it first
         if not effects.has_pending_mutation(self) and _native.has_empty_tables(module, _HOOKS):
             if self.source:
                 guard_all(self.source, _HOOKS, GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT)
@@ -206,7 +216,7 @@ class UnspecializedNNModuleVariable(TorchUnspecializedNNModuleVariable):
                 table: Any = self.var_getattr(tx, name).realize()
                 if table.len():
                     return True
-        return has_global_hooks(tx)
+        return has_global_hooks(tx, globals_.realize())
 
     def call_method(
         self,
@@ -226,9 +236,7 @@ class UnspecializedNNModuleVariable(TorchUnspecializedNNModuleVariable):
             method = inspect.getattr_static(type(self.value), name, None)
             if isinstance(method, staticmethod):
                 found = AttrSource(self.get_source_by_walking_mro(tx, name), "__func__")
-                function = VariableTracker.build(
-                    tx, method.__func__, source=found, realize=True
-                )
+                function = VariableTracker.build(tx, method.__func__, source=found, realize=True)
                 return function.call_function(tx, args, kwargs)
             code = getattr(method, "__code__", None)
             if code is not None and id(code) in self._nn_module_method_ids():
@@ -299,8 +307,11 @@ class UnspecializedNNModuleVariable(TorchUnspecializedNNModuleVariable):
         if self.has_key_in_generic_dict(tx, name):
             return
         key = SourcelessBuilder.create(tx, name)
-        if any(self.getattr_helper(tx, table, key) is not None for table in _STATE):
-            return
+        for field in _STATE:
+            table = self._table(tx, field)
+            if not isinstance(table, _TABLES) or self.getattr_helper(tx, field, key) is not None:
+                return
+        # Python says itself what is wrong: the words differ between its versions.
         blank = type(type(self.value).__name__, (), {})()
         try:
             object.__delattr__(blank, name)
@@ -342,12 +353,13 @@ class UnspecializedNNModuleVariable(TorchUnspecializedNNModuleVariable):
     def generic_getattr(self, tx: Translator, name: str) -> VariableTracker:
         module: Any = self.value
         kind = type(module)
+        kind_getter = _native.class_attribute(kind, "__getattribute__", None)
         # Other cases, and what the traced program has changed, take the way of any object.
         if (
             name in ("__dict__", "__class__")
             or tx.output.side_effects.has_pending_mutation(self)
             or self.lookup_class_mro_attr(name) is not NO_SUCH_SUBOBJ
-            or kind.__getattribute__ is not object.__getattribute__
+            or kind_getter is not object.__getattribute__
             or module.__class__ is not kind
         ):
             return UserDefinedObjectVariable.generic_getattr(self, tx, name)
@@ -360,12 +372,15 @@ class UnspecializedNNModuleVariable(TorchUnspecializedNNModuleVariable):
         if getter is not unpatched_nn_module_getattr or not _native.has_plain_tables(own, _STATE):
             return UserDefinedObjectVariable.generic_getattr(self, tx, name)
         found = self.manually_trace_nn_module_getattr(tx, name)
-        if self.source and getter is Module.__getattr__:
-            if isinstance(
+        if (
+            self.source
+            and getter is Module.__getattr__
+            and isinstance(
                 found, (variables.UnspecializedNNModuleVariable, variables.NNModuleVariable)
-            ):
-                path = AttrSource(self.get_nn_module_stack_source(), name)
-                found.set_nn_module_stack_source(path)
+            )
+        ):
+            path = AttrSource(self.get_nn_module_stack_source(), name)
+            found.set_nn_module_stack_source(path)
         return found
 
     def manually_trace_nn_module_getattr(self, tx: Translator, name: str) -> VariableTracker:
@@ -375,7 +390,7 @@ class UnspecializedNNModuleVariable(TorchUnspecializedNNModuleVariable):
             found = self.getattr_helper(tx, "_modules", key)
             # Buffers come first, but are not asked in vain: that would leave guards on them.
             buffers: Any = self.value.__dict__["_buffers"]
-            if found is None or name in buffers or buffers in tx.output.side_effects:
+            if found is None or name in buffers or _is_changed(tx, buffers):
                 buffer = self.getattr_helper(tx, "_buffers", key)
                 found = found if buffer is None else buffer
         if found is None:
@@ -404,8 +419,15 @@ class UnspecializedNNModuleVariable(TorchUnspecializedNNModuleVariable):
         return known[1]
 
 
+def _is_changed(tx: Translator, table: Any) -> bool:
+    """Whether the traced program has changed a table."""
+    effects = tx.output.side_effects
+    return table in effects and effects.is_modified(effects[table])
+
+
 class UnspecializedBuiltinNNModuleVariable(
-    UnspecializedNNModuleVariable, TorchUnspecializedBuiltinNNModuleVariable
+    UnspecializedNNModuleVariable,
+    TorchUnspecializedBuiltinNNModuleVariable,  # type: ignore[misc]
 ):
     """A module of torch's own: its numbers are constants of the graph, its shapes static.
 
@@ -414,7 +436,8 @@ class UnspecializedBuiltinNNModuleVariable(
 
 
 class FSDPManagedNNModuleVariable(
-    UnspecializedNNModuleVariable, TorchFSDPManagedNNModuleVariable
+    UnspecializedNNModuleVariable,
+    TorchFSDPManagedNNModuleVariable,  # type: ignore[misc]
 ):
     """A module that FSDP manages: its attributes have FSDP's kind of source.
 
