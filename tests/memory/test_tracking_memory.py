@@ -1,0 +1,99 @@
+"""What tracking modules leaves behind, where it succeeds and where it fails; the collector."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+import fxpress
+from fxpress import _native
+from fxpress._capture.collector import rare_collections
+from tests.support.memory import blocks_left
+
+MODULE = nn.Linear(2, 2)
+HOOKS = ("_forward_hooks", "_backward_hooks")
+
+
+def look_up() -> None:
+    assert _native.class_attribute(nn.Linear, "forward", None) is nn.Linear.forward
+    assert _native.class_attribute(nn.Linear, "nothing", None) is None
+    assert _native.has_empty_tables(MODULE, HOOKS)
+    assert _native.has_plain_tables(MODULE.__dict__, ("_buffers",))
+    assert _native.path_without_tables("L['m']._modules['\udc80'].x") == "L['m'].\udc80.x"
+
+
+def fail() -> None:
+    failing: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+        (_native.class_attribute, (3, "x", None)),
+        (_native.class_attribute, (nn.Linear, 3, None)),
+        (_native.has_empty_tables, (MODULE, (3,))),
+        (_native.has_empty_tables, (3, HOOKS)),
+        (_native.has_plain_tables, (3, HOOKS)),
+        (_native.path_without_tables, (3,)),
+    ]
+    for function, arguments in failing:
+        with pytest.raises((TypeError, AttributeError)):
+            function(*arguments)
+
+
+@pytest.mark.parametrize("call", [look_up, fail])
+def test_nothing_is_left(call: Callable[[], object]) -> None:
+    for _ in range(20):
+        call()
+    assert blocks_left(500, call) < 300  # pytest keeps some for exceptions
+
+
+def test_memory_of_compilations_does_not_grow() -> None:
+    made = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
+    x = torch.ones(1, 2)
+
+    def compile_() -> None:
+        torch._dynamo.reset()
+        torch.compile(made, backend="eager")(x)
+
+    with fxpress.installed():
+        for _ in range(15):
+            compile_()
+        gc.collect()
+        before = psutil.Process().memory_info().rss
+        for _ in range(40):
+            compile_()
+        gc.collect()
+        assert psutil.Process().memory_info().rss - before < 16 * 2**20
+
+
+def test_thresholds_come_back() -> None:
+    before = gc.get_threshold()
+    first, second = rare_collections(), rare_collections()
+    first.__enter__()
+    assert gc.get_threshold()[0] > before[0]
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert gc.get_threshold()[0] > before[0]
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == before
+    with pytest.raises(ZeroDivisionError), rare_collections():
+        raise ZeroDivisionError
+    assert gc.get_threshold() == before
+
+
+@pytest.mark.parametrize("threshold", [0, 10**6])
+def test_thresholds_that_are_rarer_stay(threshold: int) -> None:
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(threshold, 7, 8)
+        with rare_collections():
+            assert gc.get_threshold() == (threshold, 7, 8)
+        assert gc.get_threshold() == (threshold, 7, 8)
+        gc.set_threshold(*before)
+        with rare_collections():
+            gc.set_threshold(threshold, 7, 8)  # by somebody else
+        assert gc.get_threshold() == (threshold, 7, 8)
+    finally:
+        gc.set_threshold(*before)
