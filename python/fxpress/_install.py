@@ -245,7 +245,8 @@ def _stand_in_type(meta: type) -> Any:
     """The metaclass of stand-ins for the classes of a metaclass."""
 
     class Door(_StandInType, meta):  # type: ignore[misc]
-        # A metaclass may count its classes or let nothing derive from them: a door is none.
+        # Past what the metaclass does to new classes, such as to list them or to let nothing derive
+        # from them: a stand-in is not one of its classes.
         def __new__(mcls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> Any:
             if any(isinstance(base, _StandInType) for base in bases):
                 return super().__new__(mcls, name, bases, body)

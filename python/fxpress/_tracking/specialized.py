@@ -45,7 +45,7 @@ from fxpress._torch_compat_tracking import (
 from fxpress._tracking.guards import guard_to_detect_forward_monkeypatching
 from fxpress._tracking.lazy import initialize_lazy_module
 from fxpress._tracking.methods import call_live_method, register_child
-from fxpress._tracking.stack import record_nn_module_stack
+from fxpress._tracking.stack import StackSource, record_nn_module_stack
 
 _Args = list[VariableTracker]
 _Kwargs = dict[str, VariableTracker]
@@ -56,7 +56,7 @@ _SUBSCRIPTS = tuple(
 )
 
 
-class NNModuleVariable(TorchNNModuleVariable):  # type: ignore[misc]
+class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc]
     """A module that the graph calls or whose code is traced, with guards on its identity.
 
     Dynamo makes these where modules are not free inputs of the graph: for legacy export, and for
@@ -87,15 +87,6 @@ class NNModuleVariable(TorchNNModuleVariable):  # type: ignore[misc]
         if "dict_vt" not in vars(self):
             self.dict_vt = variables.DunderDictVariable.create(tx, self)
         return self.dict_vt
-
-    def get_nn_module_stack_source(self) -> Source:
-        source = self.nn_module_stack_source or self.source
-        if not source:
-            raise AssertionError("a module without a source has no nn_module_stack")
-        return source
-
-    def set_nn_module_stack_source(self, source: Source) -> None:
-        self.nn_module_stack_source = source
 
     def python_type(self) -> type:
         return self.module_type

@@ -50,3 +50,19 @@ class record_nn_module_stack:  # noqa: N801
         traceback: TracebackType | None,
     ) -> None:
         del self._translator.nn_module_stack[self._key]
+
+
+class StackSource:
+    """The part of a tracked module that says where users find it."""
+
+    source: Source | None  # where the traced program finds it, by way of the tables of a module
+    nn_module_stack_source: Source | None  # the path that users write: of the latest access
+
+    def get_nn_module_stack_source(self) -> Source:
+        source = self.nn_module_stack_source or self.source
+        if not source:
+            raise AssertionError("a module without a source has no nn_module_stack")
+        return source
+
+    def set_nn_module_stack_source(self, source: Source) -> None:
+        self.nn_module_stack_source = source

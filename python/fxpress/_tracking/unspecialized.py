@@ -48,7 +48,7 @@ from fxpress._tracking.guards import (
     has_global_hooks,
 )
 from fxpress._tracking.lazy import initialize_lazy_module
-from fxpress._tracking.stack import record_nn_module_stack
+from fxpress._tracking.stack import StackSource, record_nn_module_stack
 
 _FORWARD_HOOKS = (
     "_forward_hooks",
@@ -66,7 +66,7 @@ _ITERATED = (
 )
 
 
-class UnspecializedNNModuleVariable(TorchUnspecializedNNModuleVariable):  # type: ignore[misc]
+class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVariable):  # type: ignore[misc]
     """A module whose graph serves all modules of its class; what Dynamo makes of most modules.
 
     Attributes are looked up as CPython would; state, hooks and ways of calling that the class
@@ -95,22 +95,12 @@ class UnspecializedNNModuleVariable(TorchUnspecializedNNModuleVariable):  # type
             kwargs["value_type"] = type(value)  # the module is lazy no longer
         UserDefinedObjectVariable.__init__(self, value=value, **kwargs)
         self.is_state_mutated = False
-        # The path that users write, where `source` goes through the tables of a module.
         self.nn_module_stack_source = self.source
         # By the name of a table of state: the tracer that asked for it, and the table.
         self._tables: dict[str, tuple[object, VariableTracker]] = {}
 
     def _wrap_source(self, attr_source: Any) -> Any:
         return attr_source
-
-    def get_nn_module_stack_source(self) -> Source:
-        source = self.nn_module_stack_source or self.source
-        if not source:
-            raise AssertionError("a module without a source has no nn_module_stack")
-        return source
-
-    def set_nn_module_stack_source(self, source: Source) -> None:
-        self.nn_module_stack_source = source
 
     @staticmethod
     @functools.cache
