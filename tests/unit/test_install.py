@@ -402,6 +402,18 @@ def test_a_room_that_does_not_load_changes_nothing(room, use, module, broken, er
         uninstall()
 
 
+def test_a_room_that_this_torch_does_not_allow(room, use, tmp_path, monkeypatch, caplog):
+    (tmp_path / "our_other_room.py").write_text(
+        "from fxpress._errors import UnsupportedError\nraise UnsupportedError('other methods')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    use([*table("cut"), *table("helper", ours="our_other_room")])
+    with caplog.at_level("INFO", "fxpress"), installed():
+        assert room.torch.cut("g") == ("ours", "g", 0)
+        assert room.torch.helper() == "torch's helper"
+    assert "helper stays torch's: other methods" in caplog.text
+
+
 def test_an_interrupt_half_way_is_rolled_back(room, module, monkeypatch):
     user = module("interrupted_user", f"from {TORCH} import cut")
     module("interrupted_last")
