@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -211,6 +212,7 @@ def _measure_whole(model: _Model) -> list[Figure]:
 
     def compile_() -> torch.Tensor | tuple[torch.Tensor, ...]:
         torch._dynamo.reset()
+        warnings.simplefilter("ignore")  # Llama's side effects, which both warn of each time
         result = torch.compile(model.module, backend="eager", fullgraph=True)(*model.inputs)
         return result if isinstance(result, torch.Tensor) else result[0]
 
