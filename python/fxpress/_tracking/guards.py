@@ -100,14 +100,16 @@ def has_global_hooks(tx: Translator, namespace: Any) -> bool:
         tx: the translator.
         namespace: what stands for the module that has the tables.
     """
-    # Kept on the tracer, to go with it.
+    # Kept on the tracer, to go with it; the guard too, as one that is only alike would be another.
     kept: dict[str, Any] = vars(tx.output.current_tracer)
-    tables: list[Any] | None = kept.get("_fxpress_global_hooks")
-    if tables is None or tx.output.side_effects.has_pending_mutation(namespace):
+    known = kept.get("_fxpress_global_hooks")
+    if known is None or tx.output.side_effects.has_pending_mutation(namespace):
         tables = [namespace.var_getattr(tx, name).realize() for name in GLOBAL_HOOKS]
-        kept["_fxpress_global_hooks"] = tables
+        known = tables, namespace.source.make_guard(no_traced_hooks)
+        kept["_fxpress_global_hooks"] = known
+    tables, guard = known
     if any(table.len() for table in tables):
         return True
     if not is_captured(tx):
-        install_guard(namespace.source.make_guard(no_traced_hooks))
+        install_guard(guard)
     return False
