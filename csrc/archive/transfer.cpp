@@ -18,7 +18,7 @@ constexpr uint64_t kWorthAThread = kChunk;      // bytes
 // A part of one transfer.
 struct Chunk {
   size_t transfer;
-  uint64_t start;  // in the record's data
+  uint64_t start;  // in its bytes
   uint64_t size;
   uint32_t crc = 0;
 };
@@ -26,9 +26,9 @@ struct Chunk {
 std::vector<Chunk> chunks_of(const std::vector<Transfer>& transfers) {
   std::vector<Chunk> chunks;
   for (size_t i = 0; i < transfers.size(); ++i) {
-    const uint64_t size = transfers[i].record->size;
+    const uint64_t size = transfers[i].size;
     uint64_t start = 0;
-    do {  // an empty record is one empty chunk
+    do {  // an empty transfer is one empty chunk
       chunks.push_back({i, start, std::min(kChunk, size - start)});
       start += kChunk;
     } while (start < size);
@@ -85,16 +85,12 @@ class Work {
 
   void stop() { stop_ = true; }
 
-  std::vector<size_t> damaged() const {
-    std::vector<size_t> result;
-    if (!check_) return result;
-    for (size_t i = 0; i < chunks_.size();) {
-      const size_t which = chunks_[i].transfer;
-      uint32_t crc = 0;
-      for (; i < chunks_.size() && chunks_[i].transfer == which; ++i) {
-        crc = crc32_of_both(crc, chunks_[i].crc, chunks_[i].size);
-      }
-      if (crc != transfers_[which].record->crc) result.push_back(which);
+  std::vector<uint32_t> checksums() const {
+    if (!check_) return {};
+    std::vector<uint32_t> result(transfers_.size());
+    for (const Chunk& chunk : chunks_) {
+      uint32_t& crc = result[chunk.transfer];
+      crc = crc32_of_both(crc, chunk.crc, chunk.size);
     }
     return result;
   }
@@ -108,7 +104,7 @@ class Work {
       const auto size = static_cast<size_t>(std::min<uint64_t>(kPiece, chunk.size - at));
       const uint64_t from = chunk.start + at;
       const WritableBytes to(transfer.to == nullptr ? scratch.data() : transfer.to + from, size);
-      source_.read(transfer.record->offset + from, to);
+      source_.read(transfer.record->offset + transfer.start + from, to);
       if (check_) chunk.crc = crc32(chunk.crc, to);
       at += size;
       done_ += size;
@@ -131,10 +127,10 @@ class Work {
 
 }  // namespace
 
-std::vector<size_t> transfer(const Source& source, const std::vector<Transfer>& transfers,
-                             const TransferOptions& options, Progress& progress) {
+std::vector<uint32_t> transfer(const Source& source, const std::vector<Transfer>& transfers,
+                               const TransferOptions& options, Progress& progress) {
   uint64_t total = 0;
-  for (const Transfer& each : transfers) total += each.record->size;
+  for (const Transfer& each : transfers) total += each.size;
   const size_t count = std::min<uint64_t>(options.threads, total / kWorthAThread);
   Work work(source, transfers, options.check);
   if (count < 2) {
@@ -150,7 +146,7 @@ std::vector<size_t> transfer(const Source& source, const std::vector<Transfer>& 
     }
   }
   progress.finish();
-  return work.damaged();
+  return work.checksums();
 }
 
 }  // namespace fxpress::archive

@@ -8,9 +8,12 @@
 
 namespace fxpress::archive {
 
+// Some of the bytes of a record.
 struct Transfer {
   const Record* record;     // not deflated
-  std::byte* to = nullptr;  // where its bytes go; null: they are only checked
+  uint64_t start = 0;       // in the record's data
+  uint64_t size = 0;        // bytes; they are inside of the record
+  std::byte* to = nullptr;  // where they go; null: they are only read
 };
 
 struct TransferOptions {
@@ -18,9 +21,9 @@ struct TransferOptions {
   size_t threads = 1;  // at most
 };
 
-// The transfers whose checksum is not that of the directory (none without a check). When it throws,
-// any of the destinations may have been written to.
-std::vector<size_t> transfer(const Source& source, const std::vector<Transfer>& transfers,
-                             const TransferOptions& options, Progress& progress);
+// The checksum of the bytes of each transfer (none without a check). When it throws, any of the
+// destinations may have been written to.
+std::vector<uint32_t> transfer(const Source& source, const std::vector<Transfer>& transfers,
+                               const TransferOptions& options, Progress& progress);
 
 }  // namespace fxpress::archive

@@ -54,6 +54,7 @@ PYBIND11_MODULE(_aten_ext, m) {
   m.def("clone_aliased", fxpress::tensor::clone_aliased);
   m.def("clone_separately", fxpress::tensor::clone_separately);
   m.def("storage_places", fxpress::tensor::storage_places);
+  m.def("storages_of", fxpress::tensor::storages_of);
   m.def("allocate_bytes", fxpress::tensor::allocate_bytes);
   m.def("make_views", fxpress::tensor::make_views);
   // How _native reads tensors, which it has no headers for.

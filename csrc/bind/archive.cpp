@@ -104,13 +104,15 @@ class ArchiveWriter {
     const View view(data);
     use([&] { writer_.append(view.bytes()); });
   }
-  // records: (name, address, bytes) of memory that stays as it is meanwhile.
-  void add_memory(const std::vector<std::tuple<std::string, uintptr_t, size_t>>& records) {
+  // parts: (name, bytes of the record, start, address, bytes) of memory that stays as it is
+  // meanwhile; the parts of a record come in order.
+  void add_memory(
+      const std::vector<std::tuple<std::string, uint64_t, uint64_t, uintptr_t, size_t>>& parts) {
     use([&] {
-      for (const auto& [name, address, size] : records) {
-        writer_.begin(name, size);
+      for (const auto& [name, whole, start, address, size] : parts) {
+        if (start == 0) writer_.begin(name, whole);
         writer_.append({reinterpret_cast<const std::byte*>(address), size});
-        writer_.end();
+        if (start + size == whole) writer_.end();
       }
     });
   }
@@ -185,30 +187,23 @@ class ArchiveReader {
     }
     return bytes;
   }
-  // targets: (name, address, bytes) of memory that the records' bytes go to; address 0: they are
-  // only checked. The names of those whose checksum is wrong.
-  std::vector<std::string> read_into(
-      const std::vector<std::tuple<std::string, uintptr_t, uint64_t>>& targets, bool check,
-      size_t threads, const py::object& report) const {
+  // targets: (name, start, bytes, address) of memory that a part of a record goes to; address 0: it
+  // is only read. The checksums of the parts, if they are wanted.
+  std::vector<uint32_t> read_into(
+      const std::vector<std::tuple<std::string, uint64_t, uint64_t, uintptr_t>>& targets,
+      bool check, size_t threads, const py::object& report) const {
     std::vector<archive::Transfer> transfers;
     transfers.reserve(targets.size());
-    for (const auto& [name, address, size] : targets) {
+    for (const auto& [name, start, size, address] : targets) {
       const archive::Record& record = require(name);
-      if (record.is_deflated || size != record.size) {
+      if (record.is_deflated || start > record.size || size > record.size - start) {
         fx::raise(PyExc_ValueError, "record '%s' has another size", name.c_str());
       }
-      transfers.push_back({&record, reinterpret_cast<std::byte*>(address)});
+      transfers.push_back({&record, start, size, reinterpret_cast<std::byte*>(address)});
     }
     Progress progress(to_report(report));
-    std::vector<size_t> damaged;
-    {
-      const py::gil_scoped_release release;
-      damaged = archive::transfer(*source_, transfers, {check, threads}, progress);
-    }
-    std::vector<std::string> names;
-    names.reserve(damaged.size());
-    for (const size_t i : damaged) names.push_back(transfers[i].record->name);
-    return names;
+    const py::gil_scoped_release release;
+    return archive::transfer(*source_, transfers, {check, threads}, progress);
   }
 
  private:
@@ -262,6 +257,8 @@ void bind_archive(py::module_& m) {
     const View view(data);
     return archive::crc32(0, view.bytes());
   });
+  m.def("crc32_of_both", &archive::crc32_of_both, py::arg("first"), py::arg("second"),
+        py::arg("second_length"));
 }
 
 }  // namespace fxpress::bind

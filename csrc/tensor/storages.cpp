@@ -29,19 +29,31 @@ std::vector<std::optional<StoragePlace>> storage_places(const std::vector<py::ob
     // A storage that will be copied when it is written to gets memory of its own now, as in torch.
     const auto address = reinterpret_cast<uintptr_t>(storage.mutable_data());
     const auto size = static_cast<int64_t>(storage.nbytes());
-    places.emplace_back(std::in_place, address, address == 0 ? 0 : size, tensor.is_cpu());
+    places.emplace_back(std::in_place, address, address == 0 ? 0 : size);
   }
   return places;
 }
 
+std::vector<at::Tensor> storages_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> result;
+  result.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    const c10::Storage& storage = tensor.storage();
+    const auto size = static_cast<int64_t>(storage.nbytes());
+    result.push_back(at::empty({0}, tensor.options().dtype(at::kByte).layout(at::kStrided)));
+    result.back().set_(storage, 0, {size}, {1});
+  }
+  return result;
+}
+
 std::pair<std::vector<at::Tensor>, std::vector<uintptr_t>> allocate_bytes(
-    const std::vector<int64_t>& sizes) {
+    const std::vector<int64_t>& sizes, const at::Device& device) {
   std::pair<std::vector<at::Tensor>, std::vector<uintptr_t>> result;
   const py::gil_scoped_release release;
   for (const int64_t size : sizes) {
-    result.first.push_back(at::empty({size}, at::kByte));
-    void* memory = result.first.back().data_ptr();
-    prefer_large_pages(memory, static_cast<size_t>(size));
+    result.first.push_back(at::empty({size}, at::TensorOptions(device).dtype(at::kByte)));
+    void* memory = result.first.back().storage().mutable_data();
+    if (device.is_cpu()) prefer_large_pages(memory, static_cast<size_t>(size));
     result.second.push_back(reinterpret_cast<uintptr_t>(memory));
   }
   return result;

@@ -11,18 +11,21 @@
 
 namespace fxpress::tensor {
 
-// Where the data of a tensor is: (what storages are told by, its address, bytes, is on the CPU).
-// Without memory (empty, on the meta device) address and bytes are 0.
-using StoragePlace = std::tuple<uintptr_t, int64_t, bool>;
+// Where the data of a tensor is: (address, bytes) of its storage. Both are 0 without memory (empty,
+// on the meta device).
+using StoragePlace = std::pair<uintptr_t, int64_t>;
 
 // One for each tensor; none for those that are more than a view of a storage: of a class of their
 // own, not strided, quantized, conjugated or negated.
 std::vector<std::optional<StoragePlace>> storage_places(
     const std::vector<pybind11::object>& values);
 
-// Memory on the CPU, not filled: tensors of bytes (uint8, one dimension), and their addresses.
+// The storages of tensors as tensors of bytes: uint8, one dimension.
+std::vector<at::Tensor> storages_of(const std::vector<at::Tensor>& tensors);
+
+// Memory on a device, not filled: tensors of bytes, and their addresses.
 std::pair<std::vector<at::Tensor>, std::vector<uintptr_t>> allocate_bytes(
-    const std::vector<int64_t>& sizes);
+    const std::vector<int64_t>& sizes, const at::Device& device);
 
 // A tensor that is to be made: the position of its storage among those given, what to call it in
 // errors, dtype, sizes, strides and offset in elements, requires_grad, whether it is a Parameter.

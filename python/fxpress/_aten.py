@@ -30,6 +30,7 @@ from fxpress._aten_ext import (  # noqa: E402
     same_data,
     storage_bytes,
     storage_places,
+    storages_of,
 )
 
 __all__ = [
@@ -42,4 +43,5 @@ __all__ = [
     "same_data",
     "storage_bytes",
     "storage_places",
+    "storages_of",
 ]

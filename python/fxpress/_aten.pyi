@@ -8,6 +8,7 @@ from fxpress._aten_ext import (
     same_data,
     storage_bytes,
     storage_places,
+    storages_of,
 )
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "same_data",
     "storage_bytes",
     "storage_places",
+    "storages_of",
 ]

@@ -22,10 +22,15 @@ def same_data(values: Sequence[Any]) -> list[int]:
 
 tensor_facts: object  # a capsule for _native
 
-def storage_places(values: Sequence[torch.Tensor]) -> list[tuple[int, int, bool] | None]:
-    """(address, bytes, is on the CPU) of storages; None for what is more than a view of one."""
+def storage_places(values: Sequence[torch.Tensor]) -> list[tuple[int, int] | None]:
+    """(address, bytes) of storages; None for what is more than a view of one."""
 
-def allocate_bytes(sizes: Sequence[int]) -> tuple[list[torch.Tensor], list[int]]:
+def storages_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Their storages, as tensors of bytes: uint8, one dimension."""
+
+def allocate_bytes(
+    sizes: Sequence[int], device: torch.device
+) -> tuple[list[torch.Tensor], list[int]]:
     """Tensors of bytes that are not filled, and their addresses."""
 
 def make_views(storages: Sequence[torch.Tensor], views: Sequence[tuple[Any, ...]]) -> list[Any]:

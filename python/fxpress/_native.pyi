@@ -303,8 +303,8 @@ class ArchiveWriter:
     ) -> None: ...
     def begin(self, name: str, size: int, /) -> None: ...
     def append(self, data: Any, /) -> None: ...
-    def add_memory(self, records: list[tuple[str, int, int]], /) -> None:
-        """Records of memory: (name, address, bytes)."""
+    def add_memory(self, parts: Sequence[tuple[str, int, int, int, int]], /) -> None:
+        """Records of memory: (name, bytes of the record, start, address, bytes)."""
 
     def end(self) -> None: ...
     def add(self, name: str, data: Any, /) -> None: ...
@@ -324,11 +324,12 @@ class ArchiveReader:
     def stored_bytes(self, name: str, /) -> bytes: ...
     def read_into(
         self,
-        targets: list[tuple[str, int, int]],
+        targets: Sequence[tuple[str, int, int, int]],
         check: bool,
         threads: int,
         report: Callable[[int], Any] | None = None,
-    ) -> list[str]:
-        """Fills memory: (name, address, bytes). The records whose checksum is wrong."""
+    ) -> list[int]:
+        """Fills memory with parts of records: (name, start, bytes, address). Their checksums."""
 
 def crc32(data: Any, /) -> int: ...
+def crc32_of_both(first: int, second: int, second_length: int) -> int: ...

@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const Record& record : directory.records()) {
       if (record.offset > size || record.stored > size - record.offset) std::abort();
       if (directory.find(record.name) != &record) std::abort();
-      if (!record.is_deflated) transfers.push_back({&record});
+      if (!record.is_deflated) transfers.push_back({&record, 0, record.size, nullptr});
     }
     Progress progress(nullptr);
     transfer(source, transfers, {}, progress);

@@ -247,7 +247,7 @@ def test_copies_of_copies_share_nothing() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_cuda_and_back() -> None:
+def test_cuda_and_back(tmp_path: Path) -> None:
     originals = {
         k: v
         for k, v in tensors_of_every_kind().items()
@@ -262,8 +262,33 @@ def test_cuda_and_back() -> None:
         assert copies[name].data_ptr() != there[name].data_ptr() or not value.numel()
         assert torch.equal(back[name], value), name
     assert sharing(there) == sharing(originals)
-    buffer = io.BytesIO()
-    state.write(there, buffer)
-    for name, value in state.read(buffer).items():
-        assert value.device.type == "cuda"
-        assert torch.equal(value.cpu(), originals[name])
+    for options in ({}, {"mmap": True}):
+        state.write(there, tmp_path / "state.pt2")
+        for name, value in state.read(tmp_path / "state.pt2", **options).items():
+            assert value.device.type == "cuda"
+            assert torch.equal(value.cpu(), originals[name])
+    state.write(originals, tmp_path / "host.pt2")
+    moved = state.read(tmp_path / "host.pt2", map_location="cuda")
+    assert sharing(moved) == sharing(originals)
+    for name, value in originals.items():
+        assert moved[name].device.type == "cuda"
+        assert torch.equal(moved[name].cpu(), value), name
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_streams_of_the_caller() -> None:
+    """Copies come after what the caller's stream has still to do, and before what it does next."""
+    for _ in range(10):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            values = [torch.zeros(1000, device="cuda") for _ in range(100)]
+            torch.cuda._sleep(10_000_000)
+            for i, value in enumerate(values):
+                value.fill_(i)
+            copies = state.clone(values)
+            host = state.move(values, "cpu")
+            for value in values:
+                value.fill_(-1)
+        torch.cuda.synchronize()
+        for i, (copied, moved) in enumerate(zip(copies, host, strict=True)):
+            assert (moved == i).all()
+            assert (copied == i).all()

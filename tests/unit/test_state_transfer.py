@@ -1,91 +1,241 @@
-"""The steps of copies between host and device, with the host in place of a device.
+"""The steps of copies between host and device, on a device whose streams do their work late.
 
-What it cannot show: that streams and events order them. That needs a GPU.
+On a GPU: test_state.py and test_unflatten_state.py.
 """
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any
+import io
+import random
+from collections.abc import Iterator
 
 import pytest
 import torch
 
-from fxpress._state import transfer
+from fxpress import archive, state
+from fxpress._archive import payloads, storages
+from fxpress._archive.options import Options
+from fxpress._archive.reader import PT2ArchiveReader
+from fxpress._archive.writer import PT2ArchiveWriter
+from fxpress._state import pinned, transfer
+from tests.support.late_device import Device, late_device
 
-SIZES = [0, 1, 7, 64, 3, 1000, 64, 129]
-
-
-class Stream(contextlib.AbstractContextManager["Stream"]):
-    """A stream on which everything is done at once."""
-
-    def __init__(self, _: object = None) -> None:
-        self.events = 0
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-    def wait_stream(self, other: object) -> None:
-        assert isinstance(other, Stream)
-
-    def record_event(self) -> Stream:
-        self.events += 1
-        return self
-
-    def synchronize(self) -> None:
-        pass
+PIECE = 64
+CHANCES = [0.0, 0.2, 0.5, 0.99]
+MIXES = [
+    [],
+    [0],
+    [5],
+    [64],
+    [65],
+    [1000],
+    [0, 1, 7, 64, 3, 1000, 64, 129, 0],
+    [3] * 50,
+    [1000, 1, 1, 1, 1, 1, 1, 700, 640],
+]
 
 
-class Accelerator:
-    current_stream = staticmethod(Stream)
+@pytest.fixture(params=CHANCES)
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    with late_device(1, request.param, PIECE) as device:
+        yield device
 
 
-class Torch:
-    """torch, with pinned memory and streams that every machine has."""
-
-    Stream = Stream
-    accelerator = Accelerator
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(torch, name)
-
-    @staticmethod
-    def empty(*sizes: int, pin_memory: bool = False, **options: Any) -> torch.Tensor:
-        return torch.empty(*sizes, **options)
+def of_sizes(sizes: list[int]) -> list[torch.Tensor]:
+    chance = torch.Generator().manual_seed(len(sizes))
+    return [torch.randint(0, 256, (n,), dtype=torch.uint8, generator=chance) for n in sizes]
 
 
-@pytest.fixture(autouse=True)
-def host_as_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "torch", Torch())
-    monkeypatch.setattr(transfer, "_PIECE", 64)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self.clone())
+def spoiled_late(device: Device, tensors: list[torch.Tensor]) -> None:
+    """What had the tensors' memory before still writes to it, on the caller's stream."""
+    for tensor in tensors:
+        device.enqueue(lambda tensor=tensor: tensor.fill_(0xBB))
 
 
-def sources() -> list[torch.Tensor]:
-    chance = torch.Generator().manual_seed(0)
-    return [torch.randint(0, 256, (n,), dtype=torch.uint8, generator=chance) for n in SIZES]
+@pytest.mark.parametrize("sizes", MIXES)
+def test_to_the_device(device: Device, sizes: list[int]) -> None:
+    sources = of_sizes(sizes)
+    before = [source.clone() for source in sources]
+    targets = [device.own(torch.zeros_like(source)) for source in sources]
+    spoiled_late(device, targets)
+    transfer._from_host(sources, targets)
+    for source in sources:
+        source.zero_()  # nobody reads it any more
+    assert all(map(torch.equal, targets, before))
 
 
-def test_small_ones_together() -> None:
-    small = [source for source in sources() if source.numel() <= 64]
-    targets = [torch.zeros_like(source) for source in small]
-    before = [source.clone() for source in small]
-    transfer._small_from_host(list(zip(targets, small, strict=True)))
-    for target, source, kept in zip(targets, small, before, strict=True):
-        assert torch.equal(source, kept)
-        assert torch.equal(target, source)
+@pytest.mark.parametrize("sizes", MIXES)
+def test_pinned_memory_to_the_device(
+    device: Device, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: True)
+    sources = of_sizes(sizes)
+    before = [source.clone() for source in sources]
+    targets = [device.own(torch.zeros_like(source)) for source in sources]
+    transfer._from_host(sources, targets)
+    for source in sources:
+        source.zero_()
+    assert all(map(torch.equal, targets, before))
 
 
-@pytest.mark.parametrize("position", range(1, len(SIZES)))
-def test_pieces_to_a_device(position: int) -> None:
-    source = sources()[position]
-    target = torch.zeros_like(source)
-    transfer._from_host(source, target)
-    assert torch.equal(target, source)
+@pytest.mark.parametrize("sizes", MIXES)
+def test_to_the_host(device: Device, sizes: list[int]) -> None:
+    values = of_sizes(sizes)
+    sources = [device.own(torch.zeros_like(value)) for value in values]
+    for source, value in zip(sources, values, strict=True):
+        device.enqueue(lambda s=source, v=value: s.copy_(v))
+    targets = [torch.zeros_like(value) for value in values]
+    transfer._to_host(sources, targets)
+    assert all(map(torch.equal, targets, values))
 
 
-@pytest.mark.parametrize("position", range(1, len(SIZES)))
-def test_pieces_from_a_device(position: int) -> None:
-    source = sources()[position]
-    read = b"".join(bytes(piece) for piece in transfer.pieces_on_host(source))
-    assert read == source.numpy().tobytes()
+@pytest.mark.parametrize("sizes", MIXES)
+def test_on_the_device(device: Device, sizes: list[int]) -> None:
+    """No waiting: what comes later on the caller's stream finds the copies."""
+    sources = [device.own(value) for value in of_sizes(sizes)]
+    before = [source.clone() for source in sources]
+    targets = [device.own(torch.zeros_like(source)) for source in sources]
+    transfer._within(sources, targets)
+    device.current.synchronize()
+    assert all(map(torch.equal, targets, before))
+
+
+def test_who_stops_early_waits(device: Device) -> None:
+    """Buffers are freed with the generator: no copy may be under way."""
+    sources = [device.own(value) for value in of_sizes([1000])]
+    pieces = pinned.download(sources)
+    next(pieces)
+    pieces.close()
+    assert not any(stream.waiting for stream in device.streams)
+
+
+def test_who_fails_waits(device: Device) -> None:
+    targets = [device.own(value) for value in of_sizes([1000])]
+    calls = 0
+
+    def fill(parts: list[pinned.Part], buffer: torch.Tensor) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise OSError("it is gone")
+
+    with pytest.raises(OSError, match="it is gone"):
+        pinned.upload(targets, fill)
+    assert not any(stream.waiting for stream in device.streams)
+
+
+def test_host_memory_is_bounded() -> None:
+    with late_device(0, 0.5, PIECE) as device:
+        sources = of_sizes([10_000, *[3] * 1000])
+        targets = [device.own(torch.zeros_like(source)) for source in sources]
+        transfer._from_host(sources, targets)
+        assert sum(device.pinned) <= 4 * PIECE
+        device.pinned.clear()
+        for _ in pinned.download(targets):
+            pass
+        assert sum(device.pinned) <= 4 * PIECE
+        device.pinned.clear()
+        transfer._from_host(sources[-2:], targets[-2:])
+        assert sum(device.pinned) == 6
+
+
+def test_many_small_ones_are_few_launches() -> None:
+    with late_device(0, 0.5, 1 << 20) as device:
+        sources = of_sizes([100] * 1000)
+        targets = [device.own(torch.zeros_like(source)) for source in sources]
+        transfer._from_host(sources, targets)
+        assert device.launches <= 3
+        device.launches = 0
+        for _ in pinned.download(targets):
+            pass
+        assert device.launches <= 3
+
+
+def test_parts_are_all_bytes_in_order() -> None:
+    chance = random.Random(0)
+    with late_device(0, 0.5, PIECE):
+        for _ in range(200):
+            sizes = [chance.choice([0, 1, 30, 64, 65, 300]) for _ in range(chance.randrange(20))]
+            seen = [0] * len(sizes)
+            position = 0
+            for parts in pinned._parts(sizes):
+                assert 0 < sum(part.size for part in parts) <= PIECE
+                for part in parts:
+                    assert part.position >= position
+                    assert part.start == seen[part.position]
+                    position = part.position
+                    seen[position] += part.size
+            assert seen == sizes
+
+
+def saved(tensors: dict[str, torch.Tensor]) -> bytes:
+    file = io.BytesIO()
+    state.write(tensors, file)
+    return file.getvalue()
+
+
+def named(sizes: list[int]) -> dict[str, torch.Tensor]:
+    return {f"t{i}": tensor for i, tensor in enumerate(of_sizes(sizes))}
+
+
+def weights_in(reader: PT2ArchiveReader) -> list[str]:
+    return [name for name in reader.get_file_names() if name.startswith("data/weights/weight_")]
+
+
+@pytest.mark.parametrize("sizes", MIXES)
+def test_a_file_to_the_device(device: Device, sizes: list[int]) -> None:
+    """In parts, each record compared with its checksum."""
+    values = named(sizes)
+    with PT2ArchiveReader(saved(values)) as reader:
+        every = [(name, reader.record(name).size) for name in weights_in(reader)]
+        records = [(name, size) for name, size in every if size]
+        made = [device.own(torch.zeros(size, dtype=torch.uint8)) for _, size in records]
+        spoiled_late(device, made)
+        reading = storages._Storages(reader, Options())
+        reading._upload(records, made, None)
+    assert all(map(torch.equal, made, [value for value in values.values() if value.numel()]))
+
+
+def test_damage_on_the_way_to_the_device(device: Device) -> None:
+    data = bytearray(saved(named([1000, 5])))
+    for name, position in (("weight_0", 990), ("weight_1", 3)):
+        with PT2ArchiveReader(data) as reader:
+            record = reader.record(f"data/weights/{name}")
+        damaged = bytearray(data)
+        damaged[record.offset + position] ^= 1
+        with PT2ArchiveReader(damaged) as reader:
+            records = [(f"data/weights/weight_{i}", n) for i, n in enumerate([1000, 5])]
+            made = [device.own(torch.zeros(size, dtype=torch.uint8)) for _, size in records]
+            with pytest.raises(archive.ArchiveError, match=name):
+                storages._Storages(reader, Options())._upload(records, made, None)
+
+
+@pytest.mark.parametrize("sizes", MIXES)
+def test_the_device_to_a_file(
+    device: Device, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records are those that tensors on the host have."""
+    values = named(sizes)
+    expected = saved(values)
+    kept = [value.clone() for value in values.values()]
+    for value, bytes_of_it in zip(values.values(), kept, strict=True):
+        device.own(value.zero_())
+        device.enqueue(lambda v=value, b=bytes_of_it: v.copy_(b))
+    there = torch.device("cuda:0")  # only its kind is looked at
+    group_by_storage = payloads.tensors.group_by_storage
+
+    def grouped(tensors: dict[str, torch.Tensor]) -> object:
+        groups, others = group_by_storage(tensors)
+        for group in groups:
+            group.device = there if group.size else group.device
+        return groups, others
+
+    monkeypatch.setattr(payloads.tensors, "group_by_storage", grouped)
+    file = io.BytesIO()
+    with PT2ArchiveWriter(file) as writer:
+        payloads.write_weights(writer, values, 2)
+    with PT2ArchiveReader(expected) as left, PT2ArchiveReader(file.getvalue()) as right:
+        assert weights_in(left) == weights_in(right)
+        assert len(weights_in(left)) == sum(n > 0 for n in sizes) + (0 in sizes)
+        for name in weights_in(left):
+            assert left.read_bytes(name) == right.read_bytes(name)

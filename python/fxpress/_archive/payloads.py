@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import pickle
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -12,10 +13,11 @@ import torch
 from fxpress import _torch_compat_archive as torch_archive
 from fxpress import _torch_compat_serde as compat
 from fxpress._archive import names, tensors
-from fxpress._archive.writer import PT2ArchiveWriter
+from fxpress._archive.writer import PT2ArchiveWriter, Stored
+from fxpress._aten import storages_of
 from fxpress._errors import UnsupportedError
 from fxpress._serde.schema import SCHEMA
-from fxpress._state.transfer import bytes_of, pieces_on_host
+from fxpress._state.pinned import download
 from fxpress._torch_compat import is_opaque_value
 
 # What a config says: (name, record, tensor, is a parameter, is pickled).
@@ -38,16 +40,22 @@ def check_state(state_dict: Mapping[str, Any]) -> None:
 
 def _write_storages(archive: PT2ArchiveWriter, groups: list[tuple[str, tensors.Group]]) -> None:
     """The bytes of storages as records of these names; none where there is no memory."""
-    waiting: list[tuple[str, int, int]] = []
-    for record, group in groups:
-        if group.is_on_cpu or group.size == 0:
-            waiting.append((record, group.address, group.size))
+    for device, run in itertools.groupby(groups, lambda pair: pair[1].device):
+        some = list(run)
+        if device.type == "cpu":
+            archive.write_memory(
+                [Stored(record, each.size, 0, each.address, each.size) for record, each in some]
+            )
             continue
-        archive.write_memory(waiting)
-        waiting = []
-        data = bytes_of(next(iter(group.tensors.values())).untyped_storage())
-        archive.write_stream(record, group.size, pieces_on_host(data))
-    archive.write_memory(waiting)
+        data = storages_of([next(iter(group.tensors.values())) for _, group in some])
+        for parts, buffer in download(data):
+            address = buffer.data_ptr()
+            stored = []
+            for part in parts:
+                record, group = some[part.position]
+                stored.append(Stored(record, group.size, part.start, address, part.size))
+                address += part.size
+            archive.write_memory(stored)
 
 
 def write_tensors(

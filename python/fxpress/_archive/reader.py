@@ -37,6 +37,15 @@ class Record(NamedTuple):
     is_deflated: bool
 
 
+class Target(NamedTuple):
+    """Where some bytes of a record go."""
+
+    name: str
+    start: int  # in the record, bytes
+    size: int  # bytes
+    address: int  # 0: they are only checked
+
+
 class PT2ArchiveReader:
     """Reads an archive.
 
@@ -74,6 +83,7 @@ class PT2ArchiveReader:
         self._file: int | None = None  # a descriptor of ours
         self._native: Any = None
         self._unpacked = 0  # bytes that compressed records had until now
+        self._begun: dict[str, int] = {}  # record -> checksum of the parts that were read
         self._views = [] if is_path(f) else _views_of(f)
         self._start = 0  # where in the file the archive begins, bytes
         if is_path(f):
@@ -180,18 +190,26 @@ class PT2ArchiveReader:
         except UnicodeDecodeError as e:
             raise ArchiveError(f"record {name!r} is damaged: it is not UTF-8: {e}") from None
 
-    def read_into(self, targets: Sequence[tuple[str, int, int]], report: Any = None) -> None:
-        """Fills memory with records, on several threads.
+    def read_into(self, targets: Sequence[Target], report: Any = None) -> None:
+        """Fills memory with records, or with parts of them, on several threads.
+
+        Records are compared with their checksums; one that is read in parts, which have to come in
+        order, with the last of them.
 
         Args:
-            targets: (name, address, bytes); address 0: the record is only checked.
             report: called with the bytes done since the last call.
         """
         threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
         with archive_errors():
-            damaged = self._reader.read_into(list(targets), self._check_crc, threads, report)
-        if damaged:
-            raise ArchiveError(f"record {damaged[0]!r} is damaged: its checksum is wrong")
+            crcs = self._reader.read_into(targets, self._check_crc, threads, report)
+        for (name, start, size, _), of_part in zip(targets, crcs, strict=self._check_crc):
+            _, _, whole, expected, _ = self._records[name]
+            before = self._begun.pop(name) if start else 0
+            crc = _native.crc32_of_both(before, of_part, size)
+            if start + size < whole:
+                self._begun[name] = crc
+            elif crc != expected:
+                raise ArchiveError(f"record {name!r} is damaged: its checksum is wrong")
 
     def archive_version(self) -> int:
         """The version of the format; 0 when the archive does not say."""
@@ -262,6 +280,8 @@ def verify(f: Any) -> None:
         for name, record in records:
             if record.is_deflated:
                 archive.read_bytes(name)
-        plain = [(name, 0, record.size) for name, record in records if not record.is_deflated]
-        with progress_bar("checking", sum(size for *_, size in plain)) as bar:
+        plain = [
+            Target(name, 0, record.size, 0) for name, record in records if not record.is_deflated
+        ]
+        with progress_bar("checking", sum(target.size for target in plain)) as bar:
             archive.read_into(plain, bar)

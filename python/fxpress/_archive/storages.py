@@ -12,8 +12,9 @@ from fxpress import _torch_compat_serde as compat
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.options import Options
 from fxpress._archive.progress import progress_bar
-from fxpress._archive.reader import PT2ArchiveReader
+from fxpress._archive.reader import PT2ArchiveReader, Target
 from fxpress._aten import allocate_bytes, make_views
+from fxpress._state.pinned import Part, upload
 from fxpress._state.transfer import to_device
 
 _CPU = torch.device("cpu")
@@ -86,7 +87,7 @@ class _Storages:
         self._positions: dict[str, int] = {}  # record -> position
         self._made: list[torch.Tensor | None] = []  # None: still to be read
         self._devices: list[torch.device] = []
-        self._reading: list[tuple[str, int]] = []  # record, size
+        self._reading: dict[int, tuple[str, int]] = {}  # by position: record, size
         self._bytes_needed: dict[str, int] | None = None  # by record, when it is asked for
 
     def position(self, view: View, all_views: Mapping[str, View]) -> int:
@@ -122,29 +123,57 @@ class _Storages:
         if self._mapped is not None and record.offset % _ALIGNMENT == 0:
             part = self._mapped[record.offset : record.offset + size]
             return torch.empty(0, dtype=torch.uint8, device="cpu").set_(part, 0, (size,), (1,))
-        self._reading.append((name, size))
+        self._reading[len(self._made)] = name, size
         return None
 
     def finish(self) -> list[torch.Tensor]:
         """Reads what is still to be read. The storages, on the devices that they go to."""
-        with _native.GcPause():
-            made, addresses = allocate_bytes([size for _, size in self._reading])
-        targets = [
-            (name, address, size)
-            for (name, size), address in zip(self._reading, addresses, strict=True)
-        ]
-        with progress_bar("loading", sum(size for _, size in self._reading)) as bar:
-            self._archive.read_into(targets, bar)
-        read = iter(made)
-        storages = [next(read) if storage is None else storage for storage in self._made]
+        storages = self._read()
         if not self._options.load_weights:
             return storages
-        for device in set(self._devices) - {_CPU}:
-            chosen = [i for i, goal in enumerate(self._devices) if goal == device]
+        on_host = [i for i, storage in enumerate(self._made) if storage is not None]
+        for device in {self._devices[i] for i in on_host} - {_CPU}:
+            chosen = [i for i in on_host if self._devices[i] == device]
             moved = to_device([storages[i] for i in chosen], device)
             for i, storage in zip(chosen, moved, strict=True):
                 storages[i] = storage
         return storages
+
+    def _read(self) -> list[torch.Tensor]:
+        """Reads into memory of the devices. The storages, some of them still on the CPU."""
+        by_device: dict[torch.device, list[int]] = {}
+        for i, storage in enumerate(self._made):
+            if storage is None:
+                by_device.setdefault(self._devices[i], []).append(i)
+        storages: dict[int, torch.Tensor] = {}
+        with progress_bar("loading", sum(size for _, size in self._reading.values())) as bar:
+            for device, positions in by_device.items():
+                records = [self._reading[i] for i in positions]
+                with _native.GcPause():
+                    made, addresses = allocate_bytes([size for _, size in records], device)
+                if device.type in ("cpu", "meta"):
+                    targets = [
+                        Target(name, 0, size, address)
+                        for (name, size), address in zip(records, addresses, strict=True)
+                    ]
+                    self._archive.read_into(targets, bar)
+                else:
+                    self._upload(records, made, bar)
+                storages.update(zip(positions, made, strict=True))
+        return [storages[i] if storage is None else storage for i, storage in enumerate(self._made)]
+
+    def _upload(self, records: list[tuple[str, int]], made: list[torch.Tensor], bar: Any) -> None:
+        """The file to a device, through bounded memory of the host."""
+
+        def fill(parts: list[Part], buffer: torch.Tensor) -> None:
+            address = buffer.data_ptr()
+            targets = []
+            for part in parts:
+                targets.append(Target(records[part.position][0], part.start, part.size, address))
+                address += part.size
+            self._archive.read_into(targets, bar)
+
+        upload(made, fill)
 
 
 def read_tensors(

@@ -10,6 +10,8 @@ import torch
 from fxpress import _torch_compat_serde as compat
 from fxpress._aten import storage_places
 
+_CPU = torch.device("cpu")
+
 
 @dataclass
 class Group:
@@ -17,7 +19,7 @@ class Group:
 
     address: int  # of the storage's memory; 0 where there is none
     size: int  # bytes
-    is_on_cpu: bool
+    device: torch.device  # of the memory; the CPU where there is none
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
@@ -36,13 +38,13 @@ def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
     return plain.requires_grad_(tensor.requires_grad)
 
 
-def _place_of(tensor: torch.Tensor) -> tuple[int | None, int, bool]:
+def _place_of(tensor: torch.Tensor) -> tuple[int | None, int]:
     """As `_aten.storage_places` for what that leaves out, with None for fake tensors."""
     if isinstance(tensor, compat.FakeTensor):
-        return None, 0, True
+        return None, 0
     storage = tensor.untyped_storage()
     address = storage.data_ptr()
-    return address, storage.nbytes() if address else 0, storage.device.type == "cpu"
+    return address, storage.nbytes() if address else 0
 
 
 def group_by_storage(tensors: Mapping[str, torch.Tensor]) -> tuple[list[Group], list[str]]:
@@ -59,16 +61,17 @@ def group_by_storage(tensors: Mapping[str, torch.Tensor]) -> tuple[list[Group], 
     places = storage_places(list(tensors.values()))
     for (name, tensor), place in zip(tensors.items(), places, strict=True):
         value = tensor
-        address, size, is_on_cpu = place or (None, 0, True)
+        address, size = place or (None, 0)
         if place is None:
             if has_class_of_its_own(tensor):
                 others.append(name)
                 continue
             value = without_lazy_bits(tensor)
-            address, size, is_on_cpu = _place_of(value)
+            address, size = _place_of(value)
         group = groups.get((address, value.dtype))
         if group is None:
-            group = groups[address, value.dtype] = Group(address or 0, size, is_on_cpu)
+            device = value.device if size else _CPU
+            group = groups[address, value.dtype] = Group(address or 0, size, device)
         group.size = max(group.size, size)  # storages at one address need not be of one size
         group.tensors[name] = value
     return list(groups.values()), others

@@ -7,7 +7,7 @@ import glob
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fxpress import _native
 from fxpress._archive import names
@@ -32,6 +32,16 @@ class _Report:
     def __call__(self, count: int) -> None:
         if self.bar is not None:
             self.bar(count)
+
+
+class Stored(NamedTuple):
+    """Memory that has a record, or a part of it."""
+
+    name: str
+    whole: int  # bytes of the record
+    start: int  # in the record, bytes
+    address: int
+    size: int  # bytes
 
 
 class PT2ArchiveWriter:
@@ -148,14 +158,13 @@ class PT2ArchiveWriter:
                 self._writer.append(piece)
             self._writer.end()
 
-    def write_memory(self, records: list[tuple[str, int, int]]) -> None:
+    def write_memory(self, parts: list[Stored]) -> None:
         """Writes records from memory, which has to stay as it is meanwhile.
 
-        Args:
-            records: (name, address, bytes).
+        A record may come in parts, in order, over several calls.
         """
         with self._errors():
-            self._writer.add_memory(records)
+            self._writer.add_memory(parts)
 
     def close(self) -> None:
         """Completes the file; nothing can be written afterwards."""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from fxpress import _native
-from fxpress._aten import clone_aliased, make_views, storage_places
-from fxpress._state.transfer import bytes_of, to_device
+from fxpress._aten import clone_aliased, make_views, storage_places, storages_of
+from fxpress._state.transfer import to_device
 from fxpress._torch_compat import storage_key
 
 
@@ -113,7 +113,7 @@ def _copy_storages(values: list[torch.Tensor], device: torch.device | None) -> l
     """
 
     def copies(originals: list[torch.Tensor]) -> list[torch.Tensor]:
-        return to_device([bytes_of(each.untyped_storage()) for each in originals], device)
+        return to_device(storages_of(originals), device)
 
     return on_other_storages(values, copies)
 
