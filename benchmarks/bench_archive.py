@@ -169,7 +169,7 @@ def measure_clones(size: int, rounds: int) -> list[Figure]:
     threads = torch.get_num_threads()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     try:
-        return [*_measure_large_clone(size, rounds), *_measure_small_clones(rounds)]
+        return [*_measure_large_clone(size, 2 * rounds), *_measure_small_clones(6 * rounds)]
     finally:
         torch.set_num_threads(threads)
 

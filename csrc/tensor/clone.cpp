@@ -128,8 +128,11 @@ class Originals {
     const at::Tensor& tensor = THPVariable_Unpack(object);
     Part seen = part_of(tensor);
     seen.begin = seen.begin / kAlignment * kAlignment;
+    // Where nobody else has the storage, nor the tensor, it comes but once.
+    const auto next = static_cast<uint32_t>(parts.size());
+    const bool is_alone = tensor.storage().use_count() == 1 && Py_REFCNT(object) == 1;
     const auto [at, is_new] =
-        storages_.insert(key(seen.original), static_cast<uint32_t>(parts.size()));
+        is_alone ? core::FlatMap::Inserted{next, true} : storages_.insert(key(seen.original), next);
     if (!is_new) {
       Part& part = parts[at];
       if (tensors[part.first].object == object) return part.first;
@@ -359,58 +362,58 @@ py::object to_python(at::Tensor copy, bool is_parameter, bool requires_grad) {
   return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(copy)));
 }
 
-// What is being filled, so that it stays if something fails meanwhile.
+// What is being filled, so that it stays if something fails meanwhile; so do the parts.
 struct Made {
-  std::vector<at::Tensor> copies;
   at::Storage latest;  // of the copy that becomes an object
   py::list result;
 };
 
+py::object make_object(Originals& originals, uint32_t place, Made& made) {
+  const auto& [object, tensor, index, as_parameter] = originals.tensors[place];
+  Part& part = originals.parts[index];
+  made.latest = part.copy;
+  if (place == part.last) part.copy = at::Storage();
+  at::Tensor copy = view_like(*tensor, made.latest, part.begin);
+  return to_python(std::move(copy), as_parameter, tensor->requires_grad());
+}
+
 // The objects for the copies, None for the other values.
-void make_objects(const std::vector<uint32_t>& places, const Originals& originals, Made& made) {
-  std::vector<PyObject*> objects(made.copies.size());  // borrowed from the list
+void make_objects(const std::vector<uint32_t>& places, Originals& originals, Made& made) {
+  const auto& tensors = originals.tensors;
+  std::vector<PyObject*> objects(tensors.size());  // borrowed from the list
   for (size_t i = 0; i < places.size(); ++i) {
     py::object item = py::none();
     if (const uint32_t place = places[i]; place != Originals::kElsewhere) {
-      if (objects[place] == nullptr) {
-        const auto& original = originals.tensors[place];
-        made.latest = made.copies[place].storage();
-        item = to_python(std::move(made.copies[place]), original.as_parameter,
-                         original.tensor->requires_grad());
-        objects[place] = item.ptr();
-      } else {
-        item = py::reinterpret_borrow<py::object>(objects[place]);
+      if (place + kAhead < tensors.size()) {
+        prefetch(tensors[place + kAhead].tensor->unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
       }
+      item = objects[place] != nullptr ? py::reinterpret_borrow<py::object>(objects[place])
+                                       : make_object(originals, place, made);
+      objects[place] = item.ptr();
     }
     PyList_SET_ITEM(made.result.ptr(), static_cast<Py_ssize_t>(i), item.release().ptr());
   }
 }
 
-// The copies of the originals, at the places of all values; None for the other values. `pause` ends
-// before other threads run.
-py::list copy_all(const std::vector<uint32_t>& places, Originals& originals,
+// The copies of the originals, at the places of the given values; None for the other values.
+// `pause` ends before other threads run.
+py::list copy_all(const py::list& given, const std::vector<uint32_t>& places, Originals& originals,
                   std::optional<NoCollections>& pause) {
-  // Who has a tensor could give it other storage while other threads of Python run.
   std::vector<Bytes> bytes = allocate(originals.parts);
   const bool release = total_of(bytes) > kWorthRelease;
+  // While other threads of Python run, who has the list could change it, and who has a tensor could
+  // give it other storage.
+  py::object values;
   std::vector<at::Storage> kept;
-  for (const Part& part : originals.parts) {
-    if (!release) break;
-    kept.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(part.original));
-  }
-  Made made{{}, {}, py::list(places.size())};
-  Filling filling(std::move(bytes));
-  const auto& tensors = originals.tensors;
-  made.copies.reserve(tensors.size());
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const size_t next = i + kAhead;
-    if (next < tensors.size()) {
-      prefetch(tensors[next].tensor->unsafeGetTensorImpl(), sizeof(c10::TensorImpl));
+  if (release) {
+    values = py::reinterpret_steal<py::object>(PySequence_List(given.ptr()));
+    if (!values) throw py::error_already_set();
+    for (const Part& part : originals.parts) {
+      kept.emplace_back(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(part.original));
     }
-    Part& part = originals.parts[tensors[i].part];
-    at::Storage storage = i == part.last ? std::move(part.copy) : part.copy;
-    made.copies.push_back(view_like(*tensors[i].tensor, std::move(storage), part.begin));
   }
+  Made made{{}, py::list(places.size())};
+  Filling filling(std::move(bytes));
   make_objects(places, originals, made);
   pause.reset();
   filling.finish(release);
@@ -423,25 +426,18 @@ bool is_cloned_as_it_is(const at::Tensor& tensor, bool as_parameter) {
          !tensor.is_neg() && (as_parameter || !tensor.requires_grad());
 }
 
-// The values of a list, which whoever has it may change later, and their places in the originals.
-struct Held {
-  py::list values;
-  std::vector<uint32_t> places;
-};
-
-// `place_of(i, value)` adds a value to the originals, or says that it is copied elsewhere.
+// The places of a list's values in the originals: `place_of(i, value)` adds a value to them, or
+// says that it is copied elsewhere.
 template <class PlaceOf>
-Held hold(const py::list& given, PlaceOf place_of) {
+std::vector<uint32_t> places_of(const py::list& given, PlaceOf place_of) {
   const size_t count = given.size();
-  Held held{py::list(count), {}};
-  held.places.reserve(count);
+  std::vector<uint32_t> places;
+  places.reserve(count);
   for (size_t i = 0; i < count; ++i) {
     prefetch_tensors(given.ptr(), i);
-    PyObject* value = PyList_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i));
-    PyList_SET_ITEM(held.values.ptr(), static_cast<Py_ssize_t>(i), Py_NewRef(value));
-    held.places.push_back(place_of(i, value));
+    places.push_back(place_of(i, PyList_GET_ITEM(given.ptr(), static_cast<Py_ssize_t>(i))));
   }
-  return held;
+  return places;
 }
 
 }  // namespace
@@ -451,7 +447,7 @@ std::pair<py::list, py::dict> clone_aliased(const py::list& given) {
   std::optional<NoCollections> pause(std::in_place);
   py::dict others;
   Originals originals(given.size());
-  const Held held = hold(given, [&](size_t i, PyObject* value) {
+  const std::vector<uint32_t> places = places_of(given, [&](size_t i, PyObject* value) {
     if (!THPVariable_Check(value)) {
       throw py::type_error(std::string("expected tensors, got a ") + Py_TYPE(value)->tp_name);
     }
@@ -459,7 +455,7 @@ std::pair<py::list, py::dict> clone_aliased(const py::list& given) {
     others[py::int_(i)] = py::handle(value);
     return Originals::kElsewhere;
   });
-  return {copy_all(held.places, originals, pause), std::move(others)};
+  return {copy_all(given, places, originals, pause), std::move(others)};
 }
 
 py::list clone_separately(const py::list& given, const std::vector<bool>& parameters) {
@@ -469,12 +465,12 @@ py::list clone_separately(const py::list& given, const std::vector<bool>& parame
   }
   std::optional<NoCollections> pause(std::in_place);
   Originals originals(given.size());
-  const Held held = hold(given, [&](size_t i, PyObject* value) {
+  const std::vector<uint32_t> places = places_of(given, [&](size_t i, PyObject* value) {
     const bool is_here = THPVariable_Check(value) && is_copied_here(value, watched) &&
                          is_cloned_as_it_is(THPVariable_Unpack(value), parameters[i]);
     return is_here ? originals.add_alone(value, parameters[i]) : Originals::kElsewhere;
   });
-  return copy_all(held.places, originals, pause);
+  return copy_all(given, places, originals, pause);
 }
 
 }  // namespace fxpress::tensor
