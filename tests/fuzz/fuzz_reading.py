@@ -1,13 +1,15 @@
-"""Fuzzes what reads texts in Python, with atheris: expressions, tree specs and whole programs.
+"""Fuzzes what reads in Python, with atheris: expressions, tree specs, whole programs and archives.
 
     pip install atheris
-    python -m tests.fuzz.fuzz_reading expressions|treespecs|programs -atheris_runs=1000000
+    python -m tests.fuzz.fuzz_reading expressions|treespecs|programs|packages -atheris_runs=1000000
 
-Any text is read, or refused with a SerializeError; nothing is imported, run or left behind.
+Anything is read, or refused with a SerializeError or an ArchiveError; nothing is imported, run or
+left behind.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import copy
 import functools
@@ -15,6 +17,7 @@ import io
 import json
 import logging
 import random
+import re
 import sys
 import zipfile
 from collections.abc import Callable
@@ -22,8 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import atheris
+import torch
 
 with atheris.instrument_imports(include=["fxpress"], exclude=["fxpress._native"]):
+    from fxpress import archive
     from fxpress._serde import expressions, treespecs
     from fxpress.serialize import SerializedArtifact, SerializeError, deserialize
 
@@ -44,6 +49,10 @@ TREESPECS = (
 )
 
 
+# As torch says that an archive has no program, or one of another version.
+OTHER_KINDS = "^'model'$|^Invalid archive format$|^Version .* has incorrect length$"
+
+
 def text_of(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass" if data.isascii() else "replace")
 
@@ -58,6 +67,35 @@ def read_treespec(data: bytes) -> None:
 
 def read_program(data: bytes) -> None:
     deserialize(SerializedArtifact(data, b"", b"", b""))
+
+
+def read_archive(data: bytes) -> None:
+    try:
+        archive.load(data)
+    except (KeyError, AssertionError) as error:
+        if not re.search(OTHER_KINDS, str(error)):
+            raise
+
+
+class Shared(torch.nn.Module):
+    """Weights, a view of one, a constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4, 3))
+        self.register_buffer("row", self.weight.data[1])
+        self.constant = torch.arange(3.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight + self.row * self.constant
+
+
+@functools.cache
+def archives() -> list[bytes]:
+    buffer = io.BytesIO()
+    program = torch.export.export(Shared(), (torch.ones(2, 4),))
+    archive.save(program, buffer, extra_files={"notes": "n"})
+    return [buffer.getvalue()]
 
 
 @functools.cache
@@ -129,10 +167,44 @@ def mutate_program(data: bytes, max_size: int, seed: int) -> bytes:
         return bytes(atheris.Mutate(data, max_size))
 
 
+def mutate_archive(data: bytes, max_size: int, seed: int) -> bytes:
+    """A zip file stays one, most of the time, and JSON in it JSON."""
+    rng = random.Random(seed)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            records = {name: file.read(name) for name in file.namelist()}
+        if rng.random() < 0.1 or not records:
+            raise ValueError("now and then any bytes")
+    except Exception:
+        return bytes(atheris.Mutate(data, max_size))
+    name, other = rng.choice(list(records)), rng.choice(list(records))
+    match rng.randrange(8):
+        case 0:
+            del records[name]
+        case 1:
+            records[name] = records[other]
+        case 2:
+            records[rng.choice([f"{name}x", f"../{name}", f"/{name}", "x", f"{other}/y"])] = (
+                records.pop(name)
+            )
+        case _:
+            if not name.endswith(".json"):
+                name = rng.choice([each for each in records if each.endswith(".json")] or [name])
+            records[name] = mutate_program(records[name], max_size, rng.randrange(1 << 30))
+    buffer = io.BytesIO()
+    kind = zipfile.ZIP_DEFLATED if rng.random() < 0.1 else zipfile.ZIP_STORED
+    with zipfile.ZipFile(buffer, "w", kind) as file:
+        for each, content in records.items():
+            file.writestr(each, content)
+    return buffer.getvalue()[:max_size]
+
+
+MUTATORS = {"programs": mutate_program, "packages": mutate_archive}
 TARGETS: dict[str, tuple[Callable[[bytes], None], Callable[[], list[bytes]]]] = {
     "expressions": (read_expression, lambda: [e.encode() for e in EXPRESSIONS]),
     "treespecs": (read_treespec, lambda: [t.encode() for t in TREESPECS]),
     "programs": (read_program, frozen_programs),
+    "packages": (read_archive, archives),
 }
 
 
@@ -143,12 +215,13 @@ def main() -> None:
     for seed in seeds():  # torch imports some of its parts when they are first needed
         with contextlib.suppress(Exception):
             read(seed)
+    codecs.lookup("cp437")  # of names in zip files; imported when it is first needed
     before = set(sys.modules)
 
     def one_input(data: bytes) -> None:
         try:
             read(data)
-        except SerializeError:
+        except (SerializeError, archive.ArchiveError):
             pass
         except Exception as error:
             if not type(error).__module__.startswith("torch"):  # its verifier found it
@@ -164,7 +237,7 @@ def main() -> None:
         path = corpus / f"seed{position}"
         if not path.exists():
             path.write_bytes(seed)
-    options = {"custom_mutator": mutate_program} if name == "programs" else {}
+    options = {"custom_mutator": MUTATORS[name]} if name in MUTATORS else {}
     atheris.Setup([sys.argv[0], *sys.argv[1:], str(corpus)], one_input, **options)
     atheris.Fuzz()
 

@@ -79,6 +79,7 @@ def load(
         fxpress.archive.ArchiveError: it is damaged; the message names the record.
         SerializeError: as `fxpress.serialize.deserialize`.
         KeyError: there is no program called "model".
+        AssertionError: it is an archive of another kind.
 
     Stands in for `torch.export.load`.
     """
