@@ -5,6 +5,9 @@
 #include <concepts>
 #include <cstring>
 #include <functional>
+#include <stop_token>
+#include <system_error>
+#include <thread>
 
 #include "archive/error.h"
 #include "archive/record_name.h"
@@ -15,8 +18,8 @@ namespace fxpress::archive {
 namespace {
 
 constexpr uint64_t kAlignment = 64;           // of data, bytes
-constexpr size_t kPiece = size_t{1} << 20;    // bytes that stay in a cache between the checksum
-                                              // and the copy
+constexpr size_t kPiece = size_t{1} << 20;    // that is written between two reports, bytes
+constexpr size_t kWorthAThread = 4 * kPiece;  // bytes
 constexpr std::string_view kVersion = "6\n";  // of the file format: torch's for pt2 archives
 constexpr uint16_t kMadeBy = 0x031E;          // what miniz says in the end record
 constexpr uint16_t kNeeds64 = 45;             // the zip version that knows 64 bits
@@ -70,6 +73,36 @@ std::string padding(uint64_t start) {
       .add(std::string(size, 'Z'))
       .text();
 }
+
+// The checksum of bytes behind others. That of many is computed while they are written.
+class Checksum {
+ public:
+  Checksum(uint32_t before, Bytes bytes) : crc_(before) {
+    if (bytes.size() >= kWorthAThread) {
+      try {
+        thread_ = std::jthread([this, bytes](const std::stop_token& stop) { add(bytes, stop); });
+        return;
+      } catch (const std::system_error&) {  // no more threads: this one does it
+      }
+    }
+    add(bytes, {});
+  }
+  uint32_t value() {
+    if (thread_.joinable()) thread_.join();
+    return crc_;
+  }
+
+ private:
+  void add(Bytes bytes, const std::stop_token& stop) {
+    for (; !bytes.empty() && !stop.stop_requested();
+         bytes = bytes.subspan(std::min(bytes.size(), kPiece))) {
+      crc_ = crc32(crc_, bytes.first(std::min(bytes.size(), kPiece)));
+    }
+  }
+
+  uint32_t crc_;
+  std::jthread thread_;  // stopped and joined before the rest goes
+};
 
 uint64_t combine(uint64_t seed, uint64_t value) {  // c10::hash_combine
   return seed ^ (value + 0x9e3779b9 + (seed << 6U) + (seed >> 2U));
@@ -133,15 +166,15 @@ void ZipWriter::begin(std::string_view name, uint64_t size) {
 void ZipWriter::append(Bytes bytes) {
   if (!is_open_ || bytes.size() > missing_)
     throw ArchiveError("there is no record for these bytes");
-  Entry& entry = entries_.back();
+  Checksum crc(entries_.back().crc, bytes);
   while (!bytes.empty()) {
     const Bytes piece = bytes.first(std::min(bytes.size(), kPiece));
-    entry.crc = crc32(entry.crc, piece);
     write(piece);
     missing_ -= piece.size();
     bytes = bytes.subspan(piece.size());
     progress_.advance(piece.size());
   }
+  entries_.back().crc = crc.value();
 }
 
 void ZipWriter::end() {

@@ -215,6 +215,25 @@ TEST_CASE("records are read in parts") {
   }
 }
 
+TEST_CASE("a sink that fails in the middle of a large record") {
+  class FullSink final : public Sink {
+   public:
+    void write(Bytes bytes) override {
+      if (bytes.size() > room_) throw std::runtime_error("full");
+      room_ -= bytes.size();
+    }
+
+   private:
+    size_t room_ = 10'000'000;
+  };
+  const std::string text(50'000'000, 'x');
+  FullSink sink;
+  ZipWriter writer(sink, "root", nullptr);
+  writer.begin("large", text.size());
+  CHECK_THROWS_WITH(writer.append(bytes_of(text)), "full");
+  CHECK_THROWS_AS(writer.append(bytes_of(text)), ArchiveError);
+}
+
 TEST_CASE("all bytes are reported") {
   uint64_t reported = 0;
   const auto report = [&](uint64_t bytes) { reported += bytes; };
