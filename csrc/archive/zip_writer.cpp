@@ -78,14 +78,15 @@ std::string padding(uint64_t start) {
 class Checksum {
  public:
   Checksum(uint32_t before, Bytes bytes) : crc_(before) {
-    if (bytes.size() >= kWorthAThread) {
-      try {
-        thread_ = std::jthread([this, bytes](const std::stop_token& stop) { add(bytes, stop); });
-        return;
-      } catch (const std::system_error&) {  // no more threads: this one does it
-      }
+    if (bytes.size() < kWorthAThread) {
+      add(bytes, {});
+      return;
     }
-    add(bytes, {});
+    try {
+      thread_ = std::jthread([this, bytes](const std::stop_token& stop) { add(bytes, stop); });
+    } catch (const std::system_error&) {
+      add(bytes, {});
+    }
   }
   uint32_t value() {
     if (thread_.joinable()) thread_.join();
