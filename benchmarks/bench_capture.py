@@ -210,16 +210,19 @@ def _measure_whole(model: _Model) -> list[Figure]:
     def export() -> torch.export.ExportedProgram:
         return torch.export.export(model.module, model.inputs, strict=True)
 
-    def compile_() -> torch.Tensor | tuple[torch.Tensor, ...]:
+    def compile_() -> torch.Tensor:
         torch._dynamo.reset()
-        warnings.simplefilter("ignore")  # Llama's side effects, which both warn of each time
-        result = torch.compile(model.module, backend="eager", fullgraph=True)(*model.inputs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Llama's side effects, which both warn of each time
+            result = torch.compile(model.module, backend="eager", fullgraph=True)(*model.inputs)
         return result if isinstance(result, torch.Tensor) else result[0]
 
     with fxpress.installed():
+        compiled = compile_()
         ours = str(capture().graph), str(export())
         with functional_export.check_constraints("light"):
             assert str(capture().graph) == ours[0]
+    assert torch.equal(compiled, compile_())
     assert ours == (str(capture().graph), str(export()))
     figures = []
     for what, call, check, goal in (

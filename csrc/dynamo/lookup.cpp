@@ -6,15 +6,9 @@
 
 namespace fxpress::dynamo {
 
-using fx::check;
 using fx::Ref;
 
 namespace {
-
-// Borrowed, or null; sets no error. The lookup that CPython itself does for each attribute.
-PyObject* in_class(PyTypeObject* type, PyObject* name) {
-  return _PyType_Lookup(type, name);
-}
 
 Ref tuple_of_names(PyObject* names) {
   if (!PyTuple_Check(names)) fx::raise(PyExc_TypeError, "the names are no tuple: %R", names);
@@ -31,7 +25,7 @@ Ref tuple_of_names(PyObject* names) {
 Ref class_attribute(PyObject* type, PyObject* name) {
   if (!PyType_Check(type)) fx::raise(PyExc_TypeError, "no class: %R", type);
   if (!PyUnicode_Check(name)) fx::raise(PyExc_TypeError, "a name is no str: %R", name);
-  return Ref::borrow(in_class(reinterpret_cast<PyTypeObject*>(type), name));
+  return Ref::borrow(_PyType_Lookup(reinterpret_cast<PyTypeObject*>(type), name));
 }
 
 bool has_empty_tables(PyObject* module, PyObject* names) {
@@ -40,7 +34,7 @@ bool has_empty_tables(PyObject* module, PyObject* names) {
   const Ref ns = Ref::steal(PyObject_GenericGetDict(module, nullptr));
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all.get()); ++i) {
     PyObject* name = PyTuple_GET_ITEM(all.get(), i);
-    if (in_class(Py_TYPE(module), name) != nullptr) return false;
+    if (_PyType_Lookup(Py_TYPE(module), name) != nullptr) return false;
     PyObject* table = fx::dict_get(ns.get(), name);
     if (table == nullptr || !(PyDict_CheckExact(table) || PyODict_CheckExact(table))) return false;
     if (PyDict_GET_SIZE(table) != 0) return false;

@@ -153,6 +153,11 @@ _ROOMS: list[_Entry] = [
             ("build_guard_function",),
         ),
         (
+            "torch._dynamo.guards",
+            "fxpress._capture.guard_origin",
+            ("get_verbose_code_part",),
+        ),
+        (
             "torch._dynamo.functional_export",
             "fxpress.functional_export",
             (

@@ -19,6 +19,7 @@ from torch._dynamo.decorators import disable
 from torch._dynamo.eval_frame import argument_names as argument_names
 from torch._dynamo.eval_frame import check_user_input_output
 from torch._dynamo.exc import UserErrorType
+from torch._dynamo.guards import uninteresting_files as uninteresting_files
 from torch._dynamo.source import GetItemSource as GetItemSource
 from torch._dynamo.utils import dynamo_timed, get_metrics_context
 from torch._export.utils import _compiling_state_context
@@ -36,6 +37,8 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicC
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.fx.graph_module import _assign_attr, _del_attr, _get_attr, _WrappedCall
 from torch.nn.modules import module as nn_module
+from torch.utils._traceback import format_frame as format_frame
+from torch.utils._traceback import shorten_filename as shorten_filename
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -80,6 +80,8 @@ TorchNNModuleVariable = torch_tracking.NNModuleVariable
 TorchUnspecializedNNModuleVariable = torch_tracking.UnspecializedNNModuleVariable
 TorchUnspecializedBuiltinNNModuleVariable = torch_tracking.UnspecializedBuiltinNNModuleVariable
 TorchFSDPManagedNNModuleVariable = torch_tracking.FSDPManagedNNModuleVariable
+# What stands for a module, of torch's classes and of those derived from them.
+TRACKED_MODULES = (TorchNNModuleVariable, TorchUnspecializedNNModuleVariable)
 UserDefinedObjectVariable = variables.UserDefinedObjectVariable
 
 

@@ -11,6 +11,7 @@ from torch.nn import Module
 
 from fxpress import _native
 from fxpress._torch_compat_tracking import (
+    TRACKED_MODULES,
     AttrSource,
     GenerationTracker,
     GetItemSource,
@@ -223,7 +224,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         if not of_object:
             return self._class_member(tx, module, name, found, source)
         out = VariableTracker.build(tx, found, NNModuleSource(source))
-        if isinstance(out, (variables.NNModuleVariable, variables.UnspecializedNNModuleVariable)):
+        if isinstance(out, TRACKED_MODULES):
             out.set_nn_module_stack_source(AttrSource(self.get_nn_module_stack_source(), name))
         return out
 

@@ -13,6 +13,7 @@ from torch.nn import Module
 from fxpress import _native
 from fxpress._torch_compat_tracking import (
     NO_SUCH_SUBOBJ,
+    TRACKED_MODULES,
     AttributeMutationNew,
     AttrSource,
     ConstDictKeySource,
@@ -160,8 +161,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             return variables.UserFunctionVariable(function, source=source).call_function(
                 tx, args, kwargs
             )
-        built = VariableTracker.build(tx, function, source=source, realize=True)
-        return built.call_function(tx, args, kwargs)
+        return _call_traced(tx, function, source, args, kwargs)
 
     def _called_method(self, tx: Translator) -> str:
         """The name of the method to trace: `forward` itself where calling comes down to it."""
@@ -217,17 +217,13 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     ) -> VariableTracker:
         if name in ("_call_impl", "_wrapped_call_impl"):
             source = self.get_source_by_walking_mro(tx, name) if self.source else None
-            function = VariableTracker.build(
-                tx, getattr(self.value_type, name), source=source, realize=True
-            )
-            return function.call_function(tx, [self, *args], kwargs)
+            return _call_traced(tx, getattr(self.value_type, name), source, [self, *args], kwargs)
 
         if not self.has_key_in_generic_dict(tx, name):
             method = inspect.getattr_static(type(self.value), name, None)
             if isinstance(method, staticmethod):
                 found = AttrSource(self.get_source_by_walking_mro(tx, name), "__func__")
-                function = VariableTracker.build(tx, method.__func__, source=found, realize=True)
-                return function.call_function(tx, args, kwargs)
+                return _call_traced(tx, method.__func__, found, args, kwargs)
             code = getattr(method, "__code__", None)
             if code is not None and id(code) in self._nn_module_method_ids():
                 unimplemented(
@@ -245,8 +241,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             ):
                 self._check_deletion(tx, args[0].as_python_constant())
                 # Traced, so that changes of the tables are tracked.
-                function = VariableTracker.build(tx, Module.__delattr__)
-                return function.call_function(tx, [self, args[0]], kwargs)
+                return _call_traced(tx, Module.__delattr__, None, [self, args[0]], kwargs)
 
         return UserDefinedObjectVariable.call_method(self, tx, name, list(args), kwargs)
 
@@ -254,14 +249,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
 
     def _note_assignment(self, own: dict[str, Any], name: str, value: VariableTracker) -> None:
         """Remember changes of state: what lists the state of a live module would miss them."""
-        is_parameter = value.is_tensor() and value.python_type() is torch.nn.Parameter
-        if (
-            is_parameter
-            or any(name in own[table] for table in _STATE)
-            or isinstance(
-                value, (variables.NNModuleVariable, variables.UnspecializedNNModuleVariable)
-            )
-        ):
+        if _kind_of_state(value) is not None or any(name in own[table] for table in _STATE):
             self.is_state_mutated = True
 
     def _check_assignment(self, tx: Translator, method: Any, args: list[VariableTracker]) -> None:
@@ -277,14 +265,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             or effects.has_pending_mutation_of_attr(self, "__dict__")
         ):
             return
-        value = args[1]
-        kind = None
-        if value.is_tensor() and value.python_type() is torch.nn.Parameter:
-            kind = "parameters"
-        elif isinstance(
-            value, (variables.NNModuleVariable, variables.UnspecializedNNModuleVariable)
-        ):
-            kind = "module"
+        kind = _kind_of_state(args[1])
         if kind is not None:
             message = f"cannot assign {kind} before Module.__init__() call"
             raise_observed(tx, AttributeError, message)
@@ -362,13 +343,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         if getter is not unpatched_nn_module_getattr or not _native.has_plain_tables(own, _STATE):
             return UserDefinedObjectVariable.generic_getattr(self, tx, name)
         found = self.manually_trace_nn_module_getattr(tx, name)
-        if (
-            self.source
-            and getter is Module.__getattr__
-            and isinstance(
-                found, (variables.UnspecializedNNModuleVariable, variables.NNModuleVariable)
-            )
-        ):
+        if self.source and getter is Module.__getattr__ and isinstance(found, TRACKED_MODULES):
             path = AttrSource(self.get_nn_module_stack_source(), name)
             found.set_nn_module_stack_source(path)
         return found
@@ -407,6 +382,24 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         if known is None or known[0] is not tracer:
             known = self._tables[field] = (tracer, self.var_getattr(tx, field))
         return known[1]
+
+
+def _call_traced(
+    tx: Translator,
+    function: Any,
+    source: Source | None,
+    args: list[VariableTracker],
+    kwargs: dict[str, VariableTracker],
+) -> VariableTracker:
+    built = VariableTracker.build(tx, function, source=source, realize=True)
+    return built.call_function(tx, args, kwargs)
+
+
+def _kind_of_state(value: VariableTracker) -> str | None:
+    """What `torch.nn.Module` calls a value that it keeps in a table when it is assigned."""
+    if value.is_tensor() and value.python_type() is torch.nn.Parameter:
+        return "parameters"
+    return "module" if isinstance(value, TRACKED_MODULES) else None
 
 
 def _is_changed(tx: Translator, table: Any) -> bool:

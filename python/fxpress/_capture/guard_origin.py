@@ -1,0 +1,44 @@
+"""The text of a guard with the line of the program that it comes from."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from fxpress._torch_compat_capture import format_frame, shorten_filename, uninteresting_files
+
+_LONGEST = 1024  # characters; then without the program's text, which a graph may have lines of
+_WIDTH = 60  # characters of a guard
+
+
+@functools.lru_cache(maxsize=1024)
+def _short(filename: str) -> str:
+    """Guards are many, and the files that they come from few."""
+    return str(shorten_filename(filename))
+
+
+def _origin(guard: Any) -> str:
+    if guard.user_stack:
+        skipped = uninteresting_files()
+        for frame in reversed(guard.user_stack):
+            if frame.filename not in skipped:
+                place = f"{_short(frame.filename)}:{frame.lineno} in {frame.name}"
+                text = f"  # {frame.line}  # {place}"
+                return text if len(text) <= _LONGEST else f"  # {place}"
+        return ""
+    if guard.stack:
+        frames = guard.stack.summary()
+        return f"  # {format_frame(frames[-1])}" if frames else "  # <unknown>"
+    return ""
+
+
+def get_verbose_code_part(code_part: str, guard: Any) -> str:
+    """The text of a guard, and behind it where in the program it was made.
+
+    Args:
+        code_part: a Python expression.
+        guard: the `torch._guards.Guard` that it belongs to, or None.
+
+    Stands in for `torch._dynamo.guards.get_verbose_code_part`.
+    """
+    return f"{code_part:<{_WIDTH}}{'' if guard is None else _origin(guard)}"
