@@ -76,6 +76,8 @@ if "var_getattr" not in vars(torch_tracking.NNModuleVariable):
     raise UnsupportedError(f"torch {torch.__version__} tracks modules by other methods")
 
 Translator: TypeAlias = InstructionTranslatorBase
+Args: TypeAlias = list[VariableTracker]
+Kwargs: TypeAlias = dict[str, VariableTracker]
 TorchNNModuleVariable = torch_tracking.NNModuleVariable
 TorchUnspecializedNNModuleVariable = torch_tracking.UnspecializedNNModuleVariable
 TorchUnspecializedBuiltinNNModuleVariable = torch_tracking.UnspecializedBuiltinNNModuleVariable

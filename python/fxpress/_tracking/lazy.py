@@ -8,8 +8,9 @@ import torch
 from torch.nn import Module
 
 from fxpress._torch_compat_tracking import (
+    Args,
+    Kwargs,
     Translator,
-    VariableTracker,
     get_fake_value,
     is_namedtuple,
     proxy_args_kwargs,
@@ -20,8 +21,8 @@ from fxpress._torch_compat_tracking import (
 def initialize_lazy_module(
     tx: Translator,
     mod: Module,
-    args: list[VariableTracker],
-    kwargs: dict[str, VariableTracker],
+    args: Args,
+    kwargs: Kwargs,
 ) -> None:
     """Give a lazy module its parameters, as its first call would; other modules stay as they are.
 

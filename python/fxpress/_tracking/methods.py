@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from fxpress._torch_compat_tracking import (
+    Args,
     AttrSource,
     GetItemSource,
+    Kwargs,
     NNModuleSource,
     Source,
     Translator,
@@ -28,9 +30,6 @@ from fxpress._torch_compat_tracking import (
     wrap_fx_proxy,
 )
 from fxpress._tracking.stack import record_nn_module_stack
-
-_Args = list[VariableTracker]
-_Kwargs = dict[str, VariableTracker]
 
 # Method: the table whose order it depends on, the arguments that it heeds (None: it takes none),
 # and what lists its members.
@@ -63,8 +62,8 @@ def call_live_method(
     tx: Translator,
     module: Any,
     name: str,
-    args: _Args,
-    kwargs: _Kwargs,
+    args: Args,
+    kwargs: Kwargs,
     constant: bool,
 ) -> VariableTracker | None:
     """Call a method of a live module; None where Dynamo has to find another way.
@@ -129,7 +128,7 @@ def _is_traced(module: Any, name: str) -> bool:
 
 
 def _call_in_graph(
-    module_vt: Any, tx: Translator, module: Any, name: str, args: _Args, kwargs: _Kwargs
+    module_vt: Any, tx: Translator, module: Any, name: str, args: Args, kwargs: Kwargs
 ) -> VariableTracker:
     """A node that gets the module, and one that calls its method."""
     receiver = tx.output.create_proxy("get_attr", module_vt.module_key, (), {})
@@ -139,7 +138,7 @@ def _call_in_graph(
     return wrap_fx_proxy(tx=tx, proxy=proxy)
 
 
-def _item_by_index(module_vt: Any, tx: Translator, module: Any, args: _Args) -> VariableTracker:
+def _item_by_index(module_vt: Any, tx: Translator, module: Any, args: Args) -> VariableTracker:
     items, index = args
     what = f"``nn.Module`` {module}'s call method _get_item_by_idx requires a"
     if not index.is_python_constant():
@@ -159,7 +158,7 @@ def _item_by_index(module_vt: Any, tx: Translator, module: Any, args: _Args) -> 
 
 
 def _list_members(
-    module_vt: Any, tx: Translator, module: Any, name: str, args: _Args, kwargs: _Kwargs
+    module_vt: Any, tx: Translator, module: Any, name: str, args: Args, kwargs: Kwargs
 ) -> VariableTracker:
     table, parameters, lister = _LISTS[name]
     if table is not None:
@@ -188,14 +187,14 @@ def _source_of(source: Source, path: str) -> Source:
     return source
 
 
-def _takes_nothing(tx: Translator, name: str, args: _Args, kwargs: _Kwargs) -> None:
+def _takes_nothing(tx: Translator, name: str, args: Args, kwargs: Kwargs) -> None:
     if args or kwargs:
         given = f"{len(args)} args and {len(kwargs)} kwargs"
         raise_args_mismatch(tx, name, "0 args and 0 kwargs", given)
 
 
 def _constants(
-    module_vt: Any, tx: Translator, module: Any, name: str, args: _Args, kwargs: _Kwargs
+    module_vt: Any, tx: Translator, module: Any, name: str, args: Args, kwargs: Kwargs
 ) -> dict[str, Any]:
     """The arguments of a method by their names, with defaults."""
     if not all(each.is_python_constant() for each in itertools.chain(args, kwargs.values())):

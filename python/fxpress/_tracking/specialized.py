@@ -12,9 +12,11 @@ from torch.nn import Module
 from fxpress import _native
 from fxpress._torch_compat_tracking import (
     TRACKED_MODULES,
+    Args,
     AttrSource,
     GenerationTracker,
     GetItemSource,
+    Kwargs,
     NNModuleSource,
     ObservedAttributeError,
     SliceVariable,
@@ -47,9 +49,6 @@ from fxpress._tracking.guards import guard_to_detect_forward_monkeypatching
 from fxpress._tracking.lazy import initialize_lazy_module
 from fxpress._tracking.methods import call_live_method, register_child
 from fxpress._tracking.stack import StackSource, record_nn_module_stack
-
-_Args = list[VariableTracker]
-_Kwargs = dict[str, VariableTracker]
 
 _ORDERED = (torch.nn.ModuleList, torch.nn.ParameterList, torch.nn.Sequential)
 _SUBSCRIPTS = tuple(
@@ -302,7 +301,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
 
     # Calls
 
-    def call_function(self, tx: Translator, args: _Args, kwargs: _Kwargs) -> VariableTracker:
+    def call_function(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         module = self._module(tx)
         source = self.get_nn_module_stack_source()
         with record_nn_module_stack(self.module_key, source, tx, module):
@@ -327,7 +326,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
             return self._inline_call(tx, module, args, kwargs)
 
     def _call_children(
-        self, tx: Translator, module: Any, args: _Args, kwargs: _Kwargs
+        self, tx: Translator, module: Any, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         if nnmodule_has_hooks(module):
             self.convert_to_unspecialized(tx)
@@ -345,7 +344,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         return result
 
     def _inline_call(
-        self, tx: Translator, module: Any, args: _Args, kwargs: _Kwargs
+        self, tx: Translator, module: Any, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         name = "forward" if isinstance(module, torch.fx.GraphModule) else "_call_impl"
         function = getattr(module, name)
@@ -359,7 +358,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         return _inline(tx, function, source, args, kwargs)
 
     def call_method(
-        self, tx: Translator, name: str, args: _Args, kwargs: _Kwargs, constant: bool = False
+        self, tx: Translator, name: str, args: Args, kwargs: Kwargs, constant: bool = False
     ) -> VariableTracker:
         if name in ("_call_impl", "_wrapped_call_impl"):
             return self.call_function(tx, args, kwargs)
@@ -391,7 +390,7 @@ def _is_plain_sequential(module: Any) -> bool:
 
 
 def _inline(
-    tx: Translator, function: Any, source: Source, args: _Args, kwargs: _Kwargs
+    tx: Translator, function: Any, source: Source, args: Args, kwargs: Kwargs
 ) -> VariableTracker:
     tracked = variables.UserFunctionVariable(function, source=source)
     return tx.inline_user_function_return(tracked, args, kwargs, allow_nested_graph_breaks=True)

@@ -14,12 +14,14 @@ from fxpress import _native
 from fxpress._torch_compat_tracking import (
     NO_SUCH_SUBOBJ,
     TRACKED_MODULES,
+    Args,
     AttributeMutationNew,
     AttrSource,
     ConstDictKeySource,
     DictGetItemSource,
     FSDPNNModuleSource,
     GuardBuilder,
+    Kwargs,
     LazyVariableTracker,
     Source,
     SourcelessBuilder,
@@ -126,9 +128,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
 
     # Calls
 
-    def call_function(
-        self, tx: Translator, args: list[VariableTracker], kwargs: dict[str, VariableTracker]
-    ) -> VariableTracker:
+    def call_function(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         module: Any = self.value
         if is_lazy_module(module):
             if module.cls_to_become is not None:
@@ -150,11 +150,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
 
     @staticmethod
     def _call(
-        tx: Translator,
-        function: Any,
-        source: Source | None,
-        args: list[VariableTracker],
-        kwargs: dict[str, VariableTracker],
+        tx: Translator, function: Any, source: Source | None, args: Args, kwargs: Kwargs
     ) -> VariableTracker:
         if isinstance(function, (types.FunctionType, torch.jit.ScriptFunction)):
             # Not built from the source: that would put a guard on the code of each function.
@@ -212,8 +208,8 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         self,
         tx: Translator,
         name: str,
-        args: list[VariableTracker],
-        kwargs: dict[str, VariableTracker],
+        args: Args,
+        kwargs: Kwargs,
     ) -> VariableTracker:
         if name in ("_call_impl", "_wrapped_call_impl"):
             source = self.get_source_by_walking_mro(tx, name) if self.source else None
@@ -252,7 +248,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         if _kind_of_state(value) is not None or any(name in own[table] for table in _STATE):
             self.is_state_mutated = True
 
-    def _check_assignment(self, tx: Translator, method: Any, args: list[VariableTracker]) -> None:
+    def _check_assignment(self, tx: Translator, method: Any, args: Args) -> None:
         """Raise what `torch.nn.Module` raises before its constructor has run.
 
         The object that Dynamo looks at has been through the constructor in any case.
@@ -385,11 +381,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
 
 
 def _call_traced(
-    tx: Translator,
-    function: Any,
-    source: Source | None,
-    args: list[VariableTracker],
-    kwargs: dict[str, VariableTracker],
+    tx: Translator, function: Any, source: Source | None, args: Args, kwargs: Kwargs
 ) -> VariableTracker:
     built = VariableTracker.build(tx, function, source=source, realize=True)
     return built.call_function(tx, args, kwargs)
