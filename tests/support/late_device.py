@@ -39,6 +39,7 @@ class Device:
         """Memory with garbage, pinned or of the device."""
         made = torch.full((size,), 0xAA, dtype=torch.uint8)
         if options.get("pin_memory"):
+            assert options["device"] == "cpu", "a default device may be in force"
             self.pinned.append(size)
         else:
             self.own(made)

@@ -202,6 +202,30 @@ def test_moves() -> None:
             state.move(originals, "cuda")
 
 
+def test_nothing_comes_from_the_meta_device() -> None:
+    there = [torch.empty(3, device="meta"), torch.empty(0, device="meta")]
+    for call in (lambda: state.move(there, "cpu"), lambda: there[0].to("cpu")):
+        with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor; no data!"):
+            call()
+    assert [each.device.type for each in state.clone(there)] == ["meta", "meta"]
+
+
+def test_objects_that_say_what_their_class_is() -> None:
+    """No code of theirs runs while tensors are looked at."""
+    values: list[Any] = [torch.ones(3) for _ in range(20)]
+
+    class Liar:
+        @property
+        def __class__(self) -> type:
+            values[:] = []
+            return torch.Tensor
+
+    values.insert(10, Liar())
+    with pytest.raises(TypeError, match="expected tensors, got a Liar"):
+        state.clone(values)
+    assert len(values) == 21
+
+
 def test_files(tmp_path: Path) -> None:
     originals = {
         k: v

@@ -124,6 +124,18 @@ def test_who_fails_waits(device: Device) -> None:
     assert not any(stream.waiting for stream in device.streams)
 
 
+def test_who_fails_waits_for_pinned_memory(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: True)
+    monkeypatch.setattr(transfer, "upload", fail)
+    sources = of_sizes([1000, 5])
+    with pytest.raises(OSError, match="no memory"):
+        transfer._from_host(sources, [device.own(torch.zeros_like(each)) for each in sources])
+    assert not any(stream.waiting for stream in device.streams)
+
+
 def test_host_memory_is_bounded() -> None:
     with late_device(0, 0.5, PIECE) as device:
         sources = of_sizes([10_000, *[3] * 1000])
@@ -210,6 +222,26 @@ def test_damage_on_the_way_to_the_device(device: Device) -> None:
                 storages._Storages(reader, Options())._upload(records, made, None)
 
 
+def on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that have memory are taken to be on a device: only its kind is looked at."""
+    kinds = {True: torch.device("cuda:0"), False: torch.device("cpu")}
+    device = property(lambda group: kinds[group.size > 0])
+    monkeypatch.setattr(payloads.tensors.Group, "device", device)
+
+
+def test_storages_at_one_address(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record has the bytes of the largest, whichever comes first."""
+    whole = device.own(torch.arange(100, dtype=torch.uint8))
+    part = torch.from_dlpack(whole[:10])
+    assert part.untyped_storage().nbytes() == 10
+    on_device(monkeypatch)
+    file = io.BytesIO()
+    with PT2ArchiveWriter(file) as writer:
+        payloads.write_weights(writer, {"part": part, "whole": whole}, 2)
+    with PT2ArchiveReader(file.getvalue()) as reader:
+        assert [reader.read_bytes(name) for name in weights_in(reader)] == [bytes(range(100))]
+
+
 @pytest.mark.parametrize("sizes", MIXES)
 def test_the_device_to_a_file(
     device: Device, sizes: list[int], monkeypatch: pytest.MonkeyPatch
@@ -221,16 +253,7 @@ def test_the_device_to_a_file(
     for value, bytes_of_it in zip(values.values(), kept, strict=True):
         device.own(value.zero_())
         device.enqueue(lambda v=value, b=bytes_of_it: v.copy_(b))
-    there = torch.device("cuda:0")  # only its kind is looked at
-    group_by_storage = payloads.tensors.group_by_storage
-
-    def grouped(tensors: dict[str, torch.Tensor]) -> object:
-        groups, others = group_by_storage(tensors)
-        for group in groups:
-            group.device = there if group.size else group.device
-        return groups, others
-
-    monkeypatch.setattr(payloads.tensors, "group_by_storage", grouped)
+    on_device(monkeypatch)
     file = io.BytesIO()
     with PT2ArchiveWriter(file) as writer:
         payloads.write_weights(writer, values, 2)

@@ -47,7 +47,7 @@ def _write_storages(archive: PT2ArchiveWriter, groups: list[tuple[str, tensors.G
                 [Stored(record, each.size, 0, each.address, each.size) for record, each in some]
             )
             continue
-        data = storages_of([next(iter(group.tensors.values())) for _, group in some])
+        data = storages_of([group.largest for _, group in some if group.largest is not None])
         for parts, buffer in download(data):
             address = buffer.data_ptr()
             stored = []

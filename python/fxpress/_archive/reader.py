@@ -204,8 +204,9 @@ class PT2ArchiveReader:
             crcs = self._reader.read_into(targets, self._check_crc, threads, report)
         for (name, start, size, _), of_part in zip(targets, crcs, strict=self._check_crc):
             _, _, whole, expected, _ = self._records[name]
-            before = self._begun.pop(name) if start else 0
-            crc = _native.crc32_of_both(before, of_part, size)
+            crc = of_part
+            if start:
+                crc = _native.crc32_of_both(self._begun.pop(name), of_part, size)
             if start + size < whole:
                 self._begun[name] = crc
             elif crc != expected:

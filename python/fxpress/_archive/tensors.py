@@ -10,17 +10,20 @@ import torch
 from fxpress import _torch_compat_serde as compat
 from fxpress._aten import storage_places
 
-_CPU = torch.device("cpu")
-
 
 @dataclass
 class Group:
     """Tensors of one dtype that share a storage."""
 
     address: int  # of the storage's memory; 0 where there is none
-    size: int  # bytes
-    device: torch.device  # of the memory; the CPU where there is none
+    size: int = 0  # bytes
+    largest: torch.Tensor | None = None  # one whose storage has that size; None: there is no memory
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        """Of the memory; the CPU where there is none."""
+        return torch.device("cpu") if self.largest is None else self.largest.device
 
 
 def has_class_of_its_own(tensor: torch.Tensor) -> bool:
@@ -70,8 +73,8 @@ def group_by_storage(tensors: Mapping[str, torch.Tensor]) -> tuple[list[Group], 
             address, size = _place_of(value)
         group = groups.get((address, value.dtype))
         if group is None:
-            device = value.device if size else _CPU
-            group = groups[address, value.dtype] = Group(address or 0, size, device)
-        group.size = max(group.size, size)  # storages at one address need not be of one size
+            group = groups[address, value.dtype] = Group(address or 0)
+        if size > group.size:  # storages at one address need not be of one size
+            group.size, group.largest = size, value
         group.tensors[name] = value
     return list(groups.values()), others

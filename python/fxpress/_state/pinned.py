@@ -6,6 +6,7 @@ across, and few launches on the device.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -65,10 +66,18 @@ class _Ring:
         count = min(_BUFFERS, len(batches))
         largest = max(self.sizes)
         self._buffers = [
-            torch.empty(largest, dtype=torch.uint8, pin_memory=True) for _ in range(count)
+            # A default device may be in force.
+            torch.empty(largest, dtype=torch.uint8, pin_memory=True, device="cpu")
+            for _ in range(count)
         ]
         self._events: list[Any] = [None] * count
         self._streams = [torch.Stream(device) for _ in range(min(streams, count))]
+        # From the caller's stream: memory that is freed goes to the stream that it was made on.
+        self._staging = [
+            torch.empty(largest, dtype=torch.uint8, device=device)
+            for _ in self._streams
+            if max(map(len, batches)) > _FEW
+        ]
         current = torch.accelerator.current_stream(device)
         for stream in self._streams:
             stream.wait_stream(current)
@@ -84,11 +93,15 @@ class _Ring:
         return self._buffers[number % len(self)][: self.sizes[number]]
 
     def start(self, number: int, copy: Callable[[], None]) -> None:
-        """Starts copies on a stream of the batch."""
+        """Starts copies on the stream of a batch."""
         stream = self._streams[number % len(self._streams)]
         with stream:
             copy()
             self._events[number % len(self)] = stream.record_event()
+
+    def staging(self, number: int) -> torch.Tensor:
+        """Memory on the device for a batch of many parts; copies on its stream may use it."""
+        return self._staging[number % len(self._staging)][: self.sizes[number]]
 
     def finish(self) -> None:
         """Waits for all copies: buffers and tensors may be freed."""
@@ -109,24 +122,24 @@ def upload(
     if not batches:
         return
     ring = _Ring(targets[0].device, batches, _STREAMS)
+
+    def hand_out(number: int, buffer: torch.Tensor) -> None:
+        places = [part.of(targets) for part in batches[number]]
+        if len(places) > _FEW:
+            there = ring.staging(number)
+            there.copy_(buffer, non_blocking=True)
+            foreach_copy(places, split(there, batches[number]))
+            return
+        for place, data in zip(places, split(buffer, batches[number]), strict=True):
+            place.copy_(data, non_blocking=True)
+
     try:
         for number, parts in enumerate(batches):
             buffer = ring.buffer(number)
             fill(parts, buffer)
-            ring.start(number, lambda b=buffer, p=parts: _hand_out(b, targets, p))  # type: ignore[misc]
+            ring.start(number, functools.partial(hand_out, number, buffer))
     finally:
         ring.finish()
-
-
-def _hand_out(buffer: torch.Tensor, targets: Sequence[torch.Tensor], parts: list[Part]) -> None:
-    """A buffer to its parts on the device, in the current stream."""
-    if len(parts) > _FEW:
-        there = torch.empty(buffer.numel(), dtype=torch.uint8, device=targets[0].device)
-        there.copy_(buffer, non_blocking=True)
-        foreach_copy([part.of(targets) for part in parts], split(there, parts))
-        return
-    for part, data in zip(parts, split(buffer, parts), strict=True):
-        part.of(targets).copy_(data, non_blocking=True)
 
 
 def download(sources: Sequence[torch.Tensor]) -> Iterator[tuple[list[Part], torch.Tensor]]:
@@ -141,10 +154,19 @@ def download(sources: Sequence[torch.Tensor]) -> Iterator[tuple[list[Part], torc
         return
     ring = _Ring(sources[0].device, batches, 1)
 
+    def collect(number: int, buffer: torch.Tensor) -> None:
+        data = [part.of(sources) for part in batches[number]]
+        if len(data) > _FEW:
+            there = ring.staging(number)
+            torch.cat(data, out=there)
+            buffer.copy_(there, non_blocking=True)
+            return
+        for place, bytes_of_it in zip(split(buffer, batches[number]), data, strict=True):
+            place.copy_(bytes_of_it, non_blocking=True)
+
     def start(number: int) -> None:
         if number < len(batches):
-            buffer = ring.buffer(number)
-            ring.start(number, lambda: _collect(sources, batches[number], buffer))
+            ring.start(number, functools.partial(collect, number, ring.buffer(number)))
 
     try:
         for number in range(len(ring) - 1):
@@ -154,14 +176,3 @@ def download(sources: Sequence[torch.Tensor]) -> Iterator[tuple[list[Part], torc
             yield parts, ring.buffer(number)
     finally:
         ring.finish()
-
-
-def _collect(sources: Sequence[torch.Tensor], parts: list[Part], buffer: torch.Tensor) -> None:
-    """The bytes of parts on the device to a buffer, in the current stream."""
-    if len(parts) > _FEW:
-        there = torch.empty(buffer.numel(), dtype=torch.uint8, device=sources[0].device)
-        torch.cat([part.of(sources) for part in parts], out=there)
-        buffer.copy_(there, non_blocking=True)
-        return
-    for part, place in zip(parts, split(buffer, parts), strict=True):
-        place.copy_(part.of(sources), non_blocking=True)

@@ -28,11 +28,14 @@ def to_device(storages: Sequence[torch.Tensor], device: torch.device | None) -> 
 def copy_bytes(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
     """Copies tensors of bytes, which are on one device, to others of their sizes on one device.
 
-    What is on the meta device has no bytes: nothing happens.
+    Raises:
+        NotImplementedError: they are on the meta device, where there are no bytes.
     """
     here, there = sources[0].device, targets[0].device
-    if "meta" in (here.type, there.type):
+    if there.type == "meta":
         return
+    if here.type == "meta":
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
     if here.type != "cpu" and there.type == "cpu":
         _to_host(sources, targets)
     elif here.type == "cpu" and there.type != "cpu":
@@ -55,17 +58,22 @@ def _within(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) ->
 
 def _from_host(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
     pinned = [source.numel() >= _LARGE and source.is_pinned() for source in sources]
-    for source, target, is_pinned in zip(sources, targets, pinned, strict=True):
-        if is_pinned:
-            target.copy_(source, non_blocking=True)
     others = [source for source, is_pinned in zip(sources, pinned, strict=True) if not is_pinned]
 
     def fill(parts: list[Part], buffer: torch.Tensor) -> None:
         torch.cat([part.of(others) for part in parts], out=buffer)
 
-    upload([each for each, is_pinned in zip(targets, pinned, strict=True) if not is_pinned], fill)
-    if any(pinned):  # the sources may be freed now
-        torch.accelerator.current_stream(targets[0].device).synchronize()
+    try:
+        for source, target, is_pinned in zip(sources, targets, pinned, strict=True):
+            if is_pinned:
+                target.copy_(source, non_blocking=True)
+        upload(
+            [target for target, is_pinned in zip(targets, pinned, strict=True) if not is_pinned],
+            fill,
+        )
+    finally:
+        if any(pinned):  # the sources may be freed now
+            torch.accelerator.current_stream(targets[0].device).synchronize()
 
 
 def _to_host(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
