@@ -14,7 +14,6 @@ from torch._dynamo.exc import UnspecializeRestartAnalysis as UnspecializeRestart
 from torch._dynamo.exc import Unsupported as Unsupported
 from torch._dynamo.exc import handle_observed_exception as handle_observed_exception
 from torch._dynamo.exc import raise_observed_exception
-from torch._dynamo.exc import raise_type_error as raise_type_error
 from torch._dynamo.exc import unimplemented as unimplemented
 from torch._dynamo.guards import GuardBuilder as GuardBuilder
 from torch._dynamo.guards import get_verbose_code_parts
@@ -33,9 +32,6 @@ from torch._dynamo.source import UnspecializedNNModuleSource as UnspecializedNNM
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.trace_rules import check as is_skipped
 from torch._dynamo.trace_rules import is_torch_inline_allowed as is_torch_inline_allowed
-from torch._dynamo.utils import (
-    enumerate_items_with_dict_position as enumerate_items_with_dict_position,
-)
 from torch._dynamo.utils import get_custom_getattr as get_custom_getattr
 from torch._dynamo.utils import get_fake_value as get_fake_value
 from torch._dynamo.utils import is_lazy_module as is_lazy_module
@@ -51,7 +47,6 @@ from torch._dynamo.utils import unpatched_nn_module_call as unpatched_nn_module_
 from torch._dynamo.utils import unpatched_nn_module_call_impl as unpatched_nn_module_call_impl
 from torch._dynamo.utils import unpatched_nn_module_getattr as unpatched_nn_module_getattr
 from torch._dynamo.variables import nn_module as torch_tracking
-from torch._dynamo.variables.base import NO_SUCH_SUBOBJ as NO_SUCH_SUBOBJ
 from torch._dynamo.variables.base import ValueMutationNew as ValueMutationNew
 from torch._dynamo.variables.base import VariableTracker as VariableTracker
 from torch._dynamo.variables.base import VariableTrackerMeta
@@ -71,9 +66,18 @@ from torch._guards import TracingContext
 
 from fxpress._errors import UnsupportedError
 
-# The classes override methods of Dynamo's by their names.
+# The classes override methods of Dynamo's by their names, which differ between versions.
+_OTHER_METHODS = f"torch {torch.__version__} tracks modules by other methods"
+try:
+    from torch._dynamo.exc import raise_type_error as raise_type_error
+    from torch._dynamo.utils import (
+        enumerate_items_with_dict_position as enumerate_items_with_dict_position,
+    )
+    from torch._dynamo.variables.base import NO_SUCH_SUBOBJ as NO_SUCH_SUBOBJ
+except ImportError as error:
+    raise UnsupportedError(_OTHER_METHODS) from error
 if "var_getattr" not in vars(torch_tracking.NNModuleVariable):
-    raise UnsupportedError(f"torch {torch.__version__} tracks modules by other methods")
+    raise UnsupportedError(_OTHER_METHODS)
 
 Translator: TypeAlias = InstructionTranslatorBase
 Args: TypeAlias = list[VariableTracker]

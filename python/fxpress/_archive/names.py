@@ -15,7 +15,8 @@ EXTRA_DIR: str = constants.EXTRA_DIR
 WEIGHTS_DIR: str = constants.WEIGHTS_DIR
 # What names in these folders begin with; a number follows.
 CUSTOM_OBJECT: str = constants.CUSTOM_OBJ_FILENAME_PREFIX
-OPAQUE_OBJECT: str = constants.OPAQUE_OBJ_FILENAME_PREFIX
+# torch 2.11 has no such objects.
+OPAQUE_OBJECT: str = getattr(constants, "OPAQUE_OBJ_FILENAME_PREFIX", "opaque_obj_")
 TENSOR_CONSTANT: str = constants.TENSOR_CONSTANT_FILENAME_PREFIX
 WEIGHT: str = constants.WEIGHT_FILENAME_PREFIX
 
