@@ -17,7 +17,7 @@ from fxpress._archive.writer import PT2ArchiveWriter, Stored
 from fxpress._aten import storages_of
 from fxpress._errors import UnsupportedError
 from fxpress._serde.schema import SCHEMA
-from fxpress._state.pinned import download
+from fxpress._state.pinned import addresses, download
 from fxpress._torch_compat import is_opaque_value
 
 # What a config says: (name, record, tensor, is a parameter, is pickled).
@@ -49,12 +49,10 @@ def _write_storages(archive: PT2ArchiveWriter, groups: list[tuple[str, tensors.G
             continue
         data = storages_of([group.largest for _, group in some if group.largest is not None])
         for parts, buffer in download(data):
-            address = buffer.data_ptr()
             stored = []
-            for part in parts:
+            for part, address in zip(parts, addresses(buffer, parts), strict=True):
                 record, group = some[part.position]
                 stored.append(Stored(record, group.size, part.start, address, part.size))
-                address += part.size
             archive.write_memory(stored)
 
 

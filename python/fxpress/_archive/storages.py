@@ -14,7 +14,7 @@ from fxpress._archive.options import Options
 from fxpress._archive.progress import progress_bar
 from fxpress._archive.reader import PT2ArchiveReader, Target
 from fxpress._aten import allocate_bytes, make_views
-from fxpress._state.pinned import Part, upload
+from fxpress._state.pinned import Part, addresses, upload
 from fxpress._state.transfer import to_device
 
 _CPU = torch.device("cpu")
@@ -142,9 +142,8 @@ class _Storages:
     def _read(self) -> list[torch.Tensor]:
         """Reads into memory of the devices. The storages, some of them still on the CPU."""
         by_device: dict[torch.device, list[int]] = {}
-        for i, storage in enumerate(self._made):
-            if storage is None:
-                by_device.setdefault(self._devices[i], []).append(i)
+        for i in self._reading:
+            by_device.setdefault(self._devices[i], []).append(i)
         storages: dict[int, torch.Tensor] = {}
         with progress_bar("loading", sum(size for _, size in self._reading.values())) as bar:
             for device, positions in by_device.items():
@@ -166,11 +165,10 @@ class _Storages:
         """The file to a device, through bounded memory of the host."""
 
         def fill(parts: list[Part], buffer: torch.Tensor) -> None:
-            address = buffer.data_ptr()
-            targets = []
-            for part in parts:
-                targets.append(Target(records[part.position][0], part.start, part.size, address))
-                address += part.size
+            targets = [
+                Target(records[part.position][0], part.start, part.size, address)
+                for part, address in zip(parts, addresses(buffer, parts), strict=True)
+            ]
             self._archive.read_into(targets, bar)
 
         upload(made, fill)

@@ -7,6 +7,7 @@ across, and few launches on the device.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -56,6 +57,12 @@ def _parts(sizes: Sequence[int]) -> list[list[Part]]:
 def split(buffer: torch.Tensor, parts: list[Part]) -> tuple[torch.Tensor, ...]:
     """The bytes of each part in a buffer."""
     return tuple(buffer.split_with_sizes([part.size for part in parts]))
+
+
+def addresses(buffer: torch.Tensor, parts: list[Part]) -> list[int]:
+    """Where the bytes of each part begin in a buffer."""
+    ends = itertools.accumulate((part.size for part in parts), initial=buffer.data_ptr())
+    return list(ends)[:-1]
 
 
 class _Ring:

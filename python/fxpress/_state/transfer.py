@@ -20,12 +20,12 @@ def to_device(storages: Sequence[torch.Tensor], device: torch.device | None) -> 
         positions = [i for i, source in enumerate(storages) if source.device == here]
         sources = [storages[i] for i in positions]
         targets, _ = allocate_bytes([source.numel() for source in sources], device or here)
-        copy_bytes(sources, targets)
+        _copy(sources, targets)
         made.update(zip(positions, targets, strict=True))
     return [made[i] for i in range(len(storages))]
 
 
-def copy_bytes(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
+def _copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
     """Copies tensors of bytes, which are on one device, to others of their sizes on one device.
 
     Raises:
