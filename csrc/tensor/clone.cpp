@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,7 +29,7 @@ namespace {
 constexpr size_t kAlignment = 64;                   // of what is copied of a storage, bytes
 constexpr size_t kLine = 64;                        // of the caches, bytes
 constexpr size_t kAhead = 8;                        // tensors that are prefetched
-constexpr size_t kPiece = size_t{1} << 20;          // that a thread copies at a time, bytes
+constexpr size_t kGroup = size_t{1} << 20;          // of small parts that a thread copies, bytes
 constexpr std::chrono::milliseconds kPatience{50};  // of those who press Ctrl-C
 constexpr size_t kWorthAThread = size_t{1} << 21;   // bytes
 constexpr size_t kWorthRelease = size_t{1} << 25;   // of the GIL, bytes: some milliseconds
@@ -257,28 +258,41 @@ std::vector<Bytes> allocate(std::vector<Part>& parts) {
   return bytes;
 }
 
-// What a thread copies at a time: a piece of one part, or several parts as a whole.
+// What a thread copies at a time: a stretch of one part, or several parts as a whole.
 struct Piece {
   size_t first;  // of the parts
   size_t last;
-  size_t from;  // bytes, in each of them
+  size_t from = 0;  // bytes, in each of them
+  size_t to = std::numeric_limits<size_t>::max();
 };
+
+// Cuts a part where the large pages of its copy begin. The system fills a page with zeros when it
+// is first written to: two threads in one page would both wait for that.
+void cut(const Bytes& part, size_t index, std::vector<Piece>& pieces) {
+  size_t from = 0;
+  while (from < part.size) {
+    const auto in_page = (reinterpret_cast<uintptr_t>(part.to) + from) % kLargePage;
+    const size_t to = std::min(part.size, from + (kLargePage - in_page));
+    pieces.push_back({index, index, from, to});
+    from = to;
+  }
+}
 
 std::vector<Piece> pieces_of(const std::vector<Bytes>& parts) {
   std::vector<Piece> pieces;
   size_t first = 0;
   size_t bytes = 0;
   const auto close = [&](size_t end) {
-    if (first < end) pieces.push_back({first, end - 1, 0});
+    if (first < end) pieces.push_back({first, end - 1});
     bytes = 0;
     first = end;
   };
   for (size_t i = 0; i < parts.size(); ++i) {
     const size_t size = parts[i].size;
-    if (size + bytes > kPiece) close(i);
+    if (size + bytes > kGroup) close(i);
     bytes += size;
-    if (size <= kPiece) continue;
-    for (size_t from = 0; from < size; from += kPiece) pieces.push_back({i, i, from});
+    if (size <= kGroup) continue;
+    cut(parts[i], i, pieces);
     first = i + 1;
     bytes = 0;
   }
@@ -289,8 +303,9 @@ std::vector<Piece> pieces_of(const std::vector<Bytes>& parts) {
 void copy(const std::vector<Bytes>& parts, const Piece& piece) {
   for (size_t i = piece.first; i <= piece.last; ++i) {
     const Bytes& part = parts[i];
-    const size_t size = std::min(kPiece, part.size - piece.from);
-    if (size != 0) std::memcpy(part.to + piece.from, part.from + piece.from, size);
+    const size_t to = std::min(piece.to, part.size);
+    if (to != piece.from)
+      std::memcpy(part.to + piece.from, part.from + piece.from, to - piece.from);
   }
 }
 

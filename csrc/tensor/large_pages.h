@@ -8,13 +8,15 @@
 
 namespace fxpress::tensor {
 
+inline constexpr uintptr_t kLargePage = uintptr_t{1} << 21;  // bytes
+
 // Asks for large pages in a block that nobody has touched yet: of small ones the system would make
 // a quarter of a million for a gigabyte, which takes longer than filling it. Only a hint.
 inline void prefer_large_pages(void* memory, size_t size) {
 #ifdef MADV_HUGEPAGE
-  constexpr uintptr_t kPage = uintptr_t{1} << 21;  // bytes
-  const auto begin = (reinterpret_cast<uintptr_t>(memory) + kPage - 1) / kPage * kPage;
-  const auto end = (reinterpret_cast<uintptr_t>(memory) + size) / kPage * kPage;
+  const auto begin =
+      (reinterpret_cast<uintptr_t>(memory) + kLargePage - 1) / kLargePage * kLargePage;
+  const auto end = (reinterpret_cast<uintptr_t>(memory) + size) / kLargePage * kLargePage;
   if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 #endif
 }
