@@ -133,8 +133,9 @@ def test_large_and_many() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_pieces_for_threads(threads: int) -> None:
-    piece = 2**20
-    sizes = [0, 1, 1000, piece - 1, piece, piece + 1, 7, 5 * piece + 3, 0, *[65_000] * 40]
+    group, page = 2**20, 2**21
+    sizes = [0, 1, 1000, group - 1, group, group + 1, 7, page - 1, page + 1, 5 * page + 3, 0]
+    sizes += [65_000] * 40
     tensors = [torch.randint(0, 256, (size,), dtype=torch.uint8) for size in sizes]
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
