@@ -43,6 +43,7 @@ from fxpress._capture.root_names import (
 )
 from fxpress._capture.traced import ModuleToTrace
 from fxpress._capture.transformer import DynamoGraphTransformer
+from fxpress._frame_room import with_room
 from fxpress._torch_compat import pytree
 from fxpress._torch_compat_capture import (
     EXPORT_ROOT_REPLACEMENTS,
@@ -106,6 +107,7 @@ def dynamo_graph_capture_for_export(
     if isinstance(fn, OpOverload):
         fn = op_wrapper(fn)
 
+    @with_room
     def capture(*args: Any, **kwargs: Any) -> Any:
         if installs_free_tensors():
             raise AssertionError("install_free_tensors must be False")
@@ -145,6 +147,7 @@ def _dynamo_graph_capture_for_export(
         where constraints do not hold.
     """
 
+    @with_room
     def capture(*args: Any, **kwargs: Any) -> GraphModule:
         with compiling_state():
             flat_inputs, in_spec = pytree.tree_flatten((args, kwargs))

@@ -11,6 +11,7 @@ import torch
 from torch.nn import Module
 
 from fxpress import _native
+from fxpress._frame_room import has_room, with_room
 from fxpress._torch_compat_tracking import (
     NO_SUCH_SUBOBJ,
     TRACKED_MODULES,
@@ -138,15 +139,16 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         name = self._called_method(tx)
         function = getattr(self.value_type, name)
         arguments = [self, *args]
+        call = self._call if has_room() else with_room(self._call)
         if not self.source:
-            return self._call(tx, function, None, arguments, kwargs)
+            return call(tx, function, None, arguments, kwargs)
         source = self.get_source_by_walking_mro(tx, name)
         guard_to_detect_forward_monkeypatching(self.source, module)
         if self.cls_source is not None:
             guard_class_lookups(tx, module, self.cls_source)
         stack_source = self.get_nn_module_stack_source()
         with record_nn_module_stack(str(id(module)), stack_source, tx, module):
-            return self._call(tx, function, source, arguments, kwargs)
+            return call(tx, function, source, arguments, kwargs)
 
     @staticmethod
     def _call(
