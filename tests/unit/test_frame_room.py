@@ -67,12 +67,12 @@ def test_room_is_made_once_and_for_one_thread() -> None:
 
 def _at_all_depths(depth: int) -> None:
     for _ in range(100):
-        abs_(depth)
+        _same(depth)
     if depth > 0:
         _at_all_depths(depth - 1)
 
 
-def abs_(value: int) -> int:
+def _same(value: int) -> int:
     return value
 
 
@@ -87,5 +87,4 @@ def test_calls_map_no_memory() -> None:
     roomy = with_room(_at_all_depths)
     roomy(400)  # what else is mapped once
     # A hundred calls across each border of chunks fault in a page each.
-    assert _page_faults(_at_all_depths) > 100
-    assert _page_faults(roomy) < 60
+    assert _page_faults(roomy) < _page_faults(_at_all_depths) / 4
