@@ -291,7 +291,7 @@ std::vector<Piece> pieces_of(const std::vector<Bytes>& parts) {
     const size_t size = parts[i].size;
     if (size + bytes > kGroup) close(i);
     bytes += size;
-    if (size <= kGroup) continue;
+    if (size <= kLargePage) continue;
     cut(parts[i], i, pieces);
     first = i + 1;
     bytes = 0;

@@ -1,10 +1,10 @@
-"""Room for the frames of many nested calls.
+"""Room for the frames of nested calls.
 
-CPython from 3.11 on keeps frames in chunks of 16 KiB: a call that finds its chunk full maps another
-one, and its return unmaps it. A loop that happens to call across such a border pays two system
-calls and a page fault for each call, and what traces a program, many calls deep, is full of loops:
-some ten thousand times for a model of 64 blocks, a tenth of the time. So that is done below a frame
-that is said to be large. The chunk it needs is as large again, and takes all frames behind it.
+CPython from 3.11 on keeps frames in chunks of 16 KiB. A call that finds its chunk full maps another
+one, and its return unmaps it: two system calls and a page fault for each call of a loop that runs
+at such a border. Tracing is many calls deep and full of loops: a tenth of its time goes there.
+Below a frame that is said to be large there is room: its chunk is twice its size, and the other
+half takes the frames of some thousand calls.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from typing import ParamSpec, TypeVar
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-# Chunks have powers of two bytes: a frame of a MiB and a little gets two, of which it uses one.
-_SLOTS = (1 << 20) // 8
+# Chunks have powers of two bytes: with a little more than 256 KiB the frame gets one of 512 KiB. It
+# has that size, untouched, as an object too, in tracebacks.
+_SLOTS = (1 << 18) // 8
 
 
-def _call(function: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+def _call(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
     return function(*args, **kwargs)
 
 
-_call_with_room = _call
+_call_in_large_frame = _call
 if sys.version_info >= (3, 11):
-    _call_with_room = FunctionType(_call.__code__.replace(co_stacksize=_SLOTS), globals())
+    _call_in_large_frame = FunctionType(_call.__code__.replace(co_stacksize=_SLOTS), globals())
 
 
 class _State(threading.local):
@@ -40,21 +41,26 @@ _state = _State()
 
 
 def has_room() -> bool:
-    """Whether this thread is inside of such a call."""
+    """Whether this thread runs a function that was called with room."""
     return _state.has_room
 
 
+def call_with_room(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
+    """Calls a function, and makes room first in a thread that has none yet."""
+    if _state.has_room:
+        return function(*args, **kwargs)
+    _state.has_room = True
+    try:
+        return _call_in_large_frame(function, *args, **kwargs)
+    finally:
+        _state.has_room = False
+
+
 def with_room(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The same function, which makes room for its calls in a thread that has none yet."""
+    """The function that calls the given one with room."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if _state.has_room:
-            return function(*args, **kwargs)
-        _state.has_room = True
-        try:
-            return _call_with_room(function, *args, **kwargs)
-        finally:
-            _state.has_room = False
+        return call_with_room(function, *args, **kwargs)
 
     return call

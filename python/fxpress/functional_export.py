@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch.fx import Graph, GraphModule
@@ -87,7 +87,16 @@ __all__ = [
     "post_process_error_msg",
 ]
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
 clean_nn_module_stack = clean_nn_module_stack_and_source_fn  # as older versions call it
+
+
+def _outside_of_programs(capture: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A capture that Dynamo does not trace when a program that it compiles makes one."""
+    made: Callable[_P, _R] = torch.compiler.disable(with_room(capture), reason="it is a capture")
+    return made
 
 
 def dynamo_graph_capture_for_export(
@@ -107,7 +116,7 @@ def dynamo_graph_capture_for_export(
     if isinstance(fn, OpOverload):
         fn = op_wrapper(fn)
 
-    @with_room
+    @_outside_of_programs
     def capture(*args: Any, **kwargs: Any) -> Any:
         if installs_free_tensors():
             raise AssertionError("install_free_tensors must be False")
@@ -147,7 +156,7 @@ def _dynamo_graph_capture_for_export(
         where constraints do not hold.
     """
 
-    @with_room
+    @_outside_of_programs
     def capture(*args: Any, **kwargs: Any) -> GraphModule:
         with compiling_state():
             flat_inputs, in_spec = pytree.tree_flatten((args, kwargs))

@@ -135,6 +135,37 @@ def test_bytecode_of_a_graph_module() -> None:
     module.recompile()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("meta", {"w": torch.ones(2)}), ("shape_env", torch.ones(2)), ("shape_env", {"w": x()})],
+)
+def test_bytecode_reads_attributes_with_names_of_a_graph_module(name: str, value: Any) -> None:
+    class Named(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            setattr(self, name, value)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            held = getattr(self, name)
+            return x + (held["w"] if isinstance(held, dict) else held).sum()
+
+    for capture in (dynamo_graph_capture_for_export, torch_capture.dynamo_graph_capture_for_export):
+        module, before = Named(), dict(value) if isinstance(value, dict) else value
+        made = capture(module)(x())
+        torch.testing.assert_close(made(x()), module(x()))
+        assert "fake_mode" in made.meta
+        if capture is dynamo_graph_capture_for_export and name == "meta":
+            assert module.meta == before  # torch writes into it
+
+
+@pytest.mark.parametrize(("name", "value"), [("meta", torch.ones(2)), ("_graph", 1)])
+def test_bytecode_with_names_that_are_needed(name: str, value: Any) -> None:
+    module = Model()
+    setattr(module, name, value)
+    with pytest.raises(UnsupportedError, match=name):
+        dynamo_graph_capture_for_export(module)(x())
+
+
 def test_bytecode_of_operators_with_keywords() -> None:
     with pytest.raises(UnsupportedError, match="from"):
         dynamo_graph_capture_for_export(torch.ops.aten.uniform.default)

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import resource
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
 
 import pytest
+import torch
+from torch import nn
+from torch._dynamo import variables
 
-from fxpress._frame_room import has_room, with_room
+import fxpress
+from fxpress import functional_export
+from fxpress._frame_room import call_with_room, has_room, with_room
 
 
 def test_calls_as_it_is() -> None:
     @with_room
-    def function(first: int, *rest: int, named: str = "no") -> tuple[object, ...]:
+    def named(first: int, *rest: int, function: str = "no") -> tuple[object, ...]:
         """What it does."""
-        return first, rest, named, has_room()
+        return first, rest, function, has_room()
 
-    assert function(1, 2, 3, named="yes") == (1, (2, 3), "yes", True)
-    assert function.__name__ == "function"
-    assert function.__doc__ == "What it does."
+    assert named(1, 2, 3, function="yes") == (1, (2, 3), "yes", True)
+    assert call_with_room(named, 1, function="yes") == (1, (), "yes", True)
+    assert named.__name__ == "named"
+    assert named.__doc__ == "What it does."
     assert not has_room()
 
 
@@ -61,8 +71,39 @@ def test_room_is_made_once_and_for_one_thread() -> None:
     inner()
     outer()
     assert elsewhere == [False]
-    # Less the frame of `outer`, of its wrapper and of its room, and with no second room.
-    assert depths[1] - depths[0] == 2
+    # With the frame of `outer`, and what calls it, but with no second room.
+    assert depths[1] - depths[0] == 3
+
+
+@contextmanager
+def _rooms_in_traces() -> Iterator[list[bool]]:
+    """Whether there was room, for each call of a function of torch that is traced."""
+    rooms: list[bool] = []
+    traced = variables.TorchInGraphFunctionVariable.call_function
+
+    def record(*args: Any) -> Any:
+        rooms.append(has_room())
+        return traced(*args)
+
+    with mock.patch.object(variables.TorchInGraphFunctionVariable, "call_function", record):
+        yield rooms
+
+
+def test_captures_and_calls_of_modules_have_room() -> None:
+    model, x = nn.Sequential(nn.ReLU(), nn.Sequential(nn.ReLU())), torch.ones(2)
+    for capture in (
+        functional_export._dynamo_graph_capture_for_export,
+        functional_export.dynamo_graph_capture_for_export,
+    ):
+        with _rooms_in_traces() as rooms:
+            capture(lambda x: torch.relu(x) + 1)(x)
+        assert rooms
+        assert all(rooms)
+    with fxpress.installed(), _rooms_in_traces() as rooms:
+        torch._dynamo.reset()
+        torch.compile(model, backend="eager")(x)
+    assert rooms
+    assert all(rooms)
 
 
 def _at_all_depths(depth: int) -> None:
@@ -77,9 +118,19 @@ def _same(value: int) -> int:
 
 
 def _page_faults(function: Callable[[int], None]) -> int:
-    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
-    function(400)
-    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+    """The most for several depths of the stack: it depends on where the borders are."""
+    most = 0
+    for _ in range(7):
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        function(400)
+        most = max(most, resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+        function = functools.partial(_one_deeper, function)
+    return most
+
+
+def _one_deeper(function: Callable[[int], None], depth: int) -> None:
+    local = [depth] * 3
+    function(local[0])
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="frames are not in chunks")

@@ -535,3 +535,32 @@ def test_values_from_elsewhere_before_inputs() -> None:
     (negated,) = made.graph.find_nodes(op="call_function", target=torch.neg)
     assert negated.args[0].op == "placeholder"
     assert negated.args[0].meta["val"].shape == (2, 4)
+
+
+@pytest.mark.parametrize(
+    "capture",
+    [_dynamo_graph_capture_for_export, functional_export.dynamo_graph_capture_for_export],
+)
+def test_captures_by_compiled_programs(capture: Any) -> None:
+    """Dynamo does not trace the capture itself."""
+    model = Inner()
+
+    @torch.compile(backend="eager")  # type: ignore[untyped-decorator]
+    def program(value: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = capture(model)(value * 2)(value)
+        return made + 1
+
+    torch._dynamo.reset()
+    torch.testing.assert_close(program(x()), model(x()) + 1)
+
+
+@pytest.mark.parametrize(
+    "capture",
+    [_dynamo_graph_capture_for_export, functional_export.dynamo_graph_capture_for_export],
+)
+@pytest.mark.parametrize("name", ["function", "fn", "self_", "args_", "call", "capture"])
+def test_any_names_of_arguments(capture: Any, name: str) -> None:
+    space: dict[str, Any] = {}
+    exec(f"def called(x, {name}): return x + {name}", space)
+    made = capture(space["called"])(x(), **{name: x()})
+    torch.testing.assert_close(made(x(), **{name: x()}), x() + x())

@@ -117,7 +117,19 @@ def _adopt(root: torch.nn.Module, module: GraphModule) -> None:
     for name in _SHARED:
         setattr(module, name, getattr(root, name))
     module._modules.update(root._modules)
-    kept = {*_annotations(), *vars(module)}  # the graph and the meta of a GraphModule are its own
+    kept = {*_annotations(), "meta"}
+    own = vars(module).keys() & vars(root).keys() - kept
+    if isinstance(root, GraphModule):
+        kept |= own  # the graph and the meta of a GraphModule are its own
+    else:
+        meta = vars(root).get("meta", {})
+        hidden = [name for name in sorted(own) if name.startswith("_")]
+        if hidden or not isinstance(meta, dict):
+            raise UnsupportedError(
+                "a captured module keeps things of its own in the attributes "
+                f"{hidden or ['meta']}, which the traced one has too: rename them"
+            )
+        module.meta = {**meta, **module.meta}
     vars(module).update({k: v for k, v in vars(root).items() if k not in kept})
     module.training = root.training
     for name in _HOOKS:

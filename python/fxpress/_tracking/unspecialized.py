@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch.nn import Module
 
 from fxpress import _native
-from fxpress._frame_room import has_room, with_room
+from fxpress._frame_room import call_with_room, has_room
 from fxpress._torch_compat_tracking import (
     NO_SUCH_SUBOBJ,
     TRACKED_MODULES,
@@ -139,7 +140,10 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         name = self._called_method(tx)
         function = getattr(self.value_type, name)
         arguments = [self, *args]
-        call = self._call if has_room() else with_room(self._call)
+        # Not a frame more for each module that is inside of another.
+        call: Callable[..., VariableTracker] = self._call
+        if not has_room():
+            call = functools.partial(call_with_room, call)
         if not self.source:
             return call(tx, function, None, arguments, kwargs)
         source = self.get_source_by_walking_mro(tx, name)
