@@ -4,7 +4,7 @@ CPython from 3.11 on keeps frames in chunks of 16 KiB. A call that finds its chu
 one, and its return unmaps it: two system calls and a page fault for each call of a loop that runs
 at such a border. Tracing is many calls deep and full of loops: a tenth of its time goes there.
 Below a frame that is said to be large there is room: its chunk is twice its size, and the other
-half takes the frames of some thousand calls.
+half takes the frames of many hundred calls.
 """
 
 from __future__ import annotations
