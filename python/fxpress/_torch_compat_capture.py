@@ -20,7 +20,9 @@ from torch._dynamo.eval_frame import argument_names as argument_names
 from torch._dynamo.eval_frame import check_user_input_output
 from torch._dynamo.exc import UserErrorType
 from torch._dynamo.guards import uninteresting_files as uninteresting_files
+from torch._dynamo.source import AttrSource as AttrSource
 from torch._dynamo.source import GetItemSource as GetItemSource
+from torch._dynamo.source import LocalSource as LocalSource
 from torch._dynamo.utils import dynamo_timed, get_metrics_context
 from torch._export.utils import _compiling_state_context
 from torch._guards import TracingContext

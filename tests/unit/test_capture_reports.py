@@ -9,8 +9,10 @@ import torch
 from torch import nn
 from torch._dynamo import functional_export as torch_capture
 from torch._dynamo.exc import Unsupported
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree
 
+import fxpress
 from fxpress import functional_export
 
 BOTH = pytest.mark.parametrize("way", [functional_export, torch_capture], ids=["ours", "torch"])
@@ -77,3 +79,56 @@ def test_172839_closures_in_the_structure_of_outputs(way: Any) -> None:
 
     with pytest.raises(Unsupported, match="closure"):
         way._dynamo_graph_capture_for_export(call)(torch.rand(3))
+
+
+class Inner(nn.Module):
+    def forward(self, y: torch.Tensor, x: Any) -> torch.Tensor:
+        return x.a.sum() + y
+
+
+class Nested(nn.Module):
+    def forward(self, y: torch.Tensor, x: Any) -> torch.Tensor:
+        return x.b.a * y
+
+
+class Scaled(nn.Module):
+    def forward(self, y: torch.Tensor, x: Any) -> torch.Tensor:
+        return x * x.scale + y
+
+
+def two(first: float, second: float) -> TwoTensor:
+    return TwoTensor(torch.full((2,), first), torch.full((2,), second))
+
+
+def scaled(by: float) -> torch.Tensor:
+    made = torch.ones(2)
+    made.scale = torch.full((2,), by)
+    return made
+
+
+OF_INPUTS = {
+    "subclass": (Inner(), two(1, 2), two(3, 4)),
+    "nested": (Nested(), TwoTensor(two(1, 2), two(3, 4)), TwoTensor(two(5, 6), two(7, 8))),
+    "plain": (Scaled(), scaled(2), scaled(3)),
+}
+
+
+@pytest.mark.parametrize("name", OF_INPUTS)
+def test_172491_tensors_that_inputs_hold(name: str) -> None:
+    """torch makes a constant of the fake tensor that it has traced with."""
+    model, first, second = OF_INPUTS[name]
+    made = functional_export._dynamo_graph_capture_for_export(model)(torch.ones(2), first)
+    made.graph.lint()
+    assert not list(made.named_buffers())
+    assert torch.equal(made(torch.ones(2), second), model(torch.ones(2), second))
+    assert "_captured" in torch_capture._dynamo_graph_capture_for_export(model)(
+        torch.ones(2), first
+    ).print_readable(print_output=False)
+
+
+@pytest.mark.parametrize("name", ["subclass", "nested"])
+def test_172491_strict_export(name: str) -> None:
+    model, first, second = OF_INPUTS[name]
+    with fxpress.installed():
+        program = torch.export.export(model, (torch.ones(2), first), strict=True)
+    assert torch.equal(program.module()(torch.ones(2), second), model(torch.ones(2), second))

@@ -7,7 +7,14 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from fxpress._torch_compat_capture import GetItemSource, fake_input
+from fxpress._torch_compat_capture import (
+    AttrSource,
+    GetItemSource,
+    LocalSource,
+    fake_input,
+)
+
+_FLAT_ARGUMENTS = "flat_args"  # as ModuleToTrace.forward calls them
 
 
 def check_dims(flat_inputs: list[Any], dynamic_dims: list[set[int]]) -> None:
@@ -61,6 +68,34 @@ def capture_value(module: GraphModule, position: int, placeholder: Node, source:
     else:
         setattr(module, name, value)
     return name
+
+
+def attribute_of_input(source: Any) -> tuple[int, list[str]] | None:
+    """The flat input and the path of attributes at which Dynamo found a value, if it is one."""
+    path: list[str] = []
+    while isinstance(source, AttrSource):
+        path.insert(0, source.member)
+        source = source.base
+    if not (path and isinstance(source, GetItemSource)):
+        return None
+    base = source.base
+    is_flat = isinstance(base, LocalSource) and base.is_input and base.local_name == _FLAT_ARGUMENTS
+    return (source.index, path) if is_flat else None
+
+
+def read_from_input(module: GraphModule, name: str, index: int, path: list[str]) -> None:
+    """Makes a graph read what it has as an attribute from an input of its caller instead."""
+    graph = module.graph
+    (held,) = (node for node in graph.find_nodes(op="get_attr") if node.target == name)
+    value = graph.find_nodes(op="placeholder")[index]
+    with graph.inserting_before(held):
+        for member in path:
+            value = graph.call_function(getattr, (value, member))
+    value.meta = held.meta
+    held.replace_all_uses_with(value)
+    graph.erase_node(held)
+    value.name = held.name
+    delattr(module, name)
 
 
 def captured_value(placeholder: Node) -> Any:

@@ -8,7 +8,14 @@ from torch.fx import GraphModule
 
 from fxpress import _deferred_code as _deferred_code  # fills the tables of the native code
 from fxpress import _native
-from fxpress._capture.flat_inputs import capture_value, captured_value, check_dims, input_meta
+from fxpress._capture.flat_inputs import (
+    attribute_of_input,
+    capture_value,
+    captured_value,
+    check_dims,
+    input_meta,
+    read_from_input,
+)
 from fxpress._capture.root_names import clean_nn_module_stack_and_source_fn, clean_targets
 from fxpress._torch_compat_capture import birth_rules
 
@@ -66,6 +73,9 @@ def rewrite_captured(
     for node in made.graph.find_nodes(op="get_attr") if captured else ():
         if node.target in captured:
             node.meta["val"] = captured[node.target]
+    for at, place in enumerate(places):
+        if isinstance(place, str) and (attribute := attribute_of_input(sources.get(at))):
+            read_from_input(made, place, *attribute)
     made.meta.update({key: module.meta[key] for key in KEPT_META if key in module.meta})
     return made
 
