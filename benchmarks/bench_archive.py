@@ -58,6 +58,7 @@ def measure(program: Program, rounds: int) -> list[Figure]:
             ratio(seconds[f"torch's {what}"], seconds[what]),
             rounds,
             goal,
+            what,
         )
         for what, goal in (("save", SAVE_OVER_TORCH), ("load", LOAD_OVER_TORCH))
     ]
@@ -256,5 +257,6 @@ def _measure_small_clones(rounds: int) -> list[Figure]:
             ratio(seconds["loop"], seconds["ours"]),
             rounds,
             SMALL,
+            "state.clone",
         )
     ]

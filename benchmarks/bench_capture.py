@@ -26,13 +26,12 @@ from fxpress._capture.rewrite import rewrite_and_clean
 from timing import Action, interleaved, per_node, ratio, stopwatch
 
 _Function = Callable[[list[str], str], tuple[str, str]]
+Depths = tuple[int, ...]
 
 GUARDS = Goal(40, more_is_better=True)
 REWRITE = Goal(8, more_is_better=True)
 COMPILE = Goal(1, more_is_better=True)
-LAYERS = 32
 LLAMA_LAYERS = 16
-DEPTHS = (0, 20, 60)  # frames: the time of guards depends on where in the stack they are made
 
 
 @dataclass(frozen=True)
@@ -45,31 +44,40 @@ class _Model:
     export: Goal
 
 
-def measure(rounds: int) -> list[Figure]:
-    """The function of the guards, the rewrite, and captures and strict exports as a whole."""
-    transformer = _transformer()
-    figures = [_measure_guards(transformer, rounds), *_measure_rewrite(transformer, rounds)]
-    figures.append(_measure_growth(rounds))
-    for model in (transformer, _convolutions(), *_llama()):
-        figures += _measure_whole(model)
+def measure(layers: int, rounds: int, depths: Depths, *, every_model: bool) -> list[Figure]:
+    """The function of the guards, the rewrite, and captures and strict exports as a whole.
+
+    Args:
+        layers: of the transformer.
+        depths: frames below which captures are timed, once at each.
+        every_model: a CNN and, with `transformers`, a Llama as well; growth.
+    """
+    transformer = _transformer(layers)
+    figures = _measure_whole(transformer, depths)
+    figures.append(_measure_guards(transformer, rounds, depths))
+    figures += _measure_rewrite(transformer, rounds)
+    if every_model:
+        for model in (_convolutions(2 * layers), *_llama()):
+            figures += _measure_whole(model, depths)
+        figures.append(_measure_growth(rounds))
     return figures
 
 
-def _transformer() -> _Model:
+def _transformer(count: int) -> _Model:
     torch.manual_seed(0)
-    layers = (graphs.Layer(graphs.WIDTH, graphs.HEADS) for _ in range(LAYERS))
+    layers = (graphs.Layer(graphs.WIDTH, graphs.HEADS) for _ in range(count))
     inputs = (torch.randn(2, 8, graphs.WIDTH),)
-    name = f"transformer, {LAYERS} layers"
+    name = f"transformer, {count} layers"
     return _Model(name, nn.Sequential(*layers).eval(), inputs, *_goals(1.5, 1.8, 1.25))
 
 
-def _convolutions() -> _Model:
+def _convolutions(count: int) -> _Model:
     blocks = (
         nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout())
-        for _ in range(2 * LAYERS)
+        for _ in range(count)
     )
     inputs = (torch.randn(2, 8, 6, 6),)
-    name = f"CNN, {2 * LAYERS} blocks"
+    name = f"CNN, {count} blocks"
     return _Model(name, nn.Sequential(*blocks).eval(), inputs, *_goals(1.5, 1.8, 1.25))
 
 
@@ -85,14 +93,14 @@ def _goals(*bounds: float) -> list[Goal]:
     return [Goal(bound, more_is_better=True) for bound in bounds]
 
 
-def _measure_guards(model: _Model, rounds: int) -> Figure:
+def _measure_guards(model: _Model, rounds: int, depths: Depths) -> Figure:
     """The source of the function that checks guards."""
     calls = _recorded(lambda: torch.export.export(model.module, model.inputs, strict=True))
     parts, arguments = max(calls, key=lambda call: len(call[0]))
     theirs = functools.partial(torch_guards.build_guard_function, parts, arguments)
     ours = functools.partial(build_guard_function, parts, arguments)
     assert ours() == theirs()
-    seconds = _at_depths({"ours": stopwatch(ours), "torch": stopwatch(theirs)}, rounds)
+    seconds = _at_depths({"ours": stopwatch(ours), "torch": stopwatch(theirs)}, rounds, depths)
     return Figure(
         f"{model.name}: {len(parts):,} guards",
         "torch / function of the guards",
@@ -197,7 +205,7 @@ def _measure_growth(rounds: int) -> Figure:
     return growth_over_floor("rewrite and cleaning", ratios, rounds)
 
 
-def _measure_whole(model: _Model) -> list[Figure]:
+def _measure_whole(model: _Model, depths: Depths) -> list[Figure]:
     """Strict capture, strict export and compilation, once at each depth."""
 
     def capture() -> GraphModule:
@@ -225,13 +233,14 @@ def _measure_whole(model: _Model) -> list[Figure]:
     assert torch.equal(compiled, compile_())
     assert ours == (str(capture().graph), str(export()))
     figures = []
-    for what, call, check, goal in (
-        ("torch / strict capture", capture, "guards", model.capture),
-        ("the same, light check", capture, "light", model.light),
-        ("torch / strict export", export, "guards", model.export),
-        ("torch / torch.compile, eager backend", compile_, "guards", COMPILE),
+    for what, call, check, goal, operation in (
+        ("torch / strict capture", capture, "guards", model.capture, "capture, strict"),
+        ("the same, light check", capture, "light", model.light, ""),
+        ("torch / strict export", export, "guards", model.export, "export, strict"),
+        ("torch / torch.compile, eager backend", compile_, "guards", COMPILE, "torch.compile"),
     ):
-        seconds = _at_depths({"ours": _installed(call, check), "torch": _settled(call)}, 1)
+        actions = {"ours": _installed(call, check), "torch": _settled(call)}
+        seconds = _at_depths(actions, 1, depths)
         figures.append(
             Figure(
                 model.name,
@@ -240,8 +249,9 @@ def _measure_whole(model: _Model) -> list[Figure]:
                 per_node(seconds["ours"], 1) / 1e6,
                 per_node(seconds["torch"], 1) / 1e6,
                 ratio(seconds["torch"], seconds["ours"]),
-                len(DEPTHS),
+                len(depths),
                 goal,
+                operation,
             )
         )
     return figures
@@ -269,9 +279,9 @@ def _installed(call: Callable[[], Any], check: Any) -> Action:
     return action
 
 
-def _at_depths(actions: dict[str, Action], rounds: int) -> dict[str, list[float]]:
+def _at_depths(actions: dict[str, Action], rounds: int, depths: Depths) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {name: [] for name in actions}
-    for depth in DEPTHS:
+    for depth in depths:
         deeper = {name: functools.partial(_below, depth, each) for name, each in actions.items()}
         for name, times in interleaved(deeper, rounds).items():
             seconds[name] += times

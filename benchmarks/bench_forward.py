@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,16 +44,18 @@ class Model:
         return result
 
 
-def measure(rounds: int) -> list[Figure]:
-    """Everything: an overhead-bound model without and with autograd, and a large one."""
+def measure(rounds: int, *, every_model: bool) -> list[Figure]:
+    """An overhead-bound model without and with autograd; with `every_model` a large one too."""
     small = Model(programs.transformer(DEPTH))
-    large = Model(programs.transformer(4, 512, 128))
-    return [
+    figures = [
+        *measure_interpreter(small, min(rounds, INTERPRETER_ROUNDS)),
         *measure_forward(small, rounds, torch.no_grad(), "no_grad", NO_GRAD),
         *measure_forward(small, rounds, torch.enable_grad(), "grad", GRAD),
-        *measure_forward(large, rounds, torch.no_grad(), "no_grad", LARGE),
-        *measure_interpreter(small, min(rounds, INTERPRETER_ROUNDS)),
     ]
+    if every_model:
+        large = Model(programs.transformer(4, 512, 128))
+        figures += measure_forward(large, rounds, torch.no_grad(), "no_grad", LARGE)
+    return figures
 
 
 def measure_forward(
@@ -71,7 +74,8 @@ def measure_interpreter(model: Model, rounds: int) -> list[Figure]:
     with torch.no_grad():
         run = {"ours": model.run_ours, "torch": lambda: theirs(*model.program.inputs)}
         seconds = _timed(run, rounds)
-    return [_figure(model, "torch / forward, no_grad", seconds, "torch", None)]
+    figure = _figure(model, "torch / forward, no_grad", seconds, "torch", None)
+    return [replace(figure, operation="forward, unflattened")]
 
 
 def _assert_same_result(model: Model) -> None:

@@ -96,8 +96,9 @@ def figures(points: list[Point]) -> list[Figure]:
     """The table's lines about sizes; points are in order of size."""
     lines = [line for point in points for line in _point_figures(point)]
     first, last = points[0], points[-1]
-    ratios = {p.size: p.over_floor for p in (first, last)}
-    lines.append(growth_over_floor("split", ratios, min(first.rounds, last.rounds)))
+    if first.size != last.size:
+        ratios = {p.size: p.over_floor for p in (first, last)}
+        lines.append(growth_over_floor("split", ratios, min(first.rounds, last.rounds)))
     return lines
 
 
@@ -115,6 +116,9 @@ def _point_figures(point: Point) -> list[Figure]:
             point.rounds,
         )
     ]
+    for name, what in (("torch", "torch / split"), ("lazy", "torch lazy / split")):
+        if name in times:  # in rounds of its own: there are no pairs to compare
+            lines.append(Figure(model, what, "us/node", times["ours"], times[name]))
     if point.beyond is not None:
         lines.append(Figure(model, "peak beyond result", "bytes/node", point.beyond, goal=MEMORY))
     return lines

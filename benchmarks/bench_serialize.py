@@ -27,7 +27,6 @@ from fxpress.serialize import (
 from programs import Program
 from timing import Action, Ratio, interleaved, per_node, ratio, stopwatch
 
-TORCH_ROUNDS = 5
 LARGE = 500  # layers of a transformer of 18,000 nodes
 WRITING = Goal(150, more_is_better=True, aim=200)
 READING = Goal(40, more_is_better=True, aim=60)
@@ -35,6 +34,8 @@ CANONICAL = Goal(40, more_is_better=True)
 OBJECTS = Goal(20, more_is_better=True)
 HASH = Goal(300, more_is_better=True)
 PEAK = Goal(0.2, of_ratio=False)
+
+OPERATIONS = ("serialize", "deserialize", "canonicalize", "graph_hash")
 
 # The program alone: state, constants and inputs are torch.save's.
 ALONE: dict[str, Any] = {
@@ -44,9 +45,9 @@ ALONE: dict[str, Any] = {
 }
 
 
-def measure(rounds: int, large: bool) -> list[Figure]:
-    """The default model; with `large` one of 18,000 nodes as well."""
-    figures = measure_program(programs.transformer(), min(rounds, TORCH_ROUNDS))
+def measure(layers: int, rounds: int, *, large: bool) -> list[Figure]:
+    """The default model of so many layers; with `large` one of 18,000 nodes as well."""
+    figures = measure_program(programs.transformer(layers), rounds)
     if large:
         figures += measure_program(programs.transformer(LARGE), 2)
     return figures
@@ -112,6 +113,7 @@ def measure_program(program: Program, rounds: int) -> list[Figure]:
                 ratio(seconds["torch"], seconds["ours"]),
                 rounds,
                 goal,
+                label if label in OPERATIONS else "",
             )
         )
     return figures

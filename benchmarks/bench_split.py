@@ -32,7 +32,9 @@ def measure_split(case: Case, rounds: int) -> list[Figure]:
         rounds,
     )
     return [
-        _figure(case, "torch / split", seconds, "torch", SPLIT_OVER_TORCH),
+        _figure(
+            case, "torch / split", seconds, "torch", SPLIT_OVER_TORCH, operation="split_module"
+        ),
         _figure(case, "torch lazy / split", seconds, "lazy", SPLIT_OVER_LAZY),
     ]
 
@@ -95,6 +97,7 @@ def _figure(
     goal: Goal | None = None,
     *,
     nodes: int | None = None,
+    operation: str = "",
 ) -> Figure:
     nodes = nodes or case.nodes
     ours = seconds["ours"]
@@ -107,4 +110,5 @@ def _figure(
         ratio(seconds[other], ours),
         len(ours),
         goal,
+        operation,
     )

@@ -46,6 +46,7 @@ def measure_unflatten(program: Program, rounds: int, goal: Goal) -> list[Figure]
             ratio(seconds["torch"], seconds["ours"]),
             rounds,
             goal,
+            "unflatten",
         ),
         Figure(
             program.name,

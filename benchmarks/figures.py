@@ -55,6 +55,7 @@ class Figure:
         ratio: the larger over the smaller in the direction that `what` says.
         rounds: how many measurements the medians are of.
         goal: what it should be.
+        operation: what users call it, if this line is its headline; "" otherwise.
     """
 
     model: str
@@ -65,6 +66,14 @@ class Figure:
     ratio: Ratio | None = None
     rounds: int = 1
     goal: Goal | None = None
+    operation: str = ""
+
+    @property
+    def times_as_fast(self) -> float:
+        """How many times as fast as the other fxpress is: of times, and of rates ("GB/s")."""
+        assert self.other is not None, self.what
+        is_rate = self.unit.endswith("/s")
+        return self.ours / self.other if is_rate else self.other / self.ours
 
     @property
     def met(self) -> bool | None:

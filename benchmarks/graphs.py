@@ -81,28 +81,32 @@ def blocks(graph: Graph, count: int) -> dict[Node, int]:
     return {node: i * count // len(nodes) for i, node in enumerate(nodes)}
 
 
-def transformer_program() -> tuple[Any, tuple[torch.Tensor, ...]]:
+def transformer_program(layers: int) -> tuple[Any, tuple[torch.Tensor, ...]]:
     """The default model's ExportedProgram, and its inputs."""
     torch.manual_seed(0)
-    model = nn.Sequential(*(Layer(WIDTH, HEADS) for _ in range(LAYERS))).eval()
+    model = nn.Sequential(*(Layer(WIDTH, HEADS) for _ in range(layers))).eval()
     inputs = (torch.randn(2, 8, WIDTH),)
     return torch.export.export(model, inputs, strict=False), inputs
 
 
 def transformer() -> Case:
     """The default model as `ep.module()`: parameters are get_attr nodes."""
-    program, inputs = transformer_program()
-    return _module_case("transformer", program, inputs, LAYERS)
+    program, inputs = transformer_program(LAYERS)
+    return _module_case(_transformer_name(LAYERS), program, inputs, LAYERS)
 
 
-def transformer_cases() -> list[Case]:
+def transformer_cases(layers: int) -> list[Case]:
     """The default model as `ep.module()` and as `ep.graph_module`."""
-    program, inputs = transformer_program()
-    module = _module_case("transformer", program, inputs, LAYERS)
+    program, inputs = transformer_program(layers)
+    name = _transformer_name(layers)
+    module = _module_case(name, program, inputs, layers)
     flat = program.graph_module
     values = (*_lifted_values(program), *inputs)
-    name = "transformer, graph_module"
-    return [module, Case(name, flat, values, blocks(flat.graph, LAYERS))]
+    return [module, Case(f"{name}, graph_module", flat, values, blocks(flat.graph, layers))]
+
+
+def _transformer_name(layers: int) -> str:
+    return f"transformer, {layers} layers"
 
 
 def llama_module(layers: int) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:

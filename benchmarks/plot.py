@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 
-from bench_scale import Point
+import figures
 
-LINES = {  # name in a point -> label, colour, style
+LINES = {  # name -> label, colour, style
     "torch": ("torch", "#b2182b", "o-"),
     "lazy": ("torch, lazy modules", "#ef8a62", "s-"),
     "ours": ("fxpress", "#2166ac", "D-"),
@@ -15,10 +15,15 @@ LINES = {  # name in a point -> label, colour, style
 }
 
 
-def draw(points: list[Point], stem: Path) -> list[Path]:
-    """Writes `stem`.png and `stem`.svg; nothing, with a note, where matplotlib is missing."""
-    if importlib.util.find_spec("matplotlib") is None:
-        print("no plot: matplotlib is not installed")
+_HAND_BUILT = "hand-built, "
+# What a line of the table compares -> the name of the other side.
+_OTHERS = {"split / floor": "floor", "torch / split": "torch", "torch lazy / split": "lazy"}
+
+
+def draw(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
+    """Writes `stem`.png and `stem`.svg; nothing for fewer than two sizes."""
+    times = _times(lines)
+    if len(times.get("ours", ())) < 2:
         return []
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -27,9 +32,8 @@ def draw(points: list[Point], stem: Path) -> list[Path]:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     for name, (label, colour, style) in LINES.items():
-        measured = [(p.size, p.times[name] * p.size / 1e6) for p in points if name in p.times]
-        if measured:
-            axes.loglog(*zip(*measured, strict=True), style, color=colour, label=label)
+        if name in times:
+            axes.loglog(*zip(*times[name].items(), strict=True), style, color=colour, label=label)
     axes.set_xlabel("nodes in the graph")
     axes.set_ylabel("seconds")
     axes.set_title("split_module, partitions of 37 nodes")
@@ -39,3 +43,14 @@ def draw(points: list[Point], stem: Path) -> list[Path]:
     for path in paths:
         figure.savefig(path, dpi=150)
     return paths
+
+
+def _times(lines: Sequence[figures.Figure]) -> dict[str, dict[int, float]]:
+    """Name -> nodes of a hand-built graph -> seconds."""
+    times: dict[str, dict[int, float]] = {}
+    for line in lines:
+        if line.model.startswith(_HAND_BUILT) and line.what in _OTHERS and line.other is not None:
+            size = int(line.model.removeprefix(_HAND_BUILT).replace(",", ""))
+            times.setdefault("ours", {})[size] = line.ours * size / 1e6
+            times.setdefault(_OTHERS[line.what], {})[size] = line.other * size / 1e6
+    return times

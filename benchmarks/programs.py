@@ -64,7 +64,7 @@ def transformer(layers: int = graphs.LAYERS, width: int = graphs.WIDTH, length: 
     torch.manual_seed(0)
     eager = nn.Sequential(*(graphs.Layer(width, graphs.HEADS) for _ in range(layers))).eval()
     inputs = (torch.randn(2, length, width),)
-    name = f"transformer, {layers} layers, width {width}"
+    name = f"transformer, {layers} layers" + ("" if width == graphs.WIDTH else f", width {width}")
     return Program(name, eager, export(eager, inputs, strict=False), inputs)
 
 

@@ -1,80 +1,111 @@
-"""The table on the screen and the JSON file."""
+"""The tables on the screen, and the JSON file."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from datetime import datetime, timezone
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
 import fxpress
 from figures import Figure
 
-HEAD = ("model", "what", "fxpress", "other", "unit", "ratio", "range", "rounds", "goal", "met")
-LEFT_ALIGNED = 2  # columns
-PIPE_WIDTH = 180
-MET = {True: "yes", False: "NO", None: ""}
+WIDTH = 100  # columns
+MET = {True: "met", False: "NOT met", None: ""}
 
 
-def show(figures: list[Figure]) -> None:
-    """Prints the table: with rich where it is installed, as plain text otherwise."""
-    rows = [_cells(figure) for figure in figures]
-    if importlib.util.find_spec("rich") is None:
-        print("(pip install rich gives a nicer table)")
-        _show_plain(rows)
-    else:
-        _show_rich(rows)
+def show_machine() -> None:
+    """Says what the figures are of: machine, torch and Python."""
+    machine = _machine()
+    gigabytes = machine["memory_bytes"] / 2**30
+    build = fxpress.build_info()["native"]
+    print(
+        f"{machine['cpu']}, {machine['cores']} cores, {gigabytes:.0f} GiB; {machine['system']}\n"
+        f"torch {torch.__version__}, Python {platform.python_version()}, "
+        f"fxpress {build['version']} ({build['build_type']}, {build['compiler']})",
+        flush=True,
+    )
+
+
+def show(figures: Sequence[Figure], *, goals: bool) -> None:
+    """Prints the headlines, then every figure by model.
+
+    Args:
+        goals: print what a figure should be, and whether it is.
+    """
+    console = Console(width=WIDTH if not sys.stdout.isatty() else None, highlight=False)
+    console.print(_headlines(figures))
+    console.print(_all(figures, goals=goals))
+
+
+def _headlines(figures: Sequence[Figure]) -> Table:
+    """One line for each operation: on the first model that it is measured on."""
+    table = Table(title="fxpress beside torch", box=SIMPLE_HEAD, title_justify="left")
+    for title in ("operation", "model"):
+        table.add_column(title, no_wrap=True)
+    for title in ("fxpress", "torch", "unit", "times as fast"):
+        table.add_column(title, justify="right", no_wrap=True)
+    seen: set[str] = set()
+    for figure in figures:
+        if figure.operation and figure.operation not in seen and figure.other is not None:
+            seen.add(figure.operation)
+            table.add_row(
+                figure.operation,
+                figure.model,
+                _number(figure.ours),
+                _number(figure.other),
+                figure.unit,
+                f"[b]{_number(figure.times_as_fast)}x[/]",
+            )
+    return table
+
+
+def _all(figures: Sequence[Figure], *, goals: bool) -> Table:
+    table = Table(title="every measurement", box=SIMPLE_HEAD, title_justify="left")
+    table.add_column("what", ratio=1)
+    for title in ("fxpress", "other", "unit", "ratio", "range", "rounds"):
+        table.add_column(title, justify="right", no_wrap=True)
+    if goals:
+        table.add_column("goal", justify="right")
+    for model, lines in groupby(figures, lambda figure: figure.model):
+        table.add_row(f"[b]{model}[/]")
+        for figure in lines:
+            cells = _cells(figure)
+            if goals:
+                cells = (*cells, f"{figure.goal or ''} {MET[figure.met]}".strip())
+            table.add_row(*cells)
+    return table
 
 
 def _cells(figure: Figure) -> tuple[str, ...]:
     ratio = figure.ratio
     return (
-        figure.model,
-        figure.what,
-        f"{figure.ours:.2f}",
-        "" if figure.other is None else f"{figure.other:.2f}",
+        f"  {figure.what}",
+        _number(figure.ours),
+        "" if figure.other is None else _number(figure.other),
         figure.unit,
-        "" if ratio is None else f"{ratio.median:.2f}x",
-        "" if ratio is None else f"{ratio.low:.2f}..{ratio.high:.2f}",
+        "" if ratio is None else f"{_number(ratio.median)}x",
+        "" if ratio is None else f"{_number(ratio.low)} to {_number(ratio.high)}",
         str(figure.rounds),
-        "" if figure.goal is None else str(figure.goal),
-        MET[figure.met],
     )
 
 
-def _show_plain(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(row[i]) for row in (HEAD, *rows)) for i in range(len(HEAD))]
-    rule = tuple("-" * width for width in widths)
-    for row in (HEAD, rule, *rows):
-        cells = [
-            cell.ljust(width) if i < LEFT_ALIGNED else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+def _number(value: float) -> str:
+    """Three digits; whole numbers from 100 on."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _show_rich(rows: list[tuple[str, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    for i, title in enumerate(HEAD):
-        text = i < LEFT_ALIGNED
-        table.add_column(title, justify="left" if text else "right", no_wrap=not text)
-    for row in rows:
-        style = {"yes": "green", "NO": "red"}.get(row[-1], "")
-        table.add_row(*row[:-1], f"[{style}]{row[-1]}[/]" if style else row[-1])
-    # A pipe has no width: nothing is cut to that of a terminal.
-    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table)
-
-
-def save(path: Path, figures: list[Figure], extra: dict[str, Any]) -> None:
+def save(path: Path, figures: Sequence[Figure]) -> None:
     """Writes figures, machine and versions as JSON."""
     record = {
         "machine": _machine(),
@@ -84,7 +115,6 @@ def save(path: Path, figures: list[Figure], extra: dict[str, Any]) -> None:
             "fxpress": fxpress.build_info(),
         },
         "figures": [figure.record() for figure in figures],
-        **extra,
     }
     path.write_text(json.dumps(record, indent=1) + "\n")
 
@@ -98,9 +128,7 @@ def _machine() -> dict[str, Any]:
     return {
         "system": platform.platform(),
         "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load_1_min": os.getloadavg()[0],
     }

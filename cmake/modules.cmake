@@ -7,10 +7,13 @@ find_package(pybind11 3 CONFIG REQUIRED)
 
 pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/archive.cpp
+  csrc/bind/budget.cpp
   csrc/bind/capture.cpp
+  csrc/bind/closed_class.cpp
   csrc/bind/expressions.cpp
   csrc/bind/graphs.cpp
   csrc/bind/module.cpp
+  csrc/bind/process.cpp
   csrc/bind/serde.cpp
   csrc/bind/split.cpp
   csrc/bind/tracking.cpp
@@ -47,6 +50,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/serde/encode_part.cpp
   csrc/fx/serde/encode_program.cpp
   csrc/fx/serde/errors.cpp
+  csrc/fx/serde/gate.cpp
   csrc/fx/serde/graph_values.cpp
   csrc/fx/serde/kinds.cpp
   csrc/fx/serde/objects.cpp
@@ -70,6 +74,8 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/unflatten/unflatten.cpp
   csrc/fx/unflatten/write.cpp
   csrc/fx/writer.cpp
+  csrc/process/installation.cpp
+  csrc/process/rebind.cpp
 )
 target_link_libraries(_native PRIVATE fxpress_core)
 target_compile_definitions(_native PRIVATE
@@ -105,6 +111,7 @@ Python_add_library(_aten_ext MODULE WITH_SOABI
   csrc/runtime/gil.cpp
   csrc/runtime/modules.cpp
   csrc/runtime/native.cpp
+  csrc/runtime/operators.cpp
   csrc/runtime/plan_object.cpp
   csrc/runtime/python_kernels.cpp
   csrc/runtime/run.cpp

@@ -5,7 +5,8 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
-#include <thread>
+
+#include "core/crew.h"
 
 namespace fxpress::archive {
 
@@ -68,7 +69,7 @@ class Work {
   }
 
   // Until so many threads have finished; then throws what one of them met.
-  void wait(size_t threads, Progress& progress) {
+  void wait(size_t threads, const core::Crew& crew, Progress& progress) {
     uint64_t reported = 0;
     std::unique_lock lock(mutex_);
     while (finished_ < threads) {
@@ -76,6 +77,7 @@ class Work {
       lock.unlock();
       const uint64_t done = done_;
       progress.advance(done - reported);
+      crew.check();
       reported = done;
       lock.lock();
     }
@@ -136,10 +138,10 @@ std::vector<uint32_t> transfer(const Source& source, const std::vector<Transfer>
   if (count < 2) {
     work.run_here(progress);
   } else {
-    std::vector<std::jthread> threads;  // joined when the block is left
+    core::Crew crew;  // joined when the block is left
     try {
-      for (size_t i = 0; i < count; ++i) threads.emplace_back([&work] { work.run(); });
-      work.wait(count, progress);
+      for (size_t i = 0; i < count; ++i) crew.add([&work] { work.run(); });
+      work.wait(count, crew, progress);
     } catch (...) {
       work.stop();
       throw;

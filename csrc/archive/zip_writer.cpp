@@ -7,11 +7,11 @@
 #include <functional>
 #include <stop_token>
 #include <system_error>
-#include <thread>
 
 #include "archive/error.h"
 #include "archive/record_name.h"
 #include "archive/zip_format.h"
+#include "core/crew.h"
 
 namespace fxpress::archive {
 
@@ -83,13 +83,13 @@ class Checksum {
       return;
     }
     try {
-      thread_ = std::jthread([this, bytes](const std::stop_token& stop) { add(bytes, stop); });
+      crew_.add([this, bytes](const std::stop_token& stop) { add(bytes, stop); });
     } catch (const std::system_error&) {
       add(bytes, {});
     }
   }
   uint32_t value() {
-    if (thread_.joinable()) thread_.join();
+    crew_.join();
     return crc_;
   }
 
@@ -102,7 +102,7 @@ class Checksum {
   }
 
   uint32_t crc_;
-  std::jthread thread_;  // stopped and joined before the rest goes
+  core::Crew crew_;  // a thread, stopped and joined before the rest goes
 };
 
 uint64_t combine(uint64_t seed, uint64_t value) {  // c10::hash_combine

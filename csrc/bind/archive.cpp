@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -10,6 +11,7 @@
 #include "archive/error.h"
 #include "archive/transfer.h"
 #include "archive/zip_writer.h"
+#include "bind/closed_class.h"
 #include "bind/convert.h"
 
 namespace fxpress::bind {
@@ -46,22 +48,54 @@ Progress::Report to_report(const py::object& report) {
   };
 }
 
-// An object with a method write().
+constexpr size_t kCopied = size_t{1} << 20;  // bytes: of a piece, which stays in the cache
+
+// Whether an object's write() is one of Python's own that keeps nothing of what it gets: memory, a
+// file of the system, a buffer in front of one.
+bool keeps_nothing(const py::object& write) {
+  static PyObject* const io = fx::check(PyImport_ImportModule("_io"));
+  if (!PyCFunction_Check(write.ptr())) return false;
+  PyObject* owner = PyCFunction_GET_SELF(write.ptr());
+  const auto is = [&](const py::handle& object, const char* type) {
+    return py::type::handle_of(object).is(py::handle(io).attr(type));
+  };
+  if (owner == nullptr) return false;
+  if (is(owner, "BytesIO") || is(owner, "FileIO")) return true;
+  return (is(owner, "BufferedWriter") || is(owner, "BufferedRandom")) &&
+         is(py::handle(owner).attr("raw"), "FileIO");
+}
+
+// An object with a method write(). It may keep what it gets, which is a copy then: views of memory
+// that is not there any more would be left to whoever has them.
 class ObjectSink final : public archive::Sink {
  public:
-  explicit ObjectSink(py::object write) : write_(std::move(write)) {}
+  explicit ObjectSink(py::object write)
+      : write_(std::move(write)), is_trusted_(keeps_nothing(write_)) {}
   void write(Bytes bytes) override {
     const py::gil_scoped_acquire acquire;
-    const auto view = py::memoryview::from_memory(bytes.data(), static_cast<ssize_t>(bytes.size()));
-    const Released released{view};  // nobody may look at the memory later, also after an error
-    const py::object done = write_(view);
-    if (PyLong_Check(done.ptr()) && done.cast<size_t>() != bytes.size()) {
-      PyErr_SetString(PyExc_OSError, "the file took a part of the bytes only");
-      throw py::error_already_set();
+    if (is_trusted_) return write_view(bytes);
+    for (; !bytes.empty(); bytes = bytes.subspan(std::min(bytes.size(), kCopied))) {
+      const Bytes piece = bytes.first(std::min(bytes.size(), kCopied));
+      check_written(write_(py::bytes(reinterpret_cast<const char*>(piece.data()), piece.size())),
+                    piece.size());
     }
   }
 
  private:
+  void write_view(Bytes bytes) {
+    const auto view = py::memoryview::from_memory(bytes.data(), static_cast<ssize_t>(bytes.size()));
+    const Released released{view};  // nobody may look at the memory later, also after an error
+    check_written(write_(view), bytes.size());
+  }
+  static void check_written(const py::object& done, size_t size) {
+    if (!PyLong_Check(done.ptr())) return;  // it does not say
+    int is_too_large = 0;
+    const long long taken = PyLong_AsLongLongAndOverflow(done.ptr(), &is_too_large);
+    if (is_too_large != 0 || taken < 0 || static_cast<size_t>(taken) != size) {
+      fx::raise(PyExc_OSError, "the file took a part of the bytes only");
+    }
+  }
+
   struct Released {
     const py::memoryview& view;
     ~Released() {
@@ -74,6 +108,7 @@ class ObjectSink final : public archive::Sink {
     }
   };
   py::object write_;
+  bool is_trusted_;  // see keeps_nothing()
 };
 
 // One caller at a time: with the GIL released another thread could come in between.
@@ -236,7 +271,7 @@ void translate_errors(std::exception_ptr pointer) {
 void bind_archive(py::module_& m) {
   py::register_exception<archive::ArchiveError>(m, "ArchiveError", PyExc_RuntimeError);
   py::register_local_exception_translator(translate_errors);
-  py::class_<ArchiveWriter>(m, "ArchiveWriter")
+  closed_class<ArchiveWriter>(m, "ArchiveWriter")
       .def(py::init<py::object, std::string, py::object>(), py::arg("target"), py::arg("root"),
            py::arg("report") = py::none())
       .def("begin", &ArchiveWriter::begin)
@@ -247,7 +282,7 @@ void bind_archive(py::module_& m) {
       .def("finish", &ArchiveWriter::finish)
       .def_property_readonly("names", &ArchiveWriter::names)
       .def_property_readonly("is_finished", &ArchiveWriter::is_finished);
-  py::class_<ArchiveReader>(m, "ArchiveReader")
+  closed_class<ArchiveReader>(m, "ArchiveReader")
       .def(py::init<py::object, uint64_t>(), py::arg("source"), py::arg("start") = 0)
       .def("records", &ArchiveReader::records)
       .def("stored_bytes", &ArchiveReader::stored_bytes)

@@ -13,13 +13,32 @@ inline py::object to_object(fx::Ref ref) {
   return py::reinterpret_steal<py::object>(ref.release());
 }
 
+// For a method whose result refers to the object that it was called on: as py::keep_alive<0, 1>,
+// which in pybind11 3.1 ends the process when arguments are of wrong types.
+struct RefersToSelf {};
+
 void bind_archive(py::module_& module);
+void bind_budget(py::module_& module);
 void bind_capture(py::module_& module);
 void bind_expressions(py::module_& module);
 void bind_graphs(py::module_& module);
+void bind_process(py::module_& module);
 void bind_serde(py::module_& module);
 void bind_split(py::module_& module);
 void bind_tracking(py::module_& module);
 void bind_unflatten(py::module_& module);
 
 }  // namespace fxpress::bind
+
+namespace pybind11::detail {
+
+template <>
+struct process_attribute<fxpress::bind::RefersToSelf>
+    : process_attribute_default<fxpress::bind::RefersToSelf> {
+  static void precall(function_call&) {}
+  static void postcall(function_call& call, handle result) {
+    if (result.ptr() != PYBIND11_TRY_NEXT_OVERLOAD) keep_alive_impl(0, 1, call, result);
+  }
+};
+
+}  // namespace pybind11::detail

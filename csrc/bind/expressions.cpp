@@ -1,6 +1,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "bind/closed_class.h"
 #include "bind/convert.h"
 #include "core/common_subexpressions.h"
 
@@ -10,7 +11,7 @@ namespace py = pybind11;
 
 void bind_expressions(py::module_& m) {
   using core::CommonSubexpressions;
-  py::class_<CommonSubexpressions>(m, "CommonSubexpressions")
+  closed_class<CommonSubexpressions>(m, "CommonSubexpressions")
       .def(py::init())
       .def("count", &CommonSubexpressions::count)
       .def("replace",

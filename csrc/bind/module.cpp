@@ -1,12 +1,9 @@
 // The module fxpress._native: lists of bindings and the translation of errors.
 
-#include <optional>
-
 #include "bind/convert.h"
 #include "core/check.h"
 #include "fx/computed.h"
 #include "fx/deferred.h"
-#include "fx/gc_pause.h"
 #include "fx/symbols.h"
 
 namespace fxpress::bind {
@@ -25,16 +22,6 @@ py::dict build_info() {
   return info;
 }
 
-// `with GcPause():` for Python code that makes many objects.
-class PauseBlock {
- public:
-  void enter() { pause_.emplace(); }
-  void exit(const py::args&) { pause_.reset(); }
-
- private:
-  std::optional<fx::GcPause> pause_;  // while the block runs
-};
-
 void translate_errors(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);
@@ -50,15 +37,12 @@ PYBIND11_MODULE(_native, m) {
   m.doc() = "fxpress: graphs and torch.fx objects, without libtorch.";
   py::register_exception_translator(translate_errors);
   m.def("build_info", build_info);
-  m.def("gc_pauses", fx::gc_pauses);
   bind_archive(m);
+  bind_budget(m);
   bind_capture(m);
   bind_expressions(m);
   bind_tracking(m);
-  py::class_<PauseBlock>(m, "GcPause")
-      .def(py::init())
-      .def("__enter__", &PauseBlock::enter)
-      .def("__exit__", &PauseBlock::exit);
+  bind_process(m);
   // What works on graphs appears when the tables are filled: nothing can be called too early.
   m.def("initialize", [](const py::dict& objects, const py::dict& names) {
     fx::initialize_symbols(objects.ptr(), names.ptr());

@@ -1,13 +1,16 @@
 #include <pybind11/stl.h>
 
+#include "bind/closed_class.h"
 #include "bind/convert.h"
 #include "fx/serde/check.h"
 #include "fx/serde/decoder.h"
 #include "fx/serde/documents.h"
 #include "fx/serde/encode.h"
+#include "fx/serde/gate.h"
 #include "fx/serde/payloads.h"
 #include "fx/serde/symbols.h"
 #include "serde/canonical.h"
+#include "serde/gate.h"
 #include "serde/graph_hash.h"
 #include "serde/graph_targets.h"
 #include "serde/schema.h"
@@ -91,8 +94,10 @@ class GraphReader {
   GraphReader(py::object classes, py::object values, py::dict constants)
       : classes_(std::move(classes)),
         values_(std::move(values)),
+        budget_(values_.attr("budget").attr("native")),
         constants_(std::move(constants)),
-        decoder_({values_.ptr(), constants_.ptr(), classes_.cast<fx::serde::SchemaClasses*>()}) {
+        decoder_({values_.ptr(), constants_.ptr(), classes_.cast<fx::serde::SchemaClasses*>(),
+                  budget_.cast<core::Budget*>()}) {
     decoder_.open();
   }
 
@@ -128,7 +133,7 @@ class GraphReader {
   }
 
  private:
-  py::object classes_, values_;
+  py::object classes_, values_, budget_;
   py::dict constants_;
   std::vector<py::object> documents_;
   fx::serde::Decoder decoder_;
@@ -139,9 +144,24 @@ py::object borrowed(PyObject* object) {
   return py::reinterpret_borrow<py::object>(object == nullptr ? Py_None : object);
 }
 
+// [(type, field, the name of its rule or None, whether native code gives the field a meaning)]
+py::list rules_of(const Schema& schema) {
+  py::list rules;
+  for (size_t i = 0; i < schema.size(); ++i) {
+    const serde::TypeInfo& type = schema.type(static_cast<uint16_t>(i));
+    for (const serde::FieldInfo& field : type.fields) {
+      const py::object rule = field.rule == serde::Rule::kNone
+                                  ? py::object(py::none())
+                                  : py::str(std::string(serde::name_of(field.rule)));
+      rules.append(py::make_tuple(type.name, field.name, rule, field.id != serde::Field::kUnknown));
+    }
+  }
+  return rules;
+}
+
 void bind_graph_reader(py::module_& m) {
   using fx::serde::Decoder;
-  py::class_<GraphReader>(m, "GraphReader")
+  closed_class<GraphReader>(m, "GraphReader")
       .def(py::init<py::object, py::object, py::dict>())
       .def("program",
            [](GraphReader& reader, const py::object& document) {
@@ -205,7 +225,7 @@ void bind_graph_reader(py::module_& m) {
 void bind_serde(py::module_& m) {
   m.def("initialize_serde",
         [](const py::dict& objects) { fx::serde::initialize_symbols(objects.ptr()); });
-  py::class_<fx::serde::SchemaClasses>(m, "SchemaClasses")
+  closed_class<fx::serde::SchemaClasses>(m, "SchemaClasses")
       .def(py::init([](const Schema& schema, const py::list& classes, const py::object& make_tag) {
              return std::make_unique<fx::serde::SchemaClasses>(schema, classes.ptr(),
                                                                make_tag.ptr());
@@ -215,7 +235,7 @@ void bind_serde(py::module_& m) {
         return to_object(fx::serde::write_objects(classes, object.ptr()));
       });
   using fx::serde::SchemaClasses;
-  py::class_<serde::Document>(m, "Document")
+  closed_class<serde::Document>(m, "Document")
       .def("field",
            [](const serde::Document& document, const SchemaClasses& classes,
               const std::string& name) {
@@ -225,6 +245,7 @@ void bind_serde(py::module_& m) {
            [](const serde::Document& document) {
              return to_object(fx::serde::read_payload_config(document));
            })
+      .def_property_readonly("size", &serde::Document::bytes)
       .def("targets", &serde::targets_of)
       .def("hash",
            [](const serde::Document& document, const py::dict& traits, const py::dict& values) {
@@ -235,17 +256,24 @@ void bind_serde(py::module_& m) {
                                    py::bytes(nodes, hash.nodes.size() * sizeof(serde::Digest)));
            });
   bind_graph_reader(m);
+  m.def("passes_gate", [](const std::string& rule, const py::str& text) {
+    return fx::serde::passes_gate(rule, text.ptr());
+  });
+  m.def("first_refused", [](const std::string& rule, const py::iterable& texts) {
+    return to_object(fx::serde::first_refused(rule, texts.ptr()));
+  });
+  m.def("gate_rules", [] { return to_object(fx::serde::gate_rules()); });
   m.def("is_surely_valid",
         [](const py::handle& signature, const py::handle& calls, const py::tuple& to_check) {
           return fx::serde::is_surely_valid(program_check(signature, calls, to_check));
         });
-  py::class_<Schema>(m, "Schema")
+  closed_class<Schema>(m, "Schema")
       .def(
           "to_document",
           [](const Schema& schema, const SchemaClasses& classes, const py::object& object) {
             return fx::serde::to_document(schema, classes, object.ptr());
           },
-          py::keep_alive<0, 1>())
+          RefersToSelf())
       .def("canonical",
            [](const Schema& schema, const SchemaClasses& classes, const py::object& program,
               const py::object& constants) {
@@ -260,12 +288,14 @@ void bind_serde(py::module_& m) {
            })
       .def(
           "read",
-          [](const Schema& schema, const py::bytes& text, const std::string& type) {
-            return fx::serde::read_document(schema, text.ptr(), type);
+          [](const Schema& schema, const py::bytes& text, const std::string& type,
+             core::Budget* budget) {
+            return fx::serde::read_document(schema, text.ptr(), type, budget);
           },
-          py::keep_alive<0, 1>())
+          py::arg("text"), py::arg("type"), py::arg("budget") = nullptr, RefersToSelf())
       .def(py::init(&make_schema))
       .def("difference", &Schema::difference)
+      .def("rules", &rules_of)
       .def("type_names",
            [](const Schema& schema) {
              py::list names;
@@ -291,7 +321,7 @@ void bind_serde(py::module_& m) {
                                               calls.ptr(), facts.ptr(),
                                               {objects.ptr(), treespec.ptr(), nullptr});
           },
-          py::keep_alive<0, 1>())
+          RefersToSelf())
       .def(
           "encode_part",
           [](const Schema& schema, const std::string& kind, const py::tuple& values,
@@ -301,7 +331,7 @@ void bind_serde(py::module_& m) {
                                           {objects.ptr(), treespec.ptr(), nullptr}, results.ptr(),
                                           merged.ptr());
           },
-          py::keep_alive<0, 1>())
+          RefersToSelf())
       .def("encode_program",
            [](const Schema& schema, const py::handle& graph_module, const py::handle& signature,
               const py::handle& calls, const py::dict& facts, const py::dict& objects,

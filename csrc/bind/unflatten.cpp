@@ -2,6 +2,7 @@
 
 #include <pybind11/stl.h>
 
+#include "bind/closed_class.h"
 #include "bind/convert.h"
 
 namespace fxpress::bind {
@@ -43,6 +44,7 @@ fx::UnflattenSource read_source(const py::dict& source) {
   result.graph = py::handle(source["graph"]).ptr();
   result.owner = py::handle(source["owner"]).ptr();
   result.may_alias = py::handle(source["may_alias"]).ptr();
+  result.parts = py::handle(source["parts"]).ptr();
   for (const py::handle& item : source["mutations"]) {
     const auto [is_parameter, input] = item.cast<std::pair<bool, std::string>>();
     result.mutations.push_back(
@@ -120,7 +122,7 @@ py::tuple outline_submodules(const py::dict& source, const py::handle& root) {
 }  // namespace
 
 void bind_unflatten(py::module_& m) {
-  py::class_<fx::ProgramState>(m, "ProgramState")
+  closed_class<fx::ProgramState>(m, "ProgramState")
       .def(py::init(&program_state), py::kw_only(), "names"_a, "values"_a, "constants_begin"_a,
            "groups"_a, "specs"_a, "check_constant"_a, "copies_unused"_a)
       .def("wanted", wanted)

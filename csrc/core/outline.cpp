@@ -20,9 +20,17 @@ class Outliner {
         tree_(tree),
         values_(2 * source.graph.size()),
         last_user_(source.graph.size(), 0),
-        is_written_back_(source.graph.size(), 0) {
-    for (uint32_t i = 0; i < graph_.size(); ++i) {
-      for (NodeId def : graph_.inputs_of(NodeId(i))) last_user_[def.value()] = i;
+        is_written_back_(source.graph.size(), 0),
+        is_remade_(source.graph.size(), 0) {
+    for (auto i = static_cast<uint32_t>(graph_.size()); i-- > 0;) {
+      const NodeId id(i);
+      const bool lacks_stack = graph_.ops[i] == Op::kCallFunction && !source.stacks[i].valid();
+      if (lacks_stack && source.is_remade(id)) is_remade_[i] = 1;
+      // What is made where it is used reads its inputs there.
+      const uint32_t reads = is_remade_[i] != 0 ? std::max(i, last_user_[i]) : i;
+      for (NodeId def : graph_.inputs_of(id)) {
+        last_user_[def.value()] = std::max(last_user_[def.value()], reads);
+      }
     }
   }
 
@@ -52,6 +60,7 @@ class Outliner {
       default:
         in_body_ = true;
     }
+    if (is_remade_[id.value()] != 0) return;
     const StackId stack = source_.stacks[id.value()];
     if (!stack.valid()) error(OutlineError::Kind::kNoStack, id);
     if (stack != OutlineSource::kInherits) go_to(source_.scopes[stack], id);
@@ -90,7 +99,7 @@ class Outliner {
     const uint32_t known = values_.find(key(frame, node));
     return known == FlatMap::kAbsent ? PlannedId() : PlannedId(known >> 1);
   }
-  // The value comes from outside of the graph.
+  // The value comes from outside of the graph, or could: it is no output.
   void map_input(FrameId id, NodeId node, PlannedId planned) {
     values_.assign(key(id, node), planned.value() << 1);
   }
@@ -122,7 +131,8 @@ class Outliner {
         continue;
       }
       const bool is_placeholder = graph_.ops[task.node.value()] == Op::kPlaceholder;
-      if (is_placeholder || !frame(task.frame).path_has_signature) {
+      const bool is_remade = is_remade_[task.node.value()] != 0;
+      if (is_placeholder || (!is_remade && !frame(task.frame).path_has_signature)) {
         add_input(task.frame, task.node);
         tasks.back().passing = true;
         tasks.push_back({frame(task.frame).parent, task.node, false});
@@ -132,7 +142,7 @@ class Outliner {
         error(OutlineError::Kind::kCannotPass, task.node, where_is(task.frame));
       }
       const auto inputs = graph_.inputs_of(task.node);
-      if (source_.is_recomputable(task.node)) {
+      if (is_remade || source_.is_recomputable(task.node)) {
         const auto missing = std::find_if(inputs.begin(), inputs.end(), [&](NodeId input) {
           return !find(task.frame, input).valid();
         });
@@ -171,7 +181,11 @@ class Outliner {
     const PlannedId planned = plan(id, Planned::kRecompute, inputs, node);
     result_.node(planned).custom = source_.custom[node.value()];
     append(id, planned);
-    map(id, node, planned);
+    if (is_remade_[node.value()] != 0) {
+      map_input(id, node, planned);  // nobody else needs to get it from here
+    } else {
+      map(id, node, planned);
+    }
   }
 
   // ---- planning ----
@@ -451,7 +465,9 @@ class Outliner {
       const NodeId node = is_seen(leaf.node) ? leaf.node : NodeId();
       PlannedId known;
       if (node.valid()) {
-        known = graph_.ops[node.value()] == Op::kPlaceholder ? value(id, node) : find(id, node);
+        const bool can_be_had =
+            graph_.ops[node.value()] == Op::kPlaceholder || is_remade_[node.value()] != 0;
+        known = can_be_had ? value(id, node) : find(id, node);
         if (!known.valid()) error(OutlineError::Kind::kMissingOutput, node, where_is(id));
       }
       frame(id).outputs.push_back(node);
@@ -521,6 +537,7 @@ class Outliner {
   FlatMap values_;                                    // (frame, flat value) -> planned, see map()
   std::vector<uint32_t> last_user_;                   // by flat node
   std::vector<uint8_t> is_written_back_;              // by flat node
+  std::vector<uint8_t> is_remade_;                    // by flat node, see OutlineSource
   FlatMap taken_;                                     // call names in use
   FlatMap calls_;                                     // key -> position in result_.calls
   FlatMap next_call_;                                 // path -> a number no call has

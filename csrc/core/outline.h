@@ -22,7 +22,7 @@ namespace fxpress::core {
 
 enum class Planned : uint8_t {
   kCopy,              // of a flat node, with its inputs replaced
-  kRecompute,         // the same, named after its function
+  kRecompute,         // the same where it is used, named after its function
   kPlaceholder,       // a copy of a flat placeholder, in the root
   kInput,             // a placeholder for a flat value that comes from outside
   kState,             // a get_attr that takes the place of a kInput
@@ -133,6 +133,8 @@ struct OutlineSource {
   std::function<bool(NodeId)> is_recomputable;
   // Does this node write to its first argument?
   std::function<bool(NodeId)> is_mutation;
+  // Is this node, which has no stack, made anew in every graph that uses it?
+  std::function<bool(NodeId)> is_remade;
 
   // The node belongs where it stands. An invalid id: the node has no stack.
   static constexpr StackId kInherits{uint32_t{0xfffffffe}};

@@ -9,8 +9,8 @@ namespace fxpress::fx {
 
 // Rebuilds `root` as torch.fx.map_arg does: lists become immutable lists, dicts immutable dicts,
 // named tuples keep their class. `replace(node)` is called for every node in visiting order and
-// returns the borrowed replacement. Parts that mention no node and are immutable already are
-// shared with the original, not copied. No recursion.
+// returns the borrowed replacement; for nodes of a part that is shared at least once. Parts that
+// mention no node and are immutable already are shared with the original, not copied. No recursion.
 class ArgMapper {
  public:
   template <class Replace>
@@ -18,7 +18,9 @@ class ArgMapper {
     Ref direct = map_leaf(root, replace);
     if (direct) return direct;
     frames_.clear();
-    push(root);
+    trail_ = ArgTrail();
+    made_.clear();
+    open(root);
     for (;;) {
       Frame& frame = frames_.back();
       PyObject* key = nullptr;
@@ -28,11 +30,14 @@ class ArgMapper {
         value = map_leaf(child, replace);
         if (!value) {
           frame.key = key;
-          push(child);
-          continue;
+          if (open(child)) continue;
+          value = Ref::borrow(made_.at(child).get());
         }
       } else {
         value = finish(frame);
+        PyObject* container = frame.cursor.container;
+        trail_.leave(container);
+        if (trail_.notes()) made_.insert_or_assign(container, Ref::borrow(value.get()));
         frames_.pop_back();
         if (frames_.empty()) return value;
         key = frames_.back().key;
@@ -57,13 +62,19 @@ class ArgMapper {
     return is_node(object) ? Ref::borrow(replace(object)) : Ref::borrow(object);
   }
 
-  void push(PyObject* container) {
+  // False: it was mapped before.
+  bool open(PyObject* container) {
+    const auto at = [&](size_t i) { return frames_[i].cursor.container; };
+    if (!trail_.enter(container, frames_.size(), at)) return false;
     frames_.push_back(Frame{{container, arg_kind(container)}, nullptr, {}, {}});
+    return true;
   }
 
   static Ref finish(Frame& frame);
 
   std::vector<Frame> frames_;  // the open containers, outermost first
+  ArgTrail trail_;
+  std::unordered_map<PyObject*, Ref> made_;  // by container, of those that the trail knows
 };
 
 }  // namespace fxpress::fx

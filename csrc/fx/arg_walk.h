@@ -1,7 +1,11 @@
 // Visits the leaves of a node's arguments in the order of torch.fx.map_arg: tuples, lists, dict
 // values and slices are descended into, everything else is a leaf. No recursion.
+//
+// torch.fx copies what a node is given, but lists can be changed afterwards: arguments may share
+// parts, so that a walk of a few objects has paths without number, or contain themselves.
 #pragma once
 
+#include <unordered_map>
 #include <vector>
 
 #include "fx/symbols.h"
@@ -52,9 +56,47 @@ struct ArgCursor {
   }
 };
 
-// Calls visit(node) for every node in `root`.
+// Notices containers that a walk meets again. Nearly all arguments are small: nothing is noted
+// until a walk is long or deep.
+class ArgTrail {
+ public:
+  // A container is about to be opened, with `open` containers around it; container_at(i) is one.
+  // False: it was walked before. ValueError when it contains itself.
+  template <class At>
+  bool enter(PyObject* container, size_t open, At container_at) {
+    constexpr size_t kFreeSteps = 1024;
+    constexpr size_t kFreeDepth = 128;
+    if (++steps_ <= kFreeSteps && open < kFreeDepth) return true;
+    if (known_.empty()) {
+      for (size_t i = 0; i < open; ++i) note(container_at(i));
+    }
+    return note(container);
+  }
+  void leave(PyObject* container) {
+    if (!known_.empty()) known_[container] = false;
+  }
+  // Whether containers are noted: those that are left from here on may be met again.
+  bool notes() const { return !known_.empty(); }
+
+ private:
+  bool note(PyObject* container) {
+    const auto [place, is_new] = known_.try_emplace(container, true);
+    if (!is_new && place->second) {
+      raise(PyExc_ValueError, "an argument of a node contains itself: a %s",
+            Py_TYPE(container)->tp_name);
+    }
+    return is_new;
+  }
+
+  size_t steps_ = 0;
+  std::unordered_map<PyObject*, bool> known_;  // whether it is open
+};
+
+// Calls visit(node) for every node in `root`; for those of a part that is shared at least once.
 template <class Visit>
 void visit_nodes(PyObject* root, std::vector<ArgCursor>& stack, Visit visit) {
+  ArgTrail trail;
+  const size_t bottom = stack.size();
   const auto enter = [&](PyObject* object) {
     if (Py_TYPE(object) == as_type(symbols.node_type)) {
       visit(object);
@@ -62,17 +104,18 @@ void visit_nodes(PyObject* root, std::vector<ArgCursor>& stack, Visit visit) {
     }
     const ArgKind kind = arg_kind(object);
     if (kind != ArgKind::kLeaf) {
-      stack.push_back({object, kind});
+      const auto at = [&](size_t i) { return stack[bottom + i].container; };
+      if (trail.enter(object, stack.size() - bottom, at)) stack.push_back({object, kind});
     } else if (is_node(object)) {
       visit(object);
     }
   };
-  const size_t bottom = stack.size();
   enter(root);
   while (stack.size() > bottom) {
     if (PyObject* child = stack.back().next()) {
       enter(child);
     } else {
+      trail.leave(stack.back().container);
       stack.pop_back();
     }
   }

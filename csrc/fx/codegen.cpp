@@ -24,7 +24,8 @@ namespace {
 // Thrown to leave the graph to torch's generator.
 struct NotPlain {};
 
-constexpr int kMaxDepth = 100;  // of nested arguments
+constexpr int kMaxDepth = 100;                      // of nested arguments
+constexpr size_t kMostArguments = size_t{1} << 26;  // in all; parts may be shared without number
 
 bool is_identifier(std::string_view text) {
   const auto is_word = [](char c) {
@@ -138,6 +139,9 @@ class Generator {
   // `in_dict`: below a dict, where torch writes the plain repr of everything.
   void append_argument(PyObject* object, int depth = 0, bool in_dict = false) {
     if (depth > kMaxDepth) throw NotPlain();
+    if (++arguments_ > kMostArguments) {
+      raise(PyExc_ValueError, "the arguments of the graph's nodes are too many for source text");
+    }
     if (is_node(object)) {
       append_node(object);
       return;
@@ -474,6 +478,7 @@ class Generator {
   std::vector<StringId> node_names_;      // by node; given when first written
   Ref globals_;                           // dict: name -> object
   Ref global_names_;                      // dict: object -> name
+  size_t arguments_ = 0;                  // that were written
   std::string body_;                      // the statements, not indented
   std::vector<size_t> starts_;            // by node: where its statement starts in body_
   std::vector<std::string> parameters_;   // of the function

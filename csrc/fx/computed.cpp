@@ -19,15 +19,22 @@ ComputedAttribute* cast(PyObject* self) {
   return reinterpret_cast<ComputedAttribute*>(self);
 }
 
-int init(PyObject* self, PyObject* args, PyObject*) {
+// There is none without both.
+PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject* name = nullptr;
   PyObject* compute = nullptr;
-  if (PyArg_ParseTuple(args, "UO", &name, &compute) == 0) return -1;
-  Py_INCREF(name);
+  if (PyArg_ParseTuple(args, "UO", &name, &compute) == 0) return nullptr;
+  name = PyUnicode_FromObject(name);  // a plain str, whose hash and comparison are its own
+  if (name == nullptr) return nullptr;
+  PyObject* self = type->tp_alloc(type, 0);
+  if (self == nullptr) {
+    Py_DECREF(name);
+    return nullptr;
+  }
   Py_INCREF(compute);
-  Py_XSETREF(cast(self)->name, name);
-  Py_XSETREF(cast(self)->compute, compute);
-  return 0;
+  cast(self)->name = name;
+  cast(self)->compute = compute;
+  return self;
 }
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
@@ -50,18 +57,40 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-// What nn.Module's tables in an instance's __dict__ have under `name`, borrowed; null: nothing, or
-// an error is set.
+// A value of a dict, of which keys may run Python code when they are compared: a new reference, or
+// null without an error or with one.
+PyObject* value_of(PyObject* dict, PyObject* name) {
+  PyObject* value = PyDict_GetItemWithError(dict, name);
+  Py_XINCREF(value);
+  return value;
+}
+
+// What nn.Module's tables in an instance's __dict__ have under `name`, likewise.
 PyObject* registered(PyObject* dict, PyObject* name) {
   for (PyObject* role :
        {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules}) {
-    PyObject* table = PyDict_GetItemWithError(dict, role);
-    if (table != nullptr && PyDict_Check(table)) {
-      if (PyObject* value = PyDict_GetItemWithError(table, name)) return value;
-    }
-    if (PyErr_Occurred() != nullptr) return nullptr;
+    PyObject* table = value_of(dict, role);
+    PyObject* value = table != nullptr && PyDict_Check(table) ? value_of(table, name) : nullptr;
+    Py_XDECREF(table);
+    if (value != nullptr || PyErr_Occurred() != nullptr) return value;
   }
   return nullptr;
+}
+
+// The value for the instance, which its __dict__ has from now on: a new reference, or null.
+PyObject* computed(PyObject* self, PyObject* dict, PyObject* instance) {
+  if (cast(self)->compute == nullptr) {  // the collector has taken it
+    PyErr_SetObject(PyExc_AttributeError, cast(self)->name);
+    return nullptr;
+  }
+  const auto compute = Ref::borrow(cast(self)->compute);
+  PyObject* made = PyObject_CallOneArg(compute.get(), instance);
+  if (made == nullptr) return nullptr;
+  // Threads may compute at once: all get what the first has stored.
+  PyObject* value = PyDict_SetDefault(dict, cast(self)->name, made);
+  Py_XINCREF(value);
+  Py_DECREF(made);
+  return value;
 }
 
 PyObject* descr_get(PyObject* self, PyObject* instance, PyObject*) {
@@ -71,17 +100,9 @@ PyObject* descr_get(PyObject* self, PyObject* instance, PyObject*) {
   }
   PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
   if (dict == nullptr) return nullptr;
-  PyObject* value = PyDict_GetItemWithError(dict, cast(self)->name);
+  PyObject* value = value_of(dict, cast(self)->name);
   if (value == nullptr && PyErr_Occurred() == nullptr) value = registered(dict, cast(self)->name);
-  Py_XINCREF(value);
-  if (value == nullptr && PyErr_Occurred() == nullptr) {
-    // Threads may compute at once: all get what the first has stored.
-    if (PyObject* computed = PyObject_CallOneArg(cast(self)->compute, instance)) {
-      value = PyDict_SetDefault(dict, cast(self)->name, computed);
-      Py_XINCREF(value);
-      Py_DECREF(computed);
-    }
-  }
+  if (value == nullptr && PyErr_Occurred() == nullptr) value = computed(self, dict, instance);
   Py_DECREF(dict);
   return value;
 }
@@ -104,14 +125,13 @@ PyMemberDef members[] = {
 };
 
 PyType_Slot slots[] = {
-    {Py_tp_init, reinterpret_cast<void*>(init)},
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
     {Py_tp_clear, reinterpret_cast<void*>(clear)},
     {Py_tp_descr_get, reinterpret_cast<void*>(descr_get)},
     {Py_tp_descr_set, reinterpret_cast<void*>(descr_set)},
     {Py_tp_members, members},
-    {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
+    {Py_tp_new, reinterpret_cast<void*>(make)},
     {0, nullptr},
 };
 

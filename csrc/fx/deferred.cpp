@@ -16,12 +16,19 @@ DeferredAttribute* cast(PyObject* self) {
   return reinterpret_cast<DeferredAttribute*>(self);
 }
 
-int init(PyObject* self, PyObject* args, PyObject*) {
+// There is none without a name.
+PyObject* make(PyTypeObject* type, PyObject* args, PyObject*) {
   PyObject* name = nullptr;
-  if (PyArg_ParseTuple(args, "U", &name) == 0) return -1;
-  Py_INCREF(name);
-  Py_XSETREF(cast(self)->name, name);
-  return 0;
+  if (PyArg_ParseTuple(args, "U", &name) == 0) return nullptr;
+  name = PyUnicode_FromObject(name);  // a plain str, whose hash and comparison are its own
+  if (name == nullptr) return nullptr;
+  PyObject* self = type->tp_alloc(type, 0);
+  if (self == nullptr) {
+    Py_DECREF(name);
+    return nullptr;
+  }
+  cast(self)->name = name;
+  return self;
 }
 
 // Instances of heap types own a reference to their type.
@@ -104,13 +111,12 @@ PyMemberDef members[] = {
 };
 
 PyType_Slot slots[] = {
-    {Py_tp_init, reinterpret_cast<void*>(init)},
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
     {Py_tp_descr_get, reinterpret_cast<void*>(descr_get)},
     {Py_tp_descr_set, reinterpret_cast<void*>(descr_set)},
     {Py_tp_repr, reinterpret_cast<void*>(repr)},
     {Py_tp_members, members},
-    {Py_tp_new, reinterpret_cast<void*>(PyType_GenericNew)},
+    {Py_tp_new, reinterpret_cast<void*>(make)},
     {0, nullptr},
 };
 

@@ -1,23 +1,76 @@
-// Cyclic garbage collection stands still while a batch of objects is built.
+// Cyclic garbage collection stands still, or is rare, while many objects are made.
 #pragma once
+
+#include <thread>
 
 namespace fxpress::fx {
 
-// Counted across threads (under the GIL): the collector runs again when the last pause ends, and
-// only if it ran when the first one began; after ten seconds of pauses that overlap, with the end
-// of any. Never held across the split callback, nor while files are read. Code of others that runs
-// while objects are made runs under it: registration hooks of nn.Module, a replaced
-// nn.Module.__init__, the copy() of a meta of another class; while a program is read also
-// unpickling, where it is allowed, what is registered for pytrees, and torch's verifier.
+// Something that threads hold for a while: it is on from the first hold to the end of the last one.
+// With the GIL, as all of it.
+struct Holds {
+  class Hold* first = nullptr;  // of the list of those in force
+  int count = 0;                // of the list
+
+  // In the child after a fork: other threads are gone, and what they hold with them. Whether there
+  // were any, and none is left.
+  bool forget_other_threads();
+};
+
+class Hold {
+ public:
+  explicit Hold(Holds& holds);
+  // Whether it was the last one.
+  bool leave();
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+
+ private:
+  friend struct Holds;
+
+  Holds* holds_;  // whose list it is in; null: in none any more
+  Hold* previous_ = nullptr;
+  Hold* next_;
+  std::thread::id thread_ = std::this_thread::get_id();  // where it began
+};
+
+// Counted across threads: the collector runs again when the last pause ends, and only if it ran
+// when the first one began; after ten seconds of pauses that overlap, with the end of any. Never
+// held across the split callback, nor while files are read. Code of others that runs while objects
+// are made runs under it: registration hooks of nn.Module, a replaced nn.Module.__init__, the
+// copy() of a meta of another class; while a program is read also unpickling, where it is allowed,
+// what is registered for pytrees, and torch's verifier.
 class GcPause {
  public:
   GcPause();
   ~GcPause();
   GcPause(const GcPause&) = delete;
   GcPause& operator=(const GcPause&) = delete;
+
+ private:
+  Hold hold_;
 };
 
 // Pauses in force; for tests.
 int gc_pauses();
+
+// The collector waits for more young objects than usual, in all threads. Nearly all that a trace
+// makes lives until the graph is done, so that a look at it is in vain; some of it is garbage, so
+// that never to look is no way.
+class RareCollections {
+ public:
+  RareCollections();
+  ~RareCollections();
+  RareCollections(const RareCollections&) = delete;
+  RareCollections& operator=(const RareCollections&) = delete;
+
+ private:
+  Hold hold_;
+};
+
+// Before any of it: finds the functions of Python's module gc.
+void initialize_gc();
+
+// In the child after a fork: ends what threads had begun that it does not have.
+void end_pauses_of_other_threads();
 
 }  // namespace fxpress::fx

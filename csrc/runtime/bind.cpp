@@ -4,6 +4,7 @@
 
 #include "runtime/builder.h"
 #include "runtime/errors.h"
+#include "runtime/operators.h"
 #include "runtime/plan_object.h"
 #include "runtime/python_kernels.h"
 #include "runtime/run.h"
@@ -17,6 +18,7 @@ namespace {
 // Whether the plan is one of this graph as it is now, for this module.
 bool fits(const Plan& plan, PyObject* module, PyObject* graph) {
   if (plan.stale || plan.graph.get() != graph || plan.kernels != kernels_version() ||
+      plan.operators != operators_gone() ||
       (plan.runs != 0 && plan.modules[0].module.get() != module) ||
       graph_root(graph) != plan.root || !same_nodes(plan, plan.root, 0, plan.root_nodes)) {
     return false;
@@ -115,6 +117,7 @@ void bind(py::module_& extension) {
   add_plan_type(extension.ptr());
   extension.def("initialize_engine", [](const py::dict& objects, const py::dict& attribute_names) {
     initialize_symbols(objects.ptr(), attribute_names.ptr());
+    watch_operators();
   });
   extension.def("register_forward", [](const py::object& function, bool dispatches, bool counts) {
     const Forward dispatcher = counts ? Forward::kCounting : Forward::kDispatcher;

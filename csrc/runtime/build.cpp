@@ -3,6 +3,7 @@
 
 #include "runtime/builder.h"
 #include "runtime/modules.h"
+#include "runtime/operators.h"
 #include "runtime/python_kernels.h"
 #include "runtime/scope.h"
 
@@ -13,30 +14,36 @@ namespace {
 // A plan that would be longer calls the rest of its modules instead: modules that call one another
 // twice at each level would double it with each.
 constexpr size_t kMaxInstructions = 500'000;
+constexpr int kMaxArgumentDepth = 100;
+constexpr size_t kMaxArgumentSteps = 100'000;
 
 bool is_op(PyObject* op, PyObject* name) {
   return op == name || (PyUnicode_Check(op) && PyUnicode_Compare(op, name) == 0);
 }
 
-// Whether there is a node in an argument; `deep` if it is inside of something.
-void look_for_nodes(PyObject* argument, bool inside, bool& any, bool& deep) {
-  if (is_node(argument)) {
+// Whether there is a node in an argument; `deep` if it is inside of something. Arguments that are
+// deep, or share their parts without number, are looked at up to `steps`: they may have one.
+void look_for_nodes(PyObject* argument, bool inside, bool& any, bool& deep, int depth,
+                    size_t& steps) {
+  if (depth > kMaxArgumentDepth || ++steps > kMaxArgumentSteps) {
+    any = deep = true;
+  } else if (is_node(argument)) {
     any = true;
     deep = deep || inside;
   } else if (PyTuple_Check(argument) || PyList_Check(argument)) {
     PyObject** items = PySequence_Fast_ITEMS(argument);
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(argument); ++i) {
-      look_for_nodes(items[i], true, any, deep);
+      look_for_nodes(items[i], true, any, deep, depth + 1, steps);
     }
   } else if (PyDict_Check(argument)) {
     PyObject *key = nullptr, *value = nullptr;
     for (Py_ssize_t at = 0; PyDict_Next(argument, &at, &key, &value) != 0;) {
-      look_for_nodes(value, true, any, deep);
+      look_for_nodes(value, true, any, deep, depth + 1, steps);
     }
   } else if (PySlice_Check(argument)) {
     auto* slice = reinterpret_cast<PySliceObject*>(argument);
     for (PyObject* part : {slice->start, slice->stop, slice->step}) {
-      look_for_nodes(part, true, any, deep);
+      look_for_nodes(part, true, any, deep, depth + 1, steps);
     }
   }
 }
@@ -46,6 +53,7 @@ void look_for_nodes(PyObject* argument, bool inside, bool& any, bool& deep) {
 Builder::Builder(PyObject* module, PyObject* graph) : plan_(std::make_unique<Plan>()) {
   plan_->graph = Ref::borrow(graph);
   plan_->kernels = kernels_version();
+  plan_->operators = operators_gone();  // before any is found
   add_module(module, kNone, nullptr, kNone);
 }
 
@@ -294,7 +302,8 @@ bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& en
   if (!has_output || placeholders != bound.size()) return false;
   for (PyObject* argument : bound) {
     bool any = false, deep = false;
-    look_for_nodes(argument, false, any, deep);
+    size_t steps = 0;
+    look_for_nodes(argument, false, any, deep, 0, steps);
     if (deep || (any && value_of(open, argument) == kNone)) return false;
   }
   return true;

@@ -4,26 +4,12 @@
 
 #include "runtime/builder.h"
 #include "runtime/convert.h"
+#include "runtime/operators.h"
 #include "runtime/python_kernels.h"
 
 namespace fxpress::runtime {
 
 namespace {
-
-// The operator behind an OpOverload; nothing when the dispatcher does not know it.
-std::optional<c10::OperatorHandle> find_operator(PyObject* overload) {
-  const Ref name = Ref::steal(PyObject_GetAttr(overload, names.op_name));
-  if (!PyUnicode_Check(name.get())) return std::nullopt;
-  const std::string_view text = fx::utf8(name.get());  // "aten::add.Tensor", "aten::relu"
-  const size_t colons = text.find("::");
-  const size_t dot = text.find('.', colons == std::string_view::npos ? 0 : colons);
-  c10::OperatorName operator_name(
-      std::string(text.substr(0, dot)),
-      dot == std::string_view::npos ? std::string() : std::string(text.substr(dot + 1)));
-  auto found = c10::Dispatcher::singleton().findSchema(operator_name);
-  if (found.has_value() && !found->hasSchema()) return std::nullopt;
-  return found;
-}
 
 // What a value of the run must be for a parameter of this type.
 std::pair<Expect, bool> expected(const c10::TypePtr& type) {
@@ -67,12 +53,14 @@ const c10::ListType* list_type(const c10::TypePtr& type) {
 
 enum class Nodes : uint8_t { kNone, kSelf, kItems, kDeeper };
 
-bool mentions_node(PyObject* argument) {
-  if (is_node(argument)) return true;
+// Those that are deeper than any operator takes may have one.
+bool mentions_node(PyObject* argument, int depth = 0) {
+  constexpr int kMaxDepth = 8;
+  if (depth > kMaxDepth || is_node(argument)) return true;
   if (PyTuple_Check(argument) || PyList_Check(argument)) {
     PyObject** items = PySequence_Fast_ITEMS(argument);
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(argument); ++i) {
-      if (mentions_node(items[i])) return true;
+      if (mentions_node(items[i], depth + 1)) return true;
     }
     return false;
   }

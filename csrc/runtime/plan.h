@@ -85,7 +85,7 @@ struct Argument {
 
 // An operator and its arguments, all of them, in the order of the schema.
 struct BoxedCall {
-  c10::OperatorHandle op;  // kept by the dispatcher
+  c10::OperatorHandle op;  // valid as long as Plan::operators says so
   uint32_t begin;          // its part of `arguments`
   uint32_t end;
   bool numbers;  // see call_with_numbers()
@@ -201,6 +201,7 @@ struct Plan {
   PyObject* root = nullptr;               // its root node, borrowed from the graph
   uint32_t root_nodes = 0;                // how many of `nodes` are its own: the first ones
   uint64_t kernels = 0;                   // version of the table in python_kernels.h
+  uint64_t operators = 0;                 // operators_gone() when the handles in `boxed` were found
   uint32_t runs = 0;                      // how many are at work
   bool stale = false;                     // some inlined part was found changed
   std::vector<Refusal> refusals;          // when one of these changes the plan is made anew

@@ -1,4 +1,5 @@
 #include "runtime/errors.h"
+#include "runtime/operators.h"
 #include "runtime/run.h"
 
 namespace fxpress::runtime {
@@ -58,10 +59,12 @@ void Run::step() {
 }
 
 Ref Run::call(const Instruction& instruction, PyObject* callee, PyObject* args, PyObject* kwargs) {
-  if (!meta_) return Ref::steal(PyObject_Call(callee, args, kwargs));
+  const Ref living = living_callee(callee);
+  if (!meta_) return Ref::steal(PyObject_Call(living.get(), args, kwargs));
   const Ref none = kwargs == nullptr ? Ref::steal(PyDict_New()) : Ref::borrow(kwargs);
-  return Ref::steal(PyObject_CallFunctionObjArgs(
-      symbols.call_with_meta, guard_of(instruction).node.get(), callee, args, none.get(), nullptr));
+  return Ref::steal(PyObject_CallFunctionObjArgs(symbols.call_with_meta,
+                                                 guard_of(instruction).node.get(), living.get(),
+                                                 args, none.get(), nullptr));
 }
 
 Ref Run::call_module(const Instruction& instruction, PyObject* args, PyObject* kwargs) {

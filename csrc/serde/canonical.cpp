@@ -4,6 +4,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/budget.h"
 #include "serde/names_in.h"
 #include "serde/node_order.h"
 
@@ -209,6 +210,7 @@ class Canonicalizer {
 
   Renamed graph(const Value& graph, const std::vector<const Value*>& inputs,
                 const std::vector<const Value*>& outputs) {
+    core::check_stack("graphs within each other");
     const auto nodes = document_.children(document_.field(graph, Field::Graph_nodes));
     OrderedNodes ordered = order_nodes(document_, graph, inputs, constants_);
     const Renamed& renamed = ordered.renamed;
@@ -279,6 +281,7 @@ class Canonicalizer {
 
   // A value with other names where it refers to values of the graph.
   void names_replaced(const Value& value, const Renamed& renamed) {
+    core::check_stack("values within each other");
     const auto inside =
         value.kind >= ValueKind::kList ? document_.children(value) : std::span<const Value>();
     switch (value.kind) {

@@ -2,11 +2,13 @@
 
 #include <limits>
 
+#include "core/budget.h"
 #include "core/check.h"
 
 namespace fxpress::serde {
 
 void Document::write(const Value& value, Sink& sink) const {
+  core::check_stack("values within each other");
   const std::span<const Value> inside =
       value.kind >= ValueKind::kList ? children(value) : std::span<const Value>();
   switch (value.kind) {

@@ -47,6 +47,7 @@ class Document {
 
   const Schema& schema() const { return *schema_; }
   const Value& root() const { return root_; }
+  size_t bytes() const { return values_.size() * sizeof(Value) + text_.size(); }
 
   std::string_view text(const Value& value) const {
     return {text_.data() + value.place, value.count};
@@ -67,6 +68,10 @@ class Document {
   // Sends a value to a sink.
   void write(const Value& value, Sink& sink) const;
 
+  // Whether all texts have passed the gate: gate.h.
+  bool has_passed() const { return has_passed_; }
+  void set_passed() { has_passed_ = true; }
+
  private:
   friend class DocumentBuilder;
 
@@ -74,6 +79,7 @@ class Document {
   core::GrowingArray<Value> values_;  // all but the root
   core::GrowingArray<char> text_;     // all strings, one behind the other
   Value root_;                        // the whole
+  bool has_passed_ = false;           // see has_passed()
 };
 
 // Builds a document from calls in the order of the text; contents of what is open wait on a stack.

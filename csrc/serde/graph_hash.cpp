@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/budget.h"
 #include "core/string_pool.h"
 #include "serde/canonical.h"
 #include "serde/expression_text.h"
@@ -386,6 +387,7 @@ Digest GraphHasher::node(const Value& node) {
 
 // The hash of a graph by itself: what it does to its inputs, whatever they are.
 Digest GraphHasher::subgraph(const Value& graph) {
+  core::check_stack("graphs within each other");
   if (depth_ == kMaxDepth) throw CanonicalError("graphs are nested too deeply");
   ++depth_;
   Scope scope;

@@ -11,6 +11,11 @@ namespace fxpress::serde {
 
 namespace {
 
+// What is charged for the items of a list, and for the entries of a map.
+constexpr uint64_t kItemBytes = 2 * sizeof(Value);
+constexpr uint64_t kEntryBytes = 5 * sizeof(Value);
+constexpr size_t kLongestPlace = 200;  // characters, in an error
+
 // A step of the path to the value at work, for errors.
 struct Step {
   std::string_view name;  // of a field or a key; empty: of an item
@@ -57,8 +62,12 @@ bool is_large(std::string_view digits) {
 
 class Reader {
  public:
-  Reader(std::string_view text, const Schema& schema)
-      : text_(text), schema_(schema), builder_(schema) {}
+  Reader(std::string_view text, const Schema& schema, core::Budget* budget)
+      : text_(text),
+        schema_(schema),
+        budget_(budget),
+        max_depth_(budget == nullptr ? kMaxDepth : budget->depth()),
+        builder_(schema) {}
 
   Document read(uint16_t type) {
     read_type(type);
@@ -69,6 +78,10 @@ class Reader {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
+    throw JsonError(place() + ": " + what + " (at byte " + std::to_string(at_) + ")");
+  }
+
+  std::string place() const {
     std::string path;
     for (const Step& step : path_) {
       if (step.key) {
@@ -80,8 +93,7 @@ class Reader {
         path += step.name;
       }
     }
-    throw JsonError((path.empty() ? "at the top" : path) + ": " + what + " (at byte " +
-                    std::to_string(at_) + ")");
+    return path.empty() ? "at the top" : path;
   }
 
   void skip_space() {
@@ -113,17 +125,24 @@ class Reader {
   }
 
   void enter() {
-    if (++depth_ > kMaxDepth) fail("values are nested too deeply");
+    if (++depth_ <= max_depth_ && core::stack_has_room()) return;
+    if (budget_ == nullptr) fail("values are nested too deeply");
+    throw core::LimitReached("depth", place().substr(0, kLongestPlace));
+  }
+  // Values take so many bytes: where they wait on a stack that doubles, and in the document.
+  void charge(uint64_t bytes) {
+    if (budget_ != nullptr) budget_->charge(bytes);
   }
   void leave() { --depth_; }
 
   // The items of a list, or the entries of an object: calls read() at each.
   template <class F>
-  void each(char open, char close, F&& read) {
+  void each(char open, char close, uint64_t item_bytes, F&& read) {
     enter();
     expect(open);
     if (!accept(close)) {
       do {
+        charge(item_bytes);
         read();
       } while (accept(','));
       expect(close);
@@ -149,6 +168,8 @@ class Reader {
 
   std::string_view text_;    // the whole
   const Schema& schema_;     // what the text must follow
+  core::Budget* budget_;     // null: there is no limit
+  size_t max_depth_;         // of values that are open
   DocumentBuilder builder_;  // what was read
   std::vector<Step> path_;   // the place at work
   std::string value_;        // an unescaped string
@@ -331,7 +352,7 @@ void Reader::read_map(uint16_t of) {
   std::unordered_set<std::string> seen;
   std::string key;
   builder_.begin_map();
-  each('{', '}', [&] {
+  each('{', '}', kEntryBytes, [&] {
     const std::string_view name = read_string(key);
     const auto [place, added] = seen.emplace(name);
     if (!added) fail("the key '" + shown(*place) + "' comes twice");
@@ -363,7 +384,7 @@ void Reader::read_shape(uint16_t shape_id) {
     case Kind::kList: {
       size_t index = 0;
       builder_.begin_list();
-      each('[', ']', [&] {
+      each('[', ']', kItemBytes, [&] {
         path_.push_back({{}, index++, false});
         read_shape(shape.of);
         path_.pop_back();
@@ -387,7 +408,8 @@ void Reader::read_record(const TypeInfo& type) {
   std::string key;
   size_t expected = 0;  // the field that comes next when the text is in the order of the schema
   builder_.begin_record(type);
-  each('{', '}', [&] {
+  charge(type.fields.size() * sizeof(Value));
+  each('{', '}', 0, [&] {
     const std::string_view name = read_string(key);
     const bool in_order = expected < type.fields.size() && type.fields[expected].name == name;
     const int field = in_order ? static_cast<int>(expected) : type.find(name);
@@ -418,7 +440,8 @@ void Reader::read_record(const TypeInfo& type) {
 void Reader::read_union(const TypeInfo& type) {
   std::string key;
   bool found = false;
-  each('{', '}', [&] {
+  charge(sizeof(Value));
+  each('{', '}', 0, [&] {
     if (found) fail(type.name + " has more than one key");
     found = true;
     const std::string_view name = read_string(key);
@@ -443,7 +466,7 @@ void Reader::skip_value() {
       return;
     case '{': {
       std::unordered_set<std::string> seen;
-      return each('{', '}', [&] {
+      return each('{', '}', kEntryBytes, [&] {
         const std::string_view name = read_string(key);
         if (!seen.emplace(name).second) fail("the key '" + shown(name) + "' comes twice");
         expect(':');
@@ -451,7 +474,7 @@ void Reader::skip_value() {
       });
     }
     case '[':
-      return each('[', ']', [&] { skip_value(); });
+      return each('[', ']', 0, [&] { skip_value(); });
     default:
       break;
   }
@@ -464,8 +487,33 @@ void Reader::skip_value() {
 
 }  // namespace
 
-Document read_json(std::string_view text, const Schema& schema, uint16_t type) {
-  return Reader(text, schema).read(type);
+bool is_nested_deeper(std::string_view text, size_t depth) {
+  size_t open = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    switch (text[i]) {
+      case '"':
+        for (++i; i < text.size() && text[i] != '"'; ++i) {
+          if (text[i] == '\\') ++i;
+        }
+        break;
+      case '[':
+      case '{':
+        if (++open > depth) return true;
+        break;
+      case ']':
+      case '}':
+        if (open > 0) --open;
+        break;
+      default:
+        break;
+    }
+  }
+  return false;
+}
+
+Document read_json(std::string_view text, const Schema& schema, uint16_t type,
+                   core::Budget* budget) {
+  return Reader(text, schema, budget).read(type);
 }
 
 }  // namespace fxpress::serde

@@ -10,7 +10,7 @@ constexpr size_t kTypes = static_cast<size_t>(Type::kCount);
 
 constexpr std::array<std::string_view, kTypes> kTypeNames = {
 #define FXPRESS_TYPE(name) #name,
-#define FXPRESS_FIELD(type, name)
+#define FXPRESS_FIELD(type, name, rule)
 #include "serde/schema.def"
 #undef FXPRESS_FIELD
 #undef FXPRESS_TYPE
@@ -19,10 +19,11 @@ constexpr std::array<std::string_view, kTypes> kTypeNames = {
 struct KnownField {
   Type type;
   std::string_view name;
+  Rule rule;
 };
 constexpr std::array<KnownField, kFields> kKnownFields = {{
 #define FXPRESS_TYPE(name)
-#define FXPRESS_FIELD(type, name) {Type::type, #name},
+#define FXPRESS_FIELD(type, name, rule) {Type::type, #name, Rule::rule},
 #include "serde/schema.def"
 #undef FXPRESS_FIELD
 #undef FXPRESS_TYPE
@@ -35,6 +36,11 @@ Field known_field(size_t type, std::string_view name) {
     }
   }
   return Field::kUnknown;
+}
+
+// Nothing reads fields without code, but objects of the schema may be made of them.
+Rule rule_of(Field field) {
+  return field == Field::kUnknown ? Rule::kLine : kKnownFields[static_cast<size_t>(field)].rule;
 }
 
 }  // namespace
@@ -76,11 +82,57 @@ Schema::Schema(std::span<const NewType> types) {
       if (id != Field::kUnknown) {
         places_[static_cast<size_t>(id)] = static_cast<int>(fields.size());
       }
-      fields.push_back({id, parse_shape(field.shape), field.required, field.name,
+      fields.push_back({id, parse_shape(field.shape), field.required, rule_of(id), field.name,
                         '"' + field.name + "\": ", field.default_value});
     }
   }
   compare();
+  find_texts();
+  check_rules();
+}
+
+// Types may be within themselves: what has texts is found by going round until nothing is new.
+void Schema::find_texts() {
+  has_text_.assign(shapes_.size(), false);
+  const auto has = [&](Shape shape) {
+    switch (shape.kind) {
+      case Kind::kString:
+      case Kind::kMap:
+        return true;
+      case Kind::kOptional:
+      case Kind::kList:
+        return static_cast<bool>(has_text_[shape.of]);
+      case Kind::kRecord:
+      case Kind::kUnion:
+        return std::ranges::any_of(types_[shape.of].fields, [&](const FieldInfo& field) {
+          return static_cast<bool>(has_text_[field.shape]);
+        });
+      default:
+        return false;
+    }
+  };
+  for (bool is_new = true; is_new;) {
+    is_new = false;
+    for (size_t i = 0; i < shapes_.size(); ++i) {
+      if (has_text_[i] || !has(shapes_[i])) continue;
+      has_text_[i] = is_new = true;
+    }
+  }
+}
+
+bool Schema::is_text(uint16_t shape) const {
+  const Shape known = shapes_[shape];
+  if (known.kind == Kind::kOptional || known.kind == Kind::kList) return is_text(known.of);
+  return known.kind == Kind::kString || known.kind == Kind::kMap;
+}
+
+void Schema::check_rules() const {
+  for (const TypeInfo& info : types_) {
+    for (const FieldInfo& field : info.fields) {
+      if (!is_text(field.shape) || field.rule != Rule::kNone) continue;
+      throw SchemaError("no rule says what the texts of " + info.name + "." + field.name + " are");
+    }
+  }
 }
 
 void Schema::compare() {

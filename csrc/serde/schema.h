@@ -17,7 +17,7 @@ namespace fxpress::serde {
 // Types with code; a schema may have more, which have positions after these.
 enum class Type : uint16_t {
 #define FXPRESS_TYPE(name) name,
-#define FXPRESS_FIELD(type, name)
+#define FXPRESS_FIELD(type, name, rule)
 #include "serde/schema.def"
 #undef FXPRESS_FIELD
 #undef FXPRESS_TYPE
@@ -26,13 +26,21 @@ enum class Type : uint16_t {
 
 enum class Field : uint16_t {
 #define FXPRESS_TYPE(name)
-#define FXPRESS_FIELD(type, name) type##_##name,
+#define FXPRESS_FIELD(type, name, rule) type##_##name,
 #include "serde/schema.def"
 #undef FXPRESS_FIELD
 #undef FXPRESS_TYPE
   kUnknown  // of a type with code: a later torch has added it
 };
 inline constexpr size_t kFields = static_cast<size_t>(Field::kUnknown);
+
+// What texts of a file have to pass: gate.h.
+enum class Rule : uint8_t {
+#define FXPRESS_RULE(name, fault) name,
+#include "serde/gate_rules.def"
+#undef FXPRESS_RULE
+  kCount
+};
 
 enum class Kind : uint8_t { kBool, kInt, kFloat, kString, kOptional, kList, kMap, kRecord, kUnion };
 
@@ -46,6 +54,7 @@ struct FieldInfo {
   Field id;                   // kUnknown in types without code
   uint16_t shape;             // position in Schema::shapes
   bool required;              // no default
+  Rule rule;                  // that its texts have to pass; see schema.def
   std::string name;           // as in the file
   std::string key;            // quoted, with ": " behind it
   std::string default_value;  // JSON, when not required
@@ -82,13 +91,18 @@ class Schema {
     std::vector<NewField> fields;  // in the order in which they are written
   };
 
-  // Throws SchemaError when a type with code is missing, or a shape is not known.
+  // Throws SchemaError when a type with code is missing, a shape is not known, or a field with
+  // texts has no rule.
   explicit Schema(std::span<const NewType> types);
 
   size_t size() const { return types_.size(); }  // types, those with code first
   const TypeInfo& type(uint16_t type) const { return types_[type]; }
   const TypeInfo& type(Type type) const { return types_[static_cast<size_t>(type)]; }
   Shape shape(uint16_t shape) const { return shapes_[shape]; }
+  // Whether values of a shape may have texts in them.
+  bool has_text(uint16_t shape) const { return has_text_[shape]; }
+  // Whether they are texts, or lists or maps of texts, or maps with other values.
+  bool is_text(uint16_t shape) const;
 
   // The position of the type with this name, or -1.
   int find(std::string_view type) const;
@@ -102,11 +116,14 @@ class Schema {
 
  private:
   void compare();
+  void find_texts();
+  void check_rules() const;
   uint16_t parse_shape(std::string_view text);
   uint16_t add_shape(Shape shape);
 
   std::vector<TypeInfo> types_;                        // by position
   std::vector<Shape> shapes_;                          // each once
+  std::vector<bool> has_text_;                         // by shape
   std::unordered_map<std::string, uint16_t> by_name_;  // positions of types
   std::array<int, kFields> places_;                    // by Field
   std::string difference_;                             // see difference()

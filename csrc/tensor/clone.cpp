@@ -13,8 +13,8 @@
 #include <optional>
 #include <string>
 #include <system_error>
-#include <thread>
 
+#include "core/crew.h"
 #include "core/flat_map.h"
 #include "tensor/large_pages.h"
 #include "tensor/modes.h"
@@ -325,7 +325,7 @@ class Filling {
     const size_t threads = std::min(
         {static_cast<size_t>(at::get_num_threads()), pieces_.size(), bytes / kWorthAThread});
     try {
-      for (size_t i = 1; i < threads; ++i) others_.emplace_back([this] { work(Time::max()); });
+      for (size_t i = 1; i < threads; ++i) crew_.add([this] { work(Time::max()); });
     } catch (const std::system_error&) {  // no more threads: those that are there do it
     }
   }
@@ -337,15 +337,16 @@ class Filling {
   void finish(bool release) {
     if (!release) {
       work(Time::max());
-      return others_.clear();
+      return crew_.join();
     }
     for (bool is_done = false; !is_done;) {
       {
         const py::gil_scoped_release released;
         is_done = work(std::chrono::steady_clock::now() + kPatience);
-        if (is_done) others_.clear();
+        if (is_done) crew_.join();
       }
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+      crew_.check();
     }
   }
 
@@ -364,7 +365,7 @@ class Filling {
   const std::vector<Bytes> parts_;
   const std::vector<Piece> pieces_;
   std::atomic<size_t> next_ = 0;  // of the pieces
-  std::vector<std::jthread> others_;
+  core::Crew crew_;               // the other threads
 };
 
 at::Tensor view_like(const at::Tensor& original, at::Storage storage, size_t begin) {

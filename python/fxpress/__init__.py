@@ -8,18 +8,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fxpress._build import build_info
-from fxpress._errors import InternalError, UnsupportedError
+from fxpress._errors import Error, InternalError, UnsupportedError
 from fxpress._install import install, installed, is_installed, uninstall
 
 if TYPE_CHECKING:
+    from fxpress._archive.errors import ArchiveError
     from fxpress._archive.load import load
     from fxpress._archive.package import save
     from fxpress._serde.difference import Difference, diff
     from fxpress._serde.hashing import graph_hash
+    from fxpress._serde.limits import LimitError
+    from fxpress._torch_compat_serde import SerializeError
 
 __all__ = [
+    "ArchiveError",
     "Difference",
+    "Error",
     "InternalError",
+    "LimitError",
+    "SerializeError",
     "UnsupportedError",
     "build_info",
     "diff",
@@ -34,7 +41,10 @@ __all__ = [
 
 
 _MODULES = {
+    "ArchiveError": "fxpress._archive.errors",
     "Difference": "fxpress._serde.difference",
+    "LimitError": "fxpress._serde.limits",
+    "SerializeError": "fxpress._torch_compat_serde",
     "diff": "fxpress._serde.difference",
     "graph_hash": "fxpress._serde.hashing",
     "load": "fxpress._archive.load",

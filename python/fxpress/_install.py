@@ -10,6 +10,8 @@ thread is importing at this very moment. A stand-in that outlives its installati
 does what torch does.
 """
 
+from __future__ import annotations
+
 import contextlib
 import copyreg
 import functools
@@ -22,14 +24,19 @@ import sys
 import threading
 import types
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar, cast
 
+from fxpress import _native
+from fxpress._blocks import attribute_block
 from fxpress._errors import UnsupportedError
 
 Policy: TypeAlias = Literal["raise", "torch"]
 _Function: TypeAlias = Callable[..., Any]
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 _log = logging.getLogger("fxpress")
 
@@ -205,6 +212,7 @@ _ROOMS: list[_Entry] = [
                 "package_pt2",
             ),
         ),
+        ("torch._inductor.package.package", "fxpress._archive.compiled", ("load_package",)),
     )
     for name in names
 ]
@@ -218,7 +226,7 @@ class _StandInType(ABCMeta):
     (An ABCMeta, so that deriving from a stand-in and from an ABC is no metaclass conflict.)
     """
 
-    _fxpress_installation: "_Installation"  # knows which of the two is in force
+    _fxpress_installation: _Installation  # knows which of the two is in force
     _fxpress_ours: type
     _fxpress_original: type
     _fxpress_either: tuple[type, ...]  # what an instance of either is an instance of
@@ -268,7 +276,7 @@ def _stand_in_type(meta: type) -> Any:
     return made
 
 
-def _class_stand_in(installation: "_Installation", ours: type, original: type) -> type:
+def _class_stand_in(installation: _Installation, ours: type, original: type) -> type:
     body = {
         "__module__": ours.__module__,
         "__qualname__": ours.__qualname__,
@@ -285,7 +293,7 @@ def _class_stand_in(installation: "_Installation", ours: type, original: type) -
 
 
 def _function_stand_in(
-    installation: "_Installation", entry: _Entry, ours: _Function, original: _Function
+    installation: _Installation, entry: _Entry, ours: _Function, original: _Function
 ) -> _Function:
     @functools.wraps(ours)
     def stand_in(*args: Any, **kwargs: Any) -> Any:
@@ -317,76 +325,85 @@ class _Patch:
     stand_in: Any  # what it holds while we are installed
 
 
-@dataclass(frozen=True, eq=False)
-class _Lease:
-    """One ``install()`` or one ``with installed()``; compared by identity."""
-
-    policy: Policy
-    scoped: bool  # held by a context manager, which alone may give it back
+class _Here(threading.local):
+    left = False  # this thread is in a call that was left to torch
 
 
 class _Installation:
-    """What is installed in one process: the open leases, and the patches they share."""
+    """What is installed in one process: the open leases, and the patches they share.
+
+    What has an effect on others happens in native code, at once: in the middle of it there is no
+    other thread, no signal and no fork.
+    """
 
     def __init__(self, rooms: Iterable[_Entry]) -> None:
-        self.policy: Policy | None = None  # in force now; None while torch is itself
-        self._here = threading.local()  # .left: this thread is in a call that was left to torch
+        self._native = _native.Installation()
+        self._here = _Here()
         self._rooms = rooms
         self._lock = threading.RLock()
-        self._leases: list[_Lease] = []  # in the order they were taken
-        self._active: list[_Patch] = []  # in place now
         self._known: dict[_Entry, _Patch] = {}  # ever made; used again, so that stand-ins are few
         self._announced = False  # that FXPRESS_DISABLE is set
 
-    def acquire(self, policy: Policy, *, scoped: bool) -> _Lease:
+    def acquire(self, policy: Policy) -> None:
+        self._native.acquire(self._prepare(policy))
+
+    def release(self) -> None:
+        """Give back the newest lease that no context manager holds."""
+        self._native.release_newest()
+
+    def block(self, policy: Policy) -> _native.InstalledBlock:
+        """A lease for the length of a `with` block, or of each call of what it decorates."""
+        return _native.InstalledBlock(
+            self._native,
+            functools.partial(self._prepare, policy),
+            functools.partial(self._decorate, policy),
+        )
+
+    def _decorate(self, policy: Policy, function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            with self.block(policy):
+                return function(*args, **kwargs)
+
+        return call
+
+    @property
+    def policy(self) -> Policy | None:
+        """In force now; None while torch is itself."""
+        return self._native.policy
+
+    @property
+    def leases(self) -> int:
+        """How many are open."""
+        return self._native.leases
+
+    def _prepare(self, policy: Policy) -> _native.Prepared:
+        """What a lease needs; nobody but us sees anything of it yet."""
         if policy not in ("raise", "torch"):
             raise ValueError(f'on_unsupported must be "raise" or "torch", not {policy!r}')
-        disabled = os.environ.get("FXPRESS_DISABLE", "").strip().lower() in ("1", "true", "yes")
+        if os.environ.get("FXPRESS_DISABLE", "").strip().lower() in ("1", "true", "yes"):
+            if not self._announced:
+                self._announced = True
+                _log.info("FXPRESS_DISABLE is set: torch is left as it is")
+            return policy, [], []
         # Importing under the lock could deadlock with a module that calls install() when imported.
-        loaded = [] if disabled else self._load()
-        lease = _Lease(policy, scoped)
+        loaded = self._load()
         with self._lock:
-            if not self._leases:
-                self._patch(loaded)
-                if disabled and not self._announced:
-                    self._announced = True
-                    _log.info("FXPRESS_DISABLE is set: torch is left as it is")
-            self._leases.append(lease)
-            self._refresh()
-        return lease
-
-    def release(self, lease: _Lease | None = None) -> None:
-        """Give back ``lease``, or the newest one that no context manager holds."""
-        with self._lock:
-            if lease is None:
-                lease = next((each for each in reversed(self._leases) if not each.scoped), None)
-            if lease is None:
-                raise RuntimeError("fxpress.uninstall() without a matching fxpress.install()")
-            self._leases.remove(lease)
-            # The policy first: from here on every stand-in is torch, whatever still holds it.
-            self._refresh()
-            if not self._leases:
-                self._restore()
-
-    def _refresh(self) -> None:
-        self.policy = self._leases[-1].policy if self._leases and self._active else None
+            found = [(entry, vars(source)[entry.name], ours) for entry, source, ours in loaded]
+            patches = [self._concrete(*each) for each in found if each[1] is not each[2]]
+        return policy, [(patch.original, patch.stand_in) for patch in patches], _caches()
 
     def policy_here(self) -> Policy | None:
         """The policy for a call of this thread; None for torch."""
-        return None if getattr(self._here, "left", False) else self.policy
+        return None if self._here.left else self.policy
 
-    @contextlib.contextmanager
-    def left_to_torch(self) -> Iterator[None]:
+    def left_to_torch(self) -> _native.Block:
         """For the length of a call every stand-in is torch's, in this thread.
 
         What torch's original calls by the names that we replaced has to be torch's too: halves of
         both do not fit together.
         """
-        self._here.left = True  # policy_here() was not None: nobody further out has set it
-        try:
-            yield
-        finally:
-            self._here.left = False
+        return attribute_block(self._here, "left", True)
 
     def forget_lock(self) -> None:
         """A forked child starts with a lock that no thread of its own holds."""
@@ -398,7 +415,7 @@ class _Installation:
         for entry in self._rooms:
             # By its full name: torch.export.unflatten, the attribute, is a function.
             source = importlib.import_module(entry.module)
-            if entry.name in (_namespace(entry.module, source) or ()):
+            if entry.name in vars(source):
                 provider, name = entry.provider
                 try:
                     ours = getattr(importlib.import_module(provider), name)
@@ -407,21 +424,6 @@ class _Installation:
                     continue
                 loaded.append((entry, source, ours))
         return loaded
-
-    def _patch(self, loaded: Iterable[tuple[_Entry, types.ModuleType, Any]]) -> None:
-        found = [(entry, vars(source)[entry.name], ours) for entry, source, ours in loaded]
-        self._active = [self._concrete(*each) for each in found if each[1] is not each[2]]
-        try:
-            _rebind({id(patch.original): patch.stand_in for patch in self._active})
-            _forget_caches()
-        except BaseException:
-            self._restore()
-            raise
-
-    def _restore(self) -> None:
-        active, self._active = self._active, []  # alive until the end: _rebind has only ids
-        _rebind({id(patch.stand_in): patch.original for patch in active})
-        _forget_caches()
 
     def _concrete(self, entry: _Entry, original: Any, ours: Any) -> _Patch:
         known = self._known.get(entry)
@@ -437,54 +439,13 @@ class _Installation:
         return patch
 
 
-# ModuleType's own slot: a lazy module runs its loader when asked for __dict__ the usual way.
-_module_dict = cast(Any, types.ModuleType).__dict__["__dict__"].__get__
-
-
-def _namespace(key: object, module: object) -> dict[str, Any] | None:
-    """The namespace of a value of ``sys.modules``; None if it is no module, or one of ours."""
-    # type(), not isinstance(): the latter would ask an odd object for its __class__.
-    if not issubclass(type(module), types.ModuleType):
-        return None
-    namespace = _module_dict(module)
-    if type(namespace) is not dict:
-        return None
-    # __package__ too, for `python -m fxpress.cli`, whose module is called __main__.
-    for name in (key, namespace.get("__name__"), namespace.get("__package__")):
-        if isinstance(name, str) and (name == "fxpress" or name.startswith("fxpress.")):
-            return None
-    return namespace
-
-
-def _rebind(replacement: Mapping[int, Any]) -> None:
-    """Rebind each module-level name that holds an object whose id is in ``replacement``."""
-    for _ in range(4 if replacement else 0):
-        found = False
-        for key, module in sys.modules.copy().items():
-            namespace = _namespace(key, module)
-            if namespace is None:
-                continue
-            snapshot = namespace.copy()  # in one step, whoever else is writing to it
-            if replacement.keys().isdisjoint(map(id, snapshot.values())):
-                continue
-            for name, value in snapshot.items():
-                if id(value) in replacement and namespace.get(name) is value:
-                    namespace[name] = replacement[id(value)]
-                    found = True
-        # Another thread may have copied a name from a module that was not done yet, so go round
-        # until nothing is left; not for ever, in case somebody keeps putting it back.
-        if not found:
-            return
-
-
 _installation = _Installation(_ROOMS)
 
 
-def _forget_caches() -> None:
+def _caches() -> list[Callable[[], object]]:
     """Names stand for other objects now: Dynamo must not remember what they stood for."""
     tracking: Any = sys.modules.get("fxpress.nn_module")
-    if tracking is not None:
-        tracking.forget_caches()
+    return [] if tracking is None else tracking.caches()
 
 
 def _forget_lock() -> None:
@@ -517,7 +478,7 @@ def install(*, on_unsupported: Policy = "raise") -> None:
         ValueError: ``on_unsupported`` is neither of the two.
         ImportError: a module of fxpress or torch does not load; nothing has been changed.
     """
-    _installation.acquire(on_unsupported, scoped=False)
+    _installation.acquire(on_unsupported)
 
 
 def uninstall() -> None:
@@ -533,8 +494,7 @@ def uninstall() -> None:
     _installation.release()
 
 
-@contextlib.contextmanager
-def installed(*, on_unsupported: Policy = "raise") -> Iterator[None]:
+def installed(*, on_unsupported: Policy = "raise") -> _native.InstalledBlock:
     """Install fxpress for the length of a ``with`` block: :func:`install`, then :func:`uninstall`.
 
     Process-wide like them: other threads see it too. Blocks may nest and overlap in any order;
@@ -546,11 +506,7 @@ def installed(*, on_unsupported: Policy = "raise") -> Iterator[None]:
     Raises:
         ValueError, ImportError: as :func:`install`, on entry.
     """
-    lease = _installation.acquire(on_unsupported, scoped=True)
-    try:
-        yield
-    finally:
-        _installation.release(lease)
+    return _installation.block(on_unsupported)
 
 
 def is_installed() -> bool:

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from torch import Tensor
 from torch.export import ExportGraphSignature, ModuleCallEntry
@@ -8,6 +8,8 @@ from torch.nn import Module
 from torch.utils._pytree import TreeSpec
 
 from fxpress._unflatten.source import Source
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 class ComputedAttribute:
     """Data descriptor: `instance.__dict__[name]`, made by `compute(instance)` when missing."""
@@ -42,6 +44,63 @@ class GcPause:
 
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
+
+class RareCollections:
+    """A `with` block in which the collector runs rarely, in all threads; blocks may overlap."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
+class Block:
+    """A `with` block that begins with one function and ends with another, which gets the result of
+    the first. Where both are built in, a signal handler that raises can't come in between."""
+
+    def __init__(self, begin: Callable[[], Any], end: Callable[[Any], object], /) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
+# A policy, originals and their stand-ins, and built-in functions to call when names have changed.
+Prepared: TypeAlias = tuple[
+    Literal["raise", "torch"], list[tuple[object, object]], list[Callable[[], object]]
+]
+
+class Installation:
+    """Which leases are open, and what they have put in the place of other objects."""
+
+    def __init__(self) -> None: ...
+    def acquire(self, prepared: Prepared, /) -> None: ...
+    def release_newest(self) -> None:
+        """RuntimeError: no lease is open, but those of blocks."""
+
+    @property
+    def policy(self) -> Literal["raise", "torch"] | None: ...
+    @property
+    def leases(self) -> int: ...
+
+class InstalledBlock:
+    """A lease for the length of a `with` block."""
+
+    def __init__(
+        self,
+        installation: Installation,
+        prepare: Callable[[], Prepared],
+        decorate: Callable[[Any], Any],
+        /,
+    ) -> None: ...
+    def __call__(self, function: _F, /) -> _F:
+        """The function, with a block around each call."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
+def exchange_attribute(owner: object, name: str, value: Any, /) -> Any:
+    """`setattr` that returns what was there."""
+
+def forget_keys(dict: dict[Any, Any], parts: tuple[object, ...], /) -> None:
+    """Takes the keys out that are tuples with one of the parts in them."""
+
+def end_pauses_of_other_threads() -> None:
+    """For a forked child: pauses of the collector that threads hold which it does not have end."""
 
 def build_info() -> dict[str, Any]: ...
 def gc_pauses() -> int:
@@ -182,15 +241,38 @@ def make_lite_graph_module(
 ) -> GraphModule: ...
 def initialize_serde(objects: dict[str, Any], /) -> None: ...
 
+class Budget:
+    """What a load may cost; see `fxpress._serde.limits`."""
+
+    used: int  # bytes that were charged
+    def __init__(self, memory: int, depth: int, /) -> None: ...
+    def charge(self, bytes: int, /) -> None: ...
+    def grow(self, bytes: int, /) -> None: ...
+    def set_place(self, place: str, /) -> None: ...
+
+def is_nested_deeper(text: str | bytes, depth: int, /) -> bool:
+    """Whether brackets of a JSON text are deeper than that within each other."""
+
+def scan_pickle(data: bytes, budget: Budget, /) -> tuple[int, int, bool]:
+    """(elements, depth, whether it contains itself) of what a pickle would make."""
+
 class SchemaClasses:
     def __init__(
         self, schema: Schema, classes: list[type[Any]], make_tag: Callable[[str, type[Any]], str], /
     ) -> None: ...
     def write(self, object: Any, /) -> bytes: ...
 
+def passes_gate(rule: str, text: str, /) -> bool: ...
+def first_refused(rule: str, texts: Iterable[Any], /) -> Any:
+    """The first that is no text, or breaks the rule; None when there is none."""
+
+def gate_rules() -> dict[str, str]:
+    """The name of each rule, and what is said of a text that breaks it."""
+
 class Document:
     """A value of the schema that was read."""
 
+    size: int  # bytes in memory
     def field(self, classes: SchemaClasses, path: str, /) -> Any: ...
     def targets(self) -> list[str]: ...
     def payloads(self) -> list[tuple[str, str, bool, bool, tuple[Any, ...] | None]]:
@@ -233,7 +315,7 @@ def is_surely_valid(
 ) -> bool: ...
 
 class Schema:
-    def read(self, text: bytes, type: str, /) -> Document: ...
+    def read(self, text: bytes, type: str, budget: Budget | None = None, /) -> Document: ...
     def to_document(self, classes: SchemaClasses, object: Any, /) -> Document: ...
     def canonical(
         self, classes: SchemaClasses, program: Any, constants: Iterable[str], /
@@ -250,6 +332,9 @@ class Schema:
         self, types: list[tuple[str, bool, list[tuple[str, str, str | None]]]], /
     ) -> None: ...
     def type_names(self) -> list[str]: ...
+    def rules(self) -> list[tuple[str, str, str | None, bool]]:
+        """The rule of each field: (type, field, rule, whether native code reads the field)."""
+
     def difference(self) -> str: ...
     def encode_payload_config(
         self, entries: Iterable[tuple[str, str, Tensor | None, bool, bool]], /

@@ -51,6 +51,9 @@ from torch.fx.graph import PythonCode as PythonCode
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.nn.modules import module as nn_module
 from torch.utils import _pytree
+from torch.utils._python_dispatch import (
+    is_traceable_wrapper_subclass as is_traceable_wrapper_subclass,
+)
 from torch.utils._pytree import GetAttrKey as GetAttrKey
 from torch.utils._pytree import SequenceKey as SequenceKey
 from torch.utils._pytree import TreeSpec as TreeSpec
@@ -304,6 +307,9 @@ def _pristine_module_init() -> object:
     init = torch.nn.Module.__init__
     return init if init.__module__ == nn_module.__name__ else None
 
+
+# What takes a tensor out of a subclass of tensors. export puts such nodes in front of all modules.
+INNER_TENSOR_TARGETS = frozenset({torch.ops.export.access_subclass_inner_tensor.default})
 
 # What a module whose signature is preserved computes again when export has shared the value with
 # another module, because it cannot be passed: `_ModuleFrame.remap_input` has the list.

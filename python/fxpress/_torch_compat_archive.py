@@ -43,7 +43,8 @@ def load_compiled_model(path: str, model: str, *options: Any) -> Any:
 
     loader = torch._C._aoti.AOTIModelPackageLoader
     metadata = loader.load_metadata_from_package(path, model)
-    for key, value in get_device_information(metadata["AOTI_DEVICE_KEY"]).items():
+    device = metadata.get("AOTI_DEVICE_KEY")  # older packages have none
+    for key, value in (get_device_information(device) if device else {}).items():
         if metadata.get(key, value) != value:
             import logging
 

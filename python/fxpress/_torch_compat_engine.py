@@ -28,6 +28,24 @@ INT_OPERATORS: tuple[Callable[[Any, Any], Any], ...] = (
 )
 
 
+def living_overload(overload: OpOverload) -> OpOverload:
+    """The overload that is registered under the name of one whose operator may be gone.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    space, _, name = overload._name.partition("::")
+    try:
+        packet = getattr(getattr(torch.ops, space), name.partition(".")[0])
+        found: OpOverload = getattr(packet, overload._overloadname)
+    except AttributeError:
+        raise RuntimeError(
+            f"the operator {overload._name} is gone: the torch.library.Library that defined it was "
+            "destroyed"
+        ) from None
+    return found
+
+
 def engine_symbols(
     *,
     annotate: Callable[..., BaseException],
@@ -45,6 +63,7 @@ def engine_symbols(
         "fetch_attr": fetch_attr,
         "getitem": operator.getitem,
         "int_operators": {function: i for i, function in enumerate(INT_OPERATORS)},
+        "living_overload": living_overload,
         "map_arg": torch._C._fx_map_arg,
         "missing_argument": missing_argument,
         "module_call": module["__call__"],

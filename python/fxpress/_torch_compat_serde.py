@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import threading
 import types
@@ -53,10 +54,11 @@ from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 from torch.utils._traceback import CapturedTraceback
 from torch.utils._triton import has_triton as has_triton
 
+from fxpress._errors import Error
+
 OPS = "torch._ops"  # the module that operators name
 INDUCTOR = "torch._inductor.ir"  # only asked for when somebody has imported it
-# Errors and tables that callers, registrations and files share with torch.
-SerializeError = torch_serialize.SerializeError
+# Classes and tables that callers, registrations and files share with torch.
 SerializedArtifact = torch_serialize.SerializedArtifact
 SerializedProgram = torch_serialize._SerializedProgram
 ExtensionHandler = torch_serialize.ExtensionHandler
@@ -79,6 +81,20 @@ MEMORY_FORMATS = torch_serialize._TORCH_TO_SERIALIZE_MEMORY_FORMAT
 EXTENSIONS = torch_serialize._serialization_registry
 EXTENSION_NAMESPACES = torch_serialize._deserialization_registry
 
+
+TorchSerializeError = torch_serialize.SerializeError
+
+
+class SerializeError(Error, torch_serialize.SerializeError):  # type: ignore[misc]
+    """A program cannot be written, or what is read is damaged, or names something unknown.
+
+    It is torch's `SerializeError` too, so that code that catches that one goes on working; torch's
+    own functions raise theirs, which is no `fxpress.Error`.
+    """
+
+    __module__ = "fxpress"
+
+
 # Those whose checks are known; other dialects have their own.
 VERIFIERS = (_Verifier, TrainingIRVerifier)
 
@@ -89,6 +105,7 @@ SUPPORTED_SERIALIZED_TYPES = pytree.SUPPORTED_SERIALIZED_TYPES
 SERIALIZED_TYPE_TO_PYTHON_TYPE = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
 LEAF_SPEC = pytree._LEAF_SPEC
 make_treespec = pytree.TreeSpec
+leaves_with_path = pytree.tree_leaves_with_path
 INVALID_INPUT = UserErrorType.INVALID_INPUT
 tree_map = pytree.tree_map
 DimHint = dynamic_shapes._DimHint
@@ -118,6 +135,15 @@ def with_aten(versions: dict[str, int] | None) -> dict[str, int]:
 
 _module_uses: Counter[type] = Counter()  # classes that module_inputs() registered -> how often
 _module_uses_lock = threading.Lock()
+
+
+def _forget_lock() -> None:
+    """A forked child starts with a lock that no thread of its own holds."""
+    global _module_uses_lock
+    _module_uses_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)
 
 
 @contextmanager
@@ -259,9 +285,9 @@ def add_hint(shape_env: Any, expression: Any, hint: Any) -> None:
     shape_env.add_backed_var_to_val(expression, hint)
 
 
-def limit_symbols(shape_env: Any, number: Any) -> None:
+def limit_symbols(shape_env: Any, expression: Any) -> None:
     """Says of the symbols in a size or an offset that nothing has a range for: not negative."""
-    for symbol in number.node.expr.free_symbols if isinstance(number, torch.SymInt) else ():
+    for symbol in expression.free_symbols:
         if symbol not in shape_env.var_to_range:
             shape_env.constrain_symbol_range(symbol, compiler_min=0, compiler_max=int_oo)
 
@@ -332,11 +358,14 @@ def unpickle_with(function: Callable[..., Any], file: io.BytesIO, location: Any 
     return torch.load(file, location, pickle_module=pickles, weights_only=False)
 
 
-def load_with(function: Callable[..., Any], file: io.BytesIO, location: Any = None) -> Any:
-    """`torch.load(file, location, weights_only=True)`, where fake tensors are read by `function`.
+def load_with(function: Callable[..., Any], archive: Any, location: Any = None) -> Any:
+    """`torch.load(archive, location, weights_only=True)`, whose fake tensors `function` reads.
 
     The tables of the process, which torch's context manager changes for all threads, stay as they
     are: the same code of torch's unpickler runs over a table of this call.
+
+    Args:
+        archive: the records, see `SavedRecords`.
     """
     name = f"{torch_serialize.__name__}.{reconstruct_fake_tensor.__name__}"
     allowed = {**_weights_only_unpickler._get_user_allowed_globals(), name: function}
@@ -344,11 +373,10 @@ def load_with(function: Callable[..., Any], file: io.BytesIO, location: Any = No
     names = {**vars(_weights_only_unpickler), "_get_user_allowed_globals": lambda: allowed}
     load = types.FunctionType(plain.load.__code__, names, "load")
     reader = type("Unpickler", (plain,), {"load": load})
-    with serialization._open_zipfile_reader(file) as archive:
-        if serialization._is_torchscript_zip(archive):
-            raise ValueError("it is a TorchScript archive, which holds code")
-        pickles = types.SimpleNamespace(__name__="fxpress", Unpickler=reader)
-        return serialization._load(archive, location, pickles, encoding="utf-8")
+    if serialization._is_torchscript_zip(archive):
+        raise ValueError("it is a TorchScript archive, which holds code")
+    pickles = types.SimpleNamespace(__name__="fxpress", Unpickler=reader)
+    return serialization._load(archive, location, pickles, encoding="utf-8")
 
 
 # The constructor checks again what is known to hold. A torch whose programs have other fields than

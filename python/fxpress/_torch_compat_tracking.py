@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias, cast
 
 import torch
@@ -64,6 +65,7 @@ from torch._guards import Guard as Guard
 from torch._guards import Source as Source
 from torch._guards import TracingContext
 
+from fxpress import _native
 from fxpress._errors import UnsupportedError
 
 # The classes override methods of Dynamo's by their names, which differ between versions.
@@ -148,13 +150,14 @@ def guard_attribute_exists(source: Source, name: str) -> None:
     install_guard(source.make_guard(functools.partial(GuardBuilder.HASATTR, attr=name)))
 
 
-def forget_trackers(ours: tuple[type, ...]) -> None:
-    """Drop what Dynamo remembers of its classes; it looks them up again when it needs them."""
-    BuiltinVariable._binop_handlers.cache_clear()
+def tracker_caches(ours: tuple[type, ...]) -> list[Callable[[], object]]:
+    """Built-in functions that drop what Dynamo remembers of its classes; it looks them up again
+    when it needs them."""
     handlers = cast(dict[Any, Any], BuiltinVariable.call_function_handler_cache)
-    for key in list(handlers):
-        if any(kind in ours for kind in key if isinstance(kind, type)):
-            handlers.pop(key, None)
+    return [
+        BuiltinVariable._binop_handlers.cache_clear,
+        functools.partial(_native.forget_keys, handlers, ours),
+    ]
 
 
 def unlist_trackers(*trackers: type) -> None:

@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch.fx import Graph, GraphModule
 
+from fxpress import _native
 from fxpress._capture.bytecode import (
     DynamoBytecodeFlatten,
     DynamoBytecodeUnflatten,
@@ -22,7 +23,6 @@ from fxpress._capture.bytecode import (
     Yield,
     _DynamoBytecodeCodeGen,
 )
-from fxpress._capture.collector import rare_collections
 from fxpress._capture.constraints import (
     Check,
     _suggest_or_raise_constraint_violation,
@@ -124,7 +124,7 @@ def dynamo_graph_capture_for_export(
             compiling_state(),
             settings(replay_side_effects=False, side_effect_replay_policy="warn"),
             timed(),
-            rare_collections(),
+            _native.RareCollections(),
         ):
             out = fullgraph_capture(fn, args, kwargs, constraints=constraints)
         return create_fx_graph_from_captured_output(out, fn, args, kwargs)
@@ -165,7 +165,7 @@ def _dynamo_graph_capture_for_export(
             reset()
             captured = _Captured(mod, flat_inputs, in_spec, constraints)
             checked = contextlib.nullcontext() if check is None else check_constraints(check)
-            with timed(), captured.settings(), checked, rare_collections():
+            with timed(), captured.settings(), checked, _native.RareCollections():
                 captured.trace()
                 _suggest_or_raise_constraint_violation(
                     captured.traced,

@@ -5,7 +5,9 @@ Each derives from the class of torch that it stands in for, so that what is made
 for the other.
 """
 
-from fxpress._torch_compat_tracking import forget_trackers, unlist_trackers
+from collections.abc import Callable
+
+from fxpress._torch_compat_tracking import tracker_caches, unlist_trackers
 from fxpress._tracking.guards import guard_to_detect_forward_monkeypatching
 from fxpress._tracking.lazy import initialize_lazy_module
 from fxpress._tracking.specialized import NNModuleVariable
@@ -35,6 +37,6 @@ _TRACKERS = (
 unlist_trackers(*_TRACKERS)
 
 
-def forget_caches() -> None:
-    """Drop what Dynamo remembers of these classes; for :func:`fxpress.install`."""
-    forget_trackers(_TRACKERS)
+def caches() -> list[Callable[[], object]]:
+    """What forgets what Dynamo remembers of these classes; for :func:`fxpress.install`."""
+    return tracker_caches(_TRACKERS)

@@ -51,9 +51,11 @@ from fxpress._serde.reading import deserialize
 from fxpress._torch_compat_serde import (
     ExtensionHandler,
     SerializedArtifact,
-    SerializeError,
 )
 
+# torch's own: code that changes its import catches what both raise. fxpress raises the subclass
+# `fxpress.SerializeError`.
+SerializeError = _compat.TorchSerializeError
 # Tables that are torch's own: who registers or looks up does so for both.
 _TORCH_TO_SERIALIZE_DTYPE = _compat.SCALAR_TYPES
 _SERIALIZE_TO_TORCH_DTYPE = _compat.DTYPES

@@ -11,7 +11,8 @@ namespace fxpress::serde {
 inline std::vector<Schema::NewType> types_with_code() {
   std::vector<Schema::NewType> types;
 #define FXPRESS_TYPE(name) types.push_back({#name, false, {}});
-#define FXPRESS_FIELD(type, name) types.back().fields.push_back({#name, "str", true, ""});
+#define FXPRESS_FIELD(type, name, rule) \
+  types.back().fields.push_back({#name, Rule::rule == Rule::kNone ? "int" : "str", true, ""});
 #include "serde/schema.def"
 #undef FXPRESS_FIELD
 #undef FXPRESS_TYPE

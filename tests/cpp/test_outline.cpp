@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct Program {
   std::vector<uint32_t> custom;
   std::vector<CallSignature> signatures;
   std::unordered_map<uint32_t, uint32_t> signature_of;
+  std::set<uint32_t> remade;  // nodes without a stack that belong to whoever uses them
 
   Scope scope(const std::string& path, uint32_t call) {
     Scope result;
@@ -49,7 +51,8 @@ struct Program {
             signatures,
             signature_of,
             [](NodeId) { return false; },
-            [](NodeId) { return false; }};
+            [](NodeId) { return false; },
+            [this](NodeId node) { return remade.contains(node.value()); }};
   }
 
   // What the node computes, from what its inputs compute.
@@ -87,6 +90,10 @@ void make_program(Random& random, Program& program) {
     }
     if (stack[0].call != 0) stack[0].call = 0;
     program.stacks.push_back(program.scopes.intern(stack));
+    if (program.graph.ops[i] == Op::kCallFunction && random.percent(10)) {
+      program.stacks.back() = StackId();
+      program.remade.insert(i);
+    }
   }
   program.custom.assign(size, 0);
 }
@@ -154,6 +161,7 @@ class Runner {
           values[planned.value()] = arguments.at(argument++);
           break;
         case Planned::kCopy:
+        case Planned::kRecompute:
           for (PlannedId input : outline_.inputs_of(planned)) inputs.push_back(value(input));
           values[planned.value()] = program_.apply(node.source, inputs);
           result = {values[planned.value()]};
@@ -302,6 +310,18 @@ TEST_CASE("arrange_modules: modules come in the order of the paths, missing ones
   CHECK(names[0] == "z");
   CHECK(names[1] == "d");
   CHECK(program.tree.find(result.root, "a.never").valid());
+}
+
+TEST_CASE("outline: what is made where it is used is passed to nobody") {
+  for_each_seed([](Random& random) {
+    Program program;
+    make_program(random, program);
+    const Outline result = outline(program.source(), program.strings, program.tree);
+    for (const PlannedNode& node : result.nodes) {
+      if (!node.source.valid() || !program.remade.contains(node.source.value())) continue;
+      CHECK(node.kind == Planned::kRecompute);
+    }
+  });
 }
 
 TEST_CASE("outline: what is wrong is said with the node") {

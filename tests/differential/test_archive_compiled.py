@@ -29,12 +29,12 @@ def test_compiled_models(tmp_path: Path) -> None:
     data = Path(path).read_bytes()
     with open(path, "rb") as file:
         for source in (path, file, io.BytesIO(data), data):
-            contents = archive.load_pt2(source)
+            contents = archive.load_pt2(source, allow_compiled=True)
             torch.testing.assert_close(contents.aoti_runners["model"](x), expected)
     other = {name: value.detach() * 2 for name, value in program.state_dict.items()}
     outputs = []
-    for module in (archive, torch_package):
-        contents = module.load_pt2(path)
+    ours, theirs = archive.load_pt2(path, allow_compiled=True), torch_package.load_pt2(path)
+    for module, contents in ((archive, ours), (torch_package, theirs)):
         runner = contents.aoti_runners["model"]
         weights = {name: other[name] for name in runner.get_constant_fqns()}  # others are code
         module.load_weights_to_pt2_contents(contents, {"model": weights})

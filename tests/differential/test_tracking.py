@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support import tracking_more as tracking_more  # adds its own
+from tests.support import tracking_classes as tracking_classes  # these add their own
+from tests.support import tracking_more as tracking_more
 from tests.support.tracking import assert_same_traces
 from tests.support.tracking_cases import SCENARIOS
 

@@ -231,6 +231,7 @@ def test_symbolic_trace() -> None:
         assert_same(ours(x), theirs(x))
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_jit_trace() -> None:
     _, module, x = tower()
     with torch.no_grad():

@@ -16,6 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fxpress import _engine
 from tests.support.engine import assert_same, by_torch
 
+# torch's collection has deprecated and experimental operators too.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
 SAMPLES = 2  # of each operator and dtype
 NOT_REPEATABLE = ("rand", "bernoulli", "multinomial", "normal", "dropout", "empty", "poisson")
 

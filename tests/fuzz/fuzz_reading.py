@@ -1,10 +1,11 @@
-"""Fuzzes what reads in Python, with atheris: expressions, tree specs, whole programs and archives.
+"""Fuzzes what reads in Python, with atheris.
 
     pip install atheris
-    python -m tests.fuzz.fuzz_reading expressions|treespecs|programs|packages -atheris_runs=1000000
+    python -m tests.fuzz.fuzz_reading TARGET -atheris_runs=1000000
 
-Anything is read, or refused with a SerializeError or an ArchiveError; nothing is imported, run or
-left behind.
+`expressions`, `treespecs`, `programs` and `packages`: anything is read, or refused with a
+SerializeError or an ArchiveError; nothing is imported, run or left behind. `guards`, `bounded` and
+`files`: what the modules of tests/fuzz/targets say.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ with atheris.instrument_imports(include=["fxpress"], exclude=["fxpress._native"]
     from fxpress import archive
     from fxpress._serde import expressions, treespecs
     from fxpress.serialize import SerializedArtifact, SerializeError, deserialize
+    from tests.fuzz.targets import bounded, files, guards
 
 COMPAT = Path(__file__).parents[1] / "compat" / "torch-2.13.0-exportdb.zip"
 EXPRESSIONS = (
@@ -199,13 +201,23 @@ def mutate_archive(data: bytes, max_size: int, seed: int) -> bytes:
     return buffer.getvalue()[:max_size]
 
 
-MUTATORS = {"programs": mutate_program, "packages": mutate_archive}
+MUTATORS = {
+    "programs": mutate_program,
+    "packages": mutate_archive,
+    "guards": guards.mutate,
+    "bounded": bounded.mutate,
+    "files": files.mutate,
+}
 TARGETS: dict[str, tuple[Callable[[bytes], None], Callable[[], list[bytes]]]] = {
     "expressions": (read_expression, lambda: [e.encode() for e in EXPRESSIONS]),
     "treespecs": (read_treespec, lambda: [t.encode() for t in TREESPECS]),
     "programs": (read_program, frozen_programs),
     "packages": (read_archive, archives),
+    "guards": (guards.read, guards.seeds),
+    "bounded": (bounded.read, bounded.seeds),
+    "files": (files.read, files.seeds),
 }
+USING = {"files"}  # what is made of an input is used, which imports what it needs
 
 
 def main() -> None:
@@ -226,6 +238,8 @@ def main() -> None:
         except Exception as error:
             if not type(error).__module__.startswith("torch"):  # its verifier found it
                 raise
+        if name in USING:
+            return
         new = {
             m for m in set(sys.modules) - before if not m.startswith(("torch", "sympy", "atheris"))
         }

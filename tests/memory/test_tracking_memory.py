@@ -13,7 +13,6 @@ from torch import nn
 
 import fxpress
 from fxpress import _native
-from fxpress._capture.collector import rare_collections
 from tests.support.memory import blocks_left
 
 MODULE = nn.Linear(2, 2)
@@ -70,7 +69,7 @@ def test_memory_of_compilations_does_not_grow() -> None:
 
 def test_thresholds_come_back() -> None:
     before = gc.get_threshold()
-    first, second = rare_collections(), rare_collections()
+    first, second = _native.RareCollections(), _native.RareCollections()
     first.__enter__()
     assert gc.get_threshold()[0] > before[0]
     second.__enter__()
@@ -78,7 +77,7 @@ def test_thresholds_come_back() -> None:
     assert gc.get_threshold()[0] > before[0]
     second.__exit__(None, None, None)
     assert gc.get_threshold() == before
-    with pytest.raises(ZeroDivisionError), rare_collections():
+    with pytest.raises(ZeroDivisionError), _native.RareCollections():
         raise ZeroDivisionError
     assert gc.get_threshold() == before
 
@@ -88,11 +87,11 @@ def test_thresholds_that_are_rarer_stay(threshold: int) -> None:
     before = gc.get_threshold()
     try:
         gc.set_threshold(threshold, 7, 8)
-        with rare_collections():
+        with _native.RareCollections():
             assert gc.get_threshold() == (threshold, 7, 8)
         assert gc.get_threshold() == (threshold, 7, 8)
         gc.set_threshold(*before)
-        with rare_collections():
+        with _native.RareCollections():
             gc.set_threshold(threshold, 7, 8)  # by somebody else
         assert gc.get_threshold() == (threshold, 7, 8)
     finally:

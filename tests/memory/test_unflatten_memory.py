@@ -70,7 +70,7 @@ def program(kind: str) -> ExportedProgram:
         return made.run_decompositions({})
     if kind == "bad stack":
         made = export(Nest(), (x, x), strict=False)
-        list(made.graph.nodes)[-3].meta.pop("nn_module_stack")
+        list(made.graph.nodes)[-2].meta.pop("nn_module_stack")
         return made
     if kind == "bad state":
         made = export(Nest(), (x, x), strict=False)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch._export.serde import schema
 from torch.export import Dim, export
 
+import fxpress
 from fxpress.serialize import (
     ExportedProgramDeserializer,
     SerializedArtifact,
@@ -50,13 +51,8 @@ def written() -> SerializedArtifact:
 
 
 def read(text: bytes) -> None:
-    try:
+    with contextlib.suppress(fxpress.SerializeError, fxpress.UnsupportedError):
         deserialize(dataclasses.replace(written(), exported_program=text))
-    except SerializeError:
-        return
-    except Exception as error:
-        if not type(error).__module__.startswith("torch"):  # its verifier found it
-            raise
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -26,31 +26,43 @@ FLOATS = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(
     ["Infinity", "-Infinity", "NaN"]
 )
 TEXTS = st.text(max_size=8) | st.sampled_from(['a"b', "\\", "\x00\x1f\x7f", "é€😀", "\ud800"])
+# What the gate lets into every field, but for those below.
+IDENTIFIERS = st.from_regex(r"[a-zA-Z_][a-zA-Z_0-9]{0,7}", fullmatch=True)
+TREE_SPECS = st.sampled_from(['[1, {"type": null}]', "[]"])
 INTEGERS = st.integers(-(2**70), 2**70)
 
 
+def texts_of(field: str, depth: int) -> st.SearchStrategy[str]:
+    if field == "as_string" and depth < 4:  # further inside it may be an input of a graph
+        return TEXTS
+    return TREE_SPECS if field in ("in_spec", "out_spec") else IDENTIFIERS
+
+
 @st.composite
-def values(draw: st.DrawFn, shape: str, depth: int = 0) -> Any:
-    """A value of a shape, as json.loads would give it."""
+def values(
+    draw: st.DrawFn, shape: str, depth: int = 0, texts: st.SearchStrategy[str] = IDENTIFIERS
+) -> Any:
+    """A value of a shape, as json.loads would give it; its own texts, not those of its fields."""
     head, _, rest = shape.partition(" ")
     size = 2 if depth < 6 else 0
     if head == "optional":
-        return None if depth > 6 or draw(st.booleans()) else draw(values(rest, depth))
+        return None if depth > 6 or draw(st.booleans()) else draw(values(rest, depth, texts))
     if head == "list":
-        return [draw(values(rest, depth + 1)) for _ in range(draw(st.integers(0, size)))]
+        return [draw(values(rest, depth + 1, texts)) for _ in range(draw(st.integers(0, size)))]
     if head == "map":
-        keys = draw(st.lists(TEXTS, max_size=size, unique=True))
-        return {key: draw(values(rest, depth + 1)) for key in keys}
-    simple = {"bool": st.booleans(), "int": INTEGERS, "float": FLOATS, "str": TEXTS}
+        keys = draw(st.lists(texts, max_size=size, unique=True))
+        return {key: draw(values(rest, depth + 1, texts)) for key in keys}
+    simple = {"bool": st.booleans(), "int": INTEGERS, "float": FLOATS, "str": texts}
     if head in simple:
         return draw(simple[head])
     union, fields = FIELDS[head]
     if union:
         # Below some depth only what ends.
         ends = [f for f in fields if f[1] in simple]
-        name, inner, _ = draw(st.sampled_from(ends if depth > 4 and ends else fields))
-        return {name: draw(values(inner, depth + 1))}
-    return {name: draw(values(inner, depth + 1)) for name, inner, _ in fields}
+        fields = [draw(st.sampled_from(ends if depth > 4 and ends else fields))]
+    return {
+        name: draw(values(inner, depth + 1, texts_of(name, depth))) for name, inner, _ in fields
+    }
 
 
 def torchs(text: bytes, name: str) -> bytes:

@@ -65,6 +65,8 @@ def test_deeply_nested_arguments() -> None:
     assert inner.op == "placeholder"
 
 
+# The interrupt may come while a callback of torch's or Hypothesis' runs, which cannot raise it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_interrupt_while_native_loops_run() -> None:
     """Ctrl-C is answered long before the split of a large graph would end."""
     module = chain(200_000)

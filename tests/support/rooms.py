@@ -78,7 +78,7 @@ def use(monkeypatch):
     monkeypatch.delenv("FXPRESS_DISABLE", raising=False)
     yield put
     left = _install._installation
-    assert not left._leases, "the test left fxpress installed"
+    assert not left.leases, "the test left fxpress installed"
 
 
 @pytest.fixture

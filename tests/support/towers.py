@@ -72,11 +72,24 @@ def graph_of(build: Callable[[fx.Graph, fx.Node], fx.Node]) -> fx.GraphModule:
     return fx.GraphModule(nn.Module(), graph)
 
 
+_TEXTS = (f"{SVG}title", f"{SVG}text")
+
+
 def texts_of(svg: str, kind: str) -> list[list[str]]:
     """The lines of text of each node or edge of a picture."""
     root = ElementTree.fromstring(svg)
     groups = [group for group in root.iter(f"{SVG}g") if group.get("class") == kind]
     return [[text.text or "" for text in group.iter(f"{SVG}text")] for group in groups]
+
+
+def elements_of(svg: str) -> list[tuple[str, ...]]:
+    """Each node and edge of a picture: its kind, its name (of an edge: both ends), its texts."""
+    root = ElementTree.fromstring(svg)
+    groups = [group for group in root.iter(f"{SVG}g") if group.get("class") in ("node", "edge")]
+    return [
+        (group.get("class", ""), *(text.text or "" for text in group if text.tag in _TEXTS))
+        for group in groups
+    ]
 
 
 def partition_names(split: fx.GraphModule) -> list[str]:

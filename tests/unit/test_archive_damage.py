@@ -16,6 +16,7 @@ import torch
 from torch.export import export
 
 from fxpress import archive
+from fxpress.archive import LimitError, load
 from tests.support.archived import raises_archive_error, records_of, rewritten, saved_by_us
 
 WEIGHT = "archive/data/weights/weight_0"
@@ -196,7 +197,9 @@ def test_zip_bombs_are_refused(data: bytes) -> None:
                     continue
                 for _ in range(100):
                     record.write(bytes(1 << 20))
-    raises_archive_error(buffer.getvalue(), "weight_0")
+    with pytest.raises(LimitError, match=r"weight_0.*Limits\(memory=") as raised:
+        load(io.BytesIO(buffer.getvalue()))
+    assert raised.value.limit == "memory"
 
 
 def test_compressed_records_of_another_size(data: bytes) -> None:

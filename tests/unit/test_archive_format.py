@@ -16,6 +16,7 @@ import torch
 from torch.export import export
 from torch.export.pt2_archive import _package as torch_package
 
+import fxpress
 from fxpress import archive
 from tests.support.archived import (
     assert_same_records,
@@ -159,6 +160,7 @@ def test_f179_script_objects_that_are_literals() -> None:
         assert any(node.target is function for node in loaded.graph.nodes)
 
 
+@pytest.mark.filterwarnings("ignore:No complete tensor found")  # torch's load
 def test_f179_constants_of_other_types() -> None:
     program = export(Views(), (X,))
     program.constants["odd"] = 3
@@ -301,6 +303,27 @@ def test_f187_files_of_aotinductor(tmp_path: Path) -> None:
         module.package_pt2(buffer, aoti_files=files)
         written[side] = buffer.getvalue()
     assert_same_records(written["ours"], written["torch"])
+
+
+@pytest.mark.parametrize("allow_pickle", [False, True])
+def test_compiled_code_is_allowed_by_name(tmp_path: Path, allow_pickle: bool) -> None:
+    """It is refused before anything else is read, and no library is opened."""
+    (tmp_path / "model.so").write_bytes(b"no library")
+    buffer = io.BytesIO()
+    archive.package_pt2(buffer, aoti_files={"one": [str(tmp_path / "model.so")]})
+    found = (
+        r"compiled code, of the models \['one'\]: 'data/aotinductor/one/model.so'.*_compiled=True"
+    )
+    with pytest.raises(archive.SerializeError, match=found):
+        archive.load_pt2(buffer.getvalue(), allow_pickle=allow_pickle)
+    with pytest.raises(RuntimeError) as caught:
+        archive.load_pt2(buffer.getvalue(), allow_compiled=True)
+    assert not isinstance(caught.value, archive.SerializeError)  # of torch's loader
+    with fxpress.installed():  # torch's name stands for ours
+        with pytest.raises(archive.SerializeError, match="allow_compiled"):
+            torch_package.load_pt2(buffer)
+        with pytest.raises(RuntimeError, match="Model other not found"):
+            torch._inductor.package.load_package(buffer, "other")
 
 
 def test_f187_a_program_of_another_name(program: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import io
 import os
@@ -19,6 +20,7 @@ from torch.export import export
 
 from fxpress import archive, state
 from fxpress._archive.files import AtomicFile
+from fxpress._archive.replacing import put_together
 from tests.support.archived import records_of, sharing
 
 
@@ -48,6 +50,12 @@ def large() -> torch.export.ExportedProgram:
 
 def assert_nothing_beside(path: Path) -> None:
     assert os.listdir(path.parent) == [path.name]
+
+
+def weights_beside(path: Path) -> Path:
+    """The file of weights of a program, of which there is one."""
+    (found,) = path.parent.glob(f"{path.stem}.*.safetensors")
+    return found
 
 
 # What saves is killed: children of this process, which has what they need in memory. It says how
@@ -100,12 +108,13 @@ def test_files_of_killed_writers_are_removed_and_those_of_others_are_not(
 ) -> None:
     path = tmp_path / "model.pt2"
     other = AtomicFile(path)
-    abandoned = tmp_path / f"{Path(other.name).name[:-8]}01234567"
+    (name,) = os.listdir(tmp_path)
+    abandoned = tmp_path / f"{name[:-8]}01234567"
     abandoned.write_bytes(b"left behind")
     archive.save(program, path)
-    assert sorted(os.listdir(tmp_path)) == sorted([path.name, Path(other.name).name])
+    assert sorted(os.listdir(tmp_path)) == sorted([path.name, name])
     os.write(other.descriptor, b"whole")
-    other.commit()
+    put_together(other)
     assert path.read_bytes() == b"whole"
     assert_nothing_beside(path)
 
@@ -155,17 +164,14 @@ def test_modes_and_links_stay(program: Any, tmp_path: Path) -> None:
 def small_disk(tmp_path: Path, size: str) -> Iterator[Path]:
     folder = tmp_path / "small"
     folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder],
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode != 0:
+    libc = ctypes.CDLL(None)  # the program mount need not be installed
+    place = os.fsencode(folder)
+    if libc.mount(b"tmpfs", place, b"tmpfs", ctypes.c_ulong(0), f"size={size}".encode()) != 0:
         pytest.skip("no right to mount a small disk")
     try:
         yield folder
     finally:
-        subprocess.run(["umount", folder], check=True)
+        assert libc.umount(place) == 0
 
 
 def test_a_full_disk_is_one_clear_error(program: Any, large: Any, tmp_path: Path) -> None:
@@ -214,25 +220,12 @@ def test_objects_that_take_a_part(program: Any) -> None:
         archive.save(program, Partial())
 
 
-def test_objects_keep_no_view_of_the_memory(program: Any) -> None:
-    kept = []
-
-    class Keeper:
-        def write(self, data: memoryview) -> None:
-            kept.append(data)
-
-    archive.save(program, Keeper())
-    for view in kept:
-        with pytest.raises(ValueError, match="released"):
-            view.tobytes()
-
-
 def test_weights_in_a_safetensors_file(program: Any, tmp_path: Path) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
     path = tmp_path / "model.pt2"
     archive.save(program, path, weights="safetensors")
-    assert sorted(os.listdir(tmp_path)) == ["model.pt2", "model.safetensors"]
-    stored = safetensors.load_file(tmp_path / "model.safetensors")
+    beside = weights_beside(path)
+    stored = safetensors.load_file(beside)
     for name, value in program.state_dict.items():
         assert torch.equal(stored[name], value)
     assert "model/data/weights/weight_0" not in records_of(path.read_bytes())
@@ -245,13 +238,13 @@ def test_weights_in_a_safetensors_file(program: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="f has to be a path"):
         archive.save(program, io.BytesIO(), weights="safetensors")
     archive.save(program, tmp_path / "other.pt2", weights="safetensors")
-    (tmp_path / "other.safetensors").rename(tmp_path / "model.safetensors")
+    weights_beside(tmp_path / "other.pt2").rename(beside)
     with pytest.raises(archive.ArchiveError, match="another save"):
         archive.load(path)
-    (tmp_path / "model.safetensors").write_bytes(b"x")
+    beside.write_bytes(b"x")
     with pytest.raises(archive.ArchiveError, match="safetensors is damaged"):
         archive.load(path)
-    (tmp_path / "model.safetensors").unlink()
+    beside.unlink()
     with pytest.raises(FileNotFoundError):
         archive.load(path)
 
@@ -275,7 +268,7 @@ def test_a_safetensors_file_stays_when_the_archive_does(program: Any, tmp_path: 
         archive.save(program, path, weights="safetensors")
     finally:
         os.umask(mask)
-    assert stat.S_IMODE((tmp_path / "model.safetensors").stat().st_mode) == 0o640
+    assert stat.S_IMODE(weights_beside(path).stat().st_mode) == 0o640
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     with pytest.raises(AssertionError, match="Expected string"):
         archive.save(program, path, weights="safetensors", extra_files={"a": 1})
@@ -291,7 +284,8 @@ def test_a_safetensors_file_beside_the_file_that_a_link_leads_to(
     link = tmp_path / "link.pt2"
     link.symlink_to(tmp_path / "real" / "model.pt2")
     archive.save(program, link, weights="safetensors")
-    assert sorted(os.listdir(tmp_path / "real")) == ["model.pt2", "model.safetensors"]
+    assert len(os.listdir(tmp_path / "real")) == 2
+    assert weights_beside(tmp_path / "real" / "model.pt2").is_file()
     assert torch.equal(archive.load(link).module()(X), program.module()(X))
 
 
@@ -355,8 +349,7 @@ def test_objects_that_fail_once() -> None:
     target = Failing()
     with pytest.raises(OSError, match="once"), archive.PT2ArchiveWriter(target) as writer:
         writer.write_bytes("large", bytes(1 << 20))
-    with pytest.raises(ValueError, match="released"):
-        target.kept[0].tobytes()
+    assert type(target.kept[0]) is bytes  # no view of memory that is gone
     assert len(target.kept) == 1
 
 

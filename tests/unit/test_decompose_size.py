@@ -136,6 +136,7 @@ def test_f62_items_of_a_size_that_are_not_known_yet(index: str) -> None:
 
 
 @pytest.mark.parametrize("index", [9, -4, "x", slice(None, None, 0)])
+@pytest.mark.filterwarnings("ignore:tuple indices must be integers:SyntaxWarning")
 def test_f62_wrong_items_of_a_size_stay_errors_of_the_program(index: Any) -> None:
     graph, x, size = sized(())
     viewed = graph.call_method("view", (x, size))

@@ -193,6 +193,7 @@ def test_state_dict_round_trip(pair: Pair) -> None:
     assert_equal(pair.ours(*pair.args), pair.expected())  # the weights are shared
 
 
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 def test_hooks(pair: Pair) -> None:
     def seen_by_hooks(module: GraphModule) -> list[str]:
         seen: list[str] = []

@@ -190,6 +190,7 @@ def trace_caller(module: GraphModule, count: int) -> GraphModule:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The TorchScript type system")
 def test_script(pair: Pair) -> None:
     def scripted(module: GraphModule) -> str:
         script = torch.jit.script(module)

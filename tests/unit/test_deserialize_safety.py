@@ -250,4 +250,7 @@ def test_triton_kernels_are_refused() -> None:
 
 def test_whatever_sympy_raises_is_an_expression_error() -> None:
     with pytest.raises(SerializeError, match="not an expression"):
-        parse("1 % Add(1, Tuple(1))", {})
+        parse("1 % Tuple(1)", {})
+    for name in ("Add", "Mul", "Pow"):
+        with pytest.raises(SerializeError, match="not an expression with a value"):
+            parse(f"{name}(2, Tuple(1))", {})

@@ -116,10 +116,15 @@ def test_rewritten_as_by_torch(name: str) -> None:
 
 
 def test_torch_cannot_run_what_it_captured() -> None:
-    """F10: names were cleaned behind the code."""
+    """F10: names were cleaned behind the code, which is the same when it is generated again."""
     theirs = torch_capture._dynamo_graph_capture_for_export(Model())(x())
     with pytest.raises(AttributeError):
         theirs(x())
+    ours = _dynamo_graph_capture_for_export(Model())(x())
+    assert "self.L__self____export_root_" in theirs.code
+    assert "self.L__self____export_root_" not in ours.code
+    theirs.recompile()
+    assert ours.code == theirs.code
 
 
 def test_traced_in_the_file_of_torch() -> None:
@@ -537,10 +542,13 @@ def test_values_from_elsewhere_before_inputs() -> None:
     assert negated.args[0].meta["val"].shape == (2, 4)
 
 
-@pytest.mark.parametrize(
+FRONT_ENDS = pytest.mark.parametrize(
     "capture",
     [_dynamo_graph_capture_for_export, functional_export.dynamo_graph_capture_for_export],
 )
+
+
+@FRONT_ENDS
 def test_captures_by_compiled_programs(capture: Any) -> None:
     """Dynamo does not trace the capture itself."""
     model = Inner()
@@ -554,10 +562,7 @@ def test_captures_by_compiled_programs(capture: Any) -> None:
     torch.testing.assert_close(program(x()), model(x()) + 1)
 
 
-@pytest.mark.parametrize(
-    "capture",
-    [_dynamo_graph_capture_for_export, functional_export.dynamo_graph_capture_for_export],
-)
+@FRONT_ENDS
 @pytest.mark.parametrize("name", ["function", "fn", "self_", "args_", "call", "capture"])
 def test_any_names_of_arguments(capture: Any, name: str) -> None:
     space: dict[str, Any] = {}

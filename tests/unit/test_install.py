@@ -414,24 +414,19 @@ def test_a_room_that_this_torch_does_not_allow(room, use, tmp_path, monkeypatch,
     assert "helper stays torch's: other methods" in caplog.text
 
 
-def test_an_interrupt_half_way_is_rolled_back(room, module, monkeypatch):
+def test_an_interrupt_before_it_is_there_changes_nothing(room, module, monkeypatch):
     user = module("interrupted_user", f"from {TORCH} import cut")
-    module("interrupted_last")
-    real, stopped = _install._namespace, []
 
-    def interrupted(key, value):
-        if key == "interrupted_last" and not stopped:
-            stopped.append(user.cut is not room.cut)
-            raise KeyboardInterrupt
-        return real(key, value)
+    def interrupted() -> None:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(_install, "_namespace", interrupted)
-    # _load asks for the source's namespace too, under its own key.
-    with pytest.raises(KeyboardInterrupt):
-        install()
-    assert stopped == [True]  # it was half way
-    assert not is_installed()
-    assert user.cut is room.torch.cut is room.cut
+    with monkeypatch.context() as patched:
+        patched.setattr(_install, "_caches", interrupted)
+        for begin in (install, installed().__enter__):
+            with pytest.raises(KeyboardInterrupt):
+                begin()
+            assert not is_installed()
+            assert user.cut is room.torch.cut is room.cut
     with installed():
         assert user.cut("g")[0] == "ours"
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
 import re
+import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import graphviz
 import pytest
 import torch
 from torch import fx
@@ -14,6 +20,7 @@ from fxpress.split_module import split_module
 from tests.support.towers import (
     Block,
     Tower,
+    elements_of,
     exported,
     exported_tower,
     graph_of,
@@ -117,10 +124,95 @@ def test_draw_without_graphviz(monkeypatch: pytest.MonkeyPatch) -> None:
         draw(fx.symbolic_trace(Block()))
 
 
-def test_draw_without_dot(monkeypatch: pytest.MonkeyPatch) -> None:
+def split_in_three() -> fx.GraphModule:
     gm = fx.symbolic_trace(Block())
-    split = split_module(gm, None, around(gm, ["relu"]))
+    return split_module(gm, None, around(gm, ["relu"]))
+
+
+def make_dot(folder: Path, script: str) -> Path:
+    path = folder / "dot"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def no_dot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
+
+
+def test_draw_without_dot(no_dot: None) -> None:
+    split = split_in_three()
+    boxes = texts_of(draw(split, format="svg"), "node")
+    assert [box[0] for box in boxes] == partition_names(split)
+    assert texts_of(draw(split, format="svg"), "edge") == [["1 value"], ["1 value"]]
+
+
+@pytest.mark.skipif(shutil.which("dot") is None, reason="the system has no Graphviz")
+def test_both_renderers_draw_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same boxes and arrows, between the same boxes, with the same texts, in the same order."""
+    ep = exported_tower()
+    gm = ep.graph_module
+    other = fx.symbolic_trace(Block())
+    splits = [
+        split_module(gm, None, by_module(gm), keep_original_order=True),
+        split_in_three(),
+        split_module(other, None, around(other), partition_affix=r'<a href="x">\n & b:c über'),
+    ]
+    of_the_system = [draw(split, format="svg") for split in splits]
+    monkeypatch.setenv("PATH", "")
+    carried = [draw(split, format="svg") for split in splits]
+    assert carried != of_the_system  # each names itself in a comment
+    for ours, systems in zip(carried, of_the_system, strict=True):
+        assert elements_of(ours) == elements_of(systems)
+
+
+def test_the_systems_dot_is_used_where_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make_dot(tmp_path, 'echo "<svg>$*</svg>"')
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert draw(split_in_three(), format="svg") == "<svg>-Kdot -Tsvg</svg>\n"
+
+
+def test_a_renderer_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    dot = make_dot(tmp_path, "echo no layout engine >&2; exit 3")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    message = f"draw: {dot} ended with status 3: no layout engine"
+    with pytest.raises(RuntimeError, match=re.escape(message)):
+        draw(split_in_three(), format="svg")
+    dot.write_text("#!/no/such/shell\n")
+    with pytest.raises(RuntimeError, match=re.escape(f"the renderer {dot} can't be started")):
+        draw(split_in_three(), format="svg")
+
+
+def test_draw_without_renderer(no_dot: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def files(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "files", files)
+    split = split_in_three()
     assert "submod_2" in draw(split).source
-    with pytest.raises(RuntimeError, match="install the package graphviz"):
+    with pytest.raises(RuntimeError, match=re.escape("pip install 'fxpress[draw]'")):
         draw(split, format="svg")
+
+
+def test_notebooks_show_the_graph_without_dot(no_dot: None) -> None:
+    split = split_in_three()
+    graph = draw(split)
+    assert isinstance(graph, graphviz.Digraph)
+    assert graph._repr_mimebundle_() == {"image/svg+xml": draw(split, format="svg")}
+    with pytest.raises(graphviz.ExecutableNotFound):
+        graph.pipe(format="svg")
+
+
+def test_draw_from_threads_and_after_a_fork(no_dot: None) -> None:
+    split = split_in_three()
+    svg = draw(split, format="svg")
+    with ThreadPoolExecutor(4) as pool:
+        drawn = list(pool.map(lambda _: draw(split, format="svg"), range(12)))
+    assert drawn == [svg] * 12
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if draw(split, format="svg") == svg else 1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -26,7 +26,7 @@ from fxpress import UnsupportedError, _native
 from fxpress._serde import program as program_module
 from fxpress._serde import schema
 from fxpress.serialize import SerializedArtifact, SerializeError, deserialize, serialize
-from tests.support.serialized import assert_serializes_as_torch
+from tests.support.serialized import assert_serializes_as_torch, with_numbered_graphs
 
 
 class Top(nn.Module):
@@ -243,8 +243,19 @@ def test_a_value_of_an_unknown_type() -> None:
 def test_texts_that_are_not_unicode() -> None:
     program = top()
     add = next(n for n in program.graph.nodes if n.target is torch.ops.aten.add.Tensor)
-    add.meta["stack_trace"] = 'a"b\\\n\x00\x7f é € 😀 \ud800'
+    add.meta["stack_trace"] = 'a"b\\\n\t\f é € 😀 \ud800'
     assert_serializes_as_torch(program)
+
+
+def test_texts_with_control_characters_are_written_and_not_read() -> None:
+    program = top()
+    add = next(n for n in program.graph.nodes if n.target is torch.ops.aten.add.Tensor)
+    add.meta["stack_trace"] = "\x00\x1b\x7f\r"
+    written = serialize(program)
+    theirs = torch_serialize.serialize(program)
+    assert written.exported_program == with_numbered_graphs(theirs.exported_program)
+    with pytest.raises(SerializeError, match=r"metadata\['stack_trace'\]: .*cannot be in"):
+        deserialize(written)
 
 
 def test_numbers_at_the_limits() -> None:

@@ -73,6 +73,7 @@ def test_parameters_called_like_what_the_text_mentions_otherwise(name: str) -> N
     assert (shape is None) == (name != "getattr_1")
 
 
+@pytest.mark.filterwarnings("ignore:Raw SymInt value")
 def test_a_symbolic_size_among_the_arguments_may_be_a_local_or_not() -> None:
     """Its repr is its name: with a parameter of that name it is this parameter."""
     from torch._subclasses import FakeTensorMode

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.passes.split_module import split_module as torch_split_module
 
 from fxpress import _native
 from fxpress.split_module import split_module, split_module_simple
@@ -142,6 +143,38 @@ def test_use_before_definition() -> None:
     a, _, c = module.graph.find_nodes(op="call_function", target=torch.neg)
     c.append(a)
     assert_refused(module, lambda n: 0, KeyError, "before it is defined")
+
+
+def test_callback_that_makes_a_call_of_an_attribute() -> None:
+    root = torch.nn.Module()
+    root.linear = torch.nn.Linear(4, 4)
+    graph = Graph()
+    x, attribute = graph.placeholder("x"), graph.get_attr("linear")
+    graph.output((graph.call_function(torch.relu, (x,)), attribute))
+
+    def callback(node: Node) -> int:
+        attribute.op = "call_module"
+        return 0
+
+    with pytest.raises(RuntimeError, match="edited"):
+        split_module(GraphModule(root, graph), None, callback)
+
+
+def test_arguments_of_a_mode_in_a_list() -> None:
+    graph = Graph()
+    x = graph.placeholder("x")
+    arguments = ("cpu", torch.bfloat16, True, True)
+    enter = graph.call_function(torch.amp._enter_autocast, arguments)
+    result = graph.call_function(torch.relu, (x,))
+    graph.call_function(torch.amp._exit_autocast, (enter,))
+    graph.output(result)
+    module = GraphModule({}, graph)
+    expected = torch_split_module(module, None, lambda node: 0)
+    enter.args = list(arguments)
+    x.args = []
+    split = split_module(module, None, lambda node: 0)
+    assert split.submod_0.code == expected.submod_0.code
+    assert split.code == expected.code
 
 
 def test_callback_that_edits_the_graph() -> None:

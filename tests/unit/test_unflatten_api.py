@@ -195,7 +195,7 @@ def test_torchs_manager_reaches_ours_when_installed() -> None:
 NAMES = ["", "a", "a.b", "a.b.c", "ab", "a1", "layers.1", "layers.10", "layers.1.x", "b"]
 
 
-@pytest.mark.parametrize("paths", itertools.product(NAMES, NAMES), ids=lambda p: "|".join(p))
+@pytest.mark.parametrize("paths", list(itertools.product(NAMES, NAMES)), ids=lambda p: "|".join(p))
 def test_compute_accessor(paths: tuple[str, str]) -> None:
     results = []
     for module in (ours, theirs):

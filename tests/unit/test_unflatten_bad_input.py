@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import gc
 import io
+import re
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from typing import Any
@@ -98,13 +99,14 @@ def node_of(program: ExportedProgram, target: Any) -> torch.fx.Node:
 
 
 def test_f33_missing_stack() -> None:
+    """Of a node that no module alone uses: it is returned."""
     program = nest()
-    node = node_of(program, torch.ops.aten.tanh.default)
+    node = node_of(program, torch.ops.aten.layer_norm.default)
     del node.meta["nn_module_stack"]
     assert_refused(program, RuntimeError, rf"Unable to find nn_module_stack for node {node.name}")
 
 
-@pytest.mark.parametrize("stack", [None, 3, {"a": "path"}, {"a": ("x", "y", "z")}, {1: ("", "T")}])
+@pytest.mark.parametrize("stack", [3, {"a": "path"}, {"a": ("x", "y", "z")}, {1: ("", "T")}])
 def test_malformed_stack(stack: Any) -> None:
     """Whatever torch stumbles over: an exception that names the node."""
     program = nest()
@@ -265,7 +267,9 @@ def test_mutation_of_an_input_that_is_not_there() -> None:
 
 def test_not_a_program() -> None:
     for value in (nn.Linear(1, 1), None, 3):
-        mine = raised(lambda value=value: unflatten(value))
+        expected = re.escape(f"unflatten expects an ExportedProgram, got {type(value)}")
+        with pytest.warns(UserWarning, match=expected):
+            mine = raised(lambda value=value: unflatten(value))
         assert isinstance(mine, type(raised(lambda value=value: torch_unflatten(value))))
 
 
@@ -298,6 +302,19 @@ def test_f104_other_structure(module: Any, call: Callable[[Any], Any]) -> None:
         call(module)
     module(*args())  # and it still works
     assert module.adapted is False
+
+
+def test_f104_the_error_names_both_structures() -> None:
+    """torch prints them, and says its sentences alone."""
+    program = nest()
+    inputs = ([torch.ones(1)],)
+    theirs = str(raised(lambda: torch_unflatten(program)(*inputs)))
+    specs = torch.utils._pytree.tree_structure((inputs, {})), program.call_spec.in_spec
+    with pytest.raises(TypeError) as caught:
+        unflatten(program)(*inputs)
+    mine = str(caught.value)
+    assert mine.startswith(theirs)
+    assert all(str(spec) in mine for spec in specs)
 
 
 def test_f103_keyword_mismatch() -> None:

@@ -207,7 +207,7 @@ def test_f25_prefixes_are_of_whole_names(caplog: pytest.LogCaptureFixture) -> No
 def test_f27_empty_stack_names_the_node() -> None:
     """What deserialization writes for nodes without a stack; torch: not enough values to unpack."""
     program = exported(Nest(), torch.randn(3, 4), torch.randn(3, 4))
-    node = next(n for n in program.graph.nodes if n.target is torch.ops.aten.tanh.default)
+    node = next(n for n in program.graph.nodes if n.target is torch.ops.aten.layer_norm.default)
     node.meta["nn_module_stack"] = {}
     with pytest.raises(RuntimeError, match=rf"nn_module_stack.*{node.name}"):
         quietly(program)
@@ -508,3 +508,40 @@ def test_leaf_runs_alone_by_its_preserved_signature() -> None:
     )
     leaf, x = Leaf(), torch.randn(3, 4)
     torch.testing.assert_close(ours.first.leaf(x, scale=x), leaf(x, scale=x))
+
+
+# ---- stacks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stack", [None, {}])
+def test_f33_nodes_that_one_module_uses(stack: Any) -> None:
+    """They belong to it, as all that feeds them alone."""
+    inputs = torch.randn(3, 4), torch.randn(3, 4)
+    model = Nest()
+    program = exported(model, *inputs)
+
+    def graphs() -> dict[str, str]:
+        return {name: str(child.graph) for name, child in unflatten(program).named_modules()}
+
+    expected = graphs()
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    changed = 0
+    for node in calls:
+        users = [user.meta.get("nn_module_stack") for user in node.users]
+        if any(user != node.meta["nn_module_stack"] for user in users):
+            continue
+        kept = node.meta.pop("nn_module_stack")
+        if stack is not None:
+            node.meta["nn_module_stack"] = stack
+        with pytest.raises((RuntimeError, ValueError)):
+            torch_unflatten(program)
+        assert graphs() == expected
+        node.meta["nn_module_stack"] = kept
+        changed += 1
+    assert changed > 2
+    for node in calls:
+        users = [user.meta.get("nn_module_stack") for user in node.users]
+        if users == [node.meta["nn_module_stack"]] * len(users):
+            del node.meta["nn_module_stack"]
+    assert graphs() == expected
+    torch.testing.assert_close(unflatten(program)(*inputs), model(*inputs))

@@ -336,6 +336,7 @@ def with_hooks(root: Any, name: str, inputs: tuple[Tensor, ...]) -> list[str]:
     return seen
 
 
+@pytest.mark.filterwarnings("ignore:(Full backward hook is firing|For backward hooks to be called)")
 @pytest.mark.parametrize("name", ["", "first", "first.leaf", "second.linear", "norm"])
 def test_hooks_on_any_module(name: str) -> None:
     inputs = args()

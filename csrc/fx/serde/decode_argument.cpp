@@ -54,7 +54,6 @@ Ref Decoder::arguments(std::span<const Value> inputs, const Target& target, Ref&
     if (target.kind == Target::Kind::kSymbolic || name.empty() || kind_of(input) == kPositional) {
       args.push_back(std::move(value));
     } else {
-      identifier(name);
       add_keyword(kwargs, name, value);
     }
   }
@@ -173,6 +172,7 @@ Ref Decoder::choice_argument(const Value& value) {
 
 Ref Decoder::list_argument(Field kind, const Value& list) {
   std::vector<Ref> items;
+  charge(list.count, kSlotBytes);
   for (const Value& item : document_->children(list)) items.push_back(list_item(kind, item));
   return new_immutable_list(items);
 }
@@ -186,6 +186,7 @@ Ref Decoder::list_item(Field kind, const Value& item) {
     case ValueKind::kList: {  // grids of Triton kernels are lists of tuples
       if (kind != Field::Argument_as_int_lists) return list_argument(kind, item);
       std::vector<Ref> numbers;
+      charge(item.count, kSlotBytes);
       for (const Value& number : document_->children(item)) {
         numbers.push_back(scalar(*document_, number));
       }
@@ -197,7 +198,8 @@ Ref Decoder::list_item(Field kind, const Value& item) {
 }
 
 Ref Decoder::dict_argument(const Value& map) {
-  const RecursionGuard guard(" in an argument of a node");
+  const core::Budget::Level level(*context_.budget, "an argument of a node");
+  charge(kDictBytes + map.count * kSlotBytes);
   Ref result = Ref::steal(PyObject_CallNoArgs(fx::symbols.immutable_dict_type));
   const auto entries = document_->children(map);
   for (size_t i = 0; i < entries.size(); i += 2) {
@@ -221,9 +223,9 @@ Ref Decoder::object_argument(const Value& value) {
 }
 
 Ref Decoder::graph_argument(const Value& value) {
-  const RecursionGuard guard(" in the graph of a node");
+  const core::Budget::Level level(*context_.budget, "the graphs within a graph");
   if (!is_open_) raise(symbols.serialize_error, "the signature has a graph as an argument");
-  const Ref name = identifier(text(value, Field::GraphArgument_name));
+  const Ref name = new_text(text(value, Field::GraphArgument_name));
   const std::vector<PyObject*> inputs = std::move(inputs_);
   const std::vector<PyObject*> graphs = std::move(graphs_);
   Ref module;

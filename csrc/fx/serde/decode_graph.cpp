@@ -79,6 +79,7 @@ Ref Decoder::graph_module(const Value& graph) {
 }
 
 void Decoder::write_graph(const Value& graph) {
+  charge(kGraphBytes);
   read_tables(graph);
   size_t position = 0;
   for (const Value& argument : document_->children(field(graph, Field::Graph_inputs))) {
@@ -124,15 +125,6 @@ PyObject* Decoder::node_named(std::string_view name) {
   return node;
 }
 
-// Names become source text when a graph's code is generated.
-Ref Decoder::identifier(std::string_view name) {
-  Ref text = new_text(name);
-  if (PyUnicode_IsIdentifier(text.get()) != 1) {
-    raise(symbols.serialize_error, "%R cannot be a name in a graph", text.get());
-  }
-  return text;
-}
-
 core::StringId Decoder::candidate(std::string_view name) {
   for (const char c : name) {
     if ((static_cast<unsigned char>(c) & 0x80u) != 0) {
@@ -150,7 +142,7 @@ void Decoder::name_node(PyObject* node, std::string_view name) {
     raise(symbols.serialize_error, "Node %U has already been deserialized before.",
           new_text(name).get());
   }
-  const Ref text = identifier(name);
+  const Ref text = new_text(name);
   const Ref now = node_field(node, fx::symbols.node_name);
   if (PyUnicode_Compare(now.get(), text.get()) != 0) {
     set_node_field(node, fx::symbols.node_name, text.get());
@@ -162,6 +154,7 @@ void Decoder::name_node(PyObject* node, std::string_view name) {
 }
 
 void Decoder::input(const Value& argument, size_t position) {
+  charge(kNodeBytes);
   const auto placeholder = [&](PyObject* name) {
     NewNode node{Op::kPlaceholder, name, state_->name_writer.candidate_for_target(name), Py_None};
     return state_->writer.leaf(node, Ref::borrow(no_args), {});
@@ -174,7 +167,7 @@ void Decoder::input(const Value& argument, size_t position) {
     case Field::Argument_as_sym_bool: {
       const auto name = name_in(argument);
       if (!name) raise(symbols.serialize_error, "input %zu of a graph is a constant", position);
-      return name_node(placeholder(identifier(*name).get()), *name);
+      return name_node(placeholder(new_text(*name).get()), *name);
     }
     case Field::Argument_as_int:
     case Field::Argument_as_float:
@@ -237,6 +230,7 @@ bool Decoder::returns_itself(const Value& node) const {
 }
 
 PyObject* Decoder::node(const Value& value, const Target& target) {
+  charge(kNodeBytes);
   const auto given = document_->children(field(value, Field::Node_inputs));
   inputs_.clear();
   graphs_.clear();

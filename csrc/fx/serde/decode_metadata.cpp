@@ -73,8 +73,10 @@ Decoder::Metadata Decoder::metadata(const Value& map) {
   }
   if (const Value* function = find("torch_fn")) {
     std::vector<Ref> parts;
-    split(text(*function), kBetweenEntries,
-          [&](std::string_view part) { parts.push_back(new_text(part)); });
+    split(text(*function), kBetweenEntries, [&](std::string_view part) {
+      charge(kSlotBytes);
+      parts.push_back(new_text(part));
+    });
     add(names.torch_fn, take_as_tuple(parts));
   }
   if (const Value* custom = find("custom")) {
@@ -92,10 +94,17 @@ void Decoder::add_metadata(const Metadata& metadata, PyObject* meta) {
     PyObject* found = value.get();
     Ref copy;
     if (name == fx::names.custom) {  // of any depth
+      const std::string_view text = utf8(found);
+      charge(text.size(), kJsonRatio);
+      if (::fxpress::serde::is_nested_deeper(text, context_.budget->depth())) {
+        throw core::LimitReached("depth", "the custom metadata of a node");
+      }
       copy = Ref::steal(PyObject_CallOneArg(symbols.loads, found));
     } else if (PyDict_CheckExact(found)) {
+      charge(kDictBytes + static_cast<uint64_t>(PyDict_GET_SIZE(found)) * kSlotBytes);
       copy = Ref::steal(PyDict_Copy(found));
     } else if (PyList_CheckExact(found)) {
+      charge(static_cast<uint64_t>(PyList_GET_SIZE(found)) * kSlotBytes);
       copy = Ref::steal(PyList_GetSlice(found, 0, PyList_GET_SIZE(found)));
     }
     check(PyDict_SetItem(meta, name, copy ? copy.get() : found));
@@ -107,6 +116,7 @@ Ref Decoder::module_stack(std::string_view text) {
   if (!known) {
     Ref stack = Ref::steal(PyDict_New());
     split(text, kBetweenEntries, [&](std::string_view entry) {
+      charge(kEntryBytes);
       const auto parts = split_entry(entry);
       if (parts.size() != 3) {
         raise(symbols.serialize_error, "an entry of nn_module_stack has %zu parts, not 3: %R",
@@ -127,6 +137,7 @@ Ref Decoder::source_functions(std::string_view text) {
   if (!known) {
     Ref stack = Ref::steal(PyList_New(0));
     split(text, kBetweenEntries, [&](std::string_view entry) {
+      charge(kEntryBytes);
       const size_t comma = entry.find(',');
       if (comma == std::string_view::npos || comma != entry.rfind(',')) {
         raise(symbols.serialize_error, "an entry of source_fn_stack is not a pair: %R",
@@ -153,8 +164,9 @@ Ref Decoder::node_sources(std::string_view text) {
   whole += '}';
   std::string problem;
   try {
-    const Document document = ::fxpress::serde::read_json(whole, document_->schema(),
-                                                          static_cast<uint16_t>(Type::NodeSource));
+    Document document = ::fxpress::serde::read_json(
+        whole, document_->schema(), static_cast<uint16_t>(Type::NodeSource), context_.budget);
+    pass_gate(document);
     const Value& list = document.field(document.root(), Field::NodeSource_from_node);
     if (list.kind == ValueKind::kNull) return Ref::borrow(Py_None);
     return node_sources(document, list);
@@ -175,10 +187,13 @@ Ref Decoder::node_sources(const Document& document, const Value& list) {
 }
 
 Ref Decoder::node_source(const Document& document, const Value& value) {
+  const core::Budget::Level level(*context_.budget, "the from_node of a node");
+  charge(kSourceBytes);
   const auto part = [&](Field name) { return scalar(document, document.field(value, name)); };
   Ref actions = Ref::steal(PyList_New(0));
   split(document.text(document.field(value, Field::NodeSource_action)), '+',
         [&](std::string_view action) {
+          charge(kSlotBytes);
           PyObject* known = dict_get(symbols.node_source_actions, new_text(action).get());
           if (known != nullptr) check(PyList_Append(actions.get(), known));
         });

@@ -78,7 +78,8 @@ PyObject* Decoder::getitem(PyObject* node, size_t index, core::StringId candidat
 }
 
 Ref Decoder::take(PyObject* node, size_t index, const Value& part, const Metadata& metadata) {
-  const RecursionGuard guard(" in the results of a node");
+  const core::Budget::Level level(*context_.budget, "the results of a node");
+  charge(kNodeBytes);
   if (const auto name = name_in(part)) {
     PyObject* taken = getitem(node, index, candidate(*name));
     name_node(taken, *name);

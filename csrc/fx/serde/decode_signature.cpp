@@ -178,14 +178,14 @@ Ref Decoder::calls(const Value& list) {
 }
 
 Ref Decoder::call_signature(const Value& value) {
-  const auto spec = [&](Field name) {
+  const auto spec = [&](Field name, PyObject* read) {
     const Ref source = new_text(text(value, name));
-    return Ref::steal(PyObject_CallMethodOneArg(context_.values, names.treespec, source.get()));
+    return Ref::steal(PyObject_CallMethodOneArg(context_.values, read, source.get()));
   };
   const Ref inputs = argument_specs(field(value, Field::ModuleCallSignature_inputs));
   const Ref outputs = argument_specs(field(value, Field::ModuleCallSignature_outputs));
-  const Ref in_spec = spec(Field::ModuleCallSignature_in_spec);
-  const Ref out_spec = spec(Field::ModuleCallSignature_out_spec);
+  const Ref in_spec = spec(Field::ModuleCallSignature_in_spec, names.input_treespec);
+  const Ref out_spec = spec(Field::ModuleCallSignature_out_spec, names.treespec);
   const Value& stored = field(value, Field::ModuleCallSignature_forward_arg_names);
   Ref arg_names = Ref::borrow(Py_None);
   if (stored.kind == ValueKind::kList && stored.count > 0) {

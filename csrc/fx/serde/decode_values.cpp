@@ -47,8 +47,9 @@ Ref Decoder::custom_object(const Value& record) {
   return Ref::steal(PyObject_Vectorcall(symbols.custom_obj_argument_type, arguments, 2, nullptr));
 }
 
-// An int, float or bool, or what stands for one. Equal ones are one object.
-Ref Decoder::number(const Value& value) {
+// An int, float or bool, or what stands for one. Equal ones are one object; offsets in storages are
+// their own, unless the same number is known already.
+Ref Decoder::number(const Value& value, Role role) {
   const Value& content = document_->content(value);
   if (content.kind != ValueKind::kRecord) return scalar(*document_, content);
   const Value& expression = field(content, Field::SymExpr_expr_str);
@@ -64,11 +65,20 @@ Ref Decoder::number(const Value& value) {
   if (const auto known = numbers_.find(key); known != numbers_.end()) {
     return Ref::borrow(known->second.get());
   }
+  const bool is_offset = role == Role::kOffset;
+  if (is_offset) {
+    key.insert(0, 1, ' ');  // no other key begins like that
+    if (const auto known = numbers_.find(key); known != numbers_.end()) {
+      return Ref::borrow(known->second.get());
+    }
+  }
+  charge(kNumberBytes + key.size());
   const Ref kind =
       Ref::steal(PyUnicode_FromString(document_->schema().type(value.type).name.c_str()));
   const Ref source = new_text(text(expression));
-  PyObject* arguments[] = {context_.values, kind.get(), source.get(), hint_value.get()};
-  Ref made = Ref::steal(PyObject_VectorcallMethod(names.number, arguments, 4, nullptr));
+  PyObject* arguments[] = {context_.values, kind.get(), source.get(), hint_value.get(),
+                           is_offset ? Py_True : Py_False};
+  Ref made = Ref::steal(PyObject_VectorcallMethod(names.number, arguments, 5, nullptr));
   return Ref::borrow(numbers_.emplace(std::move(key), std::move(made)).first->second.get());
 }
 
@@ -129,6 +139,8 @@ Ref Decoder::from_table(const std::vector<Ref>& table, const Value& code, const 
 // A fake tensor. Those of plain sizes are made as FakeTensor's constructor makes them, with
 // attributes that all tensors of a device share.
 Ref Decoder::tensor(const Value& meta) {
+  charge(kTensorBytes);
+  charge(field(meta, Field::TensorMeta_sizes).count, 2 * kSlotBytes);
   Device& device = this->device(field(meta, Field::TensorMeta_device));
   const Ref dtype = from_table(dtypes_, field(meta, Field::TensorMeta_dtype), "dtype");
   const Ref layout = from_table(layouts_, field(meta, Field::TensorMeta_layout), "layout");
@@ -144,7 +156,7 @@ Ref Decoder::tensor(const Value& meta) {
   if (!strides) {
     sizes = symbolic_sizes(field(meta, Field::TensorMeta_sizes));
     strides = symbolic_sizes(field(meta, Field::TensorMeta_strides));
-    const Ref place = number(offset);
+    const Ref place = number(offset, Role::kOffset);
     PyObject* arguments[] = {
         context_.values, sizes.get(),  strides.get(),       place.get(),
         dtype.get(),     layout.get(), device.object.get(), grad ? Py_True : Py_False};

@@ -6,9 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "core/budget.h"
 #include "core/string_pool.h"
 #include "fx/names.h"
 #include "fx/py.h"
+#include "fx/serde/gate.h"
 #include "fx/serde/graph_values.h"
 #include "fx/serde/objects.h"
 #include "fx/serde/targets.h"
@@ -27,6 +29,7 @@ struct DecodeContext {
   PyObject* values;              // number(), tensor(), fake_state(), begin_graph(), ...
   PyObject* constants;           // dict: what literal objects of the graph are
   const SchemaClasses* classes;  // to show a node that cannot be read
+  core::Budget* budget;          // what all of it may cost
 };
 
 // One file, or parts of one that come in documents of their own: decode_graph.cpp (graphs, nodes),
@@ -37,8 +40,11 @@ class Decoder {
   explicit Decoder(const DecodeContext& context);
   void set_constants(PyObject* constants) { context_.constants = constants; }
 
-  // What is read from here on. Documents must outlive the decoder.
-  void read(const Document& document) { document_ = &document; }
+  // What is read from here on, when it passes the gate. Documents must outlive the decoder.
+  void read(Document& document) {
+    pass_gate(document);
+    document_ = &document;
+  }
 
   // The program's parts: (graph module, signature, calls, whether the graph holds objects that
   // have no source text).
@@ -99,6 +105,19 @@ class Decoder {
   // What a file says of a node: for its meta, and for the meta of the results taken from it.
   using Metadata = std::vector<std::pair<PyObject*, Ref>>;
 
+  // What objects take, as an estimate: charged before they are made.
+  static constexpr uint64_t kNodeBytes = 1200;
+  static constexpr uint64_t kTensorBytes = 1200;
+  static constexpr uint64_t kNumberBytes = 500;
+  static constexpr uint64_t kSourceBytes = 800;  // of a node: NodeSource
+  static constexpr uint64_t kEntryBytes = 300;   // of a module stack: texts, tuples
+  static constexpr uint64_t kDictBytes = 240;
+  static constexpr uint64_t kSlotBytes = 64;  // an item of a list or dict, a number or a text
+  static constexpr uint64_t kGraphBytes = 16 << 10;
+  static constexpr uint64_t kJsonRatio = 24;  // objects of a JSON text, by its length
+  void charge(uint64_t bytes) { context_.budget->charge(bytes); }
+  void charge(uint64_t count, uint64_t each) { context_.budget->charge(count, each); }
+
   // decode_graph.cpp
   const Value& field(const Value& record, Field name) const {
     return document_->field(record, name);
@@ -111,7 +130,6 @@ class Decoder {
   void read_tables(const Value& graph);
   Defined& defined(std::string_view name);
   PyObject* node_named(std::string_view name);
-  static Ref identifier(std::string_view name);
   core::StringId candidate(std::string_view name);
   core::StringId candidate_of(const Value& node, const Target& target);
   bool returns_itself(const Value& node) const;
@@ -152,7 +170,7 @@ class Decoder {
 
   // decode_metadata.cpp
   Metadata metadata(const Value& map);
-  static void add_metadata(const Metadata& metadata, PyObject* meta);
+  void add_metadata(const Metadata& metadata, PyObject* meta);
   Ref module_stack(std::string_view text);
   Ref source_functions(std::string_view text);
   Ref node_sources(std::string_view text);
@@ -164,7 +182,8 @@ class Decoder {
   Ref make_value(const Defined& defined);
   Ref tensor(const Value& meta);
   Ref custom_object(const Value& record);
-  Ref number(const Value& value);
+  enum class Role : uint8_t { kNumber, kOffset };  // of a number: anywhere, or in a storage
+  Ref number(const Value& value, Role role = Role::kNumber);
   Device& device(const Value& value);
   Ref from_table(const std::vector<Ref>& table, const Value& code, const char* what) const;
   Ref plain_sizes(const Value& list) const;
@@ -195,7 +214,7 @@ class Decoder {
   std::vector<PyObject*> graphs_;                       // those of them that stand for a graph
   uint64_t scopes_ = 0;                                 // graphs that were opened
   std::vector<Device> devices_;                         // those that were met
-  TextMap<Ref> numbers_;                                // by kind, text and hint
+  TextMap<Ref> numbers_;                                // by role, kind, text and hint
   TextMap<Ref> stacks_;                                 // module stacks by text
   TextMap<Ref> functions_;                              // source functions by text
 };

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "fx/gc_pause.h"
+#include "fx/serde/gate.h"
 #include "fx/serde/scalars.h"
 #include "fx/serde/symbols.h"
 #include "fx/serde/text.h"
@@ -16,7 +17,8 @@ namespace fxpress::fx::serde {
 
 using ::fxpress::serde::Value;
 
-Document read_document(const Schema& schema, PyObject* bytes, const std::string& type) {
+Document read_document(const Schema& schema, PyObject* bytes, const std::string& type,
+                       core::Budget* budget) {
   char* text = nullptr;
   Py_ssize_t size = 0;
   check(PyBytes_AsStringAndSize(bytes, &text, &size));
@@ -24,9 +26,14 @@ Document read_document(const Schema& schema, PyObject* bytes, const std::string&
   if (position < 0) raise(PyExc_KeyError, "%s", type.c_str());
   std::string problem;
   try {
-    const pybind11::gil_scoped_release release;
-    return ::fxpress::serde::read_json({text, static_cast<size_t>(size)}, schema,
-                                       static_cast<uint16_t>(position));
+    const auto read = [&] {
+      const pybind11::gil_scoped_release release;
+      return ::fxpress::serde::read_json({text, static_cast<size_t>(size)}, schema,
+                                         static_cast<uint16_t>(position), budget);
+    };
+    Document document = read();
+    pass_gate(document);
+    return document;
   } catch (const ::fxpress::serde::JsonError& error) {
     problem = error.what();
   }
@@ -55,7 +62,9 @@ Document to_document(const Schema& schema, const SchemaClasses& classes, PyObjec
   const GcPause pause;
   ::fxpress::serde::DocumentBuilder builder(schema);
   classes.write(object, builder);
-  return builder.finish();
+  Document document = builder.finish();
+  pass_gate(document);
+  return document;
 }
 
 namespace {

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "core/budget.h"
 #include "fx/py.h"
 #include "fx/serde/objects.h"
 #include "serde/document.h"
@@ -14,8 +15,9 @@ using ::fxpress::serde::Document;
 using ::fxpress::serde::Schema;
 
 // Reads a value of the named type. SerializeError names the place where the text is wrong. The GIL
-// is released meanwhile.
-Document read_document(const Schema& schema, PyObject* bytes, const std::string& type);
+// is released meanwhile. `budget`: what is charged; null: nothing.
+Document read_document(const Schema& schema, PyObject* bytes, const std::string& type,
+                       core::Budget* budget);
 
 // What a document has at a path of fields ("graph_module.metadata"), as objects of the schema's
 // classes. All of it where the path is empty.

@@ -1,3 +1,4 @@
+#include "core/budget.h"
 #include "fx/serde/encoder.h"
 #include "fx/serde/symbols.h"
 #include "fx/serde/text.h"
@@ -6,6 +7,9 @@
 namespace fxpress::fx::serde {
 
 namespace {
+
+// Of all arguments: parts may be shared without number, and are written each time.
+constexpr size_t kMostDicts = size_t{1} << 22;
 
 bool is_sequence(PyObject* value) {
   return PyList_Check(value) || PyTuple_Check(value);
@@ -187,6 +191,10 @@ void Encoder::argument(PyObject* value, PyObject* type) {
   if (PyDict_Check(value)) {
     return choice(Field::Argument_as_string_to_argument, [&] {
       const RecursionGuard guard(" in an argument of a graph");
+      core::check_stack("an argument of a graph");
+      if (++dicts_ > kMostDicts) {
+        raise(symbols.serialize_error, "the dicts among the arguments are too many");
+      }
       const Ref items = Ref::steal(PyMapping_Items(value));
       sink_.begin_map();
       for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {

@@ -1,5 +1,6 @@
 #include <cctype>
 
+#include "core/budget.h"
 #include "fx/serde/encoder.h"
 #include "fx/serde/symbols.h"
 #include "fx/serde/text.h"
@@ -170,6 +171,7 @@ int64_t Encoder::graph_number(PyObject* graph_id) {
 
 void Encoder::node_source(PyObject* source, std::string& text) {
   const RecursionGuard guard(" in from_node");
+  core::check_stack("from_node");
   ::fxpress::serde::StringBuffer buffer;
   const auto quoted = [&](PyObject* value) {
     if (value == Py_None) return buffer.append("null");

@@ -141,6 +141,7 @@ class Encoder {
   PyObject* alone_ = nullptr;                           // names merged before; null: no part alone
   std::deque<NodeEntry> alone_entries_;                 // arguments of a part alone
   std::unordered_set<PyObject*> visited_;               // graph modules that were encoded
+  size_t dicts_ = 0;                                    // that were written as arguments
   size_t depth_ = 0;                                    // graphs within each other
   std::unordered_map<std::string, Ref> merged_;         // name of a node that is not written, as
                                                         // another takes the same result: its name

@@ -4,6 +4,7 @@
 #include <functional>
 #include <type_traits>
 
+#include "core/budget.h"
 #include "fx/containers.h"
 #include "fx/serde/scalars.h"
 #include "fx/serde/text.h"
@@ -252,6 +253,7 @@ class SchemaClasses::Copier : Walk {
  private:
   Ref instance(uint16_t type, PyObject* object) {
     const RecursionGuard guard(" in an object of the schema");
+    core::check_stack("an object of the schema");
     const TypeInfo& declared = schema_.type(type);
     const Class& info = classes_.classes_[type];
     const auto field = [&](size_t i) {
@@ -305,6 +307,7 @@ class SchemaClasses::Writer : Walk {
 
   void instance(uint16_t type, PyObject* object) {
     const RecursionGuard guard(" in an object of the schema");
+    core::check_stack("an object of the schema");
     const TypeInfo& declared = schema_.type(type);
     const Class& info = classes_.classes_[type];
     if (declared.is_union) {

@@ -39,6 +39,10 @@ void PartitionMarks::mark(size_t node, PyObject* value) {
   marked_[node] = true;
 }
 
+bool is_call(Op op) {
+  return op != Op::kPlaceholder && op != Op::kGetAttr && op != Op::kOutput;
+}
+
 bool is_global_state_target(PyObject* target) {
   return target == symbols.enter_autocast || target == symbols.exit_autocast ||
          target == symbols.set_grad_enabled;
@@ -79,7 +83,7 @@ class Assigner {
     PyObject* self = node(id);
     result_.binders.visit(id, self);
     const Op op = parse_op(node_field(self, symbols.node_op).get());
-    if (op == Op::kPlaceholder || op == Op::kGetAttr || op == Op::kOutput) return;
+    if (!is_call(op)) return;
 
     const PartitionId partition = partition_of(ask(self).get());
     result_.partition[id.value()] = partition;
@@ -147,7 +151,8 @@ class Assigner {
 
   void switch_state(NodeId id, PyObject* target) {
     PyObject* self = node(id);
-    const Ref args = node_field(self, symbols.node_args);
+    // Node's setter takes a list too.
+    const Ref args = Ref::steal(PySequence_Tuple(node_field(self, symbols.node_args).get()));
     if (target == symbols.set_grad_enabled) {
       expect_one_argument(self, args.get(), "_set_grad_enabled");
       PyObject* mode = PyTuple_GET_ITEM(args.get(), 0);
@@ -172,9 +177,9 @@ class Assigner {
   }
 
   static void expect_one_argument(PyObject* self, PyObject* args, const char* function) {
-    if (PyTuple_Check(args) && PyTuple_GET_SIZE(args) == 1) return;
+    if (PyTuple_GET_SIZE(args) == 1) return;
     raise(PyExc_AssertionError, "Expected 1 arg for %s, got %zd, in node %R", function,
-          PyObject_Size(args), self);
+          PyTuple_GET_SIZE(args), self);
   }
 
   void leave_autocast(NodeId exit, PyObject* enter) {

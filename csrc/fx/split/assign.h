@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/graph.h"
 #include "core/ids.h"
 #include "fx/py.h"
 #include "fx/split/symbols.h"
@@ -59,6 +60,9 @@ struct AssignRequest {
 // torch.fx.passes.split_module does.
 Assignment assign_partitions(const AssignRequest& request, const std::vector<Ref>& nodes,
                              PartitionMarks& marks);
+
+// What belongs into a partition: neither inputs, attributes nor the output.
+bool is_call(core::Op op);
 
 // call_function nodes of torch.amp._enter_autocast and the like.
 bool is_global_state_target(PyObject* target);

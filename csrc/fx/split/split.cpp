@@ -12,9 +12,13 @@ using core::PartitionId;
 
 namespace {
 
-bool same_nodes(const std::vector<Ref>& asked, const ObjectTable& read) {
-  bool same = asked.size() == read.size();
-  for (size_t i = 0; same && i < asked.size(); ++i) same = asked[i].get() == read[i];
+// The nodes that the callback was asked about are those of the graph, and calls have a partition.
+bool fits(const std::vector<Ref>& asked, const Assignment& assignment, const ReadGraph& read) {
+  bool same = asked.size() == read.nodes.size();
+  for (size_t i = 0; same && i < asked.size(); ++i) {
+    same = asked[i].get() == read.nodes[i] &&
+           assignment.partition[i].valid() == is_call(read.graph.ops[i]);
+  }
   return same;
 }
 
@@ -36,7 +40,7 @@ Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& optio
   PartitionMarks marks;
   Assignment assignment = assign_partitions({callback, options.affix, options.debug}, nodes, marks);
   ReadGraph source = read_graph(graph.get(), InputOrder::kArguments);
-  if (!same_nodes(nodes, source.nodes)) {
+  if (!fits(nodes, assignment, source)) {
     raise(PyExc_RuntimeError,
           "the graph was edited while split_module asked the callback about its nodes; edit it "
           "before or after the split");

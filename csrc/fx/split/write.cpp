@@ -246,7 +246,7 @@ class BaseWriter {
   }
 
   static Ref default_value(PyObject* placeholder) {
-    Ref args = node_field(placeholder, symbols.node_args);
+    Ref args = Ref::steal(PySequence_Tuple(node_field(placeholder, symbols.node_args).get()));
     return PyTuple_GET_SIZE(args.get()) > 1 ? Ref::steal(PyTuple_GetSlice(args.get(), 0, 1))
                                             : std::move(args);
   }

@@ -110,6 +110,7 @@ void FrameComparer::dump_inputs(PlannedId id, std::string& out) {
 void FrameComparer::dump_arguments(PlannedId id, PyObject* object, size_t& use, std::string& out) {
   const auto inputs = plan_.outline.inputs_of(id);
   std::vector<ArgCursor> stack;
+  ArgTrail trail;
   const auto enter = [&](PyObject* item) {
     if (is_node(item)) {
       out += '%';
@@ -119,6 +120,11 @@ void FrameComparer::dump_arguments(PlannedId id, PyObject* object, size_t& use, 
     const ArgKind kind = arg_kind(item);
     if (kind == ArgKind::kLeaf) {
       dump_text(item, out);
+      return;
+    }
+    const auto at = [&](size_t i) { return stack[i].container; };
+    if (!trail.enter(item, stack.size(), at)) {
+      out += '^';  // a part that was there before
       return;
     }
     out += '(';
@@ -131,6 +137,7 @@ void FrameComparer::dump_arguments(PlannedId id, PyObject* object, size_t& use, 
     PyObject* child = stack.back().next(&key);
     if (child == nullptr) {
       out += ')';
+      trail.leave(stack.back().container);
       stack.pop_back();
       continue;
     }

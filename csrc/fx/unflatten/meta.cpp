@@ -50,7 +50,11 @@ class MetaReader {
     if (program_.is_placed[id.value()] != 0) return core::OutlineSource::kInherits;
     PyObject* node = program_.original(id);
     Ref stack = find_item(meta, names.nn_module_stack);
-    if (!stack || !PyDict_Check(stack.get()) || PyDict_GET_SIZE(stack.get()) == 0) return {};
+    if (!stack || stack.get() == Py_None) return {};
+    if (!PyDict_Check(stack.get())) {
+      raise(PyExc_ValueError, "nn_module_stack of node %R is no dict but %R", node, stack.get());
+    }
+    if (PyDict_GET_SIZE(stack.get()) == 0) return {};
     if (!PyDict_CheckExact(stack.get())) stack = in_order(stack.get());
     scopes_.clear();
     PyObject* key = nullptr;

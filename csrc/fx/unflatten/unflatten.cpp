@@ -3,6 +3,7 @@
 #include "core/arrange.h"
 #include "core/check.h"
 #include "core/sink.h"
+#include "core/stackless.h"
 #include "core/state_places.h"
 #include "fx/gc_pause.h"
 #include "fx/symbols.h"
@@ -32,6 +33,8 @@ class Unflattener {
   core::StringPool& strings() { return program_.strings; }
 
   void outline() {
+    const auto is_remade = [&](NodeId node) { return is_inner_tensor(node); };
+    core::adopt_stacks(program_.graph, program_.stacks, is_remade);
     const core::OutlineSource source{
         program_.graph,
         program_.stacks,
@@ -41,6 +44,7 @@ class Unflattener {
         signature_of_,
         [&](NodeId node) { return is_recomputable(node); },
         [&](NodeId node) { return is_mutation(node); },
+        is_remade,
     };
     try {
       outline_ = core::outline(source, strings(), tree_);
@@ -181,6 +185,14 @@ class Unflattener {
            PyUnicode_CompareWithASCIIString(module.get(), "_operator") == 0;
   }
 
+  // export takes the subclasses of tensors among the weights apart ahead of all modules.
+  bool is_inner_tensor(NodeId node) const {
+    if (program_.kinds[node.value()] != FlatKind::kOriginal) return false;
+    const int listed = PySet_Contains(source_.parts, program_.target(node));
+    check(listed);
+    return listed == 1;
+  }
+
   bool is_mutation(NodeId node) const {
     if (program_.kinds[node.value()] == FlatKind::kWrite) return true;
     PyObject* target = program_.target(node);
@@ -195,7 +207,8 @@ class Unflattener {
       case OutlineError::Kind::kNoStack:
         raise(PyExc_RuntimeError,
               "Unable to find nn_module_stack for node %R: unflatten needs to know the module that "
-              "every node was traced in; passes that add nodes must copy meta['nn_module_stack']",
+              "every node was traced in, unless one module alone uses it; passes that add nodes "
+              "must copy meta['nn_module_stack']",
               node);
       case OutlineError::Kind::kNotBelowRoot:
         raise(PyExc_RuntimeError,

@@ -28,6 +28,7 @@ struct UnflattenSource {
   PyObject* graph;      // the flat graph
   PyObject* owner;      // the module whose attributes its get_attr nodes name
   PyObject* may_alias;  // (node) -> bool: a result of it may be, or view, an argument
+  PyObject* parts;      // frozenset: targets that give a part of a subclass of tensors
   std::vector<Mutation> mutations;
   std::vector<SignatureSource> signatures;  // of preserved calls
   std::vector<std::string> with_signature;  // call names with one, the root's included

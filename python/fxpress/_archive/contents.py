@@ -17,11 +17,14 @@ from fxpress._archive.options import Options
 from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._archive.storages import View, read_tensors, view_of
 from fxpress._serde.artifacts import load_any
+from fxpress._serde.damage import damage_is_named
+from fxpress._serde.limits import Budget, LimitError
 from fxpress._serde.reading import check_version, decode
 from fxpress._serde.schema import CLASSES, SCHEMA
 from fxpress._serde.values import Values
 
 log = logging.getLogger("fxpress")
+_TENSOR_BYTES = 1000  # of the objects for a tensor, as an estimate
 
 
 class Payload(NamedTuple):
@@ -38,8 +41,14 @@ def read_config(archive: PT2ArchiveReader, record: str) -> list[Payload]:
     """What a payload config says."""
     data = archive.read_bytes(record)
     try:
-        return [Payload(*entry) for entry in SCHEMA.read(data, "PayloadConfig").payloads()]
-    except Exception as e:
+        with damage_is_named("it", ArchiveError):
+            budget = archive.budget
+            entries = SCHEMA.read(data, "PayloadConfig", budget.native).payloads()
+            budget.charge(len(entries) * _TENSOR_BYTES, f"record {record!r}")
+            return [Payload(*entry) for entry in entries]
+    except LimitError:
+        raise
+    except compat.SerializeError as e:
         raise ArchiveError(f"record {record!r} is damaged: {e}") from e
 
 
@@ -76,7 +85,7 @@ def _unpickle(archive: PT2ArchiveReader, record: str, options: Options) -> Any:
     return load_any(
         data,
         f"record {record!r}",
-        Values({}, options.map_location),
+        Values({}, options.map_location, archive.budget),
         allow_pickle=options.allow_pickle,
     )
 
@@ -110,7 +119,8 @@ def read_weights(archive: PT2ArchiveReader, model: str, options: Options) -> Any
     config = read_config(archive, names.weights_config_record(model))
     place = names.weights_file_record(model)
     if archive.find(place) is not None:
-        return weight_files.read(archive.read_string(place), views_of(config, "", options), options)
+        views = views_of(config, "", options)
+        return weight_files.read(archive.read_string(place), views, options, archive.budget)
     return read_values(archive, config, names.WEIGHTS_DIR, options)
 
 
@@ -145,17 +155,21 @@ class Parts(NamedTuple):
     weights: Any  # by name, or the bytes that older versions wrote; constants likewise
     constants: Any
     examples: bytes
+    budget: Budget
 
     def decode(self, options: Options) -> ExportedProgram:
         """The program. The garbage collector should be paused."""
         try:
-            document = SCHEMA.read(self.text, "ExportedProgram")
+            document = SCHEMA.read(self.text, "ExportedProgram", self.budget.native)
             check_version(document.field(CLASSES, "schema_version"), False)
             return decode(
                 *(document, self.weights, self.constants, self.examples),
                 allow_pickle=options.allow_pickle,
                 location=options.map_location,
+                budget=self.budget,
             )
+        except LimitError as e:
+            raise LimitError(e.limit, f"record {self.record!r}: {e.place}") from e
         except compat.SerializeError as e:
             raise compat.SerializeError(f"record {self.record!r}: {e}") from e
 
@@ -169,6 +183,7 @@ def read_parts(archive: PT2ArchiveReader, model: str, options: Options) -> Parts
         read_weights(archive, model, options),
         _read_constants(archive, model, options),
         archive.read_bytes(names.sample_inputs_record(model)),
+        archive.budget,
     )
 
 

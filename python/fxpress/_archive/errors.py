@@ -10,12 +10,28 @@ from fxpress import _native
 from fxpress._torch_compat_serde import SerializeError
 
 
-class ArchiveError(SerializeError, ValueError, zipfile.BadZipFile):  # type: ignore[misc]
+class ArchiveError(SerializeError, ValueError, zipfile.BadZipFile):
     """An archive is damaged, or is none. The message names the record that is at fault.
 
     It is each of the errors that torch's readers raise for such files, so that who caught those
     catches it.
     """
+
+    __module__ = "fxpress"
+
+
+class FormatError(ArchiveError, AssertionError):
+    """A file is an archive, but not of a format that is read here."""
+
+
+class MissingProgramError(ArchiveError, KeyError):
+    """An archive has no program of that name."""
+
+    __str__ = Exception.__str__  # a KeyError shows the text in quotes
+
+
+class OutOfMemoryError(ArchiveError, MemoryError):
+    """There is no memory for what an archive says that it has."""
 
 
 @contextmanager

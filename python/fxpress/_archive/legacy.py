@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 
 from fxpress import _native
 from fxpress import _torch_compat_serde as compat
-from fxpress._archive.errors import ArchiveError
+from fxpress._archive.errors import ArchiveError, FormatError
 from fxpress._archive.options import Options
 from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._serde.reading import check_version, decode
@@ -39,7 +39,7 @@ def read_legacy(
     version = archive.read_string("version").split(".")
     current = compat.schema.SCHEMA_VERSION
     if len(version) != len(current):
-        raise AssertionError(f"Version {version} in the saved file has incorrect length")
+        raise FormatError(f"Version {version} in the saved file has incorrect length")
     if version[0] != str(current[0]):
         raise compat.SerializeError(
             f"Serialized version {version} does not match our current schema version {current}."
@@ -57,10 +57,11 @@ def read_legacy(
         if name.startswith(_EXTRA):
             extra_files[name.removeprefix(_EXTRA)] = archive.read_string(name)
     with _native.GcPause():
-        document = SCHEMA.read(program, "ExportedProgram")
+        document = SCHEMA.read(program, "ExportedProgram", archive.budget.native)
         check_version(document.field(CLASSES, "schema_version"), False)
         return decode(
             *(document, parts["state_dict"], parts["constants"], parts["example_inputs"]),
             allow_pickle=options.allow_pickle,
             location=options.map_location,
+            budget=archive.budget,
         )

@@ -25,6 +25,7 @@ _SAMPLE_INPUTS_RECORD: str = constants.SAMPLE_INPUTS_FILENAME_FORMAT
 _WEIGHTS_CONFIG_RECORD: str = constants.WEIGHTS_CONFIG_FILENAME_FORMAT
 _CONSTANTS_CONFIG_RECORD: str = constants.CONSTANTS_CONFIG_FILENAME_FORMAT
 
+_WEIGHTS_FILE = "_weights_file.txt"
 MODEL = "model"  # the name of a program that is saved alone
 
 
@@ -50,7 +51,12 @@ def constants_config_record(model: str) -> str:
 
 def weights_file_record(model: str) -> str:
     """The name of the file beside the archive that has the weights, if they are not in it."""
-    return f"{WEIGHTS_DIR}{model}_weights_file.txt"
+    return f"{WEIGHTS_DIR}{model}{_WEIGHTS_FILE}"
+
+
+def is_weights_file_record(record: str) -> bool:
+    """Whether a record is one of those that `weights_file_record` names."""
+    return record.startswith(WEIGHTS_DIR) and record.endswith(_WEIGHTS_FILE)
 
 
 def models_in(records: list[str]) -> list[str]:

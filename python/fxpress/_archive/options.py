@@ -31,9 +31,13 @@ class Options:
 
 
 def check_location(map_location: Any) -> None:
-    """TypeError for what names no device."""
+    """TypeError for what names no device, RuntimeError for a name that torch does not know."""
     if not isinstance(map_location, (torch.device, str, dict, type(None))):
         raise TypeError(
             f"map_location is a device, its name, or a dict of names, not a "
             f"{type(map_location).__name__}"
         )
+    named = map_location.values() if isinstance(map_location, dict) else [map_location]
+    for place in named:
+        if place is not None:
+            torch.device(place)

@@ -16,9 +16,15 @@ from torch.export import ExportedProgram
 from fxpress import _torch_compat_archive as torch_archive
 from fxpress import _torch_compat_serde as compat
 from fxpress._archive import names, payloads, weight_files
-from fxpress._archive.files import is_path
+from fxpress._archive.files import is_target_path
 from fxpress._archive.progress import progress_bar
-from fxpress._archive.writer import PT2ArchiveWriter
+from fxpress._archive.writer import PT2ArchiveWriter, Replace
+from fxpress._arguments import (
+    check_opset_version,
+    check_pickle_protocol,
+    check_program,
+    check_table,
+)
 from fxpress._aten import storage_bytes
 from fxpress._serde.artifacts import save_artifact
 from fxpress._serde.program import encode
@@ -32,8 +38,8 @@ _PLACES = ("inline", "safetensors", "none")
 def _check_target(f: Any) -> None:
     """A warning for what torch will refuse some day."""
     is_buffer = isinstance(f, (io.IOBase, IO)) and f.writable() and f.seekable()
-    is_named = is_path(f) and os.fspath(f).endswith(".pt2")
-    is_temporary = isinstance(f, tempfile._TemporaryFileWrapper) and f.name.endswith(".pt2")
+    is_named = isinstance(f, str) and f.endswith(".pt2")
+    is_temporary = isinstance(f, tempfile._TemporaryFileWrapper) and str(f.name).endswith(".pt2")
     if not (is_buffer or is_named or is_temporary):
         log.warning("Expect archive file to be a file ending in .pt2, or is a buffer. Got {%s}", f)
 
@@ -99,6 +105,19 @@ def _write_aoti_files(archive: PT2ArchiveWriter, aoti_files: Any, pickle_protoco
         archive.write_string(record, json.dumps(config))
 
 
+def _write_beside(
+    archive: PT2ArchiveWriter, model: str, program: ExportedProgram, report: Any
+) -> str:
+    """The weights of a program into a file beside the archive. What the archive says of it."""
+    if archive.target is None:
+        raise ValueError(
+            'weights="safetensors" makes a file beside a regular file that is replaced'
+        )
+    place, file = weight_files.write_beside(archive.target, model, program.state_dict, report)
+    archive.keep_beside(file)
+    return place
+
+
 def _bytes_of(programs: Mapping[str, ExportedProgram]) -> int:
     """About so many bytes of tensors are to be written."""
     values: list[torch.Tensor] = []
@@ -119,11 +138,14 @@ def package_pt2(
     pickle_protocol: int = compat.DEFAULT_PICKLE_PROTOCOL,
     executorch_files: dict[str, bytes] | None = None,
     weights: Weights = "inline",
+    replace: Replace = "whole",
 ) -> Any:
     """Saves programs, and what other tools made of them, in one archive.
 
     A path gets the new archive when that is complete, and keeps what it has when something fails:
-    the file is replaced, so that its folder has to be writable, and hard links keep the old one.
+    the file is replaced, so that its folder has to be writable, and hard links and files that are
+    open keep the old one. The new one has the rights of the old one, or those that
+    `open(path, "wb")` gives. Where several save to one path at a time, the last one stays.
     A file object is written to from its position on; one of Python's own is then rewound.
 
     Args:
@@ -134,8 +156,13 @@ def package_pt2(
         opset_version: operator set -> version; "aten" is added when it is missing.
         pickle_protocol: for example inputs, and for tensors of classes of their own.
         executorch_files: name -> bytes.
-        weights: "inline": in the archive; "safetensors": in a file of that format beside it;
+        weights: "inline": in the archive; "safetensors": in a file of that format beside it, which
+            has a name of its own for each save, and is removed when nobody needs it any more;
             "none": nowhere. The latter two can be loaded by fxpress only.
+        replace: what becomes of a file at the path. "whole": another one takes its place.
+            "in_place": it gets the bytes of the new archive when those are complete, so that other
+            names and open handles of the file see them. Who reads meanwhile reads a mixture, and
+            when the process or the machine stops in this moment, neither archive is left.
 
     Returns:
         `f`; a path as str.
@@ -143,8 +170,16 @@ def package_pt2(
     Raises:
         AssertionError: there is nothing to save, or something is of the wrong type.
         OSError: the file cannot be written.
-        SerializeError, fxpress.UnsupportedError: as `fxpress.serialize.serialize`.
-        ValueError: `weights` is none of the three, or "safetensors" and `f` no path.
+        fxpress.ArchiveError: the name or the text of an extra file cannot be in an archive.
+        fxpress.SerializeError, fxpress.UnsupportedError: as `fxpress.serialize.serialize`.
+        RuntimeError: a constant is of an unknown type, or the path has no name.
+        TypeError: an argument is of a wrong type.
+        ValueError: `weights` or `replace` is none of those, `weights` is "safetensors" and `f` no
+            path of a regular file, there is no such `pickle_protocol`, `f` is closed, or a path has
+            a null character.
+
+    What a file object raises comes out as it is, and so does what methods of the caller's own
+    classes raise when objects of them are pickled.
 
     Stands in for `torch.export.pt2_archive._package.package_pt2`.
     """
@@ -155,28 +190,33 @@ def package_pt2(
         )
     if weights not in _PLACES:
         raise ValueError(f"weights is one of {_PLACES}, not {weights!r}")
-    if weights == "safetensors" and not is_path(f):
+    if weights == "safetensors" and not (is_target_path(f) and replace == "whole"):
         raise ValueError(
-            'weights="safetensors" makes a file beside the archive: f has to be a path'
+            'weights="safetensors" makes a file beside the archive: f has to be a path, and '
+            'replace "whole"'
         )
     if isinstance(exported_programs, ExportedProgram):
         exported_programs = {names.MODEL: exported_programs}
     programs = {} if exported_programs is None else exported_programs
     if not isinstance(programs, dict):
         raise AssertionError(f"Expected exported_programs to be a dict, but got {type(programs)}")
+    for name, program in programs.items():
+        check_program(program, f"exported_programs[{name!r}]")
+    check_table(extra_files, "extra_files")
+    check_table(executorch_files, "executorch_files")
+    check_opset_version(opset_version)
+    check_pickle_protocol(pickle_protocol)
+    if is_target_path(f):
+        f = os.fsdecode(f)
     _check_target(f)
-    if is_path(f):
-        f = os.fspath(f)
 
-    archive = PT2ArchiveWriter(f)
-    others: list[weight_files.Beside] = []
+    archive = PT2ArchiveWriter(f, replace=replace)
     try:
         with progress_bar("saving", _bytes_of(programs)) as bar, archive.reporting_to(bar):
             for model, program in programs.items():
                 place = {"inline": None, "none": ""}.get(weights)
                 if weights == "safetensors":
-                    others.append(weight_files.write_beside(f, model, program.state_dict))
-                    place = others[-1].place
+                    place = _write_beside(archive, model, program, bar)
                 _write_program(archive, model, program, opset_version, pickle_protocol, place)
             if aoti_files is not None:
                 _write_aoti_files(archive, aoti_files, pickle_protocol)
@@ -184,16 +224,10 @@ def package_pt2(
                 archive.write_string(f"{names.EXTRA_DIR}{name}", content)
             for name, data in (executorch_files or {}).items():
                 archive.write_bytes(f"{names.EXECUTORCH_DIR}{name}", data)
-            archive.finish()
-        for other in others:
-            other.file.commit()
-        archive.close()
+        archive.complete()
     except BaseException:
         archive.abandon()
         raise
-    finally:
-        for other in others:
-            other.file.discard()
     if isinstance(f, (io.IOBase, IO)):
         f.seek(0)
     return f
@@ -207,6 +241,7 @@ def save(
     opset_version: dict[str, int] | None = None,
     pickle_protocol: int = compat.DEFAULT_PICKLE_PROTOCOL,
     weights: Weights = "inline",
+    replace: Replace = "whole",
 ) -> None:
     """Saves a program in a file, for `load` here or in torch.
 
@@ -215,16 +250,13 @@ def save(
         f, extra_files, opset_version, pickle_protocol, weights: see `package_pt2`.
 
     Raises:
-        TypeError: `ep` is no ExportedProgram.
-        OSError, SerializeError, ValueError, fxpress.UnsupportedError: see `package_pt2`.
+        TypeError: `ep` is no ExportedProgram, or another argument is of a wrong type.
+        OSError, AssertionError, RuntimeError, ValueError: see `package_pt2`.
+        fxpress.ArchiveError, fxpress.SerializeError, fxpress.UnsupportedError: see `package_pt2`.
 
     Stands in for `torch.export.save`.
     """
-    if not isinstance(ep, ExportedProgram):
-        raise TypeError(
-            f"The 'ep' parameter must be an instance of 'ExportedProgram', got "
-            f"'{type(ep).__name__}' instead."
-        )
+    check_program(ep, "ep")
     package_pt2(
         f,
         exported_programs={names.MODEL: ep},
@@ -232,4 +264,5 @@ def save(
         opset_version=opset_version,
         pickle_protocol=pickle_protocol,
         weights=weights,
+        replace=replace,
     )

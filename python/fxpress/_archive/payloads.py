@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import pickle
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from fxpress._archive import names, tensors
 from fxpress._archive.writer import PT2ArchiveWriter, Stored
 from fxpress._aten import storages_of
 from fxpress._errors import UnsupportedError
+from fxpress._serde.artifacts import pickled
 from fxpress._serde.schema import SCHEMA
 from fxpress._state.pinned import addresses, download
 from fxpress._torch_compat import is_opaque_value
@@ -73,9 +73,8 @@ def write_tensors(
         config.append((name, f"{prefix}{number}", tensor, is_parameter, pickled))
 
     for name in others:
-        buffer = io.BytesIO()
-        torch.save(values[name], buffer, pickle_protocol=pickle_protocol)
-        archive.write_bytes(f"{folder}{prefix}{number}", buffer.getvalue())
+        data = pickled(values[name], pickle_protocol)
+        archive.write_bytes(f"{folder}{prefix}{number}", data)
         add(name, values[name], pickled=True)
         number += 1
     numbered: list[tuple[str, tensors.Group]] = []

@@ -7,7 +7,6 @@ import io
 import logging
 import os
 import shutil
-import zlib
 from collections.abc import Sequence
 from typing import IO, Any, NamedTuple
 
@@ -15,16 +14,15 @@ import torch
 
 from fxpress import _native
 from fxpress._archive import names
-from fxpress._archive.errors import ArchiveError, archive_errors
+from fxpress._archive.errors import ArchiveError, FormatError, archive_errors
 from fxpress._archive.files import is_path
 from fxpress._archive.progress import progress_bar
+from fxpress._serde.limits import Budget, Limits
+from fxpress._serde.records import DamagedRecordError, unpack
 
 log = logging.getLogger("fxpress")
 
 _MAX_THREADS = 8
-# A compressed record may be so large, and so many times as large as what is stored of it.
-_MAX_UNPACKED = 1 << 26  # bytes
-_MAX_RATIO = 200
 
 
 class Record(NamedTuple):
@@ -55,16 +53,25 @@ class PT2ArchiveReader:
     Args:
         archive_path_or_buffer: a path; bytes or another object with a buffer; or an open file,
             which is read from its position on.
+        limits: what all that is read of it may cost together; None: the defaults, see
+            `fxpress.archive.Limits`.
 
     Raises:
         OSError: the file cannot be read.
-        fxpress.archive.ArchiveError: it is damaged, or no archive.
+        fxpress.ArchiveError: it is damaged, or no archive; an AssertionError too for an archive of
+            another kind.
+        fxpress.LimitError: compressed records are larger than the limits allow; from every
+            method that reads.
+        TypeError: it is neither a path, a buffer nor a file, or a file that gives no bytes.
+        ValueError: the file is closed, or a path has a null character.
 
     Stands in for `torch.export.pt2_archive.PT2ArchiveReader`.
     """
 
-    def __init__(self, archive_path_or_buffer: Any, *, check_crc: bool = True) -> None:
-        self._open(archive_path_or_buffer, check_crc)
+    def __init__(
+        self, archive_path_or_buffer: Any, *, check_crc: bool = True, limits: Limits | None = None
+    ) -> None:
+        self._open(archive_path_or_buffer, check_crc, limits)
         try:
             self.check_format()
         except BaseException:
@@ -72,17 +79,18 @@ class PT2ArchiveReader:
             raise
 
     @classmethod
-    def of_any_format(cls, f: Any, *, check_crc: bool = True) -> PT2ArchiveReader:
+    def of_any_format(
+        cls, f: Any, *, check_crc: bool = True, limits: Limits | None = None
+    ) -> PT2ArchiveReader:
         """The same for zip files that are no pt2 archives."""
         reader = cls.__new__(cls)
-        reader._open(f, check_crc)
+        reader._open(f, check_crc, limits)
         return reader
 
-    def _open(self, f: Any, check_crc: bool) -> None:
-        self._check_crc = check_crc
+    def _open(self, f: Any, check_crc: bool, limits: Limits | None) -> None:
+        self._check_crc = bool(check_crc)
         self._file: int | None = None  # a descriptor of ours
         self._native: Any = None
-        self._unpacked = 0  # bytes that compressed records had until now
         self._begun: dict[str, int] = {}  # record -> checksum of the parts that were read
         self._views = [] if is_path(f) else _views_of(f)
         self._start = 0  # where in the file the archive begins, bytes
@@ -91,18 +99,24 @@ class PT2ArchiveReader:
         elif not self._views:
             descriptor = _descriptor_of(f)
             if descriptor is None:
-                self._views = [memoryview(f.read())]
+                self._views = [_contents_of(f)]
             else:  # a copy, which stays when the object is gone
-                self._file, self._start = os.dup(descriptor), f.tell()
+                self._start = _position_of(f)
+                self._file = os.dup(descriptor)
         try:
             with archive_errors():
                 source = self._views[0] if self._file is None else self._file
                 self._native = _native.ArchiveReader(source, self._start)
                 self._records = self._native.records()
-            self._stored = sum(stored for _, stored, *_ in self._records.values())
+            self.budget = Budget(limits, self._size())
         except BaseException:
             self.close()
             raise
+
+    def _size(self) -> int:
+        if self._file is None:
+            return len(self._views[0])
+        return os.fstat(self._file).st_size - self._start
 
     def __enter__(self) -> PT2ArchiveReader:
         return self
@@ -117,8 +131,8 @@ class PT2ArchiveReader:
             view.release()
         self._views = []
         if self._file is not None:
-            os.close(self._file)
-            self._file = None
+            descriptor, self._file = self._file, None  # also when closing it fails
+            os.close(descriptor)
 
     def __del__(self) -> None:
         if getattr(self, "_file", None) is not None:
@@ -151,9 +165,9 @@ class PT2ArchiveReader:
         return list(self._records)
 
     def check_format(self) -> None:
-        """AssertionError for archives of another format than pt2."""
+        """FormatError for archives of another format than pt2."""
         if self.read_string(names.ARCHIVE_FORMAT_PATH) != names.ARCHIVE_FORMAT_VALUE:
-            raise AssertionError("Invalid archive format")
+            raise FormatError("Invalid archive format")
 
     def find(self, name: str) -> Record | None:
         """What the directory says of a record; None when there is none."""
@@ -168,17 +182,18 @@ class PT2ArchiveReader:
         return found
 
     def read_bytes(self, name: str) -> bytes:
-        """The bytes of a record; ArchiveError when there is none, or it is damaged."""
+        """The bytes of a record; ArchiveError when there is none, or it is damaged.
+
+        LimitError when it is compressed, and too large.
+        """
         record = self.record(name)
         with archive_errors():
             data: bytes = self._reader.stored_bytes(name)
         if record.is_deflated:
-            self._unpacked += record.size
-            if self._unpacked > max(_MAX_UNPACKED, _MAX_RATIO * self._stored):
-                raise ArchiveError(
-                    f"record {name!r} is refused: {self._stored} bytes became too many"
-                )
-            data = _unpack(name, record, data)
+            try:
+                data = unpack(data, record.size, f"record {name!r}", self.budget)
+            except DamagedRecordError as e:
+                raise ArchiveError(f"record {name!r} is damaged: {e}") from None
         if self._check_crc and _native.crc32(data) != record.crc:
             raise ArchiveError(f"record {name!r} is damaged: its checksum is wrong")
         return data
@@ -227,7 +242,27 @@ def _views_of(f: Any) -> list[memoryview]:
     if not hasattr(f, "getbuffer"):
         return []
     whole = f.getbuffer()
-    return [whole[f.tell() :], whole]
+    return [whole[_position_of(f) :], whole]
+
+
+def _position_of(f: Any) -> int:
+    position = f.tell()
+    if not isinstance(position, int) or position < 0:
+        raise TypeError(f"the file says that its position is {position!r}")
+    return position
+
+
+def _contents_of(f: Any) -> memoryview:
+    """What an object with a method `read` gives."""
+    if not callable(getattr(f, "read", None)):
+        raise TypeError(
+            f"an archive is read from a path, a buffer or an open file, not a {type(f).__name__}"
+        )
+    data = f.read()
+    try:
+        return memoryview(data).cast("B")
+    except TypeError:
+        raise TypeError(f"the file gave a {type(data).__name__} instead of bytes") from None
 
 
 def _descriptor_of(f: Any) -> int | None:
@@ -236,21 +271,6 @@ def _descriptor_of(f: Any) -> int | None:
     if isinstance(plain, (io.BufferedReader, io.BufferedRandom)):
         plain = plain.raw
     return plain.fileno() if isinstance(plain, io.FileIO) else None
-
-
-def _unpack(name: str, record: Record, data: bytes) -> bytes:
-    if record.size > max(_MAX_UNPACKED, _MAX_RATIO * record.stored):
-        raise ArchiveError(
-            f"record {name!r} is refused: {record.stored} bytes would become {record.size}"
-        )
-    unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
-    try:
-        unpacked = unpacker.decompress(data, record.size + 1)
-    except zlib.error as e:
-        raise ArchiveError(f"record {name!r} is damaged: {e}") from None
-    if len(unpacked) != record.size:
-        raise ArchiveError(f"record {name!r} is damaged: its size is wrong")
-    return unpacked
 
 
 def is_pt2_package(serialized_model: bytes | str) -> bool:
@@ -266,17 +286,20 @@ def is_pt2_package(serialized_model: bytes | str) -> bool:
         return False
 
 
-def verify(f: Any) -> None:
+def verify(f: Any, *, limits: Limits | None = None) -> None:
     """Reads a file from end to end and compares every record with its checksum.
 
     Args:
         f: a path, an open file, or a buffer.
+        limits: what it may cost; None: the defaults, see `fxpress.archive.Limits`.
 
     Raises:
         OSError: the file cannot be read.
-        ArchiveError: it is no archive, or damaged; the message names the record.
+        fxpress.ArchiveError: it is no archive, or damaged; the message names the record.
+        fxpress.LimitError: compressed records are larger than the limits allow.
+        TypeError, ValueError: `f` is none of these, or closed; see `PT2ArchiveReader`.
     """
-    with PT2ArchiveReader.of_any_format(f) as archive:
+    with PT2ArchiveReader.of_any_format(f, limits=limits) as archive:
         records = [(name, archive.record(name)) for name in archive.get_file_names()]
         for name, record in records:
             if record.is_deflated:

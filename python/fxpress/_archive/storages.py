@@ -9,7 +9,7 @@ import torch
 
 from fxpress import _native
 from fxpress import _torch_compat_serde as compat
-from fxpress._archive.errors import ArchiveError
+from fxpress._archive.errors import ArchiveError, OutOfMemoryError
 from fxpress._archive.options import Options
 from fxpress._archive.progress import progress_bar
 from fxpress._archive.reader import PT2ArchiveReader, Target
@@ -74,7 +74,7 @@ def _empty(record: str, size: int, device: str) -> torch.Tensor:
     try:
         return torch.empty(size, dtype=torch.uint8, device=device)
     except RuntimeError as e:
-        raise MemoryError(f"record {record!r} with {size} bytes: {e}") from None
+        raise OutOfMemoryError(f"record {record!r} with {size} bytes: {e}") from None
 
 
 class _Storages:
@@ -114,6 +114,8 @@ class _Storages:
                 self._bytes_needed = bytes_by_record(all_views.values())
             size = self._bytes_needed[name]
             device = "cpu" if self._options.load_weights else "meta"
+            if device == "cpu":
+                self._archive.budget.charge(size, f"record {name!r}, which stands for zeros")
             return _empty(name, size, device).zero_()
         if not self._options.load_weights:
             return _empty(name, size, "meta")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,12 +16,17 @@ from fxpress import _torch_compat_serde as compat
 from fxpress._archive import names, tensors
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.files import AtomicFile
+from fxpress._archive.folders import short
 from fxpress._archive.options import Options
 from fxpress._archive.payloads import Config, check_state
+from fxpress._archive.replacing import Place
 from fxpress._archive.storages import View, bytes_by_record, make_all
+from fxpress._archive.tensor_file import TensorFile
+from fxpress._archive.tensor_file_writer import NUMBER, write_tensors
 from fxpress._errors import UnsupportedError
+from fxpress._serde.limits import Budget
 
-_NUMBER = "fxpress_save"  # in the file's metadata: which save it belongs to
+_DIGITS = 16  # of the number of a save, in the name of a file
 
 
 def describe(state_dict: Mapping[str, Any]) -> Config:
@@ -47,73 +50,52 @@ def _plain(state_dict: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
     return state_dict
 
 
-def _safetensors() -> Any:
-    try:
-        import safetensors.torch
-    except ImportError as e:
-        raise ImportError("safetensors files need `pip install fxpress[safetensors]`") from e
-    return safetensors
-
-
-@dataclass
-class Beside:
-    """A file of weights that is to take its place when the archive has."""
+class Beside(NamedTuple):
+    """A file of weights that is to take its place together with the archive."""
 
     place: str  # what the archive says of it
     file: AtomicFile
 
 
-def write_beside(f: Any, model: str, state_dict: Mapping[str, Any]) -> Beside:
-    """Writes the weights into a file beside the archive, which is not yet in its place.
+def write_beside(
+    target: Path,
+    model: str,
+    state_dict: Mapping[str, Any],
+    report: Callable[[int], None] | None = None,
+) -> Beside:
+    """Writes the weights into a file beside the archive `target`, which is not yet in its place.
 
-    The two have a number in common, so that files of two saves are never taken together.
+    The two have a number in common, so that files of two saves are never taken together. It is
+    random, and part of the name: no other save can want the name, nor remove the file.
     """
-    library = _safetensors()
-    path = Path(os.path.realpath(f))
-    suffix = "" if model == names.MODEL else f".{model}"
-    name = f"{path.name.removesuffix('.pt2')}{suffix}.safetensors"
+    plain = _plain(state_dict)
     number = secrets.token_hex(16)
-    file = AtomicFile(path.with_name(name))
+    suffix = "" if model == names.MODEL else f".{model}"
+    stem = short(f"{target.name.removesuffix('.pt2')}{suffix}")
+    name = f"{stem}.{number[:_DIGITS]}.safetensors"
+    file = None
     try:
-        metadata = {"format": "pt", _NUMBER: number}
-        library.torch.save_file(_separate(_plain(state_dict)), file.name, metadata=metadata)
-        file.reopen()  # the library makes a file of its own
-    except BaseException:
-        file.discard()
+        file = AtomicFile(target.with_name(name), target)
+        write_tensors(file.descriptor, plain, number, report)
+    except BaseException as e:
+        if file is not None:
+            file.discard()
+        if isinstance(e, OSError):
+            raise OSError(e.errno, e.strerror, str(target.with_name(name))) from None
         raise
-    return Beside(json.dumps({"file": name, "number": number}), file)
+    return Beside(Place(name, number).text(), file)
 
 
-def _separate(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors with bytes of their own, in order, as the format wants them; which ones shared a
-    storage the archive knows."""
-    seen: set[int] = set()
-    made: dict[str, torch.Tensor] = {}
-    for name, tensor in state_dict.items():
-        value = tensor.detach()
-        address = value.untyped_storage().data_ptr()
-        if not _is_whole(value) or (address and address in seen):
-            value = tensors.without_lazy_bits(value).clone(memory_format=torch.contiguous_format)
-        seen.add(address)
-        made[name] = value
-    return made
-
-
-def _is_whole(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is all of its storage, in order."""
-    if tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
-        return False
-    return bool(tensor.numel() * tensor.itemsize == tensor.untyped_storage().nbytes())
-
-
-def read(place: str, views: Mapping[str, View], options: Options) -> dict[str, torch.Tensor]:
+def read(
+    place: str, views: Mapping[str, View], options: Options, budget: Budget
+) -> dict[str, torch.Tensor]:
     """The weights of an archive that are elsewhere.
 
     Args:
         place: the name of the file beside the archive; "" when they were not saved.
     """
     if not options.load_weights:
-        return assemble(views, None)
+        return assemble(views, None, budget)
     if not place:
         raise ArchiveError(
             "the program was saved without its weights: load it with load_weights=False and give "
@@ -121,46 +103,33 @@ def read(place: str, views: Mapping[str, View], options: Options) -> dict[str, t
         )
     if options.path is None:
         raise ArchiveError(f"the weights are in {place} beside the archive: load it from a path")
-    try:
-        said = json.loads(place)
-        name, number = str(said["file"]), str(said["number"])
-    except (ValueError, KeyError, TypeError) as e:
-        raise ArchiveError(f"the record of the weights' file is damaged: {e!r}") from None
-    if os.path.basename(name) != name or not name.endswith(".safetensors") or "\0" in name:
-        raise ArchiveError(f"the weights are not beside the archive, but in {name!r}")
-    with open_weights(Path(os.path.realpath(options.path)).with_name(name), number) as get:
-        return assemble(views, get)
+    budget.check_json(place, "the record of the weights' file")
+    name, number = Place.read(place)
+    path = Path(os.path.realpath(options.path)).with_name(name)
+    with open_weights(path, number, budget) as get:
+        return assemble(views, get, budget)
 
 
 @contextmanager
-def open_weights(path: Path, number: str | None = None) -> Iterator[Callable[[str], torch.Tensor]]:
+def open_weights(
+    path: Path, number: str | None = None, budget: Budget | None = None
+) -> Iterator[Callable[[str], torch.Tensor]]:
     """A function: name -> tensor of a safetensors file, KeyError for what is not there.
 
     Args:
         number: of the save that the file has to belong to; None: any.
+        budget: what it may cost; it grows by what the file has.
     """
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-    library = _safetensors()
-    try:
-        with library.safe_open(str(path), framework="pt") as file:
-            if number is not None and (file.metadata() or {}).get(_NUMBER) != number:
-                raise ArchiveError(f"{path} belongs to another archive, or to another save of it")
-            known = set(file.keys())
-
-            def get(name: str) -> torch.Tensor:
-                if name not in known:
-                    raise KeyError(name)
-                found: torch.Tensor = file.get_tensor(name)
-                return found
-
-            yield get
-    except library.SafetensorError as e:
-        raise ArchiveError(f"{path} is damaged: {e}") from e
+    with TensorFile(path, budget) as file:
+        if number is not None and file.metadata.get(NUMBER) != number:
+            raise ArchiveError(f"{path} belongs to another archive, or to another save of it")
+        yield file.read
 
 
 def assemble(
-    views: Mapping[str, View], get: Callable[[str], torch.Tensor] | None
+    views: Mapping[str, View], get: Callable[[str], torch.Tensor] | None, budget: Budget
 ) -> dict[str, torch.Tensor]:
     """Tensors as the views say, which share storages where those do.
 
@@ -173,6 +142,8 @@ def assemble(
     values = {} if get is None else {name: fitting(name, v, get) for name, v in views.items()}
     needed = bytes_by_record(views.values())
     positions = {record: position for position, record in enumerate(needed)}
+    if get is not None:
+        budget.charge(sum(needed.values()), "the storages of the weights")
     devices = {view.record: view.device for view in views.values()}
     storages = [
         # What no tensor sees is written too, when they are saved again.
@@ -207,6 +178,8 @@ def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch
         value = get(name)
     except KeyError:
         raise compat.SerializeError(f"there is no value for {name!r}") from None
+    if not isinstance(value, torch.Tensor):
+        raise compat.SerializeError(f"the value for {name!r} is a {type(value).__name__}")
     if tuple(value.shape) != sizes or value.dtype != target.dtype:
         raise compat.SerializeError(
             f"the value for {name!r} is {value.dtype}{list(value.shape)} instead of "

@@ -7,12 +7,16 @@ import glob
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from fxpress import _native
 from fxpress._archive import names
 from fxpress._archive.errors import ArchiveError, archive_errors
-from fxpress._archive.files import AtomicFile, is_path
+from fxpress._archive.files import AtomicFile, Output, is_target_path, open_output
+from fxpress._archive.replacing import put_together, remove_abandoned
+
+# What becomes of the file at a path.
+Replace: TypeAlias = Literal["whole", "in_place"]
 
 
 def _root_of(path: str) -> str:
@@ -21,7 +25,16 @@ def _root_of(path: str) -> str:
     root = name.rpartition(".")[0] if "." in name else name
     if not root:
         raise RuntimeError(f"invalid file name: {path}")
-    return root
+    return os.fsencode(root).decode(errors="replace")  # names in archives are UTF-8
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a record is a str, not a {type(name).__name__}")
+    try:
+        name.encode()
+    except UnicodeEncodeError as e:
+        raise ArchiveError(f"{name!r} cannot be the name of a record: {e}") from None
 
 
 class _Report:
@@ -52,26 +65,49 @@ class PT2ArchiveWriter:
 
     Args:
         archive_path_or_buffer: a path, or an object with a method `write`.
+        replace: see `fxpress.save`.
 
     Raises:
         OSError: the file cannot be written.
-        RuntimeError: a record is written twice, or the path has no name.
+        fxpress.ArchiveError: a record is written twice, or its name or text is not possible.
+        RuntimeError: the path has no name.
+        TypeError: it is neither a path nor an object with `write`.
+        ValueError: `replace` is none of the two, the file is closed, or a path has a null
+            character.
 
     Stands in for `torch.export.pt2_archive.PT2ArchiveWriter`.
     """
 
-    def __init__(self, archive_path_or_buffer: Any) -> None:
-        self._file: AtomicFile | None = None
+    def __init__(self, archive_path_or_buffer: Any, *, replace: Replace = "whole") -> None:
+        self._file: Output | None = None
+        self._weights: list[AtomicFile] = []  # beside it
+        self._native: Any = None
         self._path: str | None = None
         self._report = _Report()
-        if is_path(archive_path_or_buffer):
-            self._path = str(os.fspath(archive_path_or_buffer))
+        if replace not in ("whole", "in_place"):
+            raise ValueError(f'replace is "whole" or "in_place", not {replace!r}')
+        if is_target_path(archive_path_or_buffer):
+            self._path = os.fsdecode(archive_path_or_buffer)
             root = _root_of(self._path)
-            self._file = AtomicFile(self._path)
+            if replace == "whole":  # before there is a file of ours: kills leave one at most
+                remove_abandoned(Path(os.path.realpath(self._path)))
+            self._file = open_output(self._path, in_place=replace == "in_place")
             target: Any = self._file.descriptor
         else:
-            target, root = archive_path_or_buffer.write, "archive"
-        self._native: Any = _native.ArchiveWriter(target, root, self._report)
+            target, root = getattr(archive_path_or_buffer, "write", None), "archive"
+            if not callable(target):
+                kind = type(archive_path_or_buffer).__name__
+                raise TypeError(f"an archive is written to a path or an open file, not a {kind}")
+        self._native = _native.ArchiveWriter(target, root, self._report)
+
+    @property
+    def target(self) -> Path | None:
+        """The file that is replaced; None when there is none."""
+        return self._file.target if isinstance(self._file, AtomicFile) else None
+
+    def keep_beside(self, weights: AtomicFile) -> None:
+        """A complete file that takes its place together with the archive."""
+        self._weights.append(weights)
 
     @contextlib.contextmanager
     def reporting_to(self, bar: Callable[[int], None] | None) -> Any:
@@ -121,6 +157,7 @@ class PT2ArchiveWriter:
         """Writes a record; AssertionError when `data` is not of the type bytes."""
         if not isinstance(data, bytes):
             raise AssertionError(f"Expected bytes but got {type(data)}")
+        _check_name(name)
         with self._errors():
             self._writer.add(name, data)
 
@@ -128,7 +165,11 @@ class PT2ArchiveWriter:
         """Writes a record in UTF-8; AssertionError when `data` is not of the type str."""
         if not isinstance(data, str):
             raise AssertionError(f"Expected string but got {type(data)}")
-        self.write_bytes(name, data.encode())
+        try:
+            encoded = data.encode()
+        except UnicodeEncodeError as e:
+            raise ArchiveError(f"record {name!r}: the text is not Unicode: {e}") from None
+        self.write_bytes(name, encoded)
 
     def write_file(self, name: str, file_path: str) -> None:
         """Copies a file into a record; AssertionError when there is none."""
@@ -152,6 +193,7 @@ class PT2ArchiveWriter:
 
     def write_stream(self, name: str, size: int, pieces: Any) -> None:
         """Writes a record of `size` bytes from pieces: objects with a buffer."""
+        _check_name(name)
         with self._errors():
             self._writer.begin(name, size)
             for piece in pieces:
@@ -173,16 +215,25 @@ class PT2ArchiveWriter:
                 if not self._writer.is_finished:
                     self._writer.finish()
                 if self._file is not None:
-                    self._file.commit()
+                    put_together(self._file, self._weights)
+                    self._file.close()
         except BaseException:
             self.abandon()
             raise
+        finally:
+            self._discard_weights()
 
     def abandon(self) -> None:
         """Gives up: a path stays what it was, and nothing can be written any more."""
         self._native = None  # it knows the number of the descriptor, which others may get
         if self._file is not None:
             self._file.discard()
+        self._discard_weights()
+
+    def _discard_weights(self) -> None:
+        """Those that are not in their places."""
+        for file in self._weights:
+            file.discard()
 
     @property
     def _writer(self) -> Any:

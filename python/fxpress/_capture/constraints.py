@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
+import functools
 import inspect
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import sympy
 import torch
 
+from fxpress import _native
 from fxpress._capture.root_names import post_process_error_msg
 from fxpress._torch_compat_capture import (
     OPERATORS,
@@ -28,8 +29,7 @@ Check: TypeAlias = Literal["guards", "light"]
 _check: contextvars.ContextVar[Check] = contextvars.ContextVar("fxpress_check", default="guards")
 
 
-@contextlib.contextmanager
-def check_constraints(check: Check) -> Iterator[None]:
+def check_constraints(check: Check) -> _native.Block:
     """How captures check constraints while the context is open, in this thread or task.
 
     Args:
@@ -41,11 +41,7 @@ def check_constraints(check: Check) -> Iterator[None]:
     """
     if check not in ("guards", "light"):
         raise ValueError(f'check must be "guards" or "light", not {check!r}')
-    token = _check.set(check)
-    try:
-        yield
-    finally:
-        _check.reset(token)
+    return _native.Block(functools.partial(_check.set, check), _check.reset)
 
 
 def _suggest_or_raise_constraint_violation(

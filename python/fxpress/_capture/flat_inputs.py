@@ -83,10 +83,9 @@ def attribute_of_input(source: Any) -> tuple[int, list[str]] | None:
     return (source.index, path) if is_flat else None
 
 
-def read_from_input(module: GraphModule, name: str, index: int, path: list[str]) -> None:
+def read_from_input(module: GraphModule, held: Node, index: int, path: list[str]) -> None:
     """Makes a graph read what it has as an attribute from an input of its caller instead."""
     graph = module.graph
-    (held,) = (node for node in graph.find_nodes(op="get_attr") if node.target == name)
     value = graph.find_nodes(op="placeholder")[index]
     with graph.inserting_before(held):
         for member in path:
@@ -95,7 +94,7 @@ def read_from_input(module: GraphModule, name: str, index: int, path: list[str])
     held.replace_all_uses_with(value)
     graph.erase_node(held)
     value.name = held.name
-    delattr(module, name)
+    delattr(module, held.target)
 
 
 def captured_value(placeholder: Node) -> Any:

@@ -66,16 +66,16 @@ def rewrite_captured(
             name = capture_value(module, at, placeholder, sources.get(at))
             places[at] = name
             if name is not None:
-                captured[name] = captured_value(placeholder)
+                attribute = attribute_of_input(sources.get(at))
+                captured[name] = captured_value(placeholder), attribute
     made = _native.rewrite_captured(
         module, inputs, places, _outputs(output_map), _module_paths(module), birth_rules()
     )
     for node in made.graph.find_nodes(op="get_attr") if captured else ():
         if node.target in captured:
-            node.meta["val"] = captured[node.target]
-    for at, place in enumerate(places):
-        if isinstance(place, str) and (attribute := attribute_of_input(sources.get(at))):
-            read_from_input(made, place, *attribute)
+            node.meta["val"], attribute = captured[node.target]
+            if attribute is not None:
+                read_from_input(made, node, *attribute)
     made.meta.update({key: module.meta[key] for key in KEPT_META if key in module.meta})
     return made
 

@@ -14,6 +14,9 @@ import torch
 
 from fxpress import _native
 from fxpress import _torch_compat_serde as compat
+from fxpress._serde.damage import OF_WRONG_VALUES, damage_is_named
+from fxpress._serde.limits import Budget, LimitError, Limits, sizes_of
+from fxpress._serde.records import SavedRecords
 from fxpress._serde.schema import CLASSES, SCHEMA
 from fxpress._serde.values import Values
 
@@ -40,23 +43,47 @@ class _Pickler(pickle.Pickler):
 _pickle = types.SimpleNamespace(__name__="fxpress", Pickler=_Pickler)
 
 
+class UnpicklableError(compat.SerializeError, pickle.PicklingError, AttributeError, TypeError):
+    """An object cannot be pickled: any of the kinds that pickle raises for one."""
+
+
+def pickled(value: Any, pickle_protocol: int, module: Any = pickle) -> bytes:
+    """What `torch.save` writes; an UnpicklableError where pickle cannot write an object."""
+    buffer = io.BytesIO()
+    try:
+        torch.save(value, buffer, pickle_module=module, pickle_protocol=pickle_protocol)
+    except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as e:
+        raise UnpicklableError(f"a {type(value).__name__} cannot be pickled: {e}") from e
+    return buffer.getvalue()
+
+
 def save_artifact(value: Any, pickle_protocol: int = compat.DEFAULT_PICKLE_PROTOCOL) -> bytes:
     """The bytes of a value, none for None. Stands in for torch's `serialize_torch_artifact`."""
     if value is None:
         return b""
-    buffer = io.BytesIO()
-    torch.save(value, buffer, pickle_module=_pickle, pickle_protocol=pickle_protocol)
-    return buffer.getvalue()
+    return pickled(value, pickle_protocol, _pickle)
 
 
 def deserialize_torch_artifact(
-    serialized: dict[str, Any] | tuple[Any, ...] | bytes, *, allow_pickle: bool = False
+    serialized: dict[str, Any] | tuple[Any, ...] | bytes,
+    *,
+    allow_pickle: bool = False,
+    limits: Limits | None = None,
 ) -> Any:
     """What `save_artifact` wrote, outside of any program; see `load_artifact`.
 
+    Args:
+        limits: what it may cost; None: the defaults.
+
+    Raises:
+        fxpress.SerializeError: the bytes are damaged, or need `allow_pickle`.
+        fxpress.LimitError: they would cost more than the limits allow.
+        TypeError: `serialized` is neither bytes, a dict nor a tuple.
+
     Stands in for torch's `deserialize_torch_artifact`, which unpickles what needs it.
     """
-    return load_artifact(serialized, "the artifact", Values({}), allow_pickle=allow_pickle)
+    values = Values({}, budget=Budget(limits, sizes_of(serialized)))
+    return load_artifact(serialized, "the artifact", values, allow_pickle=allow_pickle)
 
 
 def load_artifact(
@@ -77,12 +104,27 @@ def load_artifact(
     """
     if isinstance(saved, (dict, tuple)):
         return saved
+    if not isinstance(saved, (bytes, bytearray, memoryview)):
+        raise TypeError(f"{record} is a {type(saved).__name__}, not bytes")
     if len(saved) == 0:
         return {}
     value = load_any(saved, record, values, allow_pickle=allow_pickle)
     if not isinstance(value, (tuple, dict)):
         raise compat.SerializeError(f"{record} is a {type(value).__name__}, not a tuple or dict")
     return value
+
+
+def _check_pickle(data: bytes, record: str, budget: Budget) -> None:
+    """LimitError for a pickle whose result is too large, or a tree without end."""
+    budget.native.set_place(record)
+    elements, depth, contains_itself = _native.scan_pickle(data, budget.native)
+    budget.native.set_place("the program")
+    if contains_itself:
+        raise compat.SerializeError("a list or dict in it contains itself")
+    if depth > budget.limits.depth:
+        raise LimitError("depth", record)
+    if elements > budget.limits.elements:
+        raise LimitError("elements", record)
 
 
 def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = False) -> Any:
@@ -96,20 +138,29 @@ def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = 
 
     Raises:
         SerializeError: the bytes are damaged, or need `allow_pickle`.
+        LimitError: they would cost more than the budget of `values` has.
     """
     reader = _native.GraphReader(CLASSES, values, {})
+    budget = values.budget
 
     def fake_tensor(meta: bytes, is_parameter: bool) -> Any:
-        document = SCHEMA.read(bytes(meta), "TensorMeta")
+        text = bytes(meta)
+        budget.charge(len(text), record)
+        document = SCHEMA.read(text, "TensorMeta", budget.native)
         made = reader.part("tensor", document, None)
         return torch.nn.Parameter(made) if is_parameter else made
 
     try:
-        return compat.load_with(fake_tensor, io.BytesIO(saved), values.location)
-    except Exception as e:
+        archive = SavedRecords(saved, record, budget)
+        _check_pickle(archive.get_record("data.pkl"), record, budget)
+        return compat.load_with(fake_tensor, archive, values.location)
+    except LimitError:
+        raise
+    except OF_WRONG_VALUES as e:
         if not allow_pickle:
             raise compat.SerializeError(
                 f"{record} cannot be read without unpickling it, which may run any code; "
                 f"allow_pickle=True does that. {e}"
             ) from e
-        return compat.unpickle_with(fake_tensor, io.BytesIO(saved), values.location)
+        with damage_is_named(record):
+            return compat.unpickle_with(fake_tensor, io.BytesIO(saved), values.location)

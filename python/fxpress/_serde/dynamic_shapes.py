@@ -12,6 +12,7 @@ from torch.export import Dim
 
 from fxpress import _torch_compat_serde as compat
 from fxpress._serde import expressions
+from fxpress._serde.limits import LimitError
 
 _HINTS = {
     f"_DimHint.{name}": getattr(compat.DimHint, name) for name in ("AUTO", "DYNAMIC", "STATIC")
@@ -151,7 +152,7 @@ def _read(spec: Any, from_dict: bool) -> tuple[Any, dict[str, Any]]:
 def _parse(text: str) -> Any:
     try:
         return expressions.parse(text, {})
-    except expressions.ExpressionError as e:
+    except (expressions.ExpressionError, LimitError) as e:
         _invalid(str(e))
 
 

@@ -1,218 +1,330 @@
 """Symbolic expressions from their text: sympy's `srepr`, and the infix form of older files.
 
 Nothing is evaluated but the constructors in a fixed table, on what the text spells out; torch hands
-the text to `sympy.sympify`, which runs it as Python code.
+the text to `sympy.sympify`, which runs it as Python code. The text is read with stacks of our own:
+Python's parser recurses as deep as the text says.
 """
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import sympy
 from sympy.core.assumptions import _assume_defined
 
-from fxpress import _torch_compat_serde as compat
+from fxpress._serde import gate
+from fxpress._serde.bounded_functions import CONSTANTS, Operand, call, most_bits
+from fxpress._serde.bounded_functions import ExpressionError as ExpressionError
+from fxpress._serde.limits import Budget, LimitError
 
-_LONGEST_TEXT = 1 << 16  # characters
-_MOST_BITS = 128  # of an integer; those of shapes have 64
-_LARGEST_EXPONENT = 64  # of a power, of all powers within each other
-_LARGEST_EXPONENT_OF_SUM = 8  # which sympy may multiply out
-_LARGEST_ARGUMENT = 1024  # of functions that grow fast
-_MOST_ARGUMENTS = 32  # of what compares all of them with each other
-
-
-class ExpressionError(compat.SerializeError):  # type: ignore[misc]
-    """A text that is not an expression of the grammar, or one that is too large."""
-
-
-def _is_small(value: Any) -> bool:
-    """Whether a number is a rational or a float of few digits."""
-    if value.is_Rational:
-        return max(int(value.p).bit_length(), int(value.q).bit_length()) <= _MOST_BITS
-    return bool(value.is_Float)
-
-
-def _exponent(base: Any, exponent: Any) -> Any:
-    """The exponent of a power, times that of the power that is its base."""
-    while base.is_Pow:
-        if base.exp.is_number:
-            exponent = exponent * base.exp
-        base = base.base
-    return abs(exponent)
-
-
-def _bounded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose second argument is an exponent, or a number of bits."""
-
-    def call(base: Any, exponent: Any) -> Any:
-        if exponent.is_number:
-            largest = _LARGEST_EXPONENT_OF_SUM if base.is_Add else _LARGEST_EXPONENT
-            if not _is_small(exponent) or _exponent(base, exponent) > largest:
-                raise ExpressionError("an exponent is too large")
-            if exponent.is_Rational and exponent.q > largest:
-                raise ExpressionError("a root is too high")
-        if base.is_number and not _is_small(base):
-            raise ExpressionError("the base of a power is too large")
-        return function(base, exponent)
-
-    return call
-
-
-def _of_small_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that may be slow for large numbers."""
-
-    def call(value: Any) -> Any:
-        if value.is_number and (not _is_small(value) or abs(value) > _LARGEST_ARGUMENT):
-            raise ExpressionError("the argument of a function is too large")
-        return function(value)
-
-    return call
-
-
-def _of_few(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that compares all its arguments."""
-
-    def call(*arguments: Any) -> Any:
-        if len(arguments) > _MOST_ARGUMENTS:
-            raise ExpressionError("a function has too many arguments")
-        return function(*arguments)
-
-    return call
-
-
-_CONSTANTS = {
-    name: getattr(sympy, name) for name in ("oo", "zoo", "nan", "pi", "E", "I", "true", "false")
-} | {"int_oo": compat.int_oo, "True": sympy.true, "False": sympy.false}
-
-_SYMPY = (
-    "Abs Add And Eq Equality Ge GreaterThan Gt ITE Le LessThan Lt Max Min Mul Ne Not Or Piecewise "
-    "Rational StrictGreaterThan StrictLessThan Tuple Unequality Xor acos acosh asin asinh atan "
-    "atanh ceiling cos cosh exp floor log sin sinh sqrt tan tanh"
+_CHARACTERS_OF_TERM = 64  # of a symbol with its assumptions
+_LARGEST_EXPONENT = 400  # of a float: those of 64 bits have 308
+_PLACE = "an expression"
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<float>(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)
+    | (?P<integer>\d+)
+    | (?P<name>[^\W\d]\w*)
+    | (?P<text>'[^'\\\n]*'|"[^"\\\n]*")
+    | (?P<operator>\*\*|//|<=|>=|==|!=|[-+*/%&|~<>(),=])
+    )""",
+    re.VERBOSE,
 )
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: getattr(sympy, name) for name in _SYMPY.split()},
-    **compat.SYMPY_FUNCTIONS,
-    "ExprCondPair": sympy.Tuple,
-    "Pow": _bounded(sympy.Pow),
+_FLOAT = re.compile(r"([+-]?)(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?")
+
+# Of operators with two sides: how tightly they bind, and the function that they are.
+_COMPARISON = 1
+_BINARY = {
+    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), _COMPARISON),
+    **{"|": 2, "&": 3, "+": 5, "-": 5, "*": 6, "/": 6, "//": 6, "%": 6, "**": 8},
 }
-for _name in ("FloatPow", "LShift", "PowByNatural"):
-    _FUNCTIONS[_name] = _bounded(_FUNCTIONS[_name])
-_OF_NUMBERS = "acos acosh asin asinh atan atanh cos cosh exp log sin sinh sqrt tan tanh"
-for _name in _OF_NUMBERS.split():
-    _FUNCTIONS[_name] = _of_small_numbers(_FUNCTIONS[_name])
-for _name in ("Max", "Min", "Piecewise"):
-    _FUNCTIONS[_name] = _of_few(_FUNCTIONS[_name])
-
-_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.FloorDiv: lambda a, b: sympy.floor(a / b),
-    ast.Mod: lambda a, b: a % b,
-    ast.Pow: _FUNCTIONS["Pow"],
-    ast.BitAnd: sympy.And,
-    ast.BitOr: sympy.Or,
-    ast.USub: lambda a: -a,
-    ast.UAdd: lambda a: a,
-    ast.Invert: sympy.Not,
-    ast.Eq: sympy.Eq,
-    ast.NotEq: sympy.Ne,
-    ast.Lt: sympy.Lt,
-    ast.LtE: sympy.Le,
-    ast.Gt: sympy.Gt,
-    ast.GtE: sympy.Ge,
+_UNARY = 7  # tighter than products, looser than powers
+_NAMES = {
+    **{"==": "Eq", "!=": "Ne", "<": "Lt", "<=": "Le", ">": "Gt", ">=": "Ge"},
+    **{"|": "Or", "&": "And", "+": "Add", "*": "Mul", "**": "Pow", "%": "%"},
 }
+_MINUS_ONE = Operand(sympy.S.NegativeOne, 1, 0)
 
 
-def _integer(value: int) -> Any:
-    if value.bit_length() > _MOST_BITS:
-        raise ExpressionError("an integer is too large")
-    return sympy.Integer(value)
+class _Frame:
+    """What is between two brackets, and the function that it is given to."""
+
+    def __init__(self, function: str | None) -> None:
+        self.function = function
+        self.done: list[Operand] = []  # arguments
+        self.keywords: dict[str, Operand] = {}
+        self.keyword: str | None = None  # of the argument at work
+        self.operands: list[Operand] = []
+        self.operators: list[tuple[str, int]] = []  # and how tightly they bind
+        self.has_comma = False
 
 
-class _Builder:
-    def __init__(self, symbols: Mapping[str, Any]) -> None:
+class _Reader:
+    def __init__(self, symbols: Mapping[str, Any], budget: Budget) -> None:
         self._symbols = symbols
+        self._budget = budget
+        self._frames = [_Frame(None)]
+        self._terms = 0
 
-    def build(self, node: ast.expr) -> Any:
-        match node:
-            case ast.Constant(value=bool(value)):
-                return sympy.true if value else sympy.false
-            case ast.Constant(value=int(value)):
-                return _integer(value)
-            case ast.Constant(value=float()):
-                return sympy.Float(ast.unparse(node))
-            case ast.Name(id=name):
-                if name in self._symbols:
-                    return self._symbols[name]
-                return _CONSTANTS[name] if name in _CONSTANTS else sympy.Symbol(name)
-            case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
-                return _OPERATORS[type(op)](self.build(operand))
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-                return _OPERATORS[type(op)](self.build(left), self.build(right))
-            case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _OPERATORS:
-                return _OPERATORS[type(op)](self.build(left), self.build(right))
-            case ast.Tuple(elts=items):
-                return sympy.Tuple(*map(self.build, items))
-            case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-                return self._call(name, args, keywords)
-        raise ExpressionError(f"{ast.unparse(node)[:80]!r} is not part of an expression")
+    def read(self, text: str) -> Any:
+        tokens = self._tokens(text)
+        at = 0
+        is_operand = False  # the last token ended one
+        while at < len(tokens):
+            kind, token = tokens[at]
+            following = tokens[at + 1][1] if at + 1 < len(tokens) else ""
+            at += 1
+            if kind != "operator":
+                if is_operand:
+                    raise ExpressionError(f"an operator is missing before {token[:40]!r}")
+                is_operand = self._value(kind, token, following)
+                at += not is_operand  # its bracket, or the = of a keyword
+            else:
+                is_operand = self._operator(token, is_operand)
+        if len(self._frames) != 1:
+            raise ExpressionError("a bracket is not closed")
+        return self._close(self._frames[0], is_operand).value
 
-    def _call(self, name: str, args: list[ast.expr], keywords: list[ast.keyword]) -> Any:
-        if name == "Integer":
-            return _integer(self._literal(args, keywords, int))
+    def _tokens(self, text: str) -> list[tuple[str, str]]:
+        tokens: list[tuple[str, str]] = []
+        at = 0
+        while at < len(text):
+            found = _TOKEN.match(text, at)
+            if found is None or found.lastgroup is None:
+                raise ExpressionError(f"{text[at : at + 40]!r} is not part of an expression")
+            tokens.append((found.lastgroup, found.group(found.lastgroup)))
+            at = found.end()
+        return tokens
+
+    def _count(self) -> None:
+        self._terms += 1
+        if self._terms > self._budget.limits.terms:
+            raise LimitError("terms", _PLACE)
+
+    # ---- operands -------------------------------------------------------------------------------
+
+    def _value(self, kind: str, token: str, following: str) -> bool:
+        """Takes a name, number or text; False when the next token was a part of it."""
+        frame = self._frames[-1]
+        if kind == "name" and following == "(":
+            self._count()
+            self._open(_Frame(token))
+            return False
+        if kind == "name" and following == "=":
+            if frame.function is None or frame.keyword or frame.operands or frame.operators:
+                raise ExpressionError(f"{token!r} is no keyword here")
+            frame.keyword = token
+            return False
+        self._count()
+        frame.operands.append(self._atom(kind, token))
+        return True
+
+    def _open(self, frame: _Frame) -> None:
+        if len(self._frames) > self._budget.limits.depth:
+            raise LimitError("depth", _PLACE)
+        self._frames.append(frame)
+
+    def _atom(self, kind: str, token: str) -> Operand:
+        if kind == "integer":
+            return Operand(self._integer(token), 1, 0)
+        if kind == "float":
+            return Operand(self._float(token, 53), 1, 0)
+        if kind == "text":
+            return Operand(token[1:-1], 1, 0)
+        if token in self._symbols:
+            return Operand(self._symbols[token], 1, 1)
+        if token in CONSTANTS:
+            return Operand(CONSTANTS[token], 1, 0)
+        return Operand(sympy.Symbol(token), 1, 1)
+
+    def _integer(self, digits: str) -> Any:
+        if len(digits) > self._budget.limits.digits:
+            raise LimitError("digits", f"{_PLACE}: an integer of {len(digits)} digits")
+        return sympy.Integer(int(digits))
+
+    def _float(self, text: Any, precision: int) -> Any:
+        found = _FLOAT.fullmatch(text) if isinstance(text, str) else None
+        if found is None:
+            if text in ("inf", "-inf", "+inf", "nan"):
+                return sympy.Float(text, precision=precision)
+            raise ExpressionError(f"{str(text)[:80]!r} is not a float")
+        _, before, after, exponent = found.groups()
+        if len(before) + len(after) > max(self._budget.limits.digits, most_digits(precision)):
+            raise LimitError("digits", f"{_PLACE}: a float of {len(before + after)} digits")
+        if len(exponent or "") > 6 or abs(int(exponent or 0)) > _LARGEST_EXPONENT:
+            raise ExpressionError(f"the exponent of {text!r} is too large")
+        return sympy.Float(text, precision=precision)
+
+    # ---- operators ------------------------------------------------------------------------------
+
+    def _operator(self, token: str, is_operand: bool) -> bool:
+        """Takes an operator or a bracket. Whether an operand ends there."""
+        frame = self._frames[-1]
+        if token == "(":
+            if is_operand:
+                raise ExpressionError("a call of something else than a function")
+            self._count()
+            self._open(_Frame(None))
+            return False
+        if token == ")":
+            if len(self._frames) == 1:
+                raise ExpressionError("a bracket is not opened")
+            self._frames.pop()
+            self._frames[-1].operands.append(self._close(frame, is_operand))
+            return True
+        if token == ",":
+            if not is_operand:
+                raise ExpressionError("an argument is missing")
+            self._end_argument(frame)
+            frame.has_comma = True
+            return False
+        if is_operand and token in _BINARY:
+            self._binary(frame, token)
+        elif not is_operand and token in "+-~":
+            if len(frame.operators) > self._budget.limits.depth:
+                raise LimitError("depth", _PLACE)
+            frame.operators.append(("unary" + token, _UNARY))
+        else:
+            raise ExpressionError(f"{token!r} is not part of an expression here")
+        return False
+
+    def _binary(self, frame: _Frame, token: str) -> None:
+        binds = _BINARY[token]
+        is_power = token == "**"  # from the right, and - of its left side comes after it
+        while frame.operators and frame.operators[-1][1] >= binds + is_power:
+            if binds == _COMPARISON == frame.operators[-1][1]:
+                raise ExpressionError("several comparisons in a row")
+            self._apply(frame)
+        frame.operators.append((token, binds))
+
+    def _apply(self, frame: _Frame) -> None:
+        """Does what the last operator says."""
+        token, _ = frame.operators.pop()
+        right = _numeric(frame.operands.pop())
+        if token.startswith("unary"):
+            made = right
+            if token == "unary-":
+                made = self._call("Mul", _MINUS_ONE, right)
+            elif token == "unary~":
+                made = self._call("Not", right)
+        else:
+            left = _numeric(frame.operands.pop())
+            if token == "-":
+                made = self._call("Add", left, self._call("Mul", _MINUS_ONE, right))
+            elif token in ("/", "//"):
+                made = self._call("Mul", left, self._call("Pow", right, _MINUS_ONE))
+                if token == "//":
+                    made = self._call("floor", made)
+            else:
+                made = self._call(_NAMES[token], left, right)
+        frame.operands.append(made)
+
+    def _call(self, name: str, *arguments: Operand) -> Operand:
+        return call(name, list(arguments), self._budget)
+
+    # ---- brackets -------------------------------------------------------------------------------
+
+    def _end_argument(self, frame: _Frame) -> None:
+        while frame.operators:
+            self._apply(frame)
+        (made,) = frame.operands
+        frame.operands = []
+        if frame.keyword is None:
+            if frame.keywords:
+                raise ExpressionError("an argument comes after keywords")
+            frame.done.append(made)
+        else:
+            if frame.keyword in frame.keywords:
+                raise ExpressionError(f"the keyword {frame.keyword!r} comes twice")
+            frame.keywords[frame.keyword] = made
+            frame.keyword = None
+
+    def _close(self, frame: _Frame, is_operand: bool) -> Operand:
+        """What a bracket with its function is worth."""
+        if is_operand:
+            self._end_argument(frame)
+        elif frame.operators or frame.keyword or (not frame.has_comma and frame.function is None):
+            raise ExpressionError("an operand is missing")
+        if frame.function is not None:
+            return self._function(frame.function, frame.done, frame.keywords)
+        if frame.has_comma:
+            return self._call("Tuple", *map(_numeric, frame.done))
+        return _numeric(frame.done[0])
+
+    def _function(self, name: str, args: list[Operand], keywords: dict[str, Operand]) -> Operand:
         if name == "Symbol":
-            assumptions = {str(k.arg): _constant(k.value) for k in keywords}
-            for key, value in assumptions.items():
-                if key not in _assume_defined or not isinstance(value, bool):
-                    raise ExpressionError(f"{key}={value!r} is not an assumption")
-            return sympy.Symbol(self._literal(args, [], str), **assumptions)
+            return Operand(_symbol(args, keywords), 1, 1)
         if name == "Float":
-            precision = {str(k.arg): _constant(k.value) for k in keywords}
-            digits = precision.get("precision", 53)
-            if set(precision) > {"precision"} or type(digits) is not int or not 0 < digits <= 1024:
-                raise ExpressionError(f"{precision} is not the precision of a Float")
-            return sympy.Float(_constant(args[0]) if len(args) == 1 else "?", precision=digits)
-        function = _FUNCTIONS.get(name)
-        if function is None or keywords:
-            raise ExpressionError(f"{name} is not a function of expressions")
-        return function(*map(self.build, args))
+            return Operand(self._precise(args, keywords), 1, 0)
+        if keywords:
+            raise ExpressionError(f"{name} is not a function of expressions with keywords")
+        if name == "Integer":
+            if len(args) != 1 or not isinstance(args[0].value, sympy.Integer):
+                raise ExpressionError("Integer takes one integer")
+            return args[0]
+        return self._call(name, *map(_numeric, args))
 
-    @staticmethod
-    def _literal(args: list[ast.expr], keywords: list[ast.keyword], kind: type[Any]) -> Any:
-        value = _constant(args[0]) if len(args) == 1 and not keywords else None
-        if type(value) is not kind:
-            raise ExpressionError(f"expected one {kind.__name__}")
-        return value
-
-
-def _constant(node: ast.expr) -> Any:
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
-            return -value
-    raise ExpressionError(f"{ast.unparse(node)[:80]!r} is not a constant")
+    def _precise(self, args: list[Operand], keywords: dict[str, Operand]) -> Any:
+        """A Float with its precision, in bits."""
+        bits = keywords.pop("precision", Operand(sympy.Integer(53), 1, 0)).value
+        if keywords or len(args) != 1 or not isinstance(bits, sympy.Integer):
+            raise ExpressionError("Float takes a text and a precision")
+        precision = int(bits)
+        if not 0 < precision <= max(53, most_bits(self._budget)):
+            raise LimitError("digits", f"{_PLACE}: a Float of {precision} bits")
+        value = args[0].value
+        if isinstance(value, str):
+            return self._float(value, precision)
+        if not (value.is_Integer or value.is_Float):
+            raise ExpressionError("Float takes a number")
+        return sympy.Float(value, precision=precision)
 
 
-def parse(text: str, symbols: Mapping[str, Any]) -> Any:
+def most_digits(precision: int) -> int:
+    """How many decimal digits a float of so many bits may be written with."""
+    return precision // 3 + 3
+
+
+def _numeric(operand: Operand) -> Operand:
+    """The operand; ExpressionError for a text."""
+    if isinstance(operand.value, str):
+        raise ExpressionError(f"a text, {operand.value[:40]!r}, is no number")
+    return operand
+
+
+def _symbol(args: list[Operand], keywords: dict[str, Operand]) -> Any:
+    assumptions = {}
+    for key, operand in keywords.items():
+        if key not in _assume_defined or operand.value not in (sympy.true, sympy.false):
+            raise ExpressionError(f"{key}={operand.value!r} is not an assumption")
+        assumptions[key] = bool(operand.value)
+    if len(args) != 1 or not isinstance(args[0].value, str):
+        raise ExpressionError("Symbol takes a name")
+    gate.check("Symbol", args[0].value, "a symbol", ExpressionError)
+    return sympy.Symbol(args[0].value, **assumptions)
+
+
+def parse(text: str, symbols: Mapping[str, Any], budget: Budget | None = None) -> Any:
     """The sympy expression that a text spells out.
 
     Args:
         text: what `sympy.srepr` writes, or infix notation.
         symbols: what names stand for; others become symbols without assumptions.
+        budget: what it may cost; None: what the default limits allow.
 
     Raises:
         ExpressionError: the text is something else, or too large.
+        LimitError: it would cost more than the budget has.
     """
-    if len(text) > _LONGEST_TEXT:
-        raise ExpressionError("the expression is too long")
+    budget = Budget(None, 0) if budget is None else budget
+    if len(text) > budget.limits.terms * _CHARACTERS_OF_TERM:
+        raise LimitError("terms", f"{_PLACE} of {len(text)} characters")
     try:
-        result = _Builder(symbols).build(ast.parse(text.strip(), mode="eval").body)
-    except ExpressionError:
+        with budget.symbolic():
+            result = _Reader(symbols, budget).read(text.strip())
+    except (ExpressionError, LimitError):
         raise
     except Exception as e:  # sympy has many
         raise ExpressionError(f"not an expression: {text[:200]!r}: {e}") from e

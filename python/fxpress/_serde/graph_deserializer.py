@@ -14,8 +14,10 @@ import torch
 
 from fxpress import _native
 from fxpress import _torch_compat_serde as compat
-from fxpress._serde import targets
-from fxpress._serde.reading import damage_is_named, decode_graph_module
+from fxpress._serde import gate, targets
+from fxpress._serde.damage import damage_is_named
+from fxpress._serde.limits import Budget, Limits, sizes_of
+from fxpress._serde.reading import decode_graph_module
 from fxpress._serde.schema import CLASSES, SCHEMA
 from fxpress._serde.values import Values
 
@@ -265,6 +267,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         symbol_name_to_range: dict[str, Any] | None = None,
         *,
         allow_pickle: bool = False,
+        limits: Limits | None = None,
     ) -> Result:
         """The graph, signature and state of a `schema.GraphModule`.
 
@@ -273,7 +276,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
             serialized_state_dict: bytes, or a dict that is returned as it is; likewise
                 `constants` and `example_inputs`.
             symbol_name_to_range: symbol or expression -> its range.
-            allow_pickle: see `fxpress.serialize.deserialize`.
+            allow_pickle, limits: see `fxpress.serialize.deserialize`.
 
         Raises:
             SerializeError: the graph is damaged, or names something that is not registered.
@@ -286,14 +289,17 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
             range_constraints={},
             schema_version=_schema.SchemaVersion(*_schema.SCHEMA_VERSION),
         )
+        document = _document(whole)
+        size = document.size + sizes_of(serialized_state_dict, constants, example_inputs)
         with damage_is_named():
             made = decode_graph_module(
-                _document(whole),
+                document,
                 ranges,
                 serialized_state_dict,
                 constants,
                 example_inputs,
                 allow_pickle,
+                Budget(limits, size),
             )
         self._reader, self._values = made.reader, made.values
         self.example_inputs = made.example_inputs
@@ -331,6 +337,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         """
         if "val" in fx_node.meta and name not in self.serialized_name_to_node:
             raise AssertionError(f"fx_node {name} already has 'val' in meta")
+        gate.check("Identifier", name, "name")
         with compat.without_modes():
             self._reader.name_node(fx_node, name)
 

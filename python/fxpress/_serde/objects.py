@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from fxpress import _torch_compat_serde as compat
+from fxpress._serde.damage import damage_is_named
 from fxpress._serde.schema import CLASSES, SCHEMA, TYPES
 
 
@@ -111,8 +112,13 @@ def _bytes_to_dataclass(cls: Any, artifact_bytes: bytes) -> Any:
     Stands in for torch's `_bytes_to_dataclass`.
 
     Raises:
-        SerializeError: the text is not JSON, or not of the schema; the message names the place.
+        fxpress.SerializeError: the text is not JSON, or not of the schema; the message names the
+            place.
+        TypeError: `artifact_bytes` are no bytes.
     """
     if cls in TYPES.values():
         return SCHEMA.read(artifact_bytes, cls.__name__).field(CLASSES, "")
-    return _dict_to_dataclass(cls, json.loads(artifact_bytes.decode("utf-8")))
+    if not isinstance(artifact_bytes, bytes):
+        raise TypeError(f"expected bytes, got a {type(artifact_bytes).__name__}")
+    with damage_is_named("the text"):
+        return _dict_to_dataclass(cls, json.loads(artifact_bytes.decode("utf-8")))

@@ -14,11 +14,11 @@ import torch
 
 from fxpress import _torch_compat
 from fxpress import _torch_compat_serde as compat
-from fxpress._errors import UnsupportedError
+from fxpress._errors import InternalError, UnsupportedError
 from fxpress._torch_compat import is_opaque_value
 
 
-class UnsupportedProgramError(UnsupportedError, compat.SerializeError):  # type: ignore[misc]
+class UnsupportedProgramError(UnsupportedError, compat.SerializeError):
     """A program has something that fxpress cannot write or read."""
 
 
@@ -286,7 +286,7 @@ def dumps(value: Any, node: torch.fx.Node) -> str:
 
 def node_failed(node: torch.fx.Node, error: Exception) -> None:
     """Raises what names the node that could not be written."""
-    if isinstance(error, UnsupportedError):
+    if isinstance(error, (UnsupportedError, InternalError)):
         raise error
     text = "".join(traceback.format_exception(error))
     raise compat.SerializeError(

@@ -9,8 +9,10 @@ import torch
 from torch.export import ExportedProgram
 
 from fxpress import _torch_compat_serde as compat
+from fxpress._arguments import check_opset_version, check_pickle_protocol, check_program
 from fxpress._serde.artifacts import save_artifact
 from fxpress._serde.checks import to_check
+from fxpress._serde.damage import validate
 from fxpress._serde.facts import serialize_range_constraints
 from fxpress._serde.schema import SCHEMA
 from fxpress._serde.treespecs import TreeSpecWriter
@@ -56,14 +58,14 @@ def encode(
         program.graph_module, program.verifiers, program.state_dict, program.constants
     )
     if checked is None:
-        program.validate()
+        validate(program)
     treespecs = TreeSpecWriter()
     objects: dict[str, Any] = {}
     facts = facts_of(program, treespecs, opset_version)
     parts = (program.graph_module, program.graph_signature, program.module_call_graph)
     text = SCHEMA.encode_program(*parts, facts, objects, treespecs, checked)
     if text is None:  # something may be wrong: torch's verifier says what, or that it is not
-        program.validate()
+        validate(program)
         objects.clear()
         treespecs.fields.clear()
         text = SCHEMA.encode_program(*parts, facts, objects, treespecs, None)
@@ -116,11 +118,22 @@ def serialize(
             written as no bytes.
 
     Raises:
-        SerializeError: a node cannot be written; the message names it.
+        fxpress.SerializeError: a node cannot be written, the message names it; the program is not
+            valid, then it is torch's SpecViolationError too; or an object cannot be pickled, then
+            it is a PicklingError, an AttributeError and a TypeError too.
         fxpress.UnsupportedError: the program has something that fxpress cannot write.
+        AssertionError: a constant and an object of the graph have one name.
+        TypeError: an argument is of a wrong type.
+        ValueError: there is no such `pickle_protocol`.
+
+    What methods of the caller's own classes raise when objects of them are pickled comes out as it
+    is.
 
     Stands in for `torch._export.serde.serialize.serialize`.
     """
+    check_program(exported_program, "exported_program")
+    check_opset_version(opset_version)
+    check_pickle_protocol(pickle_protocol)
     wanted = (serialize_state_dict, serialize_constants, serialize_example_inputs)
     parts = serialize_parts(exported_program, opset_version, pickle_protocol, wanted)
     return compat.SerializedArtifact(*parts)

@@ -8,6 +8,7 @@ from torch.export import ExportedProgram
 
 from fxpress import _torch_compat_serde as compat
 from fxpress._serde.facts import deserialize_range_constraints
+from fxpress._serde.limits import Budget, Limits, sizes_of
 from fxpress._serde.program import serialize_parts
 from fxpress._serde.reading import check_version, decode
 from fxpress._serde.schema import CLASSES, SCHEMA
@@ -73,6 +74,7 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
         *,
         _unsafe_skip_version_check: bool = False,
         allow_pickle: bool = False,
+        limits: Limits | None = None,
     ) -> ExportedProgram:
         """The program that an object of the schema describes; see `fxpress.serialize.deserialize`.
 
@@ -83,4 +85,9 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
             raise AssertionError(f"expected ExportedProgram, got {type(exported_program).__name__}")
         check_version(exported_program.schema_version, _unsafe_skip_version_check)
         document = SCHEMA.to_document(CLASSES, exported_program)
-        return decode(document, state_dict, constants, example_inputs, allow_pickle=allow_pickle)
+        size = document.size + sizes_of(state_dict, constants, example_inputs)
+        return decode(
+            *(document, state_dict, constants, example_inputs),
+            allow_pickle=allow_pickle,
+            budget=Budget(limits, size),
+        )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,14 +13,19 @@ from torch.export import ExportedProgram
 
 from fxpress import _native
 from fxpress import _torch_compat_serde as compat
-from fxpress._errors import UnsupportedError
+from fxpress._serde import gate
 from fxpress._serde.artifacts import load_artifact
 from fxpress._serde.checks import to_check
+from fxpress._serde.damage import damage_is_named
 from fxpress._serde.facts import deserialize_range_constraints
+from fxpress._serde.limits import Budget, LimitError, Limits, sizes_of
 from fxpress._serde.schema import CLASSES, SCHEMA
+from fxpress._serde.unknown import says_what_was_left_out
 from fxpress._serde.values import Location, Values
 
 log = logging.getLogger("fxpress")
+_RANGE_BYTES = 1500  # of the objects for the range of a symbol, as an estimate
+_MOST_VERIFIERS = 16
 
 
 def check_version(version: Any, skip: bool) -> None:
@@ -35,15 +39,22 @@ def check_version(version: Any, skip: bool) -> None:
         )
 
 
-def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> Any:
-    """The example inputs; None when there are none, or when they would have to be unpickled."""
+def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> tuple[Any, str | None]:
+    """The example inputs, and why they are left out: None when they are there.
+
+    Without any, or when they would have to be unpickled, the former are None.
+    """
     if saved is None or len(saved) == 0:
-        return None
+        return None, None
     try:
-        return load_artifact(saved, "example_inputs", values, allow_pickle=allow_pickle)
+        examples = load_artifact(saved, "example_inputs", values, allow_pickle=allow_pickle)
+        gate.check_example_inputs(examples)
+        return examples, None
+    except LimitError:
+        raise
     except compat.SerializeError as e:
         log.warning("The example inputs are left out: %s", e)
-        return None
+        return None, str(e)
 
 
 def _is_valid(root: torch.fx.GraphModule, fields: dict[str, Any]) -> bool:
@@ -75,6 +86,7 @@ def decode_graph_module(
     constants: Any,
     example_inputs: Any,
     allow_pickle: bool,
+    budget: Budget,
     location: Location = None,
 ) -> Decoded:
     """The graph of a program and what belongs to it.
@@ -83,21 +95,27 @@ def decode_graph_module(
         document: of the type ExportedProgram.
         ranges: symbol or expression -> (lowest, highest) value; None: no limit.
         state_dict: bytes, or a dict; likewise `constants` and `example_inputs`.
+        budget: what all of it may cost.
         location: where what is read goes, see `Values`.
     """
-    values = Values(dict(ranges), location)
+    budget.charge(len(ranges) * _RANGE_BYTES, "range_constraints")
+    values = Values(dict(ranges), location, budget)
 
     def load(saved: Any, record: str) -> Any:
-        return load_artifact(saved, record, values, allow_pickle=allow_pickle)
+        loaded = load_artifact(saved, record, values, allow_pickle=allow_pickle)
+        if isinstance(loaded, dict):
+            gate.check_names("StateName", loaded, record)
+        return loaded
 
     objects = load(constants, "constants")
-    examples = _load_examples(example_inputs, values, allow_pickle)
+    examples, left_out = _load_examples(example_inputs, values, allow_pickle)
     reader = _native.GraphReader(CLASSES, values, objects)
-    with compat.without_modes(), compat.module_inputs(examples):
+    with compat.without_modes(), compat.module_inputs(examples), says_what_was_left_out(left_out):
         root, signature, calls, has_objects = reader.program(document)
     if has_objects:  # objects have no source text: torch says so, and makes a module without
         root = compat.create_graph_module(root, root.graph)
     if custom := document.field(CLASSES, "graph_module.metadata").get("custom"):
+        budget.check_json(custom, "the custom metadata of the graph")
         root.meta["custom"] = json.loads(custom)
     named_tuples = document.field(CLASSES, "graph_module.treespec_namedtuple_fields")
     root.meta["treespec_namedtuple_fields"] = {
@@ -107,15 +125,11 @@ def decode_graph_module(
     return Decoded(reader, values, root, signature, calls, state, objects, examples)
 
 
-@contextmanager
-def damage_is_named() -> Iterator[None]:
-    """Whatever goes wrong with what was read is a SerializeError, or says what it is itself."""
-    try:
-        yield
-    except (compat.SerializeError, UnsupportedError, compat.SpecViolationError):
-        raise
-    except Exception as e:
-        raise compat.SerializeError(f"the program is damaged: {e!r}") from e
+def _verifiers(names: list[str]) -> list[Any]:
+    """The verifiers of these dialects, each of which looks at the whole program."""
+    if len(names) > _MOST_VERIFIERS:
+        raise compat.SerializeError(f"the program has {len(names)} verifiers")
+    return [compat.load_verifier(name) for name in names]
 
 
 @damage_is_named()
@@ -125,17 +139,16 @@ def decode(
     constants: Any,
     example_inputs: Any = None,
     *,
+    budget: Budget,
     allow_pickle: bool = False,
     location: Location = None,
 ) -> ExportedProgram:
     """The program in a document of the type ExportedProgram."""
     stored = document.field(CLASSES, "range_constraints")
-    try:
+    with damage_is_named("range_constraints"):
         ranges = {name: (r.min_val, r.max_val) for name, r in stored.items()}
-    except Exception as e:
-        raise compat.SerializeError(f"range_constraints are damaged: {e}") from e
     decoded = decode_graph_module(
-        document, ranges, state_dict, constants, example_inputs, allow_pickle, location
+        document, ranges, state_dict, constants, example_inputs, allow_pickle, budget, location
     )
     root, values = decoded.graph_module, decoded.values
     fields = {
@@ -145,7 +158,7 @@ def decode(
         "module_call_graph": decoded.calls,
         "example_inputs": decoded.example_inputs,
         "constants": decoded.constants,
-        "verifiers": [compat.load_verifier(v) for v in document.field(CLASSES, "verifiers")],
+        "verifiers": _verifiers(document.field(CLASSES, "verifiers")),
     }
     is_valid = _is_valid(root, fields)
     guards = document.field(CLASSES, "guards_code")
@@ -158,6 +171,7 @@ def deserialize(
     *,
     _unsafe_skip_version_check: bool = False,
     allow_pickle: bool = False,
+    limits: Limits | None = None,
 ) -> ExportedProgram:
     """The exported program that `serialize` wrote, here or in torch.
 
@@ -172,18 +186,32 @@ def deserialize(
         _unsafe_skip_version_check: takes schemas of another major version.
         allow_pickle: parts that `torch.load(weights_only=True)` does not take are unpickled, which
             may run any code. Without it, example inputs that need it are left out with a warning.
+        limits: what reading may cost; None: the defaults, see `fxpress.archive.Limits`.
 
     Raises:
-        SerializeError: the bytes are damaged, name something that is not registered, or need
-            `allow_pickle`.
+        fxpress.LimitError: reading would cost more; a kind of SerializeError.
+        fxpress.SerializeError: the bytes are damaged, name something that is not registered, or
+            need `allow_pickle`. It is torch's SpecViolationError too for a program that torch's
+            verifier refuses.
         fxpress.UnsupportedError: the program has something that fxpress cannot read.
+        AssertionError: the program is not bytes.
+        TypeError: `artifact` is no `SerializedArtifact`.
 
     Stands in for `torch._export.serde.serialize.deserialize`.
     """
+    if not isinstance(artifact, compat.SerializedArtifact):
+        raise TypeError(f"expected a SerializedArtifact, got a {type(artifact).__name__}")
     if not isinstance(artifact.exported_program, bytes):
         raise AssertionError(f"expected bytes, got {type(artifact.exported_program).__name__}")
+    budget = Budget(
+        limits,
+        sizes_of(
+            *(artifact.exported_program, artifact.state_dict),
+            *(artifact.constants, artifact.example_inputs),
+        ),
+    )
     with _native.GcPause():  # nothing that is made here is garbage when it is done
-        document = SCHEMA.read(artifact.exported_program, "ExportedProgram")
+        document = SCHEMA.read(artifact.exported_program, "ExportedProgram", budget.native)
         check_version(document.field(CLASSES, "schema_version"), _unsafe_skip_version_check)
         return decode(
             document,
@@ -191,4 +219,5 @@ def deserialize(
             artifact.constants,
             artifact.example_inputs,
             allow_pickle=allow_pickle,
+            budget=budget,
         )

@@ -15,8 +15,10 @@ import torch
 
 from fxpress import _torch_compat
 from fxpress import _torch_compat_serde as compat
-from fxpress._errors import UnsupportedError
+from fxpress._errors import InternalError, UnsupportedError
+from fxpress._serde.limits import LimitError
 from fxpress._serde.operators import UnsupportedProgramError, operator_name, schema_of
+from fxpress._serde.unknown import UnknownNameError
 
 Described = tuple[int, Any, tuple[tuple[str, bool, bool], ...], bool, bool]
 
@@ -60,7 +62,7 @@ def _extension(text: str) -> Any:
     namespace, _, name = text.removeprefix("#").partition(":")
     handler = compat.EXTENSION_NAMESPACES.get(namespace)
     if handler is None:
-        raise compat.SerializeError(f"no extension is registered for the namespace {namespace!r}")
+        raise UnknownNameError(f"no extension is registered for the namespace {namespace!r}")
     return handler.from_op_name(name)
 
 
@@ -76,7 +78,7 @@ def find_target(text: str) -> Any:
     if found is None:
         found = _operator(text)
     if found is None:
-        raise compat.SerializeError(_UNREGISTERED.format(text))
+        raise UnknownNameError(_UNREGISTERED.format(text))
     return found
 
 
@@ -146,13 +148,18 @@ def source_function(text: str) -> Any:
     return text if found is None else found
 
 
-class _ReadingError(compat.SerializeError):  # type: ignore[misc]
+class _ReadingError(compat.SerializeError):
     """Names a node that could not be read."""
 
 
 def reading_failed(node: Any, error: Exception) -> None:
     """Raises what names the node of the schema that could not be read."""
-    if isinstance(error, (UnsupportedError, _ReadingError)):  # of a graph within: it is named
+    # Of a graph within: the node is named; or a bug of fxpress.
+    if isinstance(error, (UnsupportedError, InternalError, _ReadingError)):
         raise error
+    if isinstance(error, LimitError):
+        raise LimitError(
+            error.limit, f"{error.place}, in a node of {node.target[:80]!r}"
+        ) from error
     text = "".join(traceback.format_exception(error))
     raise _ReadingError(f"Failed deserializing node {node}\n Original exception {text}") from error

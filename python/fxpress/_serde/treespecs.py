@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from enum import Enum
 from typing import Any
 
-from fxpress import _torch_compat_serde as compat
+import torch
 
+from fxpress import _torch_compat_serde as compat
+from fxpress._serde.damage import damage_is_named
+from fxpress._serde.limits import Budget, LimitError
+from fxpress._serde.unknown import UnknownNameError
+
+_FACTORIES = frozenset(
+    {
+        *(bool, bytes, complex, dict, float, frozenset, int, list, set, str, tuple),
+        *(Counter, OrderedDict, defaultdict, deque, torch.Tensor),
+    }
+)
 _DEFAULTDICT_KEYS = {"default_factory_module", "default_factory_name", "dict_context"}
 
 
@@ -46,7 +57,7 @@ def _imported(module: str, path: str) -> Any:
     for name in path.split("."):
         found = vars(found).get(name) if hasattr(found, "__dict__") else None
     if not isinstance(found, type):
-        raise compat.SerializeError(
+        raise UnknownNameError(
             f"a tree spec names {module}:{path}, which is not a class of an imported module"
         )
     return found
@@ -66,7 +77,14 @@ def _defaultdict_context(stored: Any) -> Any:
     if not isinstance(stored, dict) or set(stored) != _DEFAULTDICT_KEYS:
         raise compat.SerializeError(f"not the context of a defaultdict: {stored!r}")
     module, name = stored["default_factory_module"], stored["default_factory_name"]
-    return [_imported(str(module), str(name)), stored["dict_context"]]
+    factory = _imported(str(module), str(name))
+    # It is called when somebody asks the result for a key that is not there.
+    if factory not in _FACTORIES and factory not in compat.SUPPORTED_SERIALIZED_TYPES:
+        raise compat.SerializeError(
+            f"a tree spec names {module}:{name} as the default_factory of a defaultdict; it may be "
+            "a container, a number or a class that is registered with pytree"
+        )
+    return [factory, stored["dict_context"]]
 
 
 def _spec(stored: Any) -> Any:
@@ -79,7 +97,7 @@ def _spec(stored: Any) -> Any:
         return compat.LEAF_SPEC
     cls = compat.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(name) if isinstance(name, str) else None
     if cls is None:
-        raise compat.SerializeError(f"Deserializing {name} in pytree is not registered.")
+        raise UnknownNameError(f"Deserializing {name} in pytree is not registered.")
     read = compat.SUPPORTED_SERIALIZED_TYPES[cls].from_dumpable_context
     if cls is defaultdict:
         context = _defaultdict_context(context)
@@ -90,18 +108,19 @@ def _spec(stored: Any) -> Any:
     return compat.make_treespec(cls, context, [_spec(child) for child in children])
 
 
-def load_treespec(text: str) -> Any:
+def load_treespec(text: str, budget: Budget) -> Any:
     """The tree spec that a text describes. Stands in for `pytree.treespec_loads`.
 
     Raises:
-        SerializeError: the text is damaged, or a class in it is not registered with pytree.
+        SerializeError: the text is damaged, or a class in it is not registered with pytree; the
+            latter is an `UnknownNameError`.
+        LimitError: the tree is too deep, or too large.
     """
-    try:
+    budget.check_json(text, "a tree spec")
+    if text.count("children_spec") > budget.limits.elements:
+        raise LimitError("elements", "a tree spec")
+    with damage_is_named("a tree spec"):
         protocol, stored = json.loads(text)
         if protocol != compat.schema.TREESPEC_VERSION:
             raise compat.SerializeError(f"unknown protocol {protocol!r} of a tree spec")
         return _spec(stored)
-    except compat.SerializeError:
-        raise
-    except Exception as e:
-        raise compat.SerializeError(f"a tree spec is damaged: {e!r}") from e

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, TypeAlias
 
 import sympy
 import torch
 
 from fxpress import _torch_compat_serde as compat
-from fxpress._serde import expressions
+from fxpress._serde import expressions, gate
 from fxpress._serde.facts import value_range
+from fxpress._serde.limits import Budget
 from fxpress._serde.treespecs import load_treespec
 
+log = logging.getLogger(__name__)
+_MOST_DIMENSIONS = 64  # of a tensor that operators of torch take
 _Range = tuple[int | None, int | None]
 Location: TypeAlias = torch.device | str | dict[str, str] | None
 
@@ -39,6 +43,7 @@ class Values:
         ranges: symbol or expression -> (lowest, highest) value; None: no limit.
         location: the device that everything goes to, or a dict from the names of stored devices to
             others; None: the stored ones.
+        budget: what all of it may cost; None: what the default limits allow for a small file.
 
     Attributes:
         fake_mode: the mode of all fake tensors of the program.
@@ -47,14 +52,22 @@ class Values:
         unbacked_symbols: that no node of the open graph has defined yet.
     """
 
-    def __init__(self, ranges: dict[str, _Range], location: Location = None) -> None:
+    def __init__(
+        self,
+        ranges: dict[str, _Range],
+        location: Location = None,
+        budget: Budget | None = None,
+    ) -> None:
+        self.budget = Budget(None, 0) if budget is None else budget
         self.location = location
         self.fake_mode = compat.make_fake_mode()
         self.shape_env = self.fake_mode.shape_env
         self.symbols: dict[str, Any] = {}
         self.ranges = {name: value_range(*limits) for name, limits in ranges.items()}
         self._treespecs: dict[str, Any] = {}
+        self._input_treespecs: set[str] = set()  # that have passed the gate
         self.unbacked_symbols: set[Any] = set()
+        self._of_offsets: set[Any] = set()  # unbacked symbols that only storage offsets have
         self._outer: list[set[Any]] = []  # unbacked symbols of the graphs around the open one
         compat.reserve_unbacked_names(self.shape_env, ranges)
 
@@ -73,30 +86,43 @@ class Values:
 
     def end_graph(self, graph: torch.fx.Graph) -> None:
         """Tells the nodes of the open graph, which are all there, which symbols they define."""
+        with self.budget.symbolic():
+            self._bind_symbols(graph)
+
+    def _bind_symbols(self, graph: torch.fx.Graph) -> None:
         pending = self.unbacked_symbols
         for node in graph.nodes if pending else ():
             value = node.meta.get("val")
             if value is not None:
+                self.budget.check_time("the symbols that nodes define")
                 bindings = compat.unbacked_bindings(value, self.shape_env, pending)
                 if bindings:
                     node.meta["unbacked_bindings"] = bindings
-        if pending:
-            names = sorted(map(str, pending))
+        # An offset may tell of what was traced on the way to a value and is in no graph.
+        if undefined := pending - self._of_offsets:
+            names = sorted(map(str, undefined))
             raise compat.SerializeError(f"no node of the graph defines the symbols {names}")
+        self._outer[-1].update(pending)
+        pending.clear()
 
-    def _note(self, expression: Any, hint: Any) -> Any:
+    def _note(self, expression: Any, hint: Any, is_offset: bool = False) -> Any:
         """Tells the shape environment of an expression and its parts; returns the one to use."""
         if expression.is_Integer or expression.is_Float or expression.is_Boolean:
             return expression
+        self.budget.check_time("the symbols of an expression")
         for part in expression.args:
-            self._note(part, None)
+            self._note(part, None, is_offset)
         text = str(expression)
         if text in self.symbols:
             expression = self.symbols[text]
+            if not is_offset:
+                self._of_offsets.discard(expression)
         else:
             self.symbols[text] = expression
             if compat.is_unbacked(expression):
                 self.unbacked_symbols.add(expression)
+                if is_offset:
+                    self._of_offsets.add(expression)
         if hint is not None:
             compat.add_hint(self.shape_env, expression, hint)
         if limits := self.ranges.get(text):
@@ -107,16 +133,31 @@ class Values:
             self.shape_env.var_to_stack[expression] = compat.stack_here()
         return expression
 
-    def expression(self, text: str | sympy.Basic, hint: Any = None) -> Any:
+    def expression(self, text: str | sympy.Basic, hint: Any = None, is_offset: bool = False) -> Any:
         """The expression, or that with this text, known to the shape environment."""
-        parsed = expressions.parse(text, self.symbols) if isinstance(text, str) else text
-        return self._note(parsed, hint)
+        with self.budget.symbolic():
+            if isinstance(text, str):
+                text = expressions.parse(text, self.symbols, self.budget)
+            return self._note(text, hint, is_offset)
 
-    def number(self, kind: str, text: str, hint: Any) -> Any:
-        """A symbolic number: `kind` is "SymInt", "SymFloat" or "SymBool"."""
+    def number(self, kind: str, text: str, hint: Any, is_offset: bool = False) -> Any:
+        """A symbolic number.
+
+        Args:
+            kind: "SymInt", "SymFloat" or "SymBool".
+            is_offset: whether it is the storage offset of a tensor. No node need define the
+                symbols of those.
+        """
+        with self.budget.symbolic():
+            self.budget.check_time("the symbolic numbers")
+            return self._number(kind, text, hint, is_offset)
+
+    def _number(self, kind: str, text: str, hint: Any, is_offset: bool) -> Any:
         if kind == "SymBool":
             return self.shape_env.create_symboolnode(self.expression(text))
-        expression = self.expression(text, hint)
+        expression = self.expression(text, hint, is_offset)
+        if is_offset:
+            compat.limit_symbols(self.shape_env, expression)
         if kind == "SymFloat":
             return self.shape_env.create_symfloatnode(expression, hint=hint)
         if hint is not None and type(hint) is not int:
@@ -139,24 +180,56 @@ class Values:
         requires_grad: bool,
     ) -> Any:
         """A fake tensor whose sizes are symbolic, or that is not at the start of its storage."""
+        if len(sizes) > _MOST_DIMENSIONS:
+            raise compat.SerializeError(f"a tensor has {len(sizes)} dimensions")
         made: torch.Tensor
-        with self.fake_mode:
+        with self.budget.symbolic(), self.fake_mode:
+            self.budget.check_time("the sizes of a tensor")
             if layout is torch.sparse_coo:
-                made = torch.sparse_coo_tensor(size=sizes, dtype=dtype, device=device)
+                made = torch.sparse_coo_tensor(
+                    size=sizes, dtype=dtype, device=device, check_invariants=False
+                )
             elif type(storage_offset) is int and storage_offset == 0:
                 made = torch.empty_strided(sizes, strides, dtype=dtype, device=device)
             else:
-                last = storage_offset
-                for size, stride in zip(sizes, strides, strict=True):
-                    last = last + (size - 1) * stride
-                compat.limit_symbols(self.shape_env, last)
+                made = self._placed(sizes, strides, storage_offset, dtype, device)
+            return made.requires_grad_(requires_grad) if requires_grad else made
+
+    def _placed(
+        self,
+        sizes: tuple[Any, ...],
+        strides: tuple[Any, ...],
+        storage_offset: Any,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> torch.Tensor:
+        """A fake tensor that is somewhere in its storage.
+
+        Where that cannot be decided without running the program, it is at the start, as in torch.
+        """
+        last = storage_offset
+        for size, stride in zip(sizes, strides, strict=True):
+            last = last + (size - 1) * stride
+        if isinstance(last, torch.SymInt):
+            compat.limit_symbols(self.shape_env, last.node.expr)
+        try:
+            with self.shape_env.suppress_guards():  # nothing in the program asks for the place
                 # Unlike torch.empty this asks nothing of a symbolic size.
                 whole = torch.empty_strided((last + 1,), (1,), dtype=dtype, device=device)
-                made = whole.as_strided(sizes, strides, storage_offset).detach()
-            return made.requires_grad_(requires_grad) if requires_grad else made
+                return whole.as_strided(sizes, strides, storage_offset).detach()
+        except Exception:
+            if not isinstance(storage_offset, torch.SymInt):
+                raise
+            log.debug("the storage offset %s is left out", storage_offset, exc_info=True)
+            return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
 
     def constrain(self, node: torch.fx.Node) -> None:
         """What a node says of symbols: assertions and ranges."""
+        with self.budget.symbolic():
+            self.budget.check_time("what the graph asserts of its symbols")
+            self._constrain(node)
+
+    def _constrain(self, node: torch.fx.Node) -> None:
         argument = node.args[0]
         value = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
         if node.target is compat.assert_scalar:
@@ -168,5 +241,13 @@ class Values:
     def treespec(self, text: str) -> Any:
         """The tree spec with this text."""
         if text not in self._treespecs:
-            self._treespecs[text] = load_treespec(text)
+            self._treespecs[text] = load_treespec(text, self.budget)
         return self._treespecs[text]
+
+    def input_treespec(self, text: str) -> Any:
+        """The same for inputs, whose keys may become source code."""
+        spec = self.treespec(text)
+        if text not in self._input_treespecs:
+            gate.check_input_keys(spec)
+            self._input_treespecs.add(text)
+        return spec

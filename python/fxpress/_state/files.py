@@ -14,30 +14,41 @@ from torch.export import ExportedProgram
 
 from fxpress import _torch_compat_serde as compat
 from fxpress._archive import names, payloads
+from fxpress._archive.again import again_when_replaced
 from fxpress._archive.contents import read_weights
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.files import is_path
 from fxpress._archive.options import Options, check_location
-from fxpress._archive.reader import PT2ArchiveReader, verify
+from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._archive.weight_files import copy_values, fitting, open_weights
-from fxpress._archive.writer import PT2ArchiveWriter
+from fxpress._archive.writer import PT2ArchiveWriter, Replace
+from fxpress._arguments import check_program
+from fxpress._serde.limits import Budget, Limits
 from fxpress._serde.values import Location
 from fxpress._state.copies import on_other_storages
 
 
-def write(tensors: Mapping[str, torch.Tensor], f: Any) -> None:
+def write(tensors: Mapping[str, torch.Tensor], f: Any, *, replace: Replace = "whole") -> None:
     """Saves tensors in an archive; those that share a storage share it there.
 
     Args:
         tensors: what is saved, on any device.
         f: a path, which keeps what it has until the file is complete, or an object with `write`.
+        replace: see `fxpress.save`.
 
     Raises:
         AssertionError: there is something else than tensors.
         OSError: the file cannot be written.
+        fxpress.SerializeError: a tensor of a class of its own cannot be pickled.
+        fxpress.UnsupportedError: the schema of this torch has fields that fxpress does not know.
+        TypeError: an argument is of a wrong type.
+        ValueError: `replace` is none of the two, `f` is closed, or a path has a null character.
+        RuntimeError: the path has no name.
     """
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"tensors are a dict from names, not a {type(tensors).__name__}")
     payloads.check_state(tensors)
-    archive = PT2ArchiveWriter(f)
+    archive = PT2ArchiveWriter(f, replace=replace)
     try:
         config = payloads.write_weights(archive, tensors, compat.DEFAULT_PICKLE_PROTOCOL)
         record = names.weights_config_record(names.MODEL)
@@ -50,6 +61,7 @@ def write(tensors: Mapping[str, torch.Tensor], f: Any) -> None:
         f.seek(0)
 
 
+@again_when_replaced
 def read(
     f: Any,
     *,
@@ -58,25 +70,29 @@ def read(
     mmap: bool = False,
     allow_pickle: bool = False,
     check_crc: bool = True,
+    limits: Limits | None = None,
 ) -> dict[str, torch.Tensor]:
     """The tensors in an archive: what `write` saved, or the state of a program in it.
 
     Args:
         f: a path, an open file, or a buffer.
         model: the name of the program.
-        map_location, mmap, allow_pickle, check_crc: as for `fxpress.archive.load`.
+        map_location, mmap, allow_pickle, check_crc, limits: as for `fxpress.archive.load`.
 
     Raises:
         OSError: the file cannot be read.
-        ArchiveError: it is damaged; the message names the record.
-        SerializeError: something in it needs `allow_pickle`.
+        fxpress.ArchiveError: it is damaged; the message names the record.
+        fxpress.LimitError: reading it would cost more than the limits allow.
+        fxpress.SerializeError: something in it needs `allow_pickle`.
+        torch.OutOfMemoryError: a device has no room for the tensors.
+        TypeError, ValueError, RuntimeError: see `fxpress.load`.
     """
     check_location(map_location)
-    path = os.fspath(f) if is_path(f) else None
+    path = os.fsdecode(f) if is_path(f) else None
     if mmap and path is None:
         raise ValueError("mmap=True maps the file: f has to be a path")
     options = Options(map_location, mmap, True, allow_pickle, check_crc, path)
-    with PT2ArchiveReader(f, check_crc=check_crc) as archive:
+    with PT2ArchiveReader(f, check_crc=check_crc, limits=limits) as archive:
         found = read_weights(archive, model, options)
     if isinstance(found, bytes):
         raise ArchiveError("the weights are of an older format: load the program, and save it")
@@ -84,21 +100,28 @@ def read(
 
 
 @contextmanager
-def _values(source: Any, device: Any) -> Iterator[Callable[[str], torch.Tensor]]:
-    """A function: name -> tensor of a source, KeyError for what is not there."""
+def _values(
+    source: Any, device: Any, limits: Limits | None
+) -> Iterator[Callable[[str], torch.Tensor]]:
+    """A function: name -> tensor of a source, KeyError for what is not there; called once a name.
+
+    Nothing is mapped: the values stay what they are when somebody writes to the file meanwhile.
+    """
     if isinstance(source, Mapping):
         yield source.__getitem__
-    elif is_path(source) and Path(source).suffix == ".safetensors":
-        with open_weights(Path(source)) as get:
+    elif is_path(source) and os.fsdecode(source).endswith(".safetensors"):
+        with open_weights(Path(os.fsdecode(source)), budget=Budget(limits, 0)) as get:
             yield get
-    else:
-        if is_path(source):
-            verify(source)  # what is mapped is not compared with its checksums
-        yield read(source, mmap=is_path(source), map_location=device).__getitem__
+    else:  # read and compared with its checksums as a whole, before anything is changed
+        yield read(source, map_location=device, limits=limits).pop
 
 
 def load_into(
-    ep: ExportedProgram, source: Any, *, device: torch.device | str | None = None
+    ep: ExportedProgram,
+    source: Any,
+    *,
+    device: torch.device | str | None = None,
+    limits: Limits | None = None,
 ) -> None:
     """Gives the state of a program new values.
 
@@ -111,29 +134,50 @@ def load_into(
         source: an archive, a safetensors file, or a mapping from names to tensors, which may have
             more names than the program.
         device: where tensors that are replaced go; None: where those of the source are.
+        limits: what it may cost beside the values; None: the defaults, see
+            `fxpress.archive.Limits`.
 
     Raises:
         OSError: the file cannot be read.
-        SerializeError: a value is missing, or has another shape or dtype.
+        fxpress.ArchiveError: it is damaged; the message names the record.
+        fxpress.LimitError: reading the file, or the storages of the program, would cost more.
+        fxpress.SerializeError: a value is missing, or has another shape or dtype.
+        torch.OutOfMemoryError: a device has no room for the tensors.
+        TypeError: an argument is of a wrong type.
+        ValueError: `source` is closed, or has a null character.
+        RuntimeError: torch has no device of the name `device`.
     """
-    with _values(source, device) as get:
+    check_program(ep, "ep")
+    check_location(device)
+    with _values(source, device, limits) as get:
         found = {name: fitting(name, target, get) for name, target in ep.state_dict.items()}
-        new = _replacements(ep.state_dict, found, device)
+        budget = Budget(limits, _bytes_behind(found))
+        new = _replacements(ep.state_dict, found, device, budget)
         for name, target in ep.state_dict.items():
-            copy_values(new.get(name, target), found[name])
+            # Each value goes when it was copied: new tensors get their memory as they are filled.
+            copy_values(new.get(name, target), found.pop(name))
     ep.state_dict.update(new)
+
+
+def _bytes_behind(tensors: Mapping[str, torch.Tensor]) -> int:
+    """How much memory tensors have: what views share or repeat is counted once."""
+    storages = (tensor.untyped_storage() for tensor in tensors.values())
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def _replacements(
     state_dict: Mapping[str, torch.Tensor],
     found: Mapping[str, torch.Tensor],
     device: torch.device | str | None,
+    budget: Budget,
 ) -> dict[str, torch.Tensor]:
     """Tensors with memory for those that have none, which share storages where those do."""
     without = {name: value for name, value in state_dict.items() if value.device.type == "meta"}
     names_of = {id(value): name for name, value in without.items()}
 
     def zeros(first: list[torch.Tensor]) -> list[torch.Tensor]:
+        size = sum(each.untyped_storage().nbytes() for each in first)
+        budget.charge(size, "the storages of the program's state")
         return [
             torch.zeros(
                 each.untyped_storage().nbytes(),

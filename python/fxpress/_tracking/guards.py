@@ -58,7 +58,9 @@ def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> N
     Torch guards on the class itself and on the absence of `forward` in some of its bases: a
     function that replaces `forward` in the class that has it, one that a more derived class gets,
     and replaced ways of calling (`__call__`, `_call_impl`) are missed. One look for each class
-    and graph; none for captures, whose guards are dropped, or saved, as these cannot be.
+    and graph; none for captures, whose guards are dropped, or saved, as these cannot be. What torch
+    has guarded is left out, and what is guarded here is not kept from torch, which may reach the
+    class on another path.
 
     Args:
         tx: the translator.
@@ -67,7 +69,9 @@ def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> N
     """
     if is_captured(tx):
         return
-    guarded: set[Any] = tx.output.guarded_mro_absent_keys  # pairs of a class's id and a name
+    # Pairs of a class's id and a name; torch's are of what the class has not.
+    by_torch: set[Any] = tx.output.guarded_mro_absent_keys
+    guarded: set[Any] = vars(tx.output).setdefault("_fxpress_class_lookups", set())
     kind = type(module)
     seen = (id(kind), "")  # no attribute has this name: the class as a whole
     if seen in guarded:
@@ -76,8 +80,9 @@ def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> N
     for name in _LOOKED_UP:
         for place, base in enumerate(kind.__mro__):
             found = vars(base).get(name, _ABSENT)
-            if (id(base), name) not in guarded:
-                guarded.add((id(base), name))
+            key = id(base), name
+            if key not in guarded and key not in by_torch:
+                guarded.add(key)
                 source = GetItemSource(TypeMROSource(cls_source), place) if place else cls_source
                 namespace = TypeDictSource(source)
                 if found is _ABSENT:

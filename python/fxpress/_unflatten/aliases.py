@@ -38,7 +38,8 @@ def may_alias(node: torch.fx.Node) -> bool:
     if isinstance(target, _torch_compat.OpOverload):
         namespace, _, name = target._schema.name.partition("::")
         declared = any(result.alias_info is not None for result in target._schema.returns)
-        return declared or (namespace == "aten" and name in _UNDECLARED)
+        undeclared = namespace == "aten" and name in _UNDECLARED
+        return declared or undeclared or target in _torch_compat.INNER_TENSOR_TARGETS
     if isinstance(target, _torch_compat.HigherOrderOperator):
         return any(_passes_on(body) for body in _bodies(node))
     return True

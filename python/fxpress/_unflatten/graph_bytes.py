@@ -20,11 +20,39 @@ class _Pickler(_torch_compat.GraphPickler):  # type: ignore[misc]
             return _graph, super().reducer_override(_torch_compat.graph_carrier(obj))
         if isinstance(obj, torch.fx.GraphModule):
             return _graph_module, super().reducer_override(obj)
-        fake = isinstance(obj, _torch_compat.FakeTensor)
-        if isinstance(obj, (torch.Tensor, torch.nn.Module)) and not fake:
+        is_tensor = isinstance(obj, torch.Tensor)
+        if is_tensor and _torch_compat.is_traceable_wrapper_subclass(obj) and _is_fake(obj):
+            return _subclass, _parts(obj)
+        if isinstance(obj, torch.nn.Module) or (is_tensor and not _is_fake(obj)):
             self.outside.append(obj)
             return _from_outside, (len(self.outside) - 1, self._unpickle_state)
+        if isinstance(obj, _torch_compat.TreeSpec) and obj.is_leaf():
+            return _leaf_spec, ()  # to make another leaf is deprecated
         return super().reducer_override(obj)
+
+
+def _is_fake(tensor: Any) -> bool:
+    """Whether a tensor is fake, or a subclass with such tensors inside."""
+    open_ = [tensor]
+    while open_:
+        part = open_.pop()
+        if isinstance(part, _torch_compat.FakeTensor):
+            return True
+        if _torch_compat.is_traceable_wrapper_subclass(part):
+            open_ += [getattr(part, name) for name in part.__tensor_flatten__()[0]]
+    return False
+
+
+def _parts(tensor: Any) -> tuple[Any, ...]:
+    """What a subclass of tensors is made of."""
+    names, context = tensor.__tensor_flatten__()
+    inner = {name: getattr(tensor, name) for name in names}
+    return type(tensor), inner, context, tuple(tensor.shape), tensor.stride(), tensor.requires_grad
+
+
+def _subclass(kind: Any, inner: Any, context: Any, size: Any, stride: Any, grad: bool) -> Any:
+    made = kind.__tensor_unflatten__(inner, context, torch.Size(size), stride)
+    return made.requires_grad_() if grad else made
 
 
 def _graph(unpickle: Any, args: tuple[Any, ...]) -> torch.fx.Graph:
@@ -36,6 +64,10 @@ def _graph_module(unpickle: Any, args: tuple[Any, ...]) -> torch.fx.GraphModule:
     module: torch.fx.GraphModule = unpickle(*args)
     module.recompile()
     return module
+
+
+def _leaf_spec() -> Any:
+    return _torch_compat.pytree.tree_structure(None, is_leaf=lambda _: True)
 
 
 def _from_outside(index: int, state: Any) -> Any:

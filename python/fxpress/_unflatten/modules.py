@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import types
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -14,6 +12,7 @@ import torch.fx
 from torch.export import ExportedProgram
 
 from fxpress import _deferred_code, _engine, _native, _torch_compat
+from fxpress._blocks import attribute_block
 from fxpress._torch_compat import FlatArgsAdapter, pytree
 from fxpress._unflatten import bodies, copying, inputs, modes, pickling, source, state
 from fxpress._unflatten.ivals import _IVals
@@ -31,20 +30,14 @@ def runs_with_interpreter() -> bool:
     return drop_in.RUN_WITH_INTERPRETER
 
 
-@contextmanager
-def _disable_interpreter() -> Iterator[None]:
+def _disable_interpreter() -> _native.Block:
     """Modules made inside run the code generated from their graphs instead of the engine.
 
     Stands in for `torch.export.unflatten._disable_interpreter`.
     """
     from fxpress import unflatten as drop_in
 
-    previous = drop_in.RUN_WITH_INTERPRETER
-    drop_in.RUN_WITH_INTERPRETER = False
-    try:
-        yield
-    finally:
-        drop_in.RUN_WITH_INTERPRETER = previous
+    return attribute_block(drop_in, "RUN_WITH_INTERPRETER", False)
 
 
 class _SubmoduleBase:

@@ -21,7 +21,7 @@ from torch.export.exported_program import (
 )
 from torch.export.graph_signature import OutputKind
 
-from fxpress import _native
+from fxpress import _native, _torch_compat
 from fxpress._torch_compat import TreeSpec
 from fxpress._unflatten import aliases
 
@@ -35,6 +35,7 @@ class Source(TypedDict):
     graph: torch.fx.Graph  # the flat graph
     owner: torch.nn.Module  # has the attributes that its get_attr nodes name
     may_alias: Callable[[torch.fx.Node], bool]  # a result may be, or view, an argument
+    parts: frozenset[Any]  # targets that give a part of a subclass of tensors
     mutations: list[tuple[bool, str]]  # for each mutated output: of a parameter? which placeholder
     signatures: list[Signature]  # of preserved calls: call name, inputs, outputs, arity, specs
     with_signature: list[str]  # their call names, for dispatchers
@@ -195,6 +196,7 @@ def of_program(
         "graph": program.graph,
         "owner": program.graph_module,
         "may_alias": aliases.may_alias,
+        "parts": _torch_compat.INNER_TENSOR_TARGETS,
         "mutations": mutations(signature),
         "signatures": signatures(preserved),
         "with_signature": list(preserved),

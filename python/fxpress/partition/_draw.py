@@ -56,6 +56,11 @@ def draw(
     with a symbolic size is shown by its type and shape instead. The same split gives the same
     picture.
 
+    What draws needs the extra: `pip install 'fxpress[draw]'`. An SVG is rendered by the system's
+    Graphviz where its program `dot` is on the PATH, else by the program of the package
+    `graphviz-pure`. Both give the same boxes and arrows with the same texts in the same order;
+    places and sizes depend on the version of Graphviz and on how it measures text.
+
     Args:
         split: What `split_module` or `split_module_simple` returned.
         format: None for a graph to be rendered, saved or changed, "svg" for the finished picture.
@@ -64,50 +69,44 @@ def draw(
         state_dict: The program's `state_dict`: shows which parameters are tied.
 
     Returns:
-        A `graphviz.Digraph`, which notebooks show as it is, or the text of an SVG file.
+        A `graphviz.Digraph`, which notebooks show as it is, or the text of an SVG file. The
+        methods of `Digraph` that render (`pipe`, `render`, `view`) are of the package `graphviz`
+        and need `dot`.
 
     Raises:
         TypeError: If `split` is no `GraphModule`.
         ValueError: If `format` is neither None nor "svg".
         ImportError: If the package `graphviz` is missing.
-        RuntimeError: If an SVG is asked for and Graphviz' program `dot` is missing.
+        RuntimeError: If an SVG is asked for, and there is no renderer or it fails.
     """
     if not isinstance(split, GraphModule):
         raise TypeError(f"draw: split is the GraphModule of a split, got {type(split).__name__}")
     if format not in (None, "svg"):
         raise ValueError(f'draw: format is None or "svg", got {format!r}')
-    graphviz = _import_graphviz()
+    graphviz, picture = _import_graphviz()
     state = StateReader(split, signature, state_dict)
     # Node ids are numbers: Graphviz would take the part behind a colon in a name for a port.
     partitions = {call: f"p{number}" for number, call in enumerate(_partition_calls(split))}
-    graph = graphviz.Digraph("partitions", node_attr={"shape": "box"})
+    graph = picture.Picture("partitions", node_attr={"shape": "box"})
     for call, box in partitions.items():
         graph.node(box, graphviz.escape(_describe_partition(split, call, state)))
     for call, box in partitions.items():
         for source, values in _values_by_source(split, call, partitions).items():
             graph.edge(partitions[source], box, graphviz.escape(_describe_values(values)))
-    return graph if format is None else _svg(graphviz, graph)
+    return graph if format is None else picture.svg_of(graph.source)
 
 
-def _import_graphviz() -> Any:
+def _import_graphviz() -> tuple[Any, Any]:
+    """The package graphviz and our part that builds on it, which is absent without the extra."""
     try:
         import graphviz
+
+        from . import _picture
     except ImportError as error:
         raise ImportError(
             "fxpress.partition.draw needs the package graphviz: pip install 'fxpress[draw]'"
         ) from error
-    return graphviz
-
-
-def _svg(graphviz: Any, graph: Digraph) -> str:
-    try:
-        svg: str = graph.pipe(format="svg", encoding="utf-8")
-    except graphviz.ExecutableNotFound as error:
-        raise RuntimeError(
-            'draw(format="svg") needs the program dot of Graphviz: install the package graphviz'
-            " of the system (apt-get, dnf or brew install graphviz)"
-        ) from error
-    return svg
+    return graphviz, _picture
 
 
 def _partition_calls(split: GraphModule) -> list[Node]:

@@ -1,0 +1,64 @@
+"""How much a run measures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Sizes and repetitions.
+
+    Attributes:
+        layers: of the transformer that is split, unflattened and written.
+        rounds: measurements of a model in one process.
+        rounds_of_torch: of the calls that take torch longest.
+        every_model: measure the other models and larger graphs as well.
+        cold_rounds: pairs of fresh processes; 0: none.
+        split_sizes: nodes of a hand-built graph -> rounds of ours and the floor, rounds of torch.
+        program_sizes: nodes of hand-built programs to unflatten.
+        written_sizes: nodes of hand-built programs to serialize.
+        weight_bytes: of weights to save, load and clone.
+        captured_layers: of the transformer that is captured; the CNN has twice as many blocks.
+        depths: frames below which captures are timed, once at each.
+    """
+
+    layers: int
+    rounds: int
+    rounds_of_torch: int
+    every_model: bool
+    cold_rounds: int
+    split_sizes: dict[int, tuple[int, int]]
+    program_sizes: list[int]
+    written_sizes: list[int]
+    weight_bytes: int
+    captured_layers: int
+    depths: tuple[int, ...]
+
+
+SHORT = Effort(
+    layers=32,
+    rounds=5,
+    rounds_of_torch=2,
+    every_model=False,
+    cold_rounds=0,
+    split_sizes={10_000: (5, 1)},
+    program_sizes=[],
+    written_sizes=[],
+    weight_bytes=2**28,
+    captured_layers=8,
+    depths=(0,),
+)
+FULL = Effort(
+    layers=128,
+    rounds=7,
+    rounds_of_torch=5,
+    every_model=True,
+    cold_rounds=5,
+    split_sizes={10_000: (7, 5), 100_000: (5, 3), 1_000_000: (5, 0)},
+    program_sizes=[10_000, 100_000],
+    written_sizes=[10_000, 1_000_000],
+    weight_bytes=2**32,
+    captured_layers=32,
+    depths=(0, 20, 60),  # the time of guards depends on where in the stack they are made
+)

@@ -1,0 +1,170 @@
+"""The groups of benchmarks: what each measures, and what it is expected to take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import bench_archive
+import bench_capture
+import bench_cold
+import bench_forward
+import bench_scale
+import bench_serialize
+import bench_split
+import bench_unflatten
+import graphs
+import limits
+import programs
+from effort import Effort
+from figures import Figure
+from progress import Progress
+
+Measure = Callable[[Effort, Progress], list[Figure]]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Benchmarks that share a process.
+
+    Attributes:
+        measure: gives their figures.
+        short: seconds of a short run on two quiet cores.
+        full: the same of a full one.
+    """
+
+    measure: Measure
+    short: float
+    full: float
+
+
+def _split(effort: Effort, progress: Progress) -> list[Figure]:
+    progress(f"split_module: exporting a transformer of {effort.layers} layers")
+    module, flat = graphs.transformer_cases(effort.layers)
+    progress(f"split_module: {module.nodes:,} nodes, {module.partitions} partitions")
+    figures = _all_of(module, effort.rounds, progress)
+    if effort.cold_rounds:
+        progress("split_module: cold starts")
+        figures += bench_cold.measure(module, effort.cold_rounds)
+    if effort.every_model:
+        progress(f"split_module: {flat.name}")
+        figures += bench_split.measure_split(flat, effort.rounds)
+    progress("split_module_simple")
+    return figures + bench_split.measure_simple(flat, effort.rounds)
+
+
+def _all_of(case: graphs.Case, rounds: int, progress: Progress) -> list[Figure]:
+    figures = []
+    for name, measure in (
+        ("the call", bench_split.measure_split),
+        ("first forward", bench_split.measure_first_forward),
+        ("source", bench_split.measure_source),
+        ("floor", limits.measure),
+    ):
+        progress(f"split_module: {name}")
+        figures += measure(case, rounds)
+    return figures
+
+
+def _scale(effort: Effort, progress: Progress) -> list[Figure]:
+    points = []
+    for size, (rounds, torch_rounds) in effort.split_sizes.items():
+        progress(f"split_module: a hand-built graph of {size:,} nodes")
+        points.append(bench_scale.measure(size, rounds, torch_rounds))
+    return bench_scale.figures(points)
+
+
+def _llama(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("split_module: exporting a Llama")
+    case = graphs.llama()
+    if case is None:
+        print("no Llama: transformers is not installed")
+        return []
+    return _all_of(case, effort.rounds, progress)
+
+
+def _unflatten(effort: Effort, progress: Progress) -> list[Figure]:
+    progress(f"unflatten: a transformer of {effort.layers} layers")
+    figures = bench_unflatten.measure_unflatten(
+        programs.transformer(effort.layers), effort.rounds, bench_unflatten.OVER_TORCH
+    )
+    if effort.every_model:
+        progress("unflatten: a mixture of experts")
+        figures += bench_unflatten.measure_unflatten(
+            programs.mixture_of_experts(), effort.rounds, bench_unflatten.OVER_TORCH_EXPERTS
+        )
+        progress("unflatten: growth and state")
+        figures += bench_unflatten.measure_growth(effort.program_sizes, effort.rounds)
+        figures += bench_unflatten.measure_state(effort.rounds)
+    return figures
+
+
+def _forward(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("forward of unflattened modules")
+    return bench_forward.measure(effort.rounds, every_model=effort.every_model)
+
+
+def _serialize(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("serialize, deserialize, canonicalize, graph_hash")
+    figures = bench_serialize.measure(
+        effort.layers, effort.rounds_of_torch, large=effort.every_model
+    )
+    if effort.every_model:
+        progress("serialize: phases")
+        program = programs.transformer(effort.layers)
+        figures += bench_serialize.measure_phases(program, effort.rounds)
+    return figures
+
+
+def _growth(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("serialize: growth")
+    return bench_serialize.measure_growth(effort.written_sizes, effort.rounds_of_torch)
+
+
+def _archives(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("save and load")
+    program = programs.transformer(effort.layers)
+    figures = bench_archive.measure(program, effort.rounds_of_torch)
+    progress(f"save and load: {effort.weight_bytes / 2**30:g} GiB of weights")
+    return figures + bench_archive.measure_large(effort.weight_bytes, effort.rounds_of_torch)
+
+
+def _clones(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("state: copies of tensors")
+    return bench_archive.measure_clones(effort.weight_bytes, effort.rounds)
+
+
+def _capture(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("functional_export, nn_module: captures, exports, compilations")
+    return bench_capture.measure(
+        effort.captured_layers,
+        effort.rounds_of_torch,
+        effort.depths,
+        every_model=effort.every_model,
+    )
+
+
+GROUPS = {
+    "split": Group(_split, 22, 60),
+    "unflatten": Group(_unflatten, 10, 90),
+    "forward": Group(_forward, 14, 60),
+    "serialize": Group(_serialize, 30, 600),
+    "archives": Group(_archives, 19, 120),
+    "clones": Group(_clones, 17, 60),
+    "capture": Group(_capture, 27, 300),
+    "scale": Group(_scale, 10, 300),
+    "growth": Group(_growth, 0, 300),
+    "llama": Group(_llama, 30, 60),
+}
+# A run measures these unless it is told which.
+SHORT_GROUPS = (
+    "split",
+    "unflatten",
+    "forward",
+    "serialize",
+    "archives",
+    "clones",
+    "capture",
+    "scale",
+)
+FULL_GROUPS = (*SHORT_GROUPS, "growth")

@@ -1,0 +1,75 @@
+// What reading one file may cost. One object carries it through a load; no thread shares it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace fxpress::core {
+
+// A limit was reached: what() names the place. `limit` is a field of fxpress.archive.Limits.
+class LimitReached : public std::runtime_error {
+ public:
+  LimitReached(const char* reached, const std::string& place)
+      : std::runtime_error(place), limit(reached) {}
+
+  const char* limit;
+};
+
+// Whether the stack of this thread has room for one more level of a recursion, and for what the
+// last level calls.
+bool stack_has_room();
+
+// Throws LimitReached for `place` when it has not.
+void check_stack(const char* place);
+
+class Budget {
+ public:
+  Budget(uint64_t memory, size_t depth) : memory_(memory), depth_(depth) {}
+
+  // Bytes that are about to be allocated, as an estimate.
+  void charge(uint64_t bytes) {
+    if (bytes > memory_ - used_) throw LimitReached("memory", place_);
+    used_ += bytes;
+  }
+  // So many things of a size.
+  void charge(uint64_t count, uint64_t each) {
+    if (count != 0 && each > (memory_ - used_) / count) throw LimitReached("memory", place_);
+    used_ += count * each;
+  }
+  // The file is larger than it was known to be: so many bytes more may be charged.
+  void grow(uint64_t bytes) { memory_ += std::min(bytes, UINT64_MAX / 2 - memory_); }
+  uint64_t used() const { return used_; }
+  size_t depth() const { return depth_; }
+
+  // One level deeper for as long as it lives.
+  class Level {
+   public:
+    Level(Budget& budget, const char* place) : budget_(budget) {
+      if (budget.levels_ >= budget.depth_) throw LimitReached("depth", place);
+      check_stack(place);
+      ++budget.levels_;
+    }
+    ~Level() { --budget_.levels_; }
+    Level(const Level&) = delete;
+    Level& operator=(const Level&) = delete;
+
+   private:
+    Budget& budget_;
+  };
+
+  // What errors say of where the load is.
+  void set_place(std::string place) { place_ = std::move(place); }
+
+ private:
+  uint64_t memory_;  // bytes
+  uint64_t used_ = 0;
+  size_t depth_;
+  size_t levels_ = 0;
+  std::string place_ = "the program";
+};
+
+}  // namespace fxpress::core

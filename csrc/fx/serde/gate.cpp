@@ -1,0 +1,79 @@
+#include "fx/serde/gate.h"
+
+#include <string>
+
+#include "fx/serde/scalars.h"
+#include "fx/serde/symbols.h"
+#include "fx/serde/text.h"
+#include "serde/gate.h"
+
+namespace fxpress::fx::serde {
+
+using ::fxpress::serde::Rule;
+
+namespace {
+
+constexpr size_t kShown = 120;  // bytes of a value that an error shows
+
+bool is_unicode_identifier(std::string_view text) {
+  return PyUnicode_IsIdentifier(new_text(text).get()) == 1;
+}
+
+// The beginning of a text, which ends where a character does.
+Ref beginning(std::string_view text, size_t size) {
+  const bool is_short = text.size() <= size;
+  while (!is_short && size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0u) == 0x80u) --size;
+  std::string shown(text.substr(0, size));
+  if (!is_short) shown += "...";
+  return new_text(shown);
+}
+
+Rule known_rule(std::string_view name) {
+  const Rule rule = ::fxpress::serde::rule_named(name);
+  if (rule == Rule::kNone) raise(PyExc_KeyError, "%s", std::string(name).c_str());
+  return rule;
+}
+
+}  // namespace
+
+void pass_gate(::fxpress::serde::Document& document) {
+  if (document.has_passed()) return;
+  try {
+    ::fxpress::serde::pass_gate(document, is_unicode_identifier);
+  } catch (const ::fxpress::serde::GateError& error) {
+    raise(symbols.serialize_error, "%U: %R %s", beginning(error.path(), 4 * kShown).get(),
+          beginning(error.value(), kShown).get(), error.fault());
+  }
+  document.set_passed();
+}
+
+bool passes_gate(std::string_view rule, PyObject* text) {
+  return ::fxpress::serde::passes(known_rule(rule), Text(text).view(), is_unicode_identifier);
+}
+
+Ref first_refused(std::string_view rule, PyObject* texts) {
+  const Rule known = known_rule(rule);
+  const Ref items = Ref::steal(PySequence_Tuple(texts));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(items.get(), i);
+    if (PyUnicode_Check(item) &&
+        ::fxpress::serde::passes(known, Text(item).view(), is_unicode_identifier)) {
+      continue;
+    }
+    return Ref::borrow(item);
+  }
+  return Ref::borrow(Py_None);
+}
+
+Ref gate_rules() {
+  Ref result = Ref::steal(PyDict_New());
+  for (size_t i = 1; i < static_cast<size_t>(Rule::kCount); ++i) {
+    const auto rule = static_cast<Rule>(i);
+    const Ref fault = Ref::steal(PyUnicode_FromString(::fxpress::serde::fault_of(rule)));
+    const Ref name = new_text(::fxpress::serde::name_of(rule));
+    check(PyDict_SetItem(result.get(), name.get(), fault.get()));
+  }
+  return result;
+}
+
+}  // namespace fxpress::fx::serde

@@ -1,0 +1,24 @@
+// The gate of serde/gate.h for Python: its errors, and Python's own identifiers.
+#pragma once
+
+#include <string_view>
+
+#include "fx/py.h"
+#include "serde/document.h"
+
+namespace fxpress::fx::serde {
+
+// Raises SerializeError that names the field and the value, where a text of the document breaks the
+// rule of its field. What has passed once is not looked at again.
+void pass_gate(::fxpress::serde::Document& document);
+
+// Whether a str passes the rule with this name; KeyError when there is none.
+bool passes_gate(std::string_view rule, PyObject* text);
+
+// The first item of an iterable that is no str, or breaks the rule; None when there is none.
+Ref first_refused(std::string_view rule, PyObject* texts);
+
+// The name of every rule, and what is said of a text that breaks it: dict.
+Ref gate_rules();
+
+}  // namespace fxpress::fx::serde

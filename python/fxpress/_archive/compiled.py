@@ -1,0 +1,116 @@
+"""Code that AOTInductor compiled, in an archive: shared libraries that torch loads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from fxpress import _torch_compat_archive as torch_archive
+from fxpress import _torch_compat_serde as compat
+from fxpress._archive import names
+from fxpress._archive.errors import ArchiveError
+from fxpress._archive.files import is_path
+from fxpress._archive.reader import PT2ArchiveReader
+from fxpress._serde import gate
+from fxpress._serde.artifacts import load_any
+from fxpress._serde.damage import damage_is_named
+from fxpress._serde.values import Values
+
+_SHOWN = 3  # records that an error names
+
+
+def compiled_models(records: list[str]) -> list[str]:
+    """The names of the models that AOTInductor compiled."""
+    folder = names.AOTINDUCTOR_DIR
+    inside = [record.removeprefix(folder) for record in records if record.startswith(folder)]
+    models = list(dict.fromkeys(name.partition("/")[0] for name in inside))
+    for model in models:
+        gate.check("RecordName", model, "the name of a compiled model", ArchiveError)
+    return models
+
+
+def refuse(records: list[str]) -> None:
+    """SerializeError for an archive that has compiled code."""
+    found = [record for record in records if record.startswith(names.AOTINDUCTOR_DIR)]
+    if not found:
+        return
+    libraries = [record for record in found if record.endswith(".so")] or found
+    more = f" and {len(libraries) - _SHOWN} more" if len(libraries) > _SHOWN else ""
+    raise compat.SerializeError(
+        f"the archive has compiled code, of the models {compiled_models(records)}: "
+        f"{', '.join(map(repr, libraries[:_SHOWN]))}{more}. To load it is to run it; "
+        "allow_compiled=True does that."
+    )
+
+
+@damage_is_named("the weights of compiled code", ArchiveError)
+def compiled_weights(archive: PT2ArchiveReader, models: list[str]) -> dict[str, dict[str, Any]]:
+    """Model -> name -> tensor, for those whose weights are in the archive."""
+    loaded: dict[str, torch.Tensor] = {}
+    weights: dict[str, dict[str, Any]] = {}
+    for model in models:
+        record = f"{names.AOTINDUCTOR_DIR}{model}/weights_config.json"
+        if archive.find(record) is None:
+            continue
+        weights[model] = {}
+        text = archive.read_string(record)
+        archive.budget.check_json(text, f"record {record!r}")
+        values = Values({}, budget=archive.budget)
+        for name, (file, *view) in json.loads(text).items():
+            if file not in loaded:
+                data = archive.read_bytes(names.WEIGHTS_DIR + file)
+                loaded[file] = load_any(data, f"record {file!r}", values)
+            weights[model][name] = loaded[file].as_strided(*view)
+    return weights
+
+
+@contextlib.contextmanager
+def named_file(archive: PT2ArchiveReader, path: str | None) -> Iterator[str]:
+    """The archive as a file with a name, which is what torch's loader of compiled code takes."""
+    if path is not None:
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(suffix=".pt2") as copy:
+        archive.copy_to(copy)
+        copy.flush()
+        yield copy.name
+
+
+def load_package(
+    path: Any,
+    model_name: str = "model",
+    run_single_threaded: bool = False,
+    num_runners: int = 1,
+    device_index: int = -1,
+) -> Any:
+    """A model that AOTInductor compiled: its code is loaded into the process, by torch.
+
+    There is nothing to allow: it is compiled code that the caller asks for. Programs in the archive
+    are not read.
+
+    Args:
+        path: an archive: a path, an open file, or a buffer; or a package of an older torch.
+        model_name: its name there.
+        run_single_threaded, num_runners, device_index: see `fxpress.archive.load_pt2`.
+
+    Raises:
+        OSError: the file cannot be read.
+        fxpress.archive.ArchiveError: it is damaged, or no archive.
+        RuntimeError: there is no compiled model of that name; or torch cannot load it.
+
+    Stands in for `torch._inductor.package.package.load_package`, which
+    `torch._inductor.aoti_load_package` calls.
+    """
+    with PT2ArchiveReader.of_any_format(path) as archive:
+        is_older = archive.find(names.ARCHIVE_FORMAT_PATH) is None
+        if not is_older and model_name not in compiled_models(archive.get_file_names()):
+            raise RuntimeError(f"Model {model_name} not found in package")
+        with named_file(archive, str(path) if is_path(path) else None) as name:
+            return torch_archive.load_compiled_model(
+                *(name, model_name, run_single_threaded, num_runners, device_index)
+            )

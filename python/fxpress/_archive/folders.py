@@ -1,0 +1,96 @@
+"""A folder while files in it are replaced: names meanwhile, locks, what killed writers left."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # the file system cannot do it
+_MARK = ".fxpress-tmp"  # part of the names of files that are being written
+_LONG = 200  # bytes of a name that leave room for the mark
+_PATIENCE = 10.0  # seconds
+_PAUSE = 0.002  # seconds
+
+
+def short(name: str) -> str:
+    """A name that leaves room for a suffix; another one when it is too long."""
+    if len(os.fsencode(name)) <= _LONG:
+        return name
+    return hashlib.sha256(os.fsencode(name)).hexdigest()
+
+
+def _prefix(target: Path) -> str:
+    return f".{short(target.name)}{_MARK}-"
+
+
+def beside(target: Path) -> Path:
+    """A name for a file that exists only while `target` is written or replaced."""
+    return target.with_name(_prefix(target) + secrets.token_hex(4))
+
+
+def abandoned(target: Path) -> Iterator[Path]:
+    """The files of that kind that killed writers of `target` have left, each locked in its turn."""
+    start = _prefix(target)
+    for name in os.listdir(target.parent):
+        if not name.startswith(start):
+            continue
+        path = target.with_name(name)
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                yield path
+            finally:
+                os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """What files are called in a folder is on the disk when this returns."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as e:
+        if e.errno not in NOT_THERE:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Others do not replace files in a folder meanwhile, so that each knows what it replaces.
+
+    The lock is on the folder itself: no file is left. Where there are no locks, or somebody holds
+    it for reasons of their own, nothing is waited for: then weights may be left that nobody needs.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        _lock_soon(descriptor)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+
+
+def _lock_soon(descriptor: int) -> None:
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_PAUSE)
+        except OSError:
+            return
+        else:
+            return

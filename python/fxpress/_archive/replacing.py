@@ -1,0 +1,199 @@
+"""An archive and the weights beside it take their places as if they were one file.
+
+Each save gives its weights a name of their own, that nobody else's program has. They are put in
+place first; then the program, with which both are there; then what only the replaced program named
+is removed. A writer that is killed in between has left one of two things in a file that says so:
+its program, complete but not in its place, or a second name of the replaced program. The next save
+finds in it which weights nobody needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fxpress._archive import names
+from fxpress._archive.errors import ArchiveError
+from fxpress._archive.files import AtomicFile, DirectFile, Output
+from fxpress._archive.folders import abandoned, beside, locked_folder, sync_folder
+from fxpress._archive.reader import PT2ArchiveReader
+from fxpress._archive.tensor_file_writer import number_of
+
+_SUFFIX = ".safetensors"
+
+
+class Place(NamedTuple):
+    """What an archive says of the weights of a program that are beside it."""
+
+    file: str  # its name
+    number: str  # of the save, which is in the file too
+
+    def text(self) -> str:
+        """As the record has it."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def read(cls, text: str) -> Place:
+        """From the record; ArchiveError for what is not beside the archive."""
+        try:
+            said = json.loads(text)
+            place = cls(str(said["file"]), str(said["number"]))
+        except (ValueError, KeyError, TypeError, RecursionError) as e:
+            raise ArchiveError(f"the record of the weights' file is damaged: {e!r}") from None
+        name = place.file
+        if os.path.basename(name) != name or not name.endswith(_SUFFIX) or "\0" in name:
+            raise ArchiveError(f"the weights are not beside the archive, but in {name!r}")
+        return place
+
+
+def _named_by(path: Path) -> set[Place]:
+    """The weights that the archive at a path names; none where there is no archive.
+
+    Raises:
+        OSError: the file cannot be read, and may be an archive.
+    """
+    found = set()
+    with contextlib.suppress(ArchiveError), PT2ArchiveReader.of_any_format(path) as archive:
+        for record in archive.get_file_names():
+            if names.is_weights_file_record(record) and (text := archive.read_string(record)):
+                with contextlib.suppress(ArchiveError):
+                    found.add(Place.read(text))
+    return found
+
+
+def _has_weights(folder: Path) -> bool:
+    return any(name.endswith(_SUFFIX) for name in os.listdir(folder))
+
+
+def _named_in(folder: Path, but: Path | None) -> Iterator[Place]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            path = Path(entry.path)
+            is_program = entry.is_file(follow_symlinks=False) and path.suffix != _SUFFIX
+            if is_program and path != but:
+                yield from _named_by(path)
+
+
+def _remove(places: set[Place], folder: Path, but: Path | None = None) -> None:
+    """Removes weights that no archive of a folder names, the one at `but` aside.
+
+    Raises:
+        OSError: it cannot be told, or not be done.
+    """
+    if places:
+        places = places.difference(_named_in(folder, but))
+    for place in places:
+        path = folder / place.file
+        with contextlib.suppress(FileNotFoundError):
+            if number_of(path) == place.number:
+                path.unlink()
+
+
+def remove_abandoned(target: Path) -> None:
+    """Removes what killed writers of an archive have left, as far as that can be told."""
+    with contextlib.suppress(OSError), locked_folder(target.parent):
+        for path in abandoned(target):
+            with contextlib.suppress(OSError):
+                if _has_weights(target.parent):
+                    _remove(_named_by(path), target.parent, but=path)
+                path.unlink()
+
+
+class _Replaced:
+    """The program that another one takes the place of: what it alone needs can go then."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._second: Path | None = None  # its name while it is replaced
+        self._places: set[Place] | None = set()  # None: they could not be read this time
+        try:
+            if _has_weights(target.parent):
+                self._places = _named_by(target)
+        except (FileNotFoundError, PermissionError):
+            pass
+        except OSError:
+            self._places = None
+
+    def name_twice(self) -> None:
+        """From now on there is a file that says which weights were its, whoever is killed."""
+        if self._places != set():
+            second = beside(self._target)
+            with contextlib.suppress(OSError):  # a file system without links
+                os.link(self._target, second)
+                self._second = second
+
+    def remove_weights(self) -> None:
+        """It was replaced."""
+        with contextlib.suppress(OSError):  # the next save tries again
+            if self._places is not None:
+                _remove(self._places, self._target.parent, but=self._second)
+                self.forget()
+
+    def forget(self) -> None:
+        """Its second name goes."""
+        if self._second is not None:
+            with contextlib.suppress(OSError):
+                self._second.unlink()
+
+
+def put_together(program: Output, weights: Sequence[AtomicFile] = ()) -> None:
+    """An archive that is complete and its weights take their places.
+
+    Args:
+        weights: what the archive names, under names that nobody has used before.
+
+    Raises:
+        OSError: the files could not be written, and the old program and its weights are there; or
+            the names may not be on the disk, and the new ones are there.
+    """
+    try:
+        for file in (*weights, program):
+            file.sync()
+        if not isinstance(program, DirectFile):
+            _replace(program, weights)
+    except OSError as e:  # without the names of files that nobody knows
+        raise OSError(e.errno, e.strerror) from None
+
+
+def _replace(program: Output, weights: Sequence[AtomicFile]) -> None:
+    folder = program.target.parent
+    with locked_folder(folder):
+        replaced = _Replaced(program.target)
+        if isinstance(program, AtomicFile):
+            _rename_together(program, weights, replaced)
+            sync_folder(folder)
+        else:
+            program.put_in_place()
+        replaced.remove_weights()
+
+
+def _rename_together(
+    program: AtomicFile, weights: Sequence[AtomicFile], replaced: _Replaced
+) -> None:
+    placed: list[AtomicFile] = []
+    try:
+        replaced.name_twice()
+        for file in weights:
+            placed.append(file)
+            file.put_in_place()
+        if weights:
+            sync_folder(program.target.parent)
+        program.put_in_place()
+    except BaseException:
+        # An interrupt may come right after it is in place; where that cannot be told, all stays.
+        with contextlib.suppress(OSError):
+            if not program.is_in_place():
+                _undo(placed)
+                replaced.forget()
+        raise
+
+
+def _undo(placed: list[AtomicFile]) -> None:
+    """The old program stays: nobody needs the new weights."""
+    for file in placed:
+        if file.is_in_place():
+            file.target.unlink()

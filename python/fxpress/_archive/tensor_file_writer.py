@@ -1,0 +1,105 @@
+"""Writing of safetensors files that belong to an archive, and are known by their number."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fxpress import _torch_compat_serde as compat
+from fxpress._archive import tensors
+from fxpress._archive.errors import ArchiveError
+from fxpress._archive.tensor_file import DTYPES, METADATA, TensorFile
+from fxpress._errors import UnsupportedError
+
+NUMBER = "fxpress_save"  # in the file's metadata: which save it belongs to
+_ALIGNMENT = 8  # bytes
+_ONE_CALL = 1 << 26  # bytes: after so many Ctrl-C is answered
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def write_tensors(
+    descriptor: int,
+    state_dict: Mapping[str, torch.Tensor],
+    number: str,
+    report: Callable[[int], None] | None = None,
+) -> None:
+    """Writes tensors; those that share a storage, or are parts of one, have bytes of their own.
+
+    Args:
+        descriptor: of a file at its start.
+        number: of the save, for `number_of`.
+        report: called with the bytes done since the last call.
+
+    Raises:
+        fxpress.UnsupportedError: the format has no such dtype.
+        OSError: the file cannot be written.
+    """
+    entries: dict[str, Any] = {METADATA: {"format": "pt", NUMBER: number}}
+    # The largest elements first, so that all of them are aligned.
+    order = sorted(state_dict, key=lambda name: (-state_dict[name].itemsize, name))
+    position = 0
+    for name in order:
+        tensor = state_dict[name]
+        end = position + tensor.numel() * tensor.itemsize
+        entries[name] = {
+            "dtype": _dtype_of(name, tensor),
+            "shape": list(tensor.shape),
+            "data_offsets": [position, end],
+        }
+        position = end
+    header = json.dumps(entries, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % _ALIGNMENT)
+    _write_all(descriptor, memoryview(len(header).to_bytes(8, "little") + header))
+    for name in order:
+        _write_tensor(descriptor, state_dict[name], report)
+
+
+def _dtype_of(name: str, tensor: torch.Tensor) -> str:
+    code = _NAMES.get(tensor.dtype)
+    is_there = tensor.device.type != "meta" and not isinstance(tensor, compat.FakeTensor)
+    if code is None or tensor.layout is not torch.strided or not is_there:
+        what = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
+        raise UnsupportedError(
+            f'{name!r} cannot be in a safetensors file ({what}): save with weights="inline"'
+        )
+    return code
+
+
+def _write_tensor(
+    descriptor: int, tensor: torch.Tensor, report: Callable[[int], None] | None
+) -> None:
+    plain = tensors.without_lazy_bits(tensor).detach().cpu().contiguous()
+    size = plain.numel() * plain.itemsize
+    if size == 0:
+        return
+    data = memoryview((ctypes.c_char * size).from_address(plain.data_ptr()))
+    for start in range(0, size, _ONE_CALL):
+        part = data[start : start + _ONE_CALL]
+        _write_all(descriptor, part)
+        if report is not None:
+            report(len(part))
+
+
+def _write_all(descriptor: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def number_of(path: Path) -> str | None:
+    """The number of the save that wrote a file; None when it is no such file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        with TensorFile(path) as file:
+            number = file.metadata.get(NUMBER)
+    except ArchiveError:
+        return None
+    return number if isinstance(number, str) else None

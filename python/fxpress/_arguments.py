@@ -1,0 +1,40 @@
+"""What callers gave, looked at before anything is done: each is a TypeError that names it."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+from torch.export import ExportedProgram
+
+
+def check_program(value: Any, name: str) -> None:
+    """TypeError unless it is an exported program."""
+    if not isinstance(value, ExportedProgram):
+        raise TypeError(
+            f"The '{name}' parameter must be an instance of 'ExportedProgram', got "
+            f"'{type(value).__name__}' instead."
+        )
+
+
+def check_table(value: Any, name: str) -> None:
+    """TypeError unless it is a dict, or another mapping, or None."""
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError(f"{name} is a dict, not a {type(value).__name__}")
+
+
+def check_opset_version(value: Any) -> None:
+    """TypeError unless it is None, or the names and numbers of versions."""
+    check_table(value, "opset_version")
+    for name, version in (value or {}).items():
+        if not isinstance(name, str) or not isinstance(version, int):
+            raise TypeError(f"opset_version has numbers by name, not {name!r}: {version!r}")
+
+
+def check_pickle_protocol(value: Any) -> None:
+    """TypeError unless it is an int; ValueError for one that this Python does not know."""
+    if not isinstance(value, int):
+        raise TypeError(f"pickle_protocol is an int, not a {type(value).__name__}")
+    if not 0 <= value <= pickle.HIGHEST_PROTOCOL:
+        raise ValueError(f"pickle_protocol is 0 to {pickle.HIGHEST_PROTOCOL}, not {value}")

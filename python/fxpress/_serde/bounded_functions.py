@@ -1,0 +1,191 @@
+"""The functions of expressions, each with what it takes: sympy can be slow for small arguments.
+
+One call of sympy cannot be interrupted, so that its arguments are weighed before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import sympy
+
+from fxpress import _torch_compat_serde as compat
+from fxpress._serde.limits import Budget, LimitError
+
+_LARGEST_EXPONENT = 64  # of a power, of all powers within each other
+_LARGEST_EXPONENT_OF_SUM = 8  # which sympy may multiply out
+_LARGEST_ARGUMENT = 1024  # of functions that grow fast
+_MOST_ARGUMENTS = 32  # of what compares all of them with each other
+_HIGHEST_DEGREE = 16  # of what is divided or compared: sympy looks for factors and roots
+_PLACE = "an expression"
+# What part of the terms of an expression a function takes that is more than linear in them.
+_DIVIDED = 32
+_COMPARED = 8
+
+
+class ExpressionError(compat.SerializeError):
+    """A text that is not an expression of the grammar, or one that is too large."""
+
+
+class Operand(NamedTuple):
+    """A part of an expression."""
+
+    value: Any  # of sympy; a str only as an argument of Symbol and Float
+    terms: int
+    degree: int  # as a polynomial, at most
+    expanded: int = 1  # terms of the sum that it is when it is multiplied out, at most
+
+
+def _is_small(value: Any, budget: Budget) -> bool:
+    """Whether a number is a rational or a float of few digits."""
+    if value.is_Rational:
+        bits = max(int(value.p).bit_length(), int(value.q).bit_length())
+        return bits <= most_bits(budget)
+    return bool(value.is_Float)
+
+
+def most_bits(budget: Budget) -> int:
+    """Of an integer with as many digits as the limits allow."""
+    return int(budget.limits.digits * 3.33)
+
+
+def _exponent(base: Any, exponent: Any) -> Any:
+    """The exponent of a power, times that of the power that is its base."""
+    while base.is_Pow:
+        if base.exp.is_number:
+            exponent = exponent * base.exp
+        base = base.base
+    return abs(exponent)
+
+
+def _check_power(budget: Budget, name: str, arguments: list[Operand]) -> None:
+    if len(arguments) != 2:
+        raise ExpressionError(f"{name} takes two arguments")
+    base, exponent = (argument.value for argument in arguments)
+    if exponent.is_number:
+        largest = _LARGEST_EXPONENT_OF_SUM if base.is_Add else _LARGEST_EXPONENT
+        if not _is_small(exponent, budget) or _exponent(base, exponent) > largest:
+            raise ExpressionError("an exponent is too large")
+        if exponent.is_Rational and exponent.q > largest:
+            raise ExpressionError("a root is too high")
+    if base.is_number and not _is_small(base, budget):
+        raise ExpressionError("the base of a power is too large")
+
+
+def _check_number(budget: Budget, name: str, arguments: list[Operand]) -> None:
+    """For functions that may be slow for large numbers."""
+    for value, *_ in arguments:
+        if value.is_number and (not _is_small(value, budget) or abs(value) > _LARGEST_ARGUMENT):
+            raise ExpressionError(f"the argument of {name} is too large")
+    _check_terms(budget, name, arguments, _COMPARED)
+
+
+def _check_terms(budget: Budget, name: str, arguments: list[Operand], part: int) -> None:
+    terms = sum(argument.terms for argument in arguments)
+    degree = max((argument.degree for argument in arguments), default=0)
+    if terms > max(budget.limits.terms // part, 2) or degree > _HIGHEST_DEGREE:
+        raise LimitError("terms", f"{_PLACE}: {name} of {terms} terms of degree {degree}")
+
+
+def _check_division(budget: Budget, name: str, arguments: list[Operand]) -> None:
+    simple = len(arguments) == 2 and arguments[1].value.is_Integer
+    _check_terms(budget, name, arguments, _COMPARED if simple else _DIVIDED)
+
+
+def _check_comparison(budget: Budget, name: str, arguments: list[Operand]) -> None:
+    _check_terms(budget, name, arguments, _COMPARED)
+
+
+def _check_few(budget: Budget, name: str, arguments: list[Operand]) -> None:
+    """For functions that compare all their arguments."""
+    if len(arguments) > _MOST_ARGUMENTS:
+        raise LimitError("terms", f"{_PLACE}: {name} of {len(arguments)} arguments")
+    # Of many terms each, or many of few.
+    part = _COMPARED * max(1, len(arguments) // 2)
+    _check_terms(budget, name, arguments, part if _are_compound(arguments) else _COMPARED)
+
+
+def _are_compound(arguments: list[Operand]) -> bool:
+    return any(argument.terms > 1 for argument in arguments)
+
+
+CONSTANTS = {
+    name: getattr(sympy, name) for name in ("oo", "zoo", "nan", "pi", "E", "I", "true", "false")
+} | {"int_oo": compat.int_oo, "True": sympy.true, "False": sympy.false}
+
+_SYMPY = (
+    "Abs Add And Eq Equality Ge GreaterThan Gt ITE Le LessThan Lt Max Min Mul Ne Not Or Piecewise "
+    "Rational StrictGreaterThan StrictLessThan Tuple Unequality Xor acos acosh asin asinh atan "
+    "atanh ceiling cos cosh exp floor log sin sinh sqrt tan tanh"
+)
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(sympy, name) for name in _SYMPY.split()},
+    **compat.SYMPY_FUNCTIONS,
+    "ExprCondPair": sympy.Tuple,
+    "Pow": sympy.Pow,
+    "%": sympy.Mod,
+}
+_Check = Callable[[Budget, str, list[Operand]], None]
+_LINEAR = "Add And ExprCondPair ITE Mul Not Or Rational Tuple"
+_POWERS = "FloatPow LShift Pow PowByNatural"
+_OF_NUMBERS = "acos acosh asin asinh atan atanh cos cosh exp log sin sinh sqrt tan tanh"
+_OF_FEW = "Max Min Piecewise Xor"
+_DIVISIONS = "% CeilDiv CleanDiv FloorDiv IntTrueDiv Mod ModularIndexing PythonMod"
+_CHECKS: dict[str, _Check | None] = {
+    **dict.fromkeys(FUNCTIONS, _check_comparison),
+    **dict.fromkeys(_LINEAR.split()),
+    **dict.fromkeys(_POWERS.split(), _check_power),
+    **dict.fromkeys(_OF_NUMBERS.split(), _check_number),
+    **dict.fromkeys(_OF_FEW.split(), _check_few),
+    **dict.fromkeys(_DIVISIONS.split(), _check_division),
+}
+
+
+def _degree(name: str, arguments: list[Operand]) -> int:
+    if name == "Mul":
+        return sum(argument.degree for argument in arguments)
+    if name == "Pow" and len(arguments) == 2 and arguments[1].value.is_Integer:
+        return arguments[0].degree * abs(int(arguments[1].value))
+    return max((argument.degree for argument in arguments), default=0)
+
+
+def _expanded(name: str, arguments: list[Operand]) -> int:
+    if name == "Add":
+        return sum(argument.expanded for argument in arguments)
+    if name == "Mul":
+        return math.prod(argument.expanded for argument in arguments)
+    if name == "Pow" and len(arguments) == 2 and arguments[1].value.is_Integer:
+        exponent = abs(int(arguments[1].value))
+        return math.comb(arguments[0].expanded + exponent - 1, exponent)
+    return 1
+
+
+def call(name: str, arguments: list[Operand], budget: Budget) -> Operand:
+    """The value of a function.
+
+    Raises:
+        ExpressionError: there is no such function, or it does not take these arguments.
+        LimitError: they are too large for it.
+    """
+    function = FUNCTIONS.get(name)
+    if function is None:
+        raise ExpressionError(f"{name} is not a function of expressions")
+    budget.check_time(_PLACE)
+    if name in ("Add", "Mul", "Pow"):
+        for argument in arguments:
+            if not isinstance(argument.value, sympy.Expr):  # sympy takes them still, and warns
+                shown = str(argument.value)[:80]
+                raise ExpressionError(f"{shown!r} is not an expression with a value")
+    check = _CHECKS[name]
+    if check is not None:
+        check(budget, name, arguments)
+    expanded = _expanded(name, arguments)
+    if expanded > budget.limits.terms:
+        raise LimitError("terms", f"{_PLACE}: a product of sums")
+    value = function(*(argument.value for argument in arguments))
+    if getattr(value, "is_Rational", False) and not _is_small(value, budget):
+        raise LimitError("digits", _PLACE)
+    terms = 1 + sum(argument.terms for argument in arguments)
+    return Operand(value, terms, _degree(name, arguments), expanded)

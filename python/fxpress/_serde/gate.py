@@ -1,0 +1,76 @@
+"""The rules of `csrc/serde/gate.h` for texts of a file that are not in a document of the schema.
+
+Texts in documents pass the gate when the document is read. These come by other ways: tree specs,
+the keys of example inputs, names in pickled states, records of archives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from fxpress import _native
+from fxpress import _torch_compat_serde as compat
+
+_SHOWN = 120  # characters of a value that an error shows
+
+
+def check(rule: str, text: Any, field: str, error: type[Exception] = compat.SerializeError) -> None:
+    """Raises `error` where a text breaks a rule.
+
+    Args:
+        rule: its name, without the "k" of `gate_rules.def`.
+        field: where the text is, for the message.
+    """
+    if not isinstance(text, str):
+        raise error(f"{field}: expected a text, got a {type(text).__name__}")
+    if not _native.passes_gate(rule, text):
+        shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+        raise error(f"{field}: {shown!r} {_native.gate_rules()[rule]}")
+
+
+def check_names(rule: str, names: Iterable[Any], field: str) -> None:
+    """The same for many, such as the keys of a state dict."""
+    refused = _native.first_refused(rule, names)
+    if refused is not None:
+        check(rule, refused, field)
+
+
+def check_example_inputs(examples: Any) -> None:
+    """SerializeError for keys in example inputs that cannot stand in a guard.
+
+    `ExportedProgram.module()` makes Python code of the path of each example input.
+    """
+    for path, _ in compat.leaves_with_path(examples):
+        for step in path:
+            key = getattr(step, "key", None)
+            check("Key", key if isinstance(key, str) else str(step), "example_inputs")
+
+
+def check_input_keys(spec: Any) -> None:
+    """SerializeError for keys in the tree spec of inputs that cannot stand in source code.
+
+    Names of keyword arguments become names in a signature; other keys become parts of guards.
+    """
+    children = spec.children()
+    is_call = spec.type is tuple and len(children) == 2 and children[1].type is dict
+    if is_call and children[0].type is tuple:
+        for name in children[1].context:
+            check("ArgumentName", name, "in_spec")
+    waiting = [spec]
+    while waiting:
+        at = waiting.pop()
+        waiting.extend(at.children())
+        for key in _keys_of(at.context):
+            check("Key", key, "in_spec")
+
+
+def _keys_of(context: Any) -> Iterator[str]:
+    """The texts in the lists of keys of one level."""
+    waiting = [context] if isinstance(context, (list, tuple)) else []
+    while waiting:
+        for item in waiting.pop():
+            if isinstance(item, str):
+                yield item
+            elif isinstance(item, (list, tuple)):
+                waiting.append(item)

@@ -1,0 +1,150 @@
+"""What reading a file may cost: the limits, and the budget that carries them through a load."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fxpress import _native
+from fxpress._torch_compat_serde import SerializeError
+
+_MEGABYTE = 1 << 20
+_MOST_BYTES = 1 << 62
+
+
+class LimitError(SerializeError):
+    """Reading a file would cost more than the limits allow, see `fxpress.archive.Limits`.
+
+    Attributes:
+        limit: the name of the field of `Limits`.
+        place: where in the file it was reached.
+    """
+
+    __module__ = "fxpress"
+
+    def __init__(self, limit: str, place: str) -> None:
+        super().__init__(limit, place)
+        self.limit = limit
+        self.place = place
+
+    def __str__(self) -> str:
+        return (
+            f"{self.place}: more than the limit {self.limit!r} allows; if you trust the file, "
+            f"give a larger one: limits=fxpress.archive.Limits({self.limit}=...)"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a file may cost while it is read, so that no file costs much more than its size says.
+
+    Real programs stay far below the defaults. A file that goes over one raises `LimitError`.
+
+    Attributes:
+        memory: bytes that a load may take whatever the size of the file: unpacked records, zeros
+            that are not stored, and the objects that are made, which are estimated.
+        memory_per_byte: the same, for each byte of the file.
+        elements: items of a tree of example inputs or of a tree spec, each counted as often as
+            it is reached; what was saved once and is shared counts every time.
+        depth: values, graphs, trees or brackets within each other. Threads with a small stack
+            allow for less.
+        digits: decimal digits of a number in a symbolic expression.
+        terms: numbers, symbols and functions in one symbolic expression.
+        seconds: processor time of this thread for symbolic expressions, whatever the size of the
+            file.
+        seconds_per_megabyte: the same, for each megabyte (2**20 bytes) of the file.
+    """
+
+    memory: int = 192 << 20
+    memory_per_byte: float = 7.0
+    elements: int = 1 << 20
+    depth: int = 500
+    digits: int = 40
+    terms: int = 2048
+    seconds: float = 1.5
+    seconds_per_megabyte: float = 8.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
+                raise ValueError(f"{name} is a number that is not negative, not {value!r}")
+
+
+DEFAULT = Limits()
+
+
+class Budget:
+    """What is left of the limits for one file. One thread at a time.
+
+    Args:
+        limits: None: the defaults.
+        size: of the file, bytes.
+
+    Raises:
+        TypeError: `limits` is something else.
+
+    Attributes:
+        native: what the native code charges.
+    """
+
+    def __init__(self, limits: Limits | None, size: int) -> None:
+        if not isinstance(limits, Limits | None):
+            raise TypeError(f"limits is a fxpress.archive.Limits, not a {type(limits).__name__}")
+        self.limits = DEFAULT if limits is None else limits
+        self.native = _native.Budget(_as_bytes(self.limits.memory), int(self.limits.depth))
+        self._seconds = float(self.limits.seconds)
+        self._spent = 0.0  # seconds
+        self._since: float | None = None  # when symbolic work began
+        self.grow(size)
+
+    def grow(self, size: int) -> None:
+        """There is a file of so many bytes more."""
+        self.native.grow(_as_bytes(self.limits.memory_per_byte * size))
+        self._seconds += self.limits.seconds_per_megabyte * size / _MEGABYTE
+
+    def charge(self, size: int, place: str) -> None:
+        """So many bytes are about to be allocated for something; LimitError if that is too much."""
+        self.native.set_place(place)
+        self.native.charge(_as_bytes(size))
+        self.native.set_place("the program")
+
+    def check_json(self, text: str | bytes, place: str) -> None:
+        """LimitError for JSON text that is nested too deeply to be read, or too large."""
+        if _native.is_nested_deeper(text, self.limits.depth):
+            raise LimitError("depth", place)
+        self.charge(_JSON_RATIO * len(text), place)
+
+    @contextmanager
+    def symbolic(self) -> Iterator[None]:
+        """What runs meanwhile is symbolic work, and counted as such."""
+        if self._since is not None:
+            yield
+            return
+        self._since = time.thread_time()
+        try:
+            yield
+        finally:
+            self._spent += time.thread_time() - self._since
+            self._since = None
+
+    def check_time(self, place: str) -> None:
+        """LimitError when symbolic work has taken too long."""
+        since = self._since
+        running = 0.0 if since is None else time.thread_time() - since
+        if self._spent + running > self._seconds:
+            raise LimitError("seconds", place)
+
+
+def _as_bytes(size: float) -> int:
+    return int(min(max(size, 0), _MOST_BYTES))
+
+
+_JSON_RATIO = 24  # bytes of Python's objects for each byte of JSON text
+
+
+def sizes_of(*parts: Any) -> int:
+    """The bytes of those parts of a file that are bytes."""
+    return sum(len(part) for part in parts if isinstance(part, (bytes, bytearray, memoryview)))

@@ -1,0 +1,100 @@
+"""Records of zip files in memory: how they are unpacked, and those of what `torch.save` wrote."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+
+from fxpress import _native
+from fxpress._serde.limits import Budget
+
+
+class DamagedRecordError(ValueError):
+    """A record cannot be unpacked."""
+
+
+def unpack(data: bytes, size: int, place: str, budget: Budget) -> bytes:
+    """Deflated bytes as they were.
+
+    Args:
+        size: how many there were.
+        place: where they are, for errors.
+
+    Raises:
+        LimitError: they are too many.
+        DamagedRecordError: they are others, or not as many.
+    """
+    budget.charge(2 * size, place)  # in parts, and in one
+    unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        unpacked = unpacker.decompress(data, size + 1)
+    except zlib.error as e:
+        raise DamagedRecordError(str(e)) from None
+    if len(unpacked) != size:
+        raise DamagedRecordError("its size is wrong")
+    return unpacked
+
+
+class SavedRecords:
+    """The records of a zip file that `torch.save` wrote, with the methods that torch.load calls.
+
+    torch's own reader believes the sizes that a pickle names, and unpacks whatever there is.
+
+    Args:
+        saved: the file.
+        place: what it is, for errors.
+    """
+
+    def __init__(self, saved: bytes, place: str, budget: Budget) -> None:
+        self._native = _native.ArchiveReader(saved, 0)
+        self._records = self._native.records()
+        self._place = place
+        self._budget = budget
+        self._read: set[str] = set()
+
+    def get_all_records(self) -> list[str]:
+        """Their names."""
+        return list(self._records)
+
+    def has_record(self, name: str) -> bool:
+        """Whether there is one of that name; the format is that without offsets to compute."""
+        return name in self._records and name != ".format_version"
+
+    def serialization_id(self) -> str:
+        """What the file is called in a log of torch."""
+        return ""
+
+    def get_record(self, name: str) -> bytes:
+        """Its bytes; KeyError when there is none."""
+        _, _, size, _, is_deflated = self._records[name]
+        place = f"{self._place}: record {name!r}"
+        if name in self._read:  # a copy for the same bytes of the file
+            self._budget.charge(size, place)
+        self._read.add(name)
+        data: bytes = self._native.stored_bytes(name)
+        return unpack(data, size, place, self._budget) if is_deflated else data
+
+    def get_record_offset(self, name: str) -> int:
+        """Where its bytes are in the file."""
+        offset: int = self._records[name][0]
+        return offset
+
+    def get_storage_from_record(self, name: str, size: int, _kind: Any) -> torch.Tensor:
+        """Its bytes as a tensor; ValueError when there are not so many."""
+        _, _, found, _, is_deflated = self._records[name]
+        if found != size:
+            raise ValueError(f"record {name!r} has {found} bytes, not {size}")
+        if is_deflated or name in self._read:
+            return _tensor(bytearray(self.get_record(name)))
+        self._read.add(name)
+        made = torch.empty(size, dtype=torch.uint8, device="cpu")
+        self._native.read_into([(name, 0, size, made.data_ptr())], False, 1, None)
+        return made
+
+
+def _tensor(data: bytearray) -> torch.Tensor:
+    if not data:
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
+    return torch.frombuffer(data, dtype=torch.uint8)

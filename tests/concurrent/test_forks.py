@@ -1,0 +1,169 @@
+"""Forks while other threads load, save and run."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import fxpress
+from fxpress import _native, archive
+from fxpress.unflatten import unflatten
+from tests.support.exported import export
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """The exit status of a forked child that does something and ends; 1 where it raises."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def hold(block: Any, held: threading.Event, done: threading.Event) -> None:
+    with block:
+        held.set()
+        done.wait(60)
+
+
+def test_pauses_of_other_threads_are_over_in_the_child() -> None:
+    done = threading.Event()
+    thresholds = gc.get_threshold()
+    blocks = [_native.GcPause(), _native.RareCollections()]
+    events = [(threading.Event(), done) for _ in blocks]
+    threads = [
+        threading.Thread(target=hold, args=(block, *each))
+        for block, each in zip(blocks, events, strict=True)
+    ]
+    for thread, (began, _) in zip(threads, events, strict=True):
+        thread.start()
+        began.wait(60)
+    assert not gc.isenabled()
+
+    def check() -> None:
+        assert gc.isenabled()
+        assert _native.gc_pauses() == 0
+        assert gc.get_threshold() == thresholds
+        with _native.GcPause():
+            assert not gc.isenabled()
+        assert gc.isenabled()
+
+    def check_own() -> None:
+        assert not gc.isenabled()
+        assert _native.gc_pauses() == 1
+        own.__exit__(None, None, None)
+        check()
+
+    assert in_child(check) == 0
+    with (own := _native.GcPause()):
+        assert in_child(check_own) == 0
+    done.set()
+    for thread in threads:
+        thread.join()
+
+    assert gc.isenabled()
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.inner(x))
+
+
+class Loaded(Dataset):  # type: ignore[type-arg]
+    """Each item: what a program says that the worker has loaded, saved and unflattened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        assert gc.isenabled()
+        assert _native.gc_pauses() == 0
+        assert not fxpress.is_installed() or fxpress._install._installation.leases
+        program = archive.load(self.path)
+        archive.save(program, self.path.with_name(f"{os.getpid()}.pt2"))
+        return unflatten(program)(torch.full((2, 8), float(index))).detach()
+
+
+def test_workers_that_fork_while_the_parent_loads_saves_and_runs(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    archive.save(export(Model(), (torch.ones(2, 8),)), path)
+    module = unflatten(archive.load(path))
+    expected = [module(torch.full((2, 8), float(i))).detach() for i in range(4)]
+    over = threading.Event()
+    failed: list[BaseException] = []
+
+    def work(name: str) -> None:
+        try:
+            while not over.is_set():
+                with fxpress.installed():
+                    program = archive.load(path)
+                    unflatten(program)(torch.ones(2, 8))
+                    archive.save(program, tmp_path / name)
+        except BaseException as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=work, args=(f"{i}.pt2",)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(2):
+            loader = DataLoader(
+                Loaded(path),
+                batch_size=None,
+                num_workers=2,
+                multiprocessing_context="fork",
+                timeout=120,
+            )
+            for got, wanted in zip(loader, expected, strict=True):
+                torch.testing.assert_close(got, wanted)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert not failed
+
+
+def test_a_child_of_a_callback_of_a_write_does_not_wait_for_threads() -> None:
+    """The checksum of a large record is computed by a thread that the child does not have."""
+    status: list[int] = []
+
+    class Forking:
+        def write(self, data: Any) -> int:
+            if len(data) > 1 << 16 and not status:
+                child = os.fork()
+                if child == 0:
+                    status.append(-1)  # goes on, and fails
+                else:
+                    status.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            return len(data)
+
+    writer = _native.ArchiveWriter(Forking().write, "root")
+    try:
+        writer.add("large", bytes(1 << 25))
+    except RuntimeError as e:
+        os._exit(7 if status == [-1] and "forked" in str(e) else 8)
+    finally:
+        if status == [-1]:
+            os._exit(9)
+    assert status == [7]

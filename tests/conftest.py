@@ -1,0 +1,37 @@
+"""With FXPRESS_SKIPS=strict, a run fails when a test is skipped that the list does not allow."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.skips import Skip, not_allowed, read_allowed
+
+_ALLOWED = Path(__file__).with_name("allowed_skips.txt")
+_NOT_ALLOWED = pytest.StashKey[list[Skip]]()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    # A worker of xdist sees its own tests alone.
+    if os.environ.get("FXPRESS_SKIPS") != "strict" or hasattr(config, "workerinput"):
+        return
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    skips = [(report.nodeid, _reason(report)) for report in reporter.stats.get("skipped", [])]
+    config.stash[_NOT_ALLOWED] = not_allowed(skips, read_allowed(_ALLOWED))
+    if config.stash[_NOT_ALLOWED] and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if skips := terminalreporter.config.stash.get(_NOT_ALLOWED, []):
+        terminalreporter.section(f"skipped, and not in {_ALLOWED.name}", red=True)
+        for test, reason in skips:
+            terminalreporter.write_line(f"{test} | {reason}")
+
+
+def _reason(report: pytest.TestReport) -> str:
+    *_, reason = report.longrepr if isinstance(report.longrepr, tuple) else (report.longrepr,)
+    return str(reason).removeprefix("Skipped: ")

@@ -1,0 +1,123 @@
+"""Guards: what the gate lets through is a condition, in Python's own grammar, and is quick."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import math
+import time
+from typing import Any
+
+import torch
+from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+
+from fxpress import _native
+from tests.fuzz.hostile.strings import GUARDS_BY_NAME
+from tests.fuzz.targets.mutators import of_tokens
+
+LONGEST = 1.0  # second: of one guard of a few hundred characters
+SEEDS = (
+    "(L['x'].size()[0] % 3) == 0",
+    "(L['y'].size()[0] // 2) <= L['x'].size()[0]",
+    "L['x'].stride()[0] == 2*L['x'].size()[1] and L['y'].storage_offset() != 1",
+    "not (L['args'][0]['a b'].size()[0] < 9 or torch.sym_max(L['x'].size()[0], 3) > 4)",
+    "math.floor(L['x'].size()[0] / 2.5e0) == 3 if L['flag'] else L['mode'] == 'sum'",
+    "2 ** 3 + (1 << 4) - -5 == ~L['x'].item() | 7 & 3 ^ 1",
+    "L['x'].wide.high[0] is None",
+    *(text for text in GUARDS_BY_NAME.values() if len(text) < 300),
+)
+_WORDS = r"""
+    () [] + - * / // % ** << >> & | ^ ~ == != < <= > >= , . ' " \ # : = ; @ { } ! ` $ ?
+    L['x'] .size() .stride()[0] .item() .numel() [0] [-1] ['a'] and or not if else in is
+    True False None inf nan 0 1 64 65 1e9 1e309 0x1 0b1 1_0 1j 9999999999999999999999 -1
+    math.floor math.exp math.inf math.pi torch.sym_max torch.sym_float int float abs max
+    min round bool lambda await yield print __import__ __class__ f'' b'' r'' := -> ...
+"""
+_OTHERS = ("\n", " ", "\t", "\r", "\f", "\0", "\u2028", "\uff58", "\\\n")
+_TOKENS = (*_WORDS.split(), *_OTHERS, "64+" * 50, "(" * 90, ")" * 90)
+mutate = of_tokens(_TOKENS, SEEDS)
+
+_NODES = (
+    *(ast.Expression, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.IfExp, ast.Call),
+    *(ast.Attribute, ast.Subscript, ast.Name, ast.Constant, ast.boolop, ast.unaryop, ast.operator),
+    *(ast.cmpop, ast.Load),
+)
+_CALLED = {"size", "stride", "storage_offset", "item", "numel", "dim"}
+
+
+class _Input:
+    """An input of a program, and whatever it holds."""
+
+    def __getitem__(self, key: Any) -> _Input:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def size(self) -> list[int]:
+        return [9] * 8
+
+    stride = size
+
+    def item(self) -> int:
+        return 9
+
+    storage_offset = item
+    numel = item
+    dim = item
+
+
+_NAMESPACE = {**SYMPY_INTERP, "math": math, "torch": torch, "inf": math.inf, "nan": math.nan}
+
+
+def _check_node(node: ast.AST) -> None:
+    assert isinstance(node, _NODES), ast.dump(node)
+    if isinstance(node, ast.Call):
+        assert not node.keywords
+        function = node.func
+        if isinstance(function, ast.Attribute) and not isinstance(function.value, ast.Name):
+            assert function.attr in _CALLED, function.attr
+            assert not node.args, ast.dump(node)
+    if isinstance(node, ast.Attribute):
+        assert not node.attr.startswith("__"), node.attr
+    if isinstance(node, ast.Name):
+        known = node.id in ("L", "math", "torch", "abs", "bool", "float", "int", "max", "min")
+        assert known or node.id in (*_NAMESPACE, "round"), node.id
+    if isinstance(node, ast.Constant):
+        assert not isinstance(node.value, (bytes, complex)), node.value
+
+
+def check(text: str) -> None:
+    """AssertionError when a text that the gate lets through is more than a condition."""
+    if not _native.passes_gate("Guard", text):
+        return
+    tree = ast.parse(text, mode="eval")
+    for node in ast.walk(tree):
+        _check_node(node)
+    # As torch puts it into source: one call of a function whose second argument is a text.
+    shown = ast.unparse(tree)
+    source = ast.parse(f'def _(*args):\n  torch._assert({text}, "Guard failed: {shown}")\n')
+    (function,) = source.body
+    (statement,) = function.body  # type: ignore[attr-defined]
+    condition, message = statement.value.args
+    assert ast.dump(condition) == ast.dump(tree.body)
+    assert isinstance(message, ast.Constant)
+    before = time.process_time()
+    with contextlib.suppress(Exception):  # a condition of wrong types, as Python finds
+        eval(compile(tree, "<guard>", "eval"), {**_NAMESPACE, "L": _Input()})
+    assert time.process_time() - before < LONGEST, "a guard that takes too long"
+
+
+def read(data: bytes) -> None:
+    """One input of the fuzzer."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return
+    check(text)
+
+
+def seeds() -> list[bytes]:
+    return [seed.encode() for seed in SEEDS]
