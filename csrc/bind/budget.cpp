@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "bind/closed_class.h"
 #include "bind/convert.h"
 #include "serde/json_reader.h"
 #include "serde/pickle_scan.h"
@@ -38,7 +39,7 @@ py::tuple scan(const py::bytes& bytes, core::Budget& budget) {
 
 void bind_budget(py::module_& m) {
   py::register_exception_translator(translate_limits);
-  py::class_<core::Budget>(m, "Budget")
+  closed_class<core::Budget>(m, "Budget")
       .def(py::init<uint64_t, size_t>())
       .def("charge", [](core::Budget& budget, uint64_t bytes) { budget.charge(bytes); })
       .def("grow", [](core::Budget& budget, uint64_t bytes) { budget.grow(bytes); })
