@@ -19,12 +19,27 @@ class LimitReached : public std::runtime_error {
   const char* limit;
 };
 
+// Where the stack of this thread ends, once it was looked for; 0 before. The initializer is a
+// constant: a variable of a thread that must be initialized is read through a call.
+extern constinit thread_local uintptr_t stack_end;
+uintptr_t find_stack_end();
+
+// What is left for the calls of the last level: tensors and expressions are made in Python.
+inline constexpr uintptr_t kStackReserve = 96 << 10;  // bytes
+
 // Whether the stack of this thread has room for one more level of a recursion, and for what the
 // last level calls.
-bool stack_has_room();
+inline bool stack_has_room() {
+  const char here = 0;
+  const auto now = reinterpret_cast<uintptr_t>(&here);
+  const uintptr_t end = stack_end != 0 ? stack_end : find_stack_end();
+  return now < end || now - end > kStackReserve;  // elsewhere: on a stack of somebody's own
+}
 
 // Throws LimitReached for `place` when it has not.
-void check_stack(const char* place);
+inline void check_stack(const char* place) {
+  if (!stack_has_room()) throw LimitReached("depth", place);
+}
 
 class Budget {
  public:

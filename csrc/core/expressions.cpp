@@ -4,6 +4,8 @@
 #include <array>
 #include <utility>
 
+#include "core/characters.h"
+
 namespace fxpress::core {
 
 namespace {
@@ -34,30 +36,10 @@ constexpr std::array kBinary = {
     Operator{"*", 14},  Operator{"/", 14},  Operator{"%", 14},  Operator{"@", 14},
 };
 constexpr std::array<std::string_view, 6> kCompare = {"==", "!=", "<=", ">=", "<", ">"};
-constexpr std::array<std::string_view, 3> kConstants = {"None", "True", "False"};
-constexpr std::array<std::string_view, 32> kKeywords = {
-    "and",    "as",   "assert", "async",  "await",  "break",   "class",    "continue",
-    "def",    "del",  "elif",   "else",   "except", "finally", "for",      "from",
-    "global", "if",   "import", "in",     "is",     "lambda",  "nonlocal", "not",
-    "or",     "pass", "raise",  "return", "try",    "while",   "with",     "yield"};
 
 constexpr size_t kMaxDigits = 600;  // Python can be told to read no more than 640
 
 struct NotCovered {};
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-bool is_name_start(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-}
-bool is_name(char c) {
-  return is_name_start(c) || is_digit(c);
-}
-
-bool contains(std::span<const std::string_view> texts, std::string_view text) {
-  return std::find(texts.begin(), texts.end(), text) != texts.end();
-}
 
 int precedence_of(std::string_view binary) {
   if (binary == "**") return kPower;
@@ -94,7 +76,7 @@ class Parser {
     if (!rest_.empty()) throw NotCovered();
     // Alone, it would be a docstring, which is printed in other ways.
     const Expressions::Expression& made = expressions_[result];
-    if (made.kind == Kind::kConstant && !is_name(made.text.front())) throw NotCovered();
+    if (made.kind == Kind::kConstant && !is_name_part(made.text.front())) throw NotCovered();
     return result;
   }
 
@@ -204,7 +186,7 @@ class Parser {
                                expressions_[result].text.find_first_of("'\"") != 0;
         skip_spaces();
         const std::string_view attribute = name();
-        if (of_number || contains(kKeywords, attribute) || contains(kConstants, attribute)) {
+        if (of_number || is_keyword(attribute)) {
           throw NotCovered();
         }
         result = make(Kind::kAttribute, attribute, {&result, 1});
@@ -237,14 +219,14 @@ class Parser {
   // The name in front of a single "=", which is skipped too.
   std::string_view keyword_of_argument() {
     size_t end = 0;
-    while (end < rest_.size() && is_name(rest_[end])) ++end;
+    while (end < rest_.size() && is_name_part(rest_[end])) ++end;
     const std::string_view name = rest_.substr(0, end);
     const size_t sign = rest_.find_first_not_of(' ', end);
     if (name.empty() || !is_name_start(name.front()) || sign == std::string_view::npos ||
         rest_[sign] != '=' || rest_.substr(sign).starts_with("==")) {
       return {};
     }
-    if (contains(kKeywords, name) || contains(kConstants, name)) throw NotCovered();
+    if (is_keyword(name)) throw NotCovered();
     rest_.remove_prefix(sign + 1);
     return name;
   }
@@ -268,9 +250,10 @@ class Parser {
     const char first = rest_.front();
     if (is_name_start(first)) {
       const std::string_view word = name();
-      if (contains(kKeywords, word)) throw NotCovered();
+      const bool is_constant = is_constant_word(word);
+      if (!is_constant && is_keyword(word)) throw NotCovered();
       if (!rest_.empty() && (rest_[0] == '\'' || rest_[0] == '"')) throw NotCovered();
-      return make(contains(kConstants, word) ? Kind::kConstant : Kind::kName, word, {});
+      return make(is_constant ? Kind::kConstant : Kind::kName, word, {});
     }
     if (is_digit(first)) return number();
     if (first == '\'' || first == '"') return string(first);
@@ -317,7 +300,7 @@ class Parser {
       const bool is_as_printed = !fraction.empty() && (fraction == "0" || fraction.back() != '0');
       if (!is_short || is_small || !is_as_printed) throw NotCovered();
     }
-    if (end < rest_.size() && (is_name(rest_[end]) || rest_[end] == '.')) throw NotCovered();
+    if (end < rest_.size() && (is_name_part(rest_[end]) || rest_[end] == '.')) throw NotCovered();
     if (whole.size() > kMaxDigits) throw NotCovered();
     const std::string_view text = rest_.substr(0, end);
     rest_.remove_prefix(end);
@@ -341,7 +324,7 @@ class Parser {
 
   std::string_view name() {
     size_t end = 0;
-    while (end < rest_.size() && is_name(rest_[end])) ++end;
+    while (end < rest_.size() && is_name_part(rest_[end])) ++end;
     if (end == 0 || is_digit(rest_[0])) throw NotCovered();
     const std::string_view result = rest_.substr(0, end);
     rest_.remove_prefix(end);
@@ -366,7 +349,7 @@ class Parser {
   bool take_word(std::string_view word) {
     skip_spaces();
     if (!rest_.starts_with(word)) return false;
-    if (rest_.size() > word.size() && is_name(rest_[word.size()])) return false;
+    if (rest_.size() > word.size() && is_name_part(rest_[word.size()])) return false;
     rest_.remove_prefix(word.size());
     return true;
   }

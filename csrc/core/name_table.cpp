@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/characters.h"
+
 namespace fxpress::core {
 
 namespace {
@@ -10,15 +12,9 @@ namespace {
 constexpr size_t kMaxDigits = 18;   // of numbers that are held as such
 constexpr int64_t kFirstLong = -2;  // minus the id of a longer number's digits stands for it
 
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-bool is_word(char c) {
-  return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-}
-
 bool is_legal(std::string_view text) {
-  return !text.empty() && !is_digit(text.front()) && std::all_of(text.begin(), text.end(), is_word);
+  return !text.empty() && !is_digit(text.front()) &&
+         std::all_of(text.begin(), text.end(), is_name_part);
 }
 
 // Every run of characters that an identifier cannot have becomes one underscore.
@@ -27,12 +23,12 @@ std::string legalize(std::string_view text) {
   out.reserve(text.size() + 1);
   bool in_run = false;
   for (char c : text) {
-    if (is_word(c)) {
+    if (is_name_part(c)) {
       out.push_back(c);
     } else if (!in_run) {
       out.push_back('_');
     }
-    in_run = !is_word(c);
+    in_run = !is_name_part(c);
   }
   if (out.empty()) out = "_unnamed";
   if (is_digit(out.front())) out.insert(out.begin(), '_');

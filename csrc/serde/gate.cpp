@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "core/characters.h"
 #include "serde/guard_grammar.h"
 
 namespace fxpress::serde {
@@ -42,8 +43,7 @@ constexpr std::array<uint8_t, 128> kParts = [] {
   std::array<uint8_t, 128> parts{};
   for (int i = 0; i < 128; ++i) {
     const auto c = static_cast<char>(i);
-    const bool is_alnum =
-        (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+    const bool is_alnum = core::is_name_part(c);
     const bool is_control = c < ' ' || c == 0x7f;
     uint8_t& part = parts[static_cast<size_t>(i)];
     if (is_alnum) part |= kInIdentifier;
@@ -77,7 +77,7 @@ bool is_all_ascii(std::string_view text, Part part) {
 // ---- rules --------------------------------------------------------------------------------------
 
 bool is_identifier(std::string_view text, IsUnicodeIdentifier is_unicode) {
-  if (text.empty() || (text.front() >= '0' && text.front() <= '9')) return false;
+  if (text.empty() || core::is_digit(text.front())) return false;
   return is_all_ascii(text, kInIdentifier) ||
          (is_all(text, kInIdentifier) && is_unicode != nullptr && is_unicode(text));
 }

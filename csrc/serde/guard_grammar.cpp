@@ -5,51 +5,56 @@
 #include <charconv>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <system_error>
+
+#include "core/characters.h"
 
 namespace fxpress::serde {
 
 namespace {
 
-constexpr int kMaxOpen = 100;          // brackets and operators in front within each other
-constexpr size_t kMaxDigits = 40;      // of an integer: those of shapes have 19
-constexpr int kMaxExponent = 64;       // of a power, and bits of a shift
+using core::is_digit;
+using core::is_name_part;
+using core::is_name_start;
+
+constexpr int kMaxOpen = 100;       // brackets and operators in front within each other
+constexpr int kMaxDepth = 250;      // of Python's tree of it: torch prints that with ast.unparse
+constexpr size_t kMaxDigits = 40;   // of an integer: those of shapes have 19
+constexpr int kMaxExponent = 64;    // of a power, and bits of a shift: what its integers add up to
+constexpr int kUnknown = 16;        // what something else in an exponent adds to that
+constexpr int kMaxPowers = 16;      // of a guard; torch writes n*n for squares
+constexpr size_t kMaxBases = 2000;  // characters of what is raised to powers
 constexpr size_t kMaxText = 1u << 16;  // characters
 
-constexpr std::array<std::string_view, 9> kFunctions = {"IsNonOverlappingAndDenseIndicator",
+constexpr std::array<std::string_view, 8> kFunctions = {"IsNonOverlappingAndDenseIndicator",
                                                         "abs",
                                                         "bool",
                                                         "cast_symbool_to_symint_guardless",
                                                         "float",
                                                         "int",
                                                         "max",
-                                                        "min",
-                                                        "round"};
-constexpr std::array<std::string_view, 24> kOfMath = {
-    "acos",  "acosh", "asin", "asinh", "atan", "atanh", "ceil",  "cos",
-    "cosh",  "exp",   "fabs", "floor", "fmod", "isinf", "isnan", "log",
-    "log1p", "log2",  "sin",  "sinh",  "sqrt", "tan",   "tanh",  "trunc"};
+                                                        "min"};
+// Their results are floats, of which powers are floats.
+constexpr std::array<std::string_view, 19> kFloatsOfMath = {
+    "acos", "acosh", "asin",  "asinh", "atan", "atanh", "cos",  "cosh", "exp", "fabs",
+    "fmod", "log",   "log1p", "log2",  "sin",  "sinh",  "sqrt", "tan",  "tanh"};
+constexpr std::array<std::string_view, 3> kIntegersOfMath = {"ceil", "floor", "trunc"};
+constexpr std::array<std::string_view, 2> kTestsOfMath = {"isinf", "isnan"};
 constexpr std::array<std::string_view, 4> kConstantsOfMath = {"e", "inf", "nan", "pi"};
-constexpr std::array<std::string_view, 21> kOfTorch = {
-    "_sym_acos", "_sym_asin", "_sym_atan", "_sym_ceil", "_sym_cos", "_sym_cosh", "_sym_floor",
-    "_sym_log2", "_sym_sin",  "_sym_sinh", "_sym_sqrt", "_sym_tan", "_sym_tanh", "sym_float",
-    "sym_int",   "sym_ite",   "sym_max",   "sym_min",   "sym_not",  "sym_sqrt",  "sym_sum"};
+constexpr std::array<std::string_view, 13> kFloatsOfTorch = {
+    "_sym_acos", "_sym_asin", "_sym_atan", "_sym_cos",  "_sym_cosh", "_sym_log2", "_sym_sin",
+    "_sym_sinh", "_sym_sqrt", "_sym_tan",  "_sym_tanh", "sym_float", "sym_sqrt"};
+constexpr std::array<std::string_view, 8> kOthersOfTorch = {
+    "_sym_ceil", "_sym_floor", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sum"};
 constexpr std::array<std::string_view, 6> kMethods = {"dim",  "item",           "numel",
                                                       "size", "storage_offset", "stride"};
+constexpr std::array<std::string_view, 1> kSizes = {"size"};  // no products of sizes
 constexpr std::array<std::string_view, 5> kConstants = {"False", "None", "True", "inf", "nan"};
 
 struct NoGuard {};
 
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
-bool is_name_start(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-}
-bool is_name(char c) {
-  return is_name_start(c) || is_digit(c);
-}
-template <size_t n>
-bool contains(const std::array<std::string_view, n>& texts, std::string_view text) {
+bool contains(std::span<const std::string_view> texts, std::string_view text) {
   return std::ranges::find(texts, text) != texts.end();
 }
 
@@ -57,6 +62,7 @@ bool contains(const std::array<std::string_view, n>& texts, std::string_view tex
 struct Known {
   bool has_power = false;  // its numbers may have many digits
   bool is_text = false;    // it may be a text, which is for comparisons only
+  int depth = 1;           // see kMaxDepth
 };
 
 // One guard. Throws NoGuard. Every call reads on, or throws; open_ bounds the depth of the stack.
@@ -91,6 +97,7 @@ class Parser {
       merge(known, alternatives());
       if (!take_word("else")) throw NoGuard();
       merge(known, condition());
+      deepen(known);
     }
     return known;
   }
@@ -98,6 +105,15 @@ class Parser {
   static void merge(Known& known, Known other) {
     known.has_power |= other.has_power;
     known.is_text |= other.is_text;
+    known.depth = std::max(known.depth, other.depth);
+  }
+  static void deepen(Known& known, int levels = 1) {
+    known.depth += levels;
+    if (known.depth > kMaxDepth) throw NoGuard();
+  }
+  static Known deeper(Known known) {
+    deepen(known);
+    return known;
   }
   // Arithmetic with texts repeats and formats them.
   static Known of_number(Known known) {
@@ -107,25 +123,36 @@ class Parser {
 
   Known alternatives() {
     Known known = negation();
-    while (take_word("or") || take_word("and")) merge(known, negation());
+    bool is_alone = true;
+    while (take_word("or") || take_word("and")) {
+      merge(known, negation());
+      is_alone = false;
+    }
+    if (!is_alone) deepen(known, 2);  // "and" within "or"
     return known;
   }
 
   Known negation() {
-    bool is_negated = false;
-    while (take_word("not")) is_negated = true;
-    const Known known = comparison();
-    return is_negated ? Known() : known;
+    int negations = 0;
+    while (take_word("not")) ++negations;
+    Known known = comparison();
+    if (negations == 0) return known;
+    deepen(known, negations);
+    return truth(known);
   }
 
   Known comparison() {
-    const Known known = sum();
+    Known known = sum();
     if (!take_comparison()) return known;
     do {
-      sum();
+      merge(known, sum());
     } while (take_comparison());
-    return {};  // a truth value
+    deepen(known);
+    return truth(known);
   }
+
+  // What is known of a truth value that is made of something.
+  static Known truth(Known made_of) { return {false, false, made_of.depth}; }
 
   bool take_comparison() {
     const char first = peek();
@@ -143,29 +170,28 @@ class Parser {
 
   // Operands with operators between; which of them binds more tightly matters for powers alone.
   Known sum() {
+    size_t start = rest_.size();
     Known last = factor();  // the operand before the operator
     Known known = last;
     while (const size_t size = operator_size()) {
       const bool is_shift = rest_[0] == '<' || rest_[0] == '>';
       const bool is_power = size == 2 && rest_[0] == '*';
       of_number(known);
+      const size_t base = start - rest_.size();
       skip(size);
       if (rest_.starts_with('=')) throw NoGuard();
       if (is_power && last.has_power) throw NoGuard();
       if (is_power || is_shift) {
-        small();
-        last.has_power = true;
+        last = power(base);
+        if (is_shift && binds_more_tightly()) throw NoGuard();  // it would be of the exponent
       } else {
+        start = rest_.size();
         last = of_number(factor());
       }
       merge(known, last);
+      deepen(known);
     }
     return known;
-  }
-
-  void begin_small() {
-    ++in_small_;
-    small_total_ = 0;
   }
 
   // The characters of the operator of two operands that comes next; 0: there is none.
@@ -180,12 +206,89 @@ class Parser {
                : 0;
   }
 
-  // An exponent: what is in it cannot make a number that is not small.
-  void small() {
+  // Whether an operator comes next that binds more tightly than a shift does.
+  bool binds_more_tightly() {
+    return operator_size() > 0 &&
+           std::string_view("+-*/%").find(rest_.front()) != std::string_view::npos;
+  }
+
+  // What is behind a base of so many characters.
+  Known power(size_t base) {
+    bases_ += base;
+    if (++powers_ > kMaxPowers || bases_ > kMaxBases) throw NoGuard();
+    int left = kMaxExponent;
+    Known known = exponent(left);
+    known.has_power = true;
+    return known;
+  }
+
+  static void spend(int& left, int amount) {
+    left -= std::min(amount, kMaxExponent + 1);
+    if (left < 0) throw NoGuard();
+  }
+
+  // Its result is small, a float, or grows no faster than an input or a size does; it takes of
+  // `left` what its parts may add up to.
+  Known exponent(int& left) {
     const Open open(*this);
-    begin_small();
-    of_number(factor());
-    --in_small_;
+    const char first = peek();
+    if (first == '-' || first == '+' || first == '~') {
+      skip(1);
+      return deeper(exponent(left));
+    }
+    if (take('(')) {
+      const Known known = exponents(left);
+      expect(')');
+      return known;
+    }
+    if (!is_digit(first)) return named_exponent(left);
+    spend(left, number());
+    return {};
+  }
+
+  Known exponents(int& left) {
+    Known known = term(left);
+    while (peek() == '+' || rest_.starts_with('-') || rest_.starts_with('/')) {
+      skip(rest_.starts_with("//") ? 2 : 1);
+      merge(known, term(left));
+      deepen(known);
+    }
+    return known;
+  }
+
+  // Of a sum in an exponent: 2*L['n'], too.
+  Known term(int& left) {
+    if (!is_digit(peek())) return exponent(left);
+    spend(left, number());
+    return take('*') ? deeper(named_exponent(left)) : Known();
+  }
+
+  Known named_exponent(int& left) {
+    spend(left, kUnknown);
+    const std::string_view word = name();
+    if (contains(kConstants, word)) return {};
+    if (word == "L") return source(kSizes);
+    expect('.');
+    const std::string_view member = name();
+    if (word == "math") {
+      if (contains(kConstantsOfMath, member)) return {};
+      if (contains(kIntegersOfMath, member)) return bits();
+      if (!contains(kFloatsOfMath, member)) throw NoGuard();
+    } else if (word != "torch" || !contains(kFloatsOfTorch, member)) {
+      throw NoGuard();
+    }
+    return arguments();
+  }
+
+  // The logarithm of a number: no more than the bits that it has.
+  Known bits() {
+    expect('(');
+    if (name() != "math") throw NoGuard();
+    expect('.');
+    if (name() != "log2") throw NoGuard();
+    const Known known = deeper(arguments());
+    expect(')');
+    return known;
   }
 
   Known factor() {
@@ -193,11 +296,11 @@ class Parser {
     const char first = peek();
     if (first == '-' || first == '+' || first == '~') {
       skip(1);
-      return of_number(factor());
+      return deeper(of_number(factor()));
     }
     if (first == '(') {
       skip(1);
-      const Known known = in_small_ > 0 ? small_sum() : condition();
+      const Known known = condition();
       expect(')');
       return known;
     }
@@ -207,65 +310,63 @@ class Parser {
     }
     if (first == '\'') {
       text();
-      return {false, true};
+      return {false, true, 1};
     }
     return named();
-  }
-
-  Known small_sum() {
-    Known known = of_number(factor());
-    while (peek() == '+' || rest_.starts_with('-') || rest_.starts_with('/')) {
-      skip(rest_.starts_with("//") ? 2 : 1);
-      merge(known, of_number(factor()));
-    }
-    return known;
   }
 
   Known named() {
     const std::string_view word = name();
     if (contains(kConstants, word)) return {};
-    if (word == "L") {
-      source();
-      return {};
-    }
-    // Functions make integers of floats, but for one, and a power of floats is a float.
-    if (in_small_ > 0 && word != "math" && word != "torch") throw NoGuard();
+    if (word == "L") return source(kMethods);
+    if (word == "round") return rounded();
     if (word == "math") {
       expect('.');
       const std::string_view member = name();
       if (contains(kConstantsOfMath, member)) return {};
-      if (in_small_ > 0 || !contains(kOfMath, member)) throw NoGuard();
+      if (!contains(kFloatsOfMath, member) && !contains(kIntegersOfMath, member) &&
+          !contains(kTestsOfMath, member)) {
+        throw NoGuard();
+      }
     } else if (word == "torch") {
       expect('.');
       const std::string_view member = name();
-      if (in_small_ > 0 ? member != "sym_float" : !contains(kOfTorch, member)) throw NoGuard();
+      if (!contains(kFloatsOfTorch, member) && !contains(kOthersOfTorch, member)) throw NoGuard();
     } else if (!contains(kFunctions, word)) {
       throw NoGuard();
     }
-    return arguments(word == "round" ? 1 : SIZE_MAX);
+    return arguments();
   }
 
-  // Those from `small` on are numbers of digits, which have to be small.
-  Known arguments(size_t small) {
+  Known arguments() {
     expect('(');
     Known known;
-    size_t count = 0;
     do {
-      if (count == small) begin_small();
-      merge(known, of_number(in_small_ > 0 ? small_sum() : condition()));
-      ++count;
+      merge(known, of_number(condition()));
     } while (take(','));
-    if (count > small) --in_small_;
     expect(')');
-    return known;
+    return deeper(known);
   }
 
-  // L['name'] and what comes behind it.
-  void source() {
+  // A number, and how many of its digits are kept: to leave out digits is to make a power of 10.
+  Known rounded() {
+    expect('(');
+    const Known known = of_number(condition());
+    if (take(',')) {
+      take('-');
+      if (number() > kMaxExponent) throw NoGuard();
+    }
+    expect(')');
+    return deeper(known);
+  }
+
+  // L['name'] and what comes behind it, with calls of these methods.
+  Known source(std::span<const std::string_view> methods) {
     expect('[');
     text();
     expect(']');
-    for (;;) {
+    Known known;
+    for (;; deepen(known)) {
       if (take('[')) {
         if (peek() == '\'') {
           text();
@@ -277,19 +378,21 @@ class Parser {
       } else if (take('.')) {
         const std::string_view member = name();
         if (peek() != '(') {
-          if (member.starts_with("__")) throw NoGuard();
+          if (member.starts_with("__") || core::is_keyword(member)) throw NoGuard();
           continue;
         }
-        if (!contains(kMethods, member)) throw NoGuard();
+        if (!contains(methods, member)) throw NoGuard();
         expect('(');
         expect(')');
+        deepen(known);
       } else {
-        return;
+        return known;
       }
     }
   }
 
-  void number() {
+  // What an integer is, if it is one that an exponent may have; 0 for floats.
+  int number() {
     size_t end = digits(0);
     const size_t whole = end;
     bool is_integer = true;
@@ -305,17 +408,16 @@ class Parser {
       end = digits(end);
       if (end == from) throw NoGuard();
     }
-    if (end == 0 || whole > kMaxDigits || end > 2 * kMaxDigits) throw NoGuard();
-    if (end < rest_.size() && (is_name(rest_[end]) || rest_[end] == '.')) throw NoGuard();
+    if (whole == 0 || whole > kMaxDigits || end > 2 * kMaxDigits) throw NoGuard();
+    if (end < rest_.size() && (is_name_part(rest_[end]) || rest_[end] == '.')) throw NoGuard();
     if (is_integer && whole > 1 && rest_.front() == '0') throw NoGuard();
-    if (is_integer && in_small_ > 0) {
-      int value = kMaxExponent + 1;
-      const std::string_view number = rest_.substr(0, end);
-      std::from_chars(std::to_address(number.begin()), std::to_address(number.end()), value);
-      small_total_ += std::min(value, kMaxExponent + 1);
-      if (small_total_ > kMaxExponent) throw NoGuard();
-    }
+    const std::string_view read = rest_.substr(0, end);
     skip(end);
+    if (!is_integer) return 0;
+    int value = 0;
+    const auto [_, error] =
+        std::from_chars(std::to_address(read.begin()), std::to_address(read.end()), value);
+    return error == std::errc() ? std::min(value, kMaxExponent + 1) : kMaxExponent + 1;
   }
 
   size_t digits(size_t at) const {
@@ -358,7 +460,7 @@ class Parser {
     skip_spaces();
     if (rest_.empty() || !is_name_start(rest_.front())) throw NoGuard();
     size_t end = 0;
-    while (end < rest_.size() && is_name(rest_[end])) ++end;
+    while (end < rest_.size() && is_name_part(rest_[end])) ++end;
     const std::string_view result = rest_.substr(0, end);
     skip(end);
     return result;
@@ -367,7 +469,7 @@ class Parser {
   bool take_word(std::string_view word) {
     skip_spaces();
     if (!rest_.starts_with(word)) return false;
-    if (rest_.size() > word.size() && is_name(rest_[word.size()])) return false;
+    if (rest_.size() > word.size() && is_name_part(rest_[word.size()])) return false;
     skip(word.size());
     return true;
   }
@@ -390,8 +492,8 @@ class Parser {
 
   std::string_view rest_;  // of the text
   int open_ = 0;           // see kMaxOpen
-  int in_small_ = 0;       // exponents that are open
-  int small_total_ = 0;    // of the integers in the exponent that was opened last
+  int powers_ = 0;         // so far
+  size_t bases_ = 0;       // see kMaxBases
 };
 
 }  // namespace

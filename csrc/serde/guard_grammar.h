@@ -9,7 +9,8 @@ namespace fxpress::serde {
 //
 //   guard       a condition of those below
 //   conditions  and, or, not, ==, !=, <, <=, >, >=, "a if b else c"
-//   numbers     + - * / // % ** << >> & | ^ ~; a power, or a shift, by small numbers only
+//   numbers     + - * / // % ** << >> & | ^ ~; exponents of powers, and bits of shifts, are sums of
+//               small numbers, of inputs and sizes, and of floats, as their results are bounded
 //   functions   that are listed in guard_grammar.cpp: max, math.floor, torch.sym_float, ...
 //   inputs      L['name'], and of what it holds: ['key'], [0], .attribute, .size(), .stride(),
 //               .storage_offset(), .item(), .numel(), .dim()

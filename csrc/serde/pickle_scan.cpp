@@ -119,9 +119,13 @@ class Scanner {
     return static_cast<uint32_t>(items_.size() - 1);
   }
   void push(Kind kind, std::string_view text = {}) { stack_.push_back(make(kind, text)); }
-  uint32_t pop() {
+  // So many values are above the last mark.
+  void need(size_t count) const {
     const size_t bottom = marks_.empty() ? 0 : marks_.back();
-    if (stack_.size() <= bottom) fail("its stack is empty");
+    if (stack_.size() - bottom < count) fail("its stack is empty");
+  }
+  uint32_t pop() {
+    need(1);
     const uint32_t top = stack_.back();
     stack_.pop_back();
     return top;
@@ -140,26 +144,28 @@ class Scanner {
     to.last = place;
     ++to.count;
   }
-  // A container of the last values on the stack.
+  // The last values on the stack go into a container.
+  void move_last(size_t count, uint32_t container) {
+    const size_t from = stack_.size() - count;
+    for (size_t i = from; i < stack_.size(); ++i) contain(container, stack_[i]);
+    stack_.resize(from);
+  }
   void collect(size_t count) {
+    need(count);
     const uint32_t made = make(Kind::kContainer);
-    std::vector<uint32_t> items(count);
-    for (size_t i = count; i-- > 0;) items[i] = pop();
-    for (const uint32_t item : items) contain(made, item);
+    move_last(count, made);
     stack_.push_back(made);
+  }
+  void add_last(size_t count) {
+    need(count + 1);
+    move_last(count, stack_[stack_.size() - count - 1]);
   }
   // How many values there are above the last mark, which goes.
   size_t above_mark() {
     if (marks_.empty()) fail("it has no mark");
-    const size_t count = stack_.size() - marks_.back();
+    const size_t count = stack_.size() - marks_.back();  // pop() and need() stop at a mark
     marks_.pop_back();
     return count;
-  }
-  void add_last(size_t count) {
-    const size_t from = stack_.size() - count;
-    if (from == 0) fail("its stack is empty");
-    for (size_t i = from; i < stack_.size(); ++i) contain(stack_[from - 1], stack_[i]);
-    stack_.resize(from);
   }
   void put(uint32_t place) {
     if (memo_.insert_or_assign(place, top()).second) budget_.charge(kMemoBytes);
@@ -214,10 +220,8 @@ void Scanner::step(unsigned char opcode) {
     case kMark:
       budget_.charge(kValueBytes);
       return marks_.push_back(stack_.size());
-    case kTuple: {
-      const size_t count = above_mark();
-      return collect(count);
-    }
+    case kTuple:
+      return collect(above_mark());
     case kTuple1:
     case kTuple2:
     case kTuple3:
@@ -282,13 +286,15 @@ const Item* Scanner::item(const Item& container, size_t position) const {
 
 // Some of the functions that a file may name allocate by a number that it gives, or copy.
 void Scanner::check_call(uint32_t function, uint32_t arguments) {
-  constexpr uint64_t kCopiedBytes = 64;  // of an item, in a copy
+  constexpr uint64_t kCopiedBytes = 64;    // of an item, in a copy
+  constexpr uint64_t kArgumentBytes = 16;  // what is shared may be given in each call again
   const Item* called = &items_[function];
   const Item* given = &items_[arguments];
   while (called->kind == Kind::kGlobal) {
     const size_t end = called->text.find('\n');
     const std::string_view module = called->text.substr(0, end);
     const std::string_view name = called->text.substr(end + 1);
+    budget_.charge(given->count, kArgumentBytes);
     for (uint32_t at = given->first; at != kNone32; at = inside_[at].next) {
       const Item& argument = items_[inside_[at].item];
       budget_.charge(argument.count, kCopiedBytes);
@@ -326,17 +332,20 @@ PickleFacts Scanner::measure(uint32_t root) {
     found[item] = {1, 1, true};
     open.emplace_back(item, items_[item].first);
   };
+  const auto add = [&](Found inner) {
+    if (open.empty()) return;
+    Found& outer = found[open.back().first];
+    outer.elements = std::min(kMost, outer.elements + inner.elements);
+    outer.depth = std::max(outer.depth, inner.depth + 1);
+  };
   enter(root);
   while (!open.empty()) {
     auto& [at, next] = open.back();
     if (next == kNone32) {
-      found[at].is_open = false;
-      const Found done = found[at];
+      Found& done = found[at];
+      done.is_open = false;
       open.pop_back();
-      if (open.empty()) break;
-      Found& outer = found[open.back().first];
-      outer.elements = std::min(kMost, outer.elements + done.elements);
-      outer.depth = std::max(outer.depth, done.depth + 1);
+      add(done);
       continue;
     }
     const uint32_t child = inside_[next].item;
@@ -346,9 +355,7 @@ PickleFacts Scanner::measure(uint32_t root) {
     } else if (found[child].is_open) {
       facts.contains_itself = true;
     } else {
-      Found& outer = found[at];
-      outer.elements = std::min(kMost, outer.elements + found[child].elements);
-      outer.depth = std::max(outer.depth, found[child].depth + 1);
+      add(found[child]);
     }
   }
   facts.elements = found[root].elements;

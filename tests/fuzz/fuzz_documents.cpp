@@ -1,26 +1,22 @@
-// libFuzzer: any text is read as a program, or refused; what was read is written to the same text
-// again and again, and has a canonical form and a hash, or is refused.
+// libFuzzer: any text is read as a program, as a load does it: within the budget of a file and
+// through the gate, or it is refused. What was read is written to the same text again and again,
+// and has a canonical form and a hash, or is refused.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 
+#include "core/budget.h"
 #include "serde/canonical.h"
+#include "serde/gate.h"
 #include "serde/graph_hash.h"
 #include "serde/graph_targets.h"
 #include "serde/json_reader.h"
 #include "serde/json_writer.h"
+#include "torch_schema.h"
 
 namespace {
 
 using namespace fxpress::serde;
-
-const Schema& schema() {
-  static const std::vector<Schema::NewType> types = {
-#include "schema.inc"
-  };
-  static const Schema made(types);
-  return made;
-}
 
 std::string written(const Document& document) {
   StringBuffer buffer;
@@ -33,15 +29,36 @@ void check(bool holds) {
   if (!holds) std::abort();
 }
 
+// The defaults of fxpress.archive.Limits.
+fxpress::core::Budget budget_of(size_t size) {
+  fxpress::core::Budget budget(uint64_t{192} << 20u, 500);
+  budget.grow(7 * size);
+  return budget;
+}
+
+bool passes(const Document& document) {
+  try {
+    pass_gate(document, [](std::string_view) { return true; });  // any word that is not ASCII
+    return true;
+  } catch (const GateError& error) {
+    check(!error.path().empty() && *error.fault() != 0);
+    return false;
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto program = static_cast<uint16_t>(Type::ExportedProgram);
   try {
-    const Document read = read_json(text, schema(), program);
+    fxpress::core::Budget budget = budget_of(size);
+    const Document read = read_json(text, torch_schema(), program, &budget);
+    check(read.bytes() <= budget.used() + size);
     const std::string first = written(read);
-    check(written(read_json(first, schema(), program)) == first);
+    const Document again = read_json(first, torch_schema(), program);
+    check(written(again) == first);
+    check(passes(again) == passes(read));
     HashContext context;
     for (const std::string_view target : targets_of(read)) {
       // Every operator of some names writes, and everything is random: the paths matter.
@@ -56,6 +73,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Document once = canonicalize(read, {});
     check(written(canonicalize(once, {})) == written(once));
   } catch (const JsonError&) {
+  } catch (const fxpress::core::LimitReached&) {
   } catch (const CanonicalError&) {
   }
   return 0;

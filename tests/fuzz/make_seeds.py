@@ -14,10 +14,9 @@ from pathlib import Path
 
 import torch
 
+from tests.fuzz.seeds import PATH
 from tests.support import seed_programs
 from tests.support.records import read_records, write_records
-
-PATH = Path(__file__).parent / "seeds.zip"
 
 
 def without_paths(data: bytes) -> bytes:

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from types import ModuleType
 
 import pytest
 
-from tests.fuzz.targets import files, guards
+from tests.fuzz.targets import bounded, files, guards
 
 SEED = 20
-pytestmark = pytest.mark.filterwarnings("ignore")  # torch warns of what the files make it do
-RUNS = {guards: 2000, files: 100}
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # torch warns of what the files make it do
+    pytest.mark.usefixtures("seeds_registered"),
+]
+RUNS = {guards: 2000, bounded: 200, files: 100}
 
 
 @pytest.mark.parametrize("target", RUNS, ids=lambda module: module.__name__.rpartition(".")[2])
 def test_target(target: ModuleType) -> None:
-    logging.disable(logging.CRITICAL)
     rng = random.Random(SEED)
     seeds = target.seeds()
-    try:
-        for _ in range(RUNS[target]):
-            data = rng.choice(seeds)
-            for _ in range(rng.randrange(4)):
-                data = target.mutate(data, 1 << 16, rng.randrange(1 << 30))
-            target.read(data)
-    finally:
-        logging.disable(logging.NOTSET)
+    for _ in range(RUNS[target]):
+        data = rng.choice(seeds)
+        for _ in range(rng.randrange(4)):
+            data = target.mutate(data, 1 << 16, rng.randrange(1 << 30))
+        target.read(data)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
-import logging
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -21,20 +19,14 @@ from tests.fuzz.hostile.cases import documents_of, written
 from tests.support import payloads, seed_programs, sentinel, uses
 from tests.support.sampled import sampled
 
-# torch warns of what the files make it do.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # torch warns of what the files make it do
+    pytest.mark.usefixtures("seeds_registered"),
+]
 SEED = 20
 OF_EACH_KIND = 2  # strings with one label that get a payload of their own
 SAMPLE = 10  # cases of a program in the ordinary run
 DEEP = 1  # of those that load is compiled and exported again, too
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    seed_programs.register()
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def load(data: bytes) -> torch.export.ExportedProgram | None:

@@ -57,6 +57,8 @@ def test_taken(text: str) -> None:
         "f(L['x'])",
         "__import__('os').system('x')",
         "L['x'].__class__",
+        "L['x'].not",
+        "9 ** L['x'].numel() == 1",
         "L['x'].add_(1) == 1",
         "L['x'].size(0)",
         "L['x'].field.method()",
@@ -155,6 +157,12 @@ CONDITIONS = (
     lambda x, n: round(n / 3) > 1,
     lambda x, n: math.floor(n / 2.0) > 1,
     lambda x, n: n > 3 and x.shape[0] < 77,
+    lambda x, n: 2**n > 4096,
+    lambda x, n: x.shape[0] ** n > 5,
+    lambda x, n: x.shape[0] >> n > 2,
+    lambda x, n: 2.0 ** (n / 2) > 5,
+    lambda x, n: n**0.5 < n ** (1 / n),
+    lambda x, n: 2 ** math.ceil(math.log2(x.shape[0])) < 4096,
 )
 
 

@@ -323,6 +323,7 @@ POWERS = " * ".join([f"({SUM})"] * 8)
         (f"Mod({POWERS}, s99)", "terms"),
         ("Ge(Pow(s0, 60), s1)", "terms"),
         (f"({SUM}) ** 8", "terms"),
+        (f"Min({SUM}) ** 8", "terms"),
         (POWERS, "terms"),
         ("FloorDiv(" * 300 + "s0" + ", 2)" * 300, "terms"),
     ],

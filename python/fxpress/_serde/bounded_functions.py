@@ -162,6 +162,13 @@ def _expanded(name: str, arguments: list[Operand]) -> int:
     return 1
 
 
+def _expanded_result(value: Any, arguments: list[Operand]) -> int:
+    """Of another function, which may be no more than its arguments: Min(a + b) is a + b."""
+    if not isinstance(value, (sympy.Add, sympy.Mul, sympy.Pow)):
+        return 1
+    return sum(argument.expanded for argument in arguments)
+
+
 def call(name: str, arguments: list[Operand], budget: Budget) -> Operand:
     """The value of a function.
 
@@ -187,5 +194,7 @@ def call(name: str, arguments: list[Operand], budget: Budget) -> Operand:
     value = function(*(argument.value for argument in arguments))
     if getattr(value, "is_Rational", False) and not _is_small(value, budget):
         raise LimitError("digits", _PLACE)
+    if name not in ("Add", "Mul", "Pow"):
+        expanded = _expanded_result(value, arguments)
     terms = 1 + sum(argument.terms for argument in arguments)
     return Operand(value, terms, _degree(name, arguments), expanded)

@@ -282,7 +282,8 @@ def diff(
 
     Raises:
         ValueError: `limit` is not positive.
-        SerializeError, fxpress.UnsupportedError: as `graph_hash`.
+        TypeError: `limit` is no int, or a program no ExportedProgram.
+        fxpress.SerializeError, fxpress.UnsupportedError: as `graph_hash`.
     """
     if limit < 1:
         raise ValueError(f"limit must be positive, not {limit}")

@@ -322,7 +322,7 @@ def parse(text: str, symbols: Mapping[str, Any], budget: Budget | None = None) -
     if len(text) > budget.limits.terms * _CHARACTERS_OF_TERM:
         raise LimitError("terms", f"{_PLACE} of {len(text)} characters")
     try:
-        with budget.symbolic():
+        with budget.symbolic:
             result = _Reader(symbols, budget).read(text.strip())
     except (ExpressionError, LimitError):
         raise

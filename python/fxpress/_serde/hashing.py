@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from fxpress import _native, _torch_compat
 from fxpress import _torch_compat_serde as compat
+from fxpress._arguments import check_program
 from fxpress._errors import UnsupportedError
 from fxpress._serde.operators import is_permanent, schema_of
 from fxpress._serde.program import facts_of
@@ -138,6 +139,7 @@ def hash_parts(
 ) -> tuple[_native.Document, bytes, dict[str, bytes], bytes]:
     """A program as a document, its hash, those of its constants, and those of the document's nodes,
     32 bytes each."""
+    check_program(program, "program")
     treespecs = TreeSpecWriter()
     objects: dict[str, Any] = {}
     with compat.module_inputs(program.example_inputs):
@@ -180,8 +182,9 @@ def graph_hash(program: ExportedProgram, *, include_state: bool = False) -> str:
         64 hexadecimal digits. Another version of fxpress may give others.
 
     Raises:
-        SerializeError: a node cannot be written; the message names it.
+        fxpress.SerializeError: a node cannot be written; the message names it.
         fxpress.UnsupportedError: the program has something that fxpress cannot write, or a constant
             that cannot be hashed.
+        TypeError: `program` is no ExportedProgram.
     """
     return hash_parts(program, include_state)[1].hex()

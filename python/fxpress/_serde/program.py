@@ -80,6 +80,9 @@ def serialize_parts(
     wanted: tuple[bool, bool, bool],
 ) -> tuple[bytes, bytes, bytes, bytes]:
     """The program, its state, its constants and its example inputs, the last three if wanted."""
+    check_program(program, "exported_program")
+    check_opset_version(opset_version)
+    check_pickle_protocol(pickle_protocol)
     with compat.module_inputs(program.example_inputs):
         text, objects = encode(program, opset_version)
         for name, constant in program.constants.items():
@@ -131,9 +134,6 @@ def serialize(
 
     Stands in for `torch._export.serde.serialize.serialize`.
     """
-    check_program(exported_program, "exported_program")
-    check_opset_version(opset_version)
-    check_pickle_protocol(pickle_protocol)
     wanted = (serialize_state_dict, serialize_constants, serialize_example_inputs)
     parts = serialize_parts(exported_program, opset_version, pickle_protocol, wanted)
     return compat.SerializedArtifact(*parts)

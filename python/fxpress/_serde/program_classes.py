@@ -37,7 +37,12 @@ class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metacla
         serialize_constants: bool = True,
         serialize_example_inputs: bool = True,
     ) -> Any:
-        """The program as an object of the schema, the other parts as bytes; see `serialize`."""
+        """The program as an object of the schema, the other parts as bytes.
+
+        Raises:
+            fxpress.SerializeError, fxpress.UnsupportedError: see `fxpress.serialize.serialize`.
+            AssertionError, TypeError, ValueError: see there.
+        """
         text, *others = serialize_parts(
             exported_program,
             self.opset_version,
@@ -79,7 +84,9 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
         """The program that an object of the schema describes; see `fxpress.serialize.deserialize`.
 
         Raises:
+            fxpress.SerializeError, fxpress.UnsupportedError, fxpress.LimitError: see there.
             AssertionError: `exported_program` is not a `schema.ExportedProgram`.
+            TypeError: `limits` are no Limits.
         """
         if not isinstance(exported_program, compat.schema.ExportedProgram):
             raise AssertionError(f"expected ExportedProgram, got {type(exported_program).__name__}")

@@ -90,7 +90,7 @@ class SavedRecords:
             return _tensor(bytearray(self.get_record(name)))
         self._read.add(name)
         made = torch.empty(size, dtype=torch.uint8, device="cpu")
-        self._native.read_into([(name, 0, size, made.data_ptr())], False, 1, None)
+        self._native.copy_stored(name, size, made.data_ptr())
         return made
 
 

@@ -15,7 +15,6 @@ from fxpress._serde.limits import Budget
 from fxpress._serde.treespecs import load_treespec
 
 log = logging.getLogger(__name__)
-_MOST_DIMENSIONS = 64  # of a tensor that operators of torch take
 _Range = tuple[int | None, int | None]
 Location: TypeAlias = torch.device | str | dict[str, str] | None
 
@@ -86,7 +85,7 @@ class Values:
 
     def end_graph(self, graph: torch.fx.Graph) -> None:
         """Tells the nodes of the open graph, which are all there, which symbols they define."""
-        with self.budget.symbolic():
+        with self.budget.symbolic:
             self._bind_symbols(graph)
 
     def _bind_symbols(self, graph: torch.fx.Graph) -> None:
@@ -135,7 +134,7 @@ class Values:
 
     def expression(self, text: str | sympy.Basic, hint: Any = None, is_offset: bool = False) -> Any:
         """The expression, or that with this text, known to the shape environment."""
-        with self.budget.symbolic():
+        with self.budget.symbolic:
             if isinstance(text, str):
                 text = expressions.parse(text, self.symbols, self.budget)
             return self._note(text, hint, is_offset)
@@ -148,8 +147,8 @@ class Values:
             is_offset: whether it is the storage offset of a tensor. No node need define the
                 symbols of those.
         """
-        with self.budget.symbolic():
-            self.budget.check_time("the symbolic numbers")
+        with self.budget.symbolic:
+            self.budget.check_time_before("the symbolic numbers")
             return self._number(kind, text, hint, is_offset)
 
     def _number(self, kind: str, text: str, hint: Any, is_offset: bool) -> Any:
@@ -180,11 +179,9 @@ class Values:
         requires_grad: bool,
     ) -> Any:
         """A fake tensor whose sizes are symbolic, or that is not at the start of its storage."""
-        if len(sizes) > _MOST_DIMENSIONS:
-            raise compat.SerializeError(f"a tensor has {len(sizes)} dimensions")
         made: torch.Tensor
-        with self.budget.symbolic(), self.fake_mode:
-            self.budget.check_time("the sizes of a tensor")
+        with self.budget.symbolic, self.fake_mode:
+            self.budget.check_time_before("the sizes of a tensor")
             if layout is torch.sparse_coo:
                 made = torch.sparse_coo_tensor(
                     size=sizes, dtype=dtype, device=device, check_invariants=False
@@ -225,8 +222,8 @@ class Values:
 
     def constrain(self, node: torch.fx.Node) -> None:
         """What a node says of symbols: assertions and ranges."""
-        with self.budget.symbolic():
-            self.budget.check_time("what the graph asserts of its symbols")
+        with self.budget.symbolic:
+            self.budget.check_time_before("what the graph asserts of its symbols")
             self._constrain(node)
 
     def _constrain(self, node: torch.fx.Node) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import copy
-import functools
 import io
 import json
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fxpress import archive
-from tests.support.records import read_records, write_records
+from tests.fuzz import seeds
+from tests.support.records import write_records
 
-SEEDS = Path(__file__).parents[1] / "seeds.zip"
 MODEL = "archive/models/model.json"
 WEIGHTS = "archive/data/weights/model_weights_config.json"
 CONSTANTS = "archive/data/constants/model_constants_config.json"
@@ -76,15 +73,9 @@ def hostile(
     return register
 
 
-@functools.cache
-def _records(seed: str) -> dict[str, bytes]:
-    with zipfile.ZipFile(SEEDS) as seeds:
-        return read_records(seeds.read(seed))
-
-
 def records_of(seed: str) -> dict[str, bytes]:
     """The records of a frozen program."""
-    return dict(_records(seed))
+    return dict(seeds.records_of(seed))
 
 
 def documents_of(seed: str) -> dict[str, Any]:

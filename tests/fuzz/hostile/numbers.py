@@ -48,7 +48,7 @@ _TENSORS: dict[str, dict[str, Any]] = {
     "device-of-no-memory": {"device": {"type": "meta", "index": None}},
     "gradient-of-integers": {"dtype": 5, "requires_grad": True},
 }
-_LOAD = {"device-of-no-memory", "layout", "index-of-device"}
+_LOAD = {"device-of-no-memory", "layout", "index-of-device", "many-dimensions"}
 for _name, _changes in _TENSORS.items():
     _make = functools.partial(
         edited, "layers", lambda stored, c=_changes: _meta(stored).update(c), WEIGHTS
@@ -216,7 +216,8 @@ def _nested_argument(depth: int) -> bytes:
 
 
 for _depth in (60, 10_000):
-    add(f"numbers-arguments-{_depth}-deep", functools.partial(_nested_argument, _depth), "refused")
+    _wanted = "loads" if _depth == 60 else "refused"
+    add(f"numbers-arguments-{_depth}-deep", functools.partial(_nested_argument, _depth), _wanted)
 
 
 @hostile("refused")

@@ -264,7 +264,7 @@ for _name, _text in GUARDS_BY_NAME.items():
     add(f"strings-guard-{_name}", functools.partial(_guarded_by, _text), _wanted, "guarded")
 
 
-@hostile("refused", "guarded")
+@hostile("either", "guarded")
 def many_guards() -> bytes:
     return edited(
         "guarded", lambda stored: stored.update(guards_code=["L['x'].size()[0] == 9"] * 50000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import math
-import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,7 +13,8 @@ from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
 from fxpress import _native
 from tests.fuzz.hostile.strings import GUARDS_BY_NAME
-from tests.fuzz.targets.mutators import of_tokens
+from tests.fuzz.targets import timed
+from tests.fuzz.targets.mutators import Pool, of_tokens
 
 LONGEST = 1.0  # second: of one guard of a few hundred characters
 SEEDS = (
@@ -23,7 +24,9 @@ SEEDS = (
     "not (L['args'][0]['a b'].size()[0] < 9 or torch.sym_max(L['x'].size()[0], 3) > 4)",
     "math.floor(L['x'].size()[0] / 2.5e0) == 3 if L['flag'] else L['mode'] == 'sum'",
     "2 ** 3 + (1 << 4) - -5 == ~L['x'].item() | 7 & 3 ^ 1",
-    "L['x'].wide.high[0] is None",
+    "L['x'].wide.high[0] == None",
+    "L['x'].size()[0] // (2 ** L['n']) > 1 + L['n'] ** (2*L['x'].size()[1] - 1)",
+    "2 ** math.ceil(math.log2(torch.sym_float(L['n']))) < torch.sym_float(L['n']) ** -0.5",
     *(text for text in GUARDS_BY_NAME.values() if len(text) < 300),
 )
 _WORDS = r"""
@@ -35,7 +38,8 @@ _WORDS = r"""
 """
 _OTHERS = ("\n", " ", "\t", "\r", "\f", "\0", "\u2028", "\uff58", "\\\n")
 _TOKENS = (*_WORDS.split(), *_OTHERS, "64+" * 50, "(" * 90, ")" * 90)
-mutate = of_tokens(_TOKENS, SEEDS)
+POOL = Pool(SEEDS)
+mutate = of_tokens(_TOKENS, POOL)
 
 _NODES = (
     *(ast.Expression, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Compare, ast.IfExp, ast.Call),
@@ -45,11 +49,18 @@ _NODES = (
 _CALLED = {"size", "stride", "storage_offset", "item", "numel", "dim"}
 
 
-class _Input:
-    """An input of a program, and whatever it holds."""
+_SIZE = 5_000
+_LARGE = 3_000_000_000
+
+
+class _Input(int):
+    """An input of a program, and whatever it holds: a number, too."""
 
     def __getitem__(self, key: Any) -> _Input:
         return self
+
+    def __iter__(self) -> Iterator[_Input]:
+        return iter([self] * 8)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -57,16 +68,19 @@ class _Input:
         return self
 
     def size(self) -> list[int]:
-        return [9] * 8
+        return [_SIZE] * 8
 
-    stride = size
+    def stride(self) -> list[int]:
+        return [_LARGE] * 8
 
     def item(self) -> int:
-        return 9
+        return _LARGE
+
+    def dim(self) -> int:
+        return 8
 
     storage_offset = item
     numel = item
-    dim = item
 
 
 _NAMESPACE = {**SYMPY_INTERP, "math": math, "torch": torch, "inf": math.inf, "nan": math.nan}
@@ -89,6 +103,25 @@ def _check_node(node: ast.AST) -> None:
         assert not isinstance(node.value, (bytes, complex)), node.value
 
 
+def _pairs(tree: ast.AST) -> set[tuple[str, str, str]]:
+    """What is directly within what, and where."""
+    return {
+        (f"{_label(node)} {field}", _label(inner), str(min(position, 4)))
+        for node in ast.walk(tree)
+        for field, value in ast.iter_fields(node)
+        for position, inner in enumerate(value if isinstance(value, list) else [value])
+        if isinstance(inner, ast.AST)
+    }
+
+
+def _label(node: ast.AST) -> str:
+    operator = type(getattr(node, "op", None)).__name__
+    name = getattr(node, "id", "")
+    attribute = getattr(node, "attr", "")
+    known = attribute in _CALLED or hasattr(math, attribute) or "sym_" in attribute
+    return f"{type(node).__name__} {operator} {name} {attribute if known else ''}"
+
+
 def check(text: str) -> None:
     """AssertionError when a text that the gate lets through is more than a condition."""
     if not _native.passes_gate("Guard", text):
@@ -104,10 +137,14 @@ def check(text: str) -> None:
     condition, message = statement.value.args
     assert ast.dump(condition) == ast.dump(tree.body)
     assert isinstance(message, ast.Constant)
-    before = time.process_time()
-    with contextlib.suppress(Exception):  # a condition of wrong types, as Python finds
-        eval(compile(tree, "<guard>", "eval"), {**_NAMESPACE, "L": _Input()})
-    assert time.process_time() - before < LONGEST, "a guard that takes too long"
+    compiled = compile(tree, "<guard>", "eval")
+
+    def evaluate() -> None:
+        with contextlib.suppress(Exception):  # a condition of wrong types, as Python finds
+            eval(compiled, {**_NAMESPACE, "L": _Input(_SIZE)})
+
+    timed.check(evaluate, LONGEST)
+    POOL.add(text, _pairs(tree))
 
 
 def read(data: bytes) -> None:
