@@ -215,12 +215,16 @@ class ArchiveReader {
     auto bytes = py::reinterpret_steal<py::bytes>(
         PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(record.stored)));
     if (!bytes) throw py::error_already_set();
-    auto* to = reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.ptr()));
-    {
-      const py::gil_scoped_release release;
-      source_->read(record.offset, {to, record.stored});
-    }
+    copy(record, PyBytes_AS_STRING(bytes.ptr()));
     return bytes;
+  }
+  // The same into memory, which has room for `size` bytes: as many as there are.
+  void copy_stored(const std::string& name, uint64_t size, uintptr_t address) const {
+    const archive::Record& record = require(name);
+    if (record.stored != size) {
+      fx::raise(PyExc_ValueError, "record '%s' has another size", name.c_str());
+    }
+    copy(record, reinterpret_cast<void*>(address));
   }
   // targets: (name, start, bytes, address) of memory that a part of a record goes to; address 0: it
   // is only read. The checksums of the parts, if they are wanted.
@@ -242,6 +246,10 @@ class ArchiveReader {
   }
 
  private:
+  void copy(const archive::Record& record, void* to) const {
+    const py::gil_scoped_release release;
+    source_->read(record.offset, {static_cast<std::byte*>(to), record.stored});
+  }
   std::unique_ptr<archive::Source> make_source(const py::object& source, uint64_t start) const {
     if (view_) return std::make_unique<archive::MemorySource>(view_->bytes());
     return std::make_unique<archive::FileSource>(source.cast<int>(), start);
@@ -286,6 +294,7 @@ void bind_archive(py::module_& m) {
       .def(py::init<py::object, uint64_t>(), py::arg("source"), py::arg("start") = 0)
       .def("records", &ArchiveReader::records)
       .def("stored_bytes", &ArchiveReader::stored_bytes)
+      .def("copy_stored", &ArchiveReader::copy_stored)
       .def("read_into", &ArchiveReader::read_into, py::arg("targets"), py::arg("check"),
            py::arg("threads"), py::arg("report") = py::none());
   m.def("crc32", [](const py::handle& data) {

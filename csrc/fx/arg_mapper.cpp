@@ -22,10 +22,10 @@ Ref make_tuple(PyObject* original, std::vector<Ref>& values) {
       PyObject_CallObject(reinterpret_cast<PyObject*>(Py_TYPE(original)), result.get()));
 }
 
-Ref make_dict(const std::vector<PyObject*>& keys, const std::vector<Ref>& values) {
+Ref make_dict(const std::vector<Ref>& keys, const std::vector<Ref>& values) {
   Ref result = Ref::steal(PyObject_CallNoArgs(symbols.immutable_dict_type));
   for (size_t i = 0; i < values.size(); ++i) {
-    check(PyDict_SetItem(result.get(), keys[i], values[i].get()));
+    check(PyDict_SetItem(result.get(), keys[i].get(), values[i].get()));
   }
   return result;
 }

@@ -18,41 +18,50 @@ class ArgMapper {
     Ref direct = map_leaf(root, replace);
     if (direct) return direct;
     frames_.clear();
-    trail_ = ArgTrail();
-    made_.clear();
+    if (!made_.empty()) made_.clear();
+    trail_.clear();
     open(root);
     for (;;) {
       Frame& frame = frames_.back();
       PyObject* key = nullptr;
-      PyObject* child = frame.cursor.next(&key);
+      const Ref child = Ref::borrow(frame.cursor.next(&key));
       Ref value;
-      if (child != nullptr) {
-        value = map_leaf(child, replace);
+      if (child) {
+        frame.key = Ref::borrow(key);
+        value = map_leaf(child.get(), replace);
         if (!value) {
-          frame.key = key;
-          if (open(child)) continue;
-          value = Ref::borrow(made_.at(child).get());
+          if (open(child.get())) continue;
+          value = Ref::borrow(made_.at(child.get()).value.get());
         }
       } else {
         value = finish(frame);
         PyObject* container = frame.cursor.container;
         trail_.leave(container);
-        if (trail_.notes()) made_.insert_or_assign(container, Ref::borrow(value.get()));
+        if (trail_.notes()) {
+          made_.insert_or_assign(container, Made{std::move(frame.held), Ref::borrow(value.get())});
+        }
         frames_.pop_back();
         if (frames_.empty()) return value;
-        key = frames_.back().key;
       }
-      frames_.back().values.push_back(std::move(value));
-      frames_.back().keys.push_back(key);
+      Frame& into = frames_.back();
+      into.values.push_back(std::move(value));
+      if (into.cursor.kind == ArgKind::kDict) into.keys.push_back(std::move(into.key));
     }
   }
 
  private:
+  // Named tuples and keys of dicts run Python code, which may take any container out of the one
+  // around it.
   struct Frame {
-    ArgCursor cursor;               // where we are in the container
-    PyObject* key = nullptr;        // of the child being built; borrowed
-    std::vector<Ref> values;        // mapped children so far
-    std::vector<PyObject*> keys{};  // their keys, for dicts; borrowed
+    ArgCursor cursor;         // where we are in the container
+    Ref held;                 // the container
+    Ref key{};                // of the child being built
+    std::vector<Ref> values;  // mapped children so far
+    std::vector<Ref> keys{};  // their keys, for dicts
+  };
+  struct Made {
+    Ref container;  // its address stays its own
+    Ref value;      // what it became
   };
 
   template <class Replace>
@@ -66,7 +75,7 @@ class ArgMapper {
   bool open(PyObject* container) {
     const auto at = [&](size_t i) { return frames_[i].cursor.container; };
     if (!trail_.enter(container, frames_.size(), at)) return false;
-    frames_.push_back(Frame{{container, arg_kind(container)}, nullptr, {}, {}});
+    frames_.push_back(Frame{{container, arg_kind(container)}, Ref::borrow(container), {}, {}, {}});
     return true;
   }
 
@@ -74,7 +83,7 @@ class ArgMapper {
 
   std::vector<Frame> frames_;  // the open containers, outermost first
   ArgTrail trail_;
-  std::unordered_map<PyObject*, Ref> made_;  // by container, of those that the trail knows
+  std::unordered_map<PyObject*, Made> made_;  // by container, of those that the trail knows
 };
 
 }  // namespace fxpress::fx

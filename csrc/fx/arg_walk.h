@@ -5,6 +5,7 @@
 // parts, so that a walk of a few objects has paths without number, or contain themselves.
 #pragma once
 
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -24,7 +25,7 @@ inline ArgKind arg_kind(PyObject* object) {
 
 // Steps through the children of one container.
 struct ArgCursor {
-  PyObject* container;    // borrowed: the arguments own it
+  PyObject* container;    // borrowed: the arguments own it, or whoever walks them
   ArgKind kind;           // what it is
   Py_ssize_t position{};  // of the next child
 
@@ -67,20 +68,28 @@ class ArgTrail {
     constexpr size_t kFreeSteps = 1024;
     constexpr size_t kFreeDepth = 128;
     if (++steps_ <= kFreeSteps && open < kFreeDepth) return true;
-    if (known_.empty()) {
+    if (!known_) {
+      known_ = std::make_unique<Known>();
       for (size_t i = 0; i < open; ++i) note(container_at(i));
     }
     return note(container);
   }
   void leave(PyObject* container) {
-    if (!known_.empty()) known_[container] = false;
+    if (known_) (*known_)[container] = false;
   }
   // Whether containers are noted: those that are left from here on may be met again.
-  bool notes() const { return !known_.empty(); }
+  bool notes() const { return known_ != nullptr; }
+  // Before the next walk.
+  void clear() {
+    steps_ = 0;
+    known_.reset();
+  }
 
  private:
+  using Known = std::unordered_map<PyObject*, bool>;  // whether a container is open
+
   bool note(PyObject* container) {
-    const auto [place, is_new] = known_.try_emplace(container, true);
+    const auto [place, is_new] = known_->try_emplace(container, true);
     if (!is_new && place->second) {
       raise(PyExc_ValueError, "an argument of a node contains itself: a %s",
             Py_TYPE(container)->tp_name);
@@ -89,10 +98,11 @@ class ArgTrail {
   }
 
   size_t steps_ = 0;
-  std::unordered_map<PyObject*, bool> known_;  // whether it is open
+  std::unique_ptr<Known> known_;  // made when it is needed: walks are as many as nodes
 };
 
 // Calls visit(node) for every node in `root`; for those of a part that is shared at least once.
+// `visit` runs no Python code, or raises: what is walked through is not held.
 template <class Visit>
 void visit_nodes(PyObject* root, std::vector<ArgCursor>& stack, Visit visit) {
   ArgTrail trail;

@@ -195,16 +195,16 @@ void register_parameter(PyObject* module, PyObject* name, PyObject* value) {
 
 void register_buffer(PyObject* module, PyObject* name, PyObject* value, bool persistent) {
   const Ref dict = Ref::steal(PyObject_GenericGetDict(module, nullptr));
-  PyObject* plain = nullptr;
-  PyObject* transient = dict_get(dict.get(), names.non_persistent_buffers);
+  Ref plain;
+  const Ref transient = Ref::borrow(dict_get(dict.get(), names.non_persistent_buffers));
   const int is_tensor = PyObject_IsInstance(value, symbols.tensor_type);
   check(is_tensor);
-  if (is_tensor == 1 && transient != nullptr && PySet_CheckExact(transient)) {
-    plain = free_registry(module, dict.get(), name, names.module_dict_buffers);
+  if (is_tensor == 1 && transient && PySet_CheckExact(transient.get())) {
+    plain = Ref::borrow(free_registry(module, dict.get(), name, names.module_dict_buffers));
   }
-  if (plain != nullptr) {
-    if (!persistent) check(PySet_Add(transient, name));
-    check(PyDict_SetItem(plain, name, value));
+  if (plain) {
+    if (!persistent) check(PySet_Add(transient.get(), name));
+    check(PyDict_SetItem(plain.get(), name, value));
   } else {
     Ref::steal(PyObject_CallMethodObjArgs(module, names.register_buffer, name, value,
                                           persistent ? Py_True : Py_False, nullptr));

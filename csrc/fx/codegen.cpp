@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/liveness.h"
 #include "fx/arg_walk.h"
+#include "fx/arguments.h"
 #include "fx/codegen_target.h"
 #include "fx/local_names.h"
 #include "fx/names.h"
@@ -146,6 +147,7 @@ class Generator {
       append_node(object);
       return;
     }
+    const Ref held = Ref::borrow(object);  // reprs and metaclasses run Python code
     auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
     const auto item = [&](PyObject* child) { append_argument(child, depth + 1, in_dict); };
     switch (arg_kind(object)) {
@@ -191,13 +193,11 @@ class Generator {
     if (!PyDict_CheckExact(object) && type != symbols.immutable_dict_type) throw NotPlain();
     body_ += '{';
     const char* separator = "";
-    PyObject* key = nullptr;
-    ArgCursor cursor{object, ArgKind::kDict};
-    while (PyObject* value = cursor.next(&key)) {
+    for (DictItems items(object); items.next();) {
       body_ += separator;
-      append_argument(key, depth + 1, true);
+      append_argument(items.key(), depth + 1, true);
       body_ += ": ";
-      append_argument(value, depth + 1, true);
+      append_argument(items.value(), depth + 1, true);
       separator = ", ";
     }
     body_ += '}';
@@ -211,15 +211,13 @@ class Generator {
       append_argument(PyTuple_GET_ITEM(args, i));
       separator = ", ";
     }
-    PyObject* key = nullptr;
-    PyObject* value = nullptr;
-    for (Py_ssize_t position = 0; PyDict_Next(kwargs, &position, &key, &value) != 0;) {
+    for (DictItems items(kwargs); items.next();) {
       body_ += separator;
-      const Ref name = Ref::steal(PyObject_Str(key));
+      const Ref name = Ref::steal(PyObject_Str(items.key()));
       if (utf8(name.get()).find(kLocalMark) != std::string_view::npos) throw NotPlain();
       body_ += utf8(name.get());
       body_ += " = ";
-      append_argument(value);
+      append_argument(items.value());
       separator = ", ";
     }
     body_ += ')';
@@ -389,7 +387,7 @@ class Generator {
   void end_statement(NodeId id, PyObject* node) {
     const auto begin = dying_.dead.begin() + dying_.begin[id.value()];
     const auto end = dying_.dead.begin() + dying_.begin[id.value() + 1];
-    const bool unused = PyDict_GET_SIZE(node_field(node, symbols.node_users).get()) == 0;
+    const bool unused = PyDict_GET_SIZE(dict_field(node, symbols.node_users).get()) == 0;
     if (begin == end && !unused) {
       body_ += '\n';
       return;

@@ -73,12 +73,45 @@ inline Ref find_attr(PyObject* object, PyObject* name) {
   return result == nullptr ? Ref() : Ref::steal(result);
 }
 
-// A value of a dict, or null: borrowed.
+// A value of a dict, or null: borrowed. TypeError for what is no dict.
 inline PyObject* dict_get(PyObject* dict, PyObject* key) {
   PyObject* value = PyDict_GetItemWithError(dict, key);
-  if (value == nullptr && PyErr_Occurred() != nullptr) throw_python_error();
+  if (value == nullptr && PyErr_Occurred() != nullptr) {
+    if (PyDict_Check(dict)) throw_python_error();
+    PyErr_Clear();
+    raise(PyExc_TypeError, "expected a dict, not %R", Py_TYPE(dict));
+  }
   return value;
 }
+
+// Goes through a dict that Python code may change meanwhile: key and value are held, and a dict
+// that grows or shrinks raises the RuntimeError that it raises in a loop of Python.
+class DictItems {
+ public:
+  explicit DictItems(PyObject* dict) : dict_(Ref::borrow(dict)), size_(PyDict_GET_SIZE(dict)) {}
+
+  // False at the end.
+  bool next() {
+    if (PyDict_GET_SIZE(dict_.get()) != size_) {
+      raise(PyExc_RuntimeError, "dictionary changed size during iteration");
+    }
+    PyObject* key = nullptr;
+    PyObject* value = nullptr;
+    if (PyDict_Next(dict_.get(), &position_, &key, &value) == 0) return false;
+    key_ = Ref::borrow(key);
+    value_ = Ref::borrow(value);
+    return true;
+  }
+  PyObject* key() const { return key_.get(); }
+  PyObject* value() const { return value_.get(); }
+
+ private:
+  Ref dict_;
+  Py_ssize_t size_;          // when the loop began
+  Py_ssize_t position_ = 0;  // for PyDict_Next
+  Ref key_;                  // of the item that next() came to
+  Ref value_;                // likewise
+};
 
 // The text of a str; valid as long as the object is.
 inline std::string_view utf8(PyObject* string) {

@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "core/verify.h"
 #include "fx/arg_walk.h"
+#include "fx/arguments.h"
 #include "fx/symbols.h"
 
 namespace fxpress::fx {
@@ -39,14 +40,6 @@ void walk_list(PyObject* graph, F visit) {
 
 }  // namespace
 
-PyObject* returned_value(PyObject* output, PyObject* args) {
-  if (!PyTuple_Check(args) || PyTuple_GET_SIZE(args) == 0) {
-    raise(PyExc_IndexError, "output node %R has no argument: a graph returns its first one",
-          output);
-  }
-  return PyTuple_GET_ITEM(args, 0);
-}
-
 std::vector<Ref> list_nodes(PyObject* graph) {
   std::vector<Ref> result;
   result.reserve(graph_length(graph));
@@ -71,11 +64,11 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
 
   std::vector<ArgCursor> stack;
   const auto add_arguments = [&](PyObject* user, Op op, auto add_input) {
-    const Ref args = node_field(user, symbols.node_args);
     if (op == Op::kOutput) {
-      visit_nodes(returned_value(user, args.get()), stack, add_input);
+      visit_nodes(returned_value(user).get(), stack, add_input);
       return;
     }
+    const Ref args = node_field(user, symbols.node_args);
     visit_nodes(args.get(), stack, add_input);
     const Ref kwargs = node_field(user, symbols.node_kwargs);
     if (!PyDict_Check(kwargs.get()) || PyDict_GET_SIZE(kwargs.get()) > 0) {
@@ -98,7 +91,7 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
     if (order == InputOrder::kArguments) {
       add_arguments(user, flat.ops[i], add_input);
     } else {
-      const Ref inputs = node_field(user, symbols.node_input_nodes);
+      const Ref inputs = dict_field(user, symbols.node_input_nodes);
       PyObject* def = nullptr;
       PyObject* ignored = nullptr;
       for (Py_ssize_t position = 0; PyDict_Next(inputs.get(), &position, &def, &ignored) != 0;) {

@@ -21,9 +21,6 @@ enum class InputOrder : uint8_t {
   kInputNodes,  // each input once, in the order of Node.all_input_nodes
 };
 
-// What an output node with these arguments returns: the first, borrowed. IndexError without any.
-PyObject* returned_value(PyObject* output, PyObject* args);
-
 // The nodes of the list that starts at the graph's root, erased ones left out: owned references.
 std::vector<Ref> list_nodes(PyObject* graph);
 

@@ -92,22 +92,22 @@ void GraphWriter::register_lookup(PyObject* node, Op op, PyObject* target) {
     const auto [slot, added] =
         function_buckets_.insert(key, static_cast<uint32_t>(buckets_.size()));
     if (added) buckets_.push_back(lookup_bucket(op, target));
-    bucket = buckets_[slot];
+    bucket = buckets_[slot].get();
   } else {
-    PyObject*& known = op_buckets_[static_cast<size_t>(op)];
-    if (known == nullptr) known = lookup_bucket(op, Py_None);
-    bucket = known;
+    Ref& known = op_buckets_[static_cast<size_t>(op)];
+    if (!known) known = lookup_bucket(op, Py_None);
+    bucket = known.get();
   }
   check(PyDict_SetItem(bucket, node, Py_None));
 }
 
 // Equal functions that are not identical (bound methods) share an entry: the dict decides.
-PyObject* GraphWriter::lookup_bucket(Op op, PyObject* target) {
+Ref GraphWriter::lookup_bucket(Op op, PyObject* target) {
   const Ref key = Ref::steal(PyTuple_Pack(2, op_name(op), target));
-  if (PyObject* known = dict_get(lookup_table_.get(), key.get())) return known;
-  const Ref fresh = Ref::steal(PyDict_New());
+  if (PyObject* known = dict_get(lookup_table_.get(), key.get())) return Ref::borrow(known);
+  Ref fresh = Ref::steal(PyDict_New());
   check(PyDict_SetItem(lookup_table_.get(), key.get(), fresh.get()));
-  return fresh.get();
+  return fresh;
 }
 
 NewNode GraphWriter::output_node() {

@@ -6,6 +6,7 @@
 
 #include "core/graph.h"
 #include "fx/arg_mapper.h"
+#include "fx/arguments.h"
 #include "fx/names.h"
 #include "fx/py.h"
 
@@ -46,9 +47,13 @@ class GraphWriter {
       return replacement;
     };
     Ref args = mapper_.map(node_field(original, symbols.node_args).get(), substitute);
+    if (!PyTuple_Check(args.get())) raise_not_copied(original, "args", "tuple", args.get());
     Ref kwargs = node_field(original, symbols.node_kwargs);
     if (!PyDict_Check(kwargs.get()) || PyDict_GET_SIZE(kwargs.get()) > 0) {
       kwargs = mapper_.map(kwargs.get(), substitute);
+      if (!PyDict_Check(kwargs.get())) {
+        raise_not_copied(original, "kwargs", "dict", kwargs.get());
+      }
     } else {
       kwargs = Ref::borrow(no_kwargs);
     }
@@ -98,7 +103,7 @@ class GraphWriter {
   NewNode output_node();
   void register_name(PyObject* node, PyObject* name);
   void register_lookup(PyObject* node, core::Op op, PyObject* target);
-  PyObject* lookup_bucket(core::Op op, PyObject* target);
+  Ref lookup_bucket(core::Op op, PyObject* target);
   void take(PyObject* name);
   void take_names_of_added_nodes();
   void take_all_names();
@@ -111,9 +116,9 @@ class GraphWriter {
   Ref used_names_;
   Ref base_count_;
   Ref lookup_table_;                // dict of (op, target) -> dict of nodes
-  PyObject* op_buckets_[6] = {};    // lookup_table_ entries of ops without a target; borrowed
+  Ref op_buckets_[6] = {};          // lookup_table_ entries of ops without a target
   core::FlatMap function_buckets_;  // address of a function -> position in buckets_
-  std::vector<PyObject*> buckets_;  // lookup_table_ entries of call_function; borrowed
+  std::vector<Ref> buckets_;        // lookup_table_ entries of call_function
   Ref init_args_;                   // reused argument tuple of the node's initializer
   ArgMapper mapper_;
   std::vector<PyObject*> inputs_;  // of the node being copied; borrowed

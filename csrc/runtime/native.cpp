@@ -1,6 +1,7 @@
 #include <ctime>
 
 #include "runtime/convert.h"
+#include "runtime/operators.h"
 #include "runtime/run.h"
 
 namespace fxpress::runtime {
@@ -180,6 +181,8 @@ bool Run::boxed(const Instruction& instruction) {
   }
 
   release();
+  // Another thread may have destroyed a library since the stretch began.
+  if (operators_gone() != plan_.operators) return false;
   stack_.clear();
   for (const Argument* argument = begin; argument != end; ++argument) {
     switch (argument->form) {

@@ -177,10 +177,9 @@ Ref Run::map_tuple(const Instruction& instruction, PyObject* args) {
 Ref Run::map_dict(const Instruction& instruction, PyObject* kwargs) {
   if (PyDict_GET_SIZE(kwargs) == 0) return Ref();
   Ref mapped = Ref::steal(PyDict_New());
-  PyObject *key = nullptr, *value = nullptr;
-  for (Py_ssize_t at = 0; PyDict_Next(kwargs, &at, &key, &value) != 0;) {
-    const Ref item = map(instruction, value);
-    check(PyDict_SetItem(mapped.get(), key, item.get()));
+  for (fx::DictItems items(kwargs); items.next();) {
+    const Ref item = map(instruction, items.value());
+    check(PyDict_SetItem(mapped.get(), items.key(), item.get()));
   }
   return mapped;
 }

@@ -154,9 +154,9 @@ def _recompile(self: torch.fx.GraphModule) -> Any:
     return code
 
 
-# The namespace of a class whose code is deferred. `__reduce__` and `__reduce_package__` copy the
-# instance's state before they generate code; `__prepare_scriptable__` is what torch.jit.script asks
-# for before it walks through that state.
+# The namespace of a class whose code is deferred. `__deepcopy__`, `__reduce__` and
+# `__reduce_package__` walk through the instance's state, to which no other thread may add the code
+# meanwhile; `__prepare_scriptable__` is what torch.jit.script asks for before it does the same.
 _BODY: dict[str, Any] = {
     "recompile": _recompile,
     **{
@@ -164,6 +164,7 @@ _BODY: dict[str, Any] = {
         for name in (
             "forward",
             "_wrapped_call",
+            "__deepcopy__",
             "__reduce__",
             "__reduce_package__",
             "__prepare_scriptable__",

@@ -407,6 +407,9 @@ class ArchiveReader:
         """Name -> (offset, stored, size, crc, is_deflated), in the order of the directory."""
 
     def stored_bytes(self, name: str, /) -> bytes: ...
+    def copy_stored(self, name: str, size: int, address: int, /) -> None:
+        """The same into memory; ValueError when they are more or fewer than `size`."""
+
     def read_into(
         self,
         targets: Sequence[tuple[str, int, int, int]],

@@ -7,9 +7,9 @@ import os
 import pickle
 import threading
 import types
-from collections import Counter, namedtuple
+from collections import namedtuple
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram, dynamic_shapes, exported_program
 from torch.export import graph_signature as graph_signature
+from torch.fx import _pytree as fx_pytree
 from torch.fx import node as fx_node
 from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import is_concrete_bool as is_concrete_bool
@@ -133,46 +134,85 @@ def with_aten(versions: dict[str, int] | None) -> dict[str, int]:
     return complete
 
 
-_module_uses: Counter[type] = Counter()  # classes that module_inputs() registered -> how often
-_module_uses_lock = threading.Lock()
+_module_uses: dict[type, set[int]] = {}  # classes that are registered for module_inputs -> by whom
+# A user may be forgotten, and give back what it has, wherever an object may die.
+_module_uses_lock = threading.RLock()
 
 
 def _forget_lock() -> None:
     """A forked child starts with a lock that no thread of its own holds."""
     global _module_uses_lock
-    _module_uses_lock = threading.Lock()
+    _module_uses_lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_forget_lock)
 
 
-@contextmanager
-def module_inputs(example_inputs: Any) -> Iterator[None]:
+class module_inputs:  # noqa: N801
     """While it is open, pytree knows the nn.Module classes among the example inputs.
 
     The table is the process's: the first that needs a class adds it, the last takes it out again.
+    A signal handler that raises anywhere in it leaves nothing behind for longer than the error
+    lives: the object then gives back what it has when it dies.
     """
 
-    def is_module(value: Any) -> bool:
-        return isinstance(value, torch.nn.Module)
+    def __init__(self, example_inputs: Any) -> None:
+        self._inputs = example_inputs
+        self._used: set[type] = set()
 
-    leaves = pytree.tree_leaves(example_inputs, is_leaf=is_module)
-    used = {type(leaf) for leaf in leaves if is_module(leaf)}
-    with _module_uses_lock:
-        used = {c for c in used if c in _module_uses or c not in pytree.SUPPORTED_NODES}
-        for cls in used:
-            if cls not in _module_uses:
-                export_utils.register_module_as_pytree_input_node(cls)
-            _module_uses[cls] += 1
-    try:
-        yield
-    finally:
+    def __enter__(self) -> None:
+        leaves = pytree.tree_leaves(self._inputs, is_leaf=_is_module)
+        classes = {type(leaf) for leaf in leaves if _is_module(leaf)}
         with _module_uses_lock:
-            for cls in used:
-                _module_uses[cls] -= 1
-                if not _module_uses[cls]:
-                    del _module_uses[cls]
-                    export_utils.deregister_module_as_pytree_input_node(cls)
+            for cls in classes:
+                if cls in pytree.SUPPORTED_NODES and cls not in _module_uses:
+                    continue  # the user's own
+                self._used.add(cls)
+                users = _module_uses.setdefault(cls, set())
+                users.add(id(self))
+                if cls not in pytree.SUPPORTED_NODES:
+                    _register_module(cls)
+
+    def __exit__(self, *error: object) -> None:
+        with _module_uses_lock:
+            while self._used:
+                cls = next(iter(self._used))
+                users = _module_uses.get(cls, set())
+                users.discard(id(self))
+                if not users:
+                    _deregister_module(cls)
+                    _module_uses.pop(cls, None)
+                self._used.discard(cls)
+
+    def __del__(self) -> None:
+        for _ in range(10):  # what a handler raises here is lost, and nobody comes after us
+            if not getattr(self, "_used", None):
+                break
+            with suppress(BaseException):
+                self.__exit__()
+
+
+def _is_module(value: Any) -> bool:
+    return isinstance(value, torch.nn.Module)
+
+
+def _register_module(cls: Any) -> None:
+    try:
+        export_utils.register_module_as_pytree_input_node(cls)
+    except BaseException:
+        _deregister_module(cls)
+        raise
+
+
+def _deregister_module(cls: type) -> None:
+    """Whatever there is of it: a registration may have been interrupted, or this."""
+    spec = pytree.SUPPORTED_SERIALIZED_TYPES.pop(cls, None)
+    if spec is not None:
+        pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(spec.serialized_type_name, None)
+    fx_pytree.SUPPORTED_NODES.pop(cls, None)
+    fx_pytree.SUPPORTED_NODES_EXACT_MATCH.pop(cls, None)
+    pytree.CONSTANT_NODES.discard(cls)
+    pytree.SUPPORTED_NODES.pop(cls, None)
 
 
 def schema_of(target: Any) -> Any:

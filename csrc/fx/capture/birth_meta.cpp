@@ -3,6 +3,7 @@
 #include <initializer_list>
 
 #include "fx/containers.h"
+#include "fx/edited.h"
 
 namespace fxpress::fx {
 
@@ -17,9 +18,9 @@ bool is_atom(PyObject* value) {
 }  // namespace
 
 bool is_set(PyObject* dict, PyObject* key) {
-  PyObject* value = dict_get(dict, key);
-  if (value == nullptr) return false;
-  const int truth = PyObject_IsTrue(value);
+  const Ref value = Ref::borrow(dict_get(dict, key));
+  if (!value) return false;
+  const int truth = PyObject_IsTrue(value.get());
   check(truth);
   return truth != 0;
 }
@@ -57,10 +58,9 @@ Ref BirthMeta::source(PyObject* node, PyObject* meta) {
   check(PyDict_SetItem(info.get(), names.graph_id, graph_id_.get()));
   const Ref node_info = new_instance(rules_.info_type.get(), info.get());
 
-  PyObject* before = dict_get(meta, names.from_node);
-  const Ref earlier = before == nullptr
-                          ? Ref::steal(PyList_New(0))
-                          : Ref::steal(PyObject_CallOneArg(rules_.deepcopy.get(), before));
+  const Ref before = Ref::borrow(dict_get(meta, names.from_node));
+  const Ref earlier = before ? Ref::steal(PyObject_CallOneArg(rules_.deepcopy.get(), before.get()))
+                             : Ref::steal(PyList_New(0));
   const Ref said = Ref::steal(PyDict_Copy(rules_.provenance.get()));
   const Ref action = copied(check(dict_get(said.get(), names.action)));
   check(PyDict_SetItem(said.get(), names.action, action.get()));
@@ -74,14 +74,14 @@ Ref BirthMeta::source(PyObject* node, PyObject* meta) {
 
 void BirthMeta::add_sequence(PyObject* meta, PyObject* current) const {
   const Ref zero = Ref::steal(PyLong_FromLong(0));
-  PyObject* depth = dict_get(current, names.in_grad_fn);
-  const int is_backward = depth == nullptr ? 0 : PyObject_RichCompareBool(depth, zero.get(), Py_GT);
+  const Ref depth = Ref::borrow(dict_get(current, names.in_grad_fn));
+  const int is_backward = depth ? PyObject_RichCompareBool(depth.get(), zero.get(), Py_GT) : 0;
   check(is_backward);
   Ref number;
   if (is_backward != 0) {
-    PyObject* numbers = dict_get(current, names.grad_fn_seq_nr);
-    if (numbers == nullptr) raise(PyExc_KeyError, "%U", names.grad_fn_seq_nr);
-    number = Ref::steal(PySequence_GetItem(numbers, -1));
+    const Ref numbers = Ref::borrow(dict_get(current, names.grad_fn_seq_nr));
+    if (!numbers) raise(PyExc_KeyError, "%U", names.grad_fn_seq_nr);
+    number = Ref::steal(PySequence_GetItem(numbers.get(), -1));
   } else if (rules_.sequence.get() == Py_None) {
     number = Ref::borrow(dict_get(current, names.seq_nr));
   } else {
@@ -101,9 +101,10 @@ Ref BirthMeta::of(PyObject* node) {
     check(PyDict_SetItem(meta.get(), key, value));
   };
   if (is_set(current, names.stack_trace)) {
-    PyObject* trace = dict_get(current, names.stack_trace);
-    set(names.stack_trace, trace);
-    const int is_accumulated = PySequence_Contains(trace, rules_.marker.get());
+    const Ref trace = Ref::borrow(dict_get(current, names.stack_trace));
+    if (!trace) raise_edited("the capture");
+    set(names.stack_trace, trace.get());
+    const int is_accumulated = PySequence_Contains(trace.get(), rules_.marker.get());
     check(is_accumulated);
     if (is_accumulated != 0) {
       set(names.is_gradient_acc, Py_True);
@@ -114,8 +115,8 @@ Ref BirthMeta::of(PyObject* node) {
     PyObject* field = PyTuple_GET_ITEM(rules_.fields.get(), i);
     if (has_own && PyUnicode_Compare(field, names.from_node) == 0) {
       set(field, source(node, own.get()).get());
-    } else if (PyObject* value = dict_get(current, field)) {
-      set(field, copied(value).get());
+    } else if (const Ref value = Ref::borrow(dict_get(current, field))) {
+      set(field, copied(value.get()).get());
     }
   }
   add_sequence(meta.get(), current);

@@ -6,7 +6,9 @@
 #include "core/export_root.h"
 #include "core/flat_map.h"
 #include "fx/capture/birth_meta.h"
+#include "fx/edited.h"
 #include "fx/gc_pause.h"
+#include "fx/pairs.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
 
@@ -25,12 +27,9 @@ class StackCleaner {
   // A new dict.
   Ref module_stack(PyObject* stack) {
     Ref result = Ref::steal(PyDict_New());
-    const Ref items = Ref::steal(PyMapping_Items(stack));
+    const Ref items = pairs_of(stack);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
       PyObject* item = PyList_GET_ITEM(items.get(), i);
-      if (!PyTuple_Check(item) || PyTuple_GET_SIZE(item) != 2) {
-        raise(PyExc_ValueError, "items of nn_module_stack are no pairs: %R", item);
-      }
       PyObject* key = PyTuple_GET_ITEM(item, 0);
       if (PyUnicode_Check(key) && utf8(key) == kRootEntry) continue;
       PyObject* entry = cleaned(PyTuple_GET_ITEM(item, 1), [&](PyObject* value) {
@@ -111,11 +110,13 @@ void clean_stacks(PyObject* graph, bool drop_self) {
   StackCleaner cleaner(drop_self);
   for (const Ref& node : list_nodes(graph)) {
     const Ref meta = dict_of_meta(node.get());
-    if (PyObject* stack = dict_get(meta.get(), names.nn_module_stack)) {
-      check(PyDict_SetItem(meta.get(), names.nn_module_stack, cleaner.module_stack(stack).get()));
+    if (const Ref stack = Ref::borrow(dict_get(meta.get(), names.nn_module_stack))) {
+      const Ref cleaned = cleaner.module_stack(stack.get());
+      check(PyDict_SetItem(meta.get(), names.nn_module_stack, cleaned.get()));
     }
     if (!is_set(meta.get(), names.source_fn_stack)) continue;
     const Ref functions = Ref::borrow(dict_get(meta.get(), names.source_fn_stack));
+    if (!functions) raise_edited("the capture");
     const Ref cleaned = cleaner.function_stack(functions.get());
     check(PyDict_SetItem(meta.get(), names.source_fn_stack, cleaned.get()));
   }

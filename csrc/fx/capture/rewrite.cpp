@@ -3,8 +3,10 @@
 #include <string>
 
 #include "core/export_root.h"
+#include "fx/arguments.h"
 #include "fx/capture/clean.h"
 #include "fx/containers.h"
+#include "fx/edited.h"
 #include "fx/gc_pause.h"
 #include "fx/graph_module.h"
 #include "fx/reader.h"
@@ -12,10 +14,13 @@
 
 namespace fxpress::fx {
 
+using core::NodeId;
 using core::Op;
 using core::StringId;
 
 namespace {
+
+constexpr const char* kFunction = "the capture";
 
 size_t as_index(PyObject* number, size_t size, const char* what) {
   const Py_ssize_t index = PyNumber_AsSsize_t(number, PyExc_IndexError);
@@ -125,10 +130,23 @@ class Rewriter {
         node.target = cleaned.get();
       }
     }
-    uint32_t use = source_.graph.input_begin[i];
-    return writer_.copy(
-        node, source_.nodes[i],
-        [&](PyObject*) { return copies_[source_.graph.inputs[use++].value()]; }, std::move(meta));
+    InputCursor inputs(source_.graph.inputs_of(NodeId(i)), kFunction);
+    const auto copied = [&](PyObject* def) {
+      const NodeId id = inputs.next();
+      if (source_.nodes[id.value()] != def) raise_edited(kFunction);
+      return copy_of(id.value());
+    };
+    PyObject* made = writer_.copy(node, source_.nodes[i], copied, std::move(meta));
+    inputs.finish();
+    return made;
+  }
+
+  PyObject* copy_of(uint32_t i) const {
+    if (copies_[i] == nullptr) {
+      raise(PyExc_RuntimeError, "node %R is used before it is defined: the graph is not in order",
+            source_.nodes[i]);
+    }
+    return copies_[i];
   }
 
   void write_output() {
@@ -137,15 +155,14 @@ class Rewriter {
       raise(PyExc_ValueError, "the graph has no output");
     }
     PyObject* old = source_.nodes[last];
-    const Ref args = node_field(old, symbols.node_args);
-    const Ref computed = Ref::borrow(returned_value(old, args.get()));
+    const Ref computed = returned_value(old);
     std::vector<Ref> values;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(plan_.outputs.get()); ++i) {
       values.push_back(output_value(PyList_GET_ITEM(plan_.outputs.get(), i), computed.get()));
     }
     PyObject* made = writer_.output(take_as_tuple(values).get(), [&](PyObject* node) {
       const uint32_t known = source_.nodes.find(node);
-      return known == core::FlatMap::kAbsent ? node : copies_[known];
+      return known == core::FlatMap::kAbsent ? node : copy_of(known);
     });
     set_node_field(made, symbols.node_meta, GraphWriter::copy_meta(old).get());
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fx/arguments.h"
 #include "fx/serde/errors.h"
 #include "fx/serde/graph_values.h"
 #include "fx/serde/kinds.h"
@@ -157,20 +158,21 @@ bool check_signature(const ProgramCheck& program, const GraphValues& graph) {
   if (count != PySequence_Fast_GET_SIZE(inputs.get()) || graph.entries.empty()) return false;
   const NodeEntry& output = graph.entries.back();
   if (output.op != core::Op::kOutput) return false;
-  const Ref args = node_field(output.node.get(), fx::symbols.node_args);
+  const Ref args = args_of(output.node.get());
   if (PyTuple_GET_SIZE(args.get()) == 0) return false;
   const Ref outputs =
       Ref::steal(PySequence_Tuple(get_attr(program.signature, names.output_specs).get()));
-  PyObject* values = PyTuple_GET_ITEM(args.get(), 0);
-  if (!PyTuple_Check(values) && !PyList_Check(values)) return false;
-  if (PySequence_Fast_GET_SIZE(values) != PySequence_Fast_GET_SIZE(outputs.get())) return false;
+  PyObject* returned = PyTuple_GET_ITEM(args.get(), 0);
+  if (!PyTuple_Check(returned) && !PyList_Check(returned)) return false;
+  const Ref values = Ref::steal(PySequence_Tuple(returned));
+  if (PyTuple_GET_SIZE(values.get()) != PyTuple_GET_SIZE(outputs.get())) return false;
   int before = 0;
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(values); ++i) {
-    PyObject* spec = PySequence_Fast_GET_ITEM(outputs.get(), i);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values.get()); ++i) {
+    PyObject* spec = PyTuple_GET_ITEM(outputs.get(), i);
     const int now = rank(output_kind(spec));
     if (now < before) return false;
     before = now;
-    if (!check_output(spec, PySequence_Fast_GET_ITEM(values, i), targets)) return false;
+    if (!check_output(spec, PyTuple_GET_ITEM(values.get(), i), targets)) return false;
   }
   return true;
 }

@@ -5,6 +5,7 @@
 #include "fx/serde/symbols.h"
 #include "fx/serde/text.h"
 #include "fx/symbols.h"
+#include "serde/extent.h"
 
 namespace fxpress::fx::serde {
 
@@ -145,6 +146,13 @@ Ref Decoder::tensor(const Value& meta) {
   const Ref dtype = from_table(dtypes_, field(meta, Field::TensorMeta_dtype), "dtype");
   const Ref layout = from_table(layouts_, field(meta, Field::TensorMeta_layout), "layout");
   const bool grad = field(meta, Field::TensorMeta_requires_grad).integer != 0;
+  const uint32_t dimensions = field(meta, Field::TensorMeta_sizes).count;
+  if (dimensions > kMostDimensions) {
+    raise(symbols.serialize_error, "a tensor has %u dimensions", dimensions);
+  }
+  if (!::fxpress::serde::is_countable(*document_, meta)) {
+    raise(symbols.serialize_error, "a tensor's sizes, strides or offset are too large");
+  }
   const Value& offset = field(meta, Field::TensorMeta_storage_offset);
   const Value& start = document_->content(offset);
   Ref sizes;

@@ -108,6 +108,7 @@ class Decoder {
   // What objects take, as an estimate: charged before they are made.
   static constexpr uint64_t kNodeBytes = 1200;
   static constexpr uint64_t kTensorBytes = 1200;
+  static constexpr uint32_t kMostDimensions = 64;  // of a tensor that operators of torch take
   static constexpr uint64_t kNumberBytes = 500;
   static constexpr uint64_t kSourceBytes = 800;  // of a node: NodeSource
   static constexpr uint64_t kEntryBytes = 300;   // of a module stack: texts, tuples

@@ -1,4 +1,5 @@
 #include "core/budget.h"
+#include "fx/pairs.h"
 #include "fx/serde/encoder.h"
 #include "fx/serde/symbols.h"
 #include "fx/serde/text.h"
@@ -195,7 +196,7 @@ void Encoder::argument(PyObject* value, PyObject* type) {
       if (++dicts_ > kMostDicts) {
         raise(symbols.serialize_error, "the dicts among the arguments are too many");
       }
-      const Ref items = Ref::steal(PyMapping_Items(value));
+      const Ref items = pairs_of(value);
       sink_.begin_map();
       for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
         PyObject* key = PyTuple_GET_ITEM(PyList_GET_ITEM(items.get(), i), 0);

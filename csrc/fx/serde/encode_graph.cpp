@@ -1,3 +1,5 @@
+#include "fx/arguments.h"
+#include "fx/pairs.h"
 #include "fx/serde/encoder.h"
 #include "fx/serde/errors.h"
 #include "fx/serde/symbols.h"
@@ -53,7 +55,7 @@ void Encoder::graph(PyObject* graph_module) {
   const NodeEntry* output_entry = nullptr;
   for (const NodeEntry& entry : values.entries) {
     if (entry.op != core::Op::kOutput) continue;
-    const Ref args = node_field(entry.node.get(), fx::symbols.node_args);
+    const Ref args = args_of(entry.node.get());
     if (PyTuple_GET_SIZE(args.get()) != 1) {
       raise(PyExc_AssertionError, "FX.Node's args should have one arg, got %zd",
             PyTuple_GET_SIZE(args.get()));
@@ -197,8 +199,8 @@ void Encoder::node_inputs(const NodeEntry& entry) {
     }
     return;
   }
-  const Ref args = node_field(entry.node.get(), fx::symbols.node_args);
-  const Ref kwargs = node_field(entry.node.get(), fx::symbols.node_kwargs);
+  const Ref args = args_of(entry.node.get());
+  const Ref kwargs = kwargs_of(entry.node.get());
   inputs_of(function, entry.symbolic, args.get(), kwargs.get());
 }
 
@@ -236,7 +238,7 @@ void Encoder::inputs_of(const Operator& function, bool symbolic, PyObject* args,
     named_argument("", PyTuple_GET_ITEM(args, i), kPositional, nullptr);
   }
   if (PyDict_GET_SIZE(kwargs) == 0) return;
-  const Ref items = Ref::steal(PyMapping_Items(kwargs));
+  const Ref items = pairs_of(kwargs);
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
     PyObject* item = PyList_GET_ITEM(items.get(), i);
     named_argument(utf8(PyTuple_GET_ITEM(item, 0)), PyTuple_GET_ITEM(item, 1), kKeyword, nullptr);

@@ -1,6 +1,7 @@
 #include <cctype>
 
 #include "core/budget.h"
+#include "fx/pairs.h"
 #include "fx/serde/encoder.h"
 #include "fx/serde/symbols.h"
 #include "fx/serde/text.h"
@@ -91,14 +92,9 @@ void Encoder::module_stack(PyObject* stack) {
     scratch_ += Text(PyTuple_GET_ITEM(entry, 1)).view();
   };
   if (PyDict_CheckExact(stack)) {
-    PyObject* key = nullptr;
-    PyObject* entry = nullptr;
-    for (Py_ssize_t at = 0; PyDict_Next(stack, &at, &key, &entry) != 0;) {
-      const Ref held[] = {Ref::borrow(key), Ref::borrow(entry)};
-      add(key, entry);
-    }
+    for (DictItems items(stack); items.next();) add(items.key(), items.value());
   } else {
-    const Ref items = Ref::steal(PyMapping_Items(stack));
+    const Ref items = pairs_of(stack);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
       PyObject* item = PyList_GET_ITEM(items.get(), i);
       add(PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1));

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "fx/arguments.h"
 #include "fx/reader.h"
 #include "fx/serde/errors.h"
 #include "fx/serde/symbols.h"
@@ -21,8 +22,15 @@ bool is_instance(PyObject* object, PyObject* type) {
   return PyObject_TypeCheck(object, as_type(type)) != 0;
 }
 
-// A list or tuple as such.
+uint64_t hash_of(PyObject* name) {
+  const Py_hash_t hash = PyObject_Hash(name);
+  if (hash == -1) throw_python_error();
+  return static_cast<uint64_t>(hash);
+}
+
+// The results of an operator, as they are now: names are made of them, which may run Python code.
 Ref sequence(PyObject* object) {
+  if (PyList_Check(object) || PyTuple_Check(object)) return Ref::steal(PySequence_Tuple(object));
   return Ref::steal(PySequence_Fast(object, "the results of an operator are not a sequence"));
 }
 
@@ -123,7 +131,7 @@ bool GraphValues::is_name_at(PyObject* name, uint32_t position) const {
 
 bool GraphValues::has_node(PyObject* name) const {
   const auto is_same = [&](uint32_t position) { return is_name_at(name, position); };
-  return names_.find(static_cast<uint64_t>(PyObject_Hash(name)), is_same) < entries.size();
+  return names_.find(hash_of(name), is_same) < entries.size();
 }
 
 // False: there is one like it.
@@ -133,12 +141,12 @@ bool GraphValues::add_name(PyObject* name, uint32_t position) {
     const auto differ = [](uint32_t) { return false; };
     for (uint32_t i = 0; i < position; ++i) {
       const Ref& other = i < entries.size() ? entries[i].name : unused_[i - entries.size()];
-      larger.insert(static_cast<uint64_t>(PyObject_Hash(other.get())), i, differ);
+      larger.insert(hash_of(other.get()), i, differ);
     }
     names_ = std::move(larger);
   }
   const auto is_same = [&](uint32_t other) { return is_name_at(name, other); };
-  const auto hash = static_cast<uint64_t>(PyObject_Hash(name));
+  const auto hash = hash_of(name);
   return names_.insert(hash, position, is_same) == position;
 }
 
@@ -161,7 +169,7 @@ void GraphValues::verify(const NodeEntry& entry, PyObject* graph) {
   PyObject* node = entry.node.get();
   valid_ = get_attr(node, fx::names.graph).get() == graph;
   const auto own = static_cast<uint32_t>(&entry - entries.data());
-  const Ref inputs = node_field(node, fx::symbols.node_input_nodes);
+  const Ref inputs = dict_field(node, fx::symbols.node_input_nodes);
   PyObject* input = nullptr;
   for (Py_ssize_t at = 0; PyDict_Next(inputs.get(), &at, &input, nullptr) != 0;) {
     valid_ &= position_of(input) < own;
@@ -287,35 +295,36 @@ void GraphValues::add_unused(const NodeEntry& entry, const std::string& suffix, 
 
 std::vector<GraphValues::User> GraphValues::users_of(const NodeEntry& entry) {
   std::vector<User> users;
-  const Ref nodes = node_field(entry.node.get(), fx::symbols.node_users);
-  PyObject* user = nullptr;
-  for (Py_ssize_t at = 0; PyDict_Next(nodes.get(), &at, &user, nullptr) != 0;) {
+  for (DictItems nodes(dict_field(entry.node.get(), fx::symbols.node_users).get()); nodes.next();) {
+    PyObject* user = nodes.key();
     const uint32_t position = position_of(user);
     if (position == core::PositionTable::kAbsent || entries[position].function == nullptr ||
         entries[position].function->kind != OperatorKind::kGetItem) {
       raise(PyExc_AssertionError, "%S is not a getitem node", user);
     }
-    const Ref args = node_field(user, fx::symbols.node_args);
-    PyObject* index = PySequence_Size(args.get()) > 1 ? PyTuple_GetItem(args.get(), 1) : nullptr;
-    if (index == nullptr) raise(PyExc_IndexError, "getitem node %S has no index", user);
+    const Ref args = args_of(user);
+    if (PyTuple_GET_SIZE(args.get()) < 2) {
+      raise(PyExc_IndexError, "getitem node %S has no index", user);
+    }
+    Ref index = Ref::borrow(PyTuple_GET_ITEM(args.get(), 1));
     bool found = false;
     for (const User& other : users) {
-      const int equal = PyObject_RichCompareBool(other.index, index, Py_EQ);
+      const int equal = PyObject_RichCompareBool(other.index.get(), index.get(), Py_EQ);
       check(equal);
       if (equal == 0) continue;
       entries[position].duplicate_of = static_cast<uint32_t>(other.entry - entries.data());
       found = true;
       break;
     }
-    if (!found) users.push_back({index, &entries[position]});
+    if (!found) users.push_back({std::move(index), &entries[position]});
   }
   return users;
 }
 
 NodeEntry* GraphValues::user_at(const std::vector<User>& users, size_t index) {
   for (const User& user : users) {
-    if (PyLong_Check(user.index) &&
-        PyLong_AsSsize_t(user.index) == static_cast<Py_ssize_t>(index)) {
+    if (PyLong_Check(user.index.get()) &&
+        PyLong_AsSsize_t(user.index.get()) == static_cast<Py_ssize_t>(index)) {
       return user.entry;
     }
     PyErr_Clear();
@@ -385,15 +394,15 @@ void GraphValues::add_each(const NodeEntry& entry, PyObject* results) {
 void GraphValues::add_dict(const NodeEntry& entry, PyObject* results) {
   const std::vector<User> users = users_of(entry);
   const auto first = static_cast<uint32_t>(values.size());
-  PyObject* index = nullptr;
-  PyObject* value = nullptr;
-  for (Py_ssize_t at = 0; PyDict_Next(results, &at, &index, &value) != 0;) {
+  for (DictItems items(results); items.next();) {
+    PyObject* index = items.key();
+    PyObject* value = items.value();
     if (table_of(value) != Table::kTensor) {
       raise(symbols.serialize_error, "Serialize list output with type %S nyi", Py_TYPE(value));
     }
     NodeEntry* user = nullptr;
     for (const User& other : users) {
-      const int equal = PyObject_RichCompareBool(other.index, index, Py_EQ);
+      const int equal = PyObject_RichCompareBool(other.index.get(), index, Py_EQ);
       check(equal);
       if (equal != 0) user = other.entry;
     }

@@ -93,7 +93,7 @@ class GraphValues {
 
   // The users of a node that take its results apart, by index: first ones, duplicates marked.
   struct User {
-    PyObject* index;   // borrowed from the user
+    Ref index;         // its second argument
     NodeEntry* entry;  // the first node that takes this result
   };
   std::vector<User> users_of(const NodeEntry& entry);

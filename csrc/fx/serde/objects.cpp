@@ -6,6 +6,7 @@
 
 #include "core/budget.h"
 #include "fx/containers.h"
+#include "fx/pairs.h"
 #include "fx/serde/scalars.h"
 #include "fx/serde/text.h"
 #include "serde/json_writer.h"
@@ -285,7 +286,7 @@ class SchemaClasses::Copier : Walk {
   Ref map(uint16_t of, PyObject* object) {
     const Place place = field_;
     Ref result = Ref::steal(PyDict_New());
-    const Ref items = Ref::steal(PyMapping_Items(object));
+    const Ref items = pairs_of(object);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
       PyObject* item = PyList_GET_ITEM(items.get(), i);
       field_ = place;
@@ -375,7 +376,7 @@ class SchemaClasses::Writer : Walk {
     const Place place = field_;
     const bool is_of_graph = place.type == &schema_.type(::fxpress::serde::Type::Graph);
     sink_.begin_map();
-    const Ref items = Ref::steal(PyMapping_Items(object));
+    const Ref items = pairs_of(object);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
       PyObject* item = PyList_GET_ITEM(items.get(), i);
       field_ = place;

@@ -3,7 +3,7 @@
 #include "core/flat_map.h"
 #include "core/graph.h"
 #include "core/string_pool.h"
-#include "fx/symbols.h"
+#include "fx/arguments.h"
 
 namespace fxpress::fx {
 
@@ -151,8 +151,7 @@ class Assigner {
 
   void switch_state(NodeId id, PyObject* target) {
     PyObject* self = node(id);
-    // Node's setter takes a list too.
-    const Ref args = Ref::steal(PySequence_Tuple(node_field(self, symbols.node_args).get()));
+    const Ref args = args_of(self);
     if (target == symbols.set_grad_enabled) {
       expect_one_argument(self, args.get(), "_set_grad_enabled");
       PyObject* mode = PyTuple_GET_ITEM(args.get(), 0);

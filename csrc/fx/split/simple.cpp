@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/partition.h"
+#include "fx/arguments.h"
 #include "fx/gc_pause.h"
 #include "fx/graph_module.h"
 #include "fx/reader.h"
@@ -302,8 +303,7 @@ class Stitcher {
     for (uint32_t i = 0; i < split_.graph().size(); ++i) {
       if (split_.graph().ops[i] != Op::kOutput) continue;
       PyObject* original = split_.node(NodeId(i));
-      const Ref args = node_field(original, symbols.node_args);
-      writer_.output(returned_value(original, args.get()), [&](PyObject* def) {
+      writer_.output(returned_value(original).get(), [&](PyObject* def) {
         return value(node_field(def, symbols.node_name).get());
       });
     }

@@ -1,5 +1,6 @@
 #include "fx/split/split.h"
 
+#include "fx/edited.h"
 #include "fx/gc_pause.h"
 #include "fx/split/write.h"
 #include "fx/symbols.h"
@@ -40,11 +41,7 @@ Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& optio
   PartitionMarks marks;
   Assignment assignment = assign_partitions({callback, options.affix, options.debug}, nodes, marks);
   ReadGraph source = read_graph(graph.get(), InputOrder::kArguments);
-  if (!fits(nodes, assignment, source)) {
-    raise(PyExc_RuntimeError,
-          "the graph was edited while split_module asked the callback about its nodes; edit it "
-          "before or after the split");
-  }
+  if (!fits(nodes, assignment, source)) raise_edited("split_module");
   source.nodes.drop_index();
   const SplitPlan plan = plan_split(module, options, std::move(source), std::move(assignment));
   WrittenSplit written;

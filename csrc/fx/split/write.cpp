@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "fx/arguments.h"
 #include "fx/attributes.h"
+#include "fx/edited.h"
 #include "fx/split/current_meta.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
@@ -74,8 +76,7 @@ class PartitionWriter {
         PyObject* original = context_.node(region.enter);
         const Ref type_expr = node_field(original, symbols.node_type_expr);
         const NewNode node = call_of(context_.target(region.enter), type_expr.get());
-        PyObject* clone = writer_.leaf(node, node_field(original, symbols.node_args),
-                                       GraphWriter::copy_meta(original));
+        PyObject* clone = writer_.leaf(node, args_of(original), GraphWriter::copy_meta(original));
         entered_.emplace_back(region.enter, clone);
       }
     }
@@ -145,14 +146,14 @@ class PartitionWriter {
     const NewNode node = {op, target, candidate, type_expr.get()};
     clones_[id.value()] =
         writer_.copy(node, original, [&](PyObject* def) { return input_of(id, def, use++); });
+    if (use != context_.graph().input_begin[id.value() + 1]) raise_edited("split_module");
   }
 
   // What stands for `def` in this partition's graph.
   PyObject* input_of(NodeId user, PyObject* def, uint32_t use) const {
-    FXPRESS_CHECK(use < context_.graph().input_begin[user.value() + 1],
-                  "a node's arguments changed while the graph was split");
+    if (use == context_.graph().input_begin[user.value() + 1]) raise_edited("split_module");
     const NodeId id = context_.graph().inputs[use];
-    FXPRESS_CHECK(context_.node(id) == def, "a node's arguments changed while the graph was split");
+    if (context_.node(id) != def) raise_edited("split_module");
     const uint32_t slot = context_.plan.partitions->input_slots()[use];
     if (slot != Partitioning::kLocal) return input_nodes_[slot];
     if (context_.plan.assignment.partition[id.value()] == partition_) return clones_[id.value()];
@@ -246,7 +247,7 @@ class BaseWriter {
   }
 
   static Ref default_value(PyObject* placeholder) {
-    Ref args = Ref::steal(PySequence_Tuple(node_field(placeholder, symbols.node_args).get()));
+    Ref args = args_of(placeholder);
     return PyTuple_GET_SIZE(args.get()) > 1 ? Ref::steal(PyTuple_GetSlice(args.get(), 0, 1))
                                             : std::move(args);
   }
@@ -283,14 +284,13 @@ class BaseWriter {
       uint32_t use = context_.graph().input_begin[i];
       for (NodeId id : context_.graph().inputs_of(NodeId(i))) import(id);
       PyObject* original = context_.node(NodeId(i));
-      const Ref args = node_field(original, symbols.node_args);
-      writer_.output(returned_value(original, args.get()), [&](PyObject*) {
-        FXPRESS_CHECK(use < context_.graph().input_begin[i + 1],
-                      "a node's arguments changed while the graph was split");
+      writer_.output(returned_value(original).get(), [&](PyObject*) {
+        if (use == context_.graph().input_begin[i + 1]) raise_edited("split_module");
         PyObject* value = values_[context_.graph().inputs[use++].value()];
         FXPRESS_CHECK(value != nullptr, "output of the graph was not computed");
         return value;
       });
+      if (use != context_.graph().input_begin[i + 1]) raise_edited("split_module");
     }
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fx/arg_walk.h"
+#include "fx/arguments.h"
 #include "fx/symbols.h"
 
 namespace fxpress::fx {
@@ -88,16 +89,11 @@ void FrameComparer::dump_node(PlannedId id, std::string& out) {
   } else if (op == Op::kGetAttr) {
     dump_text(plan_.program.target(node.source), out);
   }
-  size_t use = 0;
+  InputCursor inputs(plan_.outline.inputs_of(id), "unflatten");
   PyObject* original = plan_.program.original(node.source);
-  dump_arguments(id, node_field(original, symbols.node_args).get(), use, out);
-  const Ref kwargs = node_field(original, symbols.node_kwargs);
-  PyObject* key = nullptr;
-  PyObject* value = nullptr;
-  for (Py_ssize_t position = 0; PyDict_Next(kwargs.get(), &position, &key, &value) != 0;) {
-    dump_text(key, out);
-    dump_arguments(id, value, use, out);
-  }
+  dump_arguments(args_of(original).get(), inputs, out);
+  dump_arguments(kwargs_of(original).get(), inputs, out);
+  inputs.finish();
 }
 
 void FrameComparer::dump_inputs(PlannedId id, std::string& out) {
@@ -107,14 +103,20 @@ void FrameComparer::dump_inputs(PlannedId id, std::string& out) {
   }
 }
 
-void FrameComparer::dump_arguments(PlannedId id, PyObject* object, size_t& use, std::string& out) {
-  const auto inputs = plan_.outline.inputs_of(id);
-  std::vector<ArgCursor> stack;
+void FrameComparer::dump_arguments(PyObject* object, InputCursor<PlannedId>& inputs,
+                                   std::string& out) {
+  // Texts run Python code, which may take any container out of the one around it.
+  struct Open {
+    ArgCursor cursor;
+    Ref held;  // the container
+  };
+  std::vector<Open> stack;
+  std::vector<Ref> known;  // containers that the trail has noted: their addresses stay their own
   ArgTrail trail;
   const auto enter = [&](PyObject* item) {
     if (is_node(item)) {
       out += '%';
-      append_number(out, position_[plan_.outline.resolve(inputs[use++]).value()]);
+      append_number(out, position_[plan_.outline.resolve(inputs.next()).value()]);
       return;
     }
     const ArgKind kind = arg_kind(item);
@@ -122,27 +124,28 @@ void FrameComparer::dump_arguments(PlannedId id, PyObject* object, size_t& use, 
       dump_text(item, out);
       return;
     }
-    const auto at = [&](size_t i) { return stack[i].container; };
+    const auto at = [&](size_t i) { return stack[i].cursor.container; };
     if (!trail.enter(item, stack.size(), at)) {
       out += '^';  // a part that was there before
       return;
     }
     out += '(';
     append_number(out, static_cast<uint64_t>(kind));
-    stack.push_back({item, kind});
+    stack.push_back({{item, kind}, Ref::borrow(item)});
   };
   enter(object);
   while (!stack.empty()) {
     PyObject* key = nullptr;
-    PyObject* child = stack.back().next(&key);
-    if (child == nullptr) {
+    const Ref child = Ref::borrow(stack.back().cursor.next(&key));
+    if (!child) {
       out += ')';
-      trail.leave(stack.back().container);
+      trail.leave(stack.back().cursor.container);
+      if (trail.notes()) known.push_back(std::move(stack.back().held));
       stack.pop_back();
       continue;
     }
-    if (key != nullptr) dump_text(key, out);
-    enter(child);
+    if (key != nullptr) dump_text(Ref::borrow(key).get(), out);
+    enter(child.get());
   }
 }
 

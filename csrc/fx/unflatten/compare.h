@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "fx/edited.h"
 #include "fx/unflatten/write.h"
 
 namespace fxpress::fx {
@@ -20,7 +21,7 @@ class FrameComparer {
  private:
   void dump(core::FrameId frame);
   void dump_node(core::PlannedId id, std::string& out);
-  void dump_arguments(core::PlannedId id, PyObject* object, size_t& use, std::string& out);
+  void dump_arguments(PyObject* object, InputCursor<core::PlannedId>& inputs, std::string& out);
   void dump_text(PyObject* object, std::string& out);
   void dump_inputs(core::PlannedId id, std::string& out);
 

@@ -3,6 +3,8 @@
 #include <string>
 
 #include "core/check.h"
+#include "fx/arguments.h"
+#include "fx/edited.h"
 #include "fx/symbols.h"
 
 namespace fxpress::fx {
@@ -229,12 +231,10 @@ PyObject* FrameWriter::write_copy(GraphWriter& writer, PlannedId id) {
   const NewNode copy{plan_.program.graph.ops[node.source.value()],
                      plan_.program.target(node.source), StringId(), type_expr.get(),
                      name_[id.value()]};
-  const auto inputs = plan_.outline.inputs_of(id);
-  size_t use = 0;
-  return writer.copy(copy, original, [&](PyObject*) {
-    FXPRESS_CHECK(use < inputs.size(), "a node's arguments changed while the graph was read");
-    return written(inputs[use++]);
-  });
+  InputCursor inputs(plan_.outline.inputs_of(id), "unflatten");
+  PyObject* made = writer.copy(copy, original, [&](PyObject*) { return written(inputs.next()); });
+  inputs.finish();
+  return made;
 }
 
 // Something that unflatten has put in, to write a value in place.
@@ -251,17 +251,16 @@ PyObject* FrameWriter::write_write(GraphWriter& writer, PlannedId id) {
 PyObject* FrameWriter::write_root_output(GraphWriter& writer, PlannedId id) {
   const PlannedNode& node = planned(id);
   PyObject* original = plan_.program.original(node.source);
-  const Ref args = node_field(original, symbols.node_args);
-  Ref kept = Ref::borrow(PyTuple_GET_ITEM(args.get(), 0));
+  Ref kept = returned_value(original);
   if (plan_.program.is_exported) {
     const Ref all = Ref::steal(PySequence_Tuple(kept.get()));
     const auto skip = static_cast<Py_ssize_t>(plan_.program.skipped_outputs);
     kept = Ref::steal(PyTuple_GetSlice(all.get(), skip, PyTuple_GET_SIZE(all.get())));
   }
-  const auto inputs = plan_.outline.inputs_of(id);
-  size_t use = 0;
+  InputCursor inputs(plan_.outline.inputs_of(id), "unflatten");
   PyObject* output = writer.output(
-      kept.get(), [&](PyObject*) { return written(inputs[use++]); }, name_[id.value()]);
+      kept.get(), [&](PyObject*) { return written(inputs.next()); }, name_[id.value()]);
+  inputs.finish();
   set_node_field(output, symbols.node_meta, meta_of(node.source).get());
   return output;
 }

@@ -57,12 +57,10 @@ class MetaReader {
     if (PyDict_GET_SIZE(stack.get()) == 0) return {};
     if (!PyDict_CheckExact(stack.get())) stack = in_order(stack.get());
     scopes_.clear();
-    PyObject* key = nullptr;
-    PyObject* value = nullptr;
     bool begins_with_marker = false;
-    for (Py_ssize_t position = 0; PyDict_Next(stack.get(), &position, &key, &value) != 0;) {
-      if (scopes_.empty()) begins_with_marker = is_empty_marker(key);
-      scopes_.push_back(known_scope(node, key, value));
+    for (DictItems items(stack.get()); items.next();) {
+      if (scopes_.empty()) begins_with_marker = is_empty_marker(items.key());
+      scopes_.push_back(known_scope(node, items.key(), items.value()));
     }
     const auto same = [](const Scope& a, const Scope& b) {
       return a.same_call(b) && a.key == b.key;
@@ -159,12 +157,9 @@ class MetaReader {
       program_.cuts.push_back(std::move(cut));
     }
     Ref kept = Ref::steal(PyDict_New());
-    PyObject* key = nullptr;
-    PyObject* value = nullptr;
-    Py_ssize_t position = 0;
-    for (size_t i = 0; i < depth; ++i) {
-      PyDict_Next(stack, &position, &key, &value);
-      check(PyDict_SetItem(kept.get(), key, value));
+    DictItems items(stack);
+    for (size_t i = 0; i < depth && items.next(); ++i) {
+      check(PyDict_SetItem(kept.get(), items.key(), items.value()));
     }
     program_.cut_stacks[program_.origin[id.value()].value()] = std::move(kept);
     scopes_.resize(depth);

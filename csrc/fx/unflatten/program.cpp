@@ -5,6 +5,7 @@
 
 #include "core/aliases.h"
 #include "core/module_tree.h"
+#include "fx/arguments.h"
 #include "fx/names.h"
 #include "fx/symbols.h"
 #include "fx/unflatten/meta.h"
@@ -27,6 +28,9 @@ class ProgramReader {
 
   void run(bool drop_dead_code) {
     find_output();
+    for (uint32_t i = 0; i < source_.size(); ++i) {
+      if (source_.ops[i] != Op::kOutput) expect_arguments(node(NodeId(i)));
+    }
     dead_.assign(source_.size(), 0);
     if (drop_dead_code) find_dead_nodes();
     read_names();
@@ -34,6 +38,14 @@ class ProgramReader {
     for (uint32_t i = 0; i < source_.size(); ++i) {
       if (dead_[i] == 0) add_original(NodeId(i));
     }
+  }
+
+  // As torch does while it copies the graph.
+  static void expect_arguments(PyObject* node) {
+    const Ref args = node_field(node, symbols.node_args);
+    if (!PyTuple_Check(args.get())) raise_not_copied(node, "args", "tuple", args.get());
+    const Ref kwargs = node_field(node, symbols.node_kwargs);
+    if (!PyDict_Check(kwargs.get())) raise_not_copied(node, "kwargs", "dict", kwargs.get());
   }
 
  private:
@@ -48,8 +60,8 @@ class ProgramReader {
 
   void find_output() {
     const bool ends_well = source_.size() > 0 && source_.ops.back() == Op::kOutput;
-    const Ref args = ends_well ? node_field(node(NodeId(source_.size() - 1)), symbols.node_args)
-                               : Ref::steal(PyTuple_New(0));
+    const Ref args =
+        ends_well ? args_of(node(NodeId(source_.size() - 1))) : Ref::steal(PyTuple_New(0));
     if (!ends_well || PyTuple_GET_SIZE(args.get()) != 1) {
       raise(PyExc_AssertionError,
             "expected output node with op='output' and 1 arg at the end of the graph");

@@ -37,6 +37,11 @@ def _check_name(name: Any) -> None:
         raise ArchiveError(f"{name!r} cannot be the name of a record: {e}") from None
 
 
+def _check_path(path: Any) -> None:
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"a file is named by its path, not by a {type(path).__name__}")
+
+
 class _Report:
     """Passes reports on. Not a method of the writer: the collector cannot see into native ones."""
 
@@ -173,6 +178,7 @@ class PT2ArchiveWriter:
 
     def write_file(self, name: str, file_path: str) -> None:
         """Copies a file into a record; AssertionError when there is none."""
+        _check_path(file_path)
         if not os.path.isfile(file_path):
             raise AssertionError(f"{file_path} is not a valid file path")
         with open(file_path, "rb") as file:
@@ -185,6 +191,7 @@ class PT2ArchiveWriter:
 
         AssertionError when there is no such folder. As in torch, hidden files are left out.
         """
+        _check_path(folder_dir)
         if not os.path.isdir(folder_dir):
             raise AssertionError(f"{folder_dir} is not a valid directory path")
         for path in _visible_files(Path(folder_dir)):
