@@ -1,4 +1,5 @@
-"""With FXPRESS_SKIPS=strict, a run fails when a test is skipped that the list does not allow."""
+"""Every deep test says why it is one. With FXPRESS_SKIPS=strict, a run fails when a test is skipped
+that the list does not allow."""
 
 from __future__ import annotations
 
@@ -11,6 +12,13 @@ from tests.support.skips import Skip, not_allowed, read_allowed
 
 _ALLOWED = Path(__file__).with_name("allowed_skips.txt")
 _NOT_ALLOWED = pytest.StashKey[list[Skip]]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker in item.iter_markers("deep"):
+            if len(marker.args) != 1 or not isinstance(marker.args[0], str):
+                raise pytest.UsageError(f"{item.nodeid}: what is deep takes a reason")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -30,7 +30,7 @@ def test_a_collector_that_stands_still_already_stays_so() -> None:
         gc.enable()
 
 
-@pytest.mark.slow
+@pytest.mark.deep("waits for ten seconds")
 def test_pauses_that_never_stop_overlapping_end() -> None:
     first, second = _native.GcPause(), _native.GcPause()
     first.__enter__()

@@ -16,9 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
+from torch.fx import _pytree as fx_pytree
+from torch.utils import _pytree as pytree
 
 import fxpress
 from fxpress import _frame_room, _native
+from fxpress import _torch_compat_serde as compat
 from fxpress._blocks import attribute_block
 
 QUICK, MANY = 150, 2000  # interrupts
@@ -135,7 +139,9 @@ def in_and_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "count", [QUICK, pytest.param(MANY, marks=pytest.mark.slow)], ids=["quick", "many"]
+    "count",
+    [QUICK, pytest.param(MANY, marks=pytest.mark.deep("2,000 signals"))],
+    ids=["quick", "many"],
 )
 def test_interrupts_of_installed(count: int) -> None:
     names = Names()
@@ -204,3 +210,30 @@ def test_interrupts_of_blocks() -> None:
         assert not _frame_room.has_room()
 
     assert run_strikes(2 * QUICK, 0.001, blocks, check) > QUICK // 10
+
+
+class Given(torch.nn.Module):
+    """A class of modules among the inputs of a program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(2))
+
+
+def test_interrupts_of_inputs_that_are_modules() -> None:
+    """torch's tables of trees know the class as long as somebody needs it."""
+    given = Given()
+
+    def check() -> None:
+        assert not compat._module_uses
+        assert Given not in pytree.SUPPORTED_NODES
+        assert Given not in pytree.SUPPORTED_SERIALIZED_TYPES
+        assert Given not in fx_pytree.SUPPORTED_NODES
+
+    def work() -> None:
+        with compat.module_inputs((given, 1)):
+            assert len(pytree.tree_leaves(given)) == 1
+
+    assert run_strikes(QUICK, 0.0005, work, check) > QUICK // 10
+    work()
+    check()

@@ -15,7 +15,7 @@ import fxpress
 from fxpress import archive
 
 
-@pytest.mark.slow
+@pytest.mark.deep("compiles C++")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no compiler")
 def test_compiled_models(tmp_path: Path) -> None:
     x = torch.ones(2, 3)

@@ -79,7 +79,7 @@ def test_exported_llama_around_attention(tuple_return: bool) -> None:
     "piecewise",
     [
         pytest.param(False, id="as it is"),
-        pytest.param(True, id="aot_eager", marks=pytest.mark.slow),
+        pytest.param(True, id="aot_eager", marks=pytest.mark.deep("compiles every piece")),
     ],
 )
 def test_compiled_llama_around_attention(piecewise: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -95,6 +96,30 @@ def test_an_operator_that_goes_in_the_middle_of_a_run() -> None:
     graph.output(graph.call_function(overload, (node,)))
     with pytest.raises(RuntimeError, match="is gone"):
         run(graph, X)
+
+
+def test_another_thread_destroys_a_library_during_operators_without_python() -> None:
+    library = define(lambda x: x + 1)
+    begun = threading.Event()
+
+    def begin(x: torch.Tensor) -> torch.Tensor:
+        begun.set()
+        return x
+
+    def destroy() -> None:
+        begun.wait(60)
+        library._destroy()
+
+    graph = torch.fx.Graph()
+    node = graph.call_function(begin, (graph.placeholder("x"),))
+    for _ in range(6):  # without the GIL, for long enough
+        node = graph.call_function(torch.ops.aten.mm.default, (node, node))
+    graph.output(graph.call_function(getattr(torch.ops, SPACE).f.default, (node,)))
+    thread = threading.Thread(target=destroy)
+    thread.start()
+    with pytest.raises(RuntimeError, match="is gone"):
+        run(graph, torch.zeros(800, 800))
+    thread.join()
 
 
 def test_kernels_that_come_and_go() -> None:

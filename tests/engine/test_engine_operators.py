@@ -90,7 +90,7 @@ def filled_memory() -> Iterator[None]:
         torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.slow
+@pytest.mark.deep("every sample of torch's collection")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
 def test_samples(dtype: torch.dtype, filled_memory: None) -> None:
     """Several hundred overloads; each with the arguments that a sample has led to."""

@@ -95,7 +95,7 @@ def test_nothing_is_left_behind(program: Any, tmp_path: Path, name: str) -> None
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-@pytest.mark.slow
+@pytest.mark.deep("500 loads")
 def test_memory_does_not_grow_over_500_loads(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     archive.save(export(Model(1 << 18), (torch.ones(1),)), path)  # 1 MiB

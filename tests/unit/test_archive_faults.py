@@ -83,7 +83,7 @@ def test_some_calls_fail_or_are_the_last(library: Path, source: Path, tmp_path: 
     assert {key.split(":")[0] for key in found["counts"]} >= {"kill", "fail"}
 
 
-@pytest.mark.slow
+@pytest.mark.deep("every call of every scenario")
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_every_call_fails_or_is_the_last(
     name: str, library: Path, source: Path, tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import json
 import logging
@@ -17,7 +18,7 @@ from torch.export import export
 from torch.export.pt2_archive import _package as torch_package
 
 import fxpress
-from fxpress import archive
+from fxpress import _native, archive
 from tests.support.archived import (
     assert_same_records,
     loaded_as_torch,
@@ -467,3 +468,19 @@ def test_fake_weights(program: Any) -> None:
         assert loaded.state_dict[name].shape == value.shape
         assert loaded.state_dict[name].requires_grad == value.requires_grad
         assert not loaded.state_dict[name].any()
+
+
+def test_native_copies_know_the_size_of_a_record() -> None:
+    buffer = io.BytesIO()
+    with archive.PT2ArchiveWriter(buffer) as writer:
+        writer.write_bytes("three", b"abc")
+    reader = _native.ArchiveReader(buffer.getvalue())
+    name = next(name for name in reader.records() if name.endswith("three"))
+    for size in (0, 2, 4, 2**63):
+        with pytest.raises(ValueError, match="another size"):
+            reader.copy_stored(name, size, 0)
+    with pytest.raises(KeyError):
+        reader.copy_stored("none", 3, 0)
+    memory = (ctypes.c_char * 3)()
+    reader.copy_stored(name, 3, ctypes.addressof(memory))
+    assert memory.raw == b"abc"

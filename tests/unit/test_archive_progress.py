@@ -75,7 +75,7 @@ def test_no_bar_without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.getvalue() == ""
 
 
-@pytest.mark.slow
+@pytest.mark.deep("files of 300 MiB, many times")
 def test_interrupts_are_answered(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     program = export(Model(300 * MIB), (torch.ones(1),))
@@ -99,7 +99,7 @@ def test_interrupts_are_answered(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.slow
+@pytest.mark.deep("a file of 5 GiB")
 def test_files_over_4_gib_and_tensors_over_2_31_elements(tmp_path: Path) -> None:
     import shutil
 

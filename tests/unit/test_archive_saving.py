@@ -87,7 +87,7 @@ print(beside)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.deep("200 kills")
 def test_kills_at_any_moment_leave_a_whole_file(large: Any, tmp_path: Path) -> None:
     path = tmp_path / "folder" / "model.pt2"
     path.parent.mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import inspect
 import io
 import logging
@@ -41,6 +42,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "deserialize": serialize.deserialize,
     "deserialize_torch_artifact": serialize.deserialize_torch_artifact,
     "_bytes_to_dataclass": serialize._bytes_to_dataclass,
+    "graph_hash": fxpress.graph_hash,
+    "diff": fxpress.diff,
+    "ExportedProgramSerializer": serialize.ExportedProgramSerializer().serialize,
+    "ExportedProgramDeserializer": serialize.ExportedProgramDeserializer().deserialize,
 }
 
 
@@ -120,7 +125,10 @@ def test_arguments_of_wrong_types(
         "artifact": serialize.serialize(program),
         "serialized": serialize.serialize(program).state_dict,
         **{"cls": schema.TensorMeta, "artifact_bytes": b"{}"},
+        **{"program": program, "first": program, "second": program},
     }
+    if name == "ExportedProgramDeserializer":
+        good = dict(vars(serialize.ExportedProgramSerializer().serialize(program)))
     reads = name in READING
     parameters = inspect.signature(FUNCTIONS[name]).parameters
     for parameter in parameters:
@@ -130,6 +138,32 @@ def test_arguments_of_wrong_types(
                 given[key] = io.BytesIO(data) if reads else io.BytesIO()
             given[parameter] = wrong
             raises_what_is_listed(name, **given)
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=[str(i) for i in range(len(WRONG))])
+def test_whether_anything_is_a_package(wrong: Any) -> None:
+    assert archive.is_pt2_package(wrong) is False
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=[str(i) for i in range(len(WRONG))])
+def test_records_of_wrong_names_and_contents(wrong: Any, data: bytes, tmp_path: Path) -> None:
+    with archive.PT2ArchiveReader(data) as reader:
+        for read in (reader.read_bytes, reader.read_string):
+            with pytest.raises((fxpress.ArchiveError, TypeError)):
+                read(wrong)
+    with archive.PT2ArchiveWriter(io.BytesIO()) as writer:
+        for write in (writer.write_bytes, writer.write_string):
+            with contextlib.suppress(fxpress.ArchiveError, AssertionError):
+                write(f"of {write.__name__}", wrong)
+        for write, content in (
+            *((writer.write_bytes, b"x"), (writer.write_string, "x")),
+            *((writer.write_file, tmp_path / "none"), (writer.write_folder, tmp_path / "none")),
+        ):
+            with contextlib.suppress(fxpress.ArchiveError, AssertionError, TypeError):
+                write(wrong, content)
+        for write in (writer.write_file, writer.write_folder):
+            with contextlib.suppress(AssertionError, TypeError):
+                write("name", wrong)
 
 
 class Raising:

@@ -1,0 +1,92 @@
+"""What code of a user's may do to a graph while we work on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.fx import Graph, Node
+
+from tests.support.hostile import Struck
+
+
+def calls(graph: Graph) -> list[Node]:
+    return [node for node in graph.nodes if node.op.startswith("call")]
+
+
+def placeholder_to_call(graph: Graph) -> None:
+    first = next(iter(graph.nodes))
+    first.op, first.target = "call_function", torch.neg
+
+
+def call_to_placeholder(graph: Graph) -> None:
+    calls(graph)[-1].op = "placeholder"
+
+
+def many_arguments(graph: Graph) -> None:
+    for node in calls(graph):
+        node.args = node.args * 50
+
+
+def no_arguments(graph: Graph) -> None:
+    for node in calls(graph):
+        node.args = ()
+
+
+def arguments_in_a_list(graph: Graph) -> None:
+    for node in graph.nodes:
+        node.args = list(node.args)
+
+
+def other_inputs(graph: Graph) -> None:
+    last = calls(graph)[-1]
+    for node in calls(graph)[:-1]:
+        node.args = (last,)
+
+
+def more_results(graph: Graph) -> None:
+    output = graph.output_node()
+    output.args = ((output.args[0],) * 50,)
+
+
+def no_results(graph: Graph) -> None:
+    graph.output_node().args = ()
+
+
+def insert(graph: Graph) -> None:
+    with graph.inserting_before(calls(graph)[0]):
+        graph.call_function(torch.neg, (next(iter(graph.nodes)),))
+
+
+def erase_all(graph: Graph) -> None:
+    for node in reversed(list(graph.nodes)):
+        graph.erase_node(node)
+
+
+def no_tables(graph: Graph) -> None:
+    for node in graph.nodes:
+        node.users = node._input_nodes = node.meta = None
+
+
+def strike(graph: Graph) -> None:
+    raise Struck
+
+
+def interrupt(graph: Graph) -> None:
+    raise KeyboardInterrupt
+
+
+EDITS: list[Callable[[Graph], None]] = [
+    placeholder_to_call,
+    call_to_placeholder,
+    many_arguments,
+    no_arguments,
+    arguments_in_a_list,
+    other_inputs,
+    more_results,
+    no_results,
+    insert,
+    erase_all,
+    no_tables,
+    strike,
+]
