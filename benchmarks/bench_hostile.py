@@ -18,7 +18,6 @@ import select
 import signal
 import sys
 import time
-import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +25,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tests.fuzz import seeds
 from tests.fuzz.hostile import CASES
-from tests.fuzz.hostile.cases import SEEDS, read_archive
+from tests.fuzz.hostile.cases import read_archive
 from tests.fuzz.make_hostile import frozen
 
 _MEGABYTE = 1 << 20
@@ -110,9 +110,8 @@ def measure(name: str, data: bytes) -> Cost:
 
 def _warm_up() -> None:
     """What a process imports and makes once is not the cost of a file."""
-    with zipfile.ZipFile(SEEDS) as seeds:
-        for name in ("keys", "guarded"):
-            read_archive(seeds.read(name))
+    for name in ("keys", "guarded"):
+        read_archive(seeds.frozen()[name])
 
 
 def table(costs: list[Cost]) -> str:

@@ -15,8 +15,8 @@ function(fxpress_compile_options target)
     set_target_properties(${target} PROPERTIES INTERPROCEDURAL_OPTIMIZATION ON)
   endif()
   if(FXPRESS_SANITIZE)
-    target_compile_options(${target} PUBLIC -fsanitize=address,undefined ${FXPRESS_SANITIZE_FLAGS}
+    target_compile_options(${target} PUBLIC -fsanitize=${FXPRESS_SANITIZERS} ${FXPRESS_SANITIZE_FLAGS}
                            -fno-sanitize-recover=all -fno-omit-frame-pointer)
-    target_link_options(${target} PUBLIC -fsanitize=address,undefined)
+    target_link_options(${target} PUBLIC -fsanitize=${FXPRESS_SANITIZERS})
   endif()
 endfunction()
