@@ -19,4 +19,8 @@ uintptr_t find_stack_end() {
   return stack_end;
 }
 
+void Budget::reach_memory() const {
+  throw LimitReached("memory", place_);
+}
+
 }  // namespace fxpress::core

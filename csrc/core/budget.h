@@ -47,12 +47,12 @@ class Budget {
 
   // Bytes that are about to be allocated, as an estimate.
   void charge(uint64_t bytes) {
-    if (bytes > memory_ - used_) throw LimitReached("memory", place_);
+    if (bytes > memory_ - used_) reach_memory();
     used_ += bytes;
   }
   // So many things of a size.
   void charge(uint64_t count, uint64_t each) {
-    if (count != 0 && each > (memory_ - used_) / count) throw LimitReached("memory", place_);
+    if (count != 0 && each > (memory_ - used_) / count) reach_memory();
     used_ += count * each;
   }
   // The file is larger than it was known to be: so many bytes more may be charged.
@@ -80,6 +80,9 @@ class Budget {
   void set_place(std::string place) { place_ = std::move(place); }
 
  private:
+  // Apart from its callers, which are small enough to be inlined.
+  [[noreturn]] void reach_memory() const;
+
   uint64_t memory_;  // bytes
   uint64_t used_ = 0;
   size_t depth_;

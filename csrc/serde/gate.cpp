@@ -341,12 +341,7 @@ class Walk {
       open(root, 0, Rule::kNone);
     }
     while (!open_.empty()) {
-      Level& level = open_.back();
-      if (level.next == level.values.size()) {
-        open_.pop_back();
-      } else {
-        step(level);
-      }
+      if (!goes_deeper(open_.back())) open_.pop_back();
     }
   }
 
@@ -370,26 +365,36 @@ class Walk {
         {document_.children(value), 0, type, tag, shape, value.kind == ValueKind::kMap, rule});
   }
 
-  // The next value of a level; may open another, which ends the life of `level`.
-  void step(Level& level) {
-    if (level.type != nullptr) {
-      const size_t position = level.next++;
-      const FieldInfo& field = level.type->fields[level.tag + position];
-      if (!schema_.has_text(field.shape)) return;
-      return visit(level.values[position], field.shape, rule_in(level.rule, field));
+  // Goes on in a level until its end, or until a value opens another one, which ends the life of
+  // `level`: whether one did.
+  bool goes_deeper(Level& level) {
+    while (level.next < level.values.size()) {
+      const bool is_open = level.type != nullptr ? visit_field(level)
+                           : level.is_map        ? visit_entry(level)
+                                                 : visit_item(level);
+      if (is_open) return true;
     }
-    if (level.is_map) {
-      const std::string_view key = document_.text(level.values[level.next]);
-      const Value& value = level.values[level.next + 1];
-      level.next += 2;
-      const bool of_texts = value.kind == ValueKind::kString;
-      if (!(of_texts ? is_entry(level.rule, key, document_.text(value)) : test(level.rule, key))) {
-        fail(level.rule, of_texts ? document_.text(value) : key);
-      }
-      if (!of_texts && schema_.has_text(level.shape)) visit(value, level.shape, Rule::kNone);
-      return;
+    return false;
+  }
+
+  // Each of these visits the next value of a level: whether it opened another level.
+  bool visit_field(Level& level) {
+    const size_t position = level.next++;
+    const FieldInfo& field = level.type->fields[level.tag + position];
+    return field.has_text && visit(level.values[position], field.shape, rule_in(level.rule, field));
+  }
+  bool visit_entry(Level& level) {
+    const std::string_view key = document_.text(level.values[level.next]);
+    const Value& value = level.values[level.next + 1];
+    level.next += 2;
+    const bool of_texts = value.kind == ValueKind::kString;
+    if (!(of_texts ? is_entry(level.rule, key, document_.text(value)) : test(level.rule, key))) {
+      fail(level.rule, of_texts ? document_.text(value) : key);
     }
-    visit(level.values[level.next++], level.shape, level.rule);
+    return !of_texts && schema_.has_text(level.shape) && visit(value, level.shape, Rule::kNone);
+  }
+  bool visit_item(Level& level) {
+    return visit(level.values[level.next++], level.shape, level.rule);
   }
 
   // The texts of an input's argument are not literals of the graph.
@@ -399,25 +404,35 @@ class Walk {
     return field.rule;
   }
 
-  void visit(const Value& value, uint16_t shape, Rule rule) {
+  // Nothing but digits or a word of JSON.
+  static bool is_plain(ValueKind kind) {
+    return kind == ValueKind::kNull || kind == ValueKind::kBool || kind == ValueKind::kInt ||
+           kind == ValueKind::kBigInt || kind == ValueKind::kReal;
+  }
+
+  // Tests a text, opens what may have texts in it: whether it opened a level.
+  bool visit(const Value& value, uint16_t shape, Rule rule) {
     switch (value.kind) {
       case ValueKind::kString:
         if (!test(rule, document_.text(value))) fail(rule, document_.text(value));
-        return;
+        return false;
       case ValueKind::kList:
       case ValueKind::kMap: {
         Shape known = schema_.shape(shape);
         if (known.kind == Kind::kOptional) known = schema_.shape(known.of);
-        if (value.kind == ValueKind::kMap || schema_.has_text(known.of)) {
-          open(value, known.of, rule);
-        }
-        return;
+        if (value.kind == ValueKind::kList && !schema_.has_text(known.of)) return false;
+        open(value, known.of, rule);
+        return true;
       }
-      case ValueKind::kRecord:
       case ValueKind::kUnion:
-        return open(value, 0, rule);
+        if (is_plain(document_.content(value).kind)) return false;  // most are sizes
+        open(value, 0, rule);
+        return true;
+      case ValueKind::kRecord:
+        open(value, 0, rule);
+        return true;
       default:
-        return;
+        return false;
     }
   }
 
@@ -426,11 +441,18 @@ class Walk {
   bool is_entry(Rule rule, std::string_view key, std::string_view text) {
     if (rule == Rule::kGraphMetadata) return key != "custom" || text.empty() || is_json(text, '{');
     if (rule != Rule::kNodeMetadata) return is_line(key) && is_line(text);
-    // Many nodes of a module have the same stack one after the other.
-    if (key == "nn_module_stack" && text == last_stack_) return true;
-    if (!is_node_metadata(key, text)) return false;
-    if (key == "nn_module_stack") last_stack_ = text;
+    if (key != "nn_module_stack") return is_node_metadata(key, text);
+    if (!is_module_stack(text.substr(known_entries(text)))) return false;
+    last_stack_ = text;
     return true;
+  }
+
+  // How much of a module stack has passed: its first entries are mostly those of the stack before.
+  size_t known_entries(std::string_view stack) const {
+    if (stack == last_stack_) return stack.size();
+    const auto differs = std::ranges::mismatch(stack, last_stack_).in1 - stack.begin();
+    const size_t separator = stack.substr(0, static_cast<size_t>(differs)).rfind(';');
+    return separator == std::string_view::npos ? 0 : separator + 1;
   }
 
   [[noreturn]] void fail(Rule rule, std::string_view text) const {

@@ -1,11 +1,14 @@
 #include "serde/json_reader.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
+#include <cstring>
 #include <limits>
-#include <unordered_set>
 #include <utility>
 #include <vector>
+
+#include "serde/json_keys.h"
 
 namespace fxpress::serde {
 
@@ -60,6 +63,41 @@ bool is_large(std::string_view digits) {
   return static_cast<long>(point) - static_cast<long>(first) + exponent > 0;
 }
 
+// How many bytes of a text there are before its quote, escape or control character, and whether
+// they are ASCII. Eight are looked at at once: each of the three finds sets the highest bit of a
+// byte that is one, and no lower bit of the word.
+struct Plain {
+  size_t size;
+  bool ascii;
+};
+Plain find_plain(std::string_view text) {
+  static_assert(std::endian::native == std::endian::little);
+  constexpr uint64_t kOnes = 0x0101010101010101;
+  constexpr uint64_t kHighest = 0x80 * kOnes;
+  const auto below = [](uint64_t word, uint64_t limit) {
+    return (word - limit * kOnes) & ~word & kHighest;
+  };
+  uint64_t seen = 0;  // the bits of all bytes
+  size_t at = 0;
+  for (; at + sizeof(uint64_t) <= text.size(); at += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, text.data() + at, sizeof word);
+    const uint64_t end =
+        below(word ^ ('"' * kOnes), 1) | below(word ^ ('\\' * kOnes), 1) | below(word, 0x20);
+    if (end != 0) {
+      seen |= word & ((end & (~end + 1)) - 1);
+      return {at + static_cast<size_t>(std::countr_zero(end)) / 8, (seen & kHighest) == 0};
+    }
+    seen |= word;
+  }
+  for (; at < text.size(); ++at) {
+    const auto byte = static_cast<unsigned char>(text[at]);
+    if (byte == '"' || byte == '\\' || byte < 0x20) break;
+    seen |= byte;
+  }
+  return {at, (seen & kHighest) == 0};
+}
+
 class Reader {
  public:
   Reader(std::string_view text, const Schema& schema, core::Budget* budget)
@@ -67,7 +105,8 @@ class Reader {
         schema_(schema),
         budget_(budget),
         max_depth_(budget == nullptr ? kMaxDepth : budget->depth()),
-        builder_(schema) {}
+        builder_(schema),
+        likely_(schema.size()) {}
 
   Document read(uint16_t type) {
     read_type(type);
@@ -157,24 +196,28 @@ class Reader {
   std::string_view read_number(bool& whole);
   void check_utf8(size_t from, size_t to);
 
+  void read_new_key(JsonKeys& keys);
+  int read_field(const TypeInfo& type, size_t likely);
+
   void read_type(uint16_t type);
   void read_record(const TypeInfo& type);
-  void read_union(const TypeInfo& type);
+  void read_union(uint16_t type_id);
   void read_shape(uint16_t shape);
   void read_integer();
   void read_real();
   void read_map(uint16_t of);
   void skip_value();
 
-  std::string_view text_;    // the whole
-  const Schema& schema_;     // what the text must follow
-  core::Budget* budget_;     // null: there is no limit
-  size_t max_depth_;         // of values that are open
-  DocumentBuilder builder_;  // what was read
-  std::vector<Step> path_;   // the place at work
-  std::string value_;        // an unescaped string
-  size_t at_ = 0;            // bytes read
-  size_t depth_ = 0;         // values that are open
+  std::string_view text_;       // the whole
+  const Schema& schema_;        // what the text must follow
+  core::Budget* budget_;        // null: there is no limit
+  size_t max_depth_;            // of values that are open
+  DocumentBuilder builder_;     // what was read
+  std::vector<Step> path_;      // the place at work
+  std::vector<size_t> likely_;  // by type: which kind the last union had
+  std::string value_;           // an unescaped string
+  size_t at_ = 0;               // bytes read
+  size_t depth_ = 0;            // values that are open
 };
 
 void Reader::check_utf8(size_t from, size_t to) {
@@ -207,13 +250,10 @@ std::string_view Reader::read_string(std::string& unescaped) {
   const size_t start = ++at_;
   bool ascii = true;
   const auto scan = [&] {
-    while (at_ < text_.size()) {
-      const auto byte = static_cast<unsigned char>(text_[at_]);
-      if (byte == '"' || byte == '\\' || byte < 0x20) return;
-      ascii &= byte < 0x80;
-      ++at_;
-    }
-    fail("the text ends too early");
+    const Plain plain = find_plain(text_.substr(at_));
+    at_ += plain.size;
+    ascii &= plain.ascii;
+    if (at_ == text_.size()) fail("the text ends too early");
   };
   scan();
   std::string_view result = text_.substr(start, at_ - start);
@@ -348,16 +388,33 @@ void Reader::read_real() {
   builder_.real(value);
 }
 
+void Reader::read_new_key(JsonKeys& keys) {
+  const std::string_view key = read_string(value_);
+  if (!keys.add(key, key.data() != value_.data())) {
+    fail("the key '" + shown(key) + "' comes twice");
+  }
+}
+
+// The field whose key comes next, which mostly is a likely one, written as usual. -1: a record has
+// no field of that name.
+int Reader::read_field(const TypeInfo& type, size_t likely) {
+  if (likely < type.fields.size() && accept_word(type.fields[likely].key)) {
+    return static_cast<int>(likely);
+  }
+  const std::string_view name = read_string(value_);
+  const int field = type.find(name);
+  if (field < 0 && type.is_union) fail(type.name + " has no kind '" + shown(name) + "'");
+  expect(':');
+  return field;
+}
+
 void Reader::read_map(uint16_t of) {
-  std::unordered_set<std::string> seen;
-  std::string key;
+  JsonKeys keys;
   builder_.begin_map();
   each('{', '}', kEntryBytes, [&] {
-    const std::string_view name = read_string(key);
-    const auto [place, added] = seen.emplace(name);
-    if (!added) fail("the key '" + shown(*place) + "' comes twice");
-    builder_.key(name);
-    path_.push_back({*place, 0, true});
+    read_new_key(keys);
+    builder_.key(keys.last());
+    path_.push_back({keys.last(), 0, true});
     expect(':');
     read_shape(of);
     path_.pop_back();
@@ -401,19 +458,15 @@ void Reader::read_shape(uint16_t shape_id) {
 
 void Reader::read_type(uint16_t type) {
   const TypeInfo& info = schema_.type(type);
-  return info.is_union ? read_union(info) : read_record(info);
+  return info.is_union ? read_union(type) : read_record(info);
 }
 
 void Reader::read_record(const TypeInfo& type) {
-  std::string key;
   size_t expected = 0;  // the field that comes next when the text is in the order of the schema
   builder_.begin_record(type);
   charge(type.fields.size() * sizeof(Value));
   each('{', '}', 0, [&] {
-    const std::string_view name = read_string(key);
-    const bool in_order = expected < type.fields.size() && type.fields[expected].name == name;
-    const int field = in_order ? static_cast<int>(expected) : type.find(name);
-    expect(':');
+    const int field = read_field(type, expected);
     if (field < 0) return skip_value();
     const auto position = static_cast<size_t>(field);
     path_.push_back({type.fields[position].name, 0, false});
@@ -437,20 +490,18 @@ void Reader::read_record(const TypeInfo& type) {
   builder_.end_record();
 }
 
-void Reader::read_union(const TypeInfo& type) {
-  std::string key;
+void Reader::read_union(uint16_t type_id) {
+  const TypeInfo& type = schema_.type(type_id);
   bool found = false;
   charge(sizeof(Value));
   each('{', '}', 0, [&] {
     if (found) fail(type.name + " has more than one key");
     found = true;
-    const std::string_view name = read_string(key);
-    const int field = type.find(name);
-    if (field < 0) fail(type.name + " has no kind '" + shown(name) + "'");
-    const FieldInfo& info = type.fields[static_cast<size_t>(field)];
-    builder_.begin_union(type, static_cast<size_t>(field));
+    size_t& likely = likely_[type_id];
+    likely = static_cast<size_t>(read_field(type, likely));
+    const FieldInfo& info = type.fields[likely];
+    builder_.begin_union(type, likely);
     path_.push_back({info.name, 0, false});
-    expect(':');
     read_shape(info.shape);
     path_.pop_back();
   });
@@ -459,16 +510,14 @@ void Reader::read_union(const TypeInfo& type) {
 }
 
 void Reader::skip_value() {
-  std::string key;
   switch (peek()) {
     case '"':
       read_string(value_);
       return;
     case '{': {
-      std::unordered_set<std::string> seen;
+      JsonKeys keys;
       return each('{', '}', kEntryBytes, [&] {
-        const std::string_view name = read_string(key);
-        if (!seen.emplace(name).second) fail("the key '" + shown(name) + "' comes twice");
+        read_new_key(keys);
         expect(':');
         skip_value();
       });

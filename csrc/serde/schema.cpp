@@ -82,8 +82,8 @@ Schema::Schema(std::span<const NewType> types) {
       if (id != Field::kUnknown) {
         places_[static_cast<size_t>(id)] = static_cast<int>(fields.size());
       }
-      fields.push_back({id, parse_shape(field.shape), field.required, rule_of(id), field.name,
-                        '"' + field.name + "\": ", field.default_value});
+      fields.push_back({id, parse_shape(field.shape), field.required, rule_of(id), false,
+                        field.name, '"' + field.name + "\": ", field.default_value});
     }
   }
   compare();
@@ -117,6 +117,9 @@ void Schema::find_texts() {
       if (has_text_[i] || !has(shapes_[i])) continue;
       has_text_[i] = is_new = true;
     }
+  }
+  for (TypeInfo& info : types_) {
+    for (FieldInfo& field : info.fields) field.has_text = has_text_[field.shape];
   }
 }
 

@@ -55,6 +55,7 @@ struct FieldInfo {
   uint16_t shape;             // position in Schema::shapes
   bool required;              // no default
   Rule rule;                  // that its texts have to pass; see schema.def
+  bool has_text;              // its values may have texts in them
   std::string name;           // as in the file
   std::string key;            // quoted, with ": " behind it
   std::string default_value;  // JSON, when not required

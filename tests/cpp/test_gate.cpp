@@ -212,6 +212,18 @@ TEST_CASE("metadata of nodes passes by its key") {
   CHECK(verdict("Graph", graph(good + "," + good)) == "");
   CHECK(verdict("Graph", graph(good + "," + bad + "," + bad)) ==
         "nodes[1].metadata['nn_module_stack']: k,a'b,C cannot be in the metadata of a node");
+  // Of one that begins like it, what is new.
+  const std::string longer = "k,a,C;l,b['x'],D";
+  for (const char* other : {"k,a,C;l,b['x'],D'", "k,a,C;l,b['x", "k,a,C;l,b['y],D", "k,a'", "'",
+                            "k,a,C;l,b['x'],D;'"}) {
+    const auto stack = [](const std::string& text) {
+      return node(R"("nn_module_stack": ")" + text + '"');
+    };
+    CHECK(verdict("Graph", graph(stack(longer) + "," + stack("k,a,C") + "," + stack(longer))) ==
+          "");
+    CHECK(verdict("Graph", graph(stack(longer) + "," + stack(other)))
+              .starts_with("nodes[1].metadata['nn_module_stack']: " + std::string(other)));
+  }
 }
 
 TEST_CASE("a plain value has no field and no rule") {

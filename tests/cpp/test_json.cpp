@@ -139,6 +139,48 @@ TEST_CASE("json: what is wrong is named with its path") {
   CHECK(mentions(refused("{\"x\": 1, \"new\": [1, tru]}"), "expected a number"));
 }
 
+TEST_CASE("json: a character is noticed wherever it stands in a text") {
+  const auto labelled = [](const std::string& label) {
+    return R"({"x": 1, "y": 0.5, "label": ")" + label;
+  };
+  for (size_t size = 1; size < 40; ++size) {
+    for (size_t place = 0; place < size; ++place) {
+      INFO("place " << place << " of " << size);
+      const auto with = [&](std::string_view piece) {
+        return labelled(std::string(place, 'a') + std::string(piece) +
+                        std::string(size - place - 1, '~'));
+      };
+      for (const char c : {'\0', '\n', '\x1f'}) {
+        CHECK(mentions(refused(with({&c, 1}) + "\"}"), "control character"));
+      }
+      for (const char c : {'\x80', '\xff'}) {
+        CHECK(mentions(refused(with({&c, 1}) + "\"}"), "not UTF-8"));
+      }
+      for (const char* piece : {"!", "#", "[", "]", "\x7f", "\\\"", "\\\\", "\xc3\xa9"}) {
+        CHECK(refused(with(piece) + "\"}") == "accepted");
+      }
+      CHECK(again(with("\\n") + "\"}").find(with("\\n") + "\", \"tags\"") == 0);
+      CHECK(mentions(refused(with("!")), "ends too early"));
+      CHECK(mentions(refused(with("\"")), size - place == 1 ? "ends too early" : "expected '}'"));
+    }
+  }
+}
+
+TEST_CASE("json: a key that comes twice is noticed among any number of keys") {
+  for (const size_t keys : {1, 15, 16, 17, 18, 200}) {
+    std::string entries;
+    for (size_t i = 0; i < keys; ++i) {
+      entries += (i == 0 ? "\"" : ", \"") + std::to_string(i) + R"(\u006b": {"x": 1})";
+    }
+    const auto read = [](const std::string& map) { return refused(R"({"x": 1, "more": )" + map); };
+    CHECK(read("{" + entries + "}}") == "accepted");
+    for (const size_t i : {size_t{0}, keys / 2, keys - 1}) {
+      const std::string again = "\"" + std::to_string(i) + "k\"";
+      CHECK(mentions(read("{" + entries + ", " + again + R"(: {"x": 1}}})"), "k' comes twice"));
+    }
+  }
+}
+
 TEST_CASE("json: depth is bounded") {
   const auto nested = [](size_t levels) {
     std::string start;

@@ -30,7 +30,7 @@ from tests.support.engine import (
     unflattened,
 )
 from tests.support.interrupts import answer_time
-from tests.support.memory import blocks_left
+from tests.support.memory import check_no_blocks_leak
 
 
 def wide_graph(length: int, target: Any = torch.ops.aten.tanh.default) -> torch.fx.Graph:
@@ -139,8 +139,7 @@ def test_rebuilt_plans_do_not_leak(ours: None) -> None:
         node.args = (node.args[0],)
         _engine.run(root, graph, (x,))
 
-    blocks_left(5, edit_and_run)
-    assert blocks_left(50, edit_and_run) - blocks_left(5, edit_and_run) < 100
+    check_no_blocks_leak(edit_and_run)
 
 
 # ---- memory ----

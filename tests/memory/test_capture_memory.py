@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule
 from fxpress import _native
 from fxpress._capture.rewrite import rewrite_captured
 from fxpress.functional_export import clean_nn_module_stack_and_source_fn
-from tests.support.memory import blocks_left
+from tests.support.memory import check_no_blocks_leak
 from tests.unit.test_capture_rewrite import captured, native, plan
 
 MADE = captured()
@@ -39,9 +39,7 @@ def fail_to_clean() -> None:
 
 @pytest.mark.parametrize("call", [rewrite, rewrite_and_clean, fail_late, fail_to_clean])
 def test_nothing_is_left(call: Callable[[], object]) -> None:
-    for _ in range(20):
-        call()
-    assert blocks_left(400, call) < 300  # pytest keeps some for exceptions
+    check_no_blocks_leak(call, 400)
 
 
 def test_memory_does_not_grow() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
 from fxpress.serialize import SerializedArtifact, SerializeError, deserialize, serialize
-from tests.support.memory import blocks_left
+from tests.support.memory import check_no_blocks_leak
 from tests.support.serialized import rewritten
 
 
@@ -173,9 +173,7 @@ def test_reference_counts() -> None:
 def test_no_block_leaks(case: Callable[[], None]) -> None:
     """Memory blocks of the interpreter do not grow with the number of calls."""
 
-    blocks_left(100, case)
-    # Caches of torch's and Python's grow for a while; a leak is one for each call, at each attempt.
-    assert min(blocks_left(200, case) for _ in range(4)) <= 150
+    check_no_blocks_leak(case, 200)
 
 
 @pytest.mark.parametrize("case", [succeed, fail_to_validate, read, load], ids=lambda c: c.__name__)

@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Node
 from fxpress import _native
 from fxpress.split_module import split_module, split_module_simple
 from tests.support.graphs import chain, counter, mlp, region_graph
-from tests.support.memory import blocks_left
+from tests.support.memory import check_no_blocks_leak
 
 
 def succeed() -> None:
@@ -99,12 +99,8 @@ def test_no_object_leaks(case: Callable[[], None]) -> None:
 def test_no_block_leaks(case: Callable[[], None]) -> None:
     """Memory blocks of the interpreter do not grow with the number of calls."""
 
-    blocks_left(5, case)
-    torch.fx.graph_module._loader.eval_cache.clear()
-    small, large = blocks_left(5, case), blocks_left(45, case)
     # what torch keeps of each generated source: a cache entry and a line cache entry
-    allowed = 40 * 60 if case.__name__.startswith("succeed") else 100
-    assert large - small <= allowed
+    check_no_blocks_leak(case, 40, kept=60 if case.__name__.startswith("succeed") else 2)
 
 
 def test_the_split_does_not_keep_the_source_alive() -> None:

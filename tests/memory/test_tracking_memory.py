@@ -13,7 +13,7 @@ from torch import nn
 
 import fxpress
 from fxpress import _native
-from tests.support.memory import blocks_left
+from tests.support.memory import check_no_blocks_leak
 
 MODULE = nn.Linear(2, 2)
 HOOKS = ("_forward_hooks", "_backward_hooks")
@@ -43,9 +43,7 @@ def fail() -> None:
 
 @pytest.mark.parametrize("call", [look_up, fail])
 def test_nothing_is_left(call: Callable[[], object]) -> None:
-    for _ in range(20):
-        call()
-    assert blocks_left(500, call) < 300  # pytest keeps some for exceptions
+    check_no_blocks_leak(call, 500)
 
 
 def test_memory_of_compilations_does_not_grow() -> None:

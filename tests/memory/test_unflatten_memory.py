@@ -21,7 +21,7 @@ from torch.export import ExportedProgram, export
 
 from fxpress import _native
 from fxpress.unflatten import unflatten
-from tests.support.memory import blocks_left, collect_all
+from tests.support.memory import check_no_blocks_leak, collect_all
 from tests.support.unflatten_models import Counter, Deep, Nest, Repeated
 
 
@@ -171,13 +171,8 @@ def test_no_object_leaks(case: Callable[[], None]) -> None:
 def test_no_block_leaks(case: Callable[[], None]) -> None:
     """Memory blocks of the interpreter do not grow with the number of calls."""
 
-    def blocks(repeats: int) -> int:
-        return blocks_left(repeats, case, forget_sources)
-
-    blocks(40)
-    # Caches of torch's and Python's grow once, a leak grows at each attempt.
-    growth = min(blocks(85) - blocks(5) for _ in range(3))
-    assert growth <= 160  # two for each call: a node alone takes more
+    # two for each call: a node alone takes more
+    check_no_blocks_leak(case, 80, kept=2, collect=forget_sources)
 
 
 @EVERY

@@ -18,7 +18,7 @@ from torch.utils._sympy.functions import FloorDiv
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from fxpress import serialize as ours
-from tests.support.memory import blocks_left
+from tests.support.memory import check_no_blocks_leak
 
 aten = torch.ops.aten
 argument = schema.Argument.create
@@ -303,8 +303,7 @@ def test_parts_are_not_kept(open_reader: Any) -> None:
         open_reader.deserialize_metadata({"nn_module_stack": "a,b,c"})
         open_reader.deserialize_tensor_meta(tensor(3))
 
-    blocks_left(20, read)
-    assert min(blocks_left(100, read) for _ in range(3)) < 50  # one for each call: a leak
+    check_no_blocks_leak(read, 100)
 
 
 def test_a_known_name_comes_first() -> None:

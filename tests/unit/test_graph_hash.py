@@ -16,7 +16,7 @@ from torch.fx import Node
 
 from fxpress import UnsupportedError, diff, graph_hash
 from fxpress.serialize import SerializeError
-from tests.support.memory import blocks_left
+from tests.support.memory import check_no_blocks_leak
 from tests.support.shuffled import shuffled
 
 aten = torch.ops.aten
@@ -512,5 +512,4 @@ def test_nothing_is_left_behind() -> None:
         with pytest.raises(SerializeError):
             graph_hash(broken)
 
-    blocks_left(20, hash_both)
-    assert min(blocks_left(200, hash_both) for _ in range(3)) <= 150  # one for each call: a leak
+    check_no_blocks_leak(hash_both, 200)

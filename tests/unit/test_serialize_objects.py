@@ -19,7 +19,7 @@ from torch.export import export
 from fxpress import serialize
 from fxpress._serde.schema import CLASSES
 from fxpress.serialize import SerializeError
-from tests.support.memory import blocks_left
+from tests.support.memory import check_no_blocks_leak
 
 
 def text() -> bytes:
@@ -146,4 +146,4 @@ def test_no_references_are_lost_or_kept() -> None:
     def there_and_back() -> None:
         serialize._to_json_bytes(serialize._bytes_to_dataclass(schema.ExportedProgram, made))
 
-    assert min(blocks_left(20, there_and_back) for _ in range(4)) <= 15
+    check_no_blocks_leak(there_and_back, 20)
