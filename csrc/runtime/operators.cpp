@@ -1,6 +1,7 @@
 #include "runtime/operators.h"
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -9,13 +10,28 @@ namespace fxpress::runtime {
 
 namespace {
 
-std::atomic<uint64_t> gone = 0;
+// An operator that has gone. They are kept for good, the last one first: a few bytes for each, that
+// any thread may read without a lock, in the child of a fork too.
+struct Gone {
+  size_t op;        // what tells it from others: a later one may have the same
+  uint64_t number;  // it was the first, the second, ... that went
+  const Gone* before;
+};
+std::atomic<const Gone*> last_gone = nullptr;
+
+size_t id_of(const c10::OperatorHandle& op) {
+  return std::hash<c10::OperatorHandle>()(op);
+}
 
 class Listener final : public c10::OpRegistrationListener {
  public:
   void onOperatorRegistered(const c10::OperatorHandle&) override {}
   // The dispatcher holds its lock.
-  void onOperatorDeregistered(const c10::OperatorHandle&) override { ++gone; }
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override {
+    const Gone* before = last_gone.load(std::memory_order_relaxed);
+    last_gone.store(new Gone{id_of(op), before == nullptr ? 1 : before->number + 1, before},
+                    std::memory_order_release);
+  }
 };
 
 }  // namespace
@@ -28,7 +44,16 @@ void watch_operators() {
 }
 
 uint64_t operators_gone() {
-  return gone.load(std::memory_order_acquire);
+  const Gone* last = last_gone.load(std::memory_order_acquire);
+  return last == nullptr ? 0 : last->number;
+}
+
+bool has_gone(const c10::OperatorHandle& op, uint64_t since) {
+  const Gone* gone = last_gone.load(std::memory_order_acquire);
+  for (; gone != nullptr && gone->number > since; gone = gone->before) {
+    if (gone->op == id_of(op)) return true;
+  }
+  return false;
 }
 
 std::optional<c10::OperatorHandle> find_operator(PyObject* overload) {

@@ -13,8 +13,11 @@ namespace fxpress::runtime {
 // From now on it is known when operators go; called once.
 void watch_operators();
 
-// How many operators have gone: a handle that was found when the number was the same is valid.
+// How many operators have gone.
 uint64_t operators_gone();
+
+// Whether an operator has gone since there were so many of them: then its handle is not valid.
+bool has_gone(const c10::OperatorHandle& op, uint64_t since);
 
 // The operator behind an OpOverload; nothing when the dispatcher does not know it.
 std::optional<c10::OperatorHandle> find_operator(PyObject* overload);

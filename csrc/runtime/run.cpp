@@ -9,7 +9,6 @@
 
 #include "runtime/convert.h"
 #include "runtime/errors.h"
-#include "runtime/operators.h"
 #include "runtime/python_kernels.h"
 
 namespace fxpress::runtime {
@@ -141,7 +140,7 @@ void Run::look_around() {
   meta_ = dict_get(symbols.traceback_globals, names.preserve_meta) == Py_True;
   const bool tracing = is_jit_tracing();
   inline_ok_ = !meta_ && !tracing && !is_watched() && !has_global_hooks();
-  boxed_ok_ = !meta_ && !tracing && !has_modes() && operators_gone() == plan_.operators;
+  boxed_ok_ = !meta_ && !tracing && !has_modes();
   hidden_ok_ = at::SavedTensorDefaultHooks::get_tls_state().stack.empty() &&
                kernels_version() == plan_.kernels;
 }
