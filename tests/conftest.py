@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,11 @@ _NOT_ALLOWED = pytest.StashKey[list[Skip]]()
 
 
 @pytest.fixture(autouse=True)
-def _collections_look_at_new_objects() -> Iterator[None]:
+def _collections_look_at_new_objects() -> None:
     """What is there before a test, a million objects of torch and of other tests, is not looked at
     by the collections of garbage that the test causes: they took a third of all time."""
     gc.collect()
     gc.freeze()
-    yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
