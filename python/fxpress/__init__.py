@@ -7,14 +7,14 @@ change nothing at all.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fxpress._build import build_info
 from fxpress._errors import Error, InternalError, UnsupportedError
-from fxpress._install import install, installed, is_installed, uninstall
 
 if TYPE_CHECKING:
     from fxpress._archive.errors import ArchiveError
     from fxpress._archive.load import load
     from fxpress._archive.package import save
+    from fxpress._build import build_info
+    from fxpress._install import install, installed, is_installed, uninstall
     from fxpress._serde.difference import Difference, diff
     from fxpress._serde.hashing import graph_hash
     from fxpress._serde.limits import LimitError
@@ -45,15 +45,26 @@ _MODULES = {
     "Difference": "fxpress._serde.difference",
     "LimitError": "fxpress._serde.limits",
     "SerializeError": "fxpress._torch_compat_serde",
+    "build_info": "fxpress._build",
     "diff": "fxpress._serde.difference",
     "graph_hash": "fxpress._serde.hashing",
+    "install": "fxpress._install",
+    "installed": "fxpress._install",
+    "is_installed": "fxpress._install",
     "load": "fxpress._archive.load",
     "save": "fxpress._archive.package",
+    "uninstall": "fxpress._install",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch.export: imported when it is first asked for."""
+    """Import the module that has the name, with what it needs of torch: `import fxpress` is cheap."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULES})

@@ -119,3 +119,14 @@ def raises_archive_error(data: bytes, match: str | None = None, **options: Any) 
     """Loading raises an ArchiveError that says so."""
     with pytest.raises(archive.ArchiveError, match=match):
         load(io.BytesIO(data), **options)
+
+
+class OneWeight(torch.nn.Module):
+    """The smallest program with a state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight

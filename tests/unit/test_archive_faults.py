@@ -16,6 +16,7 @@ import torch
 from torch.export import export
 
 from fxpress import archive
+from tests.support.archived import OneWeight
 
 SUPPORT = Path(__file__).parents[1] / "support"
 ALL = ["kill", "fail", "short"]
@@ -30,19 +31,10 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 }
 
 
-class Model(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.weight
-
-
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("source") / "source.pt2"
-    archive.save(export(Model(), (torch.ones(3),)), path)
+    archive.save(export(OneWeight(), (torch.ones(3),)), path)
     return path
 
 

@@ -22,20 +22,12 @@ from torch.export import export
 import fxpress
 from fxpress import archive, state
 from fxpress._archive import files
-
-
-class Model(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.weight
+from tests.support.archived import OneWeight
 
 
 @pytest.fixture(scope="module")
 def program() -> torch.export.ExportedProgram:
-    return export(Model(), (torch.ones(3),))
+    return export(OneWeight(), (torch.ones(3),))
 
 
 @pytest.fixture(scope="module")

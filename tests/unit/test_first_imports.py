@@ -1,4 +1,4 @@
-"""Each public module can be the first one that is imported."""
+"""Each public module can be the first one that is imported, and the package alone imports little."""
 
 from __future__ import annotations
 
@@ -13,3 +13,23 @@ def test_first_import(module: str) -> None:
     command = [sys.executable, "-c", f"import fxpress.{module}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+ALONE = """
+import sys
+import torch
+before = set(sys.modules)
+import fxpress
+print([name for name in sys.modules if name not in before and not name.startswith("fxpress")])
+assert {"install", "load", "ArchiveError"} <= set(dir(fxpress))
+for name in fxpress.__all__:
+    assert getattr(fxpress, name) is vars(fxpress)[name]
+"""
+
+
+def test_the_package_alone_imports_nothing_else() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[]\n"
