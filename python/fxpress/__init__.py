@@ -58,7 +58,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module that has the name, with what it needs of torch: `import fxpress` is cheap."""
+    """Import the module that has the name: `import fxpress` alone imports nothing of torch."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_MODULES[name]), name)

@@ -1,4 +1,4 @@
-"""Each public module can be the first one that is imported, and the package alone imports little."""
+"""Each public module can be imported first, and the package alone imports little."""
 
 from __future__ import annotations
 
