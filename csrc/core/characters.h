@@ -1,4 +1,4 @@
-// Characters and words of Python's source code, ASCII only.
+// Characters and words of Python's source code.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,9 @@
 
 namespace fxpress::core {
 
+constexpr bool is_ascii(char c) {
+  return static_cast<unsigned char>(c) < 0x80;
+}
 constexpr bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }

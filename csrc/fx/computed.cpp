@@ -2,6 +2,7 @@
 
 #include <structmember.h>
 
+#include "fx/instance_dict.h"
 #include "fx/symbols.h"
 
 namespace fxpress::fx {
@@ -108,15 +109,7 @@ PyObject* descr_get(PyObject* self, PyObject* instance, PyObject*) {
 }
 
 int descr_set(PyObject* self, PyObject* instance, PyObject* value) {
-  PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
-  if (dict == nullptr) return -1;
-  const int status = value != nullptr ? PyDict_SetItem(dict, cast(self)->name, value)
-                                      : PyDict_DelItem(dict, cast(self)->name);
-  Py_DECREF(dict);
-  if (status < 0 && value == nullptr && PyErr_ExceptionMatches(PyExc_KeyError) != 0) {
-    PyErr_SetObject(PyExc_AttributeError, cast(self)->name);
-  }
-  return status;
+  return set_in_dict(instance, cast(self)->name, value);
 }
 
 PyMemberDef members[] = {

@@ -2,6 +2,7 @@
 
 #include <structmember.h>
 
+#include "fx/instance_dict.h"
 #include "fx/symbols.h"
 
 namespace fxpress::fx {
@@ -90,15 +91,7 @@ int descr_set(PyObject* self, PyObject* instance, PyObject* value) {
   if (!materialize(owner)) return -1;
   if (!still_deferred(self, owner))
     return PyObject_GenericSetAttr(instance, cast(self)->name, value);
-  PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
-  if (dict == nullptr) return -1;
-  const int status = value != nullptr ? PyDict_SetItem(dict, cast(self)->name, value)
-                                      : PyDict_DelItem(dict, cast(self)->name);
-  Py_DECREF(dict);
-  if (status < 0 && value == nullptr && PyErr_ExceptionMatches(PyExc_KeyError) != 0) {
-    PyErr_SetObject(PyExc_AttributeError, cast(self)->name);
-  }
-  return status;
+  return set_in_dict(instance, cast(self)->name, value);
 }
 
 PyObject* repr(PyObject* self) {

@@ -5,16 +5,14 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/characters.h"
+
 namespace fxpress::fx {
 
 namespace {
 
 // Keys are kept for a while, and one of a huge partition would never be met again.
 constexpr size_t kMaxText = size_t{1} << 16;
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
 
 // By character: whether names may have it. Every character of a text is looked at.
 constexpr std::array<bool, 256> kWord = [] {
@@ -26,9 +24,6 @@ constexpr std::array<bool, 256> kWord = [] {
 }();
 bool is_word(char c) {
   return kWord[static_cast<unsigned char>(c)];
-}
-bool is_ascii(char c) {
-  return static_cast<unsigned char>(c) < 0x80;
 }
 
 // The characters of a name, from `begin` on.
@@ -104,7 +99,8 @@ std::string without_marks(std::string_view marked) {
 
 std::optional<TextShape> text_shape(std::string_view marked) {
   // Python normalizes identifiers beyond ASCII: they may be equal though their text differs.
-  if (marked.size() > kMaxText || !std::all_of(marked.begin(), marked.end(), is_ascii)) return {};
+  if (marked.size() > kMaxText || !std::all_of(marked.begin(), marked.end(), core::is_ascii))
+    return {};
   TextShape shape;
   shape.key.reserve(marked.size());
   Names names;
@@ -113,7 +109,7 @@ std::optional<TextShape> text_shape(std::string_view marked) {
     shape.key += marked.substr(at, mark - at);
     if (mark == marked.size()) break;
     const std::string_view name = word_at(marked, mark + 1);
-    if (name.empty() || is_digit(name.front())) return {};
+    if (name.empty() || core::is_digit(name.front())) return {};
     shape.key += kLocalMark;
     shape.key += std::to_string(names.number(name));
     shape.key += ':';

@@ -58,17 +58,14 @@ constexpr std::array<uint8_t, 128> kParts = [] {
   return parts;
 }();
 
-bool is_ascii(char c) {
-  return static_cast<unsigned char>(c) < 0x80;
-}
 bool is_part(char c, Part part) {
-  return is_ascii(c) && (kParts[static_cast<unsigned char>(c)] & part) != 0;
+  return core::is_ascii(c) && (kParts[static_cast<unsigned char>(c)] & part) != 0;
 }
 
 // Whether all characters are of a kind; what is not ASCII is, since the reader has seen to it that
 // it is UTF-8, and nothing of it ends a name, a quoted text or a line of Python or C++.
 bool is_all(std::string_view text, Part part) {
-  return std::ranges::all_of(text, [&](char c) { return !is_ascii(c) || is_part(c, part); });
+  return std::ranges::all_of(text, [&](char c) { return !core::is_ascii(c) || is_part(c, part); });
 }
 bool is_all_ascii(std::string_view text, Part part) {
   return std::ranges::all_of(text, [&](char c) { return is_part(c, part); });
@@ -145,7 +142,7 @@ bool is_place_of_module(std::string_view text) {
     quote = text.find('\'', end + 1);
   }
   return std::ranges::all_of(
-      text, [](char c) { return !is_ascii(c) || c == '\'' || is_part(c, kInQuotes); });
+      text, [](char c) { return !core::is_ascii(c) || c == '\'' || is_part(c, kInQuotes); });
 }
 
 bool is_module_path(std::string_view text) {
@@ -192,13 +189,13 @@ bool is_expression(std::string_view text) {
     if (is_quoted) {
       if (c == quote) {
         is_quoted = false;
-      } else if (is_ascii(c) && !is_part(c, kInNumber)) {
+      } else if (core::is_ascii(c) && !is_part(c, kInNumber)) {
         return false;
       }
     } else if (c == '\'' || c == '"') {
       is_quoted = true;
       quote = c;
-    } else if (is_ascii(c) && !is_part(c, kInExpression)) {
+    } else if (core::is_ascii(c) && !is_part(c, kInExpression)) {
       return false;
     }
   }
