@@ -1,4 +1,4 @@
-"""Time against the number of nodes."""
+"""Pictures: time against the number of nodes, and how many times as fast each operation is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,39 @@ _OTHERS = {"split / floor": "floor", "torch / split": "torch", "torch lazy / spl
 
 
 def draw(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
-    """Writes `stem`.png and `stem`.svg; nothing for fewer than two sizes."""
+    """Write every picture that the lines have enough for; return the files."""
+    return [*_draw_times(lines, stem), *_draw_speeds(lines, stem.with_name(f"{stem.name}-speed"))]
+
+
+def _draw_speeds(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
+    """Write a bar for each operation that has a headline to `stem`.svg."""
+    headlines = [line for line in lines if line.operation]
+    if not headlines:
+        return []
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    path = stem.with_suffix(".svg")
+    with rc_context({"svg.hashsalt": "fxpress"}):  # equal figures give equal files
+        figure = Figure(figsize=(8, 0.6 + 0.3 * len(headlines)), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.add_subplot()
+        speeds = [line.times_as_fast for line in headlines]
+        bars = axes.barh(range(len(speeds)), speeds, color="#2166ac")
+        axes.set_yticks(range(len(speeds)), [line.operation for line in headlines])
+        axes.bar_label(bars, [f"{speed:.3g}x" for speed in speeds], padding=3)
+        axes.set_xscale("log")
+        axes.set_xlim(min(1, 0.8 * min(speeds)), 2 * max(speeds))
+        axes.invert_yaxis()
+        axes.set_xlabel("times as fast as torch")
+        axes.spines[["top", "right"]].set_visible(False)
+        figure.savefig(path, metadata={"Date": None})
+    return [path]
+
+
+def _draw_times(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
+    """Write `stem`.png and `stem`.svg; nothing for fewer than two sizes."""
     times = _times(lines)
     if len(times.get("ours", ())) < 2:
         return []
