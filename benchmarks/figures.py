@@ -91,6 +91,7 @@ class Figure:
         return {
             "model": self.model,
             "what": self.what,
+            "operation": self.operation,
             "unit": self.unit,
             "ours": self.ours,
             "other": self.other,
