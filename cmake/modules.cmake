@@ -18,12 +18,11 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/split.cpp
   csrc/bind/tracking.cpp
   csrc/bind/unflatten.cpp
-  csrc/dynamo/lookup.cpp
+  csrc/capture/birth_meta.cpp
+  csrc/capture/clean.cpp
+  csrc/capture/rewrite.cpp
   csrc/fx/arg_mapper.cpp
   csrc/fx/attributes.cpp
-  csrc/fx/capture/birth_meta.cpp
-  csrc/fx/capture/clean.cpp
-  csrc/fx/capture/rewrite.cpp
   csrc/fx/codegen.cpp
   csrc/fx/codegen_target.cpp
   csrc/fx/computed.cpp
@@ -34,48 +33,49 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/local_names.cpp
   csrc/fx/names.cpp
   csrc/fx/reader.cpp
-  csrc/fx/serde/check.cpp
-  csrc/fx/serde/decode_argument.cpp
-  csrc/fx/serde/decode_graph.cpp
-  csrc/fx/serde/decode_metadata.cpp
-  csrc/fx/serde/decode_part.cpp
-  csrc/fx/serde/decode_results.cpp
-  csrc/fx/serde/decode_signature.cpp
-  csrc/fx/serde/decode_values.cpp
-  csrc/fx/serde/documents.cpp
-  csrc/fx/serde/encode.cpp
-  csrc/fx/serde/encode_argument.cpp
-  csrc/fx/serde/encode_graph.cpp
-  csrc/fx/serde/encode_metadata.cpp
-  csrc/fx/serde/encode_part.cpp
-  csrc/fx/serde/encode_program.cpp
-  csrc/fx/serde/errors.cpp
-  csrc/fx/serde/gate.cpp
-  csrc/fx/serde/graph_values.cpp
-  csrc/fx/serde/kinds.cpp
-  csrc/fx/serde/objects.cpp
-  csrc/fx/serde/operators.cpp
-  csrc/fx/serde/payloads.cpp
-  csrc/fx/serde/scalars.cpp
-  csrc/fx/serde/symbols.cpp
-  csrc/fx/serde/targets.cpp
-  csrc/fx/split/assign.cpp
-  csrc/fx/split/plan.cpp
-  csrc/fx/split/simple.cpp
-  csrc/fx/split/split.cpp
-  csrc/fx/split/symbols.cpp
-  csrc/fx/split/write.cpp
   csrc/fx/symbols.cpp
-  csrc/fx/unflatten/compare.cpp
-  csrc/fx/unflatten/graph_of_frame.cpp
-  csrc/fx/unflatten/meta.cpp
-  csrc/fx/unflatten/program.cpp
-  csrc/fx/unflatten/state.cpp
-  csrc/fx/unflatten/unflatten.cpp
-  csrc/fx/unflatten/write.cpp
   csrc/fx/writer.cpp
-  csrc/process/installation.cpp
-  csrc/process/rebind.cpp
+  csrc/install/installation.cpp
+  csrc/install/rebind.cpp
+  csrc/serde/check.cpp
+  csrc/serde/decode_argument.cpp
+  csrc/serde/decode_graph.cpp
+  csrc/serde/decode_metadata.cpp
+  csrc/serde/decode_part.cpp
+  csrc/serde/decode_results.cpp
+  csrc/serde/decode_signature.cpp
+  csrc/serde/decode_values.cpp
+  csrc/serde/documents.cpp
+  csrc/serde/encode.cpp
+  csrc/serde/encode_argument.cpp
+  csrc/serde/encode_graph.cpp
+  csrc/serde/encode_metadata.cpp
+  csrc/serde/encode_part.cpp
+  csrc/serde/encode_program.cpp
+  csrc/serde/errors.cpp
+  csrc/serde/gate.cpp
+  csrc/serde/graph_values.cpp
+  csrc/serde/kinds.cpp
+  csrc/serde/objects.cpp
+  csrc/serde/operators.cpp
+  csrc/serde/payloads.cpp
+  csrc/serde/scalars.cpp
+  csrc/serde/symbols.cpp
+  csrc/serde/targets.cpp
+  csrc/split/assign.cpp
+  csrc/split/plan.cpp
+  csrc/split/shape_symbols.cpp
+  csrc/split/simple.cpp
+  csrc/split/split.cpp
+  csrc/split/write.cpp
+  csrc/tracking/lookup.cpp
+  csrc/unflatten/compare.cpp
+  csrc/unflatten/graph_of_frame.cpp
+  csrc/unflatten/meta.cpp
+  csrc/unflatten/program.cpp
+  csrc/unflatten/state.cpp
+  csrc/unflatten/unflatten.cpp
+  csrc/unflatten/write.cpp
 )
 target_link_libraries(_native PRIVATE fxpress_core)
 target_compile_definitions(_native PRIVATE
@@ -104,23 +104,23 @@ list(GET torch_paths 2 torch_abi)
 
 Python_add_library(_aten_ext MODULE WITH_SOABI
   csrc/aten/module.cpp
-  csrc/runtime/bind.cpp
-  csrc/runtime/build.cpp
-  csrc/runtime/build_calls.cpp
-  csrc/runtime/convert.cpp
-  csrc/runtime/errors.cpp
-  csrc/runtime/gil.cpp
-  csrc/runtime/modules.cpp
-  csrc/runtime/native.cpp
-  csrc/runtime/operators.cpp
-  csrc/runtime/plan_object.cpp
-  csrc/runtime/python_kernels.cpp
-  csrc/runtime/run.cpp
-  csrc/runtime/scope.cpp
-  csrc/runtime/slot.cpp
-  csrc/runtime/slots.cpp
-  csrc/runtime/step.cpp
-  csrc/runtime/symbols.cpp
+  csrc/engine/bind.cpp
+  csrc/engine/build.cpp
+  csrc/engine/build_calls.cpp
+  csrc/engine/call_counters.cpp
+  csrc/engine/convert.cpp
+  csrc/engine/errors.cpp
+  csrc/engine/gil.cpp
+  csrc/engine/modules.cpp
+  csrc/engine/native.cpp
+  csrc/engine/operators.cpp
+  csrc/engine/plan_object.cpp
+  csrc/engine/python_kernels.cpp
+  csrc/engine/run.cpp
+  csrc/engine/slot.cpp
+  csrc/engine/slots.cpp
+  csrc/engine/step.cpp
+  csrc/engine/symbols.cpp
   csrc/tensor/clone.cpp
   csrc/tensor/facts.cpp
   csrc/tensor/state.cpp

@@ -80,7 +80,7 @@ void FileSink::write(Bytes bytes) {
   }
 }
 
-BufferedSink::BufferedSink(Sink& sink) : sink_(sink) {
+BufferedSink::BufferedSink(ByteSink& sink) : sink_(sink) {
   buffer_.reserve(kBuffered);
 }
 

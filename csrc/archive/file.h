@@ -20,9 +20,9 @@ class Source {
 };
 
 // Bytes that are written one after the other.
-class Sink {
+class ByteSink {
  public:
-  virtual ~Sink() = default;
+  virtual ~ByteSink() = default;
   virtual void write(Bytes bytes) = 0;
 };
 
@@ -51,7 +51,7 @@ class MemorySource final : public Source {
 
 // A descriptor that is written to as it is: a file, a pipe. It is borrowed. What is written to a
 // file is sent on its way to the disk at once, so that there is little to wait for at the end.
-class FileSink final : public Sink {
+class FileSink final : public ByteSink {
  public:
   explicit FileSink(int descriptor);
   void write(Bytes bytes) override;
@@ -66,14 +66,14 @@ class FileSink final : public Sink {
 };
 
 // Collects small writes in front of another sink.
-class BufferedSink final : public Sink {
+class BufferedSink final : public ByteSink {
  public:
-  explicit BufferedSink(Sink& sink);
+  explicit BufferedSink(ByteSink& sink);
   void write(Bytes bytes) override;
   void flush();
 
  private:
-  Sink& sink_;
+  ByteSink& sink_;
   std::vector<std::byte> buffer_;  // not passed on yet
 };
 

@@ -116,7 +116,7 @@ std::string twenty_digits(uint64_t value) {
 
 }  // namespace
 
-ZipWriter::ZipWriter(Sink& sink, std::string root, Progress::Report report)
+ZipWriter::ZipWriter(ByteSink& sink, std::string root, Progress::Report report)
     : sink_(sink), root_(std::move(root)), progress_(std::move(report)) {}
 
 void ZipWriter::write(Bytes bytes) {

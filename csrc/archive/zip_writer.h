@@ -15,7 +15,7 @@ namespace fxpress::archive {
 class ZipWriter {
  public:
   // root: the folder that all records are in.
-  ZipWriter(Sink& sink, std::string root, Progress::Report report);
+  ZipWriter(ByteSink& sink, std::string root, Progress::Report report);
 
   // A record, in pieces: begin, any number of appends, end. ArchiveError when there is one of that
   // name already, or when the pieces are not `size` bytes together.

@@ -9,7 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "runtime/bind.h"
+#include "engine/bind.h"
 #include "tensor/clone.h"
 #include "tensor/facts.h"
 #include "tensor/state.h"
@@ -60,5 +60,5 @@ PYBIND11_MODULE(_aten_ext, m) {
   // How _native reads tensors, which it has no headers for.
   m.attr("tensor_facts") = py::capsule(reinterpret_cast<void*>(&fxpress::tensor::read_facts),
                                        fxpress::core::kTensorFactsCapsule);
-  fxpress::runtime::bind(m);
+  fxpress::engine::bind(m);
 }

@@ -67,7 +67,7 @@ bool keeps_nothing(const py::object& write) {
 
 // An object with a method write(). It may keep what it gets, which is a copy then: views of memory
 // that is not there any more would be left to whoever has them.
-class ObjectSink final : public archive::Sink {
+class ObjectSink final : public archive::ByteSink {
  public:
   explicit ObjectSink(py::object write)
       : write_(std::move(write)), is_trusted_(keeps_nothing(write_)) {}
@@ -175,7 +175,7 @@ class ArchiveWriter {
   }
 
  private:
-  static std::unique_ptr<archive::Sink> make_sink(const py::object& target) {
+  static std::unique_ptr<archive::ByteSink> make_sink(const py::object& target) {
     if (PyLong_Check(target.ptr())) return std::make_unique<archive::FileSink>(target.cast<int>());
     return std::make_unique<ObjectSink>(target);
   }
@@ -186,7 +186,7 @@ class ArchiveWriter {
     use();
   }
 
-  std::unique_ptr<archive::Sink> sink_;  // before writer_, which refers to it
+  std::unique_ptr<archive::ByteSink> sink_;  // before writer_, which refers to it
   archive::ZipWriter writer_;
   bool busy_ = false;  // in a call
 };

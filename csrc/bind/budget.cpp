@@ -6,8 +6,8 @@
 
 #include "bind/closed_class.h"
 #include "bind/convert.h"
-#include "serde/json_reader.h"
-#include "serde/pickle_scan.h"
+#include "schema/json_reader.h"
+#include "schema/pickle_scan.h"
 
 namespace fxpress::bind {
 
@@ -27,9 +27,9 @@ void translate_limits(std::exception_ptr pointer) {
 py::tuple scan(const py::bytes& bytes, core::Budget& budget) {
   std::string problem;
   try {
-    const serde::PickleFacts facts = serde::scan_pickle(std::string_view(bytes), budget);
+    const schema::PickleFacts facts = schema::scan_pickle(std::string_view(bytes), budget);
     return py::make_tuple(facts.elements, facts.depth, facts.contains_itself);
-  } catch (const serde::PickleError& error) {
+  } catch (const schema::PickleError& error) {
     problem = error.what();
   }
   fx::raise(PyExc_ValueError, "the pickle is refused: %s", problem.c_str());
@@ -45,7 +45,7 @@ void bind_budget(py::module_& m) {
       .def("grow", [](core::Budget& budget, uint64_t bytes) { budget.grow(bytes); })
       .def("set_place", &core::Budget::set_place)
       .def_property_readonly("used", &core::Budget::used);
-  m.def("is_nested_deeper", &serde::is_nested_deeper);
+  m.def("is_nested_deeper", &schema::is_nested_deeper);
   m.def("scan_pickle", &scan);
 }
 

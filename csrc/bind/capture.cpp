@@ -1,8 +1,8 @@
 #include <string>
 
 #include "bind/convert.h"
-#include "fx/capture/clean.h"
-#include "fx/capture/rewrite.h"
+#include "capture/clean.h"
+#include "capture/rewrite.h"
 
 namespace fxpress::bind {
 

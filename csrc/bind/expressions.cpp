@@ -3,19 +3,19 @@
 
 #include "bind/closed_class.h"
 #include "bind/convert.h"
-#include "core/common_subexpressions.h"
+#include "capture/text/common_subexpressions.h"
 
 namespace fxpress::bind {
 
 namespace py = pybind11;
 
 void bind_expressions(py::module_& m) {
-  using core::CommonSubexpressions;
+  using capture::CommonSubexpressions;
   closed_class<CommonSubexpressions>(m, "CommonSubexpressions")
       .def(py::init())
       .def("count", &CommonSubexpressions::count)
       .def("replace",
-           [](CommonSubexpressions& self, core::ExpressionId id) {
+           [](CommonSubexpressions& self, capture::ExpressionId id) {
              auto replaced = self.replace(id);
              return py::make_tuple(std::move(replaced.assignments), std::move(replaced.text));
            })

@@ -9,13 +9,13 @@
 #include "bind/closed_class.h"
 #include "bind/convert.h"
 #include "fx/gc_pause.h"
-#include "process/installation.h"
+#include "install/installation.h"
 
 namespace fxpress::bind {
 
 namespace {
 
-using process::Installation;
+using install::Installation;
 
 // `with` for something that begins with a constructor and ends with a destructor.
 template <class Held>
@@ -71,9 +71,9 @@ fx::Ref ref(const py::handle& object) {
 // A policy, pairs of an original and its stand-in, and callbacks.
 using Prepared = std::tuple<py::str, std::vector<std::pair<py::object, py::object>>, py::list>;
 
-const process::Lease* acquire(Installation& installation, const Prepared& prepared, bool scoped) {
+const install::Lease* acquire(Installation& installation, const Prepared& prepared, bool scoped) {
   const auto& [policy, pairs, callbacks] = prepared;
-  process::Patches patches;
+  install::Patches patches;
   for (const auto& [original, stand_in] : pairs) {
     patches.patches.push_back({ref(original), ref(stand_in)});
   }
@@ -102,7 +102,7 @@ class InstalledBlock {
   Installation* installation_;             // of the owner
   py::object prepare_;                     // () -> Prepared
   py::object decorate_;                    // (function) -> function
-  const process::Lease* lease_ = nullptr;  // while the block runs
+  const install::Lease* lease_ = nullptr;  // while the block runs
 };
 
 void bind_installation(py::module_& m) {
@@ -112,7 +112,7 @@ void bind_installation(py::module_& m) {
            [](Installation& self, const Prepared& prepared) { acquire(self, prepared, false); })
       .def("release_newest",
            [](Installation& self) {
-             const process::Lease* newest = self.newest();
+             const install::Lease* newest = self.newest();
              if (newest == nullptr) {
                fx::raise(PyExc_RuntimeError,
                          "fxpress.uninstall() without a matching fxpress.install()");
@@ -146,7 +146,7 @@ void bind_process(py::module_& m) {
       .def("__exit__", &Block::exit);
   bind_installation(m);
   m.def("forget_keys", [](const py::dict& dict, const py::tuple& parts) {
-    process::forget_keys(dict.ptr(), parts.ptr());
+    install::forget_keys(dict.ptr(), parts.ptr());
   });
   m.def("gc_pauses", fx::gc_pauses);
   m.def("end_pauses_of_other_threads", fx::end_pauses_of_other_threads);

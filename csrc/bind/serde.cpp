@@ -2,24 +2,24 @@
 
 #include "bind/closed_class.h"
 #include "bind/convert.h"
-#include "fx/serde/check.h"
-#include "fx/serde/decoder.h"
-#include "fx/serde/documents.h"
-#include "fx/serde/encode.h"
-#include "fx/serde/gate.h"
-#include "fx/serde/payloads.h"
-#include "fx/serde/symbols.h"
-#include "serde/canonical.h"
+#include "schema/canonical.h"
+#include "schema/gate.h"
+#include "schema/graph_hash.h"
+#include "schema/graph_targets.h"
+#include "schema/schema.h"
+#include "serde/check.h"
+#include "serde/decoder.h"
+#include "serde/documents.h"
+#include "serde/encode.h"
 #include "serde/gate.h"
-#include "serde/graph_hash.h"
-#include "serde/graph_targets.h"
-#include "serde/schema.h"
+#include "serde/payloads.h"
+#include "serde/symbols.h"
 
 namespace fxpress::bind {
 
 namespace {
 
-using serde::Schema;
+using schema::Schema;
 
 // types: [(name, is_union, [(field, shape, default as JSON or None)])]
 std::unique_ptr<Schema> make_schema(const py::list& types) {
@@ -37,7 +37,7 @@ std::unique_ptr<Schema> make_schema(const py::list& types) {
   }
   try {
     return std::make_unique<Schema>(all);
-  } catch (const serde::SchemaError& error) {
+  } catch (const schema::SchemaError& error) {
     fx::raise(PyExc_ImportError, "%s", error.what());
   }
 }
@@ -54,37 +54,37 @@ fx::serde::ProgramCheck program_check(const py::handle& signature, const py::han
 }
 
 // traits: {target: (aliased, written, random, effectful, changes_mode)}; values: {name: digest}.
-serde::HashContext hash_context(const py::dict& traits, const py::dict& values) {
-  serde::HashContext context;
+schema::HashContext hash_context(const py::dict& traits, const py::dict& values) {
+  schema::HashContext context;
   for (const auto& [target, stored] : traits) {
     const auto parts = stored.cast<py::tuple>();
     context.traits.emplace(
         target.cast<std::string>(),
-        serde::OperatorTraits{parts[0].cast<std::vector<std::string>>(),
-                              parts[1].cast<std::vector<std::string>>(), parts[2].cast<bool>(),
-                              parts[3].cast<bool>(), parts[4].cast<bool>()});
+        schema::OperatorTraits{parts[0].cast<std::vector<std::string>>(),
+                               parts[1].cast<std::vector<std::string>>(), parts[2].cast<bool>(),
+                               parts[3].cast<bool>(), parts[4].cast<bool>()});
   }
   for (const auto& [name, digest] : values) {
     const auto bytes = digest.cast<std::string_view>();
-    serde::Digest& made = context.values[name.cast<std::string>()];
+    schema::Digest& made = context.values[name.cast<std::string>()];
     if (bytes.size() != made.size()) fx::raise(PyExc_ValueError, "a digest has 32 bytes");
     std::copy(bytes.begin(), bytes.end(), made.begin());
   }
   return context;
 }
 
-serde::GraphHash hash_of(const serde::Document& document, const serde::HashContext& context) {
+schema::GraphHash hash_of(const schema::Document& document, const schema::HashContext& context) {
   std::string problem;
   try {
     const py::gil_scoped_release release;
-    return serde::hash_program(document, context);
-  } catch (const serde::CanonicalError& error) {
+    return schema::hash_program(document, context);
+  } catch (const schema::CanonicalError& error) {
     problem = error.what();
   }
   fx::raise(PyExc_AssertionError, "%s", problem.c_str());
 }
 
-py::bytes to_bytes(const serde::Digest& digest) {
+py::bytes to_bytes(const schema::Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
@@ -117,7 +117,7 @@ class GraphReader {
   template <class Use>
   auto read(const py::object& document, bool keep, Use use) {
     return this->use([&](fx::serde::Decoder& decoder) {
-      decoder.read(*document.cast<serde::Document*>());
+      decoder.read(*document.cast<schema::Document*>());
       if (keep) documents_.push_back(document);
       return use(decoder);
     });
@@ -148,12 +148,13 @@ py::object borrowed(PyObject* object) {
 py::list rules_of(const Schema& schema) {
   py::list rules;
   for (size_t i = 0; i < schema.size(); ++i) {
-    const serde::TypeInfo& type = schema.type(static_cast<uint16_t>(i));
-    for (const serde::FieldInfo& field : type.fields) {
-      const py::object rule = field.rule == serde::Rule::kNone
+    const schema::TypeInfo& type = schema.type(static_cast<uint16_t>(i));
+    for (const schema::FieldInfo& field : type.fields) {
+      const py::object rule = field.rule == schema::Rule::kNone
                                   ? py::object(py::none())
-                                  : py::str(std::string(serde::name_of(field.rule)));
-      rules.append(py::make_tuple(type.name, field.name, rule, field.id != serde::Field::kUnknown));
+                                  : py::str(std::string(schema::name_of(field.rule)));
+      rules.append(
+          py::make_tuple(type.name, field.name, rule, field.id != schema::Field::kUnknown));
     }
   }
   return rules;
@@ -235,25 +236,25 @@ void bind_serde(py::module_& m) {
         return to_object(fx::serde::write_objects(classes, object.ptr()));
       });
   using fx::serde::SchemaClasses;
-  closed_class<serde::Document>(m, "Document")
+  closed_class<schema::Document>(m, "Document")
       .def("field",
-           [](const serde::Document& document, const SchemaClasses& classes,
+           [](const schema::Document& document, const SchemaClasses& classes,
               const std::string& name) {
              return to_object(fx::serde::read_field(document, classes, name));
            })
       .def("payloads",
-           [](const serde::Document& document) {
+           [](const schema::Document& document) {
              return to_object(fx::serde::read_payload_config(document));
            })
-      .def_property_readonly("size", &serde::Document::bytes)
-      .def("targets", &serde::targets_of)
+      .def_property_readonly("size", &schema::Document::bytes)
+      .def("targets", &schema::targets_of)
       .def("hash",
-           [](const serde::Document& document, const py::dict& traits, const py::dict& values) {
-             const serde::GraphHash hash = hash_of(document, hash_context(traits, values));
-             static_assert(sizeof(serde::Digest) == 32);
+           [](const schema::Document& document, const py::dict& traits, const py::dict& values) {
+             const schema::GraphHash hash = hash_of(document, hash_context(traits, values));
+             static_assert(sizeof(schema::Digest) == 32);
              const auto* nodes = reinterpret_cast<const char*>(hash.nodes.data());
              return py::make_tuple(to_bytes(hash.program),
-                                   py::bytes(nodes, hash.nodes.size() * sizeof(serde::Digest)));
+                                   py::bytes(nodes, hash.nodes.size() * sizeof(schema::Digest)));
            });
   bind_graph_reader(m);
   m.def("passes_gate", [](const std::string& rule, const py::str& text) {

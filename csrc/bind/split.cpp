@@ -1,7 +1,7 @@
-#include "fx/split/split.h"
+#include "split/split.h"
 
 #include "bind/convert.h"
-#include "fx/split/simple.h"
+#include "split/simple.h"
 
 namespace fxpress::bind {
 

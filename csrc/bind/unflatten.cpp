@@ -1,4 +1,4 @@
-#include "fx/unflatten/unflatten.h"
+#include "unflatten/unflatten.h"
 
 #include <pybind11/stl.h>
 

@@ -1,484 +1,79 @@
 #include "serde/gate.h"
 
-#include <algorithm>
-#include <array>
-#include <vector>
+#include <string>
 
-#include "core/characters.h"
-#include "serde/guard_grammar.h"
+#include "schema/gate.h"
+#include "serde/scalars.h"
+#include "serde/symbols.h"
+#include "serde/text.h"
 
-namespace fxpress::serde {
+namespace fxpress::fx::serde {
+
+using ::fxpress::schema::Rule;
 
 namespace {
 
-struct RuleInfo {
-  std::string_view name;
-  const char* fault;
-};
-constexpr std::array kRules = {
-#define FXPRESS_RULE(name, fault) RuleInfo{std::string_view(#name).substr(1), fault},
-#include "serde/gate_rules.def"
-#undef FXPRESS_RULE
-};
+constexpr size_t kShown = 120;  // bytes of a value that an error shows
 
-// ---- characters ---------------------------------------------------------------------------------
-
-// What an ASCII character may be part of.
-enum Part : uint8_t {
-  kInIdentifier = 1,
-  kInArgument = 2,    // a parameter list with one of the others is no Python
-  kInOperator = 4,    // the name of one
-  kInExpression = 8,  // outside of quotes
-  kInNumber = 16,     // or a symbol, between the quotes of an expression
-  kInWord = 32,
-  kInQuotes = 64,  // what cannot end a quoted text, nor its line
-  kInLine = 128,
-};
-
-constexpr bool is_one_of(char c, std::string_view characters) {
-  return characters.find(c) != std::string_view::npos;
+bool is_unicode_identifier(std::string_view text) {
+  return PyUnicode_IsIdentifier(new_text(text).get()) == 1;
 }
 
-constexpr std::array<uint8_t, 128> kParts = [] {
-  std::array<uint8_t, 128> parts{};
-  for (int i = 0; i < 128; ++i) {
-    const auto c = static_cast<char>(i);
-    const bool is_alnum = core::is_name_part(c);
-    const bool is_control = c < ' ' || c == 0x7f;
-    uint8_t& part = parts[static_cast<size_t>(i)];
-    if (is_alnum) part |= kInIdentifier;
-    if (is_alnum || is_one_of(c, "-. ")) part |= kInArgument;
-    if (is_alnum || is_one_of(c, "-.:<> ")) part |= kInOperator;
-    if (is_alnum || is_one_of(c, " .,()+-*/%<>=!&|~^")) part |= kInExpression;
-    if (is_alnum || is_one_of(c, ".+-")) part |= kInNumber;
-    if (is_alnum || is_one_of(c, ".:+-/")) part |= kInWord;
-    if (!is_control && !is_one_of(c, "'\"\\")) part |= kInQuotes;
-    if (!is_control) part |= kInLine;
-  }
-  return parts;
-}();
-
-bool is_part(char c, Part part) {
-  return core::is_ascii(c) && (kParts[static_cast<unsigned char>(c)] & part) != 0;
+// The beginning of a text, which ends where a character does.
+Ref beginning(std::string_view text, size_t size) {
+  const bool is_short = text.size() <= size;
+  while (!is_short && size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0u) == 0x80u) --size;
+  std::string shown(text.substr(0, size));
+  if (!is_short) shown += "...";
+  return new_text(shown);
 }
 
-// Whether all characters are of a kind; what is not ASCII is, since the reader has seen to it that
-// it is UTF-8, and nothing of it ends a name, a quoted text or a line of Python or C++.
-bool is_all(std::string_view text, Part part) {
-  return std::ranges::all_of(text, [&](char c) { return !core::is_ascii(c) || is_part(c, part); });
-}
-bool is_all_ascii(std::string_view text, Part part) {
-  return std::ranges::all_of(text, [&](char c) { return is_part(c, part); });
-}
-
-// ---- rules --------------------------------------------------------------------------------------
-
-bool is_identifier(std::string_view text, IsUnicodeIdentifier is_unicode) {
-  if (text.empty() || core::is_digit(text.front())) return false;
-  return is_all_ascii(text, kInIdentifier) ||
-         (is_all(text, kInIdentifier) && is_unicode != nullptr && is_unicode(text));
-}
-
-bool is_argument_name(std::string_view text) {
-  return !text.empty() && is_all(text, kInArgument);
-}
-
-// Attributes like __class__ lead out of the module that is walked.
-bool is_special(std::string_view name) {
-  return name.size() > 4 && name.starts_with("__") && name.ends_with("__");
-}
-
-// What a module keeps under names of its own.
-constexpr std::array<std::string_view, 24> kTables = {  // sorted
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_buffers",
-    "_call_impl",
-    "_compiled_call_impl",
-    "_forward_hooks",
-    "_forward_hooks_always_called",
-    "_forward_hooks_with_kwargs",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_is_full_backward_hook",
-    "_load_state_dict_post_hooks",
-    "_load_state_dict_pre_hooks",
-    "_modules",
-    "_non_persistent_buffers_set",
-    "_parameters",
-    "_slow_forward",
-    "_state_dict_hooks",
-    "_state_dict_pre_hooks",
-    "_version",
-    "_wrapped_call_impl",
-    "call_super_init",
-    "forward",
-    "training"};
-
-template <class Each>
-bool all_of_dotted(std::string_view path, Each&& each) {
-  for (size_t start = 0;;) {
-    const size_t end = std::min(path.find('.', start), path.size());
-    if (!each(path.substr(start, end - start))) return false;
-    if (end == path.size()) return true;
-    start = end + 1;
-  }
-}
-
-bool is_state_name(std::string_view text) {
-  return is_all(text, kInQuotes) && all_of_dotted(text, [](std::string_view part) {
-           return !part.empty() && !is_special(part) && !std::ranges::binary_search(kTables, part);
-         });
-}
-
-// Dots between names, and indices: Dynamo writes L['self'].layers[0] and get_submodule('a').
-bool is_place_of_module(std::string_view text) {
-  for (size_t quote = text.find('\''); quote != std::string_view::npos;) {
-    const size_t end = text.find('\'', quote + 1);
-    const bool is_index = quote > 0 && end != std::string_view::npos && end + 1 < text.size() &&
-                          is_one_of(text[quote - 1], "[(") && is_one_of(text[end + 1], "])") &&
-                          is_all(text.substr(quote + 1, end - quote - 1), kInArgument);
-    if (!is_index) return false;
-    quote = text.find('\'', end + 1);
-  }
-  return std::ranges::all_of(
-      text, [](char c) { return !core::is_ascii(c) || c == '\'' || is_part(c, kInQuotes); });
-}
-
-bool is_module_path(std::string_view text) {
-  return is_place_of_module(text) &&
-         all_of_dotted(text, [](std::string_view part) { return !is_special(part); });
-}
-
-// A comma that is not inside of brackets.
-size_t find_comma(std::string_view text) {
-  int depth = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '[' || text[i] == '(') ++depth;
-    if (text[i] == ']' || text[i] == ')') --depth;
-    if (text[i] == ',' && depth == 0) return i;
-  }
-  return text.size();
-}
-
-// key,path,class;... A decoder says what is wrong with the number of parts.
-bool is_module_stack(std::string_view text) {
-  while (!text.empty()) {
-    std::string_view entry = text.substr(0, text.find(';'));
-    text.remove_prefix(std::min(entry.size() + 1, text.size()));
-    for (int part = 0; part < 2; ++part) {
-      const size_t comma = find_comma(entry);
-      if (!is_place_of_module(entry.substr(0, comma))) return false;
-      entry.remove_prefix(std::min(comma + 1, entry.size()));
-    }
-    if (!is_all(entry, kInQuotes)) return false;
-  }
-  return true;
-}
-
-bool is_operator(std::string_view text) {
-  if (text.starts_with('#')) return is_all(text, kInQuotes);  // of an extension
-  return is_all(text, kInOperator);
-}
-
-// sympy's notation. Between quotes are names of symbols and digits of numbers.
-bool is_expression(std::string_view text) {
-  bool is_quoted = false;
-  char quote = 0;
-  for (const char c : text) {
-    if (is_quoted) {
-      if (c == quote) {
-        is_quoted = false;
-      } else if (core::is_ascii(c) && !is_part(c, kInNumber)) {
-        return false;
-      }
-    } else if (c == '\'' || c == '"') {
-      is_quoted = true;
-      quote = c;
-    } else if (core::is_ascii(c) && !is_part(c, kInExpression)) {
-      return false;
-    }
-  }
-  return !is_quoted && !text.empty();
-}
-
-// Lines of any text. What ends a line of Python, or moves a terminal's cursor, is only \n.
-bool is_stack_trace(std::string_view text) {
-  constexpr size_t kBlock = 64;
-  const auto is_bad = [](char c) {
-    const auto byte = static_cast<unsigned char>(c);
-    return static_cast<unsigned char>((byte < ' ') & (byte != '\n') & (byte != '\t') &
-                                      (byte != '\f')) |
-           static_cast<unsigned char>(byte == 0x7f);
-  };
-  const char* at = text.data();
-  const char* end = at + text.size();
-  for (; end - at >= static_cast<ptrdiff_t>(kBlock); at += kBlock) {
-    unsigned bad = 0;
-    for (size_t i = 0; i < kBlock; ++i) bad |= static_cast<unsigned>(is_bad(at[i]));
-    if (bad != 0) return false;
-  }
-  return std::none_of(at, end, [&](char c) { return is_bad(c) != 0; });
-}
-
-// May stand in a comment, and in a text in three quotes.
-bool is_line(std::string_view text) {
-  return is_all(text, kInLine) && text.find("'''") == std::string_view::npos &&
-         text.find("\"\"\"") == std::string_view::npos && !text.ends_with('\\');
-}
-
-bool is_json(std::string_view text, char first) {
-  return text.starts_with(first) && is_all(text, kInLine);
-}
-
-bool is_record_name(std::string_view text) {
-  return !text.empty() && text != "." && text != ".." && is_all(text, kInLine) &&
-         text.find_first_of("/\\") == std::string_view::npos;
-}
-
-bool is_node_metadata(std::string_view key, std::string_view text) {
-  // Without a text there is no entry; what is not listed here is not read. The JSON of "from_node"
-  // is a document of its own, and passes the gate when it is read.
-  if (text.empty()) return true;
-  if (key == "stack_trace") return is_stack_trace(text);
-  if (key == "nn_module_stack") return is_module_stack(text);
-  if (key == "source_fn_stack" || key == "torch_fn") return is_line(text);
-  if (key == "custom") return is_json(text, '{');
-  return true;
+Rule known_rule(std::string_view name) {
+  const Rule rule = ::fxpress::schema::rule_named(name);
+  if (rule == Rule::kNone) raise(PyExc_KeyError, "%s", std::string(name).c_str());
+  return rule;
 }
 
 }  // namespace
 
-bool passes(Rule rule, std::string_view text, IsUnicodeIdentifier is_unicode) {
-  switch (rule) {
-    case Rule::kIdentifier:
-    case Rule::kSymbol:
-      return is_identifier(text, is_unicode);
-    case Rule::kOptionalIdentifier:
-      return text.empty() || is_identifier(text, is_unicode);
-    case Rule::kArgumentName:
-      return is_argument_name(text);
-    case Rule::kStateName:
-      return is_state_name(text);
-    case Rule::kModulePath:
-      return is_module_path(text);
-    case Rule::kTypeName:
-    case Rule::kKey:
-    case Rule::kConstantInput:
-      return is_all(text, kInQuotes);
-    case Rule::kOperator:
-      return is_operator(text);
-    case Rule::kLiteral:
-      return true;
-    case Rule::kExpression:
-      return is_expression(text);
-    case Rule::kGuard:
-      return is_guard(text);
-    case Rule::kTreeSpec:
-      return is_json(text, '[');
-    case Rule::kModuleStack:
-      return is_module_stack(text);
-    case Rule::kStackTrace:
-      return is_stack_trace(text);
-    case Rule::kLine:
-      return is_line(text);
-    case Rule::kJsonObject:
-      return is_json(text, '{');
-    case Rule::kWord:
-      return !text.empty() && is_all_ascii(text, kInWord);
-    case Rule::kVersion:
-      return is_all(text, kInQuotes);
-    case Rule::kRecordName:
-      return is_record_name(text);
-    case Rule::kNone:
-    case Rule::kNodeMetadata:   // of two texts
-    case Rule::kGraphMetadata:  // of two texts
-    case Rule::kCount:
-      return false;
+void pass_gate(::fxpress::schema::Document& document) {
+  if (document.has_passed()) return;
+  try {
+    ::fxpress::schema::pass_gate(document, is_unicode_identifier);
+  } catch (const ::fxpress::schema::GateError& error) {
+    raise(symbols.serialize_error, "%U: %R %s", beginning(error.path(), 4 * kShown).get(),
+          beginning(error.value(), kShown).get(), error.fault());
   }
-  return false;
+  document.set_passed();
 }
 
-Rule rule_named(std::string_view name) {
-  const auto* found = std::ranges::find(kRules, name, &RuleInfo::name);
-  return found == kRules.end() ? Rule::kNone : static_cast<Rule>(found - kRules.begin());
+bool passes_gate(std::string_view rule, PyObject* text) {
+  return ::fxpress::schema::passes(known_rule(rule), Text(text).view(), is_unicode_identifier);
 }
 
-std::string_view name_of(Rule rule) {
-  return kRules[static_cast<size_t>(rule)].name;
+Ref first_refused(std::string_view rule, PyObject* texts) {
+  const Rule known = known_rule(rule);
+  const Ref items = Ref::steal(PySequence_Tuple(texts));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(items.get(), i);
+    if (PyUnicode_Check(item) &&
+        ::fxpress::schema::passes(known, Text(item).view(), is_unicode_identifier)) {
+      continue;
+    }
+    return Ref::borrow(item);
+  }
+  return Ref::borrow(Py_None);
 }
 
-const char* fault_of(Rule rule) {
-  return kRules[static_cast<size_t>(rule)].fault;
+Ref gate_rules() {
+  Ref result = Ref::steal(PyDict_New());
+  for (size_t i = 1; i < static_cast<size_t>(Rule::kCount); ++i) {
+    const auto rule = static_cast<Rule>(i);
+    const Ref fault = Ref::steal(PyUnicode_FromString(::fxpress::schema::fault_of(rule)));
+    const Ref name = new_text(::fxpress::schema::name_of(rule));
+    check(PyDict_SetItem(result.get(), name.get(), fault.get()));
+  }
+  return result;
 }
 
-GateError::GateError(std::string path, Rule rule, std::string_view value)
-    : std::runtime_error("a text breaks the rule of its field"),
-      path_(std::move(path)),
-      value_(value),
-      rule_(rule) {}
-
-const char* GateError::fault() const {
-  return fault_of(rule_);
-}
-
-// ---- documents ----------------------------------------------------------------------------------
-
-namespace {
-
-class Walk {
- public:
-  Walk(const Document& document, IsUnicodeIdentifier is_unicode)
-      : document_(document), schema_(document.schema()), is_unicode_(is_unicode) {}
-
-  void run() {
-    const Value& root = document_.root();
-    // A document may be a plain value, which has no field and no rule.
-    if (root.kind == ValueKind::kRecord || root.kind == ValueKind::kUnion) {
-      open(root, 0, Rule::kNone);
-    }
-    while (!open_.empty()) {
-      if (!goes_deeper(open_.back())) open_.pop_back();
-    }
-  }
-
- private:
-  // A record, union, list or map that is being walked.
-  struct Level {
-    std::span<const Value> values;
-    size_t next;           // the value that comes next
-    const TypeInfo* type;  // record, union; else null
-    uint32_t tag;          // union: which field is set
-    uint16_t shape;        // list, map: of what is in it
-    bool is_map;           // keys and values in turn
-    Rule rule;             // of the field that it is in
-  };
-
-  void open(const Value& value, uint16_t shape, Rule rule) {
-    const bool has_type = value.kind == ValueKind::kRecord || value.kind == ValueKind::kUnion;
-    const TypeInfo* type = has_type ? &schema_.type(value.type) : nullptr;
-    const uint32_t tag = value.kind == ValueKind::kUnion ? value.count : 0;
-    open_.push_back(
-        {document_.children(value), 0, type, tag, shape, value.kind == ValueKind::kMap, rule});
-  }
-
-  // Goes on in a level until its end, or until a value opens another one, which ends the life of
-  // `level`: whether one did.
-  bool goes_deeper(Level& level) {
-    while (level.next < level.values.size()) {
-      const bool is_open = level.type != nullptr ? visit_field(level)
-                           : level.is_map        ? visit_entry(level)
-                                                 : visit_item(level);
-      if (is_open) return true;
-    }
-    return false;
-  }
-
-  // Each of these visits the next value of a level: whether it opened another level.
-  bool visit_field(Level& level) {
-    const size_t position = level.next++;
-    const FieldInfo& field = level.type->fields[level.tag + position];
-    return field.has_text && visit(level.values[position], field.shape, rule_in(level.rule, field));
-  }
-  bool visit_entry(Level& level) {
-    const std::string_view key = document_.text(level.values[level.next]);
-    const Value& value = level.values[level.next + 1];
-    level.next += 2;
-    const bool of_texts = value.kind == ValueKind::kString;
-    if (!(of_texts ? is_entry(level.rule, key, document_.text(value)) : test(level.rule, key))) {
-      fail(level.rule, of_texts ? document_.text(value) : key);
-    }
-    return !of_texts && schema_.has_text(level.shape) && visit(value, level.shape, Rule::kNone);
-  }
-  bool visit_item(Level& level) {
-    return visit(level.values[level.next++], level.shape, level.rule);
-  }
-
-  // The texts of an input's argument are not literals of the graph.
-  static Rule rule_in(Rule outer, const FieldInfo& field) {
-    const bool is_narrower = outer == Rule::kConstantInput;
-    if (is_narrower && (field.rule == Rule::kLiteral || field.rule == Rule::kNone)) return outer;
-    return field.rule;
-  }
-
-  // Nothing but digits or a word of JSON.
-  static bool is_plain(ValueKind kind) {
-    return kind == ValueKind::kNull || kind == ValueKind::kBool || kind == ValueKind::kInt ||
-           kind == ValueKind::kBigInt || kind == ValueKind::kReal;
-  }
-
-  // Tests a text, opens what may have texts in it: whether it opened a level.
-  bool visit(const Value& value, uint16_t shape, Rule rule) {
-    switch (value.kind) {
-      case ValueKind::kString:
-        if (!test(rule, document_.text(value))) fail(rule, document_.text(value));
-        return false;
-      case ValueKind::kList:
-      case ValueKind::kMap: {
-        Shape known = schema_.shape(shape);
-        if (known.kind == Kind::kOptional) known = schema_.shape(known.of);
-        if (value.kind == ValueKind::kList && !schema_.has_text(known.of)) return false;
-        open(value, known.of, rule);
-        return true;
-      }
-      case ValueKind::kUnion:
-        if (is_plain(document_.content(value).kind)) return false;  // most are sizes
-        open(value, 0, rule);
-        return true;
-      case ValueKind::kRecord:
-        open(value, 0, rule);
-        return true;
-      default:
-        return false;
-    }
-  }
-
-  bool test(Rule rule, std::string_view text) { return passes(rule, text, is_unicode_); }
-
-  bool is_entry(Rule rule, std::string_view key, std::string_view text) {
-    if (rule == Rule::kGraphMetadata) return key != "custom" || text.empty() || is_json(text, '{');
-    if (rule != Rule::kNodeMetadata) return is_line(key) && is_line(text);
-    if (key != "nn_module_stack") return is_node_metadata(key, text);
-    if (!is_module_stack(text.substr(known_entries(text)))) return false;
-    last_stack_ = text;
-    return true;
-  }
-
-  // How much of a module stack has passed: its first entries are mostly those of the stack before.
-  size_t known_entries(std::string_view stack) const {
-    if (stack == last_stack_) return stack.size();
-    const auto differs = std::ranges::mismatch(stack, last_stack_).in1 - stack.begin();
-    const size_t separator = stack.substr(0, static_cast<size_t>(differs)).rfind(';');
-    return separator == std::string_view::npos ? 0 : separator + 1;
-  }
-
-  [[noreturn]] void fail(Rule rule, std::string_view text) const {
-    std::string path;
-    for (const Level& level : open_) {
-      const size_t done = level.next - (level.is_map ? 2 : 1);
-      if (level.type != nullptr) {
-        if (!path.empty()) path += '.';
-        path += level.type->fields[level.tag + done].name;
-      } else if (level.is_map) {
-        path += "['" + std::string(document_.text(level.values[done])) + "']";
-      } else {
-        path += '[' + std::to_string(done) + ']';
-      }
-    }
-    throw GateError(std::move(path), rule, text);
-  }
-
-  const Document& document_;
-  const Schema& schema_;
-  IsUnicodeIdentifier is_unicode_;
-  std::vector<Level> open_;      // the outermost first
-  std::string_view last_stack_;  // of modules, that has passed
-};
-
-}  // namespace
-
-void pass_gate(const Document& document, IsUnicodeIdentifier is_unicode) {
-  Walk(document, is_unicode).run();
-}
-
-}  // namespace fxpress::serde
+}  // namespace fxpress::fx::serde

@@ -1,44 +1,24 @@
-// The gate: every text of a file passes it before anything is made of the file. What passes can
-// stand where torch, fx, dataclasses and fxpress put texts: in source code, in paths of attributes,
-// in messages and in comments of generated code.
+// The gate of serde/gate.h for Python: its errors, and Python's own identifiers.
 #pragma once
 
-#include <stdexcept>
-#include <string>
 #include <string_view>
 
-#include "serde/document.h"
+#include "fx/py.h"
+#include "schema/document.h"
 
-namespace fxpress::serde {
+namespace fxpress::fx::serde {
 
-// Whether a text that is not ASCII is an identifier of Python, which has the tables for that.
-using IsUnicodeIdentifier = bool (*)(std::string_view);
+// Raises SerializeError that names the field and the value, where a text of the document breaks the
+// rule of its field. What has passed once is not looked at again.
+void pass_gate(::fxpress::schema::Document& document);
 
-// A text that breaks the rule of its field.
-class GateError : public std::runtime_error {
- public:
-  GateError(std::string path, Rule rule, std::string_view value);
+// Whether a str passes the rule with this name; KeyError when there is none.
+bool passes_gate(std::string_view rule, PyObject* text);
 
-  const std::string& path() const { return path_; }  // of the field, in the document
-  const std::string& value() const { return value_; }
-  const char* fault() const;  // what is said of the value
+// The first item of an iterable that is no str, or breaks the rule; None when there is none.
+Ref first_refused(std::string_view rule, PyObject* texts);
 
- private:
-  std::string path_;
-  std::string value_;
-  Rule rule_;
-};
+// The name of every rule, and what is said of a text that breaks it: dict.
+Ref gate_rules();
 
-// Whether a text passes a rule for single texts.
-bool passes(Rule rule, std::string_view text, IsUnicodeIdentifier is_identifier);
-
-// The rule with this name, without the "k": "Identifier". kNone when there is none.
-Rule rule_named(std::string_view name);
-std::string_view name_of(Rule rule);
-// What is said of a text that breaks the rule.
-const char* fault_of(Rule rule);
-
-// Throws GateError for the first text in the document that breaks the rule of its field.
-void pass_gate(const Document& document, IsUnicodeIdentifier is_identifier);
-
-}  // namespace fxpress::serde
+}  // namespace fxpress::fx::serde

@@ -1,6 +1,6 @@
 """Runs graphs natively: stands in for `torch.fx.Interpreter`.
 
-A graph is compiled into a plan at its first run, see `csrc/runtime`. The plan lives in the graph's
+A graph is compiled into a plan at its first run, see `csrc/engine`. The plan lives in the graph's
 `__dict__`, is checked against the graph at each run, and is dropped by copies and pickles.
 """
 

@@ -131,7 +131,7 @@ def rewrite_captured(
     module_paths: dict[str, str],
     birth: dict[str, object],
 ) -> GraphModule:
-    """A captured module with other inputs and outputs: see csrc/fx/capture/rewrite.h.
+    """A captured module with other inputs and outputs: see csrc/capture/rewrite.h.
 
     Raises:
         IndexError, KeyError, ValueError: the plan does not fit the graph.

@@ -12,7 +12,7 @@ from torch.fx import node as fx_node
 from torch.fx import traceback as fx_traceback
 from torch.nn.modules import module as nn_module
 
-# The order is that of IntOp in `csrc/runtime/plan.h`.
+# The order is that of IntOp in `csrc/engine/plan.h`.
 INT_OPERATORS: tuple[Callable[[Any, Any], Any], ...] = (
     operator.add,
     operator.sub,
@@ -53,7 +53,7 @@ def engine_symbols(
     fetch_attr: Callable[..., Any],
     missing_argument: Callable[..., Any],
 ) -> dict[str, object]:
-    """The objects of `csrc/runtime/symbols.def`, by role."""
+    """The objects of `csrc/engine/symbols.def`, by role."""
     fields = vars(fx_node._NodeBase)
     module = vars(torch.nn.Module)
     return {
@@ -89,7 +89,7 @@ def engine_symbols(
     }
 
 
-# The attribute and key names of `csrc/runtime/names.def`, by role.
+# The attribute and key names of `csrc/engine/names.def`, by role.
 ENGINE_NAMES = {
     "arg_names": "arg_names",
     "backward_hooks": "_backward_hooks",

@@ -4,16 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "serde/schema.h"
+#include "schema/schema.h"
 
-namespace fxpress::serde {
+namespace fxpress::schema {
 
 inline std::vector<Schema::NewType> types_with_code() {
   std::vector<Schema::NewType> types;
 #define FXPRESS_TYPE(name) types.push_back({#name, false, {}});
 #define FXPRESS_FIELD(type, name, rule) \
   types.back().fields.push_back({#name, Rule::rule == Rule::kNone ? "int" : "str", true, ""});
-#include "serde/schema.def"
+#include "schema/schema.def"
 #undef FXPRESS_FIELD
 #undef FXPRESS_TYPE
   return types;
@@ -36,4 +36,4 @@ inline Schema schema_for_tests() {
   return Schema(types);
 }
 
-}  // namespace fxpress::serde
+}  // namespace fxpress::schema

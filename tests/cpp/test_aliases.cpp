@@ -1,9 +1,10 @@
 #include <doctest/doctest.h>
 
-#include "core/aliases.h"
 #include "support.h"
+#include "unflatten/plan/aliases.h"
 
 using namespace fxpress::core;
+using namespace fxpress::unflatten;
 using namespace fxpress::core::testing;
 
 namespace {

@@ -7,7 +7,7 @@
 
 #include "../fuzz/torch_schema.h"
 #include "core/budget.h"
-#include "serde/json_reader.h"
+#include "schema/json_reader.h"
 
 using fxpress::core::Budget;
 using fxpress::core::LimitReached;
@@ -103,7 +103,7 @@ TEST_CASE("a thread's stack ends") {
 }
 
 TEST_CASE("documents are charged, and no deeper than the budget says") {
-  using namespace fxpress::serde;
+  using namespace fxpress::schema;
   const auto type = static_cast<uint16_t>(torch_schema().find("Argument"));
   const auto read = [&](std::string_view text, uint64_t memory, size_t depth) {
     return reached([&] {

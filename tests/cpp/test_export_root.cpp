@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
 
-#include "core/export_root.h"
+#include "capture/text/export_root.h"
 
-using fxpress::core::mentions_export_root;
-using fxpress::core::without_export_root;
+using fxpress::capture::mentions_export_root;
+using fxpress::capture::without_export_root;
 
 TEST_CASE("the module around the callable leaves names") {
   CHECK(without_export_root("L__self____export_root_child") == "L__self___child");

@@ -4,11 +4,12 @@
 #include <string_view>
 #include <vector>
 
+#include "capture/text/common_subexpressions.h"
 #include "core/check.h"
-#include "core/common_subexpressions.h"
 #include "support.h"
 
 using namespace fxpress::core;
+using namespace fxpress::capture;
 using fxpress::core::testing::Random;
 
 namespace {

@@ -3,10 +3,10 @@
 #include <string>
 
 #include "../fuzz/torch_schema.h"
-#include "serde/extent.h"
-#include "serde/json_reader.h"
+#include "schema/extent.h"
+#include "schema/json_reader.h"
 
-using namespace fxpress::serde;
+using namespace fxpress::schema;
 
 namespace {
 

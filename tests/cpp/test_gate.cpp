@@ -5,10 +5,10 @@
 #include <string_view>
 
 #include "../fuzz/torch_schema.h"
-#include "serde/gate.h"
-#include "serde/json_reader.h"
+#include "schema/gate.h"
+#include "schema/json_reader.h"
 
-using namespace fxpress::serde;
+using namespace fxpress::schema;
 
 namespace {
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
-#include "serde/guard_grammar.h"
+#include "schema/guard_grammar.h"
 
-using fxpress::serde::is_guard;
+using fxpress::schema::is_guard;
 
 namespace {
 

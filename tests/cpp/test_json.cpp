@@ -4,11 +4,11 @@
 #include <limits>
 #include <string>
 
-#include "serde/json_reader.h"
-#include "serde/json_writer.h"
+#include "schema/json_reader.h"
+#include "schema/json_writer.h"
 #include "serde_support.h"
 
-using namespace fxpress::serde;
+using namespace fxpress::schema;
 
 namespace {
 

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
-#include "core/module_path.h"
+#include "tracking/module_path.h"
 
-using fxpress::core::without_tables;
+using fxpress::tracking::without_tables;
 
 TEST_CASE("tables leave paths") {
   CHECK(without_tables("L['m']._modules['a']._modules['0']._parameters['weight']") ==

@@ -3,10 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "core/module_tree.h"
 #include "support.h"
+#include "unflatten/plan/module_tree.h"
 
 using namespace fxpress::core;
+using namespace fxpress::unflatten;
 
 namespace {
 

@@ -7,12 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "core/arrange.h"
-#include "core/outline.h"
-#include "core/sink.h"
 #include "support.h"
+#include "unflatten/plan/arrange.h"
+#include "unflatten/plan/outline.h"
+#include "unflatten/plan/state_lowering.h"
 
 using namespace fxpress::core;
+using namespace fxpress::unflatten;
 using namespace fxpress::core::testing;
 
 namespace {
@@ -28,16 +29,16 @@ struct Program {
   ModuleTree tree{strings};
   Graph graph;
   std::vector<StackId> stacks;
-  ScopeStacks scopes;
+  ModuleCallStacks scopes;
   std::vector<uint32_t> custom;
   std::vector<CallSignature> signatures;
   std::unordered_map<uint32_t, uint32_t> signature_of;
   std::set<uint32_t> remade;  // nodes without a stack that belong to whoever uses them
 
-  Scope scope(const std::string& path, uint32_t call) {
-    Scope result;
+  ModuleCall scope(const std::string& path, uint32_t call) {
+    ModuleCall result;
     result.path = strings.intern(path);
-    result.type = path.empty() ? Scope::kNoType : 0;
+    result.type = path.empty() ? ModuleCall::kNoType : 0;
     result.call = call;
     result.key = strings.intern("L__" + path);
     return result;
@@ -84,7 +85,7 @@ void make_program(Random& random, Program& program) {
     if (program.graph.ops[i] == Op::kPlaceholder) program.graph.targets[i] = ObjectId(100 + i);
     if (random.percent(30)) at = paths[random.below(paths.size())];
     if (random.percent(10)) ++calls[at];
-    std::vector<Scope> stack;
+    std::vector<ModuleCall> stack;
     for (const std::string& path : paths) {
       if (path == at || is_below(at, path)) stack.push_back(program.scope(path, calls[path]));
     }
@@ -101,18 +102,18 @@ void make_program(Random& random, Program& program) {
 // Module "a" with "a.b" in it, called again and again: most calls have the same graph.
 void make_repetition(Random& random, Program& program) {
   std::vector<std::vector<uint32_t>> inputs = {{}};
-  const auto add = [&](uint32_t target, const std::vector<Scope>& stack) {
+  const auto add = [&](uint32_t target, const std::vector<ModuleCall>& stack) {
     const auto last = static_cast<uint32_t>(inputs.size() - 1);
     inputs.push_back({last});
     program.graph.targets.emplace_back(target);
     program.stacks.push_back(program.scopes.intern(stack));
   };
-  const Scope root = program.scope("", 0);
+  const ModuleCall root = program.scope("", 0);
   program.stacks.push_back(program.scopes.intern({&root, 1}));
   program.graph.targets.emplace_back(uint32_t{0});
   for (uint32_t call = 0; call < 6; ++call) {
-    const std::vector<Scope> outer = {root, program.scope("a", call)};
-    std::vector<Scope> inner = outer;
+    const std::vector<ModuleCall> outer = {root, program.scope("a", call)};
+    std::vector<ModuleCall> inner = outer;
     inner.push_back(program.scope("a.b", call));
     add(1, outer);
     add(random.percent(80) ? 2 : 3, inner);
@@ -251,7 +252,7 @@ TEST_CASE("sink: state reaches the module that owns it, and nobody passes it any
       const std::string name = owners[random.below(owners.size())] + "w" + std::to_string(i);
       targets[i].push_back(program.strings.intern(name));
     }
-    sink_state(result, program.tree, program.strings, targets);
+    lower_state(result, program.tree, program.strings, targets);
     CHECK(Runner(program, result, {}).run() == program.run_flat());
     for (PlannedId planned : result.order(FrameId(uint32_t{0}))) {
       const PlannedNode& node = result.node(planned);
@@ -329,7 +330,7 @@ TEST_CASE("outline: what is wrong is said with the node") {
     Program program;
     program.graph = make_graph({{}, {0}, {1}});
     program.graph.ops = {Op::kPlaceholder, Op::kCallFunction, Op::kOutput};
-    const Scope root = program.scope("", 0);
+    const ModuleCall root = program.scope("", 0);
     program.stacks.assign(3, program.scopes.intern({&root, 1}));
     program.custom.assign(3, 0);
     damage(program);
@@ -344,11 +345,11 @@ TEST_CASE("outline: what is wrong is said with the node") {
   };
   CHECK(kind_of([](Program& p) { p.stacks[1] = StackId(); }) == OutlineError::Kind::kNoStack);
   CHECK(kind_of([](Program& p) {
-          const Scope lost = p.scope("lost", 0);
+          const ModuleCall lost = p.scope("lost", 0);
           p.stacks[1] = p.scopes.intern({&lost, 1});
         }) == OutlineError::Kind::kNotBelowRoot);
   CHECK(kind_of([](Program& p) {
-          const std::vector<Scope> stack = {p.scope("", 0), p.scope("a", 0), p.scope("b", 0)};
+          const std::vector<ModuleCall> stack = {p.scope("", 0), p.scope("a", 0), p.scope("b", 0)};
           p.stacks[1] = p.scopes.intern(stack);
         }) == OutlineError::Kind::kNotDescendant);
   CHECK(kind_of([](Program& p) {

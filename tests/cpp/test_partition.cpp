@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "core/graph.h"
-#include "core/partition.h"
+#include "split/plan/partition.h"
 #include "support.h"
 
 using namespace fxpress::core;
+using namespace fxpress::split;
 using namespace fxpress::core::testing;
 
 namespace {

@@ -4,12 +4,12 @@
 #include <string_view>
 
 #include "core/budget.h"
-#include "serde/pickle_scan.h"
+#include "schema/pickle_scan.h"
 
 using fxpress::core::Budget;
 using fxpress::core::LimitReached;
-using fxpress::serde::PickleError;
-using fxpress::serde::PickleFacts;
+using fxpress::schema::PickleError;
+using fxpress::schema::PickleFacts;
 
 namespace {
 
@@ -23,7 +23,7 @@ std::string repeated(std::string_view text, size_t count) {
 
 PickleFacts scan(const std::string& bytes, uint64_t memory = 1 << 20) {
   Budget budget(memory, 0);
-  return fxpress::serde::scan_pickle(bytes, budget);
+  return fxpress::schema::scan_pickle(bytes, budget);
 }
 
 // Why a pickle is refused; nothing when it is not.

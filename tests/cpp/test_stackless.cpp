@@ -4,11 +4,12 @@
 #include <set>
 #include <vector>
 
-#include "core/outline.h"
-#include "core/stackless.h"
 #include "support.h"
+#include "unflatten/plan/outline.h"
+#include "unflatten/plan/stackless.h"
 
 using namespace fxpress::core;
+using namespace fxpress::unflatten;
 using namespace fxpress::core::testing;
 
 namespace {

@@ -2,10 +2,11 @@
 
 #include <vector>
 
-#include "core/state_places.h"
 #include "support.h"
+#include "unflatten/plan/state_places.h"
 
 using namespace fxpress::core;
+using namespace fxpress::unflatten;
 
 TEST_CASE("state_places: all calls of a module share its state, missing modules are made") {
   StringPool strings;

@@ -6,10 +6,11 @@
 #include <set>
 #include <vector>
 
-#include "core/toposort.h"
+#include "split/plan/toposort.h"
 #include "support.h"
 
 using namespace fxpress::core;
+using namespace fxpress::split;
 using namespace fxpress::core::testing;
 
 namespace {

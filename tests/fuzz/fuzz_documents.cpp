@@ -6,17 +6,17 @@
 #include <string>
 
 #include "core/budget.h"
-#include "serde/canonical.h"
-#include "serde/gate.h"
-#include "serde/graph_hash.h"
-#include "serde/graph_targets.h"
-#include "serde/json_reader.h"
-#include "serde/json_writer.h"
+#include "schema/canonical.h"
+#include "schema/gate.h"
+#include "schema/graph_hash.h"
+#include "schema/graph_targets.h"
+#include "schema/json_reader.h"
+#include "schema/json_writer.h"
 #include "torch_schema.h"
 
 namespace {
 
-using namespace fxpress::serde;
+using namespace fxpress::schema;
 
 std::string written(const Document& document) {
   StringBuffer buffer;

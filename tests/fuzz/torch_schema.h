@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "serde/schema.h"
+#include "schema/schema.h"
 
-namespace fxpress::serde {
+namespace fxpress::schema {
 
 inline const Schema& torch_schema() {
   static const std::vector<Schema::NewType> types = {
@@ -15,4 +15,4 @@ inline const Schema& torch_schema() {
   return made;
 }
 
-}  // namespace fxpress::serde
+}  // namespace fxpress::schema

@@ -19,7 +19,7 @@ from fxpress._capture.flat_inputs import (
 from fxpress._capture.root_names import clean_nn_module_stack_and_source_fn, clean_targets
 from fxpress._torch_compat_capture import birth_rules
 
-# As OutputKind in csrc/fx/capture/rewrite.h.
+# As OutputKind in csrc/capture/rewrite.h.
 _OUTPUT_KINDS = {"graph_out": 0, "input": 1, "constant": 2}
 KEPT_META = ("dynamo_flat_name_to_original_fqn", "dynamo_compile_id")
 

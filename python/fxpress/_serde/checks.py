@@ -1,4 +1,4 @@
-"""What the native check of a program asks for: `csrc/fx/serde/check.h`."""
+"""What the native check of a program asks for: `csrc/serde/check.h`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of `csrc/serde/gate.h` for texts of a file that are not in a document of the schema.
+"""The rules of `csrc/schema/gate.h` for texts of a file that are not in a document of the schema.
 
 Texts in documents pass the gate when the document is read. These come by other ways: tree specs,
 the keys of example inputs, names in pickled states, records of archives.

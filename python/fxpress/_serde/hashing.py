@@ -19,7 +19,7 @@ from fxpress._serde.schema import SCHEMA
 from fxpress._serde.targets import find_target
 from fxpress._serde.treespecs import TreeSpecWriter
 
-# `OperatorTraits` of `csrc/serde/graph_hash.h`: (aliased, written, random, effectful, changes_mode)
+# `OperatorTraits` of `csrc/schema/graph_hash.h`: aliased, written, random, effectful, changes_mode
 _Traits = tuple[list[str], list[str], bool, bool, bool]
 
 _known: dict[Any, _Traits] = {}  # of permanent operators

@@ -1,4 +1,4 @@
-"""Fills in the roles of `csrc/fx/serde/symbols.def`."""
+"""Fills in the roles of `csrc/serde/symbols.def`."""
 
 from __future__ import annotations
 

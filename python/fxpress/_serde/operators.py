@@ -1,4 +1,4 @@
-"""What the native code asks of an operator, an argument or a number: `csrc/fx/serde`."""
+"""What the native code asks of an operator, an argument or a number: `csrc/serde`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class UnsupportedProgramError(UnsupportedError, compat.SerializeError):
 
 
 class _Kind(IntEnum):
-    """`OperatorKind` of `csrc/fx/serde/operators.h`."""
+    """`OperatorKind` of `csrc/serde/operators.h`."""
 
     GETITEM = 0
     SYMBOLIC = 1
@@ -151,7 +151,7 @@ def _describe(target: Any) -> _Described:
 
 
 def describe_operator(target: Any) -> _Described:
-    """What `csrc/fx/serde/operators.h` has of an operator.
+    """What `csrc/serde/operators.h` has of an operator.
 
     (kind, name, ((argument, keyword only, type), ...), (kind of return, ...), whether torch's
     verifier takes it for sure in a training program, and whether it does in a functional one).

@@ -21,7 +21,7 @@ _SIMPLE = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
 def _shape(hint: Any) -> str:
-    """A type hint in the words of `csrc/serde/schema.h`."""
+    """A type hint in the words of `csrc/schema/schema.h`."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _shape(arguments[0])

@@ -24,7 +24,7 @@ Described = tuple[int, Any, tuple[tuple[str, bool, bool], ...], bool, bool]
 
 
 class Kind(IntEnum):
-    """`Target::Kind` of `csrc/fx/serde/targets.h`."""
+    """`Target::Kind` of `csrc/serde/targets.h`."""
 
     SYMBOLIC = 0
     SCHEMA = 1
@@ -83,7 +83,7 @@ def find_target(text: str) -> Any:
 
 
 def resolve_target(text: str) -> Described:
-    """What a file names, as `csrc/fx/serde/targets.h` has it."""
+    """What a file names, as `csrc/serde/targets.h` has it."""
     return describe_target(find_target(text))
 
 
@@ -93,7 +93,7 @@ def described_kind(kind: Kind) -> Described:
 
 
 def describe_target(target: Any) -> Described:
-    """What `csrc/fx/serde/targets.h` has of a target.
+    """What `csrc/serde/targets.h` has of a target.
 
     Raises:
         SerializeError: it cannot be the target of a node.

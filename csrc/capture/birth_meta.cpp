@@ -1,0 +1,131 @@
+#include "capture/birth_meta.h"
+
+#include <initializer_list>
+
+#include "fx/containers.h"
+#include "fx/edited.h"
+
+namespace fxpress::fx {
+
+namespace {
+
+// copy.copy() gives the same object for these.
+bool is_atom(PyObject* value) {
+  return value == Py_None || PyUnicode_CheckExact(value) || PyLong_CheckExact(value) ||
+         PyBool_Check(value) || PyFloat_CheckExact(value) || PyTuple_CheckExact(value);
+}
+
+}  // namespace
+
+bool is_set(PyObject* dict, PyObject* key) {
+  const Ref value = Ref::borrow(dict_get(dict, key));
+  if (!value) return false;
+  const int truth = PyObject_IsTrue(value.get());
+  check(truth);
+  return truth != 0;
+}
+
+Ref dict_of_meta(PyObject* node) {
+  Ref meta = node_field(node, symbols.node_meta);
+  if (!PyDict_Check(meta.get())) raise(PyExc_TypeError, "the meta of %R is no dict", node);
+  return meta;
+}
+
+BirthMeta::BirthMeta(const BirthRules& rules, PyObject* graph)
+    : rules_(rules), graph_id_(Ref::steal(PyLong_FromVoidPtr(graph))) {}
+
+Ref BirthMeta::copied(PyObject* value) const {
+  if (is_atom(value)) return Ref::borrow(value);
+  if (PyDict_CheckExact(value)) return Ref::steal(PyDict_Copy(value));
+  if (PyList_CheckExact(value)) return Ref::steal(PySequence_List(value));
+  return Ref::steal(PyObject_CallOneArg(rules_.copy.get(), value));
+}
+
+// Most nodes share their targets, and the text of a function is slow to make.
+PyObject* BirthMeta::text_of(PyObject* target) {
+  const auto [place, added] = text_places_.insert(reinterpret_cast<uintptr_t>(target),
+                                                  static_cast<uint32_t>(texts_.size()));
+  if (added) texts_.push_back(Ref::steal(PyObject_Str(target)));
+  return texts_[place].get();
+}
+
+Ref BirthMeta::source(PyObject* node, PyObject* meta) {
+  const Ref info = Ref::steal(PyDict_New());
+  const Ref name = node_field(node, symbols.node_name);
+  const Ref target = node_field(node, symbols.node_target);
+  check(PyDict_SetItem(info.get(), names.name, name.get()));
+  check(PyDict_SetItem(info.get(), names.target, text_of(target.get())));
+  check(PyDict_SetItem(info.get(), names.graph_id, graph_id_.get()));
+  const Ref node_info = new_instance(rules_.info_type.get(), info.get());
+
+  const Ref before = Ref::borrow(dict_get(meta, names.from_node));
+  const Ref earlier = before ? Ref::steal(PyObject_CallOneArg(rules_.deepcopy.get(), before.get()))
+                             : Ref::steal(PyList_New(0));
+  const Ref said = Ref::steal(PyDict_Copy(rules_.provenance.get()));
+  const Ref action = copied(check(dict_get(said.get(), names.action)));
+  check(PyDict_SetItem(said.get(), names.action, action.get()));
+  check(PyDict_SetItem(said.get(), names.node_info, node_info.get()));
+  check(PyDict_SetItem(said.get(), names.from_node, earlier.get()));
+  const Ref made = new_instance(rules_.source_type.get(), said.get());
+  Ref list = Ref::steal(PyList_New(1));
+  PyList_SET_ITEM(list.get(), 0, Ref::borrow(made.get()).release());
+  return list;
+}
+
+void BirthMeta::add_sequence(PyObject* meta, PyObject* current) const {
+  const Ref zero = Ref::steal(PyLong_FromLong(0));
+  const Ref depth = Ref::borrow(dict_get(current, names.in_grad_fn));
+  const int is_backward = depth ? PyObject_RichCompareBool(depth.get(), zero.get(), Py_GT) : 0;
+  check(is_backward);
+  Ref number;
+  if (is_backward != 0) {
+    const Ref numbers = Ref::borrow(dict_get(current, names.grad_fn_seq_nr));
+    if (!numbers) raise(PyExc_KeyError, "%U", names.grad_fn_seq_nr);
+    number = Ref::steal(PySequence_GetItem(numbers.get(), -1));
+  } else if (rules_.sequence.get() == Py_None) {
+    number = Ref::borrow(dict_get(current, names.seq_nr));
+  } else {
+    number = Ref::borrow(rules_.sequence.get());
+  }
+  if (number && number.get() != Py_None) {
+    check(PyDict_SetItem(meta, names.seq_nr, number.get()));
+  }
+}
+
+Ref BirthMeta::of(PyObject* node) {
+  const Ref own = dict_of_meta(node);
+  const bool has_own = PyDict_GET_SIZE(own.get()) > 0;
+  PyObject* const current = has_own ? own.get() : rules_.outer.get();
+  Ref meta = Ref::steal(PyDict_New());
+  const auto set = [&](PyObject* key, PyObject* value) {
+    check(PyDict_SetItem(meta.get(), key, value));
+  };
+  if (is_set(current, names.stack_trace)) {
+    const Ref trace = Ref::borrow(dict_get(current, names.stack_trace));
+    if (!trace) raise_edited("the capture");
+    set(names.stack_trace, trace.get());
+    const int is_accumulated = PySequence_Contains(trace.get(), rules_.marker.get());
+    check(is_accumulated);
+    if (is_accumulated != 0) {
+      set(names.is_gradient_acc, Py_True);
+      set(names.autograd_backward, Py_True);
+    }
+  }
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rules_.fields.get()); ++i) {
+    PyObject* field = PyTuple_GET_ITEM(rules_.fields.get(), i);
+    if (has_own && PyUnicode_Compare(field, names.from_node) == 0) {
+      set(field, source(node, own.get()).get());
+    } else if (const Ref value = Ref::borrow(dict_get(current, field))) {
+      set(field, copied(value.get()).get());
+    }
+  }
+  add_sequence(meta.get(), current);
+  check(PyDict_Update(meta.get(), rules_.overlay.get()));
+  if (is_set(current, names.autograd_backward)) set(names.autograd_backward, Py_True);
+  for (PyObject* key : {names.val, names.example_value, names.unbacked_bindings}) {
+    if (PyObject* value = dict_get(own.get(), key)) set(key, value);
+  }
+  return meta;
+}
+
+}  // namespace fxpress::fx

@@ -1,0 +1,125 @@
+#include "capture/clean.h"
+
+#include <string>
+#include <vector>
+
+#include "capture/birth_meta.h"
+#include "capture/text/export_root.h"
+#include "core/flat_map.h"
+#include "fx/edited.h"
+#include "fx/gc_pause.h"
+#include "fx/pairs.h"
+#include "fx/reader.h"
+#include "fx/symbols.h"
+
+namespace fxpress::fx {
+
+namespace {
+
+constexpr std::string_view kRootEntry = "L__self____export_root";
+constexpr std::string_view kSelf = "L['self']";
+
+// Nodes of one module share the entries of their stacks: each is cleaned once.
+class StackCleaner {
+ public:
+  explicit StackCleaner(bool drop_self) : drop_self_(drop_self) {}
+
+  // A new dict.
+  Ref module_stack(PyObject* stack) {
+    Ref result = Ref::steal(PyDict_New());
+    const Ref items = pairs_of(stack);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
+      PyObject* item = PyList_GET_ITEM(items.get(), i);
+      PyObject* key = PyTuple_GET_ITEM(item, 0);
+      if (PyUnicode_Check(key) && utf8(key) == kRootEntry) continue;
+      PyObject* entry = cleaned(PyTuple_GET_ITEM(item, 1), [&](PyObject* value) {
+        const Ref pair = Ref::steal(PySequence_Tuple(value));
+        if (PyTuple_GET_SIZE(pair.get()) != 2) {
+          raise(PyExc_ValueError, "an entry of nn_module_stack is no pair: %R", value);
+        }
+        return with_clean_name(pair.get());
+      });
+      const Ref name = clean_name(key);
+      if (drop_self_ && utf8(PyTuple_GET_ITEM(entry, 0)) == kSelf) continue;
+      check(PyDict_SetItem(result.get(), name.get(), entry));
+    }
+    return result;
+  }
+
+  // A new list.
+  Ref function_stack(PyObject* stack) {
+    Ref result = Ref::steal(PySequence_List(stack));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(result.get()); ++i) {
+      PyObject* item = PyList_GET_ITEM(result.get(), i);
+      if (!PyTuple_Check(item) || PyTuple_GET_SIZE(item) != 2) continue;
+      if (!PyUnicode_Check(PyTuple_GET_ITEM(item, 0))) continue;
+      PyObject* entry = cleaned(item, with_clean_name);
+      check(PyList_SetItem(result.get(), i, Ref::borrow(entry).release()));
+    }
+    return result;
+  }
+
+ private:
+  static Ref with_clean_name(PyObject* pair) {
+    const Ref name = clean_name(PyTuple_GET_ITEM(pair, 0));
+    return Ref::steal(PyTuple_Pack(2, name.get(), PyTuple_GET_ITEM(pair, 1)));
+  }
+
+  // What `clean` makes of a value, made once: borrowed.
+  template <class Clean>
+  PyObject* cleaned(PyObject* value, Clean clean) {
+    const auto key = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(value));
+    if (const uint32_t known = places_.find(key); known != core::FlatMap::kAbsent) {
+      return made_[known].get();
+    }
+    Ref result = clean(value);
+    places_.insert(key, static_cast<uint32_t>(made_.size()));
+    kept_.push_back(Ref::borrow(value));
+    made_.push_back(std::move(result));
+    return made_.back().get();
+  }
+
+  bool drop_self_;
+  core::FlatMap places_;   // address of an entry -> its place
+  std::vector<Ref> kept_;  // those entries: an address must not be used again
+  std::vector<Ref> made_;
+};
+
+}  // namespace
+
+Ref clean_name(PyObject* name) {
+  if (!PyUnicode_Check(name)) {
+    raise(PyExc_AttributeError, "a name is a str, not %s", Py_TYPE(name)->tp_name);
+  }
+  Py_ssize_t size = 0;
+  const char* begin = PyUnicode_AsUTF8AndSize(name, &size);
+  if (begin == nullptr) {  // lone surrogates: no name that Dynamo makes
+    PyErr_Clear();
+    return Ref::borrow(name);
+  }
+  const std::string_view text(begin, static_cast<size_t>(size));
+  if (!capture::mentions_export_root(text)) return Ref::borrow(name);
+  const std::string cleaned = capture::without_export_root(text);
+  if (cleaned == text) return Ref::borrow(name);
+  return Ref::steal(
+      PyUnicode_FromStringAndSize(cleaned.data(), static_cast<Py_ssize_t>(cleaned.size())));
+}
+
+void clean_stacks(PyObject* graph, bool drop_self) {
+  const GcPause pause;
+  StackCleaner cleaner(drop_self);
+  for (const Ref& node : list_nodes(graph)) {
+    const Ref meta = dict_of_meta(node.get());
+    if (const Ref stack = Ref::borrow(dict_get(meta.get(), names.nn_module_stack))) {
+      const Ref cleaned = cleaner.module_stack(stack.get());
+      check(PyDict_SetItem(meta.get(), names.nn_module_stack, cleaned.get()));
+    }
+    if (!is_set(meta.get(), names.source_fn_stack)) continue;
+    const Ref functions = Ref::borrow(dict_get(meta.get(), names.source_fn_stack));
+    if (!functions) raise_edited("the capture");
+    const Ref cleaned = cleaner.function_stack(functions.get());
+    check(PyDict_SetItem(meta.get(), names.source_fn_stack, cleaned.get()));
+  }
+}
+
+}  // namespace fxpress::fx

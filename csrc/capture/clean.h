@@ -1,0 +1,16 @@
+// Names in captured graphs without the module that stood around the callable.
+#pragma once
+
+#include "fx/py.h"
+
+namespace fxpress::fx {
+
+// capture::without_export_root for a str; the same object where nothing changes. AttributeError for
+// anything else, as from a method that only a str has.
+Ref clean_name(PyObject* name);
+
+// Cleans the nn_module_stack and the source_fn_stack of all nodes: new containers, no entry for the
+// module itself, and none for what is it by its path where `drop_self` is set.
+void clean_stacks(PyObject* graph, bool drop_self);
+
+}  // namespace fxpress::fx

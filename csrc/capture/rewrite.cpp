@@ -1,0 +1,209 @@
+#include "capture/rewrite.h"
+
+#include <string>
+
+#include "capture/clean.h"
+#include "capture/text/export_root.h"
+#include "fx/arguments.h"
+#include "fx/containers.h"
+#include "fx/edited.h"
+#include "fx/gc_pause.h"
+#include "fx/graph_module.h"
+#include "fx/reader.h"
+#include "fx/writer.h"
+
+namespace fxpress::fx {
+
+using core::NodeId;
+using core::Op;
+using core::StringId;
+
+namespace {
+
+constexpr const char* kFunction = "the capture";
+
+size_t as_index(PyObject* number, size_t size, const char* what) {
+  const Py_ssize_t index = PyNumber_AsSsize_t(number, PyExc_IndexError);
+  if (index == -1 && PyErr_Occurred() != nullptr) throw_python_error();
+  if (index < 0 || static_cast<size_t>(index) >= size) {
+    raise(PyExc_IndexError, "there is no %s %zd", what, index);
+  }
+  return static_cast<size_t>(index);
+}
+
+class Rewriter {
+ public:
+  Rewriter(PyObject* module, const RewritePlan& plan)
+      : module_(module),
+        plan_(plan),
+        old_graph_(get_attr(module, names.graph)),
+        source_(read_graph(old_graph_.get(), InputOrder::kArguments)),
+        birth_(plan.birth, old_graph_.get()),
+        name_writer_(NameWriter::Forbidden::kForNodes),
+        writer_(name_writer_),
+        copies_(source_.graph.size()),
+        renamed_(Ref::steal(PyDict_New())) {}
+
+  Ref run() {
+    const core::Graph& flat = source_.graph;
+    write_inputs();
+    for (uint32_t i = 0; i < flat.size() && flat.ops[i] != Op::kOutput; ++i) {
+      poll_signals(i);
+      copies_[i] = flat.ops[i] == Op::kPlaceholder ? write_placeholder(i) : write_copy(i);
+    }
+    write_output();
+    writer_.finish();
+    return make_graph_module_of(module_, writer_.graph(), renamed_.get());
+  }
+
+ private:
+  void write_inputs() {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(plan_.inputs.get()); ++i) {
+      const Ref target = Ref::steal(PyUnicode_FromFormat("arg_%zd", i));
+      const NewNode node = {Op::kPlaceholder, target.get(), name_writer_.candidate(target.get()),
+                            Py_None};
+      PyObject* meta = PyList_GET_ITEM(plan_.inputs.get(), i);
+      if (!PyDict_Check(meta)) raise(PyExc_TypeError, "the meta of input %zd is no dict", i);
+      inputs_.push_back(writer_.leaf(node, Ref::borrow(no_args), Ref::borrow(meta)));
+      input_names_.push_back(node_field(inputs_.back(), symbols.node_name));
+    }
+  }
+
+  // A new node gets a name of its own first, and then that of the original: both are taken.
+  StringId name_like(StringId own, PyObject* original) {
+    const StringId first = name_writer_.table().create(own);
+    const StringId wanted = name_writer_.candidate(original);
+    if (first == wanted) return first;
+    writer_.take_name(first);
+    return name_writer_.table().create(wanted);
+  }
+
+  PyObject* write_placeholder(uint32_t i) {
+    const size_t number = placeholders_++;
+    if (number >= static_cast<size_t>(PyList_GET_SIZE(plan_.places.get()))) {
+      raise(PyExc_ValueError, "the graph has more placeholders than the plan");
+    }
+    PyObject* place = PyList_GET_ITEM(plan_.places.get(), static_cast<Py_ssize_t>(number));
+    const Ref name = node_field(source_.nodes[i], symbols.node_name);
+    if (PyLong_Check(place)) {
+      const size_t input = as_index(place, inputs_.size(), "input");
+      if (PyUnicode_Compare(input_names_[input].get(), name.get()) != 0) {
+        const StringId made = name_writer_.table().create(name_writer_.candidate(name.get()));
+        writer_.rename(inputs_[input], name_writer_.string(made));
+      }
+      return inputs_[input];
+    }
+    if (PyUnicode_Check(place)) {
+      NewNode node = {Op::kGetAttr, place, {}, Py_None};
+      node.name = name_like(name_writer_.candidate_for_target(place), name.get());
+      return writer_.leaf(node, Ref::borrow(no_args), GraphWriter::copy_meta(source_.nodes[i]));
+    }
+    Ref meta = Ref::steal(PyDict_New());
+    const Ref before = dict_of_meta(source_.nodes[i]);
+    for (PyObject* key : {names.val, names.example_value, names.unbacked_bindings}) {
+      PyObject* value = dict_get(before.get(), key);
+      if (value != nullptr) check(PyDict_SetItem(meta.get(), key, value));
+    }
+    return write(i, source_.targets[source_.graph.targets[i]], std::move(meta));
+  }
+
+  PyObject* write_copy(uint32_t i) {
+    PyObject* target = source_.targets[source_.graph.targets[i]];
+    if (source_.graph.ops[i] == Op::kCallModule) {
+      PyObject* path = dict_get(plan_.module_paths.get(), target);
+      if (path == nullptr) raise(PyExc_KeyError, "%U", target);
+      target = path;
+    }
+    return write(i, target, birth_.of(source_.nodes[i]));
+  }
+
+  PyObject* write(uint32_t i, PyObject* target, Ref meta) {
+    const Op op = source_.graph.ops[i];
+    NewNode node = {op, target, {}, Py_None};
+    const Ref name = node_field(source_.nodes[i], symbols.node_name);
+    node.name = name_like(name_writer_.candidate_for_target(target), name.get());
+    Ref cleaned;
+    if (op == Op::kGetAttr) {
+      cleaned = clean_name(target);
+      if (cleaned.get() != target) {
+        check(PyDict_SetItem(renamed_.get(), cleaned.get(), target));
+        node.target = cleaned.get();
+      }
+    }
+    InputCursor inputs(source_.graph.inputs_of(NodeId(i)), kFunction);
+    const auto copied = [&](PyObject* def) {
+      const NodeId id = inputs.next();
+      if (source_.nodes[id.value()] != def) raise_edited(kFunction);
+      return copy_of(id.value());
+    };
+    PyObject* made = writer_.copy(node, source_.nodes[i], copied, std::move(meta));
+    inputs.finish();
+    return made;
+  }
+
+  PyObject* copy_of(uint32_t i) const {
+    if (copies_[i] == nullptr) {
+      raise(PyExc_RuntimeError, "node %R is used before it is defined: the graph is not in order",
+            source_.nodes[i]);
+    }
+    return copies_[i];
+  }
+
+  void write_output() {
+    const uint32_t last = static_cast<uint32_t>(source_.graph.size()) - 1;
+    if (source_.graph.size() == 0 || source_.graph.ops[last] != Op::kOutput) {
+      raise(PyExc_ValueError, "the graph has no output");
+    }
+    PyObject* old = source_.nodes[last];
+    const Ref computed = returned_value(old);
+    std::vector<Ref> values;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(plan_.outputs.get()); ++i) {
+      values.push_back(output_value(PyList_GET_ITEM(plan_.outputs.get(), i), computed.get()));
+    }
+    PyObject* made = writer_.output(take_as_tuple(values).get(), [&](PyObject* node) {
+      const uint32_t known = source_.nodes.find(node);
+      return known == core::FlatMap::kAbsent ? node : copy_of(known);
+    });
+    set_node_field(made, symbols.node_meta, GraphWriter::copy_meta(old).get());
+  }
+
+  Ref output_value(PyObject* planned, PyObject* computed) const {
+    if (!PyTuple_Check(planned) || PyTuple_GET_SIZE(planned) != 2) {
+      raise(PyExc_TypeError, "an output is no pair: %R", planned);
+    }
+    PyObject* value = PyTuple_GET_ITEM(planned, 1);
+    const long kind = PyLong_AsLong(PyTuple_GET_ITEM(planned, 0));
+    if (kind == -1 && PyErr_Occurred() != nullptr) throw_python_error();
+    switch (static_cast<OutputKind>(kind)) {
+      case OutputKind::kComputed:
+        return Ref::steal(PyObject_GetItem(computed, value));
+      case OutputKind::kInput:
+        return Ref::borrow(inputs_[as_index(value, inputs_.size(), "input")]);
+      case OutputKind::kConstant:
+        break;
+    }
+    return Ref::borrow(value);
+  }
+
+  PyObject* module_;
+  const RewritePlan& plan_;
+  Ref old_graph_;
+  ReadGraph source_;
+  BirthMeta birth_;
+  NameWriter name_writer_;
+  GraphWriter writer_;
+  std::vector<PyObject*> copies_;  // by node of the captured graph; borrowed
+  std::vector<PyObject*> inputs_;  // the placeholders of the flat inputs; borrowed
+  std::vector<Ref> input_names_;   // that they were born with
+  Ref renamed_;                    // dict: new target of a get_attr -> old one
+  size_t placeholders_ = 0;        // of the captured graph, seen so far
+};
+
+}  // namespace
+
+Ref rewrite_captured(PyObject* module, const RewritePlan& plan) {
+  const GcPause pause;
+  return Rewriter(module, plan).run();
+}
+
+}  // namespace fxpress::fx

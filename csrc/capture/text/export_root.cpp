@@ -1,0 +1,53 @@
+#include "capture/text/export_root.h"
+
+#include <cctype>
+
+namespace fxpress::capture {
+
+namespace {
+
+constexpr std::string_view kRoot = "_export_root";
+constexpr std::string_view kOwner = "L['self'].";
+constexpr std::string_view kFlatOwner = "self___";
+
+bool continues_identifier(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+}
+
+bool ends_with_owner(std::string_view text) {
+  return text.ends_with(kOwner) && (text.size() == kOwner.size() ||
+                                    !continues_identifier(text[text.size() - kOwner.size() - 1]));
+}
+
+// Dynamo puts underscores for "L['self']." or, in names of what is in containers, for "self'].".
+// Other parts of a name may come before it: "dict_type_L__self____export_root_x".
+bool ends_with_flat_owner(std::string_view text) {
+  return text.ends_with(kFlatOwner) &&
+         (text.size() == kFlatOwner.size() || text[text.size() - kFlatOwner.size() - 1] == '_');
+}
+
+}  // namespace
+
+bool mentions_export_root(std::string_view name) {
+  return name.find(kRoot) != std::string_view::npos;
+}
+
+std::string without_export_root(std::string_view name) {
+  std::string result;
+  size_t done = 0;  // characters of the name that are in the result, or left out
+  for (size_t at = name.find(kRoot); at != std::string_view::npos; at = name.find(kRoot, done)) {
+    const std::string_view before = name.substr(0, at);
+    const size_t end = at + kRoot.size();
+    const char next = end < name.size() ? name[end] : '\0';
+    const bool is_attribute = next == '_' && ends_with_flat_owner(before);
+    const bool is_qualified = next == '.' && at == 0;
+    const bool is_source = !continues_identifier(next) && ends_with_owner(before);
+    const bool is_ours = is_attribute || is_qualified || is_source;
+    result += name.substr(done, (is_ours ? at : end) - done);
+    if (is_source && at != 0) result.pop_back();  // the dot
+    done = end + (is_attribute || is_qualified ? 1 : 0);
+  }
+  return result += name.substr(done);
+}
+
+}  // namespace fxpress::capture

@@ -1,0 +1,558 @@
+#include "capture/text/expressions.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "core/characters.h"
+
+namespace fxpress::capture {
+
+using core::is_constant_word;
+using core::is_digit;
+using core::is_keyword;
+using core::is_name_part;
+using core::is_name_start;
+
+namespace {
+
+using Kind = ExpressionKind;
+
+// How tightly operators bind: the steps of ast.unparse.
+enum Precedence : int {
+  kTest = 4,
+  kOr = 5,
+  kAnd = 6,
+  kNot = 7,
+  kCompares = 8,
+  kBitOr = 9,
+  kFactor = 15,
+  kPower = 16,
+  kAtom = 18
+};
+
+struct Operator {
+  std::string_view text;
+  int precedence;
+};
+// Those that are the beginning of others come behind them.
+constexpr std::array kBinary = {
+    Operator{"<<", 12}, Operator{">>", 12}, Operator{"//", 14}, Operator{"|", kBitOr},
+    Operator{"^", 10},  Operator{"&", 11},  Operator{"+", 13},  Operator{"-", 13},
+    Operator{"*", 14},  Operator{"/", 14},  Operator{"%", 14},  Operator{"@", 14},
+};
+constexpr std::array<std::string_view, 6> kCompare = {"==", "!=", "<=", ">=", "<", ">"};
+
+constexpr size_t kMaxDigits = 600;  // Python can be told to read no more than 640
+
+struct NotCovered {};
+
+int precedence_of(std::string_view binary) {
+  if (binary == "**") return kPower;
+  const auto* found = std::find_if(kBinary.begin(), kBinary.end(),
+                                   [&](const Operator& each) { return each.text == binary; });
+  return found->precedence;
+}
+
+// Calls each(text) for the texts that join_texts() has put together.
+template <class Each>
+void for_each_text(std::string_view joined, Each&& each) {
+  while (!joined.empty()) {
+    const size_t end = std::min(joined.find(','), joined.size());
+    each(joined.substr(0, end));
+    joined.remove_prefix(std::min(end + 1, joined.size()));
+  }
+}
+
+void join_text(std::string& joined, std::string_view text) {
+  if (!joined.empty()) joined += ',';
+  joined += text;
+}
+
+// One expression, from its text. Throws NotCovered.
+class Parser {
+ public:
+  Parser(Expressions& expressions, std::string_view text, int max_open)
+      : expressions_(expressions), rest_(text), max_open_(max_open) {}
+
+  ExpressionId whole() {
+    if (rest_.empty() || rest_.front() == ' ') throw NotCovered();  // Python minds indents
+    const ExpressionId result = test();
+    skip_spaces();
+    if (!rest_.empty()) throw NotCovered();
+    // Alone, it would be a docstring, which is printed in other ways.
+    const Expressions::Expression& made = expressions_[result];
+    if (made.kind == Kind::kConstant && !is_name_part(made.text.front())) throw NotCovered();
+    return result;
+  }
+
+ private:
+  using Parts = std::vector<ExpressionId>;
+
+  ExpressionId test() {
+    open();
+    const ExpressionId result = boolean("or");
+    --open_;
+    return result;
+  }
+
+  ExpressionId boolean(std::string_view word) {
+    const auto next = [&] { return word == "or" ? boolean("and") : negation(); };
+    const ExpressionId first = next();
+    if (!take_word(word)) return first;
+    Parts parts = {first};
+    do {
+      parts.push_back(next());
+    } while (take_word(word));
+    return make(Kind::kBoolean, word, parts);
+  }
+
+  ExpressionId negation() {
+    size_t count = 0;
+    while (take_word("not")) ++count;
+    ExpressionId result = comparison();
+    for (; count > 0; --count) result = make(Kind::kUnary, "not", {&result, 1});
+    return result;
+  }
+
+  ExpressionId comparison() {
+    const ExpressionId first = binary(kBitOr);
+    std::string_view found = comparison_operator();
+    if (found.empty()) return first;
+    Parts parts = {first};
+    std::string operators;
+    for (; !found.empty(); found = comparison_operator()) {
+      join_text(operators, found);
+      parts.push_back(binary(kBitOr));
+    }
+    return make(Kind::kCompare, operators, parts);
+  }
+
+  std::string_view comparison_operator() {
+    if (is_at_end()) return {};
+    if (take_word("is")) return take_word("not") ? "is not" : "is";
+    if (take_word("in")) return "in";
+    if (take_word("not")) {
+      if (!take_word("in")) throw NotCovered();
+      return "not in";
+    }
+    skip_spaces();
+    for (const std::string_view text : kCompare) {
+      if (!rest_.starts_with(text) || rest_.starts_with("<<") || rest_.starts_with(">>")) continue;
+      rest_.remove_prefix(text.size());
+      return text;
+    }
+    return {};
+  }
+
+  // Operators that bind at least that tightly.
+  ExpressionId binary(int precedence) {
+    ExpressionId left = factor();
+    for (;;) {
+      if (is_at_end()) return left;
+      const auto* found = std::find_if(kBinary.begin(), kBinary.end(), [&](const Operator& each) {
+        return rest_.starts_with(each.text);
+      });
+      if (found == kBinary.end() || found->precedence < precedence) return left;
+      rest_.remove_prefix(found->text.size());
+      if (rest_.starts_with('=')) throw NotCovered();
+      const ExpressionId sides[] = {left, binary(found->precedence + 1)};
+      left = make(Kind::kBinary, found->text, sides);
+    }
+  }
+
+  ExpressionId factor() {
+    skip_spaces();
+    if (!rest_.empty() && std::string_view("-+~").find(rest_.front()) != std::string_view::npos) {
+      const std::string_view sign = rest_.substr(0, 1);
+      rest_.remove_prefix(1);
+      open();
+      const ExpressionId operand = factor();
+      --open_;
+      return make(Kind::kUnary, sign, {&operand, 1});
+    }
+    const ExpressionId base = primary();
+    skip_spaces();
+    if (!rest_.starts_with("**")) return base;
+    rest_.remove_prefix(2);
+    if (rest_.starts_with('=')) throw NotCovered();
+    open();
+    const ExpressionId power = factor();
+    --open_;
+    const ExpressionId sides[] = {base, power};
+    return make(Kind::kBinary, "**", sides);
+  }
+
+  ExpressionId primary() {
+    ExpressionId result = atom();
+    for (;;) {
+      skip_spaces();
+      if (take('.')) {
+        const bool of_number = expressions_[result].kind == Kind::kConstant &&
+                               expressions_[result].text.find_first_of("'\"") != 0;
+        skip_spaces();
+        const std::string_view attribute = name();
+        if (of_number || is_keyword(attribute)) {
+          throw NotCovered();
+        }
+        result = make(Kind::kAttribute, attribute, {&result, 1});
+      } else if (take('(')) {
+        result = call(result);
+      } else if (take('[')) {
+        result = subscript(result);
+      } else {
+        return result;
+      }
+    }
+  }
+
+  ExpressionId call(ExpressionId function) {
+    Parts parts = {function};
+    std::string keywords;
+    for (skip_spaces(); !take(')'); skip_spaces()) {
+      if (parts.size() > 1) expect(',');
+      skip_spaces();
+      if (const std::string_view keyword = keyword_of_argument(); !keyword.empty()) {
+        join_text(keywords, keyword);
+      } else if (!keywords.empty()) {
+        throw NotCovered();
+      }
+      parts.push_back(test());
+    }
+    return make(Kind::kCall, keywords, parts);
+  }
+
+  // The name in front of a single "=", which is skipped too.
+  std::string_view keyword_of_argument() {
+    size_t end = 0;
+    while (end < rest_.size() && is_name_part(rest_[end])) ++end;
+    const std::string_view name = rest_.substr(0, end);
+    const size_t sign = rest_.find_first_not_of(' ', end);
+    if (name.empty() || !is_name_start(name.front()) || sign == std::string_view::npos ||
+        rest_[sign] != '=' || rest_.substr(sign).starts_with("==")) {
+      return {};
+    }
+    if (is_keyword(name)) throw NotCovered();
+    rest_.remove_prefix(sign + 1);
+    return name;
+  }
+
+  ExpressionId subscript(ExpressionId object) {
+    Parts items = {test()};
+    bool is_tuple = false;
+    for (skip_spaces(); !take(']'); skip_spaces()) {
+      expect(',');
+      is_tuple = true;
+      skip_spaces();
+      if (!rest_.starts_with(']')) items.push_back(test());
+    }
+    const ExpressionId parts[] = {object, is_tuple ? make(Kind::kTuple, {}, items) : items[0]};
+    return make(Kind::kSubscript, {}, parts);
+  }
+
+  ExpressionId atom() {
+    skip_spaces();
+    if (rest_.empty()) throw NotCovered();
+    const char first = rest_.front();
+    if (is_name_start(first)) {
+      const std::string_view word = name();
+      const bool is_constant = is_constant_word(word);
+      if (!is_constant && is_keyword(word)) throw NotCovered();
+      if (!rest_.empty() && (rest_[0] == '\'' || rest_[0] == '"')) throw NotCovered();
+      return make(is_constant ? Kind::kConstant : Kind::kName, word, {});
+    }
+    if (is_digit(first)) return number();
+    if (first == '\'' || first == '"') return string(first);
+    if (take('(')) return parenthesized();
+    if (take('[')) return make(Kind::kList, {}, items(']'));
+    throw NotCovered();
+  }
+
+  ExpressionId parenthesized() {
+    skip_spaces();
+    if (take(')')) return make(Kind::kTuple, {}, {});
+    const ExpressionId first = test();
+    skip_spaces();
+    if (take(')')) return first;
+    expect(',');
+    Parts parts = {first};
+    const Parts others = items(')');
+    parts.insert(parts.end(), others.begin(), others.end());
+    return make(Kind::kTuple, {}, parts);
+  }
+
+  Parts items(char end) {
+    Parts parts;
+    for (skip_spaces(); !take(end); skip_spaces()) {
+      parts.push_back(test());
+      skip_spaces();
+      if (!rest_.starts_with(end)) expect(',');
+    }
+    return parts;
+  }
+
+  // Those that Python prints as they stand: an integer, or a decimal fraction of few digits.
+  ExpressionId number() {
+    size_t end = 0;
+    while (end < rest_.size() && is_digit(rest_[end])) ++end;
+    const std::string_view whole = rest_.substr(0, end);
+    if (whole.size() > 1 && whole.front() == '0') throw NotCovered();
+    if (end < rest_.size() && rest_[end] == '.') {
+      const size_t point = end++;
+      while (end < rest_.size() && is_digit(rest_[end])) ++end;
+      const std::string_view fraction = rest_.substr(point + 1, end - point - 1);
+      const bool is_short = whole.size() + fraction.size() <= 15;
+      const bool is_small = whole == "0" && fraction.starts_with("000");
+      const bool is_as_printed = !fraction.empty() && (fraction == "0" || fraction.back() != '0');
+      if (!is_short || is_small || !is_as_printed) throw NotCovered();
+    }
+    if (end < rest_.size() && (is_name_part(rest_[end]) || rest_[end] == '.')) throw NotCovered();
+    if (whole.size() > kMaxDigits) throw NotCovered();
+    const std::string_view text = rest_.substr(0, end);
+    rest_.remove_prefix(end);
+    return make(Kind::kConstant, text, {});
+  }
+
+  // Plain ones, in the quotes that repr() takes.
+  ExpressionId string(char quote) {
+    const size_t end = rest_.find(quote, 1);
+    if (end == std::string_view::npos) throw NotCovered();
+    const std::string_view inside = rest_.substr(1, end - 1);
+    const bool is_plain = std::all_of(inside.begin(), inside.end(),
+                                      [](char c) { return c >= ' ' && c <= '~' && c != '\\'; });
+    rest_.remove_prefix(end + 1);
+    skip_spaces();
+    const bool others_follow = !rest_.empty() && (rest_[0] == '\'' || rest_[0] == '"');
+    if (!is_plain || others_follow) throw NotCovered();
+    const std::string quotes = inside.find('\'') != std::string_view::npos ? "\"" : "'";
+    return make(Kind::kConstant, quotes + std::string(inside) + quotes, {});
+  }
+
+  std::string_view name() {
+    size_t end = 0;
+    while (end < rest_.size() && is_name_part(rest_[end])) ++end;
+    if (end == 0 || is_digit(rest_[0])) throw NotCovered();
+    const std::string_view result = rest_.substr(0, end);
+    rest_.remove_prefix(end);
+    return result;
+  }
+
+  // Nothing binary may follow.
+  bool is_at_end() {
+    skip_spaces();
+    return rest_.empty() || rest_[0] == ')' || rest_[0] == ']' || rest_[0] == ',';
+  }
+
+  void skip_spaces() { rest_.remove_prefix(std::min(rest_.find_first_not_of(' '), rest_.size())); }
+  bool take(char c) {
+    if (!rest_.starts_with(c)) return false;
+    rest_.remove_prefix(1);
+    return true;
+  }
+  void expect(char c) {
+    if (!take(c)) throw NotCovered();
+  }
+  bool take_word(std::string_view word) {
+    skip_spaces();
+    if (!rest_.starts_with(word)) return false;
+    if (rest_.size() > word.size() && is_name_part(rest_[word.size()])) return false;
+    rest_.remove_prefix(word.size());
+    return true;
+  }
+
+  void open() {
+    if (++open_ > max_open_) throw NotCovered();
+  }
+
+  ExpressionId make(Kind kind, std::string_view text, std::span<const ExpressionId> parts) {
+    const ExpressionId result = expressions_.make(kind, text, parts);
+    if (expressions_[result].depth > Expressions::kMaxDepth) throw NotCovered();
+    return result;
+  }
+
+  Expressions& expressions_;
+  std::string_view rest_;  // of the text
+  const int max_open_;
+  int open_ = 0;  // brackets, operators in front
+};
+
+class Printer {
+ public:
+  explicit Printer(const Expressions& expressions) : expressions_(expressions) {}
+
+  std::string run(ExpressionId id) {
+    print(id, kTest);
+    return std::move(out_);
+  }
+
+ private:
+  void print(ExpressionId id, int precedence) {
+    const Expressions::Expression& e = expressions_[id];
+    switch (e.kind) {
+      case Kind::kName:
+      case Kind::kConstant:
+        out_ += e.text;
+        return;
+      case Kind::kAttribute:
+        print(e.in[0], kAtom);
+        out_ += '.';
+        out_ += e.text;
+        return;
+      case Kind::kCall:
+        return call(e);
+      case Kind::kSubscript: {
+        print(e.in[0], kAtom);
+        out_ += '[';
+        const Expressions::Expression& index = expressions_[e.in[1]];
+        if (index.kind == Kind::kTuple && !index.in.empty()) {
+          list(index.in, true);
+        } else {
+          print(e.in[1], kTest);
+        }
+        out_ += ']';
+        return;
+      }
+      case Kind::kTuple:
+        out_ += '(';
+        list(e.in, true);
+        out_ += ')';
+        return;
+      case Kind::kList:
+        out_ += '[';
+        list(e.in, false);
+        out_ += ']';
+        return;
+      case Kind::kUnary:
+        return unary(e, precedence);
+      case Kind::kBinary:
+        return binary(e, precedence);
+      case Kind::kBoolean:
+        return boolean(e, precedence);
+      case Kind::kCompare:
+        return compare(e, precedence);
+    }
+  }
+
+  void list(std::span<const ExpressionId> items, bool is_tuple) {
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (i > 0) out_ += ", ";
+      print(items[i], kTest);
+    }
+    if (is_tuple && items.size() == 1) out_ += ',';
+  }
+
+  void call(const Expressions::Expression& e) {
+    print(e.in[0], kAtom);
+    out_ += '(';
+    std::vector<std::string_view> keywords;
+    for_each_text(e.text, [&](std::string_view keyword) { keywords.push_back(keyword); });
+    const size_t first_keyword = e.in.size() - keywords.size();
+    for (size_t i = 1; i < e.in.size(); ++i) {
+      if (i > 1) out_ += ", ";
+      if (i >= first_keyword) {
+        out_ += keywords[i - first_keyword];
+        out_ += '=';
+      }
+      print(e.in[i], kTest);
+    }
+    out_ += ')';
+  }
+
+  void unary(const Expressions::Expression& e, int precedence) {
+    const bool is_word = e.text == "not";
+    const int own = is_word ? kNot : kFactor;
+    open(own, precedence);
+    out_ += e.text;
+    if (is_word) out_ += ' ';
+    print(e.in[0], own);
+    close(own, precedence);
+  }
+
+  void binary(const Expressions::Expression& e, int precedence) {
+    const int own = precedence_of(e.text);
+    const bool from_the_right = own == kPower;
+    open(own, precedence);
+    print(e.in[0], own + (from_the_right ? 1 : 0));
+    out_ += ' ';
+    out_ += e.text;
+    out_ += ' ';
+    print(e.in[1], own + (from_the_right ? 0 : 1));
+    close(own, precedence);
+  }
+
+  // Each value is printed as if it had to bind more tightly than the one before it: so does Python.
+  void boolean(const Expressions::Expression& e, int precedence) {
+    const int own = e.text == "or" ? kOr : kAnd;
+    open(own, precedence);
+    int wanted = own;
+    for (size_t i = 0; i < e.in.size(); ++i) {
+      if (i > 0) {
+        out_ += ' ';
+        out_ += e.text;
+        out_ += ' ';
+      }
+      wanted = std::min<int>(wanted + 1, kAtom);
+      print(e.in[i], wanted);
+    }
+    // The parentheses are those of the first step.
+    close(own, precedence);
+  }
+
+  void compare(const Expressions::Expression& e, int precedence) {
+    open(kCompares, precedence);
+    print(e.in[0], kCompares + 1);
+    size_t i = 1;
+    for_each_text(e.text, [&](std::string_view text) {
+      out_ += ' ';
+      out_ += text;
+      out_ += ' ';
+      print(e.in[i++], kCompares + 1);
+    });
+    close(kCompares, precedence);
+  }
+
+  void open(int own, int precedence) {
+    if (precedence > own) out_ += '(';
+  }
+  void close(int own, int precedence) {
+    if (precedence > own) out_ += ')';
+  }
+
+  const Expressions& expressions_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::optional<ExpressionId> Expressions::parse(std::string_view text, int max_open) {
+  try {
+    return Parser(*this, text, max_open).whole();
+  } catch (const NotCovered&) {
+    return std::nullopt;
+  }
+}
+
+std::string Expressions::print(ExpressionId id) const {
+  return Printer(*this).run(id);
+}
+
+ExpressionId Expressions::make(ExpressionKind kind, std::string_view text,
+                               std::span<const ExpressionId> in) {
+  key_.clear();
+  const auto append = [&](uint32_t number) {
+    key_.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  };
+  key_ += static_cast<char>(kind);
+  append(static_cast<uint32_t>(in.size()));
+  for (const ExpressionId part : in) append(part);
+  key_ += text;
+  const auto [at, added] = ids_.try_emplace(key_, static_cast<ExpressionId>(size()));
+  if (!added) return at->second;
+  int depth = 0;
+  for (const ExpressionId part : in) depth = std::max(depth, expressions_[part].depth);
+  const std::string_view kept = std::string_view(at->first).substr(at->first.size() - text.size());
+  expressions_.push_back({kind, depth + 1, kept, {in.begin(), in.end()}});
+  return at->second;
+}
+
+}  // namespace fxpress::capture

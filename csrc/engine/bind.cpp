@@ -1,0 +1,133 @@
+#include "engine/bind.h"
+
+#include <utility>
+
+#include "engine/builder.h"
+#include "engine/errors.h"
+#include "engine/operators.h"
+#include "engine/plan_object.h"
+#include "engine/python_kernels.h"
+#include "engine/run.h"
+
+namespace py = pybind11;
+
+namespace fxpress::engine {
+
+namespace {
+
+// Whether the plan is one of this graph as it is now, for this module.
+bool fits(const Plan& plan, PyObject* module, PyObject* graph) {
+  if (plan.stale || plan.graph.get() != graph || plan.kernels != kernels_version() ||
+      plan.operators != operators_gone() ||
+      (plan.runs != 0 && plan.modules[0].module.get() != module) ||
+      graph_root(graph) != plan.root || !same_nodes(plan, plan.root, 0, plan.root_nodes)) {
+    return false;
+  }
+  for (const Refusal& refusal : plan.refusals) {
+    auto* type = reinterpret_cast<PyTypeObject*>(refusal.type.get());
+    if (current_version(type) != refusal.version) return false;
+  }
+  return true;
+}
+
+// A plan at work. It knows its root only as long: graphs are shared by copies of a module, and none
+// of them may be kept alive by having been the last to run.
+class Lease {
+ public:
+  Lease(Ref owner, PyObject* module) : owner_(std::move(owner)), plan_(plan_of(owner_.get())) {
+    if (plan_->runs++ == 0) plan_->modules[0].module = Ref::borrow(module);
+  }
+  Lease(Lease&& other) noexcept
+      : owner_(std::move(other.owner_)), plan_(std::exchange(other.plan_, nullptr)) {}
+  Lease& operator=(Lease&&) = delete;
+  ~Lease() {
+    Ref root;
+    if (plan_ != nullptr && --plan_->runs == 0) root = std::move(plan_->modules[0].module);
+  }
+
+  PyObject* owner() const { return owner_.get(); }
+  Plan& plan() const { return *plan_; }
+
+ private:
+  Ref owner_;   // its object: the collector clears only what nobody holds
+  Plan* plan_;  // null when moved from
+};
+
+// The graph's plan, made if there is none or it does not fit any more.
+Lease plan_for(PyObject* module, PyObject* graph) {
+  const Ref dict = Ref::steal(PyObject_GenericGetDict(graph, nullptr));
+  Ref known = Ref::borrow(dict_get(dict.get(), names.plan));
+  const Plan* plan = plan_of(known.get());
+  if (plan != nullptr && fits(*plan, module, graph)) return {std::move(known), module};
+  Lease made(new_plan_object(Builder(module, graph).build()), module);
+  // The old one goes, which may let other threads run: to them the new one is at work already.
+  check(PyDict_SetItem(dict.get(), names.plan, made.owner()));
+  return made;
+}
+
+PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  try {
+    if (count != 3 || (!PyTuple_Check(args[2]) && !PyList_Check(args[2]))) {
+      raise(PyExc_TypeError, "run() takes a module, a graph and a tuple of arguments");
+    }
+    const Lease lease = plan_for(args[0], args[1]);
+    // A list is emptied, as Interpreter.boxed_run does: nobody but the run holds the arguments.
+    Ref arguments = Ref::steal(PySequence_Tuple(args[2]));
+    if (PyList_Check(args[2])) check(PyList_SetSlice(args[2], 0, PY_SSIZE_T_MAX, nullptr));
+    return Run(lease.plan()).execute(std::move(arguments)).release();
+  } catch (...) {
+    set_python_error(std::current_exception());
+  }
+  return nullptr;
+}
+
+PyMethodDef run_method = {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run)),
+                          METH_FASTCALL, "run(module, graph, args) -> the graph's output"};
+
+py::object plan_info(const py::object& graph) {
+  const Ref dict = Ref::steal(PyObject_GenericGetDict(graph.ptr(), nullptr));
+  const Plan* plan = plan_of(dict_get(dict.get(), names.plan));
+  if (plan == nullptr) return py::none();
+  py::dict info;
+  info["instructions"] = plan->instructions.size();
+  info["boxed"] = plan->boxed.size();
+  info["inlined"] = plan->enters.size();
+  info["slots"] = plan->slots;
+  info["stale"] = plan->stale;
+  return info;
+}
+
+int64_t next_call(const py::object& dispatcher) {
+  CallCounters* scope = CallCounters::current();
+  return scope == nullptr ? stored_call(dispatcher.ptr()) : scope->next(dispatcher.ptr());
+}
+
+void set_next_call(const py::object& dispatcher, int64_t index) {
+  CallCounters* scope = CallCounters::current();
+  if (scope == nullptr) {
+    store_call(dispatcher.ptr(), index);
+  } else if (scope->next(dispatcher.ptr()) >= 0) {
+    scope->set(dispatcher.ptr(), index);
+  }
+}
+
+}  // namespace
+
+void bind(py::module_& extension) {
+  add_plan_type(extension.ptr());
+  extension.def("initialize_engine", [](const py::dict& objects, const py::dict& attribute_names) {
+    initialize_symbols(objects.ptr(), attribute_names.ptr());
+    watch_operators();
+  });
+  extension.def("register_forward", [](const py::object& function, bool dispatches, bool counts) {
+    const Forward dispatcher = counts ? Forward::kCounting : Forward::kDispatcher;
+    register_forward(function.ptr(), dispatches ? dispatcher : Forward::kModule);
+  });
+  extension.def("plan_info", plan_info);
+  extension.def("next_call", next_call);
+  extension.def("set_next_call", set_next_call);
+  extension.attr("run") =
+      py::reinterpret_steal<py::object>(check(PyCFunction_New(&run_method, nullptr)));
+}
+
+}  // namespace fxpress::engine

@@ -1,0 +1,420 @@
+#include <algorithm>
+#include <utility>
+
+#include "engine/builder.h"
+#include "engine/call_counters.h"
+#include "engine/modules.h"
+#include "engine/operators.h"
+#include "engine/python_kernels.h"
+
+namespace fxpress::engine {
+
+namespace {
+
+// A plan that would be longer calls the rest of its modules instead: modules that call one another
+// twice at each level would double it with each.
+constexpr size_t kMaxInstructions = 500'000;
+constexpr int kMaxArgumentDepth = 100;
+constexpr size_t kMaxArgumentSteps = 100'000;
+
+bool is_op(PyObject* op, PyObject* name) {
+  return op == name || (PyUnicode_Check(op) && PyUnicode_Compare(op, name) == 0);
+}
+
+// Whether there is a node in an argument; `deep` if it is inside of something. Arguments that are
+// deep, or share their parts without number, are looked at up to `steps`: they may have one.
+void look_for_nodes(PyObject* argument, bool inside, bool& any, bool& deep, int depth,
+                    size_t& steps) {
+  if (depth > kMaxArgumentDepth || ++steps > kMaxArgumentSteps) {
+    any = deep = true;
+  } else if (is_node(argument)) {
+    any = true;
+    deep = deep || inside;
+  } else if (PyTuple_Check(argument) || PyList_Check(argument)) {
+    PyObject** items = PySequence_Fast_ITEMS(argument);
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(argument); ++i) {
+      look_for_nodes(items[i], true, any, deep, depth + 1, steps);
+    }
+  } else if (PyDict_Check(argument)) {
+    PyObject *key = nullptr, *value = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(argument, &at, &key, &value) != 0;) {
+      look_for_nodes(value, true, any, deep, depth + 1, steps);
+    }
+  } else if (PySlice_Check(argument)) {
+    auto* slice = reinterpret_cast<PySliceObject*>(argument);
+    for (PyObject* part : {slice->start, slice->stop, slice->step}) {
+      look_for_nodes(part, true, any, deep, depth + 1, steps);
+    }
+  }
+}
+
+}  // namespace
+
+Builder::Builder(PyObject* module, PyObject* graph) : plan_(std::make_unique<Plan>()) {
+  plan_->graph = Ref::borrow(graph);
+  plan_->kernels = kernels_version();
+  plan_->operators = operators_gone();  // before any is found
+  add_module(module, kNone, nullptr, kNone);
+}
+
+std::unique_ptr<Plan> Builder::build() {
+  PyObject* graph = plan_->graph.get();
+  plan_->root = graph_root(graph);
+  if (plan_->root == nullptr) raise(PyExc_TypeError, "expected a torch.fx.Graph, got %R", graph);
+  const NodeRange own = add_nodes(graph);
+  plan_->root_nodes = own.end;
+  plan_->frames.push_back(Frame{});
+  frame_enters_.push_back(kNone);
+  stack_.push_back(Open{0, own.begin, own.end, kNone, plan_->root, {}});
+  while (!stack_.empty()) {
+    Open& open = stack_.back();
+    if (open.node == open.nodes_end) {  // only the root's can be without an output
+      stack_.pop_back();
+      continue;
+    }
+    const NodeGuard& guard = plan_->nodes[open.node++];
+    const bool erased = *(reinterpret_cast<char*>(guard.node.get()) + node_layout.erased) != 0;
+    if (!erased) add_node(open, guard);  // may add to the stack or take from it
+  }
+  assign_slots();
+  return std::move(plan_);
+}
+
+Builder::NodeRange Builder::add_nodes(PyObject* graph) {
+  const auto found = ranges_.find(graph);
+  if (found != ranges_.end()) return found->second;
+  PyObject* root = graph_root(graph);
+  const auto begin = static_cast<uint32_t>(plan_->nodes.size());
+  const auto own = [](PyObject* node, Py_ssize_t offset) {
+    PyObject* field = node_field(node, offset);
+    if (field == nullptr) raise(PyExc_AttributeError, "node %R lacks a field", node);
+    return Ref::borrow(field);
+  };
+  const NodeLayout& at = node_layout;
+  for (PyObject* node = node_field(root, at.next); node != root;) {
+    if (node == nullptr || !is_node(node)) {
+      raise(PyExc_TypeError, "the nodes of graph %R are not linked in a ring", graph);
+    }
+    PyObject* next = node_field(node, at.next);
+    if (!PyTuple_Check(own(node, at.args).get()) || !PyDict_Check(own(node, at.kwargs).get())) {
+      raise(PyExc_TypeError, "node %R has arguments that are no tuple or no dict", node);
+    }
+    plan_->nodes.push_back(NodeGuard{Ref::borrow(node), own(node, at.op), own(node, at.target),
+                                     own(node, at.args), own(node, at.kwargs), next});
+    node = next;
+  }
+  const NodeRange range{begin, static_cast<uint32_t>(plan_->nodes.size())};
+  ranges_.emplace(graph, range);
+  return range;
+}
+
+void Builder::add_node(Open& open, const NodeGuard& guard) {
+  PyObject* op = guard.op.get();
+  PyObject* node = guard.node.get();
+  if (is_op(op, symbols.call_function)) {
+    add_call_function(open, guard);
+  } else if (is_op(op, symbols.get_attr)) {
+    define(open, node, add_load(open, guard), true);
+  } else if (is_op(op, symbols.call_module)) {
+    const uint32_t call = open.node - 1;
+    if (try_inline(open, guard)) return;
+    define(open, node, emit(open, Kind::kModule, plan_->nodes[call]));  // the table may have grown
+  } else if (is_op(op, symbols.call_method)) {
+    define(open, node, emit(open, Kind::kMethod, guard));
+  } else if (is_op(op, symbols.placeholder)) {
+    add_placeholder(open, guard);
+  } else if (is_op(op, symbols.output)) {
+    if (open.enter == kNone) {
+      emit(open, Kind::kOutput, guard);
+    } else {
+      add_leave(open, guard);
+    }
+    stack_.pop_back();
+  } else {
+    raise(PyExc_AttributeError, "'Interpreter' object has no attribute %R", op);
+  }
+}
+
+void Builder::add_placeholder(Open& open, const NodeGuard& guard) {
+  if (open.enter != kNone) return;  // bound when the call was inlined
+  PyObject* target = guard.target.get();
+  const bool rest = PyUnicode_Check(target) && PyUnicode_GET_LENGTH(target) > 0 &&
+                    PyUnicode_READ_CHAR(target, 0) == '*';
+  const uint32_t value = new_value(kNone);
+  open.env[guard.node.get()] = value;
+  plan_->placeholders.push_back(Placeholder{guard.node.get(), value, rest});
+}
+
+uint32_t Builder::add_load(Open& open, const NodeGuard& guard) {
+  Load load{};
+  load.owner = kNone;
+  PyObject* target = guard.target.get();
+  if (PyUnicode_Check(target)) {
+    const uint32_t from = plan_->frames[open.frame].module;
+    const Py_ssize_t size = PyUnicode_GET_LENGTH(target);
+    const Py_ssize_t dot = PyUnicode_FindChar(target, '.', 0, size, -1);
+    check(dot < -1 ? -1 : 0);
+    const Ref path = Ref::steal(PyUnicode_Substring(target, 0, dot < 0 ? 0 : dot));
+    PyObject* name = Ref::steal(PyUnicode_Substring(target, dot + 1, size)).release();
+    PyUnicode_InternInPlace(&name);
+    load.name = Ref::steal(name);
+    load.owner = dot < 0 ? from : find_module(from, path.get());
+  }
+  plan_->loads.push_back(std::move(load));
+  return emit(open, Kind::kLoad, guard, static_cast<uint32_t>(plan_->loads.size() - 1));
+}
+
+void Builder::add_call_function(Open& open, const NodeGuard& guard) {
+  if (try_boxed(open, guard) || try_item(open, guard) || try_int(open, guard)) return;
+  define(open, guard.node.get(), emit(open, Kind::kFunction, guard));
+}
+
+uint32_t Builder::emit(const Open& open, Kind kind, const NodeGuard& guard, uint32_t detail) {
+  Instruction made{};
+  made.kind = kind;
+  made.frame = open.frame;
+  made.guard = static_cast<uint32_t>(&guard - plan_->nodes.data());
+  made.out = kNone;
+  made.detail = detail;
+  made.uses_begin = static_cast<uint32_t>(plan_->uses.size());
+  PyObject* inputs = node_field(guard.node.get(), node_layout.input_nodes);
+  PyObject *input = nullptr, *ignored = nullptr;
+  if (inputs != nullptr && PyDict_Check(inputs)) {
+    for (Py_ssize_t at = 0; PyDict_Next(inputs, &at, &input, &ignored) != 0;) {
+      plan_->uses.push_back(Use{input, value_of(open, input), false});
+    }
+  }
+  made.uses_end = static_cast<uint32_t>(plan_->uses.size());
+  const auto index = static_cast<uint32_t>(plan_->instructions.size());
+  plan_->instructions.push_back(made);
+  const bool boxed = kind == Kind::kBoxed || kind == Kind::kGetItem || kind == Kind::kInt;
+  if (!boxed) plan_->events.push_back(index);
+  return index;
+}
+
+uint32_t Builder::new_value(uint32_t definition, bool fixed) {
+  values_.push_back(Value{definition, kNone, fixed});
+  return static_cast<uint32_t>(values_.size() - 1);
+}
+
+void Builder::define(Open& open, PyObject* node, uint32_t instruction, bool fixed) {
+  const uint32_t value = new_value(instruction, fixed);
+  plan_->instructions[instruction].out = value;
+  open.env[node] = value;
+}
+
+bool Builder::try_inline(Open& open, const NodeGuard& guard) {
+  if (plan_->instructions.size() > kMaxInstructions) return false;
+  const uint32_t from = plan_->frames[open.frame].module;
+  Enter enter{};
+  enter.module = find_module(from, guard.target.get());
+  if (enter.module == kNone) return false;
+  if (is_dispatcher(plan_->modules[enter.module].forward)) {
+    enter.module = dispatched_module(enter.module, enter);
+    if (enter.module == kNone) return false;
+  }
+  const ModuleRef& callee = plan_->modules[enter.module];
+  if (callee.forward != Forward::kModule || callee.graph == nullptr) {
+    refuse(callee.type);
+    return false;
+  }
+  enter.graph = Ref::borrow(callee.graph);
+  enter.root = graph_root(callee.graph);
+  if (enter.root == nullptr) return false;
+  // A graph inside of itself has no flat form.
+  const auto same = [&](const Open& other) { return other.root == enter.root; };
+  if (std::any_of(stack_.begin(), stack_.end(), same)) return false;
+  const bool keywords = PyDict_GET_SIZE(guard.kwargs.get()) != 0;
+  const NodeRange range = add_nodes(callee.graph);  // `guard` is gone: the table has grown
+  enter.nodes_begin = range.begin;
+  enter.nodes_end = range.end;
+  if (keywords) {
+    const Ref dict = Ref::steal(PyObject_GenericGetDict(callee.module.get(), nullptr));
+    PyObject* arg_names = dict_get(dict.get(), names.arg_names);
+    if (arg_names == nullptr || !PyList_CheckExact(arg_names)) return false;
+    enter.arg_names = Ref::borrow(arg_names);
+  }
+  std::vector<PyObject*> bound;
+  const uint32_t call = open.node - 1;
+  if (!bind_arguments(open, plan_->nodes[call], enter, bound)) return false;
+
+  PyObject* node = plan_->nodes[call].node.get();
+  const auto index = static_cast<uint32_t>(plan_->enters.size());
+  const uint32_t instruction = emit(open, Kind::kEnter, plan_->nodes[call], index);
+  enter_instructions_.push_back(instruction);
+  Frame frame{open.frame, node, enter.module, enter.dispatcher};
+  Open inner{
+      static_cast<uint32_t>(plan_->frames.size()), range.begin, range.end, index, enter.root, {}};
+  size_t position = 0;
+  for (uint32_t i = range.begin; i < range.end; ++i) {
+    const NodeGuard& inside = plan_->nodes[i];
+    if (!is_op(inside.op.get(), symbols.placeholder)) continue;
+    PyObject* argument = bound[position++];
+    if (is_node(argument)) {
+      inner.env[inside.node.get()] = value_of(open, argument);
+      continue;
+    }
+    plan_->objects.push_back(Ref::borrow(argument));
+    Open constant{open.frame, 0, 0, kNone, nullptr, {}};
+    const uint32_t made =
+        emit(constant, Kind::kConstant, inside, static_cast<uint32_t>(plan_->objects.size() - 1));
+    define(inner, inside.node.get(), made, true);
+  }
+  plan_->enters.push_back(std::move(enter));
+  plan_->frames.push_back(frame);
+  frame_enters_.push_back(index);
+  stack_.push_back(std::move(inner));
+  return true;
+}
+
+// What each placeholder of the callee gets: a node or a constant; false when the call must be made
+// by Python, which knows the other cases and their errors (InterpreterModule.forward).
+bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& enter,
+                             std::vector<PyObject*>& bound) const {
+  PyObject* args = guard.args.get();
+  PyObject* kwargs = guard.kwargs.get();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
+    bound.push_back(PyTuple_GET_ITEM(args, i));
+  }
+  if (enter.arg_names) {
+    PyObject* list = enter.arg_names.get();
+    const Py_ssize_t first = PyTuple_GET_SIZE(args);
+    if (PyList_GET_SIZE(list) - first != PyDict_GET_SIZE(kwargs)) return false;
+    for (Py_ssize_t i = first; i < PyList_GET_SIZE(list); ++i) {
+      PyObject* value = dict_get(kwargs, PyList_GET_ITEM(list, i));
+      if (value == nullptr) return false;
+      bound.push_back(value);
+    }
+  }
+  size_t placeholders = 0;
+  bool has_output = false;
+  for (uint32_t i = enter.nodes_begin; i < enter.nodes_end; ++i) {
+    const NodeGuard& inside = plan_->nodes[i];
+    if (is_op(inside.op.get(), symbols.output)) has_output = true;
+    if (!is_op(inside.op.get(), symbols.placeholder)) continue;
+    PyObject* target = inside.target.get();
+    if (has_output || !PyUnicode_Check(target) || PyUnicode_GET_LENGTH(target) == 0 ||
+        PyUnicode_READ_CHAR(target, 0) == '*') {
+      return false;
+    }
+    ++placeholders;
+  }
+  if (!has_output || placeholders != bound.size()) return false;
+  for (PyObject* argument : bound) {
+    bool any = false, deep = false;
+    size_t steps = 0;
+    look_for_nodes(argument, false, any, deep, 0, steps);
+    if (deep || (any && value_of(open, argument) == kNone)) return false;
+  }
+  return true;
+}
+
+// The output of an inlined graph becomes the value of the call.
+void Builder::add_leave(Open& open, const NodeGuard& guard) {
+  Open& caller = stack_[stack_.size() - 2];
+  PyObject* args = guard.args.get();
+  PyObject* value = PyTuple_GET_SIZE(args) == 0 ? nullptr : PyTuple_GET_ITEM(args, 0);
+  // kNone: some other structure, which Python builds.
+  uint32_t detail = kNone;
+  if (value != nullptr && PyTuple_CheckExact(value)) {
+    ListArgument list{Expect::kNothing, false, {}};
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i) {
+      PyObject* item = PyTuple_GET_ITEM(value, i);
+      if (!is_node(item)) break;
+      list.elements.push_back(Element{value_of(open, item), false, {}});
+    }
+    if (list.elements.size() == static_cast<size_t>(PyTuple_GET_SIZE(value))) {
+      detail = static_cast<uint32_t>(plan_->lists.size());
+      plan_->lists.push_back(std::move(list));
+    }
+  } else if (value != nullptr && is_node(value)) {
+    detail = static_cast<uint32_t>(plan_->lists.size());
+    ListArgument single{Expect::kTensor, false, {}};  // not kNothing: the value itself, no tuple
+    single.elements.push_back(Element{value_of(open, value), false, {}});
+    plan_->lists.push_back(std::move(single));
+  }
+  const uint32_t instruction = emit(open, Kind::kLeave, guard, detail);
+  if (detail != kNone) plan_->events.pop_back();  // no reason to stop there
+  Enter& enter = plan_->enters[open.enter];
+  enter.skip = instruction + 1;
+  const uint32_t result = new_value(instruction);
+  plan_->instructions[instruction].out = result;
+  caller.env[plan_->frames[open.frame].call] = result;
+}
+
+uint32_t Builder::find_module(uint32_t from, PyObject* path) {
+  if (!PyUnicode_Check(path)) return kNone;
+  const Py_ssize_t size = PyUnicode_GET_LENGTH(path);
+  uint32_t module = from;
+  for (Py_ssize_t start = 0; start <= size && module != kNone;) {
+    Py_ssize_t end = PyUnicode_FindChar(path, '.', start, size, 1);
+    if (end < 0) end = size;
+    PyObject* name = Ref::steal(PyUnicode_Substring(path, start, end)).release();
+    PyUnicode_InternInPlace(&name);
+    const Ref atom = Ref::steal(name);
+    module = child_module(module, atom.get());
+    start = end + 1;
+  }
+  return module;
+}
+
+uint32_t Builder::child_module(uint32_t parent, PyObject* name) {
+  const auto known = children_[parent].find(name);  // names are interned
+  if (known != children_[parent].end()) return known->second;
+  PyObject* members = plain_children(plan_->modules[parent], name);
+  PyObject* child = members == nullptr ? nullptr : dict_get(members, name);
+  if (members == nullptr) refuse(plan_->modules[parent].type);
+  if (child == nullptr || child == Py_None) return kNone;
+  const uint32_t made = add_module(child, parent, name, kNone);
+  children_[parent].emplace(name, made);
+  return made;
+}
+
+// The module that the dispatcher would call next if everything ran as planned.
+uint32_t Builder::dispatched_module(uint32_t dispatcher, Enter& enter) {
+  PyObject* object = plan_->modules[dispatcher].module.get();
+  const Ref dict = Ref::steal(PyObject_GenericGetDict(object, nullptr));
+  PyObject* calls = dict_get(dict.get(), names.call_modules);
+  if (calls == nullptr || !PyList_CheckExact(calls)) return kNone;
+  const Py_ssize_t count = PyList_GET_SIZE(calls);
+  auto known = next_calls_.find(object);
+  if (known == next_calls_.end()) {
+    CallCounters* scope = CallCounters::current();
+    const int64_t next = scope == nullptr ? stored_call(object) : scope->next(object);
+    known = next_calls_.emplace(object, next).first;
+  }
+  const int64_t index = known->second;
+  if (index < 0 || index >= count) return kNone;
+  known->second = (index + 1) % count;
+  enter.dispatcher = dispatcher;
+  enter.call_index = static_cast<uint32_t>(index);
+  enter.call_count = static_cast<uint32_t>(count);
+  const std::pair place(dispatcher, enter.call_index);
+  const auto child = dispatched_.find(place);
+  if (child != dispatched_.end()) return child->second;
+  PyObject* callee = PyList_GET_ITEM(calls, index);
+  const uint32_t made = add_module(callee, dispatcher, nullptr, enter.call_index);
+  dispatched_.emplace(place, made);
+  return made;
+}
+
+void Builder::refuse(PyTypeObject* type) {
+  for (const Refusal& known : plan_->refusals) {
+    if (known.type.get() == reinterpret_cast<PyObject*>(type)) return;
+  }
+  plan_->refusals.push_back(
+      Refusal{Ref::borrow(reinterpret_cast<PyObject*>(type)), current_version(type)});
+}
+
+uint32_t Builder::add_module(PyObject* module, uint32_t parent, PyObject* name, uint32_t item) {
+  ModuleRef ref{};
+  ref.module = Ref::borrow(module);
+  ref.parent = parent;
+  if (name != nullptr) ref.name = Ref::borrow(name);
+  ref.item = item;
+  refresh(ref);
+  plan_->modules.push_back(std::move(ref));
+  return static_cast<uint32_t>(plan_->modules.size() - 1);
+}
+
+}  // namespace fxpress::engine

@@ -1,0 +1,257 @@
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <string>
+
+#include "engine/builder.h"
+#include "engine/convert.h"
+#include "engine/operators.h"
+#include "engine/python_kernels.h"
+
+namespace fxpress::engine {
+
+namespace {
+
+// What a value of the run must be for a parameter of this type.
+std::pair<Expect, bool> expected(const c10::TypePtr& type) {
+  switch (type->kind()) {
+    case c10::TypeKind::TensorType:
+      return {Expect::kTensor, false};
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType:
+      return {Expect::kInt, false};
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::SymFloatType:
+      return {Expect::kFloat, false};
+    case c10::TypeKind::BoolType:
+    case c10::TypeKind::SymBoolType:
+      return {Expect::kBool, false};
+    case c10::TypeKind::NumberType:
+      return {Expect::kNumber, false};
+    case c10::TypeKind::ListType: {
+      const Expect element = expected(type->castRaw<c10::ListType>()->getElementType()).first;
+      const bool optional =
+          type->castRaw<c10::ListType>()->getElementType()->kind() == c10::TypeKind::OptionalType;
+      if (optional) return {Expect::kNothing, false};
+      if (element == Expect::kTensor) return {Expect::kTensorList, false};
+      if (element == Expect::kInt) return {Expect::kIntList, false};
+      return {Expect::kNothing, false};
+    }
+    case c10::TypeKind::OptionalType:
+      return {expected(type->castRaw<c10::OptionalType>()->getElementType()).first, true};
+    default:
+      return {Expect::kNothing, false};
+  }
+}
+
+// The list that a parameter takes, whether or not it also takes None.
+const c10::ListType* list_type(const c10::TypePtr& type) {
+  if (const auto* optional = type->castRaw<c10::OptionalType>()) {
+    return optional->getElementType()->castRaw<c10::ListType>();
+  }
+  return type->castRaw<c10::ListType>();
+}
+
+enum class Nodes : uint8_t { kNone, kSelf, kItems, kDeeper };
+
+// Those that are deeper than any operator takes may have one.
+bool mentions_node(PyObject* argument, int depth = 0) {
+  constexpr int kMaxDepth = 8;
+  if (depth > kMaxDepth || is_node(argument)) return true;
+  if (PyTuple_Check(argument) || PyList_Check(argument)) {
+    PyObject** items = PySequence_Fast_ITEMS(argument);
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(argument); ++i) {
+      if (mentions_node(items[i], depth + 1)) return true;
+    }
+    return false;
+  }
+  // No operator takes a dict or a slice with tensors or numbers: Python finds the words for that.
+  return PyDict_Check(argument) || PySlice_Check(argument);
+}
+
+Nodes nodes_in(PyObject* argument) {
+  if (is_node(argument)) return Nodes::kSelf;
+  if (!PyTuple_Check(argument) && !PyList_Check(argument)) {
+    return mentions_node(argument) ? Nodes::kDeeper : Nodes::kNone;
+  }
+  Nodes found = Nodes::kNone;
+  PyObject** items = PySequence_Fast_ITEMS(argument);
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(argument); ++i) {
+    if (is_node(items[i])) {
+      found = Nodes::kItems;
+    } else if (mentions_node(items[i])) {
+      return Nodes::kDeeper;
+    }
+  }
+  return found;
+}
+
+// A plain int that fits.
+bool small_int(PyObject* object, int64_t& number) {
+  if (!PyLong_CheckExact(object)) return false;
+  int overflow = 0;
+  number = PyLong_AsLongLongAndOverflow(object, &overflow);
+  return overflow == 0;
+}
+
+}  // namespace
+
+uint32_t Builder::value_of(const Open& open, PyObject* node) const {
+  const auto found = open.env.find(node);
+  return found == open.env.end() ? kNone : found->second;
+}
+
+// Whether calling the target calls the dispatcher's operator: an OpOverload, and nobody has patched
+// the class.
+bool Builder::calls_overload(PyObject* target) {
+  PyTypeObject* type = Py_TYPE(target);
+  if (reinterpret_cast<PyObject*>(type) != symbols.op_overload_type) return false;
+  refuse(type);  // a patched class makes for another plan
+  return _PyType_Lookup(type, names.call) == symbols.op_overload_call;
+}
+
+bool Builder::try_boxed(Open& open, const NodeGuard& guard) {
+  PyObject* target = guard.target.get();
+  if (!calls_overload(target)) return false;
+  const auto op = find_operator(target);
+  if (!op) return false;
+  const c10::FunctionSchema& schema = op->schema();
+  if (schema.is_vararg() || schema.is_varret()) return false;
+  const bool numbers = takes_numbers_as_tensors(schema);
+  PyObject* args = guard.args.get();
+  PyObject* kwargs = guard.kwargs.get();
+  const auto positional = static_cast<size_t>(PyTuple_GET_SIZE(args));
+  const auto& parameters = schema.arguments();
+  if (positional > parameters.size()) return false;
+
+  std::vector<Argument> resolved;
+  Py_ssize_t keywords = 0;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    PyObject* object = nullptr;
+    if (i < positional) {
+      if (parameters[i].kwarg_only()) return false;  // Python says so
+      object = PyTuple_GET_ITEM(args, static_cast<Py_ssize_t>(i));
+    } else {
+      object = PyDict_GetItemString(kwargs, parameters[i].name().c_str());
+      if (object != nullptr) ++keywords;
+    }
+    if (object == nullptr && !parameters[i].default_value()) return false;
+    const auto argument = object == nullptr ? constant(*parameters[i].default_value())
+                                            : resolve(open, parameters[i], object, numbers);
+    if (!argument) return false;
+    resolved.push_back(*argument);
+  }
+  if (keywords != PyDict_GET_SIZE(kwargs)) return false;
+
+  const auto begin = static_cast<uint32_t>(plan_->arguments.size());
+  plan_->arguments.insert(plan_->arguments.end(), resolved.begin(), resolved.end());
+  plan_->boxed.push_back(
+      BoxedCall{*op, begin, static_cast<uint32_t>(plan_->arguments.size()), numbers});
+  const uint32_t instruction =
+      emit(open, Kind::kBoxed, guard, static_cast<uint32_t>(plan_->boxed.size() - 1));
+  if (may_run_python(schema.operator_name())) {
+    plan_->instructions[instruction].runs_python = true;
+    plan_->events.push_back(instruction);
+  }
+  define(open, guard.node.get(), instruction);
+  return true;
+}
+
+std::optional<Argument> Builder::resolve(const Open& open, const c10::Argument& parameter,
+                                         PyObject* object, bool numbers) {
+  switch (nodes_in(object)) {
+    case Nodes::kNone: {
+      auto value = constant_value(parameter, object, numbers);
+      if (!value) return std::nullopt;
+      return constant(std::move(*value));
+    }
+    case Nodes::kSelf: {
+      const auto [expect, optional] = expected(parameter.real_type());
+      const uint32_t value = value_of(open, object);
+      if (value == kNone || expect == Expect::kNothing) return std::nullopt;
+      return Argument{Argument::Form::kSlot, expect, optional, false, value};
+    }
+    case Nodes::kItems:
+      return resolve_list(open, parameter, object);
+    case Nodes::kDeeper:
+      break;
+  }
+  return std::nullopt;
+}
+
+std::optional<Argument> Builder::resolve_list(const Open& open, const c10::Argument& parameter,
+                                              PyObject* object) {
+  const c10::ListType* type = list_type(parameter.real_type());
+  if (type == nullptr) return std::nullopt;
+  const auto [element, optional] = expected(type->getElementType());
+  if (element != Expect::kTensor && (element != Expect::kInt || optional)) return std::nullopt;
+  ListArgument list{element, optional, {}};
+  PyObject** items = PySequence_Fast_ITEMS(object);
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(object); ++i) {
+    int64_t number = 0;
+    if (is_node(items[i])) {
+      const uint32_t value = value_of(open, items[i]);
+      if (value == kNone) return std::nullopt;
+      list.elements.push_back(Element{value, false, {}});
+    } else if (items[i] == Py_None && optional) {
+      list.elements.push_back(Element{kNone, false, c10::IValue()});
+    } else if (element == Expect::kInt && small_int(items[i], number)) {
+      list.elements.push_back(Element{kNone, false, c10::IValue(number)});
+    } else {
+      return std::nullopt;
+    }
+  }
+  plan_->lists.push_back(std::move(list));
+  return Argument{Argument::Form::kList, element, false, false,
+                  static_cast<uint32_t>(plan_->lists.size() - 1)};
+}
+
+Argument Builder::constant(c10::IValue value) {
+  plan_->constants.push_back(std::move(value));
+  return Argument{Argument::Form::kConstant, Expect::kNothing, false, false,
+                  static_cast<uint32_t>(plan_->constants.size() - 1)};
+}
+
+bool Builder::try_item(Open& open, const NodeGuard& guard) {
+  PyObject* args = guard.args.get();
+  if (guard.target.get() != symbols.getitem || PyTuple_GET_SIZE(args) != 2 ||
+      PyDict_GET_SIZE(guard.kwargs.get()) != 0) {
+    return false;
+  }
+  GetItem item{0, kNone, false};
+  if (!is_node(PyTuple_GET_ITEM(args, 0)) || !small_int(PyTuple_GET_ITEM(args, 1), item.index)) {
+    return false;
+  }
+  item.slot = value_of(open, PyTuple_GET_ITEM(args, 0));
+  if (item.slot == kNone) return false;
+  plan_->items.push_back(item);
+  define(open, guard.node.get(),
+         emit(open, Kind::kGetItem, guard, static_cast<uint32_t>(plan_->items.size() - 1)));
+  return true;
+}
+
+bool Builder::try_int(Open& open, const NodeGuard& guard) {
+  PyObject* args = guard.args.get();
+  PyObject* target = guard.target.get();
+  if (!PyCFunction_Check(target) || PyTuple_GET_SIZE(args) != 2 ||
+      PyDict_GET_SIZE(guard.kwargs.get()) != 0) {
+    return false;
+  }
+  PyObject* number = dict_get(symbols.int_operators, target);
+  if (number == nullptr) return false;
+  IntCall call{static_cast<IntOp>(PyLong_AsLong(number)), {kNone, kNone}, {0, 0}};
+  for (int i = 0; i < 2; ++i) {
+    PyObject* argument = PyTuple_GET_ITEM(args, i);
+    if (is_node(argument)) {
+      call.slot[i] = value_of(open, argument);
+      if (call.slot[i] == kNone) return false;
+    } else if (!small_int(argument, call.constant[i])) {
+      return false;
+    }
+  }
+  plan_->ints.push_back(call);
+  define(open, guard.node.get(),
+         emit(open, Kind::kInt, guard, static_cast<uint32_t>(plan_->ints.size() - 1)));
+  return true;
+}
+
+}  // namespace fxpress::engine

@@ -1,0 +1,97 @@
+// Makes plans. The work of one Builder is one plan; three files: build.cpp goes through the nodes,
+// build_calls.cpp resolves the arguments of calls, slots.cpp decides where values live.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/plan.h"
+
+namespace fxpress::engine {
+
+class Builder {
+ public:
+  Builder(PyObject* module, PyObject* graph);
+
+  // The plan; TypeError when the object is no graph. Runs no Python code but what conversion of
+  // constants runs. To be called once.
+  std::unique_ptr<Plan> build();
+
+ private:
+  // A graph that is being gone through: the root's, or one that is inlined.
+  struct Open {
+    uint32_t frame;                               // of its instructions
+    uint32_t node;                                // next one, index in plan_->nodes
+    uint32_t nodes_end;                           // behind its last one
+    uint32_t enter;                               // its Enter; kNone for the root's
+    PyObject* root;                               // the graph's root node, borrowed
+    std::unordered_map<PyObject*, uint32_t> env;  // node -> value
+  };
+
+  // What is known about a value before it gets a slot.
+  struct Value {
+    uint32_t definition;  // instruction that sets it; kNone: an argument of the run
+    uint32_t last_use;    // kNone: nobody reads it
+    bool fixed;           // set ahead of its instruction: its slot serves no other value
+  };
+
+  // Where the nodes of a graph are in plan_->nodes.
+  struct NodeRange {
+    uint32_t begin;
+    uint32_t end;
+  };
+
+  // build.cpp
+  NodeRange add_nodes(PyObject* graph);
+  void add_node(Open& open, const NodeGuard& guard);
+  void add_placeholder(Open& open, const NodeGuard& guard);
+  uint32_t add_load(Open& open, const NodeGuard& guard);
+  void add_call_function(Open& open, const NodeGuard& guard);
+  void add_leave(Open& open, const NodeGuard& guard);
+  uint32_t emit(const Open& open, Kind kind, const NodeGuard& guard, uint32_t detail = 0);
+  uint32_t new_value(uint32_t definition, bool fixed = false);
+  void define(Open& open, PyObject* node, uint32_t instruction, bool fixed = false);
+  bool try_inline(Open& open, const NodeGuard& guard);
+  bool bind_arguments(Open& open, const NodeGuard& guard, const Enter& enter,
+                      std::vector<PyObject*>& bound) const;
+  uint32_t find_module(uint32_t from, PyObject* path);
+  uint32_t child_module(uint32_t parent, PyObject* name);
+  uint32_t dispatched_module(uint32_t dispatcher, Enter& enter);
+  void refuse(PyTypeObject* type);
+  uint32_t add_module(PyObject* module, uint32_t parent, PyObject* name, uint32_t item);
+
+  // build_calls.cpp
+  bool calls_overload(PyObject* target);
+  bool try_boxed(Open& open, const NodeGuard& guard);
+  std::optional<Argument> resolve(const Open& open, const c10::Argument& parameter,
+                                  PyObject* object, bool numbers);
+  std::optional<Argument> resolve_list(const Open& open, const c10::Argument& parameter,
+                                       PyObject* object);
+  Argument constant(c10::IValue value);
+  bool try_item(Open& open, const NodeGuard& guard);
+  bool try_int(Open& open, const NodeGuard& guard);
+  uint32_t value_of(const Open& open, PyObject* node) const;
+
+  // slots.cpp
+  void assign_slots();
+  void find_last_uses();
+  void mark_moves(const Instruction& instruction);
+  void note_dying();
+
+  std::unique_ptr<Plan> plan_;
+  std::vector<Open> stack_;
+  std::vector<Value> values_;
+  std::vector<uint32_t> enter_instructions_;           // by index in plan_->enters
+  std::vector<uint32_t> frame_enters_;                 // by frame: index of its Enter, or kNone
+  std::unordered_map<PyObject*, NodeRange> ranges_;    // graph -> its nodes
+  std::unordered_map<PyObject*, int64_t> next_calls_;  // dispatcher -> its next call
+  // parent -> name -> module, and dispatcher, index -> module
+  std::unordered_map<uint32_t, std::unordered_map<PyObject*, uint32_t>> children_;
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> dispatched_;
+};
+
+}  // namespace fxpress::engine

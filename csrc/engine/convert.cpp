@@ -1,0 +1,78 @@
+#include "engine/convert.h"
+
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include <algorithm>
+
+#include "engine/slot.h"
+
+namespace fxpress::engine {
+
+namespace {
+
+// Whether a tensor in it wants to see the call.
+bool has_unusual_tensor(PyObject* object) {
+  if (PyTuple_Check(object) || PyList_Check(object)) {
+    PyObject** items = PySequence_Fast_ITEMS(object);
+    return std::any_of(items, items + PySequence_Fast_GET_SIZE(object), has_unusual_tensor);
+  }
+  return THPVariable_Check(object) && !is_plain(THPVariable_Unpack(object));
+}
+
+}  // namespace
+
+std::optional<c10::IValue> constant_value(const c10::Argument& argument, PyObject* object,
+                                          bool numbers_as_tensors) {
+  if (has_unusual_tensor(object)) return std::nullopt;
+  // What is made of a number is new in each call of torch's: an operator that writes to it, or
+  // returns a view of it, must not get that of an earlier run.
+  if (argument.alias_info() != nullptr && !THPVariable_Check(object)) return std::nullopt;
+  // A number that stands for a tensor becomes one here: neither a fake one nor one of inference
+  // mode, which autograd could not save.
+  const c10::InferenceMode ordinary(false);
+  const c10::impl::ForceDispatchKeyGuard no_modes(c10::default_included_set,
+                                                  c10::default_excluded_set);
+  const torch::jit::ToIValueAllowNumbersAsTensors numbers(numbers_as_tensors);
+  try {
+    return torch::jit::toIValue(object, argument.real_type(), argument.N());
+  } catch (const pybind11::error_already_set&) {
+    return std::nullopt;
+  } catch (const std::exception&) {
+    PyErr_Clear();  // torch's python_error leaves Python's error where it was
+    return std::nullopt;
+  }
+}
+
+bool takes_numbers_as_tensors(const c10::FunctionSchema& schema) {
+  const auto symbol = c10::Symbol::fromQualString(schema.name());
+  return symbol.is_prims() || symbol.is_nvprims() ||
+         (symbol.is_aten() && torch::should_allow_numbers_as_tensors(symbol.toUnqualString()));
+}
+
+void call_with_numbers(const c10::OperatorHandle& op, c10::Stack& stack) {
+  const torch::jit::ToIValueAllowNumbersAsTensors numbers(true);
+  op.callBoxed(stack);
+}
+
+Ref value_to_object(c10::IValue value) {
+  // For a whole tuple torch asks for its type, which undefined tensors don't have.
+  if (value.isTuple()) {
+    const auto& elements = value.toTupleRef().elements();
+    Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(elements.size())));
+    for (size_t i = 0; i < elements.size(); ++i) {
+      PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i),
+                       value_to_object(elements[i]).release());
+    }
+    return tuple;
+  }
+  return Ref::steal(torch::jit::toPyObject(std::move(value)).release().ptr());
+}
+
+bool is_jit_tracing() {
+  return torch::jit::tracer::isTracing();
+}
+
+}  // namespace fxpress::engine

@@ -1,0 +1,274 @@
+#include "engine/modules.h"
+
+namespace fxpress::engine {
+
+namespace {
+
+// function -> kind; functions are held until the process ends.
+std::unordered_map<PyObject*, Forward>& forwards() {
+  static auto* table = new std::unordered_map<PyObject*, Forward>;
+  return *table;
+}
+
+// Changes whenever the dict does, and is never the same for two dicts; 0 where Python has no such
+// number (it was dropped in 3.12): then nothing is remembered.
+uint64_t dict_version(PyObject* dict) {
+#if PY_VERSION_HEX < 0x030C0000
+  return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
+#else
+  (void)dict;
+  return 0;
+#endif
+}
+
+// Changes whenever the class or one of its bases does; 0: unknown.
+unsigned int type_version(PyTypeObject* type) {
+#if PY_VERSION_HEX >= 0x030D0000
+  return type->tp_version_tag;
+#else
+  return PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
+#endif
+}
+
+// The dict of a module's attributes, borrowed.
+PyObject* instance_dict(PyObject* module) {
+#if PY_VERSION_HEX < 0x030C0000
+  PyObject** dict = _PyObject_GetDictPtr(module);
+  return dict == nullptr ? nullptr : *dict;
+#else
+  PyObject* dict = PyObject_GenericGetDict(module, nullptr);
+  if (dict == nullptr) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  Py_DECREF(dict);  // the module holds it
+  return dict;
+#endif
+}
+
+// A dict that answers lookups itself, or null.
+PyObject* registry(PyObject* dict, PyObject* name) {
+  PyObject* found = dict_get(dict, name);
+  if (found == nullptr) return nullptr;
+  return PyDict_CheckExact(found) || Py_IS_TYPE(found, &PyODict_Type) ? found : nullptr;
+}
+
+void refresh_type(ModuleRef& ref) {
+  PyTypeObject* type = Py_TYPE(ref.module.get());
+  if (type == ref.type && ref.type_version != 0 && type_version(type) == ref.type_version) return;
+  const auto is = [type](PyObject* name, PyObject* expected) {
+    return _PyType_Lookup(type, name) == expected;
+  };
+  ref.type = type;
+  ref.plain_attributes = is(names.getattr, symbols.module_getattr) &&
+                         is(names.getattribute, symbols.object_getattribute);
+  PyObject* compiled = _PyType_Lookup(type, names.compiled_call);
+  ref.plain_call = is(names.call, symbols.module_call) &&
+                   is(names.call_impl, symbols.module_call_impl) &&
+                   is(names.wrapped_call, symbols.module_wrapped_call) &&
+                   (compiled == nullptr || compiled == Py_None);
+  ref.forward = forward_of(type);
+  ref.type_version = type_version(type);
+}
+
+void refresh_dict(ModuleRef& ref) {
+  PyObject* dict = instance_dict(ref.module.get());
+  if (dict == nullptr) {
+    ref.plain_attributes = ref.plain_dict = false;
+    ref.dict_version = 0;
+    return;
+  }
+  const uint64_t version = dict_version(dict);
+  if (version != 0 && version == ref.dict_version) return;
+  ref.dict_version = version;
+  ref.parameters = registry(dict, names.parameters);
+  ref.buffers = registry(dict, names.buffers);
+  ref.modules = registry(dict, names.modules);
+  ref.graph = dict_get(dict, names.graph);
+  const auto lacks = [dict](PyObject* name) { return dict_get(dict, name) == nullptr; };
+  PyObject* compiled = dict_get(dict, names.compiled_call);
+  ref.plain_dict = lacks(names.forward) && lacks(names.positional) && lacks(names.call_impl) &&
+                   lacks(names.wrapped_call) && (compiled == nullptr || compiled == Py_None);
+  const PyObject* hooks[] = {names.forward_pre_hooks, names.forward_hooks, names.backward_pre_hooks,
+                             names.backward_hooks};
+  for (size_t i = 0; i < std::size(hooks); ++i) {
+    ref.hooks[i] = registry(dict, const_cast<PyObject*>(hooks[i]));
+    ref.plain_dict = ref.plain_dict && ref.hooks[i] != nullptr;
+  }
+  // finalize() sets the names of the arguments last. The graph module may be made when asked for.
+  ref.interprets = !lacks(names.arg_names) && dict_get(dict, names.graph_module) != Py_None &&
+                   dict_get(dict, names.run_with_interpreter) == Py_True;
+}
+
+// The module that the parent has in the place of `ref`, borrowed; null: none, or ask Python.
+PyObject* find_child(ModuleRef& ref, const ModuleRef& parent) {
+  if (ref.item != kNone) {
+    PyObject* dict = instance_dict(parent.module.get());
+    PyObject* calls = dict == nullptr ? nullptr : dict_get(dict, names.call_modules);
+    if (calls == nullptr || !PyList_CheckExact(calls)) return nullptr;
+    return ref.item < static_cast<size_t>(PyList_GET_SIZE(calls)) ? PyList_GET_ITEM(calls, ref.item)
+                                                                  : nullptr;
+  }
+  const auto version = [](PyObject* dict) { return dict == nullptr ? 0 : dict_version(dict); };
+  const uint64_t holder = version(parent.modules);
+  const uint64_t parameters = version(parent.parameters);
+  const uint64_t buffers = version(parent.buffers);
+  if (holder != 0 && holder == ref.holder_version && parameters == ref.name_parameters_version &&
+      buffers == ref.name_buffers_version && parent.type_version != 0 &&
+      parent.type_version == ref.name_type_version &&
+      parent.dict_version == ref.name_dict_version && parent.plain_attributes) {
+    return ref.module.get();
+  }
+  PyObject* children = plain_children(parent, ref.name.get());
+  PyObject* child = children == nullptr ? nullptr : dict_get(children, ref.name.get());
+  if (child == ref.module.get()) {
+    ref.holder_version = holder;
+    ref.name_type_version = parent.type_version;
+    ref.name_dict_version = parent.dict_version;
+    ref.name_parameters_version = parameters;
+    ref.name_buffers_version = buffers;
+  }
+  return child;
+}
+
+}  // namespace
+
+void register_forward(PyObject* function, Forward kind) {
+  if (forwards().emplace(function, kind).second) Py_INCREF(function);
+}
+
+Forward forward_of(PyTypeObject* type) {
+  const auto found = forwards().find(_PyType_Lookup(type, names.forward));
+  if (found == forwards().end()) return Forward::kUnknown;
+  // A subclass that has the forward of its base may still bind arguments in its own way.
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
+    PyObject* dict = reinterpret_cast<PyTypeObject*>(PyTuple_GET_ITEM(type->tp_mro, i))->tp_dict;
+    if (dict == nullptr) continue;  // a class of Python's own
+    if (dict_get(dict, names.forward) != nullptr) break;
+    if (dict_get(dict, names.positional) != nullptr) return Forward::kUnknown;
+  }
+  return found->second;
+}
+
+unsigned int current_version(PyTypeObject* type) {
+  if (type_version(type) == 0) _PyType_Lookup(type, names.forward);
+  return type_version(type);
+}
+
+void refresh(ModuleRef& ref) {
+  refresh_type(ref);
+  refresh_dict(ref);
+}
+
+PyObject* plain_children(const ModuleRef& ref, PyObject* name) {
+  if (!ref.plain_attributes || ref.modules == nullptr) return nullptr;
+  if (_PyType_Lookup(ref.type, name) != nullptr) return nullptr;
+  PyObject* dict = instance_dict(ref.module.get());
+  if (dict == nullptr || dict_get(dict, name) != nullptr) return nullptr;
+  for (PyObject* other : {ref.parameters, ref.buffers}) {
+    if (other == nullptr || dict_get(other, name) != nullptr) return nullptr;
+  }
+  return ref.modules;
+}
+
+bool in_place(Plan& plan, uint32_t index) {
+  ModuleRef& ref = plan.modules[index];
+  if (ref.checked == plan.walk) return ref.in_place;
+  // Recursion as deep as one target has dots: what calls this module was looked at before.
+  const bool found =
+      ref.parent == kNone ||
+      (in_place(plan, ref.parent) && find_child(ref, plan.modules[ref.parent]) == ref.module.get());
+  ref.checked = plan.walk;
+  ref.in_place = found;
+  if (found) {
+    refresh(ref);
+  } else {
+    plan.stale = true;
+  }
+  return found;
+}
+
+bool calls_forward(const ModuleRef& ref) {
+  if (!ref.plain_call || !ref.plain_attributes || !ref.plain_dict) return false;
+  for (PyObject* hooks : ref.hooks) {
+    if (PyDict_GET_SIZE(hooks) != 0) return false;
+  }
+  return true;
+}
+
+bool same_nodes(const Plan& plan, PyObject* root, uint32_t begin, uint32_t end) {
+  const NodeLayout& layout = node_layout;
+  PyObject* first = begin == end ? root : plan.nodes[begin].node.get();
+  if (node_field(root, layout.next) != first) return false;
+  for (uint32_t i = begin; i < end; ++i) {
+    const NodeGuard& guard = plan.nodes[i];
+    PyObject* node = guard.node.get();
+    if (node_field(node, layout.next) != guard.next ||
+        node_field(node, layout.target) != guard.target.get() ||
+        node_field(node, layout.args) != guard.args.get() ||
+        node_field(node, layout.kwargs) != guard.kwargs.get() ||
+        node_field(node, layout.op) != guard.op.get()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+PyObject* graph_root(PyObject* graph) {
+  PyObject* dict = instance_dict(graph);
+  PyObject* root = dict == nullptr ? nullptr : dict_get(dict, names.root);
+  return root != nullptr && is_node(root) ? root : nullptr;
+}
+
+PyObject* plain_attribute(Plan& plan, Load& load) {
+  if (load.owner == kNone || !in_place(plan, load.owner)) return nullptr;
+  const ModuleRef& ref = plan.modules[load.owner];
+  PyObject* name = load.name.get();
+  if (!ref.plain_attributes) return nullptr;
+  if (ref.type_version == 0 || ref.type_version != load.type_version) {
+    if (_PyType_Lookup(ref.type, name) != nullptr) return nullptr;
+    load.type_version = ref.type_version;
+  }
+  if (ref.dict_version == 0 || ref.dict_version != load.dict_version) {
+    PyObject* own = dict_get(instance_dict(ref.module.get()), name);
+    if (own != nullptr) return own;
+    load.dict_version = ref.dict_version;
+  }
+  for (PyObject* members : {ref.parameters, ref.buffers, ref.modules}) {
+    if (members == nullptr) return nullptr;
+    PyObject* member = dict_get(members, name);
+    if (member != nullptr) return member;
+  }
+  return nullptr;
+}
+
+bool may_enter(Plan& plan, const Enter& enter, CallCounters& scope, CallsAhead& ahead) {
+  if (!in_place(plan, enter.module)) return false;
+  const ModuleRef& callee = plan.modules[enter.module];
+  if (callee.forward != Forward::kModule || !calls_forward(callee) || !callee.interprets) {
+    return false;
+  }
+  if (callee.graph != enter.graph.get() || graph_root(callee.graph) != enter.root ||
+      !same_nodes(plan, enter.root, enter.nodes_begin, enter.nodes_end) ||
+      (enter.arg_names &&
+       dict_get(instance_dict(callee.module.get()), names.arg_names) != enter.arg_names.get())) {
+    plan.stale = true;
+    return false;
+  }
+  if (enter.dispatcher == kNone) return true;
+  const ModuleRef& dispatcher = plan.modules[enter.dispatcher];
+  if (!is_dispatcher(dispatcher.forward) || !calls_forward(dispatcher)) return false;
+  PyObject* object = dispatcher.module.get();
+  PyObject* calls = dict_get(instance_dict(object), names.call_modules);
+  if (PyList_GET_SIZE(calls) != static_cast<Py_ssize_t>(enter.call_count)) {
+    plan.stale = true;
+    return false;
+  }
+  const auto found = ahead.find(object);
+  const int64_t next = found == ahead.end() ? scope.next(object) : found->second;
+  if (next != static_cast<int64_t>(enter.call_index)) return false;
+  ahead[object] = (next + 1) % enter.call_count;
+  return true;
+}
+
+}  // namespace fxpress::engine

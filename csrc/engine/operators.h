@@ -1,0 +1,30 @@
+// Operators that come and go: a `torch.library.Library` takes what it has defined with it.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "engine/symbols.h"
+
+namespace fxpress::engine {
+
+// From now on it is known when operators go; called once.
+void watch_operators();
+
+// How many operators have gone.
+uint64_t operators_gone();
+
+// Whether an operator has gone since there were so many of them: then its handle is not valid.
+bool has_gone(const c10::OperatorHandle& op, uint64_t since);
+
+// The operator behind an OpOverload; nothing when the dispatcher does not know it.
+std::optional<c10::OperatorHandle> find_operator(PyObject* overload);
+
+// What a call of an OpOverload is to call: the one that is registered under its name now, once an
+// operator has gone, since an OpOverload of one that has gone ends the process. RuntimeError when
+// there is none. Other callees are returned as they are.
+Ref living_callee(PyObject* callee);
+
+}  // namespace fxpress::engine

@@ -1,0 +1,138 @@
+#include <algorithm>
+#include <utility>
+
+#include "engine/builder.h"
+
+namespace fxpress::engine {
+
+// Until here instructions name values; from here on they name slots. A slot serves one value after
+// the other, so that a run needs room for those that live at one time.
+void Builder::assign_slots() {
+  find_last_uses();
+  note_dying();
+  std::vector<uint32_t> slots(values_.size(), kNone);
+  std::vector<uint32_t> free;
+  uint32_t count = 0;
+  const auto take = [&](uint32_t value) {
+    if (!values_[value].fixed && !free.empty()) {
+      slots[value] = free.back();
+      free.pop_back();
+    } else {
+      slots[value] = count++;
+    }
+    return slots[value];
+  };
+  const auto read = [&](uint32_t& value) {
+    if (value != kNone) value = slots[value];
+  };
+  const auto used = [&](uint32_t value) { return values_[value].last_use != kNone; };
+
+  for (Placeholder& placeholder : plan_->placeholders) {
+    placeholder.slot = used(placeholder.slot) ? take(placeholder.slot) : kNone;
+  }
+  for (Instruction& instruction : plan_->instructions) {
+    mark_moves(instruction);
+    if (instruction.kind == Kind::kBoxed) {
+      const BoxedCall& call = plan_->boxed[instruction.detail];
+      for (uint32_t i = call.begin; i < call.end; ++i) {
+        Argument& argument = plan_->arguments[i];
+        if (argument.form == Argument::Form::kSlot) read(argument.index);
+        if (argument.form != Argument::Form::kList) continue;
+        for (Element& element : plan_->lists[argument.index].elements) read(element.slot);
+      }
+    } else if (instruction.kind == Kind::kLeave && instruction.detail != kNone) {
+      for (Element& element : plan_->lists[instruction.detail].elements) read(element.slot);
+    } else if (instruction.kind == Kind::kGetItem) {
+      read(plan_->items[instruction.detail].slot);
+    } else if (instruction.kind == Kind::kInt) {
+      for (uint32_t& slot : plan_->ints[instruction.detail].slot) read(slot);
+    }
+    for (uint32_t i = instruction.uses_begin; i < instruction.uses_end; ++i) {
+      Use& use = plan_->uses[i];
+      if (use.slot == kNone) continue;
+      const bool fixed = values_[use.slot].fixed;
+      read(use.slot);
+      if (use.last && !fixed) free.push_back(use.slot);
+    }
+    if (instruction.out != kNone) {
+      instruction.out = used(instruction.out) ? take(instruction.out) : kNone;
+    }
+    if (instruction.kind == Kind::kLeave) {
+      plan_->enters[frame_enters_[instruction.frame]].result = instruction.out;
+    }
+  }
+  for (Enter& enter : plan_->enters) {
+    for (uint32_t& value : enter.dying) read(value);
+  }
+  plan_->slots = count;
+}
+
+void Builder::find_last_uses() {
+  for (uint32_t i = 0; i < plan_->instructions.size(); ++i) {
+    const Instruction& instruction = plan_->instructions[i];
+    for (uint32_t u = instruction.uses_begin; u < instruction.uses_end; ++u) {
+      if (plan_->uses[u].slot != kNone) values_[plan_->uses[u].slot].last_use = i;
+    }
+  }
+  std::vector<uint32_t> freed(values_.size(), kNone);  // by value: the instruction
+  for (uint32_t i = 0; i < plan_->instructions.size(); ++i) {
+    const Instruction& instruction = plan_->instructions[i];
+    for (uint32_t u = instruction.uses_begin; u < instruction.uses_end; ++u) {
+      Use& use = plan_->uses[u];
+      use.last = use.slot != kNone && values_[use.slot].last_use == i;
+      // Two nodes of an inlined graph may stand for one value: it is freed once.
+      if (use.last && std::exchange(freed[use.slot], i) == i) use.last = false;
+    }
+  }
+}
+
+// The last mention of a value in the last instruction that reads it takes the value away.
+void Builder::mark_moves(const Instruction& instruction) {
+  std::vector<uint32_t> ending;
+  for (uint32_t u = instruction.uses_begin; u < instruction.uses_end; ++u) {
+    if (plan_->uses[u].last) ending.push_back(plan_->uses[u].slot);
+  }
+  const auto take = [&ending](uint32_t value) {
+    const auto found = std::find(ending.begin(), ending.end(), value);
+    if (value == kNone || found == ending.end()) return false;
+    ending.erase(found);
+    return true;
+  };
+  const auto take_from = [&](ListArgument& list) {
+    for (size_t e = list.elements.size(); e-- > 0;) {
+      list.elements[e].move = take(list.elements[e].slot);
+    }
+  };
+  if (instruction.kind == Kind::kBoxed) {
+    const BoxedCall& call = plan_->boxed[instruction.detail];
+    for (uint32_t i = call.end; i-- > call.begin;) {
+      Argument& argument = plan_->arguments[i];
+      if (argument.form == Argument::Form::kSlot) argument.move = take(argument.index);
+      if (argument.form == Argument::Form::kList) take_from(plan_->lists[argument.index]);
+    }
+  } else if (instruction.kind == Kind::kLeave && instruction.detail != kNone) {
+    take_from(plan_->lists[instruction.detail]);
+  } else if (instruction.kind == Kind::kGetItem) {
+    GetItem& item = plan_->items[instruction.detail];
+    item.move = take(item.slot);
+  }
+}
+
+// For every Enter the values from outside that are read last within: when Python makes the call
+// instead, they are freed behind it.
+void Builder::note_dying() {
+  for (uint32_t value = 0; value < values_.size(); ++value) {
+    const Value& known = values_[value];
+    if (known.last_use == kNone) continue;
+    uint32_t frame = plan_->instructions[known.last_use].frame;
+    while (frame != 0) {
+      const uint32_t enter = frame_enters_[frame];
+      const uint32_t instruction = enter_instructions_[enter];
+      if (known.definition != kNone && known.definition > instruction) break;
+      plan_->enters[enter].dying.push_back(value);
+      frame = plan_->frames[frame].parent;
+    }
+  }
+}
+
+}  // namespace fxpress::engine

@@ -1,0 +1,197 @@
+#include "engine/errors.h"
+#include "engine/operators.h"
+#include "engine/run.h"
+
+namespace fxpress::engine {
+
+namespace {
+
+bool is_container(PyObject* argument) {
+  return PyTuple_Check(argument) || PyList_Check(argument) || PyDict_Check(argument) ||
+         PySlice_Check(argument);
+}
+
+}  // namespace
+
+// Executes one instruction as torch.fx.Interpreter does, with the GIL.
+void Run::step() {
+  const Instruction& instruction = plan_.instructions[ip_];
+  PyObject* args = guard_of(instruction).args.get();
+  PyObject* kwargs = guard_of(instruction).kwargs.get();
+  uint32_t out = instruction.out;
+  hint_ = 0;
+  uint32_t next = ip_ + 1;
+  Ref value;
+  if (instruction.kind == Kind::kOutput || instruction.kind == Kind::kLeave) {
+    if (PyTuple_GET_SIZE(args) == 0) raise(PyExc_IndexError, "tuple index out of range");
+    const Ref mapped = map_tuple(instruction, args);
+    value = Ref::borrow(PyTuple_GET_ITEM(mapped.get(), 0));
+  } else if (instruction.kind == Kind::kLoad) {
+    value = load(instruction);
+  } else {
+    const Ref positional = map_tuple(instruction, args);
+    const Ref keywords = map_dict(instruction, kwargs);
+    switch (instruction.kind) {
+      case Kind::kEnter:
+        out = plan_.enters[instruction.detail].result;
+        next = plan_.enters[instruction.detail].skip;
+        [[fallthrough]];
+      case Kind::kModule:
+        value = call_module(instruction, positional.get(), keywords.get());
+        break;
+      case Kind::kMethod:
+        value = call_method(instruction, positional.get(), keywords.get());
+        break;
+      default:
+        value =
+            call(instruction, guard_of(instruction).target.get(), positional.get(), keywords.get());
+    }
+  }
+  free_uses(instruction);
+  if (instruction.kind == Kind::kOutput) {
+    result_ = std::move(value);
+    done_ = true;
+  } else if (out != kNone) {
+    Slot& slot = slots_[out];
+    store_object(slot, std::move(value));
+  }
+  ip_ = next;
+}
+
+Ref Run::call(const Instruction& instruction, PyObject* callee, PyObject* args, PyObject* kwargs) {
+  const Ref living = living_callee(callee);
+  if (!meta_) return Ref::steal(PyObject_Call(living.get(), args, kwargs));
+  const Ref none = kwargs == nullptr ? Ref::steal(PyDict_New()) : Ref::borrow(kwargs);
+  return Ref::steal(PyObject_CallFunctionObjArgs(symbols.call_with_meta,
+                                                 guard_of(instruction).node.get(), living.get(),
+                                                 args, none.get(), nullptr));
+}
+
+Ref Run::call_module(const Instruction& instruction, PyObject* args, PyObject* kwargs) {
+  const Ref module = load(instruction);
+  PyObject* callee = module.get();
+  // One that asks us (Forward::kCounting) needs none of this.
+  const bool dispatches = forward_of(Py_TYPE(callee)) == Forward::kDispatcher;
+  const int64_t index = dispatches ? scope_.next(callee) : -1;
+  if (index < 0) return call(instruction, callee, args, kwargs);
+  // Its forward counts in its attribute; the run's own count goes there for as long as it runs.
+  struct Count {
+    CallCounters& scope;
+    PyObject* dispatcher;
+    int64_t index;
+    int64_t stored = stored_call(dispatcher);
+    ~Count() {
+      PyObject *type = nullptr, *error = nullptr, *traceback = nullptr;
+      PyErr_Fetch(&type, &error, &traceback);
+      try {
+        const int64_t counted = stored_call(dispatcher);
+        if (counted != index) scope.set(dispatcher, counted);
+        store_call(dispatcher, stored);
+      } catch (const pybind11::error_already_set&) {
+        PyErr_Clear();
+      }
+      PyErr_Restore(type, error, traceback);
+    }
+  } count{scope_, callee, index};
+  store_call(callee, index);
+  return call(instruction, callee, args, kwargs);
+}
+
+Ref Run::call_method(const Instruction& instruction, PyObject* args, PyObject* kwargs) {
+  const Py_ssize_t size = PyTuple_GET_SIZE(args);
+  if (size == 0) {
+    raise(PyExc_ValueError, "not enough values to unpack (expected at least 1, got 0)");
+  }
+  const Ref tail = Ref::steal(PyTuple_GetSlice(args, 1, size));
+  PyObject* target = guard_of(instruction).target.get();
+  const Ref method = Ref::steal(PyObject_GetAttr(PyTuple_GET_ITEM(args, 0), target));
+  return call(instruction, method.get(), tail.get(), kwargs);
+}
+
+Ref Run::load(const Instruction& instruction) {
+  PyObject* module = module_of(instruction.frame);
+  PyObject* target = guard_of(instruction).target.get();
+  PyObject* const items[] = {module, target};
+  const Ref args = fx::new_tuple(items);
+  return call(instruction, symbols.fetch_attr, args.get(), nullptr);
+}
+
+// A value for Python by the node that stands for it.
+Ref Run::value_of(const Instruction& instruction, PyObject* node) {
+  // Nodes are asked for in the order of the uses, nearly always.
+  const uint32_t count = instruction.uses_end - instruction.uses_begin;
+  for (uint32_t i = 0; i < count; ++i, ++hint_) {
+    const Use& use = plan_.uses[instruction.uses_begin + hint_ % count];
+    if (use.node != node) continue;
+    if (use.slot == kNone || slots_[use.slot].state == State::kEmpty) break;
+    return to_object(slots_[use.slot]);
+  }
+  raise(PyExc_RuntimeError,
+        "Node %S referenced nonexistent value %S! Run Graph.lint() to diagnose such issues",
+        guard_of(instruction).node.get(), node);
+}
+
+namespace {
+
+// What map_callback() needs; it lives while map() runs.
+struct MapContext {
+  Run* run;
+  const Instruction* instruction;
+};
+
+}  // namespace
+
+PyObject* Run::map_callback(PyObject* self, PyObject* node) {
+  auto* context = static_cast<MapContext*>(PyCapsule_GetPointer(self, nullptr));
+  if (context == nullptr) return nullptr;
+  try {
+    return context->run->value_of(*context->instruction, node).release();
+  } catch (...) {  // there are frames of Python's between here and the run
+    set_python_error(std::current_exception());
+    return nullptr;
+  }
+}
+
+// An argument with values in place of nodes.
+Ref Run::map(const Instruction& instruction, PyObject* argument) {
+  if (is_node(argument)) return value_of(instruction, argument);
+  if (!is_container(argument)) return Ref::borrow(argument);
+  static PyMethodDef method = {"load_arg", map_callback, METH_O, nullptr};
+  MapContext context{this, &instruction};
+  const Ref self = Ref::steal(PyCapsule_New(&context, nullptr, nullptr));
+  const Ref callback = Ref::steal(PyCFunction_New(&method, self.get()));
+  return Ref::steal(
+      PyObject_CallFunctionObjArgs(symbols.map_arg, argument, callback.get(), nullptr));
+}
+
+Ref Run::map_tuple(const Instruction& instruction, PyObject* args) {
+  const Py_ssize_t size = PyTuple_GET_SIZE(args);
+  Ref mapped = Ref::steal(PyTuple_New(size));
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    PyTuple_SET_ITEM(mapped.get(), i, map(instruction, PyTuple_GET_ITEM(args, i)).release());
+  }
+  return mapped;
+}
+
+// Keyword arguments for a call; empty when there are none.
+Ref Run::map_dict(const Instruction& instruction, PyObject* kwargs) {
+  if (PyDict_GET_SIZE(kwargs) == 0) return Ref();
+  Ref mapped = Ref::steal(PyDict_New());
+  for (fx::DictItems items(kwargs); items.next();) {
+    const Ref item = map(instruction, items.value());
+    check(PyDict_SetItem(mapped.get(), items.key(), item.get()));
+  }
+  return mapped;
+}
+
+void Run::free_uses(const Instruction& instruction) {
+  for (uint32_t i = instruction.uses_begin; i < instruction.uses_end; ++i) {
+    const Use& use = plan_.uses[i];
+    if (use.last) drop(slots_[use.slot]);
+  }
+  if (instruction.kind == Kind::kEnter) {
+    for (const uint32_t slot : plan_.enters[instruction.detail].dying) drop(slots_[slot]);
+  }
+}
+
+}  // namespace fxpress::engine

@@ -1,0 +1,206 @@
+#include "schema/document.h"
+
+#include <limits>
+
+#include "core/budget.h"
+#include "core/check.h"
+
+namespace fxpress::schema {
+
+void Document::write(const Value& value, EventSink& sink) const {
+  core::check_stack("values within each other");
+  const std::span<const Value> inside =
+      value.kind >= ValueKind::kList ? children(value) : std::span<const Value>();
+  switch (value.kind) {
+    case ValueKind::kNull:
+      return sink.null();
+    case ValueKind::kBool:
+      return sink.boolean(value.integer != 0);
+    case ValueKind::kInt:
+      return sink.integer(value.integer);
+    case ValueKind::kBigInt:
+      return sink.big_integer(text(value));
+    case ValueKind::kReal:
+      return sink.real(value.real);
+    case ValueKind::kString:
+      return sink.string(text(value));
+    case ValueKind::kList:
+      sink.begin_list();
+      for (const Value& item : inside) write(item, sink);
+      return sink.end_list();
+    case ValueKind::kMap:
+      sink.begin_map();
+      for (size_t i = 0; i < inside.size(); i += 2) {
+        sink.key(text(inside[i]));
+        write(inside[i + 1], sink);
+      }
+      return sink.end_map();
+    case ValueKind::kRecord:
+      sink.begin_record(schema_->type(value.type));
+      for (size_t i = 0; i < inside.size(); ++i) {
+        sink.field(i);
+        write(inside[i], sink);
+      }
+      return sink.end_record();
+    case ValueKind::kUnion:
+      sink.begin_union(schema_->type(value.type), value.count);
+      write(inside[0], sink);
+      return sink.end_union();
+    case ValueKind::kKept:
+      break;
+  }
+  FXPRESS_CHECK(false, "a value is kept elsewhere");
+}
+
+void DocumentBuilder::reserve(size_t values, size_t text) {
+  document_.values_.reserve(values);
+  document_.text_.reserve(text);
+}
+
+Document DocumentBuilder::finish() {
+  FXPRESS_CHECK(levels_.empty() && pending_.size() == 1, "a document is not complete");
+  document_.root_ = pending_[0];
+  return std::move(document_);
+}
+
+void DocumentBuilder::add(const Value& value) {
+  if (levels_.empty() || levels_.back().kind < ValueKind::kRecord) {
+    pending_.push_back(value);
+    return;
+  }
+  const Level& level = levels_.back();
+  const size_t field = level.kind == ValueKind::kUnion ? 0 : level.field;
+  document_.values_[level.start + field] = value;
+}
+
+// What has a known size: its values have their places at once.
+void DocumentBuilder::open(ValueKind kind, const TypeInfo& type, uint32_t field, size_t size) {
+  const auto position = static_cast<uint16_t>(&type - &document_.schema_->type(uint16_t{0}));
+  levels_.push_back({kind, position, field, document_.values_.size()});
+  Value unset;
+  unset.kind = kUnset;
+  document_.values_.append(unset, size);
+}
+
+void DocumentBuilder::close(uint32_t count) {
+  const Level level = levels_.back();
+  levels_.pop_back();
+  Value value;
+  value.kind = level.kind;
+  value.type = level.type;
+  value.count = count;
+  value.place = level.start;
+  add(value);
+}
+
+// The others: their values wait until the end.
+void DocumentBuilder::open(ValueKind kind) {
+  levels_.push_back({kind, 0, 0, pending_.size()});
+}
+
+void DocumentBuilder::close() {
+  const auto values = std::span<const Value>(pending_).subspan(levels_.back().start);
+  const size_t count = values.size();
+  FXPRESS_CHECK(count <= std::numeric_limits<uint32_t>::max(), "a list is too long");
+  levels_.back().start = document_.values_.size();
+  document_.values_.append(values);
+  pending_.resize(pending_.size() - count);
+  close(static_cast<uint32_t>(count));
+}
+
+bool DocumentBuilder::has_field(size_t position) const {
+  return document_.values_[levels_.back().start + position].kind != kUnset;
+}
+
+Value DocumentBuilder::make_text(ValueKind kind, std::string_view text) {
+  FXPRESS_CHECK(text.size() <= std::numeric_limits<uint32_t>::max(), "a text is too long");
+  Value value;
+  value.kind = kind;
+  value.count = static_cast<uint32_t>(text.size());
+  value.place = document_.text_.size();
+  document_.text_.append(std::span<const char>(text));
+  return value;
+}
+
+void DocumentBuilder::begin_record(const TypeInfo& type) {
+  open(ValueKind::kRecord, type, 0, type.fields.size());
+}
+
+void DocumentBuilder::field(size_t position) {
+  levels_.back().field = static_cast<uint32_t>(position);
+}
+
+void DocumentBuilder::end_record() {
+  const TypeInfo& type = document_.schema_->type(levels_.back().type);
+  close(static_cast<uint32_t>(type.fields.size()));
+}
+
+void DocumentBuilder::begin_union(const TypeInfo& type, size_t position) {
+  open(ValueKind::kUnion, type, static_cast<uint32_t>(position), 1);
+}
+
+void DocumentBuilder::end_union() {
+  close(levels_.back().field);
+}
+
+void DocumentBuilder::begin_list() {
+  open(ValueKind::kList);
+}
+
+void DocumentBuilder::end_list() {
+  close();
+}
+
+void DocumentBuilder::begin_map() {
+  open(ValueKind::kMap);
+}
+
+void DocumentBuilder::key(std::string_view key) {
+  add(make_text(ValueKind::kString, key));
+}
+
+void DocumentBuilder::end_map() {
+  close();
+}
+
+void DocumentBuilder::string(std::string_view text) {
+  add(make_text(ValueKind::kString, text));
+}
+
+void DocumentBuilder::big_integer(std::string_view digits) {
+  add(make_text(ValueKind::kBigInt, digits));
+}
+
+void DocumentBuilder::integer(int64_t value) {
+  Value made;
+  made.kind = ValueKind::kInt;
+  made.integer = value;
+  add(made);
+}
+
+void DocumentBuilder::real(double value) {
+  Value made;
+  made.kind = ValueKind::kReal;
+  made.real = value;
+  add(made);
+}
+
+void DocumentBuilder::boolean(bool value) {
+  Value made;
+  made.kind = ValueKind::kBool;
+  made.integer = value ? 1 : 0;
+  add(made);
+}
+
+void DocumentBuilder::kept(size_t number) {
+  Value made;
+  made.kind = ValueKind::kKept;
+  made.place = number;
+  add(made);
+}
+
+void DocumentBuilder::null() {
+  add(Value());
+}
+
+}  // namespace fxpress::schema

@@ -1,0 +1,140 @@
+// A value of the schema as a typed tree in a few flat arrays: what is read from JSON, what the
+// schema objects are made from, and what is compared, hashed and put into canonical order.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/growing_array.h"
+#include "schema/event_sink.h"
+#include "schema/schema.h"
+
+namespace fxpress::schema {
+
+enum class ValueKind : uint8_t {
+  kNull,
+  kBool,
+  kInt,
+  kBigInt,
+  kReal,
+  kString,
+  kKept,
+  kList,
+  kMap,
+  kRecord,
+  kUnion
+};
+
+struct Value {
+  ValueKind kind = ValueKind::kNull;
+  uint16_t type = 0;   // record, union: position in the schema
+  uint32_t count = 0;  // string, big integer: bytes; list, map: values (a map's keys count too);
+                       // record: fields; union: which field is set
+  union {
+    int64_t integer = 0;  // bool, int
+    double real;
+    uint64_t place;  // string, big integer: of the text; kept: the number that its owner gave it;
+                     // else: of the first value in it
+  };
+};
+
+class Document {
+ public:
+  explicit Document(const Schema& schema) : schema_(&schema) {}
+
+  const Schema& schema() const { return *schema_; }
+  const Value& root() const { return root_; }
+  size_t bytes() const { return values_.size() * sizeof(Value) + text_.size(); }
+
+  std::string_view text(const Value& value) const {
+    return {text_.data() + value.place, value.count};
+  }
+  // The values of a list, of a record in the order of its fields, of a map with keys and values in
+  // turn, and the one of a union.
+  std::span<const Value> children(const Value& value) const {
+    return {values_.data() + value.place, value.kind == ValueKind::kUnion ? 1 : value.count};
+  }
+  // The field of a record; the schema must have it.
+  const Value& field(const Value& record, Field field) const {
+    return values_[record.place + static_cast<uint64_t>(schema_->place(field))];
+  }
+  // Which field of a union is set; kUnknown: one without code.
+  Field tag(const Value& value) const { return schema_->type(value.type).fields[value.count].id; }
+  const Value& content(const Value& value) const { return values_[value.place]; }
+
+  // Sends a value to a sink.
+  void write(const Value& value, EventSink& sink) const;
+
+  // Whether all texts have passed the gate: gate.h.
+  bool has_passed() const { return has_passed_; }
+  void set_passed() { has_passed_ = true; }
+
+ private:
+  friend class DocumentBuilder;
+
+  const Schema* schema_;              // outlives the document
+  core::GrowingArray<Value> values_;  // all but the root
+  core::GrowingArray<char> text_;     // all strings, one behind the other
+  Value root_;                        // the whole
+  bool has_passed_ = false;           // see has_passed()
+};
+
+// Builds a document from calls in the order of the text; contents of what is open wait on a stack.
+class DocumentBuilder final : public EventSink {
+ public:
+  explicit DocumentBuilder(const Schema& schema) : document_(schema) {}
+  // The document is made of parts of another one, which reuse() takes over as they are.
+  explicit DocumentBuilder(const Document& base) : document_(base) {}
+  void reuse(const Value& value) { add(value); }
+  // A value that is kept elsewhere, under this number.
+  void kept(size_t number);
+  // Makes room for values, and for the bytes of their texts.
+  void reserve(size_t values, size_t text);
+
+  // What was built; one value must have been.
+  Document finish();
+
+  void begin_record(const TypeInfo& type) override;
+  void field(size_t position) override;
+  void end_record() override;
+  void begin_union(const TypeInfo& type, size_t position) override;
+  void end_union() override;
+  void begin_list() override;
+  void end_list() override;
+  void begin_map() override;
+  void key(std::string_view key) override;
+  void end_map() override;
+  void string(std::string_view text) override;
+  void integer(int64_t value) override;
+  void big_integer(std::string_view digits) override;
+  void real(double value) override;
+  void boolean(bool value) override;
+  void null() override;
+
+  // For readers. Fields that come in any order: where they are put. Keys: text with add_text().
+  bool has_field(size_t position) const;
+  Value make_text(ValueKind kind, std::string_view text);
+
+ private:
+  static constexpr auto kUnset = static_cast<ValueKind>(255);  // a field without a value yet
+  struct Level {
+    ValueKind kind;  // of what is open
+    uint16_t type;   // record, union
+    uint32_t field;  // record: the field that comes next; union: the one that is set
+    size_t start;    // where its values start: record, union: in the document; else: in pending_
+  };
+  void add(const Value& value);
+  void open(ValueKind kind, const TypeInfo& type, uint32_t field, size_t size);
+  void open(ValueKind kind);
+  void close(uint32_t count);
+  void close();
+
+  Document document_;           // what is done
+  std::vector<Value> pending_;  // values of lists and maps that are open, and the whole
+  std::vector<Level> levels_;   // what is open
+};
+
+}  // namespace fxpress::schema

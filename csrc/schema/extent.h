@@ -1,0 +1,40 @@
+// How far into its storage a tensor reaches.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "schema/document.h"
+
+namespace fxpress::schema {
+
+// Whether the bytes of the tensor of a TensorMeta can be counted in 64 bits, as far as its sizes,
+// strides and offset are numbers. torch does not look when the tensor has no memory, and then
+// copies such a tensor into less than it takes.
+inline bool is_countable(const Document& document, const Value& meta) {
+  constexpr int64_t kMostBytes = 16;  // of an element
+  constexpr auto kMost = std::numeric_limits<int64_t>::max() / kMostBytes;
+  const auto known = [&](const Value& number, int64_t otherwise) {
+    const Value& content = document.content(number);
+    return content.kind == ValueKind::kInt ? content.integer : otherwise;
+  };
+  const auto sizes = document.children(document.field(meta, Field::TensorMeta_sizes));
+  const auto strides = document.children(document.field(meta, Field::TensorMeta_strides));
+  int64_t last = known(document.field(meta, Field::TensorMeta_storage_offset), 0);
+  int64_t elements = 1;
+  if (last > kMost) return false;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const int64_t size = std::max<int64_t>(known(sizes[i], 1), 1);
+    const int64_t stride = i < strides.size() ? known(strides[i], 0) : 0;
+    if (__builtin_mul_overflow(elements, size, &elements) || elements > kMost) return false;
+    int64_t reach = 0;
+    if (__builtin_mul_overflow(size - 1, stride, &reach) ||
+        __builtin_add_overflow(last, reach, &last) || last > kMost) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace fxpress::schema

@@ -1,0 +1,597 @@
+#include "schema/graph_hash.h"
+
+#include <algorithm>
+#include <cctype>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "core/budget.h"
+#include "core/string_pool.h"
+#include "schema/canonical.h"
+#include "schema/expression_text.h"
+
+namespace fxpress::schema {
+
+namespace {
+
+constexpr std::string_view kVersion = "fxpress graph 1";
+constexpr uint32_t kNoSet = std::numeric_limits<uint32_t>::max();
+constexpr uint32_t kPending = kNoSet - 1;
+constexpr std::string_view kMessage = "assert_msg";
+constexpr size_t kMaxDepth = 256;  // graphs and arguments within each other
+
+// Operators that run a graph and may return what it is given, or views of it.
+bool returns_views(std::string_view target) {
+  return target.find("wrap") != std::string_view::npos ||
+         target.find("checkpoint") != std::string_view::npos;
+}
+
+class GraphHasher {
+ public:
+  GraphHasher(const Document& document, const HashContext& context)
+      : document_(document), context_(context) {
+    for (const auto& [target, traits] : context.traits) traits_.emplace(target, &traits);
+  }
+
+  GraphHash program();
+
+ private:
+  // What is done beside returning values.
+  struct Deeds {
+    bool writes = false, draws = false, acts = false;
+    bool runs_graph = false;
+    Deeds& operator|=(const Deeds& other) {
+      writes |= other.writes;
+      draws |= other.draws;
+      acts |= other.acts;
+      runs_graph |= other.runs_graph;
+      return *this;
+    }
+  };
+  // A value that a graph has by name.
+  struct Named {
+    const Value* meta = nullptr;  // what a table says of it
+    Digest maker{};               // hash of the node or input that defines it
+    uint32_t index = 0;           // which result of it
+    uint32_t set = kNoSet;        // of values that may share storage; kNoSet: not defined yet,
+                                  // kPending: by the open node or input
+  };
+  // A graph that is being hashed, and what its nodes do beside returning values.
+  struct HashScope {
+    core::StringPool names;
+    std::vector<Named> values;  // by id in the pool
+    // The id of a name; a new one stands for a value that is not defined yet.
+    uint32_t id(std::string_view name) {
+      const uint32_t id = names.intern(name).value();
+      if (id >= values.size()) values.resize(id + 1);
+      return id;
+    }
+    Digest sum{};                // of all nodes
+    std::optional<Digest> mode;  // the last node that changed it
+    Digest random{};             // the last node that drew random numbers
+    Digest effect{};             // the last node with an effect
+    Deeds deeds;                 // of all nodes
+  };
+  enum class Names { kUse, kDefine };
+
+  const Value& field(const Value& record, Field name) const {
+    return document_.field(record, name);
+  }
+  std::string_view text(const Value& value) const { return document_.text(value); }
+
+  void open(HashScope& scope, const Value& graph);
+  void define_results(const Digest& maker, std::optional<uint32_t> set);
+  void add(Hasher& hasher, const Value& value, Names names);
+  void add_record(Hasher& hasher, const Value& value, Names names);
+  void add_name(Hasher& hasher, std::string_view name, Names names);
+  void add_expression(Hasher& hasher, std::string_view text);
+  void add_symbol(Hasher& hasher, std::string_view name);
+  void add_known(Hasher& hasher, const Value& name);
+  Digest subgraph(const Value& graph);
+  Digest node(const Value& node);
+  Digest input(const Value& spec, const Value& argument, size_t& user_inputs, size_t& tokens);
+  Digest output(const Value& spec);
+  Digest call(const Value& entry);
+  Digest range(std::string_view name, const Value& limits);
+
+  // Which of some values share storage.
+  void add_sharing(Hasher& hasher, const std::vector<uint32_t>& sets);
+  uint32_t find(uint32_t set);
+  uint32_t new_set();
+  uint32_t merge(uint32_t a, uint32_t b);
+
+  const Document& document_;
+  const HashContext& context_;
+  std::unordered_map<std::string_view, const OperatorTraits*> traits_;  // by target
+  HashScope* scope_ = nullptr;
+  size_t depth_ = 0;
+  std::vector<uint32_t> parents_;                    // of sets, a forest
+  std::unordered_map<uint32_t, Digest> states_;      // the last write, of sets that were written
+  std::unordered_map<std::string, Digest> symbols_;  // of those that are defined
+  std::vector<std::string_view> new_symbols_;        // that the open node or input defines
+  std::vector<uint32_t> results_;                    // values that the open node or input defines
+  std::vector<uint32_t> touched_;                    // sets of the values that it takes
+  bool in_call_ = false;                             // passes may have left names of old there
+  Deeds inner_;                                      // of the graphs that it runs
+};
+
+uint32_t GraphHasher::find(uint32_t set) {
+  while (parents_[set] != set) set = parents_[set] = parents_[parents_[set]];
+  return set;
+}
+
+void GraphHasher::add_sharing(Hasher& hasher, const std::vector<uint32_t>& sets) {
+  std::unordered_map<uint32_t, size_t> first;
+  for (const uint32_t set : sets) hasher.size(first.emplace(find(set), first.size()).first->second);
+}
+
+uint32_t GraphHasher::new_set() {
+  parents_.push_back(static_cast<uint32_t>(parents_.size()));
+  return parents_.back();
+}
+
+uint32_t GraphHasher::merge(uint32_t a, uint32_t b) {
+  a = find(a);
+  b = find(b);
+  if (a == b) return a;
+  const auto first = states_.find(a);
+  const auto second = states_.find(b);
+  if (second != states_.end()) {
+    Digest state = second->second;
+    if (first != states_.end()) {
+      const auto& [low, high] = std::minmax(first->second, second->second);
+      Hasher hasher("both");
+      hasher.digest(low);
+      hasher.digest(high);
+      state = hasher.finish();
+    }
+    states_[a] = state;
+  }
+  parents_[b] = a;
+  return a;
+}
+
+void GraphHasher::open(HashScope& scope, const Value& graph) {
+  scope.values.reserve(document_.children(field(graph, Field::Graph_tensor_values)).size());
+  for (const Field name : {Field::Graph_tensor_values, Field::Graph_sym_int_values,
+                           Field::Graph_sym_float_values, Field::Graph_sym_bool_values}) {
+    const auto entries = document_.children(field(graph, name));
+    for (size_t i = 0; i < entries.size(); i += 2) {
+      const uint32_t id = scope.id(text(entries[i]));
+      scope.values[id].meta = &entries[i + 1];
+    }
+  }
+}
+
+// Gives what the open node or input defines its hash. set: that all results may share storage in.
+void GraphHasher::define_results(const Digest& maker, std::optional<uint32_t> set) {
+  for (uint32_t i = 0; i < results_.size(); ++i) {
+    Named& value = scope_->values[results_[i]];
+    value.maker = maker;
+    value.index = i;
+    value.set = set ? *set : new_set();
+  }
+  results_.clear();
+  for (size_t i = 0; i < new_symbols_.size(); ++i) {
+    Hasher hasher("symbol");
+    hasher.digest(maker);
+    hasher.size(i);
+    symbols_.emplace(new_symbols_[i], hasher.finish());
+  }
+  new_symbols_.clear();
+}
+
+void GraphHasher::add_name(Hasher& hasher, std::string_view name, Names names) {
+  const uint32_t id = scope_->id(name);
+  Named& value = scope_->values[id];
+  if (names == Names::kDefine) {
+    if (value.set != kNoSet) throw CanonicalError("two values are named " + std::string(name));
+    value.set = kPending;
+    results_.push_back(id);
+    if (value.meta != nullptr) add(hasher, *value.meta, Names::kDefine);
+    return;
+  }
+  if (value.set >= kPending) {
+    if (in_call_) return hasher.text(name);
+    throw CanonicalError("nothing is named " + std::string(name));
+  }
+  hasher.digest(value.maker);
+  hasher.size(value.index);
+  const uint32_t set = find(value.set);
+  touched_.push_back(set);
+  if (states_.empty()) return hasher.byte(0);
+  const auto state = states_.find(set);
+  hasher.byte(state != states_.end() ? 1 : 0);
+  if (state != states_.end()) hasher.digest(state->second);
+}
+
+// A symbol is known by the value that it is first met in, and its place there.
+void GraphHasher::add_symbol(Hasher& hasher, std::string_view name) {
+  const auto known = symbols_.find(std::string(name));
+  if (known != symbols_.end()) return hasher.digest(known->second);
+  const auto at = std::find(new_symbols_.begin(), new_symbols_.end(), name);
+  hasher.size(static_cast<size_t>(at - new_symbols_.begin()));
+  if (at == new_symbols_.end()) new_symbols_.push_back(name);
+}
+
+// "Add(Integer(2), Symbol('s0', integer=True))": where the order of arguments does not matter, it
+// is that of their names, which do not enter.
+void GraphHasher::add_expression(Hasher& hasher, std::string_view text) {
+  constexpr std::string_view kUnordered[] = {"Add", "Mul", "Max", "Min",      "And",
+                                             "Or",  "Eq",  "Ne",  "Equality", "Unequality"};
+  const size_t open = text.find('(');
+  if (open == std::string_view::npos || text.back() != ')') return hasher.text(text);
+  if (depth_ == kMaxDepth) throw CanonicalError("an expression is nested too deeply");
+  ++depth_;
+  const std::string_view head = text.substr(0, open);
+  hasher.text(head);
+  const auto parts = split_arguments(text.substr(open + 1, text.size() - open - 2));
+  hasher.size(parts.size());
+  const bool unordered =
+      std::find(std::begin(kUnordered), std::end(kUnordered), head) != std::end(kUnordered);
+  Digest sum{};
+  for (const std::string_view part : parts) {
+    if (head == "Symbol" && part.starts_with('\'')) {
+      add_symbol(hasher, part.substr(1, part.size() - 2));
+    } else if (unordered) {
+      Hasher term("term");
+      add_expression(term, part);
+      accumulate(sum, term.finish());
+    } else {
+      add_expression(hasher, part);
+    }
+  }
+  if (unordered) hasher.digest(sum);
+  --depth_;
+}
+
+// Constants and state by what is known of their values.
+void GraphHasher::add_known(Hasher& hasher, const Value& name) {
+  const auto known = context_.values.find(std::string(text(name)));
+  hasher.byte(known != context_.values.end() ? 1 : 0);
+  if (known != context_.values.end()) hasher.digest(known->second);
+}
+
+void GraphHasher::add_record(Hasher& hasher, const Value& value, Names names) {
+  const auto is = [&](Type type) { return value.type == static_cast<uint16_t>(type); };
+  if (is(Type::TensorArgument)) {
+    return add_name(hasher, text(field(value, Field::TensorArgument_name)), names);
+  }
+  if (is(Type::TokenArgument)) {
+    return add_name(hasher, text(field(value, Field::TokenArgument_name)), names);
+  }
+  if (is(Type::CustomObjArgument)) {
+    const Value& name = field(value, Field::CustomObjArgument_name);
+    hasher.text(text(field(value, Field::CustomObjArgument_class_fqn)));
+    const bool defined = scope_->values[scope_->id(text(name))].set < kPending;
+    if (names == Names::kUse && !defined) return add_known(hasher, name);  // a literal
+    return add_name(hasher, text(name), names);
+  }
+  if (is(Type::SymExpr)) {  // hints are what the examples had
+    return add_expression(hasher, text(field(value, Field::SymExpr_expr_str)));
+  }
+  if (is(Type::GraphArgument)) {
+    return hasher.digest(subgraph(field(value, Field::GraphArgument_graph)));
+  }
+  for (const Value& part : document_.children(value)) add(hasher, part, names);
+}
+
+void GraphHasher::add(Hasher& hasher, const Value& value, Names names) {
+  hasher.byte(static_cast<uint8_t>(value.kind));
+  switch (value.kind) {
+    case ValueKind::kNull:
+      return;
+    case ValueKind::kBool:
+    case ValueKind::kInt:
+      return hasher.integer(value.integer);
+    case ValueKind::kReal:
+      return hasher.real(value.real);
+    case ValueKind::kBigInt:
+    case ValueKind::kString:
+      return hasher.text(text(value));
+    case ValueKind::kUnion: {
+      const Field tag = document_.tag(value);
+      if (tag == Field::kUnknown) {
+        throw CanonicalError("the schema has a field without a known meaning");
+      }
+      hasher.size(static_cast<uint64_t>(tag));
+      const Value& content = document_.content(value);
+      if (tag == Field::SymIntArgument_as_name || tag == Field::SymFloatArgument_as_name ||
+          tag == Field::SymBoolArgument_as_name) {
+        return add_name(hasher, text(content), names);
+      }
+      if (tag == Field::SymInt_as_expr || tag == Field::SymFloat_as_expr ||
+          tag == Field::SymBool_as_expr) {
+        return add_record(hasher, content, names);
+      }
+      return add(hasher, content, names);
+    }
+    case ValueKind::kRecord:
+      hasher.size(value.type);
+      return add_record(hasher, value, names);
+    default:
+      if (depth_ == kMaxDepth) throw CanonicalError("arguments are nested too deeply");
+      ++depth_;
+      hasher.size(value.count);
+      for (const Value& part : document_.children(value)) add(hasher, part, names);
+      --depth_;
+  }
+}
+
+Digest GraphHasher::node(const Value& node) {
+  static const OperatorTraits kPure;
+  const std::string_view target = text(field(node, Field::Node_target));
+  const auto found = traits_.find(target);
+  const OperatorTraits& traits = found != traits_.end() ? *found->second : kPure;
+  const auto is_among = [](const std::vector<std::string>& names, std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  Hasher hasher("node");
+  hasher.text(target);
+  add(hasher, field(node, Field::Node_is_hop_single_tensor_return), Names::kUse);
+  std::vector<uint32_t> taken, written, aliased;  // sets of the arguments
+  inner_ = {};
+  const auto inputs = document_.children(field(node, Field::Node_inputs));
+  hasher.size(inputs.size());
+  for (const Value& input : inputs) {
+    const std::string_view name = text(field(input, Field::NamedArgument_name));
+    touched_.clear();
+    hasher.text(name);
+    if (name == kMessage) continue;  // a text with names of nodes and symbols
+    add(hasher, field(input, Field::NamedArgument_arg), Names::kUse);
+    if (is_among(traits.written, name)) {
+      written.insert(written.end(), touched_.begin(), touched_.end());
+    }
+    if (is_among(traits.aliased, name)) {
+      aliased.insert(aliased.end(), touched_.begin(), touched_.end());
+    }
+    taken.insert(taken.end(), touched_.begin(), touched_.end());
+  }
+  Deeds deeds = inner_;
+  // What a graph does with its inputs is not followed: it may do it with each of them.
+  if (deeds.writes || (deeds.runs_graph && returns_views(target))) aliased = taken;
+  if (deeds.writes) written = taken;
+  deeds.writes |= !written.empty();
+  if (deeds.writes) add_sharing(hasher, taken);
+  deeds.draws |= traits.random;
+  deeds.acts |= traits.effectful;
+  hasher.byte(scope_->mode ? 1 : 0);
+  if (scope_->mode) hasher.digest(*scope_->mode);
+  if (deeds.draws) hasher.digest(scope_->random);
+  if (deeds.acts) hasher.digest(scope_->effect);
+  add(hasher, field(node, Field::Node_outputs), Names::kDefine);
+  const Digest made = hasher.finish();
+  std::optional<uint32_t> shared;
+  if (results_.empty()) aliased.clear();
+  for (const uint32_t set : aliased) shared = shared ? merge(*shared, set) : set;
+  define_results(made, shared);
+  if (traits.changes_mode) scope_->mode = made;
+  if (deeds.draws) scope_->random = made;
+  if (deeds.acts) scope_->effect = made;
+  std::unordered_set<uint32_t> marked;
+  for (size_t i = 0; i < written.size(); ++i) {
+    const uint32_t set = find(written[i]);
+    if (!marked.insert(set).second) continue;
+    Hasher state("write");
+    state.digest(made);
+    state.size(i);
+    states_[set] = state.finish();
+  }
+  deeds.runs_graph = false;
+  scope_->deeds |= deeds;
+  accumulate(scope_->sum, made);
+  return made;
+}
+
+// The hash of a graph by itself: what it does to its inputs, whatever they are.
+Digest GraphHasher::subgraph(const Value& graph) {
+  core::check_stack("graphs within each other");
+  if (depth_ == kMaxDepth) throw CanonicalError("graphs are nested too deeply");
+  ++depth_;
+  HashScope scope;
+  HashScope* const outer = std::exchange(scope_, &scope);
+  auto outer_results = std::exchange(results_, {});
+  auto outer_symbols = std::exchange(new_symbols_, {});
+  auto outer_touched = std::exchange(touched_, {});
+  const Deeds outer_deeds = inner_;
+  open(scope, graph);
+  Hasher hasher("graph");
+  size_t position = 0;
+  for (const Value& argument : document_.children(field(graph, Field::Graph_inputs))) {
+    Hasher input("graph input");
+    input.size(position++);
+    add(input, argument, Names::kDefine);
+    const Digest made = input.finish();
+    define_results(made, std::nullopt);
+    hasher.digest(made);
+  }
+  for (const Value& each : document_.children(field(graph, Field::Graph_nodes))) node(each);
+  add(hasher, field(graph, Field::Graph_outputs), Names::kUse);
+  add(hasher, field(graph, Field::Graph_is_single_tensor_return), Names::kUse);
+  hasher.digest(scope.sum);
+  scope_ = outer;
+  results_ = std::move(outer_results);
+  new_symbols_ = std::move(outer_symbols);
+  touched_ = std::move(outer_touched);
+  inner_ = outer_deeds;
+  inner_ |= scope.deeds;
+  inner_.runs_graph = true;
+  --depth_;
+  return hasher.finish();
+}
+
+// User inputs are known by their place, parameters and buffers by their name, constants by value.
+Digest GraphHasher::input(const Value& spec, const Value& argument, size_t& user_inputs,
+                          size_t& tokens) {
+  Hasher hasher("input");
+  const Value& content = document_.content(spec);
+  switch (document_.tag(spec)) {
+    case Field::InputSpec_parameter:
+      hasher.text("parameter");
+      hasher.text(text(field(content, Field::InputToParameterSpec_parameter_name)));
+      add_known(hasher, field(content, Field::InputToParameterSpec_parameter_name));
+      break;
+    case Field::InputSpec_buffer:
+      hasher.text("buffer");
+      hasher.text(text(field(content, Field::InputToBufferSpec_buffer_name)));
+      add(hasher, field(content, Field::InputToBufferSpec_persistent), Names::kUse);
+      add_known(hasher, field(content, Field::InputToBufferSpec_buffer_name));
+      break;
+    case Field::InputSpec_tensor_constant:
+      hasher.text("constant");
+      add_known(hasher, field(content, Field::InputToTensorConstantSpec_tensor_constant_name));
+      break;
+    case Field::InputSpec_custom_obj:
+      hasher.text("object");
+      add_known(hasher, field(content, Field::InputToCustomObjSpec_custom_obj_name));
+      break;
+    case Field::InputSpec_token:
+      hasher.text("token");
+      hasher.size(tokens++);
+      break;
+    default:
+      hasher.text("user");
+      hasher.size(user_inputs++);
+  }
+  add(hasher, argument, Names::kDefine);
+  const Digest made = hasher.finish();
+  define_results(made, std::nullopt);
+  return made;
+}
+
+Digest GraphHasher::output(const Value& spec) {
+  Hasher hasher("output");
+  const Value& content = document_.content(spec);
+  const auto named_after = [&](std::string_view kind, Field name) {
+    hasher.text(kind);
+    hasher.text(text(field(content, name)));
+  };
+  const auto after_input = [&](std::string_view kind, Field name) {
+    hasher.text(kind);
+    add_name(hasher, text(field(content, name)), Names::kUse);
+  };
+  switch (document_.tag(spec)) {
+    case Field::OutputSpec_buffer_mutation:
+      named_after("buffer", Field::BufferMutationSpec_buffer_name);
+      break;
+    case Field::OutputSpec_parameter_mutation:
+      named_after("parameter", Field::ParameterMutationSpec_parameter_name);
+      break;
+    case Field::OutputSpec_gradient_to_parameter:
+      named_after("gradient", Field::GradientToParameterSpec_parameter_name);
+      break;
+    case Field::OutputSpec_gradient_to_user_input:
+      after_input("input gradient", Field::GradientToUserInputSpec_user_input_name);
+      break;
+    case Field::OutputSpec_user_input_mutation:
+      after_input("input", Field::UserInputMutationSpec_user_input_name);
+      break;
+    default:
+      hasher.text(document_.schema().type(spec.type).fields[spec.count].name);
+  }
+  add(hasher, document_.children(content)[0], Names::kUse);
+  return hasher.finish();
+}
+
+// A module that keeps its signature; the root is the one without a name.
+Digest GraphHasher::call(const Value& entry) {
+  Hasher hasher("call");
+  hasher.text(text(field(entry, Field::ModuleCallEntry_fqn)));
+  in_call_ = true;
+  add(hasher, field(entry, Field::ModuleCallEntry_signature), Names::kUse);
+  in_call_ = false;
+  return hasher.finish();
+}
+
+Digest GraphHasher::range(std::string_view name, const Value& limits) {
+  Hasher hasher("range");
+  const auto is_letter = [](char c) {
+    return c == '_' || std::isalnum(static_cast<unsigned char>(c)) != 0;
+  };
+  while (!name.empty()) {  // an expression: symbols, numbers and operators
+    const auto end = std::find_if(name.begin(), name.end(),
+                                  [&](char c) { return is_letter(c) != is_letter(name[0]); });
+    const std::string_view part(name.begin(), end);
+    const auto known = symbols_.find(std::string(part));
+    if (known != symbols_.end()) {
+      hasher.digest(known->second);
+    } else {
+      hasher.text(part);
+    }
+    name.remove_prefix(part.size());
+  }
+  add(hasher, limits, Names::kUse);
+  return hasher.finish();
+}
+
+GraphHash GraphHasher::program() {
+  const Value& root = document_.root();
+  const Value& module = field(root, Field::ExportedProgram_graph_module);
+  const Value& graph = field(module, Field::GraphModule_graph);
+  const Value& signature = field(module, Field::GraphModule_signature);
+  HashScope scope;
+  scope_ = &scope;
+  open(scope, graph);
+  GraphHash result;
+  Hasher whole(kVersion);
+
+  const auto specs = document_.children(field(signature, Field::GraphSignature_input_specs));
+  const auto arguments = document_.children(field(graph, Field::Graph_inputs));
+  if (specs.size() != arguments.size()) {
+    throw CanonicalError("the signature has " + std::to_string(specs.size()) +
+                         " inputs, the graph " + std::to_string(arguments.size()));
+  }
+  Digest inputs{};
+  size_t user_inputs = 0;
+  size_t tokens = 0;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    accumulate(inputs, input(specs[i], arguments[i], user_inputs, tokens));
+  }
+  whole.digest(inputs);
+
+  const auto nodes = document_.children(field(graph, Field::Graph_nodes));
+  result.nodes.reserve(nodes.size());
+  for (const Value& each : nodes) result.nodes.push_back(node(each));
+  whole.digest(scope.sum);
+
+  Digest unordered{};
+  for (const Value& spec :
+       document_.children(field(signature, Field::GraphSignature_output_specs))) {
+    const Digest made = output(spec);
+    const Field kind = document_.tag(spec);
+    if (kind == Field::OutputSpec_user_output || kind == Field::OutputSpec_loss_output ||
+        kind == Field::OutputSpec_token) {
+      whole.digest(made);
+    } else {
+      accumulate(unordered, made);
+    }
+  }
+  touched_.clear();
+  add(whole, field(graph, Field::Graph_outputs), Names::kUse);
+  add_sharing(whole, touched_);
+  add(whole, field(graph, Field::Graph_is_single_tensor_return), Names::kUse);
+  for (const Value& entry :
+       document_.children(field(module, Field::GraphModule_module_call_graph))) {
+    if (field(entry, Field::ModuleCallEntry_signature).kind != ValueKind::kNull) {
+      accumulate(unordered, call(entry));
+    }
+  }
+  const auto ranges = document_.children(field(root, Field::ExportedProgram_range_constraints));
+  for (size_t i = 0; i < ranges.size(); i += 2) {
+    accumulate(unordered, range(text(ranges[i]), ranges[i + 1]));
+  }
+  whole.digest(unordered);
+  add(whole, field(root, Field::ExportedProgram_guards_code), Names::kUse);
+  result.program = whole.finish();
+  return result;
+}
+
+}  // namespace
+
+GraphHash hash_program(const Document& program, const HashContext& context) {
+  return GraphHasher(program, context).program();
+}
+
+}  // namespace fxpress::schema

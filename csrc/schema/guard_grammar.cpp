@@ -1,0 +1,511 @@
+#include "schema/guard_grammar.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <system_error>
+
+#include "core/characters.h"
+
+namespace fxpress::schema {
+
+namespace {
+
+using core::is_digit;
+using core::is_name_part;
+using core::is_name_start;
+
+constexpr int kMaxOpen = 100;       // brackets and operators in front within each other
+constexpr int kMaxDepth = 250;      // of Python's tree of it: torch prints that with ast.unparse
+constexpr size_t kMaxDigits = 40;   // of an integer: those of shapes have 19
+constexpr int kMaxExponent = 64;    // of a power, and bits of a shift: what its integers add up to
+constexpr int kUnknown = 16;        // what something else in an exponent adds to that
+constexpr int kMaxPowers = 16;      // of a guard; torch writes n*n for squares
+constexpr size_t kMaxBases = 2000;  // characters of what is raised to powers
+constexpr size_t kMaxText = 1u << 16;  // characters
+
+constexpr std::array<std::string_view, 8> kFunctions = {"IsNonOverlappingAndDenseIndicator",
+                                                        "abs",
+                                                        "bool",
+                                                        "cast_symbool_to_symint_guardless",
+                                                        "float",
+                                                        "int",
+                                                        "max",
+                                                        "min"};
+// Their results are floats, of which powers are floats.
+constexpr std::array<std::string_view, 19> kFloatsOfMath = {
+    "acos", "acosh", "asin",  "asinh", "atan", "atanh", "cos",  "cosh", "exp", "fabs",
+    "fmod", "log",   "log1p", "log2",  "sin",  "sinh",  "sqrt", "tan",  "tanh"};
+constexpr std::array<std::string_view, 3> kIntegersOfMath = {"ceil", "floor", "trunc"};
+constexpr std::array<std::string_view, 2> kTestsOfMath = {"isinf", "isnan"};
+constexpr std::array<std::string_view, 4> kConstantsOfMath = {"e", "inf", "nan", "pi"};
+constexpr std::array<std::string_view, 13> kFloatsOfTorch = {
+    "_sym_acos", "_sym_asin", "_sym_atan", "_sym_cos",  "_sym_cosh", "_sym_log2", "_sym_sin",
+    "_sym_sinh", "_sym_sqrt", "_sym_tan",  "_sym_tanh", "sym_float", "sym_sqrt"};
+constexpr std::array<std::string_view, 8> kOthersOfTorch = {
+    "_sym_ceil", "_sym_floor", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not", "sym_sum"};
+constexpr std::array<std::string_view, 6> kMethods = {"dim",  "item",           "numel",
+                                                      "size", "storage_offset", "stride"};
+constexpr std::array<std::string_view, 1> kSizes = {"size"};  // no products of sizes
+constexpr std::array<std::string_view, 5> kConstants = {"False", "None", "True", "inf", "nan"};
+
+struct NoGuard {};
+
+bool contains(std::span<const std::string_view> texts, std::string_view text) {
+  return std::ranges::find(texts, text) != texts.end();
+}
+
+// What is known of an expression.
+struct Known {
+  bool has_power = false;  // its numbers may have many digits
+  bool is_text = false;    // it may be a text, which is for comparisons only
+  int depth = 1;           // see kMaxDepth
+};
+
+// One guard. Throws NoGuard. Every call reads on, or throws; open_ bounds the depth of the stack.
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : rest_(text) {}
+
+  void whole() {
+    if (rest_.starts_with(' ')) throw NoGuard();  // Python minds indents
+    condition();
+    if (peek() != '\0' || !rest_.empty()) throw NoGuard();
+  }
+
+ private:
+  class Open {
+   public:
+    explicit Open(Parser& parser) : parser_(parser) {
+      if (++parser_.open_ > kMaxOpen) throw NoGuard();
+    }
+    ~Open() { --parser_.open_; }
+    Open(const Open&) = delete;
+    Open& operator=(const Open&) = delete;
+
+   private:
+    Parser& parser_;
+  };
+
+  Known condition() {
+    const Open open(*this);
+    Known known = alternatives();
+    if (take_word("if")) {
+      merge(known, alternatives());
+      if (!take_word("else")) throw NoGuard();
+      merge(known, condition());
+      deepen(known);
+    }
+    return known;
+  }
+
+  static void merge(Known& known, Known other) {
+    known.has_power |= other.has_power;
+    known.is_text |= other.is_text;
+    known.depth = std::max(known.depth, other.depth);
+  }
+  static void deepen(Known& known, int levels = 1) {
+    known.depth += levels;
+    if (known.depth > kMaxDepth) throw NoGuard();
+  }
+  static Known deeper(Known known) {
+    deepen(known);
+    return known;
+  }
+  // Arithmetic with texts repeats and formats them.
+  static Known of_number(Known known) {
+    if (known.is_text) throw NoGuard();
+    return known;
+  }
+
+  Known alternatives() {
+    Known known = negation();
+    bool is_alone = true;
+    while (take_word("or") || take_word("and")) {
+      merge(known, negation());
+      is_alone = false;
+    }
+    if (!is_alone) deepen(known, 2);  // "and" within "or"
+    return known;
+  }
+
+  Known negation() {
+    int negations = 0;
+    while (take_word("not")) ++negations;
+    Known known = comparison();
+    if (negations == 0) return known;
+    deepen(known, negations);
+    return truth(known);
+  }
+
+  Known comparison() {
+    Known known = sum();
+    if (!take_comparison()) return known;
+    do {
+      merge(known, sum());
+    } while (take_comparison());
+    deepen(known);
+    return truth(known);
+  }
+
+  // What is known of a truth value that is made of something.
+  static Known truth(Known made_of) { return {false, false, made_of.depth}; }
+
+  bool take_comparison() {
+    const char first = peek();
+    const bool is_equal = rest_.size() > 1 && rest_[1] == '=';
+    if (first == '=' || first == '!') {
+      if (!is_equal) throw NoGuard();
+      skip(2);
+      return true;
+    }
+    if (first != '<' && first != '>') return false;
+    if (rest_.size() > 1 && rest_[1] == first) return false;  // a shift
+    skip(is_equal ? 2 : 1);
+    return true;
+  }
+
+  // Operands with operators between; which of them binds more tightly matters for powers alone.
+  Known sum() {
+    size_t start = rest_.size();
+    Known last = factor();  // the operand before the operator
+    Known known = last;
+    while (const size_t size = operator_size()) {
+      const bool is_shift = rest_[0] == '<' || rest_[0] == '>';
+      const bool is_power = size == 2 && rest_[0] == '*';
+      of_number(known);
+      const size_t base = start - rest_.size();
+      skip(size);
+      if (rest_.starts_with('=')) throw NoGuard();
+      if (is_power && last.has_power) throw NoGuard();
+      if (is_power || is_shift) {
+        last = power(base);
+        if (is_shift && binds_more_tightly()) throw NoGuard();  // it would be of the exponent
+      } else {
+        start = rest_.size();
+        last = of_number(factor());
+      }
+      merge(known, last);
+      deepen(known);
+    }
+    return known;
+  }
+
+  // The characters of the operator of two operands that comes next; 0: there is none.
+  size_t operator_size() {
+    const char first = peek();
+    const bool is_double = rest_.size() > 1 && rest_[1] == first;
+    if (first == '<' || first == '>') return is_double ? 2 : 0;
+    if (first == '*' || first == '/') return is_double ? 2 : 1;
+    return first == '+' || first == '-' || first == '%' || first == '&' || first == '|' ||
+                   first == '^'
+               ? 1
+               : 0;
+  }
+
+  // Whether an operator comes next that binds more tightly than a shift does.
+  bool binds_more_tightly() {
+    return operator_size() > 0 &&
+           std::string_view("+-*/%").find(rest_.front()) != std::string_view::npos;
+  }
+
+  // What is behind a base of so many characters.
+  Known power(size_t base) {
+    bases_ += base;
+    if (++powers_ > kMaxPowers || bases_ > kMaxBases) throw NoGuard();
+    int left = kMaxExponent;
+    Known known = exponent(left);
+    known.has_power = true;
+    return known;
+  }
+
+  static void spend(int& left, int amount) {
+    left -= std::min(amount, kMaxExponent + 1);
+    if (left < 0) throw NoGuard();
+  }
+
+  // Its result is small, a float, or grows no faster than an input or a size does; it takes of
+  // `left` what its parts may add up to.
+  Known exponent(int& left) {
+    const Open open(*this);
+    const char first = peek();
+    if (first == '-' || first == '+' || first == '~') {
+      skip(1);
+      return deeper(exponent(left));
+    }
+    if (take('(')) {
+      const Known known = exponents(left);
+      expect(')');
+      return known;
+    }
+    if (!is_digit(first)) return named_exponent(left);
+    spend(left, number());
+    return {};
+  }
+
+  Known exponents(int& left) {
+    Known known = term(left);
+    while (peek() == '+' || rest_.starts_with('-') || rest_.starts_with('/')) {
+      skip(rest_.starts_with("//") ? 2 : 1);
+      merge(known, term(left));
+      deepen(known);
+    }
+    return known;
+  }
+
+  // Of a sum in an exponent: 2*L['n'], too.
+  Known term(int& left) {
+    if (!is_digit(peek())) return exponent(left);
+    spend(left, number());
+    return take('*') ? deeper(named_exponent(left)) : Known();
+  }
+
+  Known named_exponent(int& left) {
+    spend(left, kUnknown);
+    const std::string_view word = name();
+    if (contains(kConstants, word)) return {};
+    if (word == "L") return source(kSizes);
+    expect('.');
+    const std::string_view member = name();
+    if (word == "math") {
+      if (contains(kConstantsOfMath, member)) return {};
+      if (contains(kIntegersOfMath, member)) return bits();
+      if (!contains(kFloatsOfMath, member)) throw NoGuard();
+    } else if (word != "torch" || !contains(kFloatsOfTorch, member)) {
+      throw NoGuard();
+    }
+    return arguments();
+  }
+
+  // The logarithm of a number: no more than the bits that it has.
+  Known bits() {
+    expect('(');
+    if (name() != "math") throw NoGuard();
+    expect('.');
+    if (name() != "log2") throw NoGuard();
+    const Known known = deeper(arguments());
+    expect(')');
+    return known;
+  }
+
+  Known factor() {
+    const Open open(*this);
+    const char first = peek();
+    if (first == '-' || first == '+' || first == '~') {
+      skip(1);
+      return deeper(of_number(factor()));
+    }
+    if (first == '(') {
+      skip(1);
+      const Known known = condition();
+      expect(')');
+      return known;
+    }
+    if (is_digit(first)) {
+      number();
+      return {};
+    }
+    if (first == '\'') {
+      text();
+      return {false, true, 1};
+    }
+    return named();
+  }
+
+  Known named() {
+    const std::string_view word = name();
+    if (contains(kConstants, word)) return {};
+    if (word == "L") return source(kMethods);
+    if (word == "round") return rounded();
+    if (word == "math") {
+      expect('.');
+      const std::string_view member = name();
+      if (contains(kConstantsOfMath, member)) return {};
+      if (!contains(kFloatsOfMath, member) && !contains(kIntegersOfMath, member) &&
+          !contains(kTestsOfMath, member)) {
+        throw NoGuard();
+      }
+    } else if (word == "torch") {
+      expect('.');
+      const std::string_view member = name();
+      if (!contains(kFloatsOfTorch, member) && !contains(kOthersOfTorch, member)) throw NoGuard();
+    } else if (!contains(kFunctions, word)) {
+      throw NoGuard();
+    }
+    return arguments();
+  }
+
+  Known arguments() {
+    expect('(');
+    Known known;
+    do {
+      merge(known, of_number(condition()));
+    } while (take(','));
+    expect(')');
+    return deeper(known);
+  }
+
+  // A number, and how many of its digits are kept: to leave out digits is to make a power of 10.
+  Known rounded() {
+    expect('(');
+    const Known known = of_number(condition());
+    if (take(',')) {
+      take('-');
+      if (number() > kMaxExponent) throw NoGuard();
+    }
+    expect(')');
+    return deeper(known);
+  }
+
+  // L['name'] and what comes behind it, with calls of these methods.
+  Known source(std::span<const std::string_view> methods) {
+    expect('[');
+    text();
+    expect(']');
+    Known known;
+    for (;; deepen(known)) {
+      if (take('[')) {
+        if (peek() == '\'') {
+          text();
+        } else {
+          take('-');
+          number();
+        }
+        expect(']');
+      } else if (take('.')) {
+        const std::string_view member = name();
+        if (peek() != '(') {
+          if (member.starts_with("__") || core::is_keyword(member)) throw NoGuard();
+          continue;
+        }
+        if (!contains(methods, member)) throw NoGuard();
+        expect('(');
+        expect(')');
+        deepen(known);
+      } else {
+        return known;
+      }
+    }
+  }
+
+  // What an integer is, if it is one that an exponent may have; 0 for floats.
+  int number() {
+    size_t end = digits(0);
+    const size_t whole = end;
+    bool is_integer = true;
+    if (end < rest_.size() && rest_[end] == '.') {
+      is_integer = false;
+      end = digits(end + 1);
+    }
+    if (end < rest_.size() && (rest_[end] == 'e' || rest_[end] == 'E')) {
+      is_integer = false;
+      ++end;
+      if (end < rest_.size() && (rest_[end] == '+' || rest_[end] == '-')) ++end;
+      const size_t from = end;
+      end = digits(end);
+      if (end == from) throw NoGuard();
+    }
+    if (whole == 0 || whole > kMaxDigits || end > 2 * kMaxDigits) throw NoGuard();
+    if (end < rest_.size() && (is_name_part(rest_[end]) || rest_[end] == '.')) throw NoGuard();
+    if (is_integer && whole > 1 && rest_.front() == '0') throw NoGuard();
+    const std::string_view read = rest_.substr(0, end);
+    skip(end);
+    if (!is_integer) return 0;
+    int value = 0;
+    const auto [_, error] =
+        std::from_chars(std::to_address(read.begin()), std::to_address(read.end()), value);
+    return error == std::errc() ? std::min(value, kMaxExponent + 1) : kMaxExponent + 1;
+  }
+
+  size_t digits(size_t at) const {
+    while (at < rest_.size() && is_digit(rest_[at])) ++at;
+    return at;
+  }
+
+  // As repr() writes it. A quote in it, be it escaped, would end the text of a message.
+  void text() {
+    if (peek() != '\'') throw NoGuard();
+    for (size_t at = 1;; ++at) {
+      if (at >= rest_.size()) throw NoGuard();
+      const auto c = static_cast<unsigned char>(rest_[at]);
+      if (c == '\'') {
+        skip(at + 1);
+        return;
+      }
+      if (c == '"' || c < ' ' || c == 0x7f) throw NoGuard();
+      if (c == '\\') at = escape(at + 1);
+    }
+  }
+
+  // Where the last character of an escape is.
+  size_t escape(size_t at) const {
+    if (at >= rest_.size()) throw NoGuard();
+    const char kind = rest_[at];
+    if (kind == '\\' || kind == 'n' || kind == 'r' || kind == 't') return at;
+    const size_t size = kind == 'x' ? 2 : kind == 'u' ? 4 : kind == 'U' ? 8 : 0;
+    const size_t from = at + 1;
+    if (size == 0 || rest_.size() - from < size) throw NoGuard();
+    uint32_t code = 0;
+    const char* start = rest_.data() + from;
+    const bool is_read = std::from_chars(start, start + size, code, 16).ptr == start + size;
+    const bool is_printable_ascii = code >= ' ' && code < 0x7f;  // repr() writes it as it is
+    if (!is_read || is_printable_ascii || code > 0x10ffff) throw NoGuard();
+    return at + size;
+  }
+
+  std::string_view name() {
+    skip_spaces();
+    if (rest_.empty() || !is_name_start(rest_.front())) throw NoGuard();
+    size_t end = 0;
+    while (end < rest_.size() && is_name_part(rest_[end])) ++end;
+    const std::string_view result = rest_.substr(0, end);
+    skip(end);
+    return result;
+  }
+
+  bool take_word(std::string_view word) {
+    skip_spaces();
+    if (!rest_.starts_with(word)) return false;
+    if (rest_.size() > word.size() && is_name_part(rest_[word.size()])) return false;
+    skip(word.size());
+    return true;
+  }
+
+  // The character that comes next; 0 at the end.
+  char peek() {
+    skip_spaces();
+    return rest_.empty() ? '\0' : rest_.front();
+  }
+  bool take(char c) {
+    if (peek() != c) return false;
+    skip(1);
+    return true;
+  }
+  void expect(char c) {
+    if (!take(c)) throw NoGuard();
+  }
+  void skip(size_t count) { rest_.remove_prefix(count); }
+  void skip_spaces() { skip(std::min(rest_.find_first_not_of(' '), rest_.size())); }
+
+  std::string_view rest_;  // of the text
+  int open_ = 0;           // see kMaxOpen
+  int powers_ = 0;         // so far
+  size_t bases_ = 0;       // see kMaxBases
+};
+
+}  // namespace
+
+bool is_guard(std::string_view text) {
+  if (text.size() > kMaxText) return false;
+  try {
+    Parser(text).whole();
+    return true;
+  } catch (const NoGuard&) {
+    return false;
+  }
+}
+
+}  // namespace fxpress::schema

@@ -1,0 +1,62 @@
+// What goes into a hash, as bytes.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "core/blake2b.h"
+
+namespace fxpress::schema {
+
+using core::Digest;
+
+// Bytes that say where each part ends, so that no two different sequences are the same bytes.
+class Hasher {
+ public:
+  explicit Hasher(std::string_view kind) {
+    bytes_.reserve(kUsual);
+    text(kind);
+  }
+
+  void byte(uint8_t value) { bytes_.push_back(value); }
+  // Seven bits in each byte, the lowest first; the last byte is below 128.
+  void size(uint64_t value) {
+    for (; value >= 128; value >>= 7) byte(static_cast<uint8_t>(value | 128));
+    byte(static_cast<uint8_t>(value));
+  }
+  void integer(int64_t value) {  // small ones of both signs are short
+    const auto bits = static_cast<uint64_t>(value);
+    size(value < 0 ? ~(bits << 1) : bits << 1);
+  }
+  void text(std::string_view text) {
+    size(text.size());
+    bytes_.insert(bytes_.end(), text.begin(), text.end());
+  }
+  void digest(const Digest& digest) { bytes_.insert(bytes_.end(), digest.begin(), digest.end()); }
+  void real(double value) {
+    if (std::isnan(value)) value = std::numeric_limits<double>::quiet_NaN();
+    const auto bits = std::bit_cast<uint64_t>(value);
+    for (int shift = 0; shift < 64; shift += 8) byte(static_cast<uint8_t>(bits >> shift));
+  }
+  Digest finish() const { return core::blake2b(bytes_); }
+
+ private:
+  static constexpr size_t kUsual = 384;  // bytes of most nodes
+  std::vector<uint8_t> bytes_;
+};
+
+// Adds up hashes whose order does not matter.
+inline void accumulate(Digest& sum, const Digest& term) {
+  unsigned carry = 0;
+  for (size_t i = 0; i < sum.size(); ++i) {
+    carry += unsigned{sum[i]} + unsigned{term[i]};
+    sum[i] = static_cast<uint8_t>(carry);
+    carry >>= 8;
+  }
+}
+
+}  // namespace fxpress::schema

@@ -1,0 +1,254 @@
+#include "schema/json_writer.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+
+namespace fxpress::schema {
+
+namespace {
+
+constexpr std::string_view kHex = "0123456789abcdef";
+
+constexpr bool is_plain(unsigned char byte) {
+  return byte >= 0x20 && byte < 0x7f && byte != '"' && byte != '\\';
+}
+
+constexpr std::array<bool, 256> kPlain = [] {
+  std::array<bool, 256> table{};
+  for (size_t i = 0; i < table.size(); ++i) table[i] = is_plain(static_cast<unsigned char>(i));
+  return table;
+}();
+
+char* write_unit(char* to, uint32_t unit) {
+  *to++ = '\\';
+  *to++ = 'u';
+  for (int shift = 12; shift >= 0; shift -= 4) *to++ = kHex[(unit >> shift) & 15u];
+  return to;
+}
+
+// One character at text[i], which is not plain; moves i behind it.
+char* write_escaped(char* to, std::string_view text, size_t& i) {
+  const auto byte = static_cast<unsigned char>(text[i]);
+  switch (byte) {
+    case '"':
+    case '\\':
+      *to++ = '\\';
+      *to++ = text[i++];
+      return to;
+    case '\n':
+      *to++ = '\\';
+      *to++ = 'n';
+      return ++i, to;
+    case '\r':
+      *to++ = '\\';
+      *to++ = 'r';
+      return ++i, to;
+    case '\t':
+      *to++ = '\\';
+      *to++ = 't';
+      return ++i, to;
+    case '\f':
+      *to++ = '\\';
+      *to++ = 'f';
+      return ++i, to;
+    case '\b':
+      *to++ = '\\';
+      *to++ = 'b';
+      return ++i, to;
+    default:
+      break;
+  }
+  const int more = byte >= 0xf0 ? 3 : byte >= 0xe0 ? 2 : byte >= 0xc0 ? 1 : 0;
+  uint32_t code = more == 0 ? byte : byte & (0x3fu >> more);
+  for (int k = 1; k <= more && i + static_cast<size_t>(k) < text.size(); ++k) {
+    code = (code << 6u) | (static_cast<unsigned char>(text[i + static_cast<size_t>(k)]) & 0x3fu);
+  }
+  i = std::min(text.size(), i + 1 + static_cast<size_t>(more));
+  if (code < 0x10000) return write_unit(to, code);
+  code -= 0x10000;
+  return write_unit(write_unit(to, 0xd800u + (code >> 10u)), 0xdc00u + (code & 0x3ffu));
+}
+
+}  // namespace
+
+void Buffer::append(std::string_view text) {
+  std::memcpy(reserve(text.size()), text.data(), text.size());
+  size_ += text.size();
+}
+
+char* Buffer::reserve(size_t size) {
+  if (capacity_ - size_ < size) grow(std::max(size_ + size, capacity_ + capacity_ / 4));
+  return data_ + size_;
+}
+
+void StringBuffer::grow(size_t capacity) {
+  memory_.resize(std::max<size_t>(capacity, 256));
+  data_ = memory_.data();
+  capacity_ = memory_.size();
+}
+
+void write_json_string(Buffer& out, std::string_view text) {
+  constexpr size_t kBlock = 512;  // bytes looked at before there is room for what they become
+  constexpr size_t kLongest = 6;  // bytes that one byte may become
+  out.append("\"");
+  for (size_t i = 0; i < text.size();) {
+    const size_t end = std::min(text.size(), i + kBlock);
+    char* const start = out.reserve(kBlock * kLongest + 2 * kLongest);
+    char* to = start;
+    while (i < end) {
+      size_t plain = i;
+      while (plain < end && kPlain[static_cast<unsigned char>(text[plain])]) ++plain;
+      std::memcpy(to, text.data() + i, plain - i);
+      to += plain - i;
+      i = plain;
+      if (i < end) to = write_escaped(to, text, i);
+    }
+    out.advance(static_cast<size_t>(to - start));
+  }
+  out.append("\"");
+}
+
+void write_json_integer(Buffer& out, int64_t value) {
+  char* start = out.reserve(24);
+  out.advance(static_cast<size_t>(std::to_chars(start, start + 24, value).ptr - start));
+}
+
+void write_json_real(Buffer& out, double value) {
+  if (std::isnan(value)) return out.append("\"NaN\"");
+  if (std::isinf(value)) return out.append(value > 0 ? "\"Infinity\"" : "\"-Infinity\"");
+  std::array<char, 64> text{};
+  // d.ddde[+-]xx: the digits are the shortest, the layout is ours.
+  const char* end =
+      std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::scientific)
+          .ptr;
+  std::string_view all(text.data(), static_cast<size_t>(end - text.data()));
+  const size_t mark = all.find('e');
+  int exponent = 0;
+  const char* digits_end = all.data() + all.size();
+  const bool negative_exponent = all[mark + 1] == '-';
+  std::from_chars(all.data() + mark + 2, digits_end, exponent);
+  if (negative_exponent) exponent = -exponent;
+  std::string_view mantissa = all.substr(0, mark);
+  if (exponent < -4 || exponent >= 16) {
+    out.append(mantissa);
+    out.append(negative_exponent ? "e-" : "e+");
+    if (std::abs(exponent) < 10) out.append("0");
+    return write_json_integer(out, std::abs(exponent));
+  }
+  if (mantissa.front() == '-') {
+    out.append("-");
+    mantissa.remove_prefix(1);
+  }
+  std::string digits(mantissa.substr(0, 1));
+  if (mantissa.size() > 2) digits += mantissa.substr(2);
+  if (exponent < 0) {
+    out.append("0.");
+    out.append(std::string(static_cast<size_t>(-exponent - 1), '0'));
+    return out.append(digits);
+  }
+  const auto whole = static_cast<size_t>(exponent) + 1;
+  if (digits.size() < whole) digits.append(whole - digits.size(), '0');
+  out.append(std::string_view(digits).substr(0, whole));
+  out.append(".");
+  out.append(digits.size() > whole ? std::string_view(digits).substr(whole) : "0");
+}
+
+void JsonWriter::separate() {
+  if (levels_.empty() || !levels_.back().list) return;
+  if (!levels_.back().first) out_.append(", ");
+  levels_.back().first = false;
+}
+
+void JsonWriter::open(Level level, char bracket) {
+  separate();
+  out_.append({&bracket, 1});
+  levels_.push_back(level);
+}
+
+void JsonWriter::close(char bracket) {
+  levels_.pop_back();
+  out_.append({&bracket, 1});
+}
+
+void JsonWriter::begin_record(const TypeInfo& type) {
+  open({&type, false, true}, '{');
+}
+
+void JsonWriter::field(size_t position) {
+  Level& level = levels_.back();
+  if (!level.first) out_.append(", ");
+  level.first = false;
+  out_.append(level.type->fields[position].key);
+}
+
+void JsonWriter::end_record() {
+  close('}');
+}
+
+void JsonWriter::begin_union(const TypeInfo& type, size_t position) {
+  open({&type, false, true}, '{');
+  out_.append(type.fields[position].key);
+}
+
+void JsonWriter::end_union() {
+  close('}');
+}
+
+void JsonWriter::begin_list() {
+  open({nullptr, true, true}, '[');
+}
+
+void JsonWriter::end_list() {
+  close(']');
+}
+
+void JsonWriter::begin_map() {
+  open({nullptr, false, true}, '{');
+}
+
+void JsonWriter::key(std::string_view key) {
+  Level& level = levels_.back();
+  if (!level.first) out_.append(", ");
+  level.first = false;
+  write_json_string(out_, key);
+  out_.append(": ");
+}
+
+void JsonWriter::end_map() {
+  close('}');
+}
+
+void JsonWriter::string(std::string_view text) {
+  separate();
+  write_json_string(out_, text);
+}
+
+void JsonWriter::integer(int64_t value) {
+  separate();
+  write_json_integer(out_, value);
+}
+
+void JsonWriter::big_integer(std::string_view digits) {
+  separate();
+  out_.append(digits);
+}
+
+void JsonWriter::real(double value) {
+  separate();
+  write_json_real(out_, value);
+}
+
+void JsonWriter::boolean(bool value) {
+  separate();
+  out_.append(value ? "true" : "false");
+}
+
+void JsonWriter::null() {
+  separate();
+  out_.append("null");
+}
+
+}  // namespace fxpress::schema

@@ -1,0 +1,82 @@
+// JSON text as Python's json module writes it with its default settings, in one growing buffer.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "schema/event_sink.h"
+
+namespace fxpress::schema {
+
+// Memory that grows at its end; who owns it decides where it is.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  void append(std::string_view text);
+  // Room for `size` more bytes; the bytes written there are announced with advance().
+  char* reserve(size_t size);
+  void advance(size_t size) { size_ += size; }
+  size_t size() const { return size_; }
+
+ protected:
+  // Makes room for at least `capacity` bytes: sets data_ and capacity_.
+  virtual void grow(size_t capacity) = 0;
+
+  char* data_ = nullptr;  // the memory
+  size_t size_ = 0;       // bytes written
+  size_t capacity_ = 0;   // bytes there are
+};
+
+class StringBuffer : public Buffer {
+ public:
+  std::string_view text() const { return {data_, size_}; }
+
+ private:
+  void grow(size_t capacity) override;
+  std::string memory_;  // what data_ points into
+};
+
+// Quoted, with everything escaped that is not printable ASCII.
+void write_json_string(Buffer& out, std::string_view text);
+// The shortest digits that read back the same, as Python's repr() sets them; not finite: a string.
+void write_json_real(Buffer& out, double value);
+void write_json_integer(Buffer& out, int64_t value);
+
+class JsonWriter final : public EventSink {
+ public:
+  explicit JsonWriter(Buffer& out) : out_(out) {}
+
+  void begin_record(const TypeInfo& type) override;
+  void field(size_t position) override;
+  void end_record() override;
+  void begin_union(const TypeInfo& type, size_t position) override;
+  void end_union() override;
+  void begin_list() override;
+  void end_list() override;
+  void begin_map() override;
+  void key(std::string_view key) override;
+  void end_map() override;
+  void string(std::string_view text) override;
+  void integer(int64_t value) override;
+  void big_integer(std::string_view digits) override;
+  void real(double value) override;
+  void boolean(bool value) override;
+  void null() override;
+
+ private:
+  struct Level {
+    const TypeInfo* type;  // of a record or a union, else null
+    bool list;             // its values are separated, and nothing stands before them
+    bool first;            // nothing was written yet
+  };
+  void separate();
+  void open(Level level, char bracket);
+  void close(char bracket);
+
+  Buffer& out_;                // where the text goes
+  std::vector<Level> levels_;  // what is open
+};
+
+}  // namespace fxpress::schema

@@ -1,0 +1,372 @@
+#include "schema/pickle_scan.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace fxpress::schema {
+
+namespace {
+
+constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4;
+// What is charged, bytes: a value with what is noted of it here, the result of a call, a memo.
+constexpr uint64_t kValueBytes = 96;
+constexpr uint64_t kCallBytes = 800;
+constexpr uint64_t kMemoBytes = 96;
+
+enum class Kind : uint8_t { kOther, kNumber, kText, kGlobal, kContainer };
+
+constexpr uint32_t kNone32 = std::numeric_limits<uint32_t>::max();
+
+struct Item {
+  Kind kind = Kind::kOther;
+  std::string_view text;     // of a text; of a global: module, newline, name
+  uint32_t first = kNone32;  // what it contains: places in Scanner::inside_
+  uint32_t last = kNone32;
+  uint32_t count = 0;
+};
+
+struct Inside {
+  uint32_t item;
+  uint32_t next = kNone32;
+};
+
+bool is_one_of(std::string_view text, std::initializer_list<std::string_view> known) {
+  return std::ranges::find(known, text) != known.end();
+}
+
+// The opcodes that torch's unpickler of weights knows.
+enum Opcode : unsigned char {
+  kProto = 0x80,
+  kStop = '.',
+  kGlobal = 'c',
+  kNewObject = 0x81,
+  kReduce = 'R',
+  kBuild = 'b',
+  kAppend = 'a',
+  kAppends = 'e',
+  kSetItem = 's',
+  kSetItems = 'u',
+  kMark = '(',
+  kTuple = 't',
+  kTuple1 = 0x85,
+  kTuple2 = 0x86,
+  kTuple3 = 0x87,
+  kNone = 'N',
+  kFalse = 0x89,
+  kTrue = 0x88,
+  kEmptyTuple = ')',
+  kEmptyList = ']',
+  kEmptyDict = '}',
+  kEmptySet = 0x8f,
+  kInt4 = 'J',
+  kInt1 = 'K',
+  kInt2 = 'M',
+  kFloat = 'G',
+  kUnicode = 'X',
+  kShortString = 'U',
+  kPersistent = 'Q',
+  kGet = 'h',
+  kLongGet = 'j',
+  kPut = 'q',
+  kLongPut = 'r',
+  kLong1 = 0x8a
+};
+
+class Scanner {
+ public:
+  Scanner(std::string_view bytes, core::Budget& budget) : bytes_(bytes), budget_(budget) {}
+
+  PickleFacts scan() {
+    while (true) {
+      const auto opcode = static_cast<unsigned char>(take(1)[0]);
+      if (opcode == kStop) break;
+      step(opcode);
+    }
+    return measure(pop());
+  }
+
+ private:
+  [[noreturn]] static void fail(const std::string& why) { throw PickleError(why); }
+
+  std::string_view take(size_t count) {
+    if (count > bytes_.size() - at_) fail("it ends too early");
+    const std::string_view taken = bytes_.substr(at_, count);
+    at_ += count;
+    return taken;
+  }
+  uint32_t number(size_t bytes) {
+    uint32_t value = 0;
+    const std::string_view taken = take(bytes);
+    for (size_t i = bytes; i-- > 0;) value = (value << 8u) | static_cast<unsigned char>(taken[i]);
+    return value;
+  }
+  std::string_view line() {
+    const size_t end = bytes_.find('\n', at_);
+    if (end == std::string_view::npos) fail("it ends too early");
+    const std::string_view taken = bytes_.substr(at_, end - at_);
+    at_ = end + 1;
+    return taken;
+  }
+
+  uint32_t make(Kind kind, std::string_view text = {}) {
+    budget_.charge(kValueBytes);
+    items_.push_back({kind, text});
+    return static_cast<uint32_t>(items_.size() - 1);
+  }
+  void push(Kind kind, std::string_view text = {}) { stack_.push_back(make(kind, text)); }
+  // So many values are above the last mark.
+  void need(size_t count) const {
+    const size_t bottom = marks_.empty() ? 0 : marks_.back();
+    if (stack_.size() - bottom < count) fail("its stack is empty");
+  }
+  uint32_t pop() {
+    need(1);
+    const uint32_t top = stack_.back();
+    stack_.pop_back();
+    return top;
+  }
+  uint32_t top() {
+    const uint32_t found = pop();
+    stack_.push_back(found);
+    return found;
+  }
+  void contain(uint32_t container, uint32_t item) {
+    budget_.charge(4 * sizeof(Inside));
+    const auto place = static_cast<uint32_t>(inside_.size());
+    inside_.push_back({item});
+    Item& to = items_[container];
+    (to.first == kNone32 ? to.first : inside_[to.last].next) = place;
+    to.last = place;
+    ++to.count;
+  }
+  // The last values on the stack go into a container.
+  void move_last(size_t count, uint32_t container) {
+    const size_t from = stack_.size() - count;
+    for (size_t i = from; i < stack_.size(); ++i) contain(container, stack_[i]);
+    stack_.resize(from);
+  }
+  void collect(size_t count) {
+    need(count);
+    const uint32_t made = make(Kind::kContainer);
+    move_last(count, made);
+    stack_.push_back(made);
+  }
+  void add_last(size_t count) {
+    need(count + 1);
+    move_last(count, stack_[stack_.size() - count - 1]);
+  }
+  // How many values there are above the last mark, which goes.
+  size_t above_mark() {
+    if (marks_.empty()) fail("it has no mark");
+    const size_t count = stack_.size() - marks_.back();  // pop() and need() stop at a mark
+    marks_.pop_back();
+    return count;
+  }
+  void put(uint32_t place) {
+    if (memo_.insert_or_assign(place, top()).second) budget_.charge(kMemoBytes);
+  }
+  void get(uint32_t place) {
+    const auto found = memo_.find(place);
+    if (found == memo_.end()) fail("it uses what it has not made");
+    stack_.push_back(found->second);
+  }
+
+  void step(unsigned char opcode);
+  void call();
+  void check_call(uint32_t function, uint32_t arguments);
+  // An item of a container; null when it has not so many.
+  const Item* item(const Item& container, size_t position) const;
+  PickleFacts measure(uint32_t root);
+
+  std::string_view bytes_;
+  core::Budget& budget_;
+  size_t at_ = 0;
+  std::vector<Item> items_;
+  std::vector<Inside> inside_;
+  std::vector<uint32_t> stack_;
+  std::vector<size_t> marks_;  // sizes of the stack
+  std::unordered_map<uint32_t, uint32_t> memo_;
+};
+
+void Scanner::step(unsigned char opcode) {
+  switch (opcode) {
+    case kProto:
+      take(1);
+      return;
+    case kGlobal: {
+      const size_t start = at_;
+      const size_t size = line().size() + 1 + line().size();
+      return push(Kind::kGlobal, bytes_.substr(start, size));
+    }
+    case kNewObject:
+    case kReduce:
+      return call();
+    case kBuild:
+      pop();
+      top();
+      return;
+    case kAppend:
+      return add_last(1);
+    case kAppends:
+    case kSetItems:
+      return add_last(above_mark());
+    case kSetItem:
+      return add_last(2);
+    case kMark:
+      budget_.charge(kValueBytes);
+      return marks_.push_back(stack_.size());
+    case kTuple:
+      return collect(above_mark());
+    case kTuple1:
+    case kTuple2:
+    case kTuple3:
+      return collect(opcode - kTuple1 + size_t{1});
+    case kNone:
+    case kFalse:
+    case kTrue:
+      return push(Kind::kOther);
+    case kEmptyTuple:
+    case kEmptyList:
+    case kEmptyDict:
+    case kEmptySet:
+      return push(Kind::kContainer);
+    case kInt1:
+    case kInt2:
+    case kInt4:
+      take(opcode == kInt1 ? 1 : opcode == kInt2 ? 2 : 4);
+      return push(Kind::kNumber);
+    case kLong1:
+      take(number(1));
+      return push(Kind::kNumber);
+    case kFloat:
+      take(8);
+      return push(Kind::kOther);
+    case kUnicode:
+      return push(Kind::kText, take(number(4)));
+    case kShortString:
+      return push(Kind::kText, take(number(1)));
+    case kPersistent:
+      pop();
+      budget_.charge(kCallBytes);
+      return push(Kind::kOther);
+    case kGet:
+      return get(number(1));
+    case kLongGet:
+      return get(number(4));
+    case kPut:
+      return put(number(1));
+    case kLongPut:
+      return put(number(4));
+    default:
+      fail("it has the opcode " + std::to_string(opcode));
+  }
+}
+
+void Scanner::call() {
+  const uint32_t arguments = pop();
+  const uint32_t function = pop();
+  budget_.charge(kCallBytes);
+  check_call(function, arguments);
+  const uint32_t made = make(Kind::kContainer);
+  contain(made, arguments);
+  stack_.push_back(made);
+}
+
+const Item* Scanner::item(const Item& container, size_t position) const {
+  if (position >= container.count) return nullptr;
+  uint32_t at = container.first;
+  while (position-- > 0) at = inside_[at].next;
+  return &items_[inside_[at].item];
+}
+
+// Some of the functions that a file may name allocate by a number that it gives, or copy.
+void Scanner::check_call(uint32_t function, uint32_t arguments) {
+  constexpr uint64_t kCopiedBytes = 64;    // of an item, in a copy
+  constexpr uint64_t kArgumentBytes = 16;  // what is shared may be given in each call again
+  const Item* called = &items_[function];
+  const Item* given = &items_[arguments];
+  while (called->kind == Kind::kGlobal) {
+    const size_t end = called->text.find('\n');
+    const std::string_view module = called->text.substr(0, end);
+    const std::string_view name = called->text.substr(end + 1);
+    budget_.charge(given->count, kArgumentBytes);
+    for (uint32_t at = given->first; at != kNone32; at = inside_[at].next) {
+      const Item& argument = items_[inside_[at].item];
+      budget_.charge(argument.count, kCopiedBytes);
+      budget_.charge(argument.text.size());
+    }
+    const Item* first = item(*given, 0);
+    const bool of_torch = module == "torch" || module.starts_with("torch.");
+    const bool is_class = name.ends_with("Tensor") || name.ends_with("Storage");
+    if (of_torch && is_class && first != nullptr) fail("it makes a tensor by its size");
+    if (name == "bytearray" && first != nullptr && first->kind != Kind::kText &&
+        first->kind != Kind::kContainer) {
+      fail("it makes a bytearray by its size");
+    }
+    if (name == "encode" && given->count > 1 &&
+        !is_one_of(item(*given, 1)->text, {"latin1", "latin-1", "utf-8", "utf8", "ascii"})) {
+      fail("it has an encoding of text that is not known");
+    }
+    if (name != "_rebuild_from_type_v2" || given->count < 3) return;
+    called = first;
+    given = item(*given, 2);
+  }
+}
+
+// From the leaves up, with a stack of its own.
+PickleFacts Scanner::measure(uint32_t root) {
+  struct Found {
+    uint64_t elements = 0;  // 0: not known yet
+    size_t depth = 0;
+    bool is_open = false;
+  };
+  std::vector<Found> found(items_.size());
+  std::vector<std::pair<uint32_t, uint32_t>> open;  // item, place of what comes next in it
+  PickleFacts facts;
+  const auto enter = [&](uint32_t item) {
+    found[item] = {1, 1, true};
+    open.emplace_back(item, items_[item].first);
+  };
+  const auto add = [&](Found inner) {
+    if (open.empty()) return;
+    Found& outer = found[open.back().first];
+    outer.elements = std::min(kMost, outer.elements + inner.elements);
+    outer.depth = std::max(outer.depth, inner.depth + 1);
+  };
+  enter(root);
+  while (!open.empty()) {
+    auto& [at, next] = open.back();
+    if (next == kNone32) {
+      Found& done = found[at];
+      done.is_open = false;
+      open.pop_back();
+      add(done);
+      continue;
+    }
+    const uint32_t child = inside_[next].item;
+    next = inside_[next].next;
+    if (found[child].elements == 0) {
+      enter(child);
+    } else if (found[child].is_open) {
+      facts.contains_itself = true;
+    } else {
+      add(found[child]);
+    }
+  }
+  facts.elements = found[root].elements;
+  facts.depth = found[root].depth;
+  return facts;
+}
+
+}  // namespace
+
+PickleFacts scan_pickle(std::string_view bytes, core::Budget& budget) {
+  return Scanner(bytes, budget).scan();
+}
+
+}  // namespace fxpress::schema

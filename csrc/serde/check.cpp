@@ -1,0 +1,210 @@
+#include "serde/check.h"
+
+#include <algorithm>
+
+#include "fx/arguments.h"
+#include "fx/symbols.h"
+#include "serde/errors.h"
+#include "serde/graph_values.h"
+#include "serde/kinds.h"
+#include "serde/symbols.h"
+
+namespace fxpress::fx::serde {
+
+namespace {
+
+bool is_a(PyObject* value, PyObject* type) {
+  return PyObject_TypeCheck(value, as_type(type)) != 0;
+}
+
+bool equal(PyObject* a, PyObject* b) {
+  if (a == b) return true;
+  const int result = PyObject_RichCompareBool(a, b, Py_EQ);
+  check(result);
+  return result != 0;
+}
+
+bool has_key(PyObject* dict, PyObject* key) {
+  return PyDict_Check(dict) && dict_get(dict, key) != nullptr;
+}
+
+// The names in the signature of a call are those of nodes.
+bool check_call(PyObject* entry, const GraphValues& graph) {
+  const Ref signature = get_attr(entry, names.signature);
+  if (signature.get() == Py_None) return true;
+  for (PyObject* role : {names.inputs, names.outputs}) {
+    const Ref list = Ref::steal(PySequence_Tuple(get_attr(signature.get(), role).get()));
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
+      const Ref name = get_attr(PySequence_Fast_GET_ITEM(list.get(), i), fx::names.name);
+      if (!PyUnicode_Check(name.get())) return false;
+      if (PyUnicode_GET_LENGTH(name.get()) != 0 && !graph.has_node(name.get())) return false;
+    }
+  }
+  return true;
+}
+
+// Parameters, buffers and user inputs by what a mutation of them names.
+struct Targets {
+  Ref parameters, buffers, user_inputs;  // sets
+  Ref mutated;                           // set: names of the values that are written
+};
+
+bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& program,
+                 Targets& targets) {
+  const Ref argument = get_attr(spec, fx::names.arg);
+  const Ref target = get_attr(spec, fx::names.target);
+  const bool tensor = is_a(argument.get(), symbols.tensor_argument_type);
+  if (tensor || is_a(argument.get(), symbols.sym_int_argument_type) ||
+      is_a(argument.get(), symbols.sym_float_argument_type) ||
+      is_a(argument.get(), symbols.sym_bool_argument_type)) {
+    if (!equal(get_attr(argument.get(), fx::names.name).get(), node_name)) return false;
+  }
+  const InputKind kind = input_kind(spec);
+  if (kind == InputKind::kUserInput) {
+    if (is_a(argument.get(), symbols.constant_argument_type)) return true;
+    check(PySet_Add(targets.user_inputs.get(), node_name));
+    return tensor || is_a(argument.get(), symbols.sym_int_argument_type) ||
+           is_a(argument.get(), symbols.sym_float_argument_type) ||
+           is_a(argument.get(), symbols.sym_bool_argument_type) ||
+           is_a(argument.get(), symbols.custom_obj_argument_type);
+  }
+  if (kind == InputKind::kToken) return is_a(argument.get(), symbols.token_argument_type);
+  if (target.get() == Py_None) return false;
+  if (kind == InputKind::kCustomObject) {
+    return is_a(argument.get(), symbols.custom_obj_argument_type) &&
+           has_key(program.constants, target.get());
+  }
+  if (!tensor) return false;
+  if (kind == InputKind::kConstantTensor) return has_key(program.constants, target.get());
+  if (kind == InputKind::kParameter) {
+    check(PySet_Add(targets.parameters.get(), target.get()));
+    PyObject* value = PyDict_Check(program.state) ? dict_get(program.state, target.get()) : nullptr;
+    if (value == nullptr) return false;
+    const int is_parameter = PyObject_IsInstance(value, fx::symbols.parameter_type);
+    check(is_parameter);
+    return is_parameter != 0;
+  }
+  check(PySet_Add(targets.buffers.get(), target.get()));
+  const Ref persistent = get_attr(spec, fx::names.persistent);
+  const bool stored = has_key(program.state, target.get());
+  if (persistent.get() == Py_True) return stored;
+  return persistent.get() == Py_False && !stored;
+}
+
+// What is returned is what the signature says, at the same places.
+bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
+  const Ref argument = get_attr(spec, fx::names.arg);
+  if (is_node(value)) {
+    const Ref name = find_attr(argument.get(), fx::names.name);
+    if (!name || !equal(name.get(), node_field(value, fx::symbols.node_name).get())) return false;
+  } else {
+    const Ref constant = find_attr(argument.get(), names.value);
+    if (!constant || Py_TYPE(constant.get()) != Py_TYPE(value) || !equal(constant.get(), value)) {
+      return false;
+    }
+  }
+  // torch looks mutations up by the value: two of one value are one to it.
+  const auto in = [&](const Ref& set) {
+    const Ref name = get_attr(argument.get(), fx::names.name);
+    const int known = PySet_Contains(targets.mutated.get(), name.get());
+    check(known);
+    check(PySet_Add(targets.mutated.get(), name.get()));
+    if (known != 0) return false;
+    const int found = PySet_Contains(set.get(), get_attr(spec, fx::names.target).get());
+    check(found);
+    return found != 0;
+  };
+  switch (output_kind(spec)) {
+    case OutputKind::kBufferMutation:
+      return in(targets.buffers);
+    case OutputKind::kParameterMutation:
+      return in(targets.parameters);
+    case OutputKind::kUserInputMutation:
+      return in(targets.user_inputs);
+    default:
+      return true;
+  }
+}
+
+// Where outputs of a kind come: tokens, mutations, what the user gets, gradients.
+int rank(OutputKind kind) {
+  switch (kind) {
+    case OutputKind::kToken:
+      return 0;
+    case OutputKind::kBufferMutation:
+    case OutputKind::kParameterMutation:
+    case OutputKind::kUserInputMutation:
+      return 1;
+    case OutputKind::kGradientToParameter:
+    case OutputKind::kGradientToUserInput:
+      return 3;
+    default:
+      return 2;
+  }
+}
+
+bool check_signature(const ProgramCheck& program, const GraphValues& graph) {
+  Targets targets{Ref::steal(PySet_New(nullptr)), Ref::steal(PySet_New(nullptr)),
+                  Ref::steal(PySet_New(nullptr)), Ref::steal(PySet_New(nullptr))};
+  const Ref inputs =
+      Ref::steal(PySequence_Tuple(get_attr(program.signature, names.input_specs).get()));
+  Py_ssize_t count = 0;
+  for (const NodeEntry& entry : graph.entries) {
+    if (entry.op != core::Op::kPlaceholder) continue;
+    if (count == PySequence_Fast_GET_SIZE(inputs.get())) return false;
+    PyObject* spec = PySequence_Fast_GET_ITEM(inputs.get(), count++);
+    if (!check_input(spec, entry.name.get(), program, targets)) return false;
+  }
+  if (count != PySequence_Fast_GET_SIZE(inputs.get()) || graph.entries.empty()) return false;
+  const NodeEntry& output = graph.entries.back();
+  if (output.op != core::Op::kOutput) return false;
+  const Ref args = args_of(output.node.get());
+  if (PyTuple_GET_SIZE(args.get()) == 0) return false;
+  const Ref outputs =
+      Ref::steal(PySequence_Tuple(get_attr(program.signature, names.output_specs).get()));
+  PyObject* returned = PyTuple_GET_ITEM(args.get(), 0);
+  if (!PyTuple_Check(returned) && !PyList_Check(returned)) return false;
+  const Ref values = Ref::steal(PySequence_Tuple(returned));
+  if (PyTuple_GET_SIZE(values.get()) != PyTuple_GET_SIZE(outputs.get())) return false;
+  int before = 0;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values.get()); ++i) {
+    PyObject* spec = PyTuple_GET_ITEM(outputs.get(), i);
+    const int now = rank(output_kind(spec));
+    if (now < before) return false;
+    before = now;
+    if (!check_output(spec, PyTuple_GET_ITEM(values.get(), i), targets)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool ProgramCheck::is_surely_valid(const GraphValues& graph) const {
+  const Ref list = Ref::steal(PySequence_Tuple(calls));
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
+    if (!check_call(PySequence_Fast_GET_ITEM(list.get(), i), graph)) return false;
+  }
+  return check_signature(*this, graph);
+}
+
+bool is_surely_valid(const ProgramCheck& check) {
+  OperatorTable operators;
+  try {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(check.graph_modules); ++i) {
+      PyObject* module = PyList_GET_ITEM(check.graph_modules, i);
+      const bool is_root = i == 0;
+      const GraphValues graph(module, operators, {true, check.functional, is_root});
+      if (!graph.is_surely_valid()) return false;
+      const auto is_duplicate = [](const NodeEntry& entry) {
+        return entry.duplicate_of != core::PositionTable::kAbsent;
+      };
+      if (std::any_of(graph.entries.begin(), graph.entries.end(), is_duplicate)) return false;
+      if (is_root && !check.is_surely_valid(graph)) return false;
+    }
+  } catch (const Doubtful&) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace fxpress::fx::serde

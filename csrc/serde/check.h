@@ -1,0 +1,27 @@
+// Whether a program's signature and module calls are as torch's verifier wants them: a quick yes.
+#pragma once
+
+#include "fx/py.h"
+#include "serde/graph_values.h"
+
+namespace fxpress::fx::serde {
+
+// A program whose graph is checked elsewhere (GraphValues::is_surely_valid). All borrowed.
+struct ProgramCheck {
+  PyObject* graph_modules;  // list: every GraphModule in the program
+  PyObject* signature;      // ExportGraphSignature
+  PyObject* calls;          // list of ModuleCallEntry
+  PyObject* state;          // dict: parameters and buffers
+  PyObject* constants;      // dict: constants and custom objects
+  bool functional;          // operators may not write their arguments
+
+  // True when all invariants hold. False: some may not, and torch's own check has the last word,
+  // and the message. What is rare is left to it too.
+  bool is_surely_valid(const GraphValues& graph) const;
+};
+
+// The same of all graphs of the program too, and that no two nodes take the same result of another.
+// The root is the first of the graph modules.
+bool is_surely_valid(const ProgramCheck& check);
+
+}  // namespace fxpress::fx::serde

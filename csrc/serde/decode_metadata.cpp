@@ -1,0 +1,220 @@
+#include <algorithm>
+#include <initializer_list>
+
+#include "fx/containers.h"
+#include "fx/symbols.h"
+#include "schema/json_reader.h"
+#include "serde/decoder.h"
+#include "serde/scalars.h"
+#include "serde/symbols.h"
+
+namespace fxpress::fx::serde {
+
+using ::fxpress::schema::Type;
+using ::fxpress::schema::ValueKind;
+
+namespace {
+
+constexpr char kBetweenEntries = ';';
+
+template <class Each>
+void split(std::string_view text, char at, Each each) {
+  for (size_t start = 0;;) {
+    const size_t end = std::min(text.find(at, start), text.size());
+    each(text.substr(start, end - start));
+    if (end == text.size()) return;
+    start = end + 1;
+  }
+}
+
+// Splits at the commas that are not inside of brackets.
+std::vector<std::string_view> split_entry(std::string_view text) {
+  std::vector<std::string_view> parts;
+  size_t start = 0;
+  int depth = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '[' || c == '(') ++depth;
+    if (c == ']' || c == ')') --depth;
+    if (c == ',' && depth == 0) {
+      parts.push_back(text.substr(start, i - start));
+      start = i + 1;
+    }
+  }
+  parts.push_back(text.substr(start));
+  return parts;
+}
+
+// An object of a class with these attributes.
+Ref instance(PyObject* type, std::initializer_list<std::pair<PyObject*, PyObject*>> attributes) {
+  const Ref dict = Ref::steal(PyDict_New());
+  for (const auto& [name, value] : attributes) check(PyDict_SetItem(dict.get(), name, value));
+  return new_instance(type, dict.get());
+}
+
+}  // namespace
+
+Decoder::Metadata Decoder::metadata(const Value& map) {
+  Metadata result;
+  const auto entries = document_->children(map);
+  const auto find = [&](std::string_view key) -> const Value* {
+    for (size_t i = 0; i < entries.size(); i += 2) {
+      if (text(entries[i]) == key) return entries[i + 1].count > 0 ? &entries[i + 1] : nullptr;
+    }
+    return nullptr;
+  };
+  const auto add = [&](PyObject* name, Ref value) { result.emplace_back(name, std::move(value)); };
+  if (const Value* trace = find("stack_trace")) add(names.stack_trace, new_text(text(*trace)));
+  if (const Value* stack = find("nn_module_stack")) {
+    add(fx::names.nn_module_stack, module_stack(text(*stack)));
+  }
+  if (const Value* stack = find("source_fn_stack")) {
+    add(names.source_fn_stack, source_functions(text(*stack)));
+  }
+  if (const Value* function = find("torch_fn")) {
+    std::vector<Ref> parts;
+    split(text(*function), kBetweenEntries, [&](std::string_view part) {
+      charge(kSlotBytes);
+      parts.push_back(new_text(part));
+    });
+    add(names.torch_fn, take_as_tuple(parts));
+  }
+  if (const Value* custom = find("custom")) {
+    add(fx::names.custom, new_text(text(*custom)));
+  }
+  if (const Value* sources = find("from_node")) {
+    add(names.from_node, node_sources(text(*sources)));
+  }
+  return result;
+}
+
+// Nodes do not share the containers: passes change the meta of one.
+void Decoder::add_metadata(const Metadata& metadata, PyObject* meta) {
+  for (const auto& [name, value] : metadata) {
+    PyObject* found = value.get();
+    Ref copy;
+    if (name == fx::names.custom) {  // of any depth
+      const std::string_view text = utf8(found);
+      charge(text.size(), kJsonRatio);
+      if (::fxpress::schema::is_nested_deeper(text, context_.budget->depth())) {
+        throw core::LimitReached("depth", "the custom metadata of a node");
+      }
+      copy = Ref::steal(PyObject_CallOneArg(symbols.loads, found));
+    } else if (PyDict_CheckExact(found)) {
+      charge(kDictBytes + static_cast<uint64_t>(PyDict_GET_SIZE(found)) * kSlotBytes);
+      copy = Ref::steal(PyDict_Copy(found));
+    } else if (PyList_CheckExact(found)) {
+      charge(static_cast<uint64_t>(PyList_GET_SIZE(found)) * kSlotBytes);
+      copy = Ref::steal(PyList_GetSlice(found, 0, PyList_GET_SIZE(found)));
+    }
+    check(PyDict_SetItem(meta, name, copy ? copy.get() : found));
+  }
+}
+
+Ref Decoder::module_stack(std::string_view text) {
+  Ref& known = entry(stacks_, text);
+  if (!known) {
+    Ref stack = Ref::steal(PyDict_New());
+    split(text, kBetweenEntries, [&](std::string_view entry) {
+      charge(kEntryBytes);
+      const auto parts = split_entry(entry);
+      if (parts.size() != 3) {
+        raise(symbols.serialize_error, "an entry of nn_module_stack has %zu parts, not 3: %R",
+              parts.size(), new_text(entry).get());
+      }
+      const Ref path = new_text(parts[1]);
+      const Ref type = new_text(parts[2]);
+      const Ref value = Ref::steal(PyTuple_Pack(2, path.get(), type.get()));
+      check(PyDict_SetItem(stack.get(), new_text(parts[0]).get(), value.get()));
+    });
+    known = std::move(stack);
+  }
+  return Ref::borrow(known.get());
+}
+
+Ref Decoder::source_functions(std::string_view text) {
+  Ref& known = entry(functions_, text);
+  if (!known) {
+    Ref stack = Ref::steal(PyList_New(0));
+    split(text, kBetweenEntries, [&](std::string_view entry) {
+      charge(kEntryBytes);
+      const size_t comma = entry.find(',');
+      if (comma == std::string_view::npos || comma != entry.rfind(',')) {
+        raise(symbols.serialize_error, "an entry of source_fn_stack is not a pair: %R",
+              new_text(entry).get());
+      }
+      const Ref name = new_text(entry.substr(0, comma));
+      const Ref target = new_text(entry.substr(comma + 1));
+      const Ref function = Ref::steal(PyObject_CallOneArg(symbols.source_function, target.get()));
+      const Ref pair = Ref::steal(PyTuple_Pack(2, name.get(), function.get()));
+      check(PyList_Append(stack.get(), pair.get()));
+    });
+    known = std::move(stack);
+  }
+  return Ref::borrow(known.get());
+}
+
+// The text of "from_node": null, or a list of sources, read as the one field of another source.
+Ref Decoder::node_sources(std::string_view text) {
+  constexpr std::string_view kBefore = "{\"from_node\": ";
+  std::string whole;
+  whole.reserve(kBefore.size() + text.size() + 1);
+  whole += kBefore;
+  whole += text;
+  whole += '}';
+  std::string problem;
+  try {
+    Document document = ::fxpress::schema::read_json(
+        whole, document_->schema(), static_cast<uint16_t>(Type::NodeSource), context_.budget);
+    pass_gate(document);
+    const Value& list = document.field(document.root(), Field::NodeSource_from_node);
+    if (list.kind == ValueKind::kNull) return Ref::borrow(Py_None);
+    return node_sources(document, list);
+  } catch (const ::fxpress::schema::JsonError& error) {
+    problem = error.what();
+  }
+  raise(symbols.serialize_error, "from_node is damaged: %s", problem.c_str());
+}
+
+Ref Decoder::node_sources(const Document& document, const Value& list) {
+  const auto items = document.children(list);
+  Ref sources = Ref::steal(PyList_New(static_cast<Py_ssize_t>(items.size())));
+  for (size_t i = 0; i < items.size(); ++i) {
+    PyList_SET_ITEM(sources.get(), static_cast<Py_ssize_t>(i),
+                    node_source(document, items[i]).release());
+  }
+  return sources;
+}
+
+Ref Decoder::node_source(const Document& document, const Value& value) {
+  const core::Budget::Level level(*context_.budget, "the from_node of a node");
+  charge(kSourceBytes);
+  const auto part = [&](Field name) { return scalar(document, document.field(value, name)); };
+  Ref actions = Ref::steal(PyList_New(0));
+  split(document.text(document.field(value, Field::NodeSource_action)), '+',
+        [&](std::string_view action) {
+          charge(kSlotBytes);
+          PyObject* known = dict_get(symbols.node_source_actions, new_text(action).get());
+          if (known != nullptr) check(PyList_Append(actions.get(), known));
+        });
+  const Value& before = document.field(value, Field::NodeSource_from_node);
+  const Ref sources =
+      before.kind == ValueKind::kNull ? Ref::steal(PyList_New(0)) : node_sources(document, before);
+  const Ref fields[] = {part(Field::NodeSource_name), part(Field::NodeSource_target),
+                        part(Field::NodeSource_graph_id)};
+  Ref info = Ref::borrow(Py_None);
+  if (fields[0].get() != Py_None && fields[1].get() != Py_None && fields[2].get() != Py_None) {
+    info = instance(symbols.node_info_type, {{fx::names.name, fields[0].get()},
+                                             {fx::names.target, fields[1].get()},
+                                             {names.graph_id, fields[2].get()}});
+  }
+  return instance(symbols.node_source_type,
+                  {{names.action_string, Py_None},
+                   {names.cached_dict, Py_None},
+                   {names.pass_name, part(Field::NodeSource_pass_name).get()},
+                   {names.action, actions.get()},
+                   {names.node_info, info.get()},
+                   {names.from_node, sources.get()}});
+}
+
+}  // namespace fxpress::fx::serde

@@ -1,0 +1,35 @@
+// Documents from bytes and objects, objects from them, and their canonical form.
+#pragma once
+
+#include <string>
+
+#include "core/budget.h"
+#include "fx/py.h"
+#include "schema/document.h"
+#include "schema/schema.h"
+#include "serde/objects.h"
+
+namespace fxpress::fx::serde {
+
+using ::fxpress::schema::Document;
+using ::fxpress::schema::Schema;
+
+// Reads a value of the named type. SerializeError names the place where the text is wrong. The GIL
+// is released meanwhile. `budget`: what is charged; null: nothing.
+Document read_document(const Schema& schema, PyObject* bytes, const std::string& type,
+                       core::Budget* budget);
+
+// What a document has at a path of fields ("graph_module.metadata"), as objects of the schema's
+// classes. All of it where the path is empty.
+Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path);
+
+// Objects of the schema's classes as a document.
+Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object);
+
+// The canonical form of a program, as new objects; `constants` is a set of names. AssertionError
+// where it has none; KeyError for a name of the signature that the graph has not. With `renamed`, a
+// dict: that of a graph; old and new names of its values are put there.
+Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject* object,
+                   PyObject* constants, PyObject* renamed);
+
+}  // namespace fxpress::fx::serde

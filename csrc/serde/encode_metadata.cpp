@@ -1,0 +1,203 @@
+#include <cctype>
+
+#include "core/budget.h"
+#include "fx/pairs.h"
+#include "fx/symbols.h"
+#include "schema/json_writer.h"
+#include "serde/encoder.h"
+#include "serde/symbols.h"
+#include "serde/text.h"
+
+namespace fxpress::fx::serde {
+
+namespace {
+
+// Whether Python's `if value:` holds; null is false.
+bool is_true(PyObject* value) {
+  if (value == nullptr || value == Py_None) return false;
+  const int result = PyObject_IsTrue(value);
+  check(result);
+  return result != 0;
+}
+
+// A value of a dict that Python code may change meanwhile, or an empty reference.
+Ref value_of(PyObject* dict, PyObject* key) {
+  return Ref::borrow(dict_get(dict, key));
+}
+
+// As an f-string sets it.
+void append(std::string& to, PyObject* value) {
+  if (PyUnicode_CheckExact(value)) {
+    to += Text(value).view();
+  } else {
+    to += Text(Ref::steal(PyObject_Format(value, nullptr)).get()).view();
+  }
+}
+
+}  // namespace
+
+void Encoder::metadata(PyObject* node) {
+  const Ref held = node_field(node, fx::symbols.node_meta);
+  PyObject* meta = held.get();
+  sink_.begin_map();
+  if (const Ref trace = value_of(meta, names.stack_trace); is_true(trace.get())) {
+    sink_.key("stack_trace");
+    string(trace.get());
+  }
+  if (const Ref stack = value_of(meta, fx::names.nn_module_stack); is_true(stack.get())) {
+    sink_.key("nn_module_stack");
+    module_stack(stack.get());
+  }
+  if (const Ref stack = value_of(meta, names.source_fn_stack); is_true(stack.get())) {
+    sink_.key("source_fn_stack");
+    source_functions(stack.get());
+  }
+  if (const Ref function = value_of(meta, names.torch_fn); is_true(function.get())) {
+    sink_.key("torch_fn");
+    const Ref parts = Ref::steal(PySequence_Tuple(function.get()));
+    scratch_.clear();
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(parts.get()); ++i) {
+      if (i != 0) scratch_ += ';';
+      scratch_ += Text(PySequence_Fast_GET_ITEM(parts.get(), i)).view();
+    }
+    sink_.string(scratch_);
+  }
+  if (const Ref custom = value_of(meta, fx::names.custom); is_true(custom.get())) {
+    sink_.key("custom");
+    PyObject* arguments[] = {custom.get(), node};
+    string(Ref::steal(PyObject_Vectorcall(symbols.dumps, arguments, 2, nullptr)).get());
+  }
+  if (const Ref sources = value_of(meta, names.from_node)) {
+    sink_.key("from_node");
+    std::string text;
+    node_sources(sources.get(), text);
+    sink_.string(text);
+  }
+  sink_.end_map();
+}
+
+void Encoder::module_stack(PyObject* stack) {
+  scratch_.clear();
+  const auto add = [&](PyObject* key, PyObject* entry) {
+    if (!PyTuple_Check(entry) || PyTuple_GET_SIZE(entry) != 2 ||
+        !PyUnicode_Check(PyTuple_GET_ITEM(entry, 0)) ||
+        !PyUnicode_Check(PyTuple_GET_ITEM(entry, 1))) {
+      raise(PyExc_AssertionError, "expected a module stack of (path, type name), got %R", entry);
+    }
+    if (!scratch_.empty()) scratch_ += ';';
+    append(scratch_, key);
+    scratch_ += ',';
+    scratch_ += Text(PyTuple_GET_ITEM(entry, 0)).view();
+    scratch_ += ',';
+    scratch_ += Text(PyTuple_GET_ITEM(entry, 1)).view();
+  };
+  if (PyDict_CheckExact(stack)) {
+    for (DictItems items(stack); items.next();) add(items.key(), items.value());
+  } else {
+    const Ref items = pairs_of(stack);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
+      PyObject* item = PyList_GET_ITEM(items.get(), i);
+      add(PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1));
+    }
+  }
+  sink_.string(scratch_);
+}
+
+void Encoder::append_operator_name(PyObject* target) {
+  if (PyUnicode_Check(target)) {
+    scratch_ += Text(target).view();
+    return;
+  }
+  const auto key = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(target));
+  uint32_t id = operator_name_ids_.find(key);
+  if (id == core::FlatMap::kAbsent) {
+    const Ref name = Ref::steal(PyObject_CallOneArg(symbols.operator_name, target));
+    id = static_cast<uint32_t>(operator_names_.size());
+    operator_names_.push_back({Ref::borrow(target), std::string(Text(name.get()).view())});
+    operator_name_ids_.insert(key, id);
+  }
+  scratch_ += operator_names_[id].name;
+}
+
+void Encoder::source_functions(PyObject* stack) {
+  const Ref held = Ref::steal(PySequence_Tuple(stack));
+  scratch_.clear();
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(held.get()); ++i) {
+    const Ref pair = Ref::steal(PySequence_Fast(PySequence_Fast_GET_ITEM(held.get(), i),
+                                                "an entry of source_fn_stack is not a pair"));
+    if (PySequence_Fast_GET_SIZE(pair.get()) < 2) {
+      raise(PyExc_IndexError, "an entry of source_fn_stack is not a pair");
+    }
+    if (i != 0) scratch_ += ';';
+    append(scratch_, PySequence_Fast_GET_ITEM(pair.get(), 0));
+    scratch_ += ',';
+    append_operator_name(PySequence_Fast_GET_ITEM(pair.get(), 1));
+  }
+  sink_.string(scratch_);
+}
+
+void Encoder::node_sources(PyObject* sources, std::string& text) {
+  if (sources == Py_None) {
+    text += "null";
+    return;
+  }
+  const Ref held = Ref::steal(PySequence_Tuple(sources));
+  bool first = true;
+  text += '[';
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(held.get()); ++i) {
+    PyObject* source = PySequence_Fast_GET_ITEM(held.get(), i);
+    if (!PyObject_TypeCheck(source, as_type(symbols.node_source_type))) continue;
+    if (!first) text += ", ";
+    first = false;
+    node_source(source, text);
+  }
+  text += ']';
+}
+
+// Ids of graphs are addresses in torch; here they count from 0, so that the same export gives the
+// same bytes everywhere.
+int64_t Encoder::graph_number(PyObject* graph_id) {
+  const long long id = PyLong_AsLongLong(graph_id);
+  if (id == -1) {
+    if (PyErr_Occurred() != nullptr) throw_python_error();
+    return -1;  // of a source without a node
+  }
+  return graph_numbers_.emplace(id, static_cast<int64_t>(graph_numbers_.size())).first->second;
+}
+
+void Encoder::node_source(PyObject* source, std::string& text) {
+  const RecursionGuard guard(" in from_node");
+  core::check_stack("from_node");
+  ::fxpress::schema::StringBuffer buffer;
+  const auto quoted = [&](PyObject* value) {
+    if (value == Py_None) return buffer.append("null");
+    ::fxpress::schema::write_json_string(buffer, Text(value).view());
+  };
+  buffer.append("{\"name\": ");
+  quoted(get_attr(source, fx::names.name).get());
+  buffer.append(", \"target\": ");
+  quoted(get_attr(source, fx::names.target).get());
+  buffer.append(", \"graph_id\": ");
+  ::fxpress::schema::write_json_integer(buffer,
+                                        graph_number(get_attr(source, names.graph_id).get()));
+  buffer.append(", \"pass_name\": ");
+  quoted(get_attr(source, names.pass_name).get());
+  buffer.append(", \"action\": ");
+  std::string actions;
+  const Ref list = Ref::steal(
+      PySequence_Fast(get_attr(source, names.action).get(), "the actions are not a sequence"));
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
+    if (i != 0) actions += '+';
+    const Ref name = get_attr(PySequence_Fast_GET_ITEM(list.get(), i), fx::names.name);
+    for (const char c : Text(name.get()).view()) {
+      actions += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+  }
+  ::fxpress::schema::write_json_string(buffer, actions);
+  buffer.append(", \"from_node\": ");
+  text += buffer.text();
+  node_sources(get_attr(source, names.from_node).get(), text);
+  text += '}';
+}
+
+}  // namespace fxpress::fx::serde

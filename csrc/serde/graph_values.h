@@ -1,0 +1,114 @@
+// Which values the nodes of a graph define, under which names, and whether the graph is as torch's
+// verifier wants it: the first pass of encoding.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/graph.h"
+#include "core/position_table.h"
+#include "fx/py.h"
+#include "serde/operators.h"
+
+namespace fxpress::fx::serde {
+
+// The tables of a graph; every value is in one of them.
+enum class Table : uint8_t { kTensor, kSymInt, kSymBool, kSymFloat, kCustomObject, kNone };
+
+// Where a value of this type goes; kNone for what has no table.
+Table table_of(PyObject* value);
+
+struct NamedValue {
+  Ref name;     // str: a node's name, or one for a result that nobody uses
+  Ref value;    // what meta["val"] has
+  Table table;  // never kNone
+};
+
+// One output of a node in the file.
+struct Output {
+  enum class Kind : uint8_t { kNone, kValue, kTensors } kind;
+  uint32_t first;  // position of the value, or of the first of a list, in GraphValues::values
+  uint32_t count;  // of a list
+};
+
+struct NodeEntry {
+  Ref node;                  // torch.fx.Node
+  Ref name;                  // str
+  const Operator* function;  // of a call_function node, else null
+  uint32_t outputs;          // position of its first output in GraphValues::outputs
+  uint32_t duplicate_of;     // entry of another getitem of the same result, or kAbsent
+  core::Op op;               // of the node
+  Table table;               // what an argument that is this node refers to
+  bool symbolic;             // its arguments are those of a function on numbers
+};
+
+class GraphValues {
+ public:
+  struct Options {
+    bool checks;      // look at what torch's verifier looks at
+    bool functional;  // operators may not write their arguments
+    bool top_level;   // it is the program's own graph
+  };
+
+  // Reads all nodes of a graph module. SerializeError, naming the node, when a result cannot be
+  // written; with checks Doubtful, as the graph may not be valid either.
+  GraphValues(PyObject* module, OperatorTable& operators, const Options& options);
+
+  // Reads one node; those behind it are the nodes that take its results apart.
+  GraphValues(std::vector<Ref> nodes, OperatorTable& operators);
+
+  // The entry of a node, or null when it is not in this graph.
+  const NodeEntry* find(PyObject* node) const;
+  // Whether a node has this name.
+  bool has_node(PyObject* name) const;
+  std::span<const Output> outputs_of(const NodeEntry& entry) const;
+
+  // False: torch's verifier, and Graph.lint(), may have something to say of this graph.
+  bool is_surely_valid() const { return valid_; }
+
+  std::vector<NodeEntry> entries;  // in graph order
+  std::vector<Output> outputs;     // of all nodes
+  std::vector<NamedValue> values;  // in the order in which they are defined
+
+ private:
+  void add_entries(std::vector<Ref> nodes, OperatorTable& operators);
+  template <class F>
+  void guarded(PyObject* node, F&& call) const;
+  void verify(const NodeEntry& entry, PyObject* graph);
+  bool is_attribute(PyObject* target) const;
+  void read(NodeEntry& entry);
+  void read_placeholder(NodeEntry& entry, PyObject* value);
+  void read_call(NodeEntry& entry, PyObject* meta);
+  void add_result(NodeEntry& entry, PyObject* value);
+  void add_value(PyObject* name, PyObject* value, Table table);
+  void add_unused(const NodeEntry& entry, const std::string& suffix, PyObject* value, Table table);
+  void add_each(const NodeEntry& entry, PyObject* results);
+  void add_list(const NodeEntry* taken_from, const NodeEntry& named_after,
+                const std::string& prefix, PyObject* results, bool skip_none);
+  void add_dict(const NodeEntry& entry, PyObject* results);
+  void add_schema_results(NodeEntry& entry, PyObject* results);
+
+  // The users of a node that take its results apart, by index: first ones, duplicates marked.
+  struct User {
+    Ref index;         // its second argument
+    NodeEntry* entry;  // the first node that takes this result
+  };
+  std::vector<User> users_of(const NodeEntry& entry);
+  static NodeEntry* user_at(const std::vector<User>& users, size_t index);
+
+  uint32_t position_of(PyObject* node) const;
+  bool add_name(PyObject* name, uint32_t position);
+  bool is_name_at(PyObject* name, uint32_t position) const;
+
+  PyObject* module_;             // borrowed: that has the graph; null when one node is read
+  Options options_;              // what to look at
+  bool valid_ = true;            // see is_surely_valid()
+  core::PositionTable by_node_;  // entries
+  core::PositionTable names_;    // entries and, behind them, unused_
+  std::vector<Ref> unused_;      // names of results that no node takes
+};
+
+}  // namespace fxpress::fx::serde

@@ -1,0 +1,14 @@
+// What an archive says of weights and constants: which record has which tensor.
+#pragma once
+
+#include "fx/py.h"
+#include "schema/document.h"
+
+namespace fxpress::fx::serde {
+
+// Of a document of the type PayloadConfig: [(name, record, is_param, use_pickle, meta)]; meta is
+// None or (dtype code, sizes, strides, storage offset, requires_grad, device type, device index or
+// None). SerializeError for symbolic sizes.
+Ref read_payload_config(const ::fxpress::schema::Document& document);
+
+}  // namespace fxpress::fx::serde

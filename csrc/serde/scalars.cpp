@@ -1,0 +1,33 @@
+#include "serde/scalars.h"
+
+#include <string>
+
+namespace fxpress::fx::serde {
+
+using ::fxpress::schema::ValueKind;
+
+Ref new_text(std::string_view text) {
+  return Ref::steal(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass"));
+}
+
+Ref scalar(const ::fxpress::schema::Document& document, const ::fxpress::schema::Value& value) {
+  switch (value.kind) {
+    case ValueKind::kNull:
+      return Ref::borrow(Py_None);
+    case ValueKind::kBool:
+      return Ref::borrow(value.integer != 0 ? Py_True : Py_False);
+    case ValueKind::kInt:
+      return Ref::steal(PyLong_FromLongLong(value.integer));
+    case ValueKind::kBigInt:
+      return Ref::steal(PyLong_FromString(std::string(document.text(value)).c_str(), nullptr, 10));
+    case ValueKind::kReal:
+      return Ref::steal(PyFloat_FromDouble(value.real));
+    case ValueKind::kString:
+      return new_text(document.text(value));
+    default:
+      return {};
+  }
+}
+
+}  // namespace fxpress::fx::serde

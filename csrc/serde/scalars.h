@@ -1,0 +1,15 @@
+// Plain values of a document as Python objects.
+#pragma once
+
+#include "fx/py.h"
+#include "schema/document.h"
+
+namespace fxpress::fx::serde {
+
+// A str; lone surrogates are as the file has them.
+Ref new_text(std::string_view text);
+
+// None, a bool, an int, a float or a str; an empty Ref for a value with others in it.
+Ref scalar(const ::fxpress::schema::Document& document, const ::fxpress::schema::Value& value);
+
+}  // namespace fxpress::fx::serde

@@ -1,0 +1,246 @@
+#include "split/assign.h"
+
+#include "core/flat_map.h"
+#include "core/graph.h"
+#include "core/string_pool.h"
+#include "fx/arguments.h"
+
+namespace fxpress::fx {
+
+using core::NodeId;
+using core::Op;
+using core::PartitionId;
+
+PartitionMarks::~PartitionMarks() {
+  if (nodes_.empty()) return;
+  // Runs while an error is on its way out: it must not be disturbed.
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  const auto restore = [&](size_t node, PyObject* mark) {
+    if (PyObject_GenericSetAttr(nodes_[node].get(), names.fx_partition, mark) < 0) PyErr_Clear();
+  };
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (marked_[i]) restore(i, nullptr);
+  }
+  for (const auto& [node, mark] : previous_) restore(node, mark.get());
+  PyErr_Restore(type, value, traceback);
+}
+
+void PartitionMarks::watch(const std::vector<Ref>& nodes) {
+  nodes_ = nodes;
+  marked_.assign(nodes.size(), false);
+}
+
+void PartitionMarks::mark(size_t node, PyObject* value) {
+  PyObject* object = nodes_[node].get();
+  Ref previous = find_attr(object, names.fx_partition);
+  if (previous) previous_.emplace_back(node, std::move(previous));
+  check(PyObject_GenericSetAttr(object, names.fx_partition, value));
+  marked_[node] = true;
+}
+
+bool is_call(Op op) {
+  return op != Op::kPlaceholder && op != Op::kGetAttr && op != Op::kOutput;
+}
+
+bool is_global_state_target(PyObject* target) {
+  return target == symbols.enter_autocast || target == symbols.exit_autocast ||
+         target == symbols.set_grad_enabled;
+}
+
+namespace {
+
+class Assigner {
+ public:
+  Assigner(const AssignRequest& request, const std::vector<Ref>& nodes, PartitionMarks& marks)
+      : request_(request), nodes_(nodes), marks_(marks) {}
+
+  Assignment run() {
+    result_.partition.resize(nodes_.size());
+    marks_.watch(nodes_);
+    for (size_t i = 0; i < nodes_.size(); ++i) visit(NodeId(i));
+    for (StateRegion& region : result_.autocast) {
+      if (!region.exit.valid()) {
+        raise(PyExc_AssertionError,
+              "autocast must exit: node %R is never left; add torch.amp._exit_autocast",
+              node(region.enter));
+      }
+    }
+    close(result_.autocast, "autocast_regions: %s");
+    close(result_.grad, "grad_regions: %s");
+    if (result_.has_regions()) check_monotonic();
+    return std::move(result_);
+  }
+
+ private:
+  PyObject* node(NodeId id) const { return nodes_[id.value()].get(); }
+
+  Ref ask(PyObject* for_node) const {
+    return Ref::steal(PyObject_CallOneArg(request_.callback, for_node));
+  }
+
+  void visit(NodeId id) {
+    PyObject* self = node(id);
+    result_.binders.visit(id, self);
+    const Op op = parse_op(node_field(self, symbols.node_op).get());
+    if (!is_call(op)) return;
+
+    const PartitionId partition = partition_of(ask(self).get());
+    result_.partition[id.value()] = partition;
+    PyObject* name = result_.partition_names[partition.value()].get();
+    if (request_.debug != Py_None) {
+      const Ref node_name = node_field(self, symbols.node_name);
+      Ref::steal(PyObject_CallFunction(request_.debug, "sOO",
+                                       "instantiate_node_partition_mapping %s (%s)",
+                                       node_name.get(), name));
+    }
+    marks_.mark(id.value(), name);
+
+    if (op == Op::kCallFunction) {
+      const Ref target = node_field(self, symbols.node_target);
+      if (is_global_state_target(target.get())) switch_state(id, target.get());
+    }
+    if (grad_active_) add_to(result_.grad.back(), self);
+    for (size_t region : active_autocasts_) add_to(result_.autocast[region], self);
+  }
+
+  // Partitions are told apart by str(id). Plain ints, the usual ids, skip the string.
+  PartitionId partition_of(PyObject* id) {
+    int overflow = 1;
+    long long number = 0;
+    if (PyLong_CheckExact(id)) number = PyLong_AsLongLongAndOverflow(id, &overflow);
+    if (overflow == 0) {
+      const uint32_t known = by_number_.find(static_cast<uint64_t>(number));
+      if (known != core::FlatMap::kAbsent) return PartitionId(known);
+    }
+    const PartitionId partition = by_name(id, true);
+    if (overflow == 0) by_number_.insert(static_cast<uint64_t>(number), partition.value());
+    return partition;
+  }
+
+  PartitionId by_name(PyObject* id, bool may_add) {
+    Ref name = Ref::steal(PyObject_Str(id));
+    if (request_.affix != Py_None) {
+      name = Ref::steal(PyUnicode_FromFormat("%S_%U", request_.affix, name.get()));
+    }
+    const size_t known = names_.size();
+    const core::StringId string = names_.intern(utf8(name.get()));
+    if (string.value() == known) {
+      if (!may_add) {
+        raise(PyExc_KeyError,
+              "partition %U was returned for a node inside an autocast or grad region only: the "
+              "callback must return the same id each time it is asked about a node",
+              name.get());
+      }
+      result_.partition_names.push_back(std::move(name));
+    }
+    return PartitionId(string.value());
+  }
+
+  void add_to(StateRegion& region, PyObject* self) const {
+    check(PySet_Add(region.ids.get(), ask(self).get()));
+  }
+
+  StateRegion new_region(NodeId enter) const {
+    StateRegion region;
+    region.enter = enter;
+    region.ids = Ref::steal(PySet_New(nullptr));
+    add_to(region, node(enter));
+    return region;
+  }
+
+  void switch_state(NodeId id, PyObject* target) {
+    PyObject* self = node(id);
+    const Ref args = args_of(self);
+    if (target == symbols.set_grad_enabled) {
+      expect_one_argument(self, args.get(), "_set_grad_enabled");
+      PyObject* mode = PyTuple_GET_ITEM(args.get(), 0);
+      if (!PyBool_Check(mode)) {
+        raise(PyExc_AssertionError, "Expected bool arg, got %R, in node %R", Py_TYPE(mode), self);
+      }
+      result_.grad.push_back(new_region(id));
+      grad_active_ = true;
+    } else if (target == symbols.enter_autocast) {
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.get()); ++i) {
+        if (is_node(PyTuple_GET_ITEM(args.get(), i))) {
+          raise(PyExc_AssertionError,
+                "Expected all args to be python constants, not Nodes, in node %R", self);
+        }
+      }
+      active_autocasts_.push_back(result_.autocast.size());
+      result_.autocast.push_back(new_region(id));
+    } else {
+      expect_one_argument(self, args.get(), "_exit_autocast");
+      leave_autocast(id, PyTuple_GET_ITEM(args.get(), 0));
+    }
+  }
+
+  static void expect_one_argument(PyObject* self, PyObject* args, const char* function) {
+    if (PyTuple_GET_SIZE(args) == 1) return;
+    raise(PyExc_AssertionError, "Expected 1 arg for %s, got %zd, in node %R", function,
+          PyTuple_GET_SIZE(args), self);
+  }
+
+  void leave_autocast(NodeId exit, PyObject* enter) {
+    for (size_t i = 0; i < active_autocasts_.size(); ++i) {
+      StateRegion& region = result_.autocast[active_autocasts_[i]];
+      if (node(region.enter) != enter) continue;
+      add_to(region, node(exit));
+      region.exit = exit;
+      active_autocasts_.erase(active_autocasts_.begin() + static_cast<std::ptrdiff_t>(i));
+      return;
+    }
+    raise(PyExc_KeyError, "node %R leaves the autocast region of %R, which is not open", node(exit),
+          enter);
+  }
+
+  // All regions of a kind are known: sorts the ids that the callback returned in each.
+  void close(std::vector<StateRegion>& regions, const char* message) {
+    const Ref table = Ref::steal(PyDict_New());
+    for (StateRegion& region : regions) {
+      const Ref sorted = Ref::steal(PySequence_List(region.ids.get()));
+      check(PyList_Sort(sorted.get()));
+      check(PyDict_SetItem(table.get(), node(region.enter), sorted.get()));
+      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(sorted.get()); ++i) {
+        region.partitions.push_back(by_name(PyList_GET_ITEM(sorted.get(), i), false));
+      }
+    }
+    if (request_.debug == Py_None) return;
+    Ref::steal(PyObject_CallFunction(request_.debug, "sO", message, table.get()));
+  }
+
+  void check_monotonic() {
+    Ref highest = Ref::steal(PyLong_FromLong(-1));
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (!result_.partition[i].valid()) continue;
+      Ref id = ask(nodes_[i].get());
+      const int falls = PyObject_RichCompareBool(highest.get(), id.get(), Py_GT);
+      check(falls);
+      if (falls == 1) {
+        raise(PyExc_AssertionError,
+              "autocast or set_grad_enabled require monotonically increasing partitions: highest: "
+              "%S, this node's: %S (node %R)",
+              highest.get(), id.get(), nodes_[i].get());
+      }
+      highest = std::move(id);
+    }
+  }
+
+  const AssignRequest& request_;
+  const std::vector<Ref>& nodes_;  // of the graph, in order
+  PartitionMarks& marks_;
+  Assignment result_;
+  core::StringPool names_;                // partition names; ids are the partitions' ids
+  core::FlatMap by_number_;               // int returned by the callback -> partition
+  std::vector<size_t> active_autocasts_;  // open regions, in order of entry
+  bool grad_active_ = false;              // a grad switch was seen; the last one is in force
+};
+
+}  // namespace
+
+Assignment assign_partitions(const AssignRequest& request, const std::vector<Ref>& nodes,
+                             PartitionMarks& marks) {
+  return Assigner(request, nodes, marks).run();
+}
+
+}  // namespace fxpress::fx

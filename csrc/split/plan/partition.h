@@ -1,0 +1,71 @@
+// What each partition of a graph needs from the others.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/flat_map.h"
+#include "core/graph.h"
+#include "core/ids.h"
+
+namespace fxpress::split {
+
+using core::FlatMap;
+using core::Graph;
+using core::NodeId;
+using core::PartitionId;
+
+struct Partition {
+  std::vector<NodeId> nodes;            // its nodes, in graph order
+  std::vector<NodeId> inputs;           // values from outside, in order of first use
+  std::vector<NodeId> outputs;          // own values that others need, in order of first use
+  std::vector<PartitionId> dependents;  // partitions that wait for this one, in order of record
+};
+
+// Records uses across partitions, in the order in which torch.fx.passes.split_module does: that
+// order decides the order of placeholders and outputs.
+class Partitioning {
+ public:
+  // `assignment` gives the partition of each node, or an invalid id.
+  Partitioning(const Graph& graph, std::span<const PartitionId> assignment, size_t partitions);
+
+  // A node of a partition uses `def`; `use` is the use's position in graph.inputs. True when the
+  // value has just become an input of the using partition: then its symbols are to be recorded.
+  // (A value that record_symbol() made an input has no symbol but the one that it binds.)
+  bool record_use(uint32_t use, NodeId def, NodeId user);
+
+  // `def` becomes an input of `user_partition` without being an argument of one of its nodes: the
+  // binder of a symbol in the shape of another input. Nothing to do when it is defined there.
+  void record_symbol(NodeId def, PartitionId user_partition);
+
+  // The graph's output mentions `def`.
+  void record_output(NodeId def);
+
+  // Everything is recorded: frees what only recording needs.
+  void finish();
+
+  const std::vector<Partition>& partitions() const { return partitions_; }
+
+  // For each use: the position of the value among the inputs of the using partition, or kLocal.
+  std::span<const uint32_t> input_slots() const { return input_slots_; }
+  static constexpr uint32_t kLocal = 0xffffffffu;
+
+  // Just the dependents of each partition, for partition_order().
+  std::vector<std::vector<PartitionId>> dependents() const;
+
+ private:
+  FlatMap::Inserted add_input(NodeId def, PartitionId user);
+  void add_output(NodeId def, PartitionId owner);
+  void add_dependency(PartitionId owner, PartitionId user);
+
+  std::span<const PartitionId> assignment_;  // by node
+  std::vector<Partition> partitions_;        // by partition
+  std::vector<uint32_t> input_slots_;        // by position in graph.inputs
+  std::vector<uint8_t> is_output_;           // by node: already among its partition's outputs
+  std::vector<uint64_t> last_input_;         // by node: (partition, slot) it was last an input of
+  FlatMap inputs_;                           // (partition, node) -> slot, beyond the last one
+  FlatMap edges_;                            // (owner, user) pairs of dependents
+};
+
+}  // namespace fxpress::split

@@ -1,0 +1,67 @@
+#include "tracking/lookup.h"
+
+#include <string>
+
+#include "tracking/module_path.h"
+
+namespace fxpress::tracking {
+
+using fx::Ref;
+
+namespace {
+
+Ref tuple_of_names(PyObject* names) {
+  if (!PyTuple_Check(names)) fx::raise(PyExc_TypeError, "the names are no tuple: %R", names);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
+    if (!PyUnicode_Check(PyTuple_GET_ITEM(names, i))) {
+      fx::raise(PyExc_TypeError, "a name is no str: %R", PyTuple_GET_ITEM(names, i));
+    }
+  }
+  return Ref::borrow(names);
+}
+
+}  // namespace
+
+Ref class_attribute(PyObject* type, PyObject* name) {
+  if (!PyType_Check(type)) fx::raise(PyExc_TypeError, "no class: %R", type);
+  if (!PyUnicode_Check(name)) fx::raise(PyExc_TypeError, "a name is no str: %R", name);
+  return Ref::borrow(_PyType_Lookup(reinterpret_cast<PyTypeObject*>(type), name));
+}
+
+bool has_empty_tables(PyObject* module, PyObject* names) {
+  const Ref all = tuple_of_names(names);
+  // The namespace itself: not what a class may answer when it is asked for __dict__.
+  const Ref ns = Ref::steal(PyObject_GenericGetDict(module, nullptr));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all.get()); ++i) {
+    PyObject* name = PyTuple_GET_ITEM(all.get(), i);
+    if (_PyType_Lookup(Py_TYPE(module), name) != nullptr) return false;
+    PyObject* table = fx::dict_get(ns.get(), name);
+    if (table == nullptr || !(PyDict_CheckExact(table) || PyODict_CheckExact(table))) return false;
+    if (PyDict_GET_SIZE(table) != 0) return false;
+  }
+  return true;
+}
+
+bool has_plain_tables(PyObject* ns, PyObject* names) {
+  const Ref all = tuple_of_names(names);
+  if (!PyDict_Check(ns)) fx::raise(PyExc_TypeError, "the namespace is no dict: %R", ns);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all.get()); ++i) {
+    PyObject* table = fx::dict_get(ns, PyTuple_GET_ITEM(all.get(), i));
+    if (table == nullptr || !PyDict_CheckExact(table)) return false;
+  }
+  return true;
+}
+
+Ref path_without_tables(PyObject* path) {
+  if (!PyUnicode_Check(path)) fx::raise(PyExc_TypeError, "a path is no str: %R", path);
+  // Keys may hold halves of surrogate pairs, which plain UTF-8 has no bytes for.
+  const Ref bytes = Ref::steal(PyUnicode_AsEncodedString(path, "utf-8", "surrogatepass"));
+  const auto size = static_cast<size_t>(PyBytes_GET_SIZE(bytes.get()));
+  const std::string cleaned =
+      tracking::without_tables(std::string_view(PyBytes_AS_STRING(bytes.get()), size));
+  if (cleaned.size() == size) return Ref::borrow(path);
+  return Ref::steal(PyUnicode_DecodeUTF8(cleaned.data(), static_cast<Py_ssize_t>(cleaned.size()),
+                                         "surrogatepass"));
+}
+
+}  // namespace fxpress::tracking

@@ -1,0 +1,398 @@
+#include "unflatten/graph_of_frame.h"
+
+#include <string>
+
+#include "core/check.h"
+#include "fx/arguments.h"
+#include "fx/edited.h"
+#include "fx/symbols.h"
+
+namespace fxpress::fx {
+
+using core::FrameId;
+using core::NodeId;
+using core::Op;
+using core::PlannedId;
+using core::StringId;
+using unflatten::Planned;
+using unflatten::PlannedNode;
+
+FrameWriter::FrameWriter(const UnflattenPlan& plan, NameWriter& name_writer)
+    : plan_(plan),
+      names_(name_writer),
+      nodes_(plan.outline.nodes.size(), nullptr),
+      name_(plan.outline.nodes.size()) {}
+
+Ref FrameWriter::write(FrameId frame, Ref into, std::vector<Ref>& call_nodes) {
+  argument_names_.clear();
+  GraphWriter writer = into ? GraphWriter(names_, std::move(into)) : GraphWriter(names_);
+  name_nodes(writer, frame);
+  for (PlannedId id : plan_.outline.order(frame)) {
+    poll_signals(id.value());
+    PyObject* node = write_node(writer, id);
+    nodes_[id.value()] = node;
+    const Planned kind = planned(id).kind;
+    if (kind == Planned::kCall) call_nodes[planned(id).index] = Ref::borrow(node);
+    if (kind == Planned::kInput || kind == Planned::kArgument || kind == Planned::kPlaceholder) {
+      argument_names_.push_back(node_field(node, symbols.node_target));
+    }
+  }
+  writer.finish();
+  return Ref::borrow(writer.graph());
+}
+
+// Names depend on the order in which torch creates nodes, which is not their order in the graph,
+// and on nodes that it erases later.
+void FrameWriter::name_nodes(GraphWriter& writer, FrameId frame) {
+  for (PlannedId id : plan_.outline.frames[frame.value()].created) {
+    name_[id.value()] = names_.table().create(candidate(id));
+    if (planned(id).removed) writer.take_name(name_[id.value()]);
+  }
+}
+
+// The text of targets that are no functions.
+Ref FrameWriter::own_target(PlannedId id) const {
+  const PlannedNode& node = planned(id);
+  const core::StringPool& strings = plan_.program.strings;
+  switch (node.kind) {
+    case Planned::kInput:
+      return Ref::borrow(plan_.program.names[node.source.value()].get());
+    case Planned::kState:
+      return Ref::borrow(plan_.program.string(node.path));
+    case Planned::kSpec:
+      return Ref::steal(PyUnicode_FromFormat("_spec_%u", node.index));
+    case Planned::kArgument: {
+      const unflatten::CallSignature& signature = signature_of(node);
+      if (node.index < signature.positional) {
+        return Ref::steal(PyUnicode_FromFormat("_positional_arg_%u", node.index));
+      }
+      return new_string(strings.text(signature.keywords[node.index - signature.positional]));
+    }
+    case Planned::kCall:
+      return Ref::borrow(plan_.program.string(plan_.outline.frames[node.index].target));
+    default:
+      FXPRESS_CHECK(false, "a planned node of this kind has no text for a target");
+  }
+}
+
+StringId FrameWriter::candidate(PlannedId id) {
+  const PlannedNode& node = planned(id);
+  const core::StringPool& strings = plan_.program.strings;
+  switch (node.kind) {
+    case Planned::kCopy:
+    case Planned::kPlaceholder:
+      return names_.candidate(plan_.program.names[node.source.value()].get());
+    case Planned::kRecompute:
+      return names_.candidate_for_target(plan_.program.target(node.source));
+    case Planned::kInputLeaf: {
+      const unflatten::SignatureLeaf& leaf = signature_of(node).inputs[node.index];
+      const Ref name = leaf.constant.valid()
+                           ? Ref::steal(PyUnicode_FromFormat("_constant_%u", node.index))
+                           : new_string(strings.text(leaf.name));
+      return names_.candidate(name.get());
+    }
+    case Planned::kCall: {
+      // The call was named before calls were merged.
+      const unflatten::Frame& callee = plan_.outline.frames[node.index];
+      const std::string_view caller = strings.text(plan_.outline.frames[node.frame.value()].path);
+      const size_t skip = caller.empty() ? 0 : caller.size() + 1;
+      return names_.candidate_for_target(
+          new_string(strings.text(callee.call_name).substr(skip)).get());
+    }
+    case Planned::kFlattenInputs:
+    case Planned::kFlattenOutputs:
+      return names_.candidate_for_target(symbols.tree_flatten_spec);
+    case Planned::kUnflattenInputs:
+    case Planned::kUnflattenOutputs:
+      return names_.candidate_for_target(symbols.tree_unflatten);
+    case Planned::kItem:
+    case Planned::kKeywordItem:
+    case Planned::kOutputItem:
+      return names_.candidate_for_target(symbols.getitem);
+    case Planned::kWriteBack:
+      return names_.candidate_for_target(symbols.copy_);
+    case Planned::kOutput:
+      return names_.candidate_for_target(symbols.output);
+    default:
+      return names_.candidate_for_target(own_target(id).get());
+  }
+}
+
+const unflatten::CallSignature& FrameWriter::signature_of(const PlannedNode& node) const {
+  return plan_.signatures.calls[plan_.outline.frames[node.frame.value()].signature];
+}
+
+PyObject* FrameWriter::written(PlannedId id) const {
+  PyObject* node = nodes_[plan_.outline.resolve(id).value()];
+  FXPRESS_CHECK(node != nullptr, "a node is used before it is written");
+  return node;
+}
+
+std::vector<PyObject*> FrameWriter::inputs_of(PlannedId id) const {
+  std::vector<PyObject*> inputs;
+  for (PlannedId input : plan_.outline.inputs_of(id)) inputs.push_back(written(input));
+  return inputs;
+}
+
+// ---- meta ----
+
+Ref FrameWriter::meta_of(NodeId source) const {
+  return GraphWriter::copy_meta(plan_.program.original(source));
+}
+
+Ref FrameWriter::value_of(NodeId source) const {
+  const Ref meta = node_field(plan_.program.original(source), symbols.node_meta);
+  PyObject* value = PyDict_Check(meta.get()) ? dict_get(meta.get(), names.val) : nullptr;
+  return Ref::borrow(value == nullptr ? Py_None : value);
+}
+
+Ref FrameWriter::value_meta(Ref value) const {
+  Ref meta = Ref::steal(PyDict_New());
+  check(PyDict_SetItem(meta.get(), names.val, value.get()));
+  return meta;
+}
+
+void FrameWriter::adjust_meta(PyObject* node, PlannedId id) const {
+  const PlannedNode& node_plan = planned(id);
+  const auto cut =
+      plan_.program.cut_stacks.find(plan_.program.origin[node_plan.source.value()].value());
+  if (cut == plan_.program.cut_stacks.end() && !node_plan.lose_custom) return;
+  const Ref meta = node_field(node, symbols.node_meta);
+  if (cut != plan_.program.cut_stacks.end()) {
+    check(PyDict_SetItem(meta.get(), names.nn_module_stack, cut->second.get()));
+  }
+  if (node_plan.lose_custom) check(PyDict_DelItem(meta.get(), names.custom));
+}
+
+// ---- nodes ----
+
+PyObject* FrameWriter::write_node(GraphWriter& writer, PlannedId id) {
+  const PlannedNode& node = planned(id);
+  switch (node.kind) {
+    case Planned::kCopy:
+    case Planned::kPlaceholder:
+    case Planned::kRecompute: {
+      PyObject* copy = plan_.program.kinds[node.source.value()] == FlatKind::kOriginal
+                           ? write_copy(writer, id)
+                           : write_write(writer, id);
+      adjust_meta(copy, id);
+      return copy;
+    }
+    case Planned::kInput:
+      return write_leaf(writer, id, Op::kPlaceholder, meta_of(node.source));
+    case Planned::kState:
+      return write_leaf(writer, id, Op::kGetAttr, meta_of(node.source));
+    case Planned::kArgument:
+      return write_leaf(writer, id, Op::kPlaceholder, {});
+    case Planned::kSpec:
+      return write_leaf(writer, id, Op::kGetAttr, {});
+    case Planned::kFlattenInputs:
+      return write_flatten_inputs(writer, id);
+    case Planned::kUnflattenInputs:
+      return write_unflatten(writer, id, false);
+    case Planned::kUnflattenOutputs:
+      return write_unflatten(writer, id, true);
+    case Planned::kFlattenOutputs: {
+      const auto inputs = inputs_of(id);
+      return write_function(writer, id, symbols.tree_flatten_spec, new_tuple(inputs), inputs,
+                            value_meta(Ref::borrow(Py_None)));
+    }
+    case Planned::kInputLeaf:
+      return write_item(writer, id, Ref::steal(PyLong_FromSize_t(node.index)),
+                        node.source.valid() ? meta_of(node.source) : Ref());
+    case Planned::kItem:
+      return write_item(writer, id, Ref::steal(PyLong_FromSize_t(node.index)), {});
+    case Planned::kKeywordItem:
+      return write_item(writer, id, new_string(plan_.program.strings.text(StringId(node.index))),
+                        {});
+    case Planned::kOutputItem:
+      return write_item(writer, id, Ref::steal(PyLong_FromSize_t(node.index)),
+                        value_meta(value_of(node.source)));
+    case Planned::kWriteBack: {
+      const auto inputs = inputs_of(id);
+      return write_function(writer, id, symbols.copy_, new_tuple(inputs), inputs,
+                            meta_of(node.source));
+    }
+    case Planned::kCall:
+      return write_call(writer, id);
+    case Planned::kOutput:
+      return write_output(writer, id);
+  }
+  FXPRESS_CHECK(false, "unknown kind of planned node");
+}
+
+PyObject* FrameWriter::write_copy(GraphWriter& writer, PlannedId id) {
+  const PlannedNode& node = planned(id);
+  if (plan_.program.graph.ops[node.source.value()] == Op::kOutput) {
+    return write_root_output(writer, id);
+  }
+  PyObject* original = plan_.program.original(node.source);
+  const Ref type_expr = node_field(original, symbols.node_type_expr);
+  const NewNode copy{plan_.program.graph.ops[node.source.value()],
+                     plan_.program.target(node.source), StringId(), type_expr.get(),
+                     name_[id.value()]};
+  InputCursor inputs(plan_.outline.inputs_of(id), "unflatten");
+  PyObject* made = writer.copy(copy, original, [&](PyObject*) { return written(inputs.next()); });
+  inputs.finish();
+  return made;
+}
+
+// Something that unflatten has put in, to write a value in place.
+PyObject* FrameWriter::write_write(GraphWriter& writer, PlannedId id) {
+  const PlannedNode& node = planned(id);
+  const FlatKind kind = plan_.program.kinds[node.source.value()];
+  PyObject* function = kind == FlatKind::kWrite    ? symbols.copy_
+                       : kind == FlatKind::kDetach ? symbols.detach
+                                                   : symbols.clone;
+  const auto inputs = inputs_of(id);
+  return write_function(writer, id, function, new_tuple(inputs), inputs, meta_of(node.source));
+}
+
+PyObject* FrameWriter::write_root_output(GraphWriter& writer, PlannedId id) {
+  const PlannedNode& node = planned(id);
+  PyObject* original = plan_.program.original(node.source);
+  Ref kept = returned_value(original);
+  if (plan_.program.is_exported) {
+    const Ref all = Ref::steal(PySequence_Tuple(kept.get()));
+    const auto skip = static_cast<Py_ssize_t>(plan_.program.skipped_outputs);
+    kept = Ref::steal(PyTuple_GetSlice(all.get(), skip, PyTuple_GET_SIZE(all.get())));
+  }
+  InputCursor inputs(plan_.outline.inputs_of(id), "unflatten");
+  PyObject* output = writer.output(
+      kept.get(), [&](PyObject*) { return written(inputs.next()); }, name_[id.value()]);
+  inputs.finish();
+  set_node_field(output, symbols.node_meta, meta_of(node.source).get());
+  return output;
+}
+
+PyObject* FrameWriter::write_output(GraphWriter& writer, PlannedId id) {
+  const auto inputs = inputs_of(id);
+  Ref value;
+  if (inputs.size() == 1) {
+    value = Ref::borrow(inputs[0]);
+  } else {
+    value = Ref::steal(PySequence_List(new_tuple(inputs).get()));
+  }
+  return writer.output(value.get(), [](PyObject* node) { return node; }, name_[id.value()]);
+}
+
+PyObject* FrameWriter::write_leaf(GraphWriter& writer, PlannedId id, Op op, Ref meta) {
+  const Ref target = own_target(id);
+  Ref type_expr = Ref::borrow(Py_None);
+  if (planned(id).kind == Planned::kInput) {
+    type_expr = node_field(plan_.program.original(planned(id).source), symbols.node_type_expr);
+  }
+  return writer.leaf({op, target.get(), StringId(), type_expr.get(), name_[id.value()]},
+                     Ref::borrow(no_args), std::move(meta));
+}
+
+PyObject* FrameWriter::write_function(GraphWriter& writer, PlannedId id, PyObject* function,
+                                      Ref args, std::span<PyObject* const> inputs, Ref meta) {
+  return writer.create({Op::kCallFunction, function, StringId(), Py_None, name_[id.value()]},
+                       std::move(args), Ref::borrow(no_kwargs), inputs, std::move(meta));
+}
+
+PyObject* FrameWriter::write_item(GraphWriter& writer, PlannedId id, Ref key, Ref meta) {
+  PyObject* value = written(plan_.outline.inputs_of(id)[0]);
+  Ref args = Ref::steal(PyTuple_Pack(2, value, key.get()));
+  return write_function(writer, id, symbols.getitem, std::move(args), {&value, 1}, std::move(meta));
+}
+
+// tree_flatten_spec((args, kwargs), spec)
+PyObject* FrameWriter::write_flatten_inputs(GraphWriter& writer, PlannedId id) {
+  const unflatten::CallSignature& signature = signature_of(planned(id));
+  const auto inputs = inputs_of(id);
+  const std::span<PyObject* const> all(inputs);
+  const Ref args = new_tuple(all.first(signature.positional));
+  const Ref kwargs = Ref::steal(PyDict_New());
+  for (size_t i = 0; i < signature.keywords.size(); ++i) {
+    const Ref key = new_string(plan_.program.strings.text(signature.keywords[i]));
+    check(PyDict_SetItem(kwargs.get(), key.get(), all[signature.positional + i]));
+  }
+  const Ref immutable = Ref::steal(PyObject_CallOneArg(symbols.immutable_dict_type, kwargs.get()));
+  const Ref both = Ref::steal(PyTuple_Pack(2, args.get(), immutable.get()));
+  return write_function(writer, id, symbols.tree_flatten_spec,
+                        Ref::steal(PyTuple_Pack(2, both.get(), all.back())), inputs, {});
+}
+
+// tree_unflatten(leaves, spec); constants of the signature stand between the values.
+PyObject* FrameWriter::write_unflatten(GraphWriter& writer, PlannedId id, bool outputs) {
+  const unflatten::CallSignature& signature = plan_.signatures.calls[planned(id).index];
+  const auto& leaves = outputs ? signature.outputs : signature.inputs;
+  const auto inputs = plan_.outline.inputs_of(id);
+  std::vector<PyObject*> values;
+  std::vector<PyObject*> used;
+  for (size_t i = 0; i < leaves.size(); ++i) {
+    if (inputs[i].valid()) {
+      values.push_back(written(inputs[i]));
+      used.push_back(values.back());
+    } else if (leaves[i].constant.valid()) {
+      values.push_back(plan_.signatures.constants[leaves[i].constant.value()].get());
+    } else {
+      values.push_back(Py_None);
+    }
+  }
+  used.push_back(written(inputs.back()));
+  Ref sequence = new_tuple(values);
+  if (!outputs) {
+    sequence = Ref::steal(PyObject_CallOneArg(symbols.immutable_list_type, sequence.get()));
+  }
+  Ref args = Ref::steal(PyTuple_Pack(2, sequence.get(), used.back()));
+  return write_function(writer, id, symbols.tree_unflatten, std::move(args), used, {});
+}
+
+PyObject* FrameWriter::write_call(GraphWriter& writer, PlannedId id) {
+  const PlannedNode& node = planned(id);
+  const unflatten::Frame& callee = plan_.outline.frames[node.index];
+  std::vector<PyObject*> arguments;
+  for (size_t k = callee.front.size(); k-- > 0;) {
+    if (!planned(callee.front[k]).removed) arguments.push_back(written(callee.passed[k]));
+  }
+  const auto own = inputs_of(id);
+  std::vector<StringId> keywords;
+  if (callee.signature != unflatten::Frame::kNoSignature) {
+    keywords = plan_.signatures.calls[callee.signature].keywords;
+  }
+  const size_t positional = own.size() - keywords.size();
+  // Inputs are in the order in which torch has set them: one by one, in front of the others, and
+  // all at once when state has been sunk.
+  std::vector<PyObject*> inputs = own;
+  if (plan_.program.is_exported) {
+    inputs.insert(inputs.begin(), arguments.begin(), arguments.end());
+  } else {
+    inputs.insert(inputs.end(), arguments.rbegin(), arguments.rend());
+  }
+  arguments.insert(arguments.end(), own.begin(), own.begin() + static_cast<ptrdiff_t>(positional));
+  Ref args = new_tuple(arguments);
+  Ref kwargs = Ref::borrow(no_kwargs);
+  if (!keywords.empty()) {
+    const Ref dict = Ref::steal(PyDict_New());
+    for (size_t i = 0; i < keywords.size(); ++i) {
+      const Ref key = new_string(plan_.program.strings.text(keywords[i]));
+      check(PyDict_SetItem(dict.get(), key.get(), own[positional + i]));
+    }
+    kwargs = Ref::steal(PyObject_CallOneArg(symbols.immutable_dict_type, dict.get()));
+  }
+
+  // A preserved call has its value on the node that takes the result apart.
+  Ref meta;
+  if (callee.signature != unflatten::Frame::kNoSignature) {
+    meta = Ref::steal(PyDict_New());
+  } else if (callee.outputs.size() == 1) {
+    meta = value_meta(value_of(callee.outputs[0]));
+  } else {
+    const Ref values = Ref::steal(PyList_New(0));
+    for (NodeId output : callee.outputs) {
+      check(PyList_Append(values.get(), value_of(output).get()));
+    }
+    meta = value_meta(Ref::borrow(values.get()));
+  }
+  if (node.custom != 0) {
+    check(PyDict_SetItem(meta.get(), names.custom, plan_.program.custom_meta[node.custom].get()));
+  }
+  const Ref target = own_target(id);
+  return writer.create({Op::kCallModule, target.get(), StringId(), Py_None, name_[id.value()]},
+                       std::move(args), std::move(kwargs), inputs, std::move(meta));
+}
+
+}  // namespace fxpress::fx

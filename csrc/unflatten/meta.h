@@ -1,0 +1,11 @@
+// What the meta of nodes says: the modules in which they were traced, and their custom meta.
+#pragma once
+
+#include "unflatten/program.h"
+
+namespace fxpress::fx {
+
+// Fills in everything of the program that concerns stacks and custom meta.
+void read_meta(FlatProgram& program);
+
+}  // namespace fxpress::fx

@@ -1,0 +1,31 @@
+#include "unflatten/plan/aliases.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace fxpress::unflatten {
+
+using core::Graph;
+using core::NodeId;
+
+std::vector<std::vector<NodeId>> find_aliases(const Graph& graph, const std::vector<NodeId>& roots,
+                                              const std::function<bool(NodeId)>& may_alias) {
+  std::vector<std::vector<NodeId>> result(graph.size());
+  for (NodeId root : roots) result[root.value()] = {root};
+  std::vector<NodeId> both;
+  for (uint32_t i = 0; i < graph.size(); ++i) {
+    const auto inputs = graph.inputs_of(NodeId(i));
+    const bool reads = std::any_of(inputs.begin(), inputs.end(),
+                                   [&](NodeId def) { return !result[def.value()].empty(); });
+    if (!reads || !may_alias(NodeId(i))) continue;
+    for (NodeId def : inputs) {
+      both.clear();
+      std::set_union(result[i].begin(), result[i].end(), result[def.value()].begin(),
+                     result[def.value()].end(), std::back_inserter(both));
+      result[i] = both;
+    }
+  }
+  return result;
+}
+
+}  // namespace fxpress::unflatten

@@ -1,0 +1,20 @@
+// Which values may share memory with inputs of the graph that are written later.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "core/graph.h"
+
+namespace fxpress::unflatten {
+
+using core::Graph;
+using core::NodeId;
+
+// By node: the `roots` (nodes of the graph) that its value may share memory with, itself included
+// when it is one, in graph order. `may_alias(node)`: a result of the node may be, or view, one of
+// its inputs; asked for nodes with such inputs only.
+std::vector<std::vector<NodeId>> find_aliases(const Graph& graph, const std::vector<NodeId>& roots,
+                                              const std::function<bool(NodeId)>& may_alias);
+
+}  // namespace fxpress::unflatten

@@ -1,0 +1,50 @@
+// Stacks of modules: in which calls of which modules a node was traced.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/ids.h"
+#include "core/string_pool.h"
+
+namespace fxpress::unflatten {
+
+using core::Id;
+using core::StringId;
+using core::StringPool;
+
+// One call of a module.
+struct ModuleCall {
+  StringId path;      // dotted name of the module
+  uint32_t type = 0;  // its class, numbered by the caller; kNoType: unknown
+  uint32_t call = 0;  // which call of the module, from 0
+  StringId key;       // what identifies the module object, however many paths it has
+
+  static constexpr uint32_t kNoType = 0xffffffffu;
+  bool same_call(const ModuleCall& other) const {
+    return path == other.path && type == other.type && call == other.call;
+  }
+};
+
+using StackId = Id<struct StackTag>;
+
+// Equal stacks have one id.
+class ModuleCallStacks {
+ public:
+  StackId intern(std::span<const ModuleCall> stack);
+  std::span<const ModuleCall> operator[](StackId id) const { return stacks_[id.value()]; }
+  size_t size() const { return stacks_.size(); }
+
+  // Drops the scopes from the first one on whose path does not lie below the one before it.
+  // Returns how many are left.
+  static size_t valid_depth(std::span<const ModuleCall> stack, const StringPool& strings);
+
+ private:
+  std::vector<std::vector<ModuleCall>> stacks_;    // by id
+  std::unordered_map<std::string, uint32_t> ids_;  // bytes of a stack -> id
+};
+
+}  // namespace fxpress::unflatten

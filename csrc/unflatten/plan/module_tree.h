@@ -1,0 +1,108 @@
+// Modules and their names below each other, as integers: a tree of nn.Modules that is still to be
+// made. Several modules may share one table of children, as the calls of one module do.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/flat_map.h"
+#include "core/ids.h"
+#include "core/string_pool.h"
+
+namespace fxpress::unflatten {
+
+using core::FlatMap;
+using core::ModuleId;
+using core::StringId;
+using core::StringPool;
+
+// "a.b@2" -> "a.b": a call name without the number of the call.
+std::string_view without_call(std::string_view name);
+
+// `name` is `base` or "base@<digits>".
+bool is_call_of(std::string_view name, std::string_view base);
+
+// `path` lies strictly below `prefix`, counted in whole parts; everything lies below "".
+bool is_below(std::string_view path, std::string_view prefix);
+
+// Every part of a dotted path without its call number: "a@1.b@2" -> "a.b".
+std::string without_calls(std::string_view path);
+
+// The path of something below `path`.
+StringId joined(StringPool& strings, StringId path, std::string_view name);
+
+class ModuleTree {
+ public:
+  using Child = std::pair<StringId, ModuleId>;
+
+  explicit ModuleTree(StringPool& strings) : strings_(strings) {}
+
+  ModuleId add();
+  size_t size() const { return table_of_.size(); }
+
+  // The children of a module in order, until a child is set or removed.
+  std::span<const Child> children(ModuleId module);
+  ModuleId child(ModuleId module, StringId name) const;
+
+  // A new name is appended, a known one keeps its place.
+  void set_child(ModuleId module, StringId name, ModuleId child);
+  void remove_child(ModuleId module, StringId name);
+
+  // From now on `module` has the very table of children that `other` has.
+  void share_children(ModuleId module, ModuleId other);
+
+  // Two modules of one table are told apart by their ids only.
+  uint32_t table_of(ModuleId module) const { return table_of_[module.value()]; }
+
+  // The module at a dotted path below `from`; invalid when there is none.
+  ModuleId find(ModuleId from, std::string_view path) const;
+
+  // Walks to the parent of the last part of `path`; `make(prefix)` provides what is missing.
+  template <class Make>
+  std::pair<ModuleId, StringId> parent_of(ModuleId from, std::string_view path, Make make) {
+    size_t start = 0;
+    for (size_t dot; (dot = path.find('.', start)) != std::string_view::npos; start = dot + 1) {
+      const StringId name = strings_.intern(path.substr(start, dot - start));
+      ModuleId next = child(from, name);
+      if (!next.valid()) {
+        next = make(path.substr(0, dot));
+        set_child(from, name, next);
+      }
+      from = next;
+    }
+    return {from, strings_.intern(path.substr(start))};
+  }
+
+  // Sorts the children of every module below `root` by rank(path, call_path): the path from the
+  // root without call numbers, and with the call number of the child itself. Stable.
+  using Rank = std::function<size_t(StringId path, StringId call_path)>;
+  void sort_children(ModuleId root, const Rank& rank);
+
+ private:
+  struct Table {
+    std::vector<Child> items;  // in order; invalid where removed
+    size_t removed = 0;        // how many are
+  };
+  static constexpr uint32_t kRemoved = FlatMap::kAbsent - 1;
+
+  static uint64_t key(uint32_t table, StringId name) {
+    return uint64_t{table} << 32 | name.value();
+  }
+  // The place of a child in the items of its table; kRemoved, kAbsent: it has none.
+  uint32_t position(uint32_t table, StringId name) const {
+    return positions_.find(key(table, name));
+  }
+  void number(uint32_t table);
+  void compact(uint32_t table);
+
+  StringPool& strings_;             // owns the names
+  std::vector<uint32_t> table_of_;  // by module
+  std::vector<Table> tables_;       // children
+  FlatMap positions_;               // see position()
+};
+
+}  // namespace fxpress::unflatten

@@ -1,0 +1,584 @@
+#include "unflatten/plan/outline.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+
+namespace fxpress::unflatten {
+
+using core::FlatMap;
+using core::FrameId;
+using core::Graph;
+using core::ModuleId;
+using core::NodeId;
+using core::Op;
+using core::PlannedId;
+using core::StringId;
+using core::StringPool;
+
+namespace {
+
+class Outliner {
+  static constexpr size_t kUsualNodes = 8;  // of the graph of a small module
+
+ public:
+  Outliner(const OutlineSource& source, StringPool& strings, ModuleTree& tree)
+      : source_(source),
+        graph_(source.graph),
+        strings_(strings),
+        tree_(tree),
+        values_(2 * source.graph.size()),
+        last_user_(source.graph.size(), 0),
+        is_written_back_(source.graph.size(), 0),
+        is_remade_(source.graph.size(), 0) {
+    for (auto i = static_cast<uint32_t>(graph_.size()); i-- > 0;) {
+      const NodeId id(i);
+      const bool lacks_stack = graph_.ops[i] == Op::kCallFunction && !source.stacks[i].valid();
+      if (lacks_stack && source.is_remade(id)) is_remade_[i] = 1;
+      // What is made where it is used reads its inputs there.
+      const uint32_t reads = is_remade_[i] != 0 ? std::max(i, last_user_[i]) : i;
+      for (NodeId def : graph_.inputs_of(id)) {
+        last_user_[def.value()] = std::max(last_user_[def.value()], reads);
+      }
+    }
+  }
+
+  Outline run() {
+    result_.nodes.reserve(2 * graph_.size());
+    result_.inputs.reserve(2 * graph_.inputs.size());
+    open_root();
+    for (at_ = 0; at_ < graph_.size(); ++at_) place(NodeId(at_));
+    write_back();
+    return std::move(result_);
+  }
+
+ private:
+  Frame& frame(FrameId id) { return result_.frames[id.value()]; }
+  bool is_seen(NodeId node) const { return node.valid() && node.value() < at_; }
+
+  void place(NodeId id) {
+    switch (graph_.ops[id.value()]) {
+      case Op::kPlaceholder:
+        if (in_body_) error(OutlineError::Kind::kLatePlaceholder, id);
+        copy(id, Planned::kPlaceholder);
+        return;
+      case Op::kOutput:
+        while (open_.size() > 1) leave();
+        copy(id, Planned::kCopy);
+        return;
+      default:
+        in_body_ = true;
+    }
+    if (is_remade_[id.value()] != 0) return;
+    const StackId stack = source_.stacks[id.value()];
+    if (!stack.valid()) error(OutlineError::Kind::kNoStack, id);
+    if (stack != OutlineSource::kInherits) go_to(source_.scopes[stack], id);
+    if (graph_.ops[id.value()] == Op::kGetAttr) frame(current_).get_attrs.push_back(id);
+    copy(id, Planned::kCopy);
+  }
+
+  // Leaves the calls that the node is not in, enters those that it is in.
+  void go_to(std::span<const ModuleCall> stack, NodeId id) {
+    size_t common = 0;
+    while (common < open_.size() && common < stack.size() &&
+           scopes_[common].same_call(stack[common])) {
+      ++common;
+    }
+    if (common == 0) error(OutlineError::Kind::kNotBelowRoot, id);
+    while (open_.size() > common) leave();
+    for (size_t depth = common; depth < stack.size(); ++depth) enter(stack[depth], id);
+  }
+
+  void copy(NodeId id, Planned kind) {
+    inputs_.clear();
+    for (NodeId def : graph_.inputs_of(id)) inputs_.push_back(value(current_, def));
+    const PlannedId planned = plan(current_, kind, inputs_, id);
+    result_.node(planned).custom = source_.custom[id.value()];
+    append(current_, planned);
+    map(current_, id, planned);
+  }
+
+  // ---- values ----
+
+  static uint64_t key(FrameId frame, NodeId node) {
+    return (uint64_t{frame.value()} << 32) | node.value();
+  }
+  // A value that the graph has, or invalid.
+  PlannedId find(FrameId frame, NodeId node) const {
+    const uint32_t known = values_.find(key(frame, node));
+    return known == FlatMap::kAbsent ? PlannedId() : PlannedId(known >> 1);
+  }
+  // The value comes from outside of the graph, or could: it is no output.
+  void map_input(FrameId id, NodeId node, PlannedId planned) {
+    values_.assign(key(id, node), planned.value() << 1);
+  }
+  // The value is computed in the graph: it may become an output.
+  void map(FrameId id, NodeId node, PlannedId planned) {
+    const uint32_t known = values_.find(key(id, node));
+    if (known == FlatMap::kAbsent || (known & 1) == 0) frame(id).mapped.push_back(node);
+    values_.assign(key(id, node), planned.value() << 1 | 1);
+  }
+
+  // The value in the frame's graph, passed down from its callers where it is missing.
+  PlannedId value(FrameId where, NodeId node) {
+    struct Task {
+      FrameId frame;
+      NodeId node;
+      bool passing;  // the frame has a placeholder; its caller has the value by now
+    };
+    if (const PlannedId known = find(where, node); known.valid()) return known;
+    std::vector<Task> tasks{{where, node, false}};
+    while (!tasks.empty()) {
+      const Task task = tasks.back();
+      if (task.passing) {
+        frame(task.frame).passed.push_back(find(frame(task.frame).parent, task.node));
+        tasks.pop_back();
+        continue;
+      }
+      if (find(task.frame, task.node).valid()) {
+        tasks.pop_back();
+        continue;
+      }
+      const bool is_placeholder = graph_.ops[task.node.value()] == Op::kPlaceholder;
+      const bool is_remade = is_remade_[task.node.value()] != 0;
+      if (is_placeholder || (!is_remade && !frame(task.frame).path_has_signature)) {
+        add_input(task.frame, task.node);
+        tasks.back().passing = true;
+        tasks.push_back({frame(task.frame).parent, task.node, false});
+        continue;
+      }
+      if (graph_.ops[task.node.value()] != Op::kCallFunction) {
+        error(OutlineError::Kind::kCannotPass, task.node, where_is(task.frame));
+      }
+      const auto inputs = graph_.inputs_of(task.node);
+      if (is_remade || source_.is_recomputable(task.node)) {
+        const auto missing = std::find_if(inputs.begin(), inputs.end(), [&](NodeId input) {
+          return !find(task.frame, input).valid();
+        });
+        if (missing == inputs.end()) {
+          recompute(task.frame, task.node);
+        } else {
+          tasks.push_back({task.frame, *missing, false});
+        }
+        continue;
+      }
+      // An intermediate value of something that is written in place: the written thing has it.
+      if (inputs.empty()) {
+        error(OutlineError::Kind::kCannotPass, task.node, where_is(task.frame));
+      }
+      if (const PlannedId written = find(task.frame, inputs[0]); written.valid()) {
+        if (!source_.is_mutation(task.node)) is_written_back_[task.node.value()] = 1;
+        map_input(task.frame, task.node, written);
+      } else {
+        tasks.push_back({task.frame, inputs[0], false});
+      }
+    }
+    return find(where, node);
+  }
+
+  void add_input(FrameId id, NodeId node) {
+    if (!frame(id).parent.valid()) error(OutlineError::Kind::kCannotPass, node, where_is(id));
+    const PlannedId planned = plan(id, Planned::kInput, {}, node);
+    frame(id).front.push_back(planned);
+    frame(id).outer.push_back(node);
+    map_input(id, node, planned);
+  }
+
+  void recompute(FrameId id, NodeId node) {
+    std::vector<PlannedId> inputs;
+    for (NodeId def : graph_.inputs_of(node)) inputs.push_back(find(id, def));
+    const PlannedId planned = plan(id, Planned::kRecompute, inputs, node);
+    result_.node(planned).custom = source_.custom[node.value()];
+    append(id, planned);
+    if (is_remade_[node.value()] != 0) {
+      map_input(id, node, planned);  // nobody else needs to get it from here
+    } else {
+      map(id, node, planned);
+    }
+  }
+
+  // ---- planning ----
+
+  PlannedId plan(FrameId id, Planned kind, std::span<const PlannedId> inputs, NodeId source = {},
+                 uint32_t index = 0) {
+    PlannedNode node;
+    node.kind = kind;
+    node.frame = id;
+    node.source = source;
+    node.index = index;
+    node.input_begin = static_cast<uint32_t>(result_.inputs.size());
+    node.input_count = static_cast<uint32_t>(inputs.size());
+    result_.inputs.insert(result_.inputs.end(), inputs.begin(), inputs.end());
+    result_.nodes.push_back(node);
+    const PlannedId planned(result_.nodes.size() - 1);
+    frame(id).created.push_back(planned);
+    return planned;
+  }
+
+  // At the end of the graph; in a caller, that is before the call that is being outlined.
+  void append(FrameId id, PlannedId planned) {
+    auto& body = frame(id).body;
+    body.insert(id == current_ ? body.end() : body.end() - 1, planned);
+  }
+  PlannedId plan_and_append(FrameId id, Planned kind, std::span<const PlannedId> inputs,
+                            NodeId source = {}, uint32_t index = 0) {
+    const PlannedId planned = plan(id, kind, inputs, source, index);
+    append(id, planned);
+    return planned;
+  }
+
+  PlannedId plan_spec(FrameId id, uint32_t signature, bool of_outputs) {
+    const auto number = static_cast<uint32_t>(frame(id).specs.size());
+    frame(id).specs.push_back({signature, of_outputs});
+    return plan_and_append(id, Planned::kSpec, {}, {}, number);
+  }
+
+  // ---- entering ----
+
+  void open_root() {
+    result_.root = add_module(ModuleCall::kNoType);
+    Frame root(result_.memory.get());
+    root.path = root.call_name = root.key = strings_.intern("");
+    root.module = result_.root;
+    root.path_has_signature = source_.signature_of.contains(root.path.value());
+    scopes_.push_back({root.path, ModuleCall::kNoType, 0, root.key});
+    push_frame(std::move(root));
+  }
+
+  ModuleId add_module(uint32_t type) {
+    const ModuleId module = tree_.add();
+    result_.module_frame.resize(tree_.size(), Outline::kNoFrame);
+    result_.module_type.resize(tree_.size(), ModuleCall::kNoType);
+    result_.module_type[module.value()] = type;
+    return module;
+  }
+
+  void push_frame(Frame frame) {
+    current_ = FrameId(result_.frames.size());
+    result_.module_frame[frame.module.value()] = current_.value();
+    open_.push_back(current_);
+    frame.created.reserve(kUsualNodes);
+    frame.body.reserve(kUsualNodes);
+    result_.frames.push_back(std::move(frame));
+  }
+
+  void enter(const ModuleCall& scope, NodeId id) {
+    const FrameId caller = current_;
+    Frame callee(result_.memory.get());
+    callee.parent = caller;
+    callee.path = scope.path;
+    callee.call_index = scope.call;
+    callee.key = scope.key;
+    name_call(callee);
+    const std::string_view call_name = strings_.text(callee.call_name);
+    const std::string_view caller_path = strings_.text(frame(caller).path);
+    if (!is_below(call_name, caller_path)) {
+      error(OutlineError::Kind::kNotDescendant, id,
+            "Child module '" + std::string(call_name) + "' is not a descendant of parent module '" +
+                std::string(caller_path) + "'.");
+    }
+    callee.target = strings_.intern(relative_name(callee));
+    add_to_tree(callee, scope.type);
+    if (const auto it = source_.signature_of.find(callee.call_name.value());
+        it != source_.signature_of.end()) {
+      callee.signature = it->second;
+    }
+    callee.path_has_signature = source_.signature_of.contains(scope.path.value());
+    callee.call = plan_and_append(caller, Planned::kCall, {}, {},
+                                  static_cast<uint32_t>(result_.frames.size()));
+    const auto [place, added] =
+        calls_.insert(scope.key.value(), static_cast<uint32_t>(result_.calls.size()));
+    if (added) {
+      result_.keys.push_back(scope.key);
+      result_.calls.emplace_back(result_.memory.get());
+    }
+    auto& calls = result_.calls[place];
+    if (!added) {
+      tree_.share_children(callee.module, frame(calls.front()).module);
+    }
+    calls.emplace_back(result_.frames.size());
+    scopes_.push_back(scope);
+    push_frame(std::move(callee));
+    if (frame(current_).signature != Frame::kNoSignature) unpack_arguments(caller);
+  }
+
+  // A call that was left and is entered again (a node of another module came in between) is a call
+  // of its own: its graph is another one.
+  void name_call(Frame& callee) {
+    if (next_call_.size() == 0) {
+      for (size_t i = 0; i < source_.scopes.size(); ++i) {
+        for (const ModuleCall& scope : source_.scopes[StackId(i)]) {
+          const uint64_t path = scope.path.value();
+          const auto [next, added] = next_call_.insert(path, scope.call + 1);
+          if (next <= scope.call) next_call_.assign(path, scope.call + 1);
+        }
+      }
+    }
+    callee.call_name = call_name(callee.path, callee.call_index);
+    while (!taken_.insert(callee.call_name.value(), 0).added) {
+      callee.call_index = next_call_.find(callee.path.value());
+      next_call_.assign(callee.path.value(), callee.call_index + 1);
+      callee.call_name = call_name(callee.path, callee.call_index);
+    }
+  }
+
+  StringId call_name(StringId path, uint32_t call) {
+    if (call == 0) return path;
+    return strings_.intern(std::string(strings_.text(path)) + '@' + std::to_string(call));
+  }
+
+  // Modules on the way that nobody has called yet are made without a class, and taken when they
+  // are called for the first time.
+  void add_to_tree(Frame& callee, uint32_t type) {
+    const Frame& caller = frame(callee.parent);
+    const std::string_view caller_path = strings_.text(caller.path);
+    const auto [parent, name] =
+        tree_.parent_of(caller.module, strings_.text(callee.target), [&](std::string_view prefix) {
+          std::string path(caller_path);
+          if (!path.empty()) path += '.';
+          path += prefix;
+          const StringId id = strings_.intern(path);
+          const auto [it, added] = uncalled_.emplace(id.value(), ModuleId());
+          if (added) it->second = add_module(ModuleCall::kNoType);
+          return it->second;
+        });
+    const ModuleId there = tree_.child(parent, name);
+    if (const auto made = uncalled_.find(callee.path.value()); made != uncalled_.end()) {
+      callee.module = made->second;
+    } else if (there.valid() && !result_.frame_of(there).valid()) {
+      callee.module = there;  // made on the way to a call under another path of the caller
+    } else {
+      callee.module = add_module(type);
+    }
+    result_.module_type[callee.module.value()] = type;
+    if (there.valid() && there != callee.module) displace(parent, name, there);
+    tree_.set_child(parent, name, callee.module);
+  }
+
+  // Modules of one object share their table of children, so that two of its paths may want one
+  // place in it for calls of their own. The later call gets it, as in torch; the earlier one moves
+  // to a name that is free, until merge_displaced() finds out whether it is needed.
+  void displace(ModuleId parent, StringId name, ModuleId module) {
+    const FrameId id = result_.frame_of(module);
+    if (!id.valid()) return;
+    const std::string_view text = strings_.text(name);
+    const StringId base = strings_.intern(without_call(text));
+    uint32_t& number = displaced_[uint64_t{tree_.table_of(parent)} << 32 | base.value()];
+    StringId free;
+    do {
+      free = call_name(base, ++number);
+    } while (tree_.child(parent, free).valid());
+    tree_.set_child(parent, free, module);
+    Frame& other = frame(id);
+    const std::string_view target = strings_.text(other.target);
+    const size_t dot = target.rfind('.');
+    const size_t kept = dot == std::string_view::npos ? 0 : dot + 1;
+    if (other.target == strings_.intern(relative_name(other))) result_.displaced.push_back(id);
+    other.target =
+        strings_.intern(std::string(target.substr(0, kept)) + std::string(strings_.text(free)));
+  }
+
+  // The call name as the caller sees it.
+  std::string_view relative_name(const Frame& callee) const {
+    const std::string_view caller = strings_.text(result_.frames[callee.parent.value()].path);
+    return strings_.text(callee.call_name).substr(caller.empty() ? 0 : caller.size() + 1);
+  }
+
+  // A preserved signature: the graph takes the arguments of the original call apart, the caller
+  // puts them together.
+  void unpack_arguments(FrameId caller) {
+    const FrameId callee = current_;
+    const uint32_t number = frame(callee).signature;
+    const CallSignature& signature = source_.signatures[number];
+    std::vector<PlannedId> arguments;
+    const size_t count = signature.positional + signature.keywords.size();
+    arguments.reserve(count + 1);
+    for (uint32_t i = 0; i < count; ++i) {
+      arguments.push_back(plan_and_append(callee, Planned::kArgument, {}, {}, i));
+    }
+    arguments.push_back(plan_spec(callee, number, false));
+    const PlannedId leaves = plan_and_append(callee, Planned::kFlattenInputs, arguments);
+    for (uint32_t i = 0; i < signature.inputs.size(); ++i) {
+      const SignatureLeaf& leaf = signature.inputs[i];
+      const NodeId source = is_seen(leaf.node) ? leaf.node : NodeId();
+      const PlannedId item = plan_and_append(callee, Planned::kInputLeaf, {&leaves, 1}, source, i);
+      if (source.valid()) map_input(callee, source, item);
+    }
+
+    std::vector<PlannedId> values;
+    values.reserve(signature.inputs.size() + 1);
+    for (const SignatureLeaf& leaf : signature.inputs) {
+      values.push_back(is_seen(leaf.node) ? value(caller, leaf.node) : PlannedId());
+    }
+    values.push_back(plan_spec(caller, number, false));
+    const PlannedId both = plan_and_append(caller, Planned::kUnflattenInputs, values, {}, number);
+    const PlannedId args = plan_and_append(caller, Planned::kItem, {&both, 1}, {}, 0);
+    const PlannedId kwargs = plan_and_append(caller, Planned::kItem, {&both, 1}, {}, 1);
+    std::vector<PlannedId> passed;
+    passed.reserve(count);
+    for (uint32_t i = 0; i < signature.positional; ++i) {
+      passed.push_back(plan_and_append(caller, Planned::kItem, {&args, 1}, {}, i));
+    }
+    for (StringId keyword : signature.keywords) {
+      passed.push_back(
+          plan_and_append(caller, Planned::kKeywordItem, {&kwargs, 1}, {}, keyword.value()));
+    }
+    PlannedNode& call = result_.node(frame(callee).call);
+    call.input_begin = static_cast<uint32_t>(result_.inputs.size());
+    call.input_count = static_cast<uint32_t>(passed.size());
+    result_.inputs.insert(result_.inputs.end(), passed.begin(), passed.end());
+  }
+
+  // ---- leaving ----
+
+  void leave() {
+    const FrameId callee = current_;
+    const FrameId caller = frame(callee).parent;
+    uncalled_.erase(frame(callee).path.value());
+    const bool preserved = frame(callee).signature != Frame::kNoSignature;
+    preserved ? return_preserved(callee) : return_values(callee);
+    move_custom_meta(callee);
+    open_.pop_back();
+    scopes_.pop_back();
+    current_ = caller;
+    PlannedId result = frame(callee).call;
+    if (preserved) {
+      const PlannedId inputs[] = {result, plan_spec(caller, frame(callee).signature, true)};
+      result = plan_and_append(caller, Planned::kFlattenOutputs, inputs);
+    } else if (frame(callee).outputs.size() == 1) {
+      map(caller, frame(callee).outputs[0], result);
+      return;
+    }
+    for (uint32_t i = 0; i < frame(callee).outputs.size(); ++i) {
+      const NodeId output = frame(callee).outputs[i];
+      if (!output.valid()) continue;
+      map(caller, output, plan_and_append(caller, Planned::kOutputItem, {&result, 1}, output, i));
+    }
+  }
+
+  // What others still need.
+  void return_values(FrameId id) {
+    std::vector<PlannedId> values;
+    for (NodeId node : frame(id).mapped) {
+      if (last_user_[node.value()] < at_) continue;
+      frame(id).outputs.push_back(node);
+      values.push_back(find(id, node));
+    }
+    plan_and_append(id, Planned::kOutput, values);
+  }
+
+  void return_preserved(FrameId id) {
+    const uint32_t number = frame(id).signature;
+    std::vector<PlannedId> values;
+    for (const SignatureLeaf& leaf : source_.signatures[number].outputs) {
+      const NodeId node = is_seen(leaf.node) ? leaf.node : NodeId();
+      PlannedId known;
+      if (node.valid()) {
+        const bool can_be_had =
+            graph_.ops[node.value()] == Op::kPlaceholder || is_remade_[node.value()] != 0;
+        known = can_be_had ? value(id, node) : find(id, node);
+        if (!known.valid()) error(OutlineError::Kind::kMissingOutput, node, where_is(id));
+      }
+      frame(id).outputs.push_back(node);
+      values.push_back(known);
+    }
+    values.push_back(plan_spec(id, number, true));
+    const PlannedId result = plan_and_append(id, Planned::kUnflattenOutputs, values, {}, number);
+    plan_and_append(id, Planned::kOutput, {&result, 1});
+  }
+
+  // Custom meta that all nodes of a call have in common belongs to the call.
+  void move_custom_meta(FrameId id) {
+    const Frame& callee = frame(id);
+    if (callee.mapped.empty()) return;
+    const uint32_t common = result_.node(find(id, callee.mapped[0])).custom;
+    if (common == 0) return;
+    for (NodeId node : callee.mapped) {
+      if (result_.node(find(id, node)).custom != common) return;
+    }
+    result_.node(callee.call).custom = common;
+    for (NodeId node : callee.mapped) {
+      PlannedNode& planned = result_.node(find(id, node));
+      planned.custom = 0;
+      planned.lose_custom = true;
+    }
+  }
+
+  // Functionalized writes whose intermediate value somebody reads in place happen where they
+  // happened originally.
+  void write_back() {
+    if (std::find(is_written_back_.begin(), is_written_back_.end(), 1) == is_written_back_.end()) {
+      return;
+    }
+    for (uint32_t f = 1; f < result_.frames.size(); ++f) {
+      const FrameId id(f);
+      std::pmr::vector<PlannedId> body(result_.memory.get());
+      for (PlannedId planned : frame(id).body) {
+        body.push_back(planned);
+        const PlannedNode& node = result_.node(planned);
+        if (node.kind != Planned::kCopy || is_written_back_[node.source.value()] == 0) continue;
+        const PlannedId inputs[] = {result_.inputs[node.input_begin], planned};
+        body.push_back(plan(id, Planned::kWriteBack, inputs, node.source));
+      }
+      frame(id).body = std::move(body);
+    }
+  }
+
+  std::string where_is(FrameId id) const {
+    return std::string(strings_.text(result_.frames[id.value()].call_name));
+  }
+
+  [[noreturn]] static void error(OutlineError::Kind kind, NodeId node,
+                                 const std::string& detail = {}) {
+    throw OutlineError(kind, node, detail);
+  }
+
+  const OutlineSource& source_;
+  const Graph& graph_;
+  StringPool& strings_;
+  ModuleTree& tree_;
+  Outline result_;
+  uint32_t at_ = 0;                                   // the flat node being placed
+  bool in_body_ = false;                              // the placeholders are over
+  FrameId current_;                                   // the innermost open frame
+  std::vector<FrameId> open_;                         // the open frames, outermost first
+  std::vector<ModuleCall> scopes_;                    // of the open frames
+  FlatMap values_;                                    // (frame, flat value) -> planned, see map()
+  std::vector<uint32_t> last_user_;                   // by flat node
+  std::vector<uint8_t> is_written_back_;              // by flat node
+  std::vector<uint8_t> is_remade_;                    // by flat node, see OutlineSource
+  FlatMap taken_;                                     // call names in use
+  FlatMap calls_;                                     // key -> position in result_.calls
+  FlatMap next_call_;                                 // path -> a number no call has
+  std::unordered_map<uint32_t, ModuleId> uncalled_;   // path -> module made on the way
+  std::unordered_map<uint64_t, uint32_t> displaced_;  // (table, name) -> number given last
+  std::vector<PlannedId> inputs_;                     // of the node being copied
+};
+
+}  // namespace
+
+std::vector<PlannedId> Outline::order(FrameId id) const {
+  const Frame& frame = frames[id.value()];
+  std::vector<PlannedId> result;
+  result.reserve(frame.front.size() + frame.states.size() + frame.body.size());
+  const auto add = [&](PlannedId planned) {
+    if (!node(planned).removed) result.push_back(planned);
+  };
+  std::for_each(frame.front.rbegin(), frame.front.rend(), add);
+  const auto is_argument = [&](PlannedId planned) {
+    const Planned kind = node(planned).kind;
+    return kind == Planned::kArgument || kind == Planned::kPlaceholder;
+  };
+  const auto rest = std::find_if_not(frame.body.begin(), frame.body.end(), is_argument);
+  std::for_each(frame.body.begin(), rest, add);
+  std::for_each(frame.states.rbegin(), frame.states.rend(), add);
+  std::for_each(rest, frame.body.end(), add);
+  return result;
+}
+
+Outline outline(const OutlineSource& source, StringPool& strings, ModuleTree& tree) {
+  return Outliner(source, strings, tree).run();
+}
+
+}  // namespace fxpress::unflatten

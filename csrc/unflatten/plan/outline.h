@@ -1,0 +1,192 @@
+// From a flat graph to the graphs of the modules in which its nodes were traced.
+//
+// The walk enters and leaves modules as the stacks of the nodes say. Nothing is created: each call
+// of a module is a Frame, and the nodes of its graph are planned, in the order in which torch's
+// namespace must name them (creation) and in the order of the graph (front, then body).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <memory_resource>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/flat_map.h"
+#include "core/graph.h"
+#include "unflatten/plan/module_calls.h"
+#include "unflatten/plan/module_tree.h"
+
+namespace fxpress::unflatten {
+
+using core::FrameId;
+using core::Graph;
+using core::ModuleId;
+using core::NodeId;
+using core::ObjectId;
+using core::PlannedId;
+using core::StringId;
+using core::StringPool;
+
+enum class Planned : uint8_t {
+  kCopy,              // of a flat node, with its inputs replaced
+  kRecompute,         // the same where it is used, named after its function
+  kPlaceholder,       // a copy of a flat placeholder, in the root
+  kInput,             // a placeholder for a flat value that comes from outside
+  kState,             // a get_attr that takes the place of a kInput
+  kArgument,          // a placeholder of a preserved signature; index: which argument
+  kSpec,              // a get_attr of a tree spec; index: its number in the module
+  kFlattenInputs,     // arguments of a preserved call -> leaves; inputs: arguments, spec
+  kInputLeaf,         // one of these leaves; index: which
+  kUnflattenInputs,   // leaves -> (args, kwargs), in the caller; inputs: leaves, spec
+  kItem,              // value[index]
+  kKeywordItem,       // value[keyword]; index: which keyword
+  kCall,              // of a module; index: the frame
+  kUnflattenOutputs,  // leaves -> result of a preserved call; inputs: leaves, spec
+  kFlattenOutputs,    // result of a preserved call -> leaves, in the caller; inputs: call, spec
+  kOutputItem,        // one of several results of a call; index: which
+  kWriteBack,         // copy_(first argument of a flat node, the node)
+  kOutput,
+};
+
+// One leaf of a preserved signature.
+struct SignatureLeaf {
+  StringId name;      // of the flat value, or invalid
+  NodeId node;        // the flat value of that name, if the graph has it
+  ObjectId constant;  // valid: the leaf is this constant
+};
+
+struct CallSignature {
+  std::vector<SignatureLeaf> inputs;
+  std::vector<SignatureLeaf> outputs;
+  uint32_t positional = 0;         // positional arguments before flattening
+  std::vector<StringId> keywords;  // of the call, in the order of the spec
+};
+
+struct PlannedNode {
+  Planned kind = Planned::kCopy;
+  bool removed = false;      // not in the final graph; its name stays taken
+  bool lose_custom = false;  // its custom meta has moved to the call
+  FrameId frame;             // whose graph it belongs to
+  NodeId source;             // the flat node behind it, or invalid
+  uint32_t index = 0;        // by kind
+  uint32_t custom = 0;       // its custom meta, numbered by the caller; 0: none
+  uint32_t input_begin = 0;  // its inputs in Outline::inputs
+  uint32_t input_count = 0;
+  PlannedId replacement;  // what its users use instead, if valid
+  StringId path;          // kState: the attribute
+};
+
+// A tree spec of a preserved signature.
+struct SpecUse {
+  uint32_t signature;  // which
+  bool of_outputs;     // its out_spec, else its in_spec
+};
+
+// Thousands of frames have a few nodes each: their lists are in the memory of the Outline.
+struct Frame {
+  explicit Frame(std::pmr::memory_resource* of_outline) : memory(of_outline) {}
+
+  std::pmr::memory_resource* memory;
+  FrameId parent;                               // the caller; invalid for the root
+  PlannedId call;                               // the kCall in the caller
+  StringId path;                                // of the module
+  StringId call_name;                           // path, with the number of the call
+  StringId target;                              // the call name relative to the caller's path
+  uint32_t call_index = 0;                      // number of the call
+  StringId key;                                 // which module object
+  ModuleId module;                              // in the tree
+  uint32_t signature = kNoSignature;            // of the call, into OutlineSource::signatures
+  bool path_has_signature = false;              // the first call of the module has one
+  std::pmr::vector<PlannedId> created{memory};  // every planned node, in order of creation
+  std::pmr::vector<PlannedId> front{memory};    // nodes inserted at the front, the frontmost last
+  std::pmr::vector<PlannedId> states{memory};   // kState nodes, behind the placeholders, last first
+  std::pmr::vector<PlannedId> body{memory};     // the others in order
+  std::pmr::vector<NodeId> outer{memory};       // flat values of `front`, same order
+  std::pmr::vector<PlannedId> passed{memory};   // what the caller passes for `front`, same order
+  std::pmr::vector<NodeId> outputs{memory};     // flat values that the call returns; invalid: none
+  std::pmr::vector<NodeId> mapped{memory};      // flat values known in this graph, in that order
+  std::pmr::vector<NodeId> get_attrs{memory};   // flat get_attr nodes copied into this graph
+  std::pmr::vector<SpecUse> specs{memory};      // tree specs stored on the module, by number
+
+  static constexpr uint32_t kNoSignature = 0xffffffffu;
+};
+
+// What is wrong with the flat graph, and where.
+class OutlineError : public std::runtime_error {
+ public:
+  enum class Kind : uint8_t {
+    kNoStack,
+    kNotBelowRoot,
+    kLatePlaceholder,
+    kNotDescendant,
+    kCannotPass,
+    kMissingOutput,
+  };
+  // `detail`: the module's path, or a message (kNotDescendant).
+  OutlineError(Kind what_kind, NodeId at, const std::string& detail)
+      : std::runtime_error(detail), kind(what_kind), node(at) {}
+  const Kind kind;
+  const NodeId node;  // the flat node it happened at, or invalid
+};
+
+struct OutlineSource {
+  const Graph& graph;                                          // the flat graph
+  const std::vector<StackId>& stacks;                          // by node
+  const ModuleCallStacks& scopes;                              // what they mean
+  const std::vector<uint32_t>& custom;                         // by node: custom meta, 0: none
+  const std::vector<CallSignature>& signatures;                // preserved calls
+  const std::unordered_map<uint32_t, uint32_t>& signature_of;  // call name -> signature
+  // May a preserved call recompute this value instead of getting it passed?
+  std::function<bool(NodeId)> is_recomputable;
+  // Does this node write to its first argument?
+  std::function<bool(NodeId)> is_mutation;
+  // Is this node, which has no stack, made anew in every graph that uses it?
+  std::function<bool(NodeId)> is_remade;
+
+  // The node belongs where it stands. An invalid id: the node has no stack.
+  static constexpr StackId kInherits{uint32_t{0xfffffffe}};
+};
+
+struct Outline {
+  // What the lists are in: it grows only, and must go last. (Only an outline without frames may be
+  // assigned to: its memory would go first.)
+  std::unique_ptr<std::pmr::monotonic_buffer_resource> memory =
+      std::make_unique<std::pmr::monotonic_buffer_resource>();
+  std::vector<Frame> frames;       // in order of entry, callers first
+  std::vector<PlannedNode> nodes;  // of all frames
+  std::vector<PlannedId> inputs;   // of all nodes; invalid: a constant of the signature
+  std::vector<StringId> keys;      // of modules, in order of first entry
+  std::vector<std::pmr::vector<FrameId>> calls;  // by position in `keys`: frames, in order
+  std::vector<FrameId> displaced;                // whose place is another call's, callers first
+  ModuleId root;                                 // of the tree
+  std::vector<uint32_t> module_frame;            // by module: its frame, or kNoFrame
+  std::vector<uint32_t> module_type;             // by module: its class, or ModuleCall::kNoType
+
+  static constexpr uint32_t kNoFrame = 0xffffffffu;
+
+  // Whether the module was made while nodes were outlined, to run a graph.
+  bool is_outlined(ModuleId module) const { return module.value() < module_frame.size(); }
+  FrameId frame_of(ModuleId module) const {
+    const uint32_t frame = is_outlined(module) ? module_frame[module.value()] : kNoFrame;
+    return frame == kNoFrame ? FrameId() : FrameId(frame);
+  }
+  PlannedNode& node(PlannedId id) { return nodes[id.value()]; }
+  const PlannedNode& node(PlannedId id) const { return nodes[id.value()]; }
+  std::span<const PlannedId> inputs_of(PlannedId id) const {
+    return {inputs.data() + node(id).input_begin, node(id).input_count};
+  }
+  // What stands for `id` in the final graph.
+  PlannedId resolve(PlannedId id) const {
+    const PlannedId other = node(id).replacement;
+    return other.valid() ? other : id;
+  }
+  // The nodes of a frame's graph, in order.
+  std::vector<PlannedId> order(FrameId frame) const;
+};
+
+// Throws OutlineError. `strings` and `tree` grow.
+Outline outline(const OutlineSource& source, StringPool& strings, ModuleTree& tree);
+
+}  // namespace fxpress::unflatten

@@ -1,0 +1,87 @@
+// What unflatten works on: the flat graph of an exported program with its writes in place, and the
+// stack of modules of every node.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/graph.h"
+#include "fx/reader.h"
+#include "unflatten/plan/module_calls.h"
+
+namespace fxpress::fx {
+
+enum class WriteTarget : uint8_t { kBufferOrInput, kParameter };
+
+// One of the first outputs of an exported graph: a new value of something that was passed in.
+struct Mutation {
+  WriteTarget target;  // what is written to
+  std::string input;   // the placeholder's name
+};
+
+struct Mutations {
+  const std::vector<Mutation>& outputs;
+  PyObject* may_alias;  // (node) -> bool: a result of it may be, or view, an argument
+};
+
+// How a node of the program comes into being.
+enum class FlatKind : uint8_t {
+  kOriginal,  // a copy of its origin
+  kWrite,     // copy_(input, origin), added behind its origin
+  kDetach,    // detach(input), what a parameter is written through
+  kSnapshot,  // clone(origin), what an input or a view of one was before anything is written
+};
+
+// A node whose stack was cut because its modules do not lie in each other.
+struct CutStack {
+  PyObject* node;                  // borrowed
+  std::vector<std::string> paths;  // of the modules, before
+  size_t dropped;                  // how many are gone
+};
+
+struct FlatProgram {
+  ReadGraph source;                        // as the program has it
+  core::StringPool strings;                // names, paths, keys
+  std::vector<Ref> string_objects;         // by string; empty until asked for
+  core::Graph graph;                       // ops and inputs; ids are positions in this program
+  std::vector<core::NodeId> origin;        // by node: of the source
+  std::vector<FlatKind> kinds;             // by node
+  std::vector<uint8_t> is_placed;          // by node: belongs to the module it stands in
+  std::vector<Ref> names;                  // by node: the name that its copies would like to have
+  std::vector<core::NodeId> node_of;       // by name in the source, see node_named()
+  bool is_exported = false;                // returns a tuple, of which mutated values come first
+  size_t skipped_outputs = 0;              // how many those are
+  unflatten::ModuleCallStacks scopes;      // distinct stacks
+  std::vector<unflatten::StackId> stacks;  // by node
+  std::unordered_map<uint32_t, Ref> cut_stacks;  // node of the source -> its new nn_module_stack
+  std::vector<CutStack> cuts;                    // for the log
+  std::vector<uint32_t> custom;                  // by node: its custom meta in custom_meta; 0: none
+  std::vector<Ref> custom_meta;                  // by number
+  std::vector<Ref> types;                        // classes of modules, by the numbers in scopes
+  Ref root_type;                                 // class of the root, or None
+
+  // The Python string, borrowed. Names like "weight" are used by many modules.
+  PyObject* string(core::StringId id) {
+    if (string_objects.size() <= id.value()) string_objects.resize(strings.size());
+    Ref& object = string_objects[id.value()];
+    if (!object) object = new_string(strings.text(id));
+    return object.get();
+  }
+  // The node that has this name in the source, or invalid.
+  core::NodeId node_named(core::StringId name) const {
+    return name.value() < node_of.size() ? node_of[name.value()] : core::NodeId();
+  }
+  PyObject* original(core::NodeId node) const { return source.nodes[origin[node.value()].value()]; }
+  PyObject* target(core::NodeId node) const {
+    return source.targets[source.graph.targets[origin[node.value()].value()]];
+  }
+};
+
+// Fills an empty program. `drop_dead_code`: leave out nodes without effect or user. `is_exported`:
+// the graph is one of torch.export, and stacks that do not nest are cut; else both are taken as
+// they are. Raises torch's AssertionError for a graph without a single output.
+void read_program(FlatProgram& program, PyObject* graph, const Mutations& mutations,
+                  bool is_exported, bool drop_dead_code);
+
+}  // namespace fxpress::fx

@@ -1,0 +1,304 @@
+#include "unflatten/unflatten.h"
+
+#include "core/check.h"
+#include "fx/gc_pause.h"
+#include "fx/symbols.h"
+#include "unflatten/compare.h"
+#include "unflatten/plan/arrange.h"
+#include "unflatten/plan/stackless.h"
+#include "unflatten/plan/state_lowering.h"
+#include "unflatten/plan/state_places.h"
+
+namespace fxpress::fx {
+
+using core::FrameId;
+using core::ModuleId;
+using core::NodeId;
+using core::StringId;
+using unflatten::OutlineError;
+
+namespace {
+
+class Unflattener {
+ public:
+  Unflattener(const UnflattenSource& source, bool is_exported)
+      : source_(source), tree_(program_.strings) {
+    read_program(program_, source.graph, {source.mutations, source.may_alias}, is_exported,
+                 source.drop_dead_code);
+    read_signatures();
+  }
+
+  FlatProgram& program() { return program_; }
+  unflatten::Outline& result() { return outline_; }
+  core::StringPool& strings() { return program_.strings; }
+
+  void outline() {
+    const auto is_remade = [&](NodeId node) { return is_inner_tensor(node); };
+    unflatten::adopt_stacks(program_.graph, program_.stacks, is_remade);
+    const unflatten::OutlineSource source{
+        program_.graph,
+        program_.stacks,
+        program_.scopes,
+        program_.custom,
+        signatures_.calls,
+        signature_of_,
+        [&](NodeId node) { return is_recomputable(node); },
+        [&](NodeId node) { return is_mutation(node); },
+        is_remade,
+    };
+    try {
+      outline_ = unflatten::outline(source, strings(), tree_);
+    } catch (const OutlineError& error) {
+      rethrow(error);
+    }
+  }
+
+  // Bodies of higher-order operators move to the module that runs them.
+  void move_attributes() {
+    for (const unflatten::Frame& frame : outline_.frames) {
+      for (NodeId node : frame.get_attrs) {
+        PyObject* name = program_.target(node);
+        const Ref value = get_attr(source_.owner, name);
+        if (PyObject_IsInstance(value.get(), symbols.module_type) == 1) {
+          const StringId id = strings().intern(utf8(name));
+          const ModuleId known = tree_.child(frame.module, id);
+          const ModuleId given = known.valid() ? known : tree_.add();
+          tree_.set_child(frame.module, id, given);
+          given_.emplace_back(given, Ref::borrow(value.get()));
+        } else {
+          state_of(frame.module)
+              .push_back({strings().intern(utf8(name)), Role::kConstant, value.get()});
+          attributes_.push_back(Ref::borrow(value.get()));
+        }
+      }
+    }
+  }
+
+  void place_state() {
+    if (source_.state == nullptr) return;
+    unflatten::StatePlaces places(tree_, strings(), outline_.root);
+    const std::vector<ModuleId>* modules = &places.modules_at("");
+    std::string_view last_path;
+    for (const NamedState& state : source_.state->assigned()) {
+      const std::string_view name = source_.state->strings().text(state.name);
+      const size_t dot = name.rfind('.');
+      const bool is_nested = dot != std::string_view::npos;
+      const std::string_view path = is_nested ? name.substr(0, dot) : std::string_view();
+      if (path != last_path) modules = &places.modules_at(path);
+      last_path = path;
+      const StringId field = strings().intern(is_nested ? name.substr(dot + 1) : name);
+      for (ModuleId module : *modules) {
+        if (modules->size() > 1) state_group_.insert(module.value(), modules->front().value());
+        state_of(module).push_back({field, state.role, state.value});
+      }
+    }
+  }
+
+  void sink() {
+    std::vector<std::vector<StringId>> targets(program_.graph.size());
+    if (source_.state != nullptr) {
+      const ProgramState& state = *source_.state;
+      const auto id = [&](StringId name) { return strings().intern(state.strings().text(name)); };
+      for (const auto& [placeholder, group] : state.placeholders()) {
+        const NodeId node = program_.node_named(id(placeholder));
+        if (!node.valid()) continue;
+        std::vector<StringId>& names = targets[node.value()];
+        for (StringId name : state.names_of(group)) names.push_back(id(name));
+      }
+    }
+    unflatten::lower_state(outline_, tree_, strings(), targets);
+  }
+
+  void arrange() {
+    UnflattenPlan plan = this->plan();
+    FrameComparer comparer(plan);
+    const auto same = [&](FrameId a, FrameId b) { return comparer.same(a, b); };
+    unflatten::merge_displaced(outline_, tree_, strings(), same);
+    const unflatten::Redirects redirects = unflatten::merge_calls(outline_, tree_, strings(), same);
+    std::vector<StringId> preserved;
+    for (const std::string& name : source_.with_signature) {
+      if (!name.empty()) preserved.push_back(strings().intern(name));
+    }
+    dispatchers_ = unflatten::dispatch_calls(outline_, tree_, strings(), preserved, redirects);
+    std::vector<StringId> paths;
+    for (const std::string& path : source_.paths) {
+      const StringId id = strings().intern(path);
+      if (!redirects.contains(id.value()) && path.find('@') == std::string::npos) {
+        paths.push_back(id);
+      }
+    }
+    unflatten::arrange_modules(outline_, tree_, strings(), paths);
+  }
+
+  UnflattenPlan plan() {
+    return {program_,     signatures_, tree_,        outline_,        state_,
+            state_group_, given_,      dispatchers_, source_.classes, source_.run_with_interpreter};
+  }
+
+ private:
+  std::vector<State>& state_of(ModuleId module) {
+    if (state_.size() <= module.value()) state_.resize(tree_.size());
+    return state_[module.value()];
+  }
+
+  void read_signatures() {
+    for (const SignatureSource& source : source_.signatures) {
+      unflatten::CallSignature call;
+      call.positional = source.positional;
+      for (const std::string& keyword : source.keywords) {
+        call.keywords.push_back(strings().intern(keyword));
+      }
+      call.inputs = read_leaves(source.inputs);
+      call.outputs = read_leaves(source.outputs);
+      signature_of_[strings().intern(source.call_name).value()] =
+          static_cast<uint32_t>(signatures_.calls.size());
+      signatures_.calls.push_back(std::move(call));
+      signatures_.in_specs.push_back(Ref::borrow(source.in_spec.get()));
+      signatures_.out_specs.push_back(Ref::borrow(source.out_spec.get()));
+    }
+  }
+
+  std::vector<unflatten::SignatureLeaf> read_leaves(const std::vector<LeafSource>& sources) {
+    std::vector<unflatten::SignatureLeaf> leaves;
+    for (const LeafSource& source : sources) {
+      unflatten::SignatureLeaf leaf;
+      if (source.constant) {
+        leaf.constant = core::ObjectId(signatures_.constants.size());
+        signatures_.constants.push_back(Ref::borrow(source.constant.get()));
+      } else {
+        leaf.name = strings().intern(source.name);
+        leaf.node = program_.node_named(leaf.name);
+      }
+      leaves.push_back(leaf);
+    }
+    return leaves;
+  }
+
+  bool is_recomputable(NodeId node) const {
+    PyObject* target = program_.target(node);
+    if (program_.kinds[node.value()] != FlatKind::kOriginal) return false;
+    const int listed = PySet_Contains(symbols.recomputable_targets, target);
+    check(listed);
+    if (listed == 1) return true;
+    const Ref module = find_attr(target, names.module_attribute);
+    return module && PyUnicode_Check(module.get()) &&
+           PyUnicode_CompareWithASCIIString(module.get(), "_operator") == 0;
+  }
+
+  // export takes the subclasses of tensors among the weights apart ahead of all modules.
+  bool is_inner_tensor(NodeId node) const {
+    if (program_.kinds[node.value()] != FlatKind::kOriginal) return false;
+    const int listed = PySet_Contains(source_.parts, program_.target(node));
+    check(listed);
+    return listed == 1;
+  }
+
+  bool is_mutation(NodeId node) const {
+    if (program_.kinds[node.value()] == FlatKind::kWrite) return true;
+    PyObject* target = program_.target(node);
+    if (PyObject_IsInstance(target, symbols.op_overload_type) != 1) return false;
+    const Ref schema = get_attr(target, names.schema);
+    return get_attr(schema.get(), names.is_mutable).get() == Py_True;
+  }
+
+  [[noreturn]] void rethrow(const OutlineError& error) {
+    PyObject* node = error.node.valid() ? program_.original(error.node) : Py_None;
+    switch (error.kind) {
+      case OutlineError::Kind::kNoStack:
+        raise(PyExc_RuntimeError,
+              "Unable to find nn_module_stack for node %R: unflatten needs to know the module that "
+              "every node was traced in, unless one module alone uses it; passes that add nodes "
+              "must copy meta['nn_module_stack']",
+              node);
+      case OutlineError::Kind::kNotBelowRoot:
+        raise(PyExc_RuntimeError,
+              "nn_module_stack of node %R does not begin with the root module: %R", node,
+              stack_of(node).get());
+      case OutlineError::Kind::kLatePlaceholder:
+        raise(PyExc_AssertionError,
+              "unexpected placeholder node %R behind the first node of the body", node);
+      case OutlineError::Kind::kNotDescendant:
+        raise(
+            PyExc_RuntimeError,
+            "%s This is currently unsupported. (at node %R; attach the child module to its parent "
+            "directly)",
+            error.what(), node);
+      case OutlineError::Kind::kCannotPass:
+        raise(PyExc_RuntimeError,
+              "Could not run remap_input() on node %R: module '%s' needs its value and has a "
+              "preserved signature that does not pass it",
+              node, error.what());
+      case OutlineError::Kind::kMissingOutput:
+        raise(PyExc_RuntimeError,
+              "Could not find output node %R: module '%s' has a preserved signature and returns a "
+              "value that it neither computes nor gets passed",
+              node, error.what());
+    }
+    FXPRESS_CHECK(false, "unknown kind of error");
+  }
+
+  static Ref stack_of(PyObject* node) {
+    const Ref meta = node_field(node, symbols.node_meta);
+    PyObject* stack = dict_get(meta.get(), names.nn_module_stack);
+    return Ref::borrow(stack == nullptr ? Py_None : stack);
+  }
+
+  const UnflattenSource& source_;
+  FlatProgram program_;
+  unflatten::ModuleTree tree_;
+  unflatten::Outline outline_;
+  Signatures signatures_;
+  std::unordered_map<uint32_t, uint32_t> signature_of_;  // call name -> signature
+  std::vector<std::vector<State>> state_;                // by module
+  std::vector<Ref> attributes_;                          // of the program, that state_ borrows
+  core::FlatMap state_group_;                            // see UnflattenPlan
+  std::vector<std::pair<ModuleId, Ref>> given_;          // bodies of higher-order operators
+  std::vector<unflatten::Dispatcher> dispatchers_;
+};
+
+}  // namespace
+
+Unflattened unflatten(const UnflattenSource& source, PyObject* root) {
+  Unflattener unflattener(source, true);
+  unflattener.outline();
+  unflattener.move_attributes();
+  unflattener.place_state();
+  unflattener.sink();
+  unflattener.arrange();
+  const GcPause pause;
+  write_modules(unflattener.plan(), root);
+  FlatProgram& program = unflattener.program();
+  return {std::move(program.root_type), std::move(program.cuts)};
+}
+
+Outlined outline_submodules(const UnflattenSource& source, PyObject* root) {
+  Unflattener unflattener(source, false);
+  unflattener.outline();
+  const GcPause pause;
+  const WrittenModules written = write_modules(unflattener.plan(), root);
+  Outlined result;
+  const unflatten::Outline& outline = unflattener.result();
+  const auto text = [&](StringId id) { return new_string(unflattener.strings().text(id)); };
+  const auto object = [&](ModuleId module) {
+    return Ref::borrow(written.modules[module.value()].get());
+  };
+  for (size_t i = 0; i < outline.keys.size(); ++i) {
+    for (FrameId id : outline.calls[i]) {
+      const unflatten::Frame& frame = outline.frames[id.value()];
+      const unflatten::Frame& caller = outline.frames[frame.parent.value()];
+      result.calls.push_back({text(outline.keys[i]), text(caller.path), object(caller.module),
+                              Ref::borrow(written.call_nodes[id.value()].get()), text(frame.path),
+                              frame.call_index + 1, object(frame.module)});
+    }
+  }
+  for (const unflatten::Frame& frame : outline.frames) {
+    for (NodeId node : frame.get_attrs) {
+      result.attributes.push_back({text(frame.call_name),
+                                   Ref::borrow(unflattener.program().target(node)),
+                                   object(frame.module)});
+    }
+  }
+  return result;
+}
+
+}  // namespace fxpress::fx

@@ -1,0 +1,74 @@
+// From an exported program's flat graph to the tree of modules that it was traced from.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "unflatten/write.h"
+
+namespace fxpress::fx {
+
+// One leaf of a preserved signature: the name of a value, or a constant.
+struct LeafSource {
+  std::string name;  // of a node of the flat graph
+  Ref constant;      // set: the leaf is this object
+};
+
+struct SignatureSource {
+  std::string call_name;
+  std::vector<LeafSource> inputs;
+  std::vector<LeafSource> outputs;
+  uint32_t positional;
+  std::vector<std::string> keywords;
+  Ref in_spec;
+  Ref out_spec;
+};
+
+struct UnflattenSource {
+  PyObject* graph;      // the flat graph
+  PyObject* owner;      // the module whose attributes its get_attr nodes name
+  PyObject* may_alias;  // (node) -> bool: a result of it may be, or view, an argument
+  PyObject* parts;      // frozenset: targets that give a part of a subclass of tensors
+  std::vector<Mutation> mutations;
+  std::vector<SignatureSource> signatures;  // of preserved calls
+  std::vector<std::string> with_signature;  // call names with one, the root's included
+  const ProgramState* state = nullptr;      // filled; null: the program has none
+  std::vector<std::string> paths;           // the original modules, in order
+  ModuleClasses classes;
+  bool run_with_interpreter;
+  bool drop_dead_code;  // leave out nodes without effect or user
+};
+
+struct Unflattened {
+  Ref root_type;               // the root's class as the graph names it, or None
+  std::vector<CutStack> cuts;  // stacks that were repaired; nodes are borrowed from the graph
+};
+
+// Fills `root`, whose graph is empty. Nothing else is changed. Raises what torch raises for broken
+// programs, with the node in the message.
+Unflattened unflatten(const UnflattenSource& source, PyObject* root);
+
+// A call of a module, as torch's _SubmoduleEntry describes it.
+struct OutlinedCall {
+  Ref key;          // of the module object
+  Ref caller_path;  // of the caller
+  Ref caller;       // the calling module
+  Ref call_node;    // in its graph
+  Ref path;         // of the module
+  uint32_t number;  // of the call, from 1
+  Ref module;       // the module
+};
+struct OutlinedAttribute {
+  Ref call_name;  // of the module
+  Ref target;     // of a get_attr node in its graph
+  Ref module;     // that module
+};
+struct Outlined {
+  std::vector<OutlinedCall> calls;
+  std::vector<OutlinedAttribute> attributes;
+};
+
+// The outlining alone, into `root`: nothing is sunk, merged or sorted.
+Outlined outline_submodules(const UnflattenSource& source, PyObject* root);
+
+}  // namespace fxpress::fx

@@ -1,0 +1,250 @@
+#include "unflatten/write.h"
+
+#include "fx/attributes.h"
+#include "fx/computed.h"
+#include "fx/symbols.h"
+#include "unflatten/graph_of_frame.h"
+
+namespace fxpress::fx {
+
+using core::FrameId;
+using core::ModuleId;
+
+namespace {
+
+class ModuleWriter {
+ public:
+  ModuleWriter(const UnflattenPlan& plan, PyObject* root)
+      : plan_(plan), root_(root), names_(NameWriter::Forbidden::kForNodes), frames_(plan, names_) {
+    result_.modules.resize(plan.tree.size());
+    result_.call_nodes.resize(plan.outline.frames.size());
+    children_.resize(plan.tree.size());  // there are no more tables than modules
+    for (const unflatten::Dispatcher& dispatcher : plan.dispatchers) {
+      dispatcher_of_.emplace(dispatcher.module.value(), &dispatcher);
+      for (ModuleId call : dispatcher.calls) {
+        dispatched_by_.emplace(call.value(), dispatcher.module.value());
+      }
+      dispatched_by_.emplace(dispatcher.module.value(), dispatcher.module.value());
+    }
+  }
+
+  WrittenModules run() {
+    result_.modules[plan_.outline.root.value()] = Ref::borrow(root_);
+    for (auto& [module, object] : plan_.given) {
+      result_.modules[module.value()] = Ref::borrow(object.get());
+    }
+    fill(plan_.outline.root);
+    while (!open_.empty()) {
+      const ModuleId module = open_.back();
+      open_.pop_back();
+      fill(module);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  PyObject* object(ModuleId module) const { return result_.modules[module.value()].get(); }
+
+  // The module's object, made when it is asked for the first time.
+  PyObject* make(ModuleId module) {
+    Ref& known = result_.modules[module.value()];
+    if (known) return known.get();
+    PyObject* type = symbols.module_type;
+    if (dispatcher_of_.contains(module.value())) {
+      type = plan_.classes.dispatcher;
+    } else if (plan_.outline.is_outlined(module)) {
+      type = plan_.classes.interpreter;
+    }
+    known = new_module(as_type(type));
+    open_.push_back(module);
+    return known.get();
+  }
+
+  void fill(ModuleId module) {
+    const Ref dict = Ref::steal(PyObject_GenericGetDict(object(module), nullptr));
+    const bool is_root = module == plan_.outline.root;
+    if (const auto it = dispatcher_of_.find(module.value()); it != dispatcher_of_.end()) {
+      fill_dispatcher(dict.get(), *it->second);
+    } else if (plan_.outline.is_outlined(module)) {
+      fill_interpreter(module, dict.get(), is_root);
+    }
+    add_children(module, dict.get());
+    const auto dispatcher = dispatcher_of_.find(module.value());
+    const ModuleId holder =
+        dispatcher == dispatcher_of_.end() ? module : dispatcher->second->calls.front();
+    if (holder.value() < plan_.state.size()) add_states(module, holder, dict.get());
+  }
+
+  void fill_interpreter(ModuleId module, PyObject* dict, bool is_root) {
+    const FrameId frame = plan_.outline.frame_of(module);
+    Ref graph;
+    if (is_root) graph = get_attr(root_, names.graph);
+    if (!frame.valid()) {
+      if (!graph) graph = Ref::steal(PyObject_CallNoArgs(symbols.graph_type));
+    } else {
+      graph = frames_.write(frame, std::move(graph), result_.call_nodes);
+    }
+    if (!is_root) {
+      check(PyDict_SetItem(dict, names.graph, graph.get()));
+      const uint32_t type = plan_.outline.module_type[module.value()];
+      check(PyDict_SetItem(
+          dict, names.ty,
+          type == unflatten::ModuleCall::kNoType ? Py_None : plan_.program.types[type].get()));
+      check(PyDict_SetItem(dict, names.run_with_interpreter,
+                           plan_.run_with_interpreter ? Py_True : Py_False));
+      check(PyObject_SetAttr(graph.get(), names.owning_module, object(module)));
+    }
+    if (!frame.valid()) return;
+    if (!is_root) {
+      const Ref arguments = Ref::steal(PyList_New(0));
+      for (const Ref& name : frames_.argument_names()) {
+        check(PyList_Append(arguments.get(), name.get()));
+      }
+      check(PyDict_SetItem(dict, names.arg_names, arguments.get()));
+    }
+    const auto& specs = plan_.outline.frames[frame.value()].specs;
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const auto& [signature, of_outputs] = specs[i];
+      const auto& objects = of_outputs ? plan_.signatures.out_specs : plan_.signatures.in_specs;
+      const Ref name = Ref::steal(PyUnicode_FromFormat("_spec_%zu", i));
+      check(PyDict_SetItem(dict, name.get(), objects[signature].get()));
+    }
+  }
+
+  void fill_dispatcher(PyObject* dict, const unflatten::Dispatcher& dispatcher) {
+    const Ref calls = Ref::steal(PyList_New(0));
+    for (ModuleId call : dispatcher.calls) check(PyList_Append(calls.get(), make(call)));
+    const uint32_t type = plan_.outline.module_type[dispatcher.calls.front().value()];
+    check(PyDict_SetItem(
+        dict, names.ty,
+        type == unflatten::ModuleCall::kNoType ? Py_None : plan_.program.types[type].get()));
+    check(PyDict_SetItem(dict, names.call_modules, calls.get()));
+    const Ref zero = Ref::steal(PyLong_FromLong(0));
+    check(PyDict_SetItem(dict, names.num_calls, zero.get()));
+  }
+
+  // Modules that share a table of children share the dict.
+  void add_children(ModuleId module, PyObject* dict) {
+    PyObject* children = dict_get(dict, names.module_dict_modules);
+    Ref& known = children_[plan_.tree.table_of(module)];
+    if (!known) {
+      known = Ref::borrow(children);
+      const Ref mine = Ref::borrow(children);
+      for (const auto& [name, child] : plan_.tree.children(module)) {
+        PyObject* key = plan_.program.string(name);
+        check_free(module, dict, key);
+        check(PyDict_SetItem(mine.get(), key, make(child)));
+      }
+    } else {
+      check(PyDict_SetItem(dict, names.module_dict_modules, known.get()));
+    }
+  }
+
+  // As nn.Module.add_module, for a module without children, parameters and buffers so far.
+  void check_free(ModuleId module, PyObject* dict, PyObject* name) {
+    if (dict_get(dict, name) == nullptr && !is_taken_by_class(Py_TYPE(object(module)), name))
+      return;
+    raise(PyExc_KeyError,
+          "attribute '%U' already exists: module '%s', a %s, cannot have a submodule of that name",
+          name, path_of(module).c_str(), Py_TYPE(object(module))->tp_name);
+  }
+
+  // The calls of a module are modules of their own, but have one table of buffers, so that moving
+  // or replacing a buffer reaches all of them. The calls behind a dispatcher are not registered
+  // anywhere: they have its table of parameters too.
+  void add_states(ModuleId module, ModuleId holder, PyObject* dict) {
+    const auto dispatched = dispatched_by_.find(module.value());
+    uint32_t group = plan_.state_group.find(holder.value());
+    if (group == core::FlatMap::kAbsent && dispatched != dispatched_by_.end()) {
+      group = holder.value();
+    }
+    const bool has_buffers =
+        group != core::FlatMap::kAbsent && share(buffers_, group, dict, names.module_dict_buffers);
+    if (group != core::FlatMap::kAbsent) {
+      share(transient_, group, dict, names.non_persistent_buffers);
+    }
+    const bool has_parameters =
+        dispatched != dispatched_by_.end() &&
+        share(parameters_, dispatched->second, dict, names.module_dict_parameters);
+    for (const State& state : plan_.state[holder.value()]) {
+      const bool is_buffer = state.role == Role::kBuffer || state.role == Role::kTransientBuffer;
+      if (is_buffer && has_buffers) continue;
+      if (state.role == Role::kParameter && has_parameters) continue;
+      try {
+        add_state(object(module), state);
+      } catch (pybind11::error_already_set& error) {
+        if (!error.matches(PyExc_KeyError)) throw;
+        const Ref arguments = get_attr(error.value().ptr(), names.args);
+        raise(PyExc_KeyError, "%S: state of module '%s', a %s",
+              PyTuple_GET_ITEM(arguments.get(), 0), path_of(module).c_str(),
+              Py_TYPE(object(module))->tp_name);
+      }
+    }
+  }
+
+  // For messages: where the module stands.
+  std::string path_of(ModuleId wanted) const {
+    std::vector<std::pair<std::string, ModuleId>> open{{"", plan_.outline.root}};
+    std::vector<uint8_t> seen(plan_.tree.size(), 0);
+    while (!open.empty()) {
+      const auto [path, module] = std::move(open.back());
+      open.pop_back();
+      if (module == wanted) return path;
+      if (std::exchange(seen[module.value()], 1) != 0) continue;
+      for (const auto& [name, child] : plan_.tree.children(module)) {
+        const std::string prefix = path.empty() ? "" : path + '.';
+        open.emplace_back(prefix + std::string(plan_.program.strings.text(name)), child);
+      }
+    }
+    return "";
+  }
+
+  // Gives the module the group's table, or makes its own the group's. Was there one?
+  static bool share(std::unordered_map<uint32_t, Ref>& tables, uint32_t group, PyObject* dict,
+                    PyObject* name) {
+    const auto [it, added] = tables.try_emplace(group);
+    if (added) {
+      it->second = Ref::borrow(dict_get(dict, name));
+      return false;
+    }
+    check(PyDict_SetItem(dict, name, it->second.get()));
+    return true;
+  }
+
+  void add_state(PyObject* module, const State& state) {
+    PyObject* name = plan_.program.string(state.name);
+    switch (state.role) {
+      case Role::kParameter:
+        register_parameter(module, name, state.value);
+        return;
+      case Role::kBuffer:
+      case Role::kTransientBuffer:
+        register_buffer(module, name, state.value, state.role == Role::kBuffer);
+        return;
+      case Role::kConstant:
+        check(PyObject_SetAttr(module, name, state.value));
+        return;
+    }
+  }
+
+  const UnflattenPlan& plan_;
+  PyObject* root_;
+  NameWriter names_;
+  FrameWriter frames_;
+  WrittenModules result_;
+  std::vector<ModuleId> open_;  // made, but not filled
+  std::vector<Ref> children_;   // by table of children: the dict
+  std::unordered_map<uint32_t, const unflatten::Dispatcher*> dispatcher_of_;  // by module
+  std::unordered_map<uint32_t, uint32_t> dispatched_by_;  // call or dispatcher -> dispatcher
+  std::unordered_map<uint32_t, Ref> buffers_;             // by group of modules: their tables
+  std::unordered_map<uint32_t, Ref> transient_;
+  std::unordered_map<uint32_t, Ref> parameters_;
+};
+
+}  // namespace
+
+WrittenModules write_modules(const UnflattenPlan& plan, PyObject* root) {
+  return ModuleWriter(plan, root).run();
+}
+
+}  // namespace fxpress::fx
