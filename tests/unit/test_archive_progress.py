@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,46 @@ def test_no_bar_without_tqdm(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = terminal(monkeypatch)
     monkeypatch.setattr(progress, "_DELAY", 0.0)
     monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setattr(progress, "_bar_class", progress._bar_class.__wrapped__)
     buffer = io.BytesIO()
     archive.save(export(Model(MIB), (torch.ones(1),)), buffer)
     archive.load(buffer)
     assert stream.getvalue() == ""
+
+
+KILLED = """
+import io, os, signal, sys
+import torch
+from tqdm import tqdm
+from fxpress import archive
+from fxpress._archive import progress
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+def end_of_a_child(lock):
+    child = os.fork()
+    if child == 0:
+        lock.acquire(False)  # a child before may have left it locked
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+
+program = torch.export.export(torch.nn.Linear(9, 9), (torch.ones(9),))
+for stream in (sys.stderr, Terminal()):
+    for bar in (tqdm, progress._bar_class()):
+        sys.stderr = stream
+        end_of_a_child(bar.get_lock())
+        archive.save(program, io.BytesIO())
+"""
+
+
+def test_a_child_that_is_killed_in_a_bar_stops_nobody() -> None:
+    pytest.importorskip("tqdm")
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.deep("files of 300 MiB, many times")
