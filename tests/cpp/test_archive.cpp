@@ -18,7 +18,7 @@ using fxpress::core::testing::Random;
 
 namespace {
 
-class MemorySink final : public Sink {
+class MemorySink final : public ByteSink {
  public:
   void write(Bytes more) override { bytes.insert(bytes.end(), more.begin(), more.end()); }
   std::vector<std::byte> bytes;
@@ -216,7 +216,7 @@ TEST_CASE("records are read in parts") {
 }
 
 TEST_CASE("a sink that fails in the middle of a large record") {
-  class FullSink final : public Sink {
+  class FullSink final : public ByteSink {
    public:
     void write(Bytes bytes) override {
       if (bytes.size() > room_) throw std::runtime_error("full");
