@@ -35,7 +35,7 @@ def _draw_speeds(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
     from matplotlib.figure import Figure
 
     path = stem.with_suffix(".svg")
-    with rc_context({"svg.hashsalt": "fxpress"}):  # equal figures give equal files
+    with rc_context({"svg.hashsalt": "fxpress", "svg.fonttype": "none"}):  # equal files, text
         figure = Figure(figsize=(8, 0.6 + 0.3 * len(headlines)), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
