@@ -107,6 +107,7 @@ SERIALIZED_TYPE_TO_PYTHON_TYPE = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE
 LEAF_SPEC = pytree._LEAF_SPEC
 make_treespec = pytree.TreeSpec
 leaves_with_path = pytree.tree_leaves_with_path
+keystr = pytree.keystr
 INVALID_INPUT = UserErrorType.INVALID_INPUT
 tree_map = pytree.tree_map
 DimHint = dynamic_shapes._DimHint

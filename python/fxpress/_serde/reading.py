@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from fxpress._serde.artifacts import load_artifact
 from fxpress._serde.checks import to_check
 from fxpress._serde.damage import damage_is_named
 from fxpress._serde.facts import deserialize_range_constraints
+from fxpress._serde.guards import check_arithmetic
 from fxpress._serde.limits import Budget, LimitError, Limits, sizes_of
 from fxpress._serde.schema import CLASSES, SCHEMA
 from fxpress._serde.unknown import says_what_was_left_out
@@ -132,6 +133,12 @@ def _verifiers(names: list[str]) -> list[Any]:
     return [compat.load_verifier(name) for name in names]
 
 
+def _argument_names(calls: Sequence[Any]) -> Sequence[str] | None:
+    """Those of the arguments of the whole program, if they are known."""
+    signature = calls[0].signature if calls else None
+    return signature.forward_arg_names if signature is not None else None
+
+
 @damage_is_named()
 def decode(
     document: _native.Document,
@@ -162,6 +169,7 @@ def decode(
     }
     is_valid = _is_valid(root, fields)
     guards = document.field(CLASSES, "guards_code")
+    check_arithmetic(guards, decoded.example_inputs, _argument_names(decoded.calls))
     return compat.make_program({"root": root, "guards_code": guards, **fields}, is_valid)
 
 
