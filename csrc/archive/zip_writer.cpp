@@ -127,6 +127,11 @@ void ZipWriter::write(Bytes bytes) {
   position_ += bytes.size();
 }
 
+size_t ZipWriter::count_records(std::string_view prefix) const {
+  return static_cast<size_t>(std::ranges::count_if(
+      names_written_, [&](const std::string& name) { return name.starts_with(prefix); }));
+}
+
 void ZipWriter::begin(std::string_view name, uint64_t size) {
   if (is_finished_) throw ArchiveError("the archive is finished: no record can be added");
   if (is_open_) throw ArchiveError("the record before is not complete");
@@ -139,7 +144,6 @@ void ZipWriter::begin(std::string_view name, uint64_t size) {
   if (!names_written_.emplace(name).second) {
     throw ArchiveError("Tried to serialize file twice: " + std::string(name));
   }
-  names_.emplace_back(name);
 
   const std::string extra = extra_64(size, position_);
   const uint64_t start = position_ + kLocalHeaderSize + entry.path.size() + extra.size();

@@ -27,8 +27,9 @@ class ZipWriter {
   // after an error of the sink.
   void finish();
 
-  // The names of the records, without the root, in the order they were written.
-  const std::vector<std::string>& names() const { return names_; }
+  // Names of records have no root.
+  bool has_record(const std::string& name) const { return names_written_.contains(name); }
+  size_t count_records(std::string_view prefix) const;
   bool is_finished() const { return is_finished_; }
 
  private:
@@ -53,7 +54,6 @@ class ZipWriter {
   bool is_finished_ = false;
   bool has_failed_ = false;  // a write: what the sink has is not known
   std::vector<Entry> entries_;
-  std::vector<std::string> names_;
   // A set of the same kind as torch's: the serialization id depends on its order.
   std::unordered_set<std::string> names_written_;
   uint64_t combined_crc_ = 0;  // of all records that are not empty

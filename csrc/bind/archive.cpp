@@ -165,9 +165,13 @@ class ArchiveWriter {
   void finish() {
     use([&] { writer_.finish(); });
   }
-  std::vector<std::string> names() {
+  bool has_record(const std::string& name) {
     const Busy busy(busy_);
-    return writer_.names();
+    return writer_.has_record(name);
+  }
+  size_t count_records(std::string_view prefix) {
+    const Busy busy(busy_);
+    return writer_.count_records(prefix);
   }
   bool is_finished() {
     const Busy busy(busy_);
@@ -288,7 +292,8 @@ void bind_archive(py::module_& m) {
       .def("end", &ArchiveWriter::end)
       .def("add", &ArchiveWriter::add)
       .def("finish", &ArchiveWriter::finish)
-      .def_property_readonly("names", &ArchiveWriter::names)
+      .def("has_record", &ArchiveWriter::has_record)
+      .def("count_records", &ArchiveWriter::count_records)
       .def_property_readonly("is_finished", &ArchiveWriter::is_finished);
   closed_class<ArchiveReader>(m, "ArchiveReader")
       .def(py::init<py::object, uint64_t>(), py::arg("source"), py::arg("start") = 0)

@@ -86,7 +86,7 @@ class PT2ArchiveWriter:
     def __init__(self, archive_path_or_buffer: Any, *, replace: Replace = "whole") -> None:
         self._file: Output | None = None
         self._weights: list[AtomicFile] = []  # beside it
-        self._native: Any = None
+        self._native: _native.ArchiveWriter | None = None
         self._path: str | None = None
         self._report = _Report()
         if replace not in ("whole", "in_place"):
@@ -152,11 +152,11 @@ class PT2ArchiveWriter:
 
     def has_record(self, name: str) -> bool:
         """Whether a record of that name was written."""
-        return name in self._writer.names
+        return self._writer.has_record(name.encode(errors="surrogatepass"))
 
     def count_prefix(self, prefix: str) -> int:
         """How many records have a name that starts so."""
-        return sum(name.startswith(prefix) for name in self._writer.names)
+        return self._writer.count_records(prefix.encode(errors="surrogatepass"))
 
     def write_bytes(self, name: str, data: bytes) -> None:
         """Writes a record; AssertionError when `data` is not of the type bytes."""
@@ -243,7 +243,7 @@ class PT2ArchiveWriter:
             file.discard()
 
     @property
-    def _writer(self) -> Any:
+    def _writer(self) -> _native.ArchiveWriter:
         if self._native is None:
             raise ArchiveError("the archive was given up")
         return self._native
