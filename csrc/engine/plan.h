@@ -27,7 +27,7 @@ enum class Kind : uint8_t {
   kOutput,    // output of the graph itself
 };
 
-// Functions on two ints that need no Python. The order is that of `_torch_compat.INT_OPERATORS`.
+// Functions on two ints that need no Python. The order is that of `_torch.engine.INT_OPERATORS`.
 enum class IntOp : uint8_t { kAdd, kSub, kMul, kFloorDiv, kMod, kEq, kNe, kLt, kLe, kGt, kGe };
 
 // A node that an instruction reads.

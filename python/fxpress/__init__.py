@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fxpress._serde.difference import Difference, diff
     from fxpress._serde.hashing import graph_hash
     from fxpress._serde.limits import LimitError
-    from fxpress._torch_compat_serde import SerializeError
+    from fxpress._torch.serde import SerializeError
 
 __all__ = [
     "ArchiveError",
@@ -44,7 +44,7 @@ _MODULES = {
     "ArchiveError": "fxpress._archive.errors",
     "Difference": "fxpress._serde.difference",
     "LimitError": "fxpress._serde.limits",
-    "SerializeError": "fxpress._torch_compat_serde",
+    "SerializeError": "fxpress._torch.serde",
     "build_info": "fxpress._build",
     "diff": "fxpress._serde.difference",
     "graph_hash": "fxpress._serde.hashing",

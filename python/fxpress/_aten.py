@@ -7,7 +7,7 @@ Raises:
 
 import torch
 
-from fxpress._torch_compat import built_for as _built_for
+from fxpress._torch.versions import built_for as _built_for
 
 _built = _built_for()
 _REBUILD = "rebuild it with `pip install --no-build-isolation --no-deps --force-reinstall fxpress`"

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from fxpress import _native, _torch_compat
+from fxpress import _native
+from fxpress._torch import versions
 
 
 def build_info() -> dict[str, Any]:
@@ -28,5 +29,5 @@ def _aten_info() -> dict[str, Any]:
     try:
         from fxpress import _aten
     except ImportError as error:
-        return {"torch": _torch_compat.built_for(), "usable": False, "reason": str(error)}
+        return {"torch": versions.built_for(), "usable": False, "reason": str(error)}
     return {**_aten.build_info(), "usable": True, "reason": None}

@@ -18,8 +18,10 @@ from typing import Any
 import torch.fx
 from torch.fx import Graph
 
-from fxpress import _native, _torch_compat
+from fxpress import _native
 from fxpress._errors import InternalError
+from fxpress._torch import fx as torch_fx
+from fxpress._torch import tables as torch_tables
 
 _lock = threading.RLock()
 
@@ -35,22 +37,22 @@ os.register_at_fork(after_in_child=_forget_lock)
 
 def _holder(cls: type) -> type | None:
     """The class in the hierarchy whose code is still deferred."""
-    return next((c for c in cls.__mro__ if _torch_compat.PENDING in vars(c)), None)
+    return next((c for c in cls.__mro__ if torch_fx.PENDING in vars(c)), None)
 
 
-def _generated(graph: torch.fx.Graph) -> tuple[_torch_compat.PythonCode, Any, dict[str, Any]]:
+def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[str, Any]]:
     """The code of a graph, its function, and what belongs into the state of the module."""
     native = None
-    if not (_torch_compat.shows_meta_in_source() or _torch_compat.enriches_profiler_metadata()):
+    if not (torch_fx.shows_meta_in_source() or torch_fx.enriches_profiler_metadata()):
         native = _native.python_source(graph)
     if native is None:
         # Generators of other classes, annotations: torch writes it, for a module that nobody sees.
-        return _torch_compat.recompile_aside(graph)
+        return torch_fx.recompile_aside(graph)
     *parts, shape, names = native
-    code = _torch_compat.PythonCode(*parts)
+    code = torch_fx.PythonCode(*parts)
     forward = _compiled(code, shape, names, graph)
     values = (code.src, code._lineno_map, code._prologue_start)
-    return code, forward, dict(zip(_torch_compat.CODE_ATTRIBUTES, values, strict=True))
+    return code, forward, dict(zip(torch_fx.CODE_ATTRIBUTES, values, strict=True))
 
 
 # Layers of a model give sources that differ in names only: CPython compiles the first one, which is
@@ -63,14 +65,14 @@ _RESERVED = frozenset((*keyword.kwlist, "__debug__"))
 
 
 def _compiled(
-    code: _torch_compat.PythonCode, shape: bytes | None, names: tuple[str, ...], graph: Graph
+    code: torch_fx.PythonCode, shape: bytes | None, names: tuple[str, ...], graph: Graph
 ) -> Any:
     """The function of `code`; `_lock` is held."""
     if shape is None or not _RESERVED.isdisjoint(names):
-        return _torch_compat.forward_from_source(code.src, code.globals, graph)
+        return torch_fx.forward_from_source(code.src, code.globals, graph)
     known = _codes.get(shape)
     if known is None:
-        forward = _torch_compat.forward_from_source(code.src, code.globals, graph)
+        forward = torch_fx.forward_from_source(code.src, code.globals, graph)
         number = {name: i for i, name in enumerate(names)}
         order = [number.get(name, -1) for name in forward.__code__.co_varnames]
         if -1 in order:
@@ -82,7 +84,7 @@ def _compiled(
     _codes.move_to_end(shape)
     pattern, order = known
     own = tuple([names[i] for i in order])
-    return _torch_compat.forward_from_code(pattern, own, code.src, code.globals, graph)
+    return torch_fx.forward_from_code(pattern, own, code.src, code.globals, graph)
 
 
 def _publish(
@@ -93,8 +95,8 @@ def _publish(
     Other threads use both meanwhile: at each step every name is there, as a value or still as the
     descriptor that waits for this thread.
     """
-    _native.insert_after(module.__dict__, _torch_compat.GRAPH_SLOT, state)
-    values = {"_wrapped_call": _torch_compat.wrapped_call(holder), "forward": forward}
+    _native.insert_after(module.__dict__, torch_fx.GRAPH_SLOT, state)
+    values = {"_wrapped_call": torch_fx.wrapped_call(holder), "forward": forward}
     for name, placeholder in _BODY.items():
         if vars(holder).get(name) is not placeholder:
             continue  # somebody has put something else in its place
@@ -102,15 +104,15 @@ def _publish(
             type.__setattr__(holder, name, values[name])
         else:
             type.__delattr__(holder, name)
-    type.__delattr__(holder, _torch_compat.PENDING)
+    type.__delattr__(holder, torch_fx.PENDING)
 
 
-def _materialize(cls: type) -> _torch_compat.PythonCode | None:
+def _materialize(cls: type) -> torch_fx.PythonCode | None:
     with _lock:
         holder = _holder(cls)
         if holder is None:
             return None  # another thread was faster
-        module = vars(holder)[_torch_compat.PENDING]()
+        module = vars(holder)[torch_fx.PENDING]()
         if module is None:
             raise RuntimeError(f"the module that {holder!r} was made for is gone")
         try:
@@ -168,16 +170,16 @@ _BODY: dict[str, Any] = {
             "__reduce__",
             "__reduce_package__",
             "__prepare_scriptable__",
-            *_torch_compat.CODE_ATTRIBUTES,
+            *torch_fx.CODE_ATTRIBUTES,
         )
     },
 }
 
 _native.initialize(
-    _torch_compat.native_symbols(
+    torch_tables.native_symbols(
         deferred_body=_BODY,
         materialize=materialize,
         errors={"internal_error": InternalError},
     ),
-    _torch_compat.NATIVE_NAMES,
+    torch_tables.NATIVE_NAMES,
 )

@@ -13,8 +13,9 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx import traceback as fx_traceback
 
-from fxpress import _torch_compat, _torch_compat_engine
 from fxpress._aten import extension as _aten_ext
+from fxpress._torch import engine as torch_engine
+from fxpress._torch import fx as torch_fx
 
 __all__ = ["next_call", "plan_info", "register_forward", "run", "set_next_call"]
 
@@ -29,7 +30,7 @@ def _annotate(error: Exception, node: Node, module: torch.nn.Module) -> Exceptio
     message = f"While executing {node.format_node()}"
     message = f"{error.args[0]}\n\n{message}" if error.args else message
     message += f"\nOriginal traceback:\n{node.stack_trace}"
-    _torch_compat.log_interpreter_error(module, message)
+    torch_fx.log_interpreter_error(module, message)
     message += _TLPARSE
     error.args = (message, *error.args[1:])
     if not isinstance(error, KeyError):
@@ -70,13 +71,13 @@ def _call_with_meta(
 
 
 _aten_ext.initialize_engine(
-    _torch_compat_engine.engine_symbols(
+    torch_engine.engine_symbols(
         annotate=_annotate,
         call_with_meta=_call_with_meta,
         fetch_attr=_fetch_attr,
         missing_argument=_missing_argument,
     ),
-    _torch_compat_engine.ENGINE_NAMES,
+    torch_engine.ENGINE_NAMES,
 )
 
 # run(module, graph, args): the output of `graph`, whose `get_attr` and `call_module` targets are

@@ -1,6 +1,6 @@
 """The base of fxpress's own exceptions, and those that need nothing of torch.
 
-`SerializeError` is in `fxpress._torch_compat_serde`, for it is also torch's; `ArchiveError` in
+`SerializeError` is in `fxpress._torch.serde`, for it is also torch's; `ArchiveError` in
 `fxpress._archive.errors`. All are exported by `fxpress`, which is the module that pickles name.
 """
 

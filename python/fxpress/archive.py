@@ -6,7 +6,7 @@ from fxpress._archive.package import package_pt2, save
 from fxpress._archive.reader import PT2ArchiveReader, is_pt2_package, verify
 from fxpress._archive.writer import PT2ArchiveWriter
 from fxpress._serde.limits import LimitError, Limits
-from fxpress._torch_compat_serde import SerializeError
+from fxpress._torch.serde import SerializeError
 
 __all__ = [
     "ArchiveError",

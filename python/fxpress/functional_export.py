@@ -44,8 +44,7 @@ from fxpress._capture.root_names import (
 from fxpress._capture.traced import ModuleToTrace
 from fxpress._capture.transformer import DynamoGraphTransformer
 from fxpress._frame_room import with_room
-from fxpress._torch_compat import pytree
-from fxpress._torch_compat_capture import (
+from fxpress._torch.capture import (
     EXPORT_ROOT_REPLACEMENTS,
     ExportTracerOutput,
     GetItemSource,
@@ -62,6 +61,7 @@ from fxpress._torch_compat_capture import (
     settings,
     timed,
 )
+from fxpress._torch.fx import pytree
 
 __all__ = [
     "EXPORT_ROOT_REPLACEMENTS",

@@ -7,7 +7,7 @@ for the other.
 
 from collections.abc import Callable
 
-from fxpress._torch_compat_tracking import tracker_caches, unlist_trackers
+from fxpress._torch.tracking import tracker_caches, unlist_trackers
 from fxpress._tracking.guards import guard_to_detect_forward_monkeypatching
 from fxpress._tracking.lazy import initialize_lazy_module
 from fxpress._tracking.specialized import NNModuleVariable

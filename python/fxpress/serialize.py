@@ -4,7 +4,6 @@ Programs are written natively, straight from the graph, and read straight into o
 object of torch's schema; for those who want such objects they are made of JSON, and JSON of them.
 """
 
-from fxpress import _torch_compat_serde as _compat
 from fxpress._serde.artifacts import _reduce_fake_tensor, deserialize_torch_artifact
 from fxpress._serde.artifacts import save_artifact as serialize_torch_artifact
 from fxpress._serde.canonical import _canonicalize_graph, canonicalize
@@ -48,7 +47,8 @@ from fxpress._serde.program_classes import (
     ExportedProgramSerializer,
 )
 from fxpress._serde.reading import deserialize
-from fxpress._torch_compat_serde import (
+from fxpress._torch import serde as _compat
+from fxpress._torch.serde import (
     ExtensionHandler,
     SerializedArtifact,
 )

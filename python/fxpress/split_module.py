@@ -16,14 +16,15 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from fxpress import _deferred_code as _deferred_code  # fills the tables of the native code
-from fxpress import _native, _torch_compat
+from fxpress import _native
+from fxpress._torch import fx as torch_fx
 
 __all__ = ["Partition", "split_module", "split_module_simple"]
 
 log = _LOGGER = logging.getLogger(__name__)
 
 
-@_torch_compat.compatibility(is_backward_compatible=True)
+@torch_fx.compatibility(is_backward_compatible=True)
 class Partition:
     """A partition under construction: its nodes and what it needs from the others.
 
@@ -79,10 +80,10 @@ def _get_attr_from_qualname(mod: torch.nn.Module, qualname: str) -> Any:
 
 def _log_code(title: str, module: GraphModule) -> None:
     if log.isEnabledFor(logging.DEBUG):
-        log.debug("%s", _torch_compat.lazy_format_graph_code(title, module, colored=True))
+        log.debug("%s", torch_fx.lazy_format_graph_code(title, module, colored=True))
 
 
-@_torch_compat.compatibility(is_backward_compatible=True)
+@torch_fx.compatibility(is_backward_compatible=True)
 def split_module(
     m: GraphModule,
     root_m: torch.nn.Module | None,
@@ -142,14 +143,14 @@ def split_module(
         bool(keep_original_input_name),
         partition_affix,
         bool(tuple_return),
-        _torch_compat.uses_lazy_graph_modules(),
+        torch_fx.uses_lazy_graph_modules(),
         log.debug if log.isEnabledFor(logging.DEBUG) else None,
     )
     _log_code("post split_module", split)
     return split
 
 
-@_torch_compat.compatibility(is_backward_compatible=False)
+@torch_fx.compatibility(is_backward_compatible=False)
 def split_module_simple(
     m: GraphModule,
     node_to_partition: dict[Node, int],

@@ -4,9 +4,9 @@
 will stay. Its modules run on fxpress's engine instead of `torch.fx.Interpreter`.
 """
 
-from fxpress._torch_compat import AttrKind as _AttrKind
-from fxpress._torch_compat import FlatArgsAdapter
-from fxpress._torch_compat import TensorID as _TensorID
+from fxpress._torch.export import AttrKind as _AttrKind
+from fxpress._torch.export import FlatArgsAdapter
+from fxpress._torch.export import TensorID as _TensorID
 from fxpress._unflatten.attributes import (
     _add_submodule,
     _assign_attr,

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
+from torch.fx.graph import CodeGen
 
 from fxpress import _native, serialize
 from fxpress.split_module import split_module
@@ -112,3 +113,25 @@ def test_one_kind_by_all(what: str, call: str) -> None:
     expected = calls[call](make())
     for _ in range(2):
         assert together([calls[call]] * THREADS, make()) == [expected] * THREADS
+
+
+class Observer(CodeGen):
+    """A generator of its own, so that torch's generator runs; it reads the graph meanwhile."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self.graph, self.seen = graph, ""
+
+    def generate_output(self, *args: Any, **kwargs: Any) -> str:
+        self.seen = str(self.graph)
+        return super().generate_output(*args, **kwargs)
+
+
+def test_generating_renames_no_node_that_others_read() -> None:
+    part = split().submod_0
+    next(iter(part.graph.nodes)).name = "inf"  # a name that the source cannot use
+    before = str(part.graph)
+    assert "(%inf,)" in before
+    part.graph._codegen = observer = Observer(part.graph)
+    assert "inf_1" in part.code
+    assert observer.seen == before

@@ -22,8 +22,8 @@ from torch.utils import _pytree as pytree
 
 import fxpress
 from fxpress import _frame_room, _native
-from fxpress import _torch_compat_serde as compat
 from fxpress._blocks import attribute_block
+from fxpress._torch import serde as compat
 
 QUICK, MANY = 150, 2000  # interrupts
 

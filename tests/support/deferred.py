@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.passes.split_module import split_module as torch_split
 
-from fxpress import _torch_compat
+from fxpress._torch import fx as torch_fx
 from fxpress.split_module import split_module
 
 Which = Literal["result", "submodule"]
@@ -63,7 +63,7 @@ def traced_net(*, annotated: bool = False) -> GraphModule:
 
 def is_deferred(module: torch.nn.Module) -> bool:
     """Whether no code was generated yet for this module."""
-    return any(_torch_compat.PENDING in vars(cls) for cls in type(module).__mro__)
+    return any(torch_fx.PENDING in vars(cls) for cls in type(module).__mro__)
 
 
 def inputs() -> tuple[torch.Tensor, torch.Tensor]:

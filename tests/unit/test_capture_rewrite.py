@@ -15,7 +15,7 @@ from torch.fx import traceback as fx_traceback
 
 from fxpress import _native
 from fxpress._capture.rewrite import rewrite_captured
-from fxpress._torch_compat_capture import birth_rules
+from fxpress._torch.capture import birth_rules
 from fxpress.functional_export import DynamoGraphTransformer
 from tests.support.captured import assert_same_captured_graph
 

@@ -14,10 +14,10 @@ from torch._export.serde import serialize as torch_serialize
 
 import fxpress
 from fxpress import _native, archive, serialize
-from fxpress import _torch_compat_serde as compat
 from fxpress._archive.errors import archive_errors
 from fxpress._serde.expressions import ExpressionError, parse
 from fxpress._serde.operators import UnsupportedProgramError
+from fxpress._torch import serde as compat
 
 NAMES = ("ArchiveError", "Error", "InternalError", "SerializeError", "UnsupportedError")
 

@@ -21,7 +21,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 import fxpress
 from fxpress import functional_export
-from fxpress._torch_compat_capture import guards_are_logged
+from fxpress._torch.capture import guards_are_logged
 from fxpress.functional_export import (
     _dynamo_graph_capture_for_export,
     check_constraints,

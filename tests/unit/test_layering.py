@@ -59,19 +59,6 @@ def test_includes(folder: str) -> None:
                 assert not re.match(r"torch/|ATen/|c10/", name), f"{path}: {name}"
 
 
-def test_private_torch_names_stay_in_their_files() -> None:
-    """`torch._x`, `from torch... import _x` and torch's private modules: _torch_compat* only."""
-    private = re.compile(r"torch(\.\w+)*\._(?!_)\w+|from torch[\w.]* import .*\b_\w+")
-    for path in sorted((ROOT / "python" / "fxpress").rglob("*.py")):
-        # _install names what it replaces.
-        if path.name.startswith("_torch_compat") or path.name == "_install.py":
-            continue
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            if line.lstrip().startswith(("#", '"', "Stands in")) or "`" in line:
-                continue
-            assert not private.search(line), f"{path}:{number}: {line}"
-
-
 @pytest.mark.parametrize("folder", ["csrc", "python", "tests", "benchmarks", "cmake"])
 def test_no_file_is_longer_than_600_lines(folder: str) -> None:
     for path in (ROOT / folder).rglob("*"):

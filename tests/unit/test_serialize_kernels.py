@@ -21,8 +21,8 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 )
 from torch.export import ExportedProgram, export
 
-from fxpress import _torch_compat_serde as compat
 from fxpress import serialize
+from fxpress._torch import serde as compat
 from tests.support.serialized import first_difference, with_numbered_graphs
 
 

@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph
 
 import fxpress.unflatten as ours
-from fxpress._torch_compat import EMPTY_NN_MODULE_STACK
+from fxpress._torch.fx import EMPTY_NN_MODULE_STACK
 from tests.support.unflatten_cases import (
     assert_unflattens_as_torch,
     exported,

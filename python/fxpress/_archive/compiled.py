@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-from fxpress import _torch_compat_archive as torch_archive
-from fxpress import _torch_compat_serde as compat
 from fxpress._archive import names
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.files import is_path
@@ -20,6 +18,8 @@ from fxpress._serde import gate
 from fxpress._serde.artifacts import load_any
 from fxpress._serde.damage import damage_is_named
 from fxpress._serde.values import Values
+from fxpress._torch import archive as torch_archive
+from fxpress._torch import serde as compat
 
 _SHOWN = 3  # records that an error names
 

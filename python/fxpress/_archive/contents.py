@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from torch.export import ExportedProgram
 
 from fxpress import _native
-from fxpress import _torch_compat_archive as torch_archive
-from fxpress import _torch_compat_serde as compat
 from fxpress._archive import names, weight_files
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.options import Options
@@ -22,6 +20,8 @@ from fxpress._serde.limits import Budget, LimitError
 from fxpress._serde.reading import check_version, decode
 from fxpress._serde.schema import CLASSES, SCHEMA
 from fxpress._serde.values import Values
+from fxpress._torch import archive as torch_archive
+from fxpress._torch import serde as compat
 
 log = logging.getLogger("fxpress")
 _TENSOR_BYTES = 1000  # of the objects for a tensor, as an estimate

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fxpress import _native
-from fxpress._torch_compat_serde import SerializeError
+from fxpress._torch.serde import SerializeError
 
 
 class ArchiveError(SerializeError, ValueError, zipfile.BadZipFile):

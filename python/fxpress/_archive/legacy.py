@@ -8,12 +8,12 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from fxpress import _native
-from fxpress import _torch_compat_serde as compat
 from fxpress._archive.errors import ArchiveError, FormatError
 from fxpress._archive.options import Options
 from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._serde.reading import check_version, decode
 from fxpress._serde.schema import CLASSES, SCHEMA
+from fxpress._torch import serde as compat
 
 log = logging.getLogger("fxpress")
 

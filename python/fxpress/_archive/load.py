@@ -11,7 +11,6 @@ from typing import IO, Any
 from torch.export import ExportedProgram
 
 from fxpress import _native
-from fxpress import _torch_compat_archive as torch_archive
 from fxpress._archive import compiled, names
 from fxpress._archive.again import again_when_replaced
 from fxpress._archive.contents import read_extra_files, read_parts
@@ -22,6 +21,7 @@ from fxpress._archive.options import Options, check_location
 from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._serde.limits import Limits
 from fxpress._serde.values import Location
+from fxpress._torch import archive as torch_archive
 
 log = logging.getLogger("fxpress")
 

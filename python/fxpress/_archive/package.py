@@ -13,8 +13,6 @@ from typing import IO, Any, Literal, TypeAlias
 import torch
 from torch.export import ExportedProgram
 
-from fxpress import _torch_compat_archive as torch_archive
-from fxpress import _torch_compat_serde as compat
 from fxpress._archive import names, payloads, weight_files
 from fxpress._archive.files import is_target_path
 from fxpress._archive.progress import progress_bar
@@ -28,6 +26,8 @@ from fxpress._arguments import (
 from fxpress._aten import storage_bytes
 from fxpress._serde.artifacts import save_artifact
 from fxpress._serde.program import encode
+from fxpress._torch import archive as torch_archive
+from fxpress._torch import serde as compat
 
 log = logging.getLogger("fxpress")
 

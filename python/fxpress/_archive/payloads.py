@@ -9,8 +9,6 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fxpress import _torch_compat_archive as torch_archive
-from fxpress import _torch_compat_serde as compat
 from fxpress._archive import names, tensors
 from fxpress._archive.writer import PT2ArchiveWriter, Stored
 from fxpress._aten import storages_of
@@ -18,7 +16,9 @@ from fxpress._errors import UnsupportedError
 from fxpress._serde.artifacts import pickled
 from fxpress._serde.schema import SCHEMA
 from fxpress._state.pinned import addresses, download
-from fxpress._torch_compat import is_opaque_value
+from fxpress._torch import archive as torch_archive
+from fxpress._torch import serde as compat
+from fxpress._torch.fx import is_opaque_value
 
 # What a config says: (name, record, tensor, is a parameter, is pickled).
 Config: TypeAlias = list[tuple[str, str, torch.Tensor | None, bool, bool]]

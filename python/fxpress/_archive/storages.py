@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 
 from fxpress import _native
-from fxpress import _torch_compat_serde as compat
 from fxpress._archive.errors import ArchiveError, OutOfMemoryError
 from fxpress._archive.options import Options
 from fxpress._archive.progress import progress_bar
@@ -16,6 +15,7 @@ from fxpress._archive.reader import PT2ArchiveReader, Target
 from fxpress._aten import allocate_bytes, make_views
 from fxpress._state.pinned import Part, addresses, upload
 from fxpress._state.transfer import to_device
+from fxpress._torch import serde as compat
 
 _CPU = torch.device("cpu")
 _ALIGNMENT = 16  # bytes: what every dtype is content with

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._archive import tensors
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.tensor_file import DTYPES, METADATA, TensorFile
 from fxpress._errors import UnsupportedError
+from fxpress._torch import serde as compat
 
 NUMBER = "fxpress_save"  # in the file's metadata: which save it belongs to
 _ALIGNMENT = 8  # bytes

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._aten import storage_places
+from fxpress._torch import serde as compat
 
 
 @dataclass

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._archive import names, tensors
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.files import AtomicFile
@@ -25,6 +24,7 @@ from fxpress._archive.tensor_file import TensorFile
 from fxpress._archive.tensor_file_writer import NUMBER, write_tensors
 from fxpress._errors import UnsupportedError
 from fxpress._serde.limits import Budget
+from fxpress._torch import serde as compat
 
 _DIGITS = 16  # of the number of a save, in the name of a file
 

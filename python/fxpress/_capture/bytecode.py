@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch.fx.graph import CodeGen
 
-from fxpress._torch_compat import pytree
-from fxpress._torch_compat_capture import (
+from fxpress._torch.capture import (
     CaptureOutput,
     DisableTorchDispatch,
     detect_fake_mode,
     untraced,
 )
+from fxpress._torch.fx import pytree
 
 
 class InputProcessor:

@@ -14,7 +14,7 @@ import torch
 
 from fxpress import _native
 from fxpress._capture.root_names import post_process_error_msg
-from fxpress._torch_compat_capture import (
+from fxpress._torch.capture import (
     OPERATORS,
     CaptureOutput,
     ConstraintViolationError,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from fxpress._torch_compat_capture import (
+from fxpress._torch.capture import (
     AttrSource,
     GetItemSource,
     LocalSource,

@@ -18,8 +18,7 @@ from fxpress._capture.bytecode import (
     _DynamoBytecodeCodeGen,
 )
 from fxpress._errors import UnsupportedError
-from fxpress._torch_compat import pytree
-from fxpress._torch_compat_capture import (
+from fxpress._torch.capture import (
     CaptureOutput,
     WrappedCall,
     argument_names,
@@ -28,6 +27,7 @@ from fxpress._torch_compat_capture import (
     is_watched,
     tracing_context,
 )
+from fxpress._torch.fx import pytree
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SHARED = ("_parameters", "_buffers", "_non_persistent_buffers_set")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from fxpress import _native
-from fxpress._torch_compat import guards_log
+from fxpress._torch.fx import guards_log
 
 _PARTS = (ast.Attribute, ast.Call, ast.Subscript)
 

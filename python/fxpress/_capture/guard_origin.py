@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from fxpress._torch_compat_capture import format_frame, shorten_filename, uninteresting_files
+from fxpress._torch.capture import format_frame, shorten_filename, uninteresting_files
 
 _LONGEST = 1024  # characters; then without the program's text, which a graph may have lines of
 _WIDTH = 60  # characters of a guard

@@ -17,7 +17,7 @@ from fxpress._capture.flat_inputs import (
     read_from_input,
 )
 from fxpress._capture.root_names import clean_nn_module_stack_and_source_fn, clean_targets
-from fxpress._torch_compat_capture import birth_rules
+from fxpress._torch.capture import birth_rules
 
 # As OutputKind in csrc/capture/rewrite.h.
 _OUTPUT_KINDS = {"graph_out": 0, "input": 1, "constant": 2}

@@ -13,7 +13,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 from fxpress import _native
-from fxpress._torch_compat_capture import (
+from fxpress._torch.capture import (
     ConstraintViolationError,
     delete_attribute,
     get_attribute,

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from fxpress._torch_compat import pytree
-from fxpress._torch_compat_capture import ExportTracerOutput, as_traced_by_torch
+from fxpress._torch.capture import ExportTracerOutput, as_traced_by_torch
+from fxpress._torch.fx import pytree
 
 
 class ModuleToTrace(torch.nn.Module):  # type: ignore[misc]

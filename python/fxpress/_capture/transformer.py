@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node, Proxy
 
 from fxpress._capture.flat_inputs import capture_value, captured_value, check_dims, input_meta
 from fxpress._capture.rewrite import KEPT_META
-from fxpress._torch_compat_capture import VALUE_KEYS
+from fxpress._torch.capture import VALUE_KEYS
 
 
 class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]

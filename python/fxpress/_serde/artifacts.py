@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from fxpress import _native
-from fxpress import _torch_compat_serde as compat
 from fxpress._serde.damage import OF_WRONG_VALUES, damage_is_named
 from fxpress._serde.limits import Budget, LimitError, Limits, sizes_of
 from fxpress._serde.records import SavedRecords
 from fxpress._serde.schema import CLASSES, SCHEMA
 from fxpress._serde.values import Values
+from fxpress._torch import serde as compat
 
 log = logging.getLogger("fxpress")
 

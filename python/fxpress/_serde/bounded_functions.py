@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import sympy
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._serde.limits import Budget, LimitError
+from fxpress._torch import serde as compat
 
 _LARGEST_EXPONENT = 64  # of a power, of all powers within each other
 _LARGEST_EXPONENT_OF_SUM = 8  # which sympy may multiply out

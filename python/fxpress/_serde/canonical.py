@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._errors import UnsupportedError
 from fxpress._serde.schema import CLASSES, SCHEMA
+from fxpress._torch import serde as compat
 
 
 def _refuse_unknown_fields() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from fxpress import _torch_compat_serde as compat
+from fxpress._torch import serde as compat
 
 # The graph modules, the root first, the state, the constants, whether graphs must be functional.
 ToCheck = tuple[list[torch.fx.GraphModule], Any, Any, bool]

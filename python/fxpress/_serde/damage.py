@@ -16,8 +16,8 @@ from contextlib import contextmanager
 import torch
 from torch.export import ExportedProgram
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._errors import Error
+from fxpress._torch import serde as compat
 
 # What a wrong value leads to. Errors of the system, warnings that are errors and interrupts are
 # none of them.

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._serde.hashing import hash_parts
 from fxpress._serde.schema import CLASSES
+from fxpress._torch import serde as compat
 
 _ORDER = "computed otherwise, or in another order of writes, random operators, effects or modes"
 _SYMBOL = re.compile(r"Symbol\('(\w+)'")

@@ -10,9 +10,9 @@ import sympy
 import torch
 from torch.export import Dim
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._serde import expressions
 from fxpress._serde.limits import LimitError
+from fxpress._torch import serde as compat
 
 _HINTS = {
     f"_DimHint.{name}": getattr(compat.DimHint, name) for name in ("AUTO", "DYNAMIC", "STATIC")

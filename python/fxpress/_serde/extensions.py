@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._serde.operators import schema_of
+from fxpress._torch import serde as compat
 
 
 def register_extension(op_type: type[Any], extension_handler: type[Any]) -> None:

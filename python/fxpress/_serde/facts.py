@@ -10,8 +10,8 @@ from typing import Any
 import sympy
 import torch
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._serde.schema import CLASSES, SCHEMA
+from fxpress._torch import serde as compat
 
 log = logging.getLogger("fxpress")
 _schema = compat.schema

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fxpress import _native
-from fxpress import _torch_compat_serde as compat
+from fxpress._torch import serde as compat
 
 _SHOWN = 120  # characters of a value that an error shows
 

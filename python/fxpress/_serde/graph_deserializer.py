@@ -13,13 +13,13 @@ import sympy
 import torch
 
 from fxpress import _native
-from fxpress import _torch_compat_serde as compat
 from fxpress._serde import gate, targets
 from fxpress._serde.damage import damage_is_named
 from fxpress._serde.limits import Budget, Limits, sizes_of
 from fxpress._serde.reading import decode_graph_module
 from fxpress._serde.schema import CLASSES, SCHEMA
 from fxpress._serde.values import Values
+from fxpress._torch import serde as compat
 
 _schema = compat.schema
 _signature = compat.graph_signature

@@ -9,11 +9,11 @@ from typing import Any, final
 
 import torch
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._serde import facts, operators
 from fxpress._serde.program import graph_metadata
 from fxpress._serde.schema import CLASSES, SCHEMA
 from fxpress._serde.treespecs import TreeSpecWriter
+from fxpress._torch import serde as compat
 
 _schema = compat.schema
 _signature = compat.graph_signature

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fxpress import _torch_compat_serde as compat
+from fxpress._torch import serde as compat
 
 _NUMBERS = (int, float, bool, torch.Tensor, torch.SymInt, torch.SymFloat)
 _ARITHMETIC = re.compile(r"[-+*/%&|^~]|<<|>>")

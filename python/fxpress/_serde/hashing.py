@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from fxpress import _native, _torch_compat
-from fxpress import _torch_compat_serde as compat
+from fxpress import _native
 from fxpress._arguments import check_program
 from fxpress._errors import UnsupportedError
 from fxpress._serde.operators import is_permanent, schema_of
@@ -18,6 +17,8 @@ from fxpress._serde.program import facts_of
 from fxpress._serde.schema import SCHEMA
 from fxpress._serde.targets import find_target
 from fxpress._serde.treespecs import TreeSpecWriter
+from fxpress._torch import fx as torch_fx
+from fxpress._torch import serde as compat
 
 # `OperatorTraits` of `csrc/schema/graph_hash.h`: aliased, written, random, effectful, changes_mode
 _Traits = tuple[list[str], list[str], bool, bool, bool]
@@ -40,13 +41,13 @@ def _describe(target: Any) -> _Traits:
         return [], [], False, False, False
     schema = schema_of(target)
     if schema is None:
-        is_operator = isinstance(target, _torch_compat.HigherOrderOperator)
+        is_operator = isinstance(target, torch_fx.HigherOrderOperator)
         acts = is_operator and compat.is_effectful(target)
         return [], [], False, acts, not is_operator
     aliases = {a.name: a.alias_info for a in schema.arguments if a.alias_info is not None}
     written = [name for name, info in aliases.items() if info.is_write]
     aliased = list(aliases)
-    is_overload = isinstance(target, _torch_compat.OpOverload)
+    is_overload = isinstance(target, torch_fx.OpOverload)
     if not aliases and is_overload and compat.is_composite(target):  # may be a view all the same
         aliased = [a.name for a in schema.arguments]
     if schema.name.removeprefix("aten::") in _BATCH_NORMS:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fxpress import _torch_compat_serde as compat
+from fxpress._torch import serde as compat
 
 _POSITIONAL, _KEYWORD = 1, 2  # ArgumentKind
 _Input = tuple[str, Any, int]

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from fxpress import _native
-from fxpress._torch_compat_serde import SerializeError
+from fxpress._torch.serde import SerializeError
 
 _MEGABYTE = 1 << 20
 _MOST_BYTES = 1 << 62

@@ -9,8 +9,8 @@ import torch
 
 from fxpress import _deferred_code as _deferred_code  # fills in the roles of csrc/fx
 from fxpress import _native
-from fxpress import _torch_compat_serde as compat
 from fxpress._serde import kernels, operators, targets
+from fxpress._torch import serde as compat
 
 _signature = compat.graph_signature
 _INPUT_KINDS = (
@@ -63,7 +63,7 @@ _native.initialize_serde(
         "graph_signature_type": _signature.ExportGraphSignature,
         "input_spec_type": _signature.InputSpec,
         "output_spec_type": _signature.OutputSpec,
-        "make_subclass": torch.Tensor._make_subclass,
+        "make_subclass": compat.make_subclass,
         "make_subclass_keywords": ("dispatch_device", "device_for_backend_keys"),
         "meta_device": torch.device("meta"),
         "module_call_entry_type": compat.ModuleCallEntry,

@@ -12,9 +12,9 @@ import typing
 from enum import Enum
 from typing import Any
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._serde.damage import damage_is_named
 from fxpress._serde.schema import CLASSES, SCHEMA, TYPES
+from fxpress._torch import serde as compat
 
 
 class EnumEncoder(json.JSONEncoder):

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from fxpress import _torch_compat
-from fxpress import _torch_compat_serde as compat
 from fxpress._errors import InternalError, UnsupportedError
-from fxpress._torch_compat import is_opaque_value
+from fxpress._torch import fx as torch_fx
+from fxpress._torch import serde as compat
+from fxpress._torch.fx import is_opaque_value
 
 
 class UnsupportedProgramError(UnsupportedError, compat.SerializeError):
@@ -51,12 +51,12 @@ def operator_name(target: Any) -> str:
 
 def is_permanent(target: Any) -> bool:
     """Whether an operator lives, and stays as it is, as long as torch does."""
-    return isinstance(target, _torch_compat.OpOverload) and target.namespace in ("aten", "prims")
+    return isinstance(target, torch_fx.OpOverload) and target.namespace in ("aten", "prims")
 
 
 def schema_of(target: Any) -> Any:
     """The schema of an overload or of a registered extension; None without any."""
-    if isinstance(target, _torch_compat.OpOverload):
+    if isinstance(target, torch_fx.OpOverload):
         return compat.schema_of(target)
     handler = compat.EXTENSIONS.get(type(target))
     return None if handler is None else handler.op_schema(target)
@@ -108,7 +108,7 @@ def _symbolic(target: Any) -> _Described:
 
 def describe_symbolic(target: Any) -> _Described:
     """A function on numbers, as `describe_operator` has it; AssertionError for another one."""
-    if isinstance(target, _torch_compat.OpOverload):
+    if isinstance(target, torch_fx.OpOverload):
         names = tuple((a.name, False, None) for a in compat.schema_of(target).arguments)
         return _Kind.SYMBOLIC, operator_name(target), names, (), True, True
     if target not in compat.SYM_OPS:
@@ -137,9 +137,9 @@ def _describe(target: Any) -> _Described:
         return _Kind.GETITEM, "", (), (), True, True
     if target in compat.SYM_OPS:
         return _symbolic(target)
-    if isinstance(target, _torch_compat.OpOverload):
+    if isinstance(target, torch_fx.OpOverload):
         return _with_schema(operator_name(target), compat.schema_of(target))
-    if isinstance(target, _torch_compat.HigherOrderOperator):
+    if isinstance(target, torch_fx.HigherOrderOperator):
         special = target in compat.special_operators()
         kind = _Kind.SPECIAL if special else _Kind.HIGHER_ORDER
         return kind, operator_name(target), (), (), True, True
@@ -207,7 +207,7 @@ def symbolic(value: Any) -> int | float | bool | tuple[str, Any]:
 
 def other_argument(value: Any, objects: dict[str, Any]) -> tuple[str, ...]:
     """Arguments that are met seldom: (field of Argument, text), or with the name of a class."""
-    if isinstance(value, (_torch_compat.OpOverload, _torch_compat.HigherOrderOperator)):
+    if isinstance(value, (torch_fx.OpOverload, torch_fx.HigherOrderOperator)):
         return "as_operator", operator_name(value)
     if isinstance(value, torch.SymInt):
         return "as_sym_int", str(value)

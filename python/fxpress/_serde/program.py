@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._arguments import check_opset_version, check_pickle_protocol, check_program
 from fxpress._serde.artifacts import save_artifact
 from fxpress._serde.checks import to_check
@@ -16,6 +15,7 @@ from fxpress._serde.damage import validate
 from fxpress._serde.facts import serialize_range_constraints
 from fxpress._serde.schema import SCHEMA
 from fxpress._serde.treespecs import TreeSpecWriter
+from fxpress._torch import serde as compat
 
 
 def graph_metadata(meta: dict[str, Any]) -> dict[str, str]:

@@ -6,12 +6,12 @@ from typing import Any, final
 
 from torch.export import ExportedProgram
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._serde.facts import deserialize_range_constraints
 from fxpress._serde.limits import Budget, Limits, sizes_of
 from fxpress._serde.program import serialize_parts
 from fxpress._serde.reading import check_version, decode
 from fxpress._serde.schema import CLASSES, SCHEMA
+from fxpress._torch import serde as compat
 
 
 @final

@@ -12,7 +12,6 @@ import torch
 from torch.export import ExportedProgram
 
 from fxpress import _native
-from fxpress import _torch_compat_serde as compat
 from fxpress._serde import gate
 from fxpress._serde.artifacts import load_artifact
 from fxpress._serde.checks import to_check
@@ -23,6 +22,7 @@ from fxpress._serde.limits import Budget, LimitError, Limits, sizes_of
 from fxpress._serde.schema import CLASSES, SCHEMA
 from fxpress._serde.unknown import says_what_was_left_out
 from fxpress._serde.values import Location, Values
+from fxpress._torch import serde as compat
 
 log = logging.getLogger("fxpress")
 _RANGE_BYTES = 1500  # of the objects for the range of a symbol, as an estimate

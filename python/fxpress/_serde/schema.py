@@ -15,7 +15,7 @@ from typing import Any
 
 from fxpress import _native
 from fxpress._serde import native as native  # fills in the native tables
-from fxpress._torch_compat_serde import Union, make_union_tag, schema
+from fxpress._torch.serde import Union, make_union_tag, schema
 
 _SIMPLE = {bool: "bool", int: "int", float: "float", str: "str"}
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from fxpress import _torch_compat
-from fxpress import _torch_compat_serde as compat
 from fxpress._errors import InternalError, UnsupportedError
 from fxpress._serde.limits import LimitError
 from fxpress._serde.operators import UnsupportedProgramError, operator_name, schema_of
 from fxpress._serde.unknown import UnknownNameError
+from fxpress._torch import fx as torch_fx
+from fxpress._torch import serde as compat
 
 Described = tuple[int, Any, tuple[tuple[str, bool, bool], ...], bool, bool]
 
@@ -54,7 +54,7 @@ def _operator(text: str) -> Any:
             found = getattr(packet, overload, None)
         case _:
             return None
-    known = (_torch_compat.OpOverload, _torch_compat.HigherOrderOperator)
+    known = (torch_fx.OpOverload, torch_fx.HigherOrderOperator)
     return found if isinstance(found, known) else None
 
 
@@ -103,7 +103,7 @@ def describe_target(target: Any) -> Described:
         raise compat.SerializeError(_UNREGISTERED.format(target))
     if target in compat.SYM_OPS or target is torch.ops.aten.item.default:
         return Kind.SYMBOLIC, target, (), False, False
-    if isinstance(target, _torch_compat.HigherOrderOperator):
+    if isinstance(target, torch_fx.HigherOrderOperator):
         if target in compat.special_operators():
             raise UnsupportedProgramError(f"deserialize nyi for {operator_name(target)}")
         return Kind.HIGHER_ORDER, target, (), False, False

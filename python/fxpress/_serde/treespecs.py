@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._serde.damage import damage_is_named
 from fxpress._serde.limits import Budget, LimitError
 from fxpress._serde.unknown import UnknownNameError
+from fxpress._torch import serde as compat
 
 _FACTORIES = frozenset(
     {

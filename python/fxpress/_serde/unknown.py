@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fxpress import _torch_compat_serde as compat
+from fxpress._torch import serde as compat
 
 
 class UnknownNameError(compat.SerializeError):

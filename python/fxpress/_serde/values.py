@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import sympy
 import torch
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._serde import expressions, gate
 from fxpress._serde.facts import value_range
 from fxpress._serde.limits import Budget
 from fxpress._serde.treespecs import load_treespec
+from fxpress._torch import serde as compat
 
 log = logging.getLogger(__name__)
 _Range = tuple[int | None, int | None]

@@ -10,7 +10,7 @@ import torch
 from fxpress import _native
 from fxpress._aten import clone_aliased, make_views, storage_places, storages_of
 from fxpress._state.transfer import to_device
-from fxpress._torch_compat import storage_key
+from fxpress._torch.fx import storage_key
 
 
 def _values(tensors: Any) -> list[torch.Tensor]:

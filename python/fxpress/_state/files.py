@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from fxpress import _torch_compat_serde as compat
 from fxpress._archive import names, payloads
 from fxpress._archive.again import again_when_replaced
 from fxpress._archive.contents import read_weights
@@ -26,6 +25,7 @@ from fxpress._arguments import check_program
 from fxpress._serde.limits import Budget, Limits
 from fxpress._serde.values import Location
 from fxpress._state.copies import on_other_storages
+from fxpress._torch import serde as compat
 
 
 def write(tensors: Mapping[str, torch.Tensor], f: Any, *, replace: Replace = "whole") -> None:

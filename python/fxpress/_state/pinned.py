@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fxpress._torch_compat import foreach_copy
+from fxpress._torch.fx import foreach_copy
 
 _PIECE = 1 << 25  # bytes of a buffer
 _BUFFERS = 4  # that are filled while others are copied

@@ -8,7 +8,7 @@ import torch
 
 from fxpress._aten import allocate_bytes
 from fxpress._state.pinned import Part, download, split, upload
-from fxpress._torch_compat import foreach_copy
+from fxpress._torch.fx import foreach_copy
 
 _LARGE = 1 << 20  # bytes: what is worth a copy of its own
 

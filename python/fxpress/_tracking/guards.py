@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.nn import Module
 
-from fxpress._torch_compat_tracking import (
+from fxpress._torch.tracking import (
     GLOBAL_HOOKS,
     AttrSource,
     DictGetItemSource,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
-from fxpress._torch_compat_tracking import (
+from fxpress._torch.tracking import (
     Args,
     Kwargs,
     Translator,

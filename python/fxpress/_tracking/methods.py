@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fxpress._torch_compat_tracking import (
+from fxpress._torch.tracking import (
     Args,
     AttrSource,
     GetItemSource,

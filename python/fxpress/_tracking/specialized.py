@@ -10,7 +10,7 @@ import torch
 from torch.nn import Module
 
 from fxpress import _native
-from fxpress._torch_compat_tracking import (
+from fxpress._torch.tracking import (
     TRACKED_MODULES,
     Args,
     AttrSource,

@@ -7,7 +7,7 @@ from types import TracebackType
 from torch.nn import Module
 
 from fxpress import _native
-from fxpress._torch_compat_tracking import Source, Translator
+from fxpress._torch.tracking import Source, Translator
 
 
 class record_nn_module_stack:  # noqa: N801

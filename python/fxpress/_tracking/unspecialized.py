@@ -13,8 +13,9 @@ from torch.nn import Module
 
 from fxpress import _native
 from fxpress._frame_room import call_with_room, has_room
-from fxpress._torch_compat_tracking import (
+from fxpress._torch.tracking import (
     NO_SUCH_SUBOBJ,
+    PLAIN_FIELDS_OF_UNSPECIALIZED,
     TRACKED_MODULES,
     Args,
     AttributeMutationNew,
@@ -91,7 +92,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
 
     _nonvar_fields: ClassVar[set[str]] = {
         "_tables",
-        *TorchUnspecializedNNModuleVariable._nonvar_fields,
+        *PLAIN_FIELDS_OF_UNSPECIALIZED,
     }
 
     def __init__(self, value: Module, **kwargs: Any) -> None:

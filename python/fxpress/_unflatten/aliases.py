@@ -8,7 +8,8 @@ from typing import Any
 import torch
 import torch.fx
 
-from fxpress import _torch_compat
+from fxpress._torch import export as torch_export
+from fxpress._torch import fx as torch_fx
 
 # Operators that may return an argument, or a view of it, though their schemas do not say so.
 _UNDECLARED = frozenset(
@@ -35,12 +36,12 @@ _UNDECLARED = frozenset(
 def may_alias(node: torch.fx.Node) -> bool:
     """Whether a result of the node may be one of its arguments, or a view of one."""
     target = node.target
-    if isinstance(target, _torch_compat.OpOverload):
+    if isinstance(target, torch_fx.OpOverload):
         namespace, _, name = target._schema.name.partition("::")
         declared = any(result.alias_info is not None for result in target._schema.returns)
         undeclared = namespace == "aten" and name in _UNDECLARED
-        return declared or undeclared or target in _torch_compat.INNER_TENSOR_TARGETS
-    if isinstance(target, _torch_compat.HigherOrderOperator):
+        return declared or undeclared or target in torch_export.INNER_TENSOR_TARGETS
+    if isinstance(target, torch_fx.HigherOrderOperator):
         return any(_passes_on(body) for body in _bodies(node))
     return True
 

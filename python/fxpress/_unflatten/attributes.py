@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from fxpress._torch_compat import AttrKind
+from fxpress._torch.export import AttrKind
 from fxpress._unflatten import state
 
 

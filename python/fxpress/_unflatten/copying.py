@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fxpress._torch_compat import TreeSpec
+from fxpress._torch.fx import TreeSpec
 
 
 def state_without(module: Any, *derived: str) -> dict[str, Any]:

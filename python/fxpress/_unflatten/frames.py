@@ -13,9 +13,10 @@ from typing import Any
 import torch
 import torch.fx
 
-from fxpress import _native, _torch_compat
+from fxpress import _native
 from fxpress._errors import UnsupportedError
-from fxpress._torch_compat import fx_pytree, pytree
+from fxpress._torch import export as torch_export
+from fxpress._torch.fx import fx_pytree, pytree
 from fxpress._unflatten import aliases, modules, source
 from fxpress._unflatten.attributes import _call_name
 
@@ -114,7 +115,7 @@ class _ModuleFrame:
                 "graph": self.flat_graph,
                 "owner": self.flat_graph.owning_module or self.module,
                 "may_alias": aliases.may_alias,
-                "parts": _torch_compat.INNER_TENSOR_TARGETS,
+                "parts": torch_export.INNER_TENSOR_TARGETS,
                 "mutations": [],
                 "signatures": source.signatures(self.module_call_graph),
                 "with_signature": [],

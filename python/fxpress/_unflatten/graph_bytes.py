@@ -7,26 +7,27 @@ from typing import Any
 import torch
 import torch.fx
 
-from fxpress import _torch_compat
+from fxpress._torch import export as torch_export
+from fxpress._torch import fx as torch_fx
 
 
-class _Pickler(_torch_compat.GraphPickler):  # type: ignore[misc]
+class _Pickler(torch_export.GraphPickler):  # type: ignore[misc]
     """Leaves real tensors and modules outside: whoever pickles the bytes knows them already."""
 
     outside: list[Any]
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, torch.fx.Graph):
-            return _graph, super().reducer_override(_torch_compat.graph_carrier(obj))
+            return _graph, super().reducer_override(torch_export.graph_carrier(obj))
         if isinstance(obj, torch.fx.GraphModule):
             return _graph_module, super().reducer_override(obj)
         is_tensor = isinstance(obj, torch.Tensor)
-        if is_tensor and _torch_compat.is_traceable_wrapper_subclass(obj) and _is_fake(obj):
+        if is_tensor and torch_fx.is_traceable_wrapper_subclass(obj) and _is_fake(obj):
             return _subclass, _parts(obj)
         if isinstance(obj, torch.nn.Module) or (is_tensor and not _is_fake(obj)):
             self.outside.append(obj)
             return _from_outside, (len(self.outside) - 1, self._unpickle_state)
-        if isinstance(obj, _torch_compat.TreeSpec) and obj.is_leaf():
+        if isinstance(obj, torch_fx.TreeSpec) and obj.is_leaf():
             return _leaf_spec, ()  # to make another leaf is deprecated
         return super().reducer_override(obj)
 
@@ -36,9 +37,9 @@ def _is_fake(tensor: Any) -> bool:
     open_ = [tensor]
     while open_:
         part = open_.pop()
-        if isinstance(part, _torch_compat.FakeTensor):
+        if isinstance(part, torch_fx.FakeTensor):
             return True
-        if _torch_compat.is_traceable_wrapper_subclass(part):
+        if torch_fx.is_traceable_wrapper_subclass(part):
             open_ += [getattr(part, name) for name in part.__tensor_flatten__()[0]]
     return False
 
@@ -67,7 +68,7 @@ def _graph_module(unpickle: Any, args: tuple[Any, ...]) -> torch.fx.GraphModule:
 
 
 def _leaf_spec() -> Any:
-    return _torch_compat.pytree.tree_structure(None, is_leaf=lambda _: True)
+    return torch_fx.pytree.tree_structure(None, is_leaf=lambda _: True)
 
 
 def _from_outside(index: int, state: Any) -> Any:
@@ -78,14 +79,14 @@ def dump(value: Any) -> tuple[bytes, list[Any]]:
     """The bytes of a value with graphs in it, and the tensors and modules that it refers to."""
     outside: list[Any] = []
     kind: Any = type(_Pickler.__name__, (_Pickler,), {"outside": outside})
-    return kind.dumps(value, _torch_compat.PICKLE_ALL), outside
+    return kind.dumps(value, torch_export.PICKLE_ALL), outside
 
 
 def load(data: bytes, outside: list[Any]) -> Any:
     """What `dump` was given, with fake values of a mode of its own."""
-    mode: Any = _torch_compat.fake_mode_of_its_own()
+    mode: Any = torch_export.fake_mode_of_its_own()
     mode.outside = outside  # the mode is all that reaches the functions that read a pickle
     try:
-        return _torch_compat.GraphPickler.loads(data, mode)
+        return torch_export.GraphPickler.loads(data, mode)
     finally:
         del mode.outside

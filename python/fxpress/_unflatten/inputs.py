@@ -10,9 +10,10 @@ from typing import Any
 
 import torch.fx
 
-from fxpress import _torch_compat
 from fxpress._errors import UnsupportedError
-from fxpress._torch_compat import GetAttrKey, SequenceKey, TreeSpec, pytree
+from fxpress._torch import export as torch_export
+from fxpress._torch import fx as torch_fx
+from fxpress._torch.fx import GetAttrKey, SequenceKey, TreeSpec, pytree
 
 log = logging.getLogger("torch.export.unflatten")
 
@@ -20,7 +21,7 @@ log = logging.getLogger("torch.export.unflatten")
 def _reordered(module: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     if not kwargs:
         return kwargs
-    return _torch_compat.reorder_kwargs(kwargs, module.module_call_graph[0].signature.in_spec)
+    return torch_export.reorder_kwargs(kwargs, module.module_call_graph[0].signature.in_spec)
 
 
 def process(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -92,7 +93,7 @@ def _check(module: Any, flat: list[Any], paths: list[Any] | None, given: Any) ->
         return
     if paths is None:
         paths = [path for path, _ in pytree.tree_flatten_with_path(given)[0]]
-    _torch_compat.check_input_constraints(
+    torch_export.check_input_constraints(
         placeholders, list(zip(paths, flat, strict=True)), module.range_constraints
     )
 
@@ -102,7 +103,7 @@ def _is_static_match(value: object, placeholder: torch.fx.Node) -> bool:
     expected = placeholder.meta.get("val")
     return (
         isinstance(value, torch.Tensor)
-        and isinstance(expected, _torch_compat.FakeTensor)
+        and isinstance(expected, torch_fx.FakeTensor)
         and not expected._has_symbolic_sizes_strides
         and value.shape == expected.shape
     )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from fxpress import _torch_compat
+from fxpress._torch import fx as torch_fx
 
 
 class _IVals:
@@ -22,7 +22,7 @@ class _IVals:
         self.node_names_by_fqn: defaultdict[str, set[str]] = defaultdict(set)
 
     def _is_mutable(self, target: object) -> bool:
-        return isinstance(target, _torch_compat.OpOverload) and bool(target._schema.is_mutable)
+        return isinstance(target, torch_fx.OpOverload) and bool(target._schema.is_mutable)
 
     def read(self, mf: Any, node: torch.fx.Node) -> Any:
         """What holds the intermediate value `node` in the frame's graph."""

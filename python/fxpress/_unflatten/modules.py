@@ -11,9 +11,12 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from fxpress import _deferred_code, _engine, _native, _torch_compat
+from fxpress import _deferred_code, _engine, _native
 from fxpress._blocks import attribute_block
-from fxpress._torch_compat import FlatArgsAdapter, pytree
+from fxpress._torch import export as torch_export
+from fxpress._torch import fx as torch_fx
+from fxpress._torch.export import FlatArgsAdapter
+from fxpress._torch.fx import pytree
 from fxpress._unflatten import bodies, copying, inputs, modes, pickling, source, state
 from fxpress._unflatten.ivals import _IVals
 
@@ -65,7 +68,7 @@ class _SubmoduleBase:
     ) -> str:
         """The generated code of this module and those below it, with comments on shapes."""
         flags = (print_output, include_stride, include_device, colored)
-        return _torch_compat.print_readable(self, self._title, *flags)
+        return torch_export.print_readable(self, self._title, *flags)
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode of this module and those below it, unless their graphs contradict it.
@@ -125,7 +128,7 @@ class _Signed:
 
 
 # As a frame of its own it would become code that asks for the attribute again.
-_torch_compat.not_a_frame(_Signed.__get__)
+torch_export.not_a_frame(_Signed.__get__)
 
 
 def _make_graph_module(module: Any) -> torch.fx.GraphModule:
@@ -150,7 +153,7 @@ def _make_runnable(module: Any) -> torch.fx.GraphModule:
     return own if own is module.__dict__.get("graph_module") else _make_graph_module(module)
 
 
-class InterpreterModule(_SubmoduleBase, _torch_compat.InterpreterModule):  # type: ignore[misc]
+class InterpreterModule(_SubmoduleBase, torch_export.InterpreterModule):  # type: ignore[misc]
     """A module that runs its graph on fxpress's engine.
 
     Stands in for `torch.export.unflatten.InterpreterModule`. Under Dynamo, and when it was made
@@ -171,7 +174,7 @@ class InterpreterModule(_SubmoduleBase, _torch_compat.InterpreterModule):  # typ
         self._run_with_interpreter = runs_with_interpreter()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if not _torch_compat.is_fx_symbolic_tracing() and (
+        if not torch_fx.is_fx_symbolic_tracing() and (
             torch.compiler.is_dynamo_compiling() or not self._run_with_interpreter
         ):
             return type(self._fxpress_runnable).forward(self, *args, **kwargs)
@@ -205,7 +208,7 @@ class InterpreterModule(_SubmoduleBase, _torch_compat.InterpreterModule):  # typ
         self.arg_names = [node.target for node in _placeholders(self)]
 
 
-class InterpreterModuleDispatcher(_SubmoduleBase, _torch_compat.InterpreterModuleDispatcher):  # type: ignore[misc]
+class InterpreterModuleDispatcher(_SubmoduleBase, torch_export.InterpreterModuleDispatcher):  # type: ignore[misc]
     """Several calls of one module whose graphs differ: each call runs the next of them, in turns.
 
     Stands in for `torch.export.unflatten.InterpreterModuleDispatcher`. State is registered as in
@@ -258,7 +261,7 @@ class InterpreterModuleDispatcher(_SubmoduleBase, _torch_compat.InterpreterModul
         return "\n".join(call.print_readable(*flags) for call in self._call_modules)
 
 
-class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # type: ignore[misc]
+class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type: ignore[misc]
     """An exported program as the tree of modules that it was traced from.
 
     Stands in for `torch.export.unflatten.UnflattenedModule`. Unlike torch's it leaves the program
@@ -364,7 +367,7 @@ class UnflattenedModule(_SubmoduleBase, _torch_compat.UnflattenedModule):  # typ
     @_Signed
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         out_spec = self.module_call_graph[0].signature.out_spec
-        if _torch_compat.is_fx_symbolic_tracing():
+        if torch_fx.is_fx_symbolic_tracing():
             flat = inputs.traced(self, args, kwargs)
             return pytree.tree_unflatten(_engine.run(self, self.graph, tuple(flat)), out_spec)
         if torch.compiler.is_dynamo_compiling():
@@ -436,7 +439,7 @@ def unflatten(
     """
     if not isinstance(module, ExportedProgram):
         warnings.warn(f"unflatten expects an ExportedProgram, got {type(module)}", stacklevel=2)
-    program = _torch_compat.without_effect_tokens(module)
+    program = torch_export.without_effect_tokens(module)
     unflattened = UnflattenedModule.__new__(UnflattenedModule)
     unflattened._assemble(program, flat_args_adapter, share_state, device, dead_code=False)
     return unflattened

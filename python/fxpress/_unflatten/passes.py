@@ -15,7 +15,7 @@ import torch
 import torch.fx
 from torch.export.exported_program import ExportGraphSignature
 
-from fxpress._torch_compat import is_opaque_value, pytree
+from fxpress._torch.fx import is_opaque_value, pytree
 from fxpress._unflatten import aliases, source
 from fxpress._unflatten.attributes import (
     _add_submodule,

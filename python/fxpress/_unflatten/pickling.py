@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.fx
 
-from fxpress import _torch_compat
+from fxpress._torch import fx as torch_fx
 from fxpress._unflatten import graph_bytes
 
 
@@ -35,7 +35,7 @@ _alive = _Alive()
 # Ordinary pickles cannot hold them.
 _GRAPH_TYPES: tuple[type, ...] = (
     *(torch.fx.Graph, torch.fx.GraphModule),
-    *(_torch_compat.FakeTensor, _torch_compat.OpOverload, torch.SymInt),
+    *(torch_fx.FakeTensor, torch_fx.OpOverload, torch.SymInt),
 )
 
 

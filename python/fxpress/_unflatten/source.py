@@ -21,8 +21,9 @@ from torch.export.exported_program import (
 )
 from torch.export.graph_signature import OutputKind
 
-from fxpress import _native, _torch_compat
-from fxpress._torch_compat import TreeSpec
+from fxpress import _native
+from fxpress._torch import export as torch_export
+from fxpress._torch.fx import TreeSpec
 from fxpress._unflatten import aliases
 
 Leaf = tuple[str, tuple[Any] | None]  # the name of a value and None, or "" and (constant,)
@@ -196,7 +197,7 @@ def of_program(
         "graph": program.graph,
         "owner": program.graph_module,
         "may_alias": aliases.may_alias,
-        "parts": _torch_compat.INNER_TENSOR_TARGETS,
+        "parts": torch_export.INNER_TENSOR_TARGETS,
         "mutations": mutations(signature),
         "signatures": signatures(preserved),
         "with_signature": list(preserved),

@@ -7,16 +7,17 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from fxpress import _aten, _native, _torch_compat
+from fxpress import _aten, _native
+from fxpress._torch import fx as torch_fx
 
 
 def check_constant(value: object, what: str) -> None:
     """Raises AssertionError for a constant that no module of a graph can hold."""
-    if isinstance(value, _torch_compat.FakeScriptObject):
+    if isinstance(value, torch_fx.FakeScriptObject):
         raise AssertionError(f"FakeScriptObject should only exist during tracing: {what}")
-    if not isinstance(
-        value, (torch.Tensor, torch.ScriptObject)
-    ) and not _torch_compat.is_opaque_value(value):
+    if not isinstance(value, (torch.Tensor, torch.ScriptObject)) and not torch_fx.is_opaque_value(
+        value
+    ):
         raise AssertionError(
             f"expected torch.Tensor, torch.ScriptObject, or opaque type for {what}, "
             f"got {type(value)}"

@@ -19,12 +19,14 @@ from fxpress.serialize import SerializeError
 from fxpress.split_module import split_module
 from fxpress.unflatten import unflatten
 from tests.fuzz.seeds import frozen
-from tests.fuzz.targets import timed
+from tests.fuzz.targets import memory, timed
 from tests.support import payloads, seed_programs, sentinel
 from tests.support.records import read_records, write_records
 
 # As torch says that an archive has no program, or one of another kind.
 _OTHER_KINDS = "^'model'$|^Invalid archive format$|^Version .* has incorrect length$"
+# A program takes the memory that it asks for when it is run; the machine shall last.
+_MEMORY_OF_USES = 4 << 30  # bytes
 _NUMBERS = (-1, 0, 1, 2, 7, 2**31, 2**62, 2**63, 2**64, 0.5, True, None, "", [], {})
 
 
@@ -131,7 +133,9 @@ def read(data: bytes) -> None:
     seed_programs.register()
     loaded: list[torch.export.ExportedProgram] = []
     with sentinel.listening() as heard:
-        timed.check(lambda: loaded.extend(_load(data)), timed.promised(len(data)))
+        with memory.at_most(memory.promised(len(data))):
+            timed.check(lambda: loaded.extend(_load(data)), timed.promised(len(data)))
         if loaded:
-            _use(loaded[-1])
+            with memory.limited(_MEMORY_OF_USES):
+                _use(loaded[-1])
         assert not heard, heard[0]

@@ -1,4 +1,4 @@
-"""The names of Dynamo that the tracking of modules works with: see `_torch_compat`."""
+"""How Dynamo tracks modules."""
 
 from __future__ import annotations
 
@@ -86,6 +86,8 @@ Args: TypeAlias = list[VariableTracker]
 Kwargs: TypeAlias = dict[str, VariableTracker]
 TorchNNModuleVariable = torch_tracking.NNModuleVariable
 TorchUnspecializedNNModuleVariable = torch_tracking.UnspecializedNNModuleVariable
+# Its own fields, which the traced program does not see.
+PLAIN_FIELDS_OF_UNSPECIALIZED = frozenset(TorchUnspecializedNNModuleVariable._nonvar_fields)
 TorchUnspecializedBuiltinNNModuleVariable = torch_tracking.UnspecializedBuiltinNNModuleVariable
 TorchFSDPManagedNNModuleVariable = torch_tracking.FSDPManagedNNModuleVariable
 # What stands for a module, of torch's classes and of those derived from them.

@@ -1,4 +1,4 @@
-"""What archives need of torch's private names.
+"""Archives.
 
 torch's module of archives imports Inductor, which takes a second: it is imported when somebody
 asks for what only it has.

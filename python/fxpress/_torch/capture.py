@@ -1,4 +1,4 @@
-"""The names of torch that capture works with: see `_torch_compat`."""
+"""Dynamo's capture, tracers and guards."""
 
 from __future__ import annotations
 

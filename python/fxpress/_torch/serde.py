@@ -1,4 +1,4 @@
-"""What serialization needs of torch's private names; the rest is in `_torch_compat`."""
+"""Serialization: the schema, files, symbols, verifiers."""
 
 from __future__ import annotations
 
@@ -119,6 +119,7 @@ without_modes = _disable_current_modes
 ModuleCallEntry = exported_program.ModuleCallEntry
 ModuleCallSignature = exported_program.ModuleCallSignature
 assert_scalar = torch.ops.aten._assert_scalar.default
+make_subclass = torch.Tensor._make_subclass
 protect_data = torch._C._set_throw_on_mutable_data_ptr
 ScriptObject = torch._C.ScriptObject
 

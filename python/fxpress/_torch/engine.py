@@ -1,4 +1,4 @@
-"""The names of torch that the engine works with: see `_torch_compat`."""
+"""The objects and names of torch that the engine (`csrc/engine`) works with, by role."""
 
 from __future__ import annotations
 

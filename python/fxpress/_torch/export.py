@@ -1,0 +1,102 @@
+"""Exported programs, and the modules that unflattening makes of them."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+import torch.fx
+from torch._export import utils as export_utils
+from torch._higher_order_ops.effects import with_effects
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram, _tree_utils
+from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
+from torch.export.graph_signature import InputKind
+from torch.fx import _graph_pickler
+from torch.fx import graph_module as fx_graph_module
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from fxpress._torch.fx import GRAPH_SLOT
+
+
+def not_a_frame(function: Callable[..., Any]) -> None:
+    """Keep Dynamo from compiling a function on its own; tracing into it from others goes on."""
+    frames = torch._C._dynamo.eval_frame
+    skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, default))
+
+
+# Module `torch.export.unflatten`; the attribute of that name is the function.
+_unflatten = importlib.import_module("torch.export.unflatten")
+InterpreterModule: Any = _unflatten.InterpreterModule
+InterpreterModuleDispatcher: Any = _unflatten.InterpreterModuleDispatcher
+UnflattenedModule: Any = _unflatten.UnflattenedModule
+FlatArgsAdapter: Any = _unflatten.FlatArgsAdapter
+AttrKind: Any = _unflatten._AttrKind
+TensorID: Any = _unflatten._TensorID
+reorder_kwargs: Callable[[dict[str, Any], Any], dict[str, Any]] = _tree_utils.reorder_kwargs
+check_input_constraints: Callable[..., None] = export_utils._check_input_constraints_for_graph
+
+
+def print_readable(module: Any, title: str, *flags: bool) -> str:
+    """`torch.fx.graph_module._print_readable`: the code of a module and those below it."""
+    return cast(str, fx_graph_module._print_readable(module, title, *flags))
+
+
+def without_effect_tokens(program: ExportedProgram) -> ExportedProgram:
+    """The program itself when nothing in it has effect tokens, else a copy without them."""
+    # By identity: hashing a member of an Enum is a call of Python code.
+    token = InputKind.TOKEN
+    specs = program.graph_signature.input_specs
+    tokens = any(spec.kind is token for spec in specs) or any(
+        isinstance(module, torch.fx.GraphModule)
+        and module.graph.find_nodes(op="call_function", target=with_effects)
+        for module in program.graph_module.modules()
+    )
+    if not tokens:
+        return program
+    copied = copy.copy(program)
+    copied._graph_module = _copy_graph_module(program.graph_module)
+    copied._graph_signature = copy.deepcopy(program.graph_signature)
+    return cast(ExportedProgram, _remove_effect_tokens(copied))
+
+
+def _copy_graph_module(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """A module with graphs of its own, all the way down; attributes and values are shared."""
+    result = torch.fx.GraphModule(module, copy.deepcopy(module.graph))
+    result.meta = dict(module.meta)
+    for name, child in module._modules.items():
+        if isinstance(child, torch.fx.GraphModule):
+            result._modules[name] = _copy_graph_module(child)
+    return result
+
+
+GraphPickler: Any = _graph_pickler.GraphPickler
+
+# A pickler that takes any operator, and all of a node's meta.
+PICKLE_ALL = _graph_pickler.Options(ops_filter=None, node_metadata_key_filter=None)
+
+
+class GraphCarrier(torch.fx.GraphModule):  # type: ignore[misc]
+    """Nothing but a case for a graph: `GraphPickler` knows no bare ones."""
+
+    def recompile(self) -> None:
+        """It is asked for, and of no use: the case is opened again when it is read."""
+
+
+def graph_carrier(graph: torch.fx.Graph) -> GraphCarrier:
+    carrier = GraphCarrier.__new__(GraphCarrier)
+    torch.nn.Module.__init__(carrier)
+    carrier.__dict__[GRAPH_SLOT] = graph
+    return carrier
+
+
+def fake_mode_of_its_own() -> FakeTensorMode:
+    return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+
+
+# What takes a tensor out of a subclass of tensors. export puts such nodes in front of all modules.
+INNER_TENSOR_TARGETS = frozenset({torch.ops.export.access_subclass_inner_tensor.default})

@@ -1,0 +1,238 @@
+"""torch.fx: graphs, nodes, generated code, and the trees of values around them."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import logging
+import re
+import types
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.fx
+from torch._export.passes import _node_metadata_hook
+from torch._library import opaque_object
+from torch._library.fake_class_registry import FakeScriptObject as FakeScriptObject
+from torch._logging import trace_structured
+from torch._ops import HigherOrderOperator as HigherOrderOperator
+from torch._ops import OpOverload as OpOverload
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch.fx import _lazy_graph_module as lazy_graph_module
+from torch.fx import _pytree as _fx_pytree
+from torch.fx import graph as fx_graph
+from torch.fx import graph_module as fx_graph_module
+from torch.fx import node as fx_node
+from torch.fx import traceback as fx_traceback
+from torch.fx._compatibility import compatibility as fx_compatibility
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing as is_fx_symbolic_tracing
+from torch.fx._utils import lazy_format_graph_code as lazy_format_graph_code
+from torch.fx.experimental import _config as fx_config
+from torch.fx.graph import PythonCode as PythonCode
+from torch.utils import _pytree
+from torch.utils._python_dispatch import (
+    is_traceable_wrapper_subclass as is_traceable_wrapper_subclass,
+)
+from torch.utils._pytree import GetAttrKey as GetAttrKey
+from torch.utils._pytree import SequenceKey as SequenceKey
+from torch.utils._pytree import TreeSpec as TreeSpec
+
+_T = TypeVar("_T")
+
+# Newer versions have another name for it, and log a warning for the older one.
+is_opaque_value: Callable[[Any], bool] = (
+    getattr(opaque_object, "is_custom_class_obj", None) or opaque_object.is_opaque_value
+)
+
+
+pytree = _pytree
+fx_pytree = _fx_pytree
+
+# The key of nn_module_stack for nodes that were traced outside of any module.
+EMPTY_NN_MODULE_STACK: str = _node_metadata_hook._EMPTY_NN_MODULE_STACK_KEY
+LazyGraphModule: type[torch.fx.GraphModule] = lazy_graph_module._LazyGraphModule
+
+
+def compatibility(*, is_backward_compatible: bool) -> Callable[[_T], _T]:
+    """Registers a public object in torch.fx's table of stable or unstable interfaces."""
+    return cast(Callable[[_T], _T], fx_compatibility(is_backward_compatible=is_backward_compatible))
+
+
+def uses_lazy_graph_modules() -> bool:
+    """Whether torch's own flag asks for lazy GraphModules (`_use_lazy_graph_module`)."""
+    return issubclass(lazy_graph_module._get_graph_module_cls(), LazyGraphModule)
+
+
+# A GraphModule as this torch makes it: the pattern for classes and instances that we fill in.
+PATTERN = torch.fx.GraphModule({}, torch.fx.Graph())
+_PATTERN_CLASS = type(PATTERN)
+
+# The very function that torch installs: Dynamo recognizes and skips it by its file.
+CALL_WRAPPED = vars(_PATTERN_CLASS)["__call__"]
+CLASS_QUALNAME: str = _PATTERN_CLASS.__qualname__
+CLASS_MODULE: str = _PATTERN_CLASS.__module__
+CODE_ATTRIBUTES = ("_code", "_lineno_map", "_prologue_start")
+
+# What `recompile` leaves in the instance's state, in its order.
+RECOMPILED_STATE = ("_in_spec", "_out_spec", *CODE_ATTRIBUTES)
+PENDING = "_fxpress_pending"  # on a class whose code is deferred: weak reference to its instance
+GRAPH_SLOT = "_graph"
+
+
+def wrapped_call(cls: type) -> object:
+    """What `GraphModule.recompile` stores as `_wrapped_call` on a class without own `__call__`."""
+    return fx_graph_module._WrappedCall(cls, None)
+
+
+def forward_from_source(source: str, namespace: dict[str, Any], graph: torch.fx.Graph) -> Any:
+    """Compile generated source and return its function, known to `linecache` as torch's are."""
+    return fx_graph_module._forward_from_src(source, namespace, getattr(graph, "_co_fields", {}))
+
+
+def forward_from_code(
+    pattern: types.CodeType,
+    names: tuple[str, ...],
+    source: str,
+    namespace: dict[str, Any],
+    graph: torch.fx.Graph,
+) -> Any:
+    """The function of generated source whose code is known but for the names of its locals."""
+    namespace = {**namespace, "__builtins__": vars(builtins)}
+    key = fx_graph_module._loader.cache(source, namespace, getattr(graph, "_co_fields", {}))
+    code = pattern.replace(co_filename=key, co_varnames=names)
+    return types.FunctionType(code, namespace, "forward")
+
+
+def _with_own_nodes(graph: torch.fx.Graph) -> torch.fx.Graph:
+    """A graph that is written like `graph`, with nodes that nobody else sees.
+
+    torch's generator gives the nodes other names while it writes. Code is generated when somebody
+    first asks for it, and then another thread may be reading the same nodes.
+    """
+    twin = torch.fx.Graph()
+    copies: dict[torch.fx.Node, torch.fx.Node] = {}
+    for node in graph.nodes:
+        # Made as a node that nothing is checked of: what is wrong with it, the generator will say.
+        copied = copies[node] = twin.create_node("get_attr", "", type_expr=node.type)
+        copied.name, copied.op, copied.target = node.name, node.op, node.target
+        arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: copies.get(n, n))
+        copied.args, copied.kwargs = arguments
+        copied.meta = node.meta
+    twin._codegen = graph._codegen
+    twin._co_fields = graph._co_fields
+    return twin
+
+
+def recompile_aside(graph: torch.fx.Graph) -> tuple[PythonCode, Any, dict[str, Any]]:
+    """torch's `recompile` without a trace: the code, the function, the attributes that it sets."""
+    module = torch.fx.GraphModule.__new__(torch.fx.GraphModule)
+    torch.nn.Module.__init__(module)
+    # A class of its own may write its nodes by rules of its own, which a copy would not know.
+    module._graph = _with_own_nodes(graph) if type(graph) is torch.fx.Graph else graph
+    code = module.recompile()
+    state = {name: vars(module)[name] for name in RECOMPILED_STATE if name in vars(module)}
+    return code, vars(type(module))["forward"], state
+
+
+def enriches_profiler_metadata() -> bool:
+    """Whether generated source must carry profiler marks, which only torch's generator writes."""
+    return bool(fx_config.enrich_profiler_metadata)
+
+
+def shows_meta_in_source() -> bool:
+    """Whether FX_GRAPH_SHOW_META asks torch's generator to print metadata into the source."""
+    import os
+
+    return os.environ.get("FX_GRAPH_SHOW_META", "0") == "1"
+
+
+class TargetKind(IntEnum):
+    """How generated source refers to a function; the order is that of `fx/codegen_target.h`."""
+
+    OPERATOR = 0
+    INPLACE = 1
+    QUALIFIED = 2
+    GLOBAL = 3
+
+
+def describe_target(target: Callable[..., Any]) -> tuple[int, str]:
+    """Kind and text of a function in generated source, by the rules of `torch.fx.graph`."""
+    if not callable(target):
+        raise AssertionError(f"Expected node.target to be callable, got {type(target)}")
+    if getattr(target, "__module__", "") == "_operator":
+        name = target.__name__
+        if name in fx_graph.magic_methods:
+            return TargetKind.OPERATOR, fx_graph.magic_methods[name]
+        if name in fx_graph.inplace_methods:
+            return TargetKind.INPLACE, fx_graph.inplace_methods[name]
+    qualified = fx_node._get_qualified_name(target)
+    if fx_graph._is_from_torch(target) and target != torch.device:
+        return TargetKind.QUALIFIED, qualified
+    return TargetKind.GLOBAL, qualified
+
+
+@functools.lru_cache(maxsize=4)
+def _base_globals(_registered: int) -> dict[str, Any]:
+    return dict(torch.fx.Graph().python_code("self").globals)
+
+
+def base_globals() -> dict[str, Any]:
+    """The globals that every generated source has: those of an empty graph."""
+    return _base_globals(len(fx_graph._custom_builtins))
+
+
+def parse_name(name: str) -> tuple[str, str, str]:
+    """Candidate, base and number ("": none) of a name, by the rules of `_Namespace.create_name`.
+
+    Only asked for names outside of ASCII; the rest is parsed natively.
+    """
+    candidate = name
+    match = fx_graph._name_regex.match(candidate)
+    if match is None:
+        candidate = fx_graph._illegal_char_regex.sub("_", candidate) or "_unnamed"
+        if candidate[0].isdigit():
+            candidate = f"_{candidate}"
+        match = re.match(fx_graph._name_regex, candidate)
+        assert match is not None
+    base, number = match.group(1, 2)
+    return candidate, base, "" if number is None else str(int(number))
+
+
+def current_node_meta() -> dict[str, Any] | None:
+    """The meta that a node traced now would be born with; None outside of `preserve_node_meta`."""
+    if not fx_traceback.has_preserved_node_meta():
+        return None
+    scratch = torch.fx.Graph()
+    proxy = torch.fx.Proxy(scratch.placeholder("x"))
+    return dict(proxy[0].node.meta)
+
+
+foreach_copy = torch._foreach_copy_
+
+
+def storage_key(storage: torch.UntypedStorage) -> int:
+    """What a storage is told by as long as it lives."""
+    return int(storage._cdata)
+
+
+def log_interpreter_error(module: torch.nn.Module, message: str) -> None:
+    """Leave the structured log that `Interpreter.run` leaves when a GraphModule's node fails."""
+    graph = module.graph if isinstance(module, torch.fx.GraphModule) else None
+    if not isinstance(graph, torch.fx.Graph):
+        return
+    metadata = {"name": "fx_interpreter_error", "encoding": "string"}
+    trace_structured(
+        "artifact",
+        metadata_fn=lambda: metadata,
+        payload_fn=lambda: (
+            f"{message}\nGraphModule: "
+            f"{module.print_readable(print_output=False, include_stride=True)}"
+        ),
+    )
+
+
+def guards_log() -> logging.Logger:
+    """Where torch says what is wrong with the text of a guard."""
+    return logging.getLogger("torch._dynamo.guards")

@@ -1,0 +1,229 @@
+"""The objects and names of torch that the native code of `csrc/fx` works with, by role."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.export.graph_signature import InputKind
+from torch.fx import graph as fx_graph
+from torch.fx import node as fx_node
+from torch.fx.experimental.symbolic_shapes import free_symbols
+from torch.fx.immutable_collections import immutable_dict, immutable_list
+from torch.nn.modules import module as nn_module
+
+from fxpress._torch.fx import (
+    CALL_WRAPPED,
+    CLASS_MODULE,
+    CLASS_QUALNAME,
+    CODE_ATTRIBUTES,
+    EMPTY_NN_MODULE_STACK,
+    GRAPH_SLOT,
+    PATTERN,
+    PENDING,
+    LazyGraphModule,
+    base_globals,
+    current_node_meta,
+    describe_target,
+    fx_pytree,
+    parse_name,
+    pytree,
+)
+
+
+def _state_behind(key: str, state: dict[str, Any], *, without: tuple[str, ...]) -> dict[str, Any]:
+    keys = list(state)
+    return {k: state[k] for k in keys[keys.index(key) + 1 :] if k not in without}
+
+
+def _pristine_module_init() -> object:
+    init = torch.nn.Module.__init__
+    return init if init.__module__ == nn_module.__name__ else None
+
+
+# What a module whose signature is preserved computes again when export has shared the value with
+# another module, because it cannot be passed: `_ModuleFrame.remap_input` has the list.
+_RECOMPUTABLE = frozenset(
+    {
+        torch.ops.aten.sym_size.int,
+        torch.ops.aten.item.default,
+        torch.ops.aten.unbind.int,
+        torch.ops.aten.sum.dim_IntList,
+        torch.ops.aten.view.default,
+        torch.ops.aten.diff.default,
+    }
+)
+
+
+def native_symbols(
+    *, deferred_body: dict[str, Any], materialize: Callable[[type], None], errors: dict[str, type]
+) -> dict[str, object]:
+    """The objects of `csrc/fx/symbols.def`, by role."""
+    node, base = torch.fx.Node, fx_node._NodeBase
+    fields = {**vars(base), **{k: v for k, v in vars(node).items() if k == "_prepend"}}
+    lazy_body = {
+        "__module__": CLASS_MODULE,
+        "__qualname__": CLASS_QUALNAME,
+        "forward": LazyGraphModule._lazy_forward,
+    }
+    return {
+        **{op: op for op in ("call_function", "call_method", "call_module", "get_attr")},
+        "output": "output",
+        "placeholder": "placeholder",
+        "base_globals": base_globals,
+        "clone": torch.ops.aten.clone.default,
+        "codegen_type": fx_graph.CodeGen,
+        "copy_": torch.ops.aten.copy_.default,
+        "current_node_meta": current_node_meta,
+        "defaultdict": collections.defaultdict,
+        "deferred_body": {
+            "__module__": CLASS_MODULE,
+            "__qualname__": CLASS_QUALNAME,
+            "__call__": CALL_WRAPPED,
+            **deferred_body,
+        },
+        "describe_target": describe_target,
+        "detach": torch.ops.aten.detach.default,
+        "enter_autocast": torch.amp._enter_autocast,
+        "exit_autocast": torch.amp._exit_autocast,
+        "set_grad_enabled": torch._C._set_grad_enabled,
+        "fake_tensor_type": torch._subclasses.FakeTensor,
+        "free_symbols": free_symbols,
+        "fx_wrap": torch.fx.wrap,
+        "getitem": operator.getitem,
+        "graph_module_init_tail": _state_behind(GRAPH_SLOT, vars(PATTERN), without=CODE_ATTRIBUTES),
+        "graph_module_type": torch.fx.GraphModule,
+        "graph_type": torch.fx.Graph,
+        "hop_type": HigherOrderOperator,
+        "illegal_names": fx_graph._illegal_names,
+        "immutable_dict_type": immutable_dict,
+        "immutable_list_type": immutable_list,
+        "input_is_buffer": InputKind.BUFFER,
+        "input_is_constant": InputKind.CONSTANT_TENSOR,
+        "input_is_object": InputKind.CUSTOM_OBJ,
+        "input_is_parameter": InputKind.PARAMETER,
+        "lazy_graph_module_body": lazy_body,
+        "lazy_graph_module_type": LazyGraphModule,
+        "materialize": materialize,
+        "module_getattr": vars(torch.nn.Module)["__getattr__"],
+        "object_getattribute": object.__getattribute__,
+        "module_init": _pristine_module_init(),
+        "module_init_body": dict(vars(torch.nn.Module())),
+        "module_registration_hooks": (
+            nn_module._global_module_registration_hooks,
+            nn_module._global_parameter_registration_hooks,
+            nn_module._global_buffer_registration_hooks,
+        ),
+        "module_type": torch.nn.Module,
+        "node_base_type": base,
+        "node_type": node,
+        "node_args": fields["_args"],
+        "node_erased": fields["_erased"],
+        "node_input_nodes": fields["_input_nodes"],
+        "node_kwargs": fields["_kwargs"],
+        "node_meta": fields["meta"],
+        "node_name": fields["name"],
+        "node_next": fields["_next"],
+        "node_op": fields["op"],
+        "node_prepend": fields["_prepend"],
+        "node_target": fields["target"],
+        "node_type_expr": fields["type"],
+        "node_users": fields["users"],
+        "op_overload_type": OpOverload,
+        "parameter_type": torch.nn.Parameter,
+        "parse_name": parse_name,
+        "plain_repr_types": frozenset(
+            {
+                *(int, float, complex, str, bytes, bool, range, type(None), type(...)),
+                *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+                *(torch.SymInt, torch.SymFloat, torch.SymBool),
+            }
+        ),
+        "recomputable_targets": _RECOMPUTABLE,
+        "sym_int_float_types": (torch.SymInt, torch.SymFloat),
+        "sympy_symbol_type": sympy.Symbol,
+        "target_to_str": functools.partial(torch.fx.Graph._target_to_str, torch.fx.Graph()),
+        "tensor_type": torch.Tensor,
+        "tree_flatten_spec": fx_pytree.tree_flatten_spec,
+        "tree_unflatten": pytree.tree_unflatten,
+        **errors,
+    }
+
+
+# The attribute and key names of `csrc/fx/attribute_names.def`, by role.
+NATIVE_NAMES = {
+    "action": "action",
+    "arg": "arg",
+    "arg_names": "arg_names",
+    "args": "args",
+    "autograd_backward": "autograd_backward",
+    "base_count": "_base_count",
+    "body_transformer": "_body_transformer",
+    "call_modules": "_call_modules",
+    "codegen": "_codegen",
+    "custom": "custom",
+    "dunder_getattr": "__getattr__",
+    "dunder_getattribute": "__getattribute__",
+    "empty_nn_module_stack": EMPTY_NN_MODULE_STACK,
+    "example_value": "example_value",
+    "expr": "expr",
+    "fields": "_fields",
+    "from_node": "from_node",
+    "func_name": "_func_name",
+    "fx_partition": "_fx_partition",
+    "grad_fn_seq_nr": "grad_fn_seq_nr",
+    "graph": "graph",
+    "graph_id": "graph_id",
+    "graph_namespace": "_graph_namespace",
+    "has_symbolic_sizes_strides": "_has_symbolic_sizes_strides",
+    "in_grad_fn": "in_grad_fn",
+    "insert": "_insert",
+    "is_gradient_acc": "is_gradient_acc",
+    "is_impure": "is_impure",
+    "is_mutable": "is_mutable",
+    "is_wrapped": "is_wrapped",
+    "kind": "kind",
+    "len": "_len",
+    "lookup_table": "_find_nodes_lookup_table",
+    "meta": "meta",
+    "module_attribute": "__module__",
+    "module_dict_buffers": "_buffers",
+    "module_dict_modules": "_modules",
+    "module_dict_parameters": "_parameters",
+    "name": "name",
+    "nn_module_stack": "nn_module_stack",
+    "node": "node",
+    "node_info": "node_info",
+    "non_persistent_buffers": "_non_persistent_buffers_set",
+    "num_calls": "_num_calls",
+    "obj_to_name": "_obj_to_name",
+    "own_graph": GRAPH_SLOT,
+    "owning_module": "_owning_module",
+    "partition_names": "partition_names",
+    "pending": PENDING,
+    "persistent": "persistent",
+    "prepend": "prepend",
+    "recompile": "recompile",
+    "register_buffer": "register_buffer",
+    "register_parameter": "register_parameter",
+    "root": "_root",
+    "run_with_interpreter": "_run_with_interpreter",
+    "schema": "_schema",
+    "seq_nr": "seq_nr",
+    "source_fn_stack": "source_fn_stack",
+    "stack_trace": "stack_trace",
+    "table": "table",
+    "target": "target",
+    "training": "training",
+    "ty": "_ty",
+    "unbacked_bindings": "unbacked_bindings",
+    "used_names": "_used_names",
+    "val": "val",
+}
