@@ -1,5 +1,10 @@
-"""Every deep test says why it is one; collections of garbage look at what a test makes.
-With FXPRESS_SKIPS=strict, a run fails when a test is skipped that the list does not allow."""
+"""The tiers of the tests, and what is the same for all of them.
+
+A file's name says its kind: `test_<what>.py` holds unit tests, and `test_differential_<what>.py`,
+`test_property_*`, `test_memory*`, `test_concurrent*` and `test_scaling*` hold the others. Unit
+tests are `fast`. A test that takes long is `deep` and says why. With FXPRESS_SKIPS=strict, a run
+fails when a test is skipped that the list does not allow.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +17,35 @@ import pytest
 from tests.support.skips import Skip, not_allowed, read_allowed
 
 _ALLOWED = Path(__file__).with_name("allowed_skips.txt")
+_KINDS = ("differential", "property", "memory", "concurrent", "scaling")
 _NOT_ALLOWED = pytest.StashKey[list[Skip]]()
 
 
 @pytest.fixture(autouse=True)
 def _collections_look_at_new_objects() -> None:
-    """What is there before a test, a million objects of torch and of other tests, is not looked at
-    by the collections of garbage that the test causes: they took a third of all time."""
+    """A test causes collections of garbage; they skip the million objects that were there before.
+
+    They took a third of all time.
+    """
     gc.collect()
     gc.freeze()
 
 
+def _is_unit_test(item: pytest.Item) -> bool:
+    return not item.path.stem.startswith(tuple(f"test_{kind}" for kind in _KINDS))
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        for marker in item.iter_markers("deep"):
-            if len(marker.args) != 1 or not isinstance(marker.args[0], str):
-                raise pytest.UsageError(f"{item.nodeid}: what is deep takes a reason")
+        slow = False
+        for name in ("slow", "deep"):
+            for marker in item.iter_markers(name):
+                slow = True
+                if len(marker.args) != 1 or not isinstance(marker.args[0], str):
+                    raise pytest.UsageError(f"{item.nodeid}: {name} takes a reason")
+        if not slow and _is_unit_test(item):
+            item.add_marker("fast")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

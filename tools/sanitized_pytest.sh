@@ -6,19 +6,19 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 short=(
-  tests/unit/test_archive_damage.py
-  tests/unit/test_deserialize_safety.py
-  tests/unit/test_edited_graphs.py
-  tests/unit/test_gate.py
-  tests/unit/test_hostile_items.py
-  tests/unit/test_hostile_keys.py
-  tests/unit/test_limits.py
-  tests/unit/test_lists_as_args.py
-  tests/unit/test_serialize_check.py
-  tests/unit/test_split_bad_input.py
-  tests/unit/test_unflatten_bad_input.py
-  tests/engine/test_engine_callbacks.py
-  tests/concurrent/test_first_calls.py
+  tests/archive/test_damage.py
+  tests/serde/test_safety.py
+  tests/all_rooms/test_edited_graphs.py
+  tests/serde/test_gate.py
+  tests/all_rooms/test_hostile_items.py
+  tests/all_rooms/test_hostile_keys.py
+  tests/serde/test_limits.py
+  tests/all_rooms/test_lists_as_args.py
+  tests/serde/test_check.py
+  tests/split/test_bad_input.py
+  tests/unflatten/test_bad_input.py
+  tests/engine/test_callbacks.py
+  tests/all_rooms/test_concurrent_first_calls.py
 )
 
 python=$(command -v python || command -v python3)

@@ -60,7 +60,7 @@ def test_it_is_read(path: Path, name: str) -> None:
     if path.name.startswith(SAME_VERSION):
         again = torch_serialize.serialize(torch_serialize.deserialize(written))
         # What was written, but for ranges of symbols that the graph has not (torch drops them).
-        # F142: torch drops storage offsets as well.
+        # Z-142: torch drops storage offsets as well.
         expected = [with_numbered_graphs(w.exported_program) for w in (again, written)]
         assert serialize(program).exported_program in expected
 

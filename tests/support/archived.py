@@ -40,7 +40,7 @@ def rewritten(data: bytes, changes: dict[str, bytes | None]) -> bytes:
 def saved_by_torch(program: ExportedProgram, **options: Any) -> bytes:
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # weights that are parts of storages: F178
+        warnings.simplefilter("ignore")  # weights that are parts of storages: Z-178
         torch.export.save(program, buffer, **options)
     return buffer.getvalue()
 

@@ -129,7 +129,7 @@ def assert_same_fake_tensor(ours: FakeTensor, theirs: FakeTensor) -> None:
 
 def assert_same_program(ours: ExportedProgram, theirs: ExportedProgram) -> None:
     if fake_tensors(theirs):
-        # F142: symbols of storage offsets are known to ours alone.
+        # Z-142: symbols of storage offsets are known to ours alone.
         symbols = set(fake_mode(theirs).shape_env.var_to_stack)
         mine, other = (facts_of_environment(program, symbols) for program in (ours, theirs))
         different = {k: (mine[k], other[k]) for k in mine if mine[k] != other[k]}
@@ -155,7 +155,7 @@ def assert_same_program(ours: ExportedProgram, theirs: ExportedProgram) -> None:
         {sympy.srepr(k): v for k, v in program.range_constraints.items()}
         for program in (ours, theirs)
     )
-    # F142: torch drops the ranges of symbols that are storage offsets alone.
+    # Z-142: torch drops the ranges of symbols that are storage offsets alone.
     assert {k: v for k, v in mine.items() if k in other} == other
     assert ours.verifiers == theirs.verifiers
     assert ours._guards_code == theirs._guards_code

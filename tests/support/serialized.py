@@ -34,7 +34,7 @@ def assert_serializes_as_torch(program: ExportedProgram, **options: Any) -> Any:
     try:
         theirs = torch_serialize.serialize(program, **options)
     except Exception as error:
-        if not program.graph_signature.output_specs:  # F106: torch takes no empty list apart
+        if not program.graph_signature.output_specs:  # Z-106: torch takes no empty list apart
             ours = serialize(program, **options)
             assert_untouched(program, before)
             return ours
@@ -71,7 +71,7 @@ def assert_canonical_as_torch(text: bytes, constants: set[str]) -> Any:
     ours = canonicalize(stored, constants)
     assert torch_serialize._to_json_bytes(stored) == text, "canonicalize changed its input"
     if not stored.graph_module.graph.outputs:
-        return ours  # F156: torch takes no empty list apart
+        return ours  # Z-156: torch takes no empty list apart
     theirs = torch_serialize.canonicalize(stored, constants)
     assert ours == theirs or b'"NaN"' in text, "not equal"  # NaN is not equal to itself
     bytes_of = torch_serialize._to_json_bytes

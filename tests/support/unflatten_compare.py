@@ -233,7 +233,7 @@ def state_of(module: Module) -> dict[str, tuple[str, Any]]:
         kept = name not in module._non_persistent_buffers_set
         found[name] = ("buffer" if kept else "buffer, not persistent", value)
     if isinstance(module, Dispatcher):
-        # F95: torch's has buffers as plain attributes; the calls have them as they should be.
+        # U-95: torch's has buffers as plain attributes; the calls have them as they should be.
         first = state_of(module.call_modules()[0])
         found = {n: (first[n][0], value) for n, (_, value) in sorted(found.items())}
     return found
@@ -279,7 +279,7 @@ def assert_same_state(ours: Module, theirs: Module, program: ExportedProgram | N
     dispatched = buffers_of_dispatchers(theirs)
     keys = [list(module.state_dict()) for module in (ours, theirs)]
     if any(isinstance(m, Dispatcher) for m in theirs.modules()):
-        # torch takes the attributes of a dispatcher from a set; and F95
+        # torch takes the attributes of a dispatcher from a set; and U-95
         assert sorted(keys[0]) == sorted({*keys[1], *dispatched})
     else:
         assert keys[0] == keys[1]
@@ -293,7 +293,7 @@ def assert_same_state(ours: Module, theirs: Module, program: ExportedProgram | N
         assert_constants_aliased(mine, program)
         sources = [*program.state_dict.values(), *program.constants.values()]
         pointers = {t.untyped_storage()._cdata for t in sources if isinstance(t, torch.Tensor)}
-        for at, value in mine.items():  # F70: what the program does not use is shared with it
+        for at, value in mine.items():  # U-70: what the program does not use is shared with it
             if isinstance(value, torch.Tensor):
                 kept = [t.untyped_storage()._cdata in pointers for t in (value, other[at])]
                 assert kept[0] == kept[1], f"{at}: shared with the program: {kept}"
@@ -325,8 +325,8 @@ def assert_same_unflattened(
 ) -> None:
     """The same modules, graphs, state and tables as torch's, all the way down.
 
-    Where we differ from torch on purpose, the rule is checked instead: F41 (class names), F72
-    (aliasing of constants) and F95 (buffers of dispatched modules). Fake values are compared by
+    Where we differ from torch on purpose, the rule is checked instead: U-41 (class names), U-72
+    (aliasing of constants) and U-95 (buffers of dispatched modules). Fake values are compared by
     what they say; they have to be the program's own, if `program` is given.
     """
     assert_same_tree(ours, theirs)

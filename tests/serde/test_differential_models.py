@@ -1,0 +1,49 @@
+"""serialize against torch, byte for byte, on real architectures."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.export import Dim, export
+
+pytest.importorskip("transformers")
+
+from tests.support.exported import skipped_unless_exported, transformer_configs
+from tests.support.serialized import both_ways
+from tests.unflatten.test_differential_models import model_of, tokens
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
+@pytest.mark.parametrize("name", sorted(transformer_configs()))
+def test_transformer(name: str, strict: bool) -> None:
+    model = model_of(transformer_configs()[name])
+    with skipped_unless_exported():
+        program = export(model, (tokens(),), strict=strict)
+    both_ways(program)
+
+
+@pytest.mark.parametrize("name", sorted(transformer_configs()))
+def test_transformer_with_a_dynamic_batch(name: str) -> None:
+    model = model_of(transformer_configs()[name])
+    shapes = ({0: Dim("batch", min=2, max=64)},)
+    with skipped_unless_exported():
+        program = export(model, (tokens(),), dynamic_shapes=shapes, strict=False)
+    both_ways(program)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_transformer_in_training(name: str) -> None:
+    model = model_of(transformer_configs()[name]).train()
+    both_ways(export(model, (tokens(),), strict=False))
+
+
+def test_joint_graph_with_loss() -> None:
+    class Loss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x).sum()
+
+    both_ways(export(Loss(), (torch.randn(3, 4),), strict=False))
