@@ -13,7 +13,8 @@ import pytest
 
 from fxpress import _deferred_code, _install
 from fxpress._errors import UnsupportedError
-from fxpress._install import _Entry, install, installed, is_installed, uninstall
+from fxpress._install import install, installed, is_installed, uninstall
+from fxpress._install.rooms import Entry
 from tests.support.rooms import OURS, TORCH, TORCH_SOURCE, same_names, table
 
 # --- holders -----------------------------------------------------------------------------------
@@ -160,11 +161,7 @@ def test_the_source_is_found_where_a_function_shadows_its_module(room, module, u
     was = source.unflatten
     module("fxpress._fake_unflatten", "def unflatten(): return 'ours'")
     use(
-        [
-            _Entry(
-                "faketorch.export.unflatten", "unflatten", ("fxpress._fake_unflatten", "unflatten")
-            )
-        ]
+        [Entry("faketorch.export.unflatten", "unflatten", ("fxpress._fake_unflatten", "unflatten"))]
     )
     with installed():
         assert parent.unflatten is source.unflatten
@@ -383,8 +380,8 @@ def test_leases_overlap_in_any_order(room):
     ("broken", "error"),
     [
         (table("Part", ours="fxpress._no_such_room"), ModuleNotFoundError),
-        ([_Entry(TORCH, "Part", (OURS, "Missing"))], AttributeError),
-        ([_Entry("faketorch.not_there", "x", (OURS, "x"))], ModuleNotFoundError),
+        ([Entry(TORCH, "Part", (OURS, "Missing"))], AttributeError),
+        ([Entry("faketorch.not_there", "x", (OURS, "x"))], ModuleNotFoundError),
     ],
 )
 def test_a_room_that_does_not_load_changes_nothing(room, use, module, broken, error):
@@ -411,7 +408,23 @@ def test_a_room_that_this_torch_does_not_allow(room, use, tmp_path, monkeypatch,
     with caplog.at_level("INFO", "fxpress"), installed():
         assert room.torch.cut("g") == ("ours", "g", 0)
         assert room.torch.helper() == "torch's helper"
-    assert "helper stays torch's: other methods" in caplog.text
+    assert f"{TORCH} stays torch's: other methods" in caplog.text
+
+
+def test_a_name_that_this_torch_lacks_leaves_one_room_to_it(
+    room, use, tmp_path, monkeypatch, caplog
+):
+    (tmp_path / "our_renamed_room.py").write_text("from torch.fx import renamed\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    use([*table("helper", "Part", ours="our_renamed_room"), *table("cut")])
+    with caplog.at_level("INFO", "fxpress"), installed():
+        assert room.torch.cut("g") == ("ours", "g", 0)
+        assert room.torch.helper() == "torch's helper"
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1
+    assert (
+        f"{TORCH} stays torch's: torch {torch.__version__}: cannot import name 'renamed'" in said[0]
+    )
 
 
 def test_an_interrupt_before_it_is_there_changes_nothing(room, module, monkeypatch):
@@ -421,7 +434,7 @@ def test_an_interrupt_before_it_is_there_changes_nothing(room, module, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(_install, "_caches", interrupted)
+        patched.setattr(_install.rebind, "_caches", interrupted)
         for begin in (install, installed().__enter__):
             with pytest.raises(KeyboardInterrupt):
                 begin()

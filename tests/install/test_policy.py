@@ -307,7 +307,7 @@ def test_the_kinds_of_our_errors():
 
 
 def test_the_table_names_our_own_modules_and_nothing_twice():
-    rooms = _install._ROOMS
+    rooms = _install.ROOMS
     assert all(entry.module.startswith("torch.") for entry in rooms)
     assert all(entry.provider[0].startswith("fxpress.") for entry in rooms)
     assert len({(entry.module, entry.name) for entry in rooms}) == len(rooms)
@@ -316,9 +316,9 @@ def test_the_table_names_our_own_modules_and_nothing_twice():
 @pytest.fixture
 def real(use):
     pytest.importorskip("fxpress.split_module")
-    use(_install._ROOMS)
+    use(_install.ROOMS)
     source = importlib.import_module("torch.fx.passes.split_module")
-    names = [entry.name for entry in _install._ROOMS if entry.module == source.__name__]
+    names = [entry.name for entry in _install.ROOMS if entry.module == source.__name__]
     return source, {name: vars(source)[name] for name in names if name in vars(source)}
 
 

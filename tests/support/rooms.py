@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pytest
 
 from fxpress import _install
-from fxpress._install import _Entry
+from fxpress._install.rebind import Installation
+from fxpress._install.rooms import Entry
 
 TORCH, OURS = "faketorch_cut", "fxpress._fake_room"
 
@@ -62,16 +63,16 @@ def module(monkeypatch):
     return make
 
 
-def table(*names: str, ours: str = OURS) -> list[_Entry]:
-    return [_Entry(TORCH, name, (ours, name)) for name in names]
+def table(*names: str, ours: str = OURS) -> list[Entry]:
+    return [Entry(TORCH, name, (ours, name)) for name in names]
 
 
 @pytest.fixture
 def use(monkeypatch):
     """Give the process a fresh installation over the table given."""
 
-    def put(rooms: list[_Entry]) -> _install._Installation:
-        fresh = _install._Installation(rooms)
+    def put(rooms: list[Entry]) -> Installation:
+        fresh = Installation(rooms)
         monkeypatch.setattr(_install, "_installation", fresh)
         return fresh
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch.export.pt2_archive import constants
 
+from fxpress._torch.versions import features
+
 AOTINDUCTOR_DIR: str = constants.AOTINDUCTOR_DIR
 ARCHIVE_FORMAT_PATH: str = constants.ARCHIVE_FORMAT_PATH
 ARCHIVE_FORMAT_VALUE: str = constants.ARCHIVE_FORMAT_VALUE
@@ -15,8 +17,9 @@ EXTRA_DIR: str = constants.EXTRA_DIR
 WEIGHTS_DIR: str = constants.WEIGHTS_DIR
 # What names in these folders begin with; a number follows.
 CUSTOM_OBJECT: str = constants.CUSTOM_OBJ_FILENAME_PREFIX
-# torch 2.11 has no such objects.
-OPAQUE_OBJECT: str = getattr(constants, "OPAQUE_OBJ_FILENAME_PREFIX", "opaque_obj_")
+OPAQUE_OBJECT: str = (
+    constants.OPAQUE_OBJ_FILENAME_PREFIX if features.opaque_records else "opaque_obj_"
+)
 TENSOR_CONSTANT: str = constants.TENSOR_CONSTANT_FILENAME_PREFIX
 WEIGHT: str = constants.WEIGHT_FILENAME_PREFIX
 

@@ -39,11 +39,15 @@ from torch.utils._pytree import GetAttrKey as GetAttrKey
 from torch.utils._pytree import SequenceKey as SequenceKey
 from torch.utils._pytree import TreeSpec as TreeSpec
 
+from fxpress._torch.versions import features
+
 _T = TypeVar("_T")
 
-# Newer versions have another name for it, and log a warning for the older one.
+# A torch that has the newer name logs a warning for the older one.
 is_opaque_value: Callable[[Any], bool] = (
-    getattr(opaque_object, "is_custom_class_obj", None) or opaque_object.is_opaque_value
+    opaque_object.is_custom_class_obj
+    if features.opaque_values_are_custom_classes
+    else opaque_object.is_opaque_value
 )
 
 

@@ -21,6 +21,7 @@ from torch._export.serde import schema as schema
 from torch._export.serde import serialize as torch_serialize
 from torch._export.serde.dynamic_shapes import DynamicShapesSpec as DynamicShapesSpec
 from torch._export.serde.dynamic_shapes import RootDim as RootDim
+from torch._export.serde.serialize import SerializedArtifact as SerializedArtifact
 from torch._export.utils import remove_proxy_from_state_dict as remove_proxy_from_state_dict
 from torch._export.verifier import SpecViolationError as SpecViolationError
 from torch._export.verifier import TrainingIRVerifier as TrainingIRVerifier
@@ -56,11 +57,11 @@ from torch.utils._traceback import CapturedTraceback
 from torch.utils._triton import has_triton as has_triton
 
 from fxpress._errors import Error
+from fxpress._torch.versions import features
 
 OPS = "torch._ops"  # the module that operators name
 INDUCTOR = "torch._inductor.ir"  # only asked for when somebody has imported it
 # Classes and tables that callers, registrations and files share with torch.
-SerializedArtifact = torch_serialize.SerializedArtifact
 SerializedProgram = torch_serialize._SerializedProgram
 ExtensionHandler = torch_serialize.ExtensionHandler
 Final = torch_serialize.Final  # classes of it cannot be subclassed
@@ -71,8 +72,8 @@ DTYPES = torch_serialize._SERIALIZE_TO_TORCH_DTYPE
 LAYOUTS_BY_NUMBER = torch_serialize._SERIALIZE_TO_TORCH_LAYOUT
 MEMORY_FORMATS_BY_NUMBER = torch_serialize._SERIALIZE_TO_TORCH_MEMORY_FORMAT
 SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
-# Where a fake tensor keeps its device: behind a property in newer versions.
-FAKE_DEVICE = "_fake_device" if hasattr(FakeTensor, "fake_device") else "fake_device"
+# Where a fake tensor keeps its device.
+FAKE_DEVICE = "_fake_device" if features.fake_device_is_a_property else "fake_device"
 # Pickles of fake tensors name it: it is part of the file format.
 reconstruct_fake_tensor = torch_serialize._reconstruct_fake_tensor
 SYM_OPS = torch_serialize._SYM_OPS
@@ -315,13 +316,9 @@ def make_fake_mode() -> Any:
 
 
 def add_hint(shape_env: Any, expression: Any, hint: Any) -> None:
-    """Says what value an expression had, unless that is known.
-
-    Environments of newer versions have a table of symbols by name, and hints of symbols alone.
-    """
-    takes_symbols_only = hasattr(shape_env, "name_to_symbol")
+    """Says what value an expression had, unless that is known."""
     if expression in shape_env.backed_var_to_val or (
-        takes_symbols_only and not expression.is_Symbol
+        features.symbols_by_name and not expression.is_Symbol
     ):
         return
     shape_env.add_backed_var_to_val(expression, hint)

@@ -67,19 +67,17 @@ from torch._guards import TracingContext
 
 from fxpress import _native
 from fxpress._errors import UnsupportedError
+from fxpress._torch.versions import features
 
 # The classes override methods of Dynamo's by their names, which differ between versions.
-_OTHER_METHODS = f"torch {torch.__version__} tracks modules by other methods"
-try:
-    from torch._dynamo.exc import raise_type_error as raise_type_error
-    from torch._dynamo.utils import (
-        enumerate_items_with_dict_position as enumerate_items_with_dict_position,
-    )
-    from torch._dynamo.variables.base import NO_SUCH_SUBOBJ as NO_SUCH_SUBOBJ
-except ImportError as error:
-    raise UnsupportedError(_OTHER_METHODS) from error
-if "var_getattr" not in vars(torch_tracking.NNModuleVariable):
-    raise UnsupportedError(_OTHER_METHODS)
+if not features.modules_tracked_by_var_getattr:
+    raise UnsupportedError(f"torch {torch.__version__} tracks modules by other methods")
+
+from torch._dynamo.exc import raise_type_error as raise_type_error
+from torch._dynamo.utils import (
+    enumerate_items_with_dict_position as enumerate_items_with_dict_position,
+)
+from torch._dynamo.variables.base import NO_SUCH_SUBOBJ as NO_SUCH_SUBOBJ
 
 Translator: TypeAlias = InstructionTranslatorBase
 Args: TypeAlias = list[VariableTracker]

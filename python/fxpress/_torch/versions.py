@@ -1,6 +1,68 @@
-"""How releases of torch differ, found by probing."""
+"""How releases of torch differ: what the installed one has, found by probing, and what is expected.
+
+Nothing here compares version numbers but the table of what each minor release is expected to have,
+which a test holds against the probes.
+"""
 
 from __future__ import annotations
+
+from functools import cached_property
+from types import ModuleType
+
+
+class Features:
+    """What the installed torch has. Each probe imports what it asks, when it is first asked."""
+
+    @cached_property
+    def fake_device_is_a_property(self) -> bool:
+        """A fake tensor keeps its device in `_fake_device`."""
+        from torch._subclasses.fake_tensor import FakeTensor
+
+        return hasattr(FakeTensor, "fake_device")
+
+    @cached_property
+    def opaque_values_are_custom_classes(self) -> bool:
+        """`is_custom_class_obj` is the name of the test that was `is_opaque_value`."""
+        from torch._library import opaque_object
+
+        return hasattr(opaque_object, "is_custom_class_obj")
+
+    @cached_property
+    def opaque_records(self) -> bool:
+        """Archives have records of opaque objects."""
+        from torch.export.pt2_archive import constants
+
+        return hasattr(constants, "OPAQUE_OBJ_FILENAME_PREFIX")
+
+    @cached_property
+    def symbols_by_name(self) -> bool:
+        """A ShapeEnv has a table of symbols by name, and hints of symbols alone."""
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        return hasattr(ShapeEnv(), "name_to_symbol")
+
+    @cached_property
+    def modules_tracked_by_var_getattr(self) -> bool:
+        """Dynamo's variables answer attributes by `var_getattr`, which our classes override."""
+        from torch._dynamo import exc, utils
+        from torch._dynamo.variables import base, nn_module
+
+        return (
+            "var_getattr" in vars(nn_module.NNModuleVariable)
+            and hasattr(exc, "raise_type_error")
+            and hasattr(utils, "enumerate_items_with_dict_position")
+            and hasattr(base, "NO_SUCH_SUBOBJ")
+        )
+
+
+features = Features()
+
+# By minor release: the names of the features that it has.
+EXPECTED: dict[str, frozenset[str]] = {
+    "2.13": frozenset(
+        {"fake_device_is_a_property", "opaque_records", "modules_tracked_by_var_getattr"}
+    ),
+}
 
 
 def built_for() -> str | None:
@@ -10,3 +72,15 @@ def built_for() -> str | None:
     except ImportError:
         return None
     return _build_torch.TORCH_VERSION
+
+
+def is_of_torch(error: ImportError | AttributeError) -> bool:
+    """Whether an import of fxpress failed for a name that torch does not have."""
+    if isinstance(error, ImportError):
+        module = error.name or ""
+    elif isinstance(error.obj, ModuleType):
+        module = error.obj.__name__
+    else:
+        owner = error.obj if isinstance(error.obj, type) else type(error.obj)
+        module = owner.__module__
+    return module.partition(".")[0] == "torch"

@@ -1,0 +1,78 @@
+"""`install()` and `uninstall()`: fxpress in torch's place, for the whole process."""
+
+from __future__ import annotations
+
+import os
+
+from fxpress import _native
+from fxpress._install.rebind import Installation
+from fxpress._install.rooms import ROOMS
+from fxpress._install.stand_ins import Policy
+
+_installation = Installation(ROOMS)
+
+
+def _forget_lock() -> None:
+    _installation.forget_lock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)
+
+
+def install(*, on_unsupported: Policy = "raise") -> None:
+    """Replace torch's functions and classes by fxpress's, in the whole process.
+
+    Every module-level name that holds one of them is rebound: in the torch module that defines
+    it (``torch.fx.passes.split_module``), and in every loaded module that imported it, under
+    whatever name. Modules imported later get fxpress's from torch. Names held elsewhere (class
+    attributes, closures, containers) stay as they are.
+
+    Calls nest: the first one patches and the last ``uninstall`` restores. With the environment
+    variable ``FXPRESS_DISABLE`` set to ``1``, ``true`` or ``yes`` at the first call, torch is left
+    as it is.
+
+    Args:
+        on_unsupported: what a replaced function does where fxpress raises
+            :class:`fxpress.UnsupportedError`: ``"raise"`` lets it through; ``"torch"`` logs a
+            warning (logger ``fxpress``) and calls torch's original, with all of torch itself in
+            this thread until it returns. The latest call that is still open decides, in all
+            threads. Calls to fxpress's own modules always raise.
+
+    Raises:
+        ValueError: ``on_unsupported`` is neither of the two.
+        ImportError: a module of fxpress or torch does not load; nothing has been changed.
+    """
+    _installation.acquire(on_unsupported)
+
+
+def uninstall() -> None:
+    """Take back the latest open :func:`install`; the last one gives torch its own objects back.
+
+    Names that modules took from torch meanwhile are restored too; names imported from fxpress
+    are left alone.
+
+    Raises:
+        RuntimeError: no ``install()`` is open. (A ``with installed()`` does not count: only its
+            own exit ends it.)
+    """
+    _installation.release()
+
+
+def installed(*, on_unsupported: Policy = "raise") -> _native.InstalledBlock:
+    """Install fxpress for the length of a ``with`` block: :func:`install`, then :func:`uninstall`.
+
+    Process-wide like them: other threads see it too. Blocks may nest and overlap in any order;
+    each ends exactly its own installation.
+
+    Args:
+        on_unsupported: as for :func:`install`.
+
+    Raises:
+        ValueError, ImportError: as :func:`install`, on entry.
+    """
+    return _installation.block(on_unsupported)
+
+
+def is_installed() -> bool:
+    """Whether torch's names stand for fxpress's now; False where ``FXPRESS_DISABLE`` left them."""
+    return _installation.policy is not None

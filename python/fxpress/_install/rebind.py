@@ -1,0 +1,169 @@
+"""Puts stand-ins into torch's places for the whole process, and takes them out again.
+
+Holders are looked for in the namespaces of the modules in ``sys.modules`` and nowhere else: a class
+attribute, a closure or a container keeps what it has, and so does a module that another thread is
+importing at this very moment.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+from fxpress import _native
+from fxpress._blocks import attribute_block
+from fxpress._errors import UnsupportedError
+from fxpress._install.rooms import Entry
+from fxpress._install.stand_ins import Policy, class_stand_in, function_stand_in, log
+from fxpress._torch.versions import is_of_torch
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True, eq=False)
+class Patch:
+    """An entry of the table made concrete."""
+
+    ours: Any  # fxpress's own object
+    original: Any  # what the source held before us
+    stand_in: Any  # what it holds while we are installed
+
+
+class _Here(threading.local):
+    left = False  # this thread is in a call that was left to torch
+
+
+class Installation:
+    """What is installed in one process: the open leases, and the patches they share.
+
+    What has an effect on others happens in native code, at once: in the middle of it there is no
+    other thread, no signal and no fork.
+    """
+
+    def __init__(self, rooms: Iterable[Entry]) -> None:
+        self._native = _native.Installation()
+        self._here = _Here()
+        self._rooms = rooms
+        self._lock = threading.RLock()
+        self._known: dict[Entry, Patch] = {}  # ever made; used again, so that stand-ins are few
+        self._announced = False  # that FXPRESS_DISABLE is set
+
+    def acquire(self, policy: Policy) -> None:
+        self._native.acquire(self._prepare(policy))
+
+    def release(self) -> None:
+        """Give back the newest lease that no context manager holds."""
+        self._native.release_newest()
+
+    def block(self, policy: Policy) -> _native.InstalledBlock:
+        """A lease for the length of a `with` block, or of each call of what it decorates."""
+        return _native.InstalledBlock(
+            self._native,
+            functools.partial(self._prepare, policy),
+            functools.partial(self._decorate, policy),
+        )
+
+    def _decorate(self, policy: Policy, function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            with self.block(policy):
+                return function(*args, **kwargs)
+
+        return call
+
+    @property
+    def policy(self) -> Policy | None:
+        """In force now; None while torch is itself."""
+        return self._native.policy
+
+    @property
+    def leases(self) -> int:
+        """How many are open."""
+        return self._native.leases
+
+    def _prepare(self, policy: Policy) -> _native.Prepared:
+        """What a lease needs; nobody but us sees anything of it yet."""
+        if policy not in ("raise", "torch"):
+            raise ValueError(f'on_unsupported must be "raise" or "torch", not {policy!r}')
+        if os.environ.get("FXPRESS_DISABLE", "").strip().lower() in ("1", "true", "yes"):
+            if not self._announced:
+                self._announced = True
+                log.info("FXPRESS_DISABLE is set: torch is left as it is")
+            return policy, [], []
+        # Importing under the lock could deadlock with a module that calls install() when imported.
+        loaded = self._load()
+        with self._lock:
+            found = [(entry, vars(source)[entry.name], ours) for entry, source, ours in loaded]
+            patches = [self._concrete(*each) for each in found if each[1] is not each[2]]
+        return policy, [(patch.original, patch.stand_in) for patch in patches], _caches()
+
+    def policy_here(self) -> Policy | None:
+        """The policy for a call of this thread; None for torch."""
+        return None if self._here.left else self.policy
+
+    def left_to_torch(self) -> _native.Block:
+        """For the length of a call every stand-in is torch's, in this thread.
+
+        What torch's original calls by the names that we replaced has to be torch's too: halves of
+        both do not fit together.
+        """
+        return attribute_block(self._here, "left", True)
+
+    def forget_lock(self) -> None:
+        """A forked child starts with a lock that no thread of its own holds."""
+        self._lock = threading.RLock()
+
+    def _load(self) -> list[tuple[Entry, types.ModuleType, Any]]:
+        """Import both sides of every entry, but for the rooms that this torch does not allow."""
+        loaded = []
+        refused: set[tuple[str, str]] = set()  # modules of torch and ours: said once
+        for entry in self._rooms:
+            room = (entry.module, entry.provider[0])
+            if room in refused:
+                continue
+            try:
+                # By its full name: torch.export.unflatten, the attribute, is a function.
+                source = importlib.import_module(entry.module)
+                if entry.name in vars(source):
+                    provider, name = entry.provider
+                    loaded.append((entry, source, getattr(importlib.import_module(provider), name)))
+            except UnsupportedError as error:
+                reason = str(error)
+            except (ImportError, AttributeError) as error:
+                if not is_of_torch(error):
+                    raise
+                reason = f"torch {torch.__version__}: {error}"
+            else:
+                continue
+            refused.add(room)
+            log.info("%s stays torch's: %s", entry.module, reason)
+        return loaded
+
+    def _concrete(self, entry: Entry, original: Any, ours: Any) -> Patch:
+        known = self._known.get(entry)
+        if known and original is known.stand_in:  # saved by somebody, and put back later
+            original = known.original
+        if known and known.original is original and known.ours is ours:
+            return known
+        if isinstance(ours, type) and isinstance(original, type):
+            stand_in: Any = class_stand_in(self, ours, original)
+        else:
+            stand_in = function_stand_in(self, entry, ours, original)
+        self._known[entry] = patch = Patch(ours, original, stand_in)
+        return patch
+
+
+def _caches() -> list[Callable[[], object]]:
+    """Names stand for other objects now: Dynamo must not remember what they stood for."""
+    tracking: Any = sys.modules.get("fxpress.nn_module")
+    return [] if tracking is None else tracking.caches()
