@@ -86,6 +86,7 @@ def test_errors_are_copied_and_pickled(cls: type[Exception]) -> None:
         assert made.args == error.args
 
 
+@pytest.mark.slow("imports torch in a process of its own")
 def test_errors_reach_another_process_that_imports_them_late() -> None:
     data = pickle.dumps(fxpress.ArchiveError("record 'a' is damaged"))
     run = subprocess.run(

@@ -65,6 +65,7 @@ def sweep(
     return result
 
 
+@pytest.mark.slow("starts a process for each fault")
 def test_some_calls_fail_or_are_the_last(library: Path, source: Path, tmp_path: Path) -> None:
     scenario = {**SCENARIOS["beside over beside"], "modes": ALL}
     found = sweep(library, source, tmp_path, scenario, 9)

@@ -104,6 +104,7 @@ for stream in (sys.stderr, Terminal()):
 """
 
 
+@pytest.mark.slow("a process that is killed")
 def test_a_child_that_is_killed_in_a_bar_stops_nobody() -> None:
     pytest.importorskip("tqdm")
     done = subprocess.run(

@@ -272,6 +272,7 @@ time.sleep(0.5)
 """
 
 
+@pytest.mark.slow("a process of its own")
 def test_a_thread_that_still_runs_when_python_ends() -> None:
     # torch's Interpreter aborts here, where the operator takes the GIL back. Several at once: then
     # the end of Python takes long enough to be met at its different stages.

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow("imports torch in processes of their own")
 @pytest.mark.parametrize("module", ["archive", "serialize", "state"])
 def test_first_import(module: str) -> None:
     command = [sys.executable, "-c", f"import fxpress.{module}"]
@@ -27,6 +28,7 @@ for name in fxpress.__all__:
 """
 
 
+@pytest.mark.slow("imports torch in processes of their own")
 def test_the_package_alone_imports_nothing_else() -> None:
     done = subprocess.run(
         [sys.executable, "-c", ALONE], capture_output=True, text=True, check=False

@@ -422,9 +422,8 @@ def test_a_name_that_this_torch_lacks_leaves_one_room_to_it(
         assert room.torch.helper() == "torch's helper"
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1
-    assert (
-        f"{TORCH} stays torch's: torch {torch.__version__}: cannot import name 'renamed'" in said[0]
-    )
+    assert said[0].startswith(f"{TORCH} stays torch's: torch ")
+    assert "cannot import name 'renamed' from 'torch.fx'" in said[0]
 
 
 def test_an_interrupt_before_it_is_there_changes_nothing(room, module, monkeypatch):

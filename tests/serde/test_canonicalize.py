@@ -40,6 +40,7 @@ class Model(nn.Module):
         return {"a": y.topk(2).values, "b": x.shape[0] * 2, "c": torch.cat([x, y]), "d": parts}
 
 
+@functools.cache
 def text_of(dynamic: bool = True) -> bytes:
     torch.manual_seed(0)
     shapes = ({0: Dim("n", min=2)}, None) if dynamic else None

@@ -487,6 +487,7 @@ def test_nodes_that_cannot_be_written() -> None:
         graph_hash(program)
 
 
+@pytest.mark.slow("imports torch in processes of their own")
 def test_other_processes_and_threads_get_the_same() -> None:
     program = small()
     wanted = graph_hash(program)

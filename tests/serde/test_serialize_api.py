@@ -397,6 +397,7 @@ def test_z88_symbolic_floats_and_bools_as_inputs(kind: str) -> None:
     assert list(graph[f"sym_{kind}_values"]) == ["extra"]
 
 
+@pytest.mark.slow("imports torch in a process of its own")
 def test_z77_inductor_is_not_imported() -> None:
     script = (
         "import sys, torch\n"

@@ -71,6 +71,7 @@ class NoGrad(nn.Module):
         return self.linear(y)
 
 
+@pytest.mark.slow("exports control flow for each case")
 @WAYS
 @pytest.mark.parametrize("build", [Branches, Scans, NoGrad], ids=lambda b: b.__name__)
 def test_bodies_run_afterwards(build: type[nn.Module], way: Callable[[Any], Any]) -> None:
@@ -97,6 +98,7 @@ def test_a_module_with_bodies_alone(way: Callable[[Any], Any]) -> None:
     assert_same_outputs(again(x), child(x))
 
 
+@pytest.mark.slow("exports control flow for each case")
 def test_a_body_that_two_calls_share() -> None:
     model, x = Repeated(Branches()), torch.randn(2, 3).abs() + 2
     module = ours_of(model, x)
@@ -224,6 +226,7 @@ def test_after_compiling_in_place(way: Callable[[Any], Any]) -> None:
     assert_same_outputs(again(x), model(x))
 
 
+@pytest.mark.slow("exports control flow for each case")
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_protocols(protocol: int) -> None:
     model, x = nn.Sequential(Branches()), torch.randn(2, 3)

@@ -166,6 +166,7 @@ def test_u11_pickle_with_dynamic_shapes() -> None:
         again(torch.randn(100, 4), torch.randn(100, 4))
 
 
+@pytest.mark.slow("imports torch in a process of its own")
 def test_u11_pickle_in_another_process(tmp_path: Path) -> None:
     model, args = Nest(), nest_args()
     module = ours_of(model, *args)
