@@ -63,6 +63,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/serde/symbols.cpp
   csrc/serde/targets.cpp
   csrc/split/assign.cpp
+  csrc/split/partition_names.cpp
   csrc/split/plan.cpp
   csrc/split/shape_symbols.cpp
   csrc/split/simple.cpp

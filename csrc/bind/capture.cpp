@@ -26,6 +26,7 @@ fx::BirthRules birth_rules(const py::dict& rules) {
 }  // namespace
 
 void bind_capture(py::module_& m) {
+  m.attr("CAPTURED_OUTPUT_KINDS") = texts(fx::kOutputKindNames);
   m.def("rewrite_captured", [](const py::handle& module, const py::list& inputs,
                                const py::list& places, const py::list& outputs,
                                const py::dict& module_paths, const py::dict& birth) {

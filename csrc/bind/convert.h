@@ -3,6 +3,8 @@
 
 #include <pybind11/pybind11.h>
 
+#include <span>
+
 #include "fx/py.h"
 
 namespace fxpress::bind {
@@ -11,6 +13,13 @@ namespace py = pybind11;
 
 inline py::object to_object(fx::Ref ref) {
   return py::reinterpret_steal<py::object>(ref.release());
+}
+
+// The names of an enum's members, in their order: Python looks its own up by them.
+inline py::tuple texts(std::span<const char* const> names) {
+  py::tuple result(names.size());
+  for (size_t i = 0; i < names.size(); ++i) result[i] = py::str(names[i]);
+  return result;
 }
 
 // For a method whose result refers to the object that it was called on: as py::keep_alive<0, 1>,

@@ -12,6 +12,7 @@
 #include "serde/documents.h"
 #include "serde/encode.h"
 #include "serde/gate.h"
+#include "serde/kinds.h"
 #include "serde/payloads.h"
 #include "serde/symbols.h"
 
@@ -224,6 +225,8 @@ void bind_graph_reader(py::module_& m) {
 }  // namespace
 
 void bind_serde(py::module_& m) {
+  m.attr("INPUT_KINDS") = texts(fx::serde::kInputKindNames);
+  m.attr("OUTPUT_KINDS") = texts(fx::serde::kOutputKindNames);
   m.def("initialize_serde",
         [](const py::dict& objects) { fx::serde::initialize_symbols(objects.ptr()); });
   closed_class<fx::serde::SchemaClasses>(m, "SchemaClasses")

@@ -1,6 +1,7 @@
 #include "split/split.h"
 
 #include "bind/convert.h"
+#include "split/partition_names.h"
 #include "split/simple.h"
 
 namespace fxpress::bind {
@@ -29,6 +30,8 @@ py::object split_module(const py::handle& module, const py::handle& callback,
 
 void bind_split(py::module_& m) {
   m.def("split_module", split_module);
+  m.def("submodule_name",
+        [](const py::handle& partition) { return to_object(fx::submodule_name(partition.ptr())); });
   m.def("split_module_simple", [](const py::handle& module, const py::handle& node_to_partition,
                                   const py::handle& affix) {
     return to_object(fx::split_module_simple(module.ptr(), node_to_partition.ptr(), affix.ptr()));

@@ -1,6 +1,8 @@
 // The graph that Dynamo captured, with the inputs and the outputs of what the user calls.
 #pragma once
 
+#include <array>
+
 #include "capture/birth_meta.h"
 
 namespace fxpress::fx {
@@ -15,9 +17,14 @@ struct RewritePlan {
 };
 
 enum class OutputKind : uint8_t {
-  kComputed,  // value: its position among the outputs of the captured graph
-  kInput,     // value: the flat input
-  kConstant,  // value: itself
+#define FXPRESS_KIND(kind, name) kind,
+#include "capture/output_kinds.def"
+#undef FXPRESS_KIND
+};
+inline constexpr std::array kOutputKindNames = {
+#define FXPRESS_KIND(kind, name) #name,
+#include "capture/output_kinds.def"
+#undef FXPRESS_KIND
 };
 
 // A GraphModule with the nodes of `module` as torch.fx.Transformer would leave them, and the

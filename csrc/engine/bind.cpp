@@ -115,6 +115,11 @@ void set_next_call(const py::object& dispatcher, int64_t index) {
 
 void bind(py::module_& extension) {
   add_plan_type(extension.ptr());
+  py::list int_operators;
+#define FXPRESS_INT_OP(op, function) int_operators.append(#function);
+#include "engine/int_ops.def"
+#undef FXPRESS_INT_OP
+  extension.attr("INT_OPERATORS") = py::tuple(int_operators);
   extension.def("initialize_engine", [](const py::dict& objects, const py::dict& attribute_names) {
     initialize_symbols(objects.ptr(), attribute_names.ptr());
     watch_operators();

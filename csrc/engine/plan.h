@@ -27,8 +27,11 @@ enum class Kind : uint8_t {
   kOutput,    // output of the graph itself
 };
 
-// Functions on two ints that need no Python. The order is that of `_torch.engine.INT_OPERATORS`.
-enum class IntOp : uint8_t { kAdd, kSub, kMul, kFloorDiv, kMod, kEq, kNe, kLt, kLe, kGt, kGe };
+enum class IntOp : uint8_t {
+#define FXPRESS_INT_OP(op, function) op,
+#include "engine/int_ops.def"
+#undef FXPRESS_INT_OP
+};
 
 // A node that an instruction reads.
 struct Use {

@@ -1,6 +1,8 @@
 #include "fx/codegen_target.h"
 
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/flat_map.h"
@@ -19,12 +21,20 @@ bool is_permanent(PyObject* target) {
   return owner == nullptr || PyModule_CheckExact(owner) || PyType_Check(owner);
 }
 
+TargetKind kind_of(std::string_view name) {
+#define FXPRESS_KIND(kind, text) \
+  if (name == #text) return TargetKind::kind;
+#include "fx/target_kinds.def"
+#undef FXPRESS_KIND
+  raise(PyExc_ValueError, "%s is no kind of target", std::string(name).c_str());
+}
+
 TargetText ask(PyObject* target) {
   const Ref answer = Ref::steal(PyObject_CallOneArg(symbols.describe_target, target));
-  long kind = 0;
+  const char* kind = nullptr;
   PyObject* text = nullptr;
-  if (PyArg_ParseTuple(answer.get(), "lU", &kind, &text) == 0) throw_python_error();
-  return {static_cast<TargetKind>(kind), std::string(utf8(text))};
+  if (PyArg_ParseTuple(answer.get(), "sU", &kind, &text) == 0) throw_python_error();
+  return {kind_of(kind), std::string(utf8(text))};
 }
 
 struct Known {

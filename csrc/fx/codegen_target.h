@@ -8,10 +8,9 @@
 namespace fxpress::fx {
 
 enum class TargetKind : uint8_t {
-  kOperator,   // a format with one {} for each operand: "{} + {}"
-  kInplace,    // the same, followed by an assignment of the first operand
-  kQualified,  // a dotted name below torch
-  kGlobal,     // an object that the source needs among its globals; text is the wish for its name
+#define FXPRESS_KIND(kind, name) kind,
+#include "fx/target_kinds.def"
+#undef FXPRESS_KIND
 };
 
 struct TargetText {

@@ -1,27 +1,34 @@
-// Kinds of the specs of a signature, in the order of python/fxpress/_serde/native.py.
+// Kinds of the specs of a signature.
 #pragma once
+
+#include <array>
 
 #include "fx/py.h"
 
 namespace fxpress::fx::serde {
 
 enum class InputKind : uint8_t {
-  kUserInput,
-  kParameter,
-  kBuffer,
-  kConstantTensor,
-  kCustomObject,
-  kToken
+#define FXPRESS_KIND(kind, name) kind,
+#include "serde/input_kinds.def"
+#undef FXPRESS_KIND
 };
+
 enum class OutputKind : uint8_t {
-  kUserOutput,
-  kLossOutput,
-  kBufferMutation,
-  kParameterMutation,
-  kGradientToParameter,
-  kGradientToUserInput,
-  kUserInputMutation,
-  kToken
+#define FXPRESS_KIND(kind, name) kind,
+#include "serde/output_kinds.def"
+#undef FXPRESS_KIND
+};
+
+// torch's names of the kinds, by kind.
+inline constexpr std::array kInputKindNames = {
+#define FXPRESS_KIND(kind, name) #name,
+#include "serde/input_kinds.def"
+#undef FXPRESS_KIND
+};
+inline constexpr std::array kOutputKindNames = {
+#define FXPRESS_KIND(kind, name) #name,
+#include "serde/output_kinds.def"
+#undef FXPRESS_KIND
 };
 
 // AssertionError for a kind that is not known.

@@ -26,7 +26,7 @@ extern Names names;      // likewise
 // Reads a tensor without Python; null where the part with libtorch is not to be had.
 extern core::ReadTensorFacts read_tensor_facts;
 
-// Fills the tables; called once by the Python side while it is imported.
+// Fills the tables; called once by `_native_setup.serde`.
 void initialize_symbols(PyObject* objects);
 
 }  // namespace fxpress::fx::serde

@@ -4,6 +4,7 @@
 #include "core/graph.h"
 #include "core/string_pool.h"
 #include "fx/arguments.h"
+#include "split/partition_names.h"
 
 namespace fxpress::fx {
 
@@ -119,10 +120,7 @@ class Assigner {
   }
 
   PartitionId by_name(PyObject* id, bool may_add) {
-    Ref name = Ref::steal(PyObject_Str(id));
-    if (request_.affix != Py_None) {
-      name = Ref::steal(PyUnicode_FromFormat("%S_%U", request_.affix, name.get()));
-    }
+    Ref name = partition_name(id, request_.affix);
     const size_t known = names_.size();
     const core::StringId string = names_.intern(utf8(name.get()));
     if (string.value() == known) {

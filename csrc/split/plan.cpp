@@ -6,6 +6,7 @@
 
 #include "fx/attributes.h"
 #include "fx/symbols.h"
+#include "split/partition_names.h"
 #include "split/plan/toposort.h"
 
 namespace fxpress::fx {
@@ -202,7 +203,7 @@ class Planner {
 
   void name_submodules() {
     for (const Ref& name : plan_.assignment.partition_names) {
-      plan_.submodule_names.push_back(Ref::steal(PyUnicode_FromFormat("submod_%U", name.get())));
+      plan_.submodule_names.push_back(submodule_name(name.get()));
     }
   }
 

@@ -14,6 +14,7 @@
 #include "fx/writer.h"
 #include "split/assign.h"
 #include "split/current_meta.h"
+#include "split/partition_names.h"
 #include "split/plan/partition.h"
 #include "split/shape_symbols.h"
 
@@ -247,10 +248,7 @@ class Stitcher {
     import_placeholders();
     for (const Described& partition : partitions) {
       const Ref submodule = make_lite_graph_module(partition.graph.get(), Py_None);
-      PyObject* id = partition.id.get();
-      const Ref name = affix_ == Py_None
-                           ? Ref::steal(PyUnicode_FromFormat("submod_%S", id))
-                           : Ref::steal(PyUnicode_FromFormat("submod_%S_%S", affix_, id));
+      const Ref name = submodule_name(partition_name(partition.id.get(), affix_).get());
       check(PyDict_SetItem(modules_.get(), name.get(), submodule.get()));
       call(name.get(), partition);
     }

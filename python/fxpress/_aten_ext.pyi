@@ -4,6 +4,8 @@ from typing import Any
 import torch
 from torch.fx import Graph
 
+INT_OPERATORS: tuple[str, ...]
+
 class Plan:
     """A graph's instructions; made and used by run(). Copies and pickles of it are None."""
 

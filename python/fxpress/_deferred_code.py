@@ -19,9 +19,7 @@ import torch.fx
 from torch.fx import Graph
 
 from fxpress import _native
-from fxpress._errors import InternalError
 from fxpress._torch import fx as torch_fx
-from fxpress._torch import tables as torch_tables
 
 _lock = threading.RLock()
 
@@ -97,7 +95,7 @@ def _publish(
     """
     _native.insert_after(module.__dict__, torch_fx.GRAPH_SLOT, state)
     values = {"_wrapped_call": torch_fx.wrapped_call(holder), "forward": forward}
-    for name, placeholder in _BODY.items():
+    for name, placeholder in BODY.items():
         if vars(holder).get(name) is not placeholder:
             continue  # somebody has put something else in its place
         if name in values:
@@ -139,7 +137,7 @@ def _recompile(self: torch.fx.GraphModule) -> Any:
     Children whose code is deferred too stay so: it will be generated from their graph as it is when
     it is needed.
     """
-    if "forward" not in vars(type(self)) or vars(type(self))["forward"] is not _BODY["forward"]:
+    if "forward" not in vars(type(self)) or vars(type(self))["forward"] is not BODY["forward"]:
         _materialize(type(self))
         return torch.fx.GraphModule.recompile(self)  # takes the place of a forward set by hand
     code = _materialize(type(self))
@@ -159,7 +157,7 @@ def _recompile(self: torch.fx.GraphModule) -> Any:
 # The namespace of a class whose code is deferred. `__deepcopy__`, `__reduce__` and
 # `__reduce_package__` walk through the instance's state, to which no other thread may add the code
 # meanwhile; `__prepare_scriptable__` is what torch.jit.script asks for before it does the same.
-_BODY: dict[str, Any] = {
+BODY: dict[str, Any] = {
     "recompile": _recompile,
     **{
         name: _native.DeferredAttribute(name)
@@ -174,12 +172,3 @@ _BODY: dict[str, Any] = {
         )
     },
 }
-
-_native.initialize(
-    torch_tables.native_symbols(
-        deferred_body=_BODY,
-        materialize=materialize,
-        errors={"internal_error": InternalError},
-    ),
-    torch_tables.NATIVE_NAMES,
-)

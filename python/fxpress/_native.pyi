@@ -9,6 +9,10 @@ from torch.utils._pytree import TreeSpec
 
 from fxpress._unflatten.source import Source
 
+CAPTURED_OUTPUT_KINDS: tuple[str, ...]
+INPUT_KINDS: tuple[str, ...]
+OUTPUT_KINDS: tuple[str, ...]
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 class ComputedAttribute:
@@ -154,6 +158,9 @@ def has_plain_tables(namespace: dict[str, Any], names: tuple[str, ...], /) -> bo
 
 def path_without_tables(path: str, /) -> str:
     """`L['m']._modules['a'].b` as `L['m'].a.b`; so for parameters and buffers."""
+
+def submodule_name(partition: str, /) -> str:
+    """The name of the submodule of a partition."""
 
 def make_graph_module(root: Module, graph: Graph, /) -> GraphModule:
     """`torch.fx.GraphModule(root, graph)` whose source is generated when it is needed."""

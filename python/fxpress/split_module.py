@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from fxpress import _deferred_code as _deferred_code  # fills the tables of the native code
-from fxpress import _native
+from fxpress import _native, _native_setup
 from fxpress._torch import fx as torch_fx
 
 __all__ = ["Partition", "split_module", "split_module_simple"]
+
+_native_setup.fx()
 
 log = _LOGGER = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Partition:
 
     def __init__(self, name: str) -> None:
         self.name: str = name
-        self.submod_name = f"submod_{name}"
+        self.submod_name = _native.submodule_name(name)
         self.node_names: list[str] = []
         self.inputs: dict[str, None] = {}
         self.outputs: dict[str, None] = {}

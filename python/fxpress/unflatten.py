@@ -4,9 +4,12 @@
 will stay. Its modules run on fxpress's engine instead of `torch.fx.Interpreter`.
 """
 
+import sys
+
 from fxpress._torch.export import AttrKind as _AttrKind
 from fxpress._torch.export import FlatArgsAdapter
 from fxpress._torch.export import TensorID as _TensorID
+from fxpress._unflatten import switch
 from fxpress._unflatten.attributes import (
     _add_submodule,
     _assign_attr,
@@ -30,7 +33,6 @@ from fxpress._unflatten.modules import (
     InterpreterModule,
     InterpreterModuleDispatcher,
     UnflattenedModule,
-    _disable_interpreter,
     _SubmoduleBase,
     unflatten,
 )
@@ -44,6 +46,9 @@ from fxpress._unflatten.passes import (
     _root_module_type,
     _sink_params,
 )
+from fxpress._unflatten.switch import _disable_interpreter as _disable_interpreter
+
+switch.holder = sys.modules[__name__]
 
 __all__ = [
     "FlatArgsAdapter",

@@ -17,7 +17,7 @@ from fxpress._archive import payloads, storages
 from fxpress._archive.options import Options
 from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._archive.writer import PT2ArchiveWriter
-from fxpress._state import pinned, transfer
+from fxpress._tensor import pinned, transfer
 from tests.support.late_device import Device, late_device
 
 PIECE = 64

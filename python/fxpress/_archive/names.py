@@ -42,6 +42,11 @@ def sample_inputs_record(model: str) -> str:
     return _SAMPLE_INPUTS_RECORD.format(model)
 
 
+def payload(kind: str, number: int) -> str:
+    """A weight or a constant, in its folder; `kind` is one of the prefixes above."""
+    return f"{kind}{number}"
+
+
 def weights_config_record(model: str) -> str:
     """Which record has which entry of the state dict."""
     return _WEIGHTS_CONFIG_RECORD.format(model)

@@ -92,7 +92,7 @@ def _write_aoti_files(archive: PT2ArchiveWriter, aoti_files: Any, pickle_protoco
         return
     views: dict[str, dict[str, Any]] = {model: {} for model in aoti_files}
     for number, group in enumerate(torch_archive.group_weights(weights)):
-        record = f"{names.WEIGHT}{number}"
+        record = names.payload(names.WEIGHT, number)
         buffer = io.BytesIO()
         complete = torch_archive.get_complete_tensor(group, weights)
         torch.save(complete, buffer, pickle_protocol=pickle_protocol)

@@ -15,7 +15,7 @@ from fxpress._aten import storages_of
 from fxpress._errors import UnsupportedError
 from fxpress._serde.artifacts import pickled
 from fxpress._serde.schema import SCHEMA
-from fxpress._state.pinned import addresses, download
+from fxpress._tensor.pinned import addresses, download
 from fxpress._torch import archive as torch_archive
 from fxpress._torch import serde as compat
 from fxpress._torch.fx import is_opaque_value
@@ -70,16 +70,16 @@ def write_tensors(
 
     def add(name: str, tensor: torch.Tensor, *, pickled: bool) -> None:
         is_parameter = isinstance(tensor, torch.nn.Parameter)
-        config.append((name, f"{prefix}{number}", tensor, is_parameter, pickled))
+        config.append((name, names.payload(prefix, number), tensor, is_parameter, pickled))
 
     for name in others:
         data = pickled(values[name], pickle_protocol)
-        archive.write_bytes(f"{folder}{prefix}{number}", data)
+        archive.write_bytes(folder + names.payload(prefix, number), data)
         add(name, values[name], pickled=True)
         number += 1
     numbered: list[tuple[str, tensors.Group]] = []
     for group in groups:
-        numbered.append((f"{folder}{prefix}{number}", group))
+        numbered.append((folder + names.payload(prefix, number), group))
         for name, tensor in group.tensors.items():
             add(name, tensor, pickled=False)
         number += 1
@@ -119,7 +119,7 @@ def write_constants(
             prefix, data = names.CUSTOM_OBJECT, torch_archive.pickle_script_object(constant)
         else:
             prefix, data = names.OPAQUE_OBJECT, pickle.dumps(constant, protocol=pickle_protocol)
-        record = f"{prefix}{counts[prefix]}"
+        record = names.payload(prefix, counts[prefix])
         counts[prefix] += 1
         archive.write_bytes(folder + record, data)
         config.append((name, record, None, False, True))

@@ -13,8 +13,8 @@ from fxpress._archive.options import Options
 from fxpress._archive.progress import progress_bar
 from fxpress._archive.reader import PT2ArchiveReader, Target
 from fxpress._aten import allocate_bytes, make_views
-from fxpress._state.pinned import Part, addresses, upload
-from fxpress._state.transfer import to_device
+from fxpress._tensor.pinned import Part, addresses, upload
+from fxpress._tensor.transfer import to_device
 from fxpress._torch import serde as compat
 
 _CPU = torch.device("cpu")

@@ -33,7 +33,13 @@ def describe(state_dict: Mapping[str, Any]) -> Config:
     """The config of weights whose records are not written."""
     groups, _ = tensors.group_by_storage(_plain(state_dict))
     return [
-        (name, f"{names.WEIGHT}{number}", value, isinstance(value, torch.nn.Parameter), False)
+        (
+            name,
+            names.payload(names.WEIGHT, number),
+            value,
+            isinstance(value, torch.nn.Parameter),
+            False,
+        )
         for number, group in enumerate(groups)
         for name, value in group.tensors.items()
     ]

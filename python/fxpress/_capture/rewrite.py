@@ -6,8 +6,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from fxpress import _deferred_code as _deferred_code  # fills the tables of the native code
-from fxpress import _native
+from fxpress import _native, _native_setup
 from fxpress._capture.flat_inputs import (
     attribute_of_input,
     capture_value,
@@ -19,8 +18,9 @@ from fxpress._capture.flat_inputs import (
 from fxpress._capture.root_names import clean_nn_module_stack_and_source_fn, clean_targets
 from fxpress._torch.capture import birth_rules
 
-# As OutputKind in csrc/capture/rewrite.h.
-_OUTPUT_KINDS = {"graph_out": 0, "input": 1, "constant": 2}
+_OUTPUT_KINDS = {kind: number for number, kind in enumerate(_native.CAPTURED_OUTPUT_KINDS)}
+_native_setup.fx()
+
 KEPT_META = ("dynamo_flat_name_to_original_fqn", "dynamo_compile_id")
 
 

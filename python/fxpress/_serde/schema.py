@@ -13,9 +13,10 @@ import types
 import typing
 from typing import Any
 
-from fxpress import _native
-from fxpress._serde import native as native  # fills in the native tables
+from fxpress import _native, _native_setup
 from fxpress._torch.serde import Union, make_union_tag, schema
+
+_native_setup.serde()
 
 _SIMPLE = {bool: "bool", int: "int", float: "float", str: "str"}
 

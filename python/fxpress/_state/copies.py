@@ -9,7 +9,7 @@ import torch
 
 from fxpress import _native
 from fxpress._aten import clone_aliased, make_views, storage_places, storages_of
-from fxpress._state.transfer import to_device
+from fxpress._tensor.transfer import to_device
 from fxpress._torch.fx import storage_key
 
 

@@ -12,21 +12,6 @@ from torch.fx import node as fx_node
 from torch.fx import traceback as fx_traceback
 from torch.nn.modules import module as nn_module
 
-# The order is that of IntOp in `csrc/engine/plan.h`.
-INT_OPERATORS: tuple[Callable[[Any, Any], Any], ...] = (
-    operator.add,
-    operator.sub,
-    operator.mul,
-    operator.floordiv,
-    operator.mod,
-    operator.eq,
-    operator.ne,
-    operator.lt,
-    operator.le,
-    operator.gt,
-    operator.ge,
-)
-
 
 def living_overload(overload: OpOverload) -> OpOverload:
     """The overload that is registered under the name of one whose operator may be gone.
@@ -51,6 +36,7 @@ def engine_symbols(
     annotate: Callable[..., BaseException],
     call_with_meta: Callable[..., Any],
     fetch_attr: Callable[..., Any],
+    int_operators: tuple[str, ...],
     missing_argument: Callable[..., Any],
 ) -> dict[str, object]:
     """The objects of `csrc/engine/symbols.def`, by role."""
@@ -62,7 +48,7 @@ def engine_symbols(
         "call_with_meta": call_with_meta,
         "fetch_attr": fetch_attr,
         "getitem": operator.getitem,
-        "int_operators": {function: i for i, function in enumerate(INT_OPERATORS)},
+        "int_operators": {getattr(operator, name): i for i, name in enumerate(int_operators)},
         "living_overload": living_overload,
         "map_arg": torch._C._fx_map_arg,
         "missing_argument": missing_argument,

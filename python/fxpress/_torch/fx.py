@@ -8,7 +8,6 @@ import logging
 import re
 import types
 from collections.abc import Callable
-from enum import IntEnum
 from typing import Any, TypeVar, cast
 
 import torch
@@ -152,29 +151,20 @@ def shows_meta_in_source() -> bool:
     return os.environ.get("FX_GRAPH_SHOW_META", "0") == "1"
 
 
-class TargetKind(IntEnum):
-    """How generated source refers to a function; the order is that of `fx/codegen_target.h`."""
-
-    OPERATOR = 0
-    INPLACE = 1
-    QUALIFIED = 2
-    GLOBAL = 3
-
-
-def describe_target(target: Callable[..., Any]) -> tuple[int, str]:
-    """Kind and text of a function in generated source, by the rules of `torch.fx.graph`."""
+def describe_target(target: Callable[..., Any]) -> tuple[str, str]:
+    """Kind (of `csrc/fx/target_kinds.def`) and text of a function in generated source."""
     if not callable(target):
         raise AssertionError(f"Expected node.target to be callable, got {type(target)}")
     if getattr(target, "__module__", "") == "_operator":
         name = target.__name__
         if name in fx_graph.magic_methods:
-            return TargetKind.OPERATOR, fx_graph.magic_methods[name]
+            return "operator", fx_graph.magic_methods[name]
         if name in fx_graph.inplace_methods:
-            return TargetKind.INPLACE, fx_graph.inplace_methods[name]
+            return "inplace", fx_graph.inplace_methods[name]
     qualified = fx_node._get_qualified_name(target)
     if fx_graph._is_from_torch(target) and target != torch.device:
-        return TargetKind.QUALIFIED, qualified
-    return TargetKind.GLOBAL, qualified
+        return "qualified", qualified
+    return "global", qualified
 
 
 @functools.lru_cache(maxsize=4)

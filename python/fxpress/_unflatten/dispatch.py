@@ -6,17 +6,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.fx
 
 from fxpress._unflatten.attributes import _compute_accessor
-from fxpress._unflatten.modules import InterpreterModuleDispatcher
 
 
 def dispatch_modules(
-    root: Any, redirected_call_indices: dict[str, str], consts_targets: set[str]
+    root: Any,
+    redirected_call_indices: dict[str, str],
+    consts_targets: set[str],
+    make_dispatcher: Callable[[set[str], list[Any]], torch.nn.Module],
 ) -> None:
     """`UnflattenedModule._dispatch_modules`.
 
@@ -24,6 +27,7 @@ def dispatch_modules(
         root: the module with the `module_call_graph` that says which signatures are preserved.
         redirected_call_indices: call names that were merged away, with those in their place.
         consts_targets: names of state; a dispatcher gets what its first call has of it.
+        make_dispatcher: the class of dispatchers.
     """
     calls: dict[str, list[tuple[int, str, torch.nn.Module]]] = defaultdict(list)
     for entry in root.module_call_graph:
@@ -44,7 +48,7 @@ def dispatch_modules(
                 path, _, name = fqn.rpartition(".")
                 root.get_submodule(path)._modules.pop(name)
         modules: list[Any] = [module for _, _, module in sorted(entries, key=lambda e: e[0])]
-        root.set_submodule(base, InterpreterModuleDispatcher(attributes[base], modules))
+        root.set_submodule(base, make_dispatcher(attributes[base], modules))
     for fqn, module in list(root.named_modules(remove_duplicate=False)):
         for part in getattr(module, "_call_modules", [module]):
             if isinstance(getattr(part, "graph", None), torch.fx.Graph):

@@ -19,6 +19,7 @@ from fxpress._torch import export as torch_export
 from fxpress._torch.fx import fx_pytree, pytree
 from fxpress._unflatten import aliases, modules, source
 from fxpress._unflatten.attributes import _call_name
+from fxpress._unflatten.switch import runs_with_interpreter
 
 
 @dataclass
@@ -123,7 +124,7 @@ class _ModuleFrame:
                 "paths": [],
                 "interpreter": modules.InterpreterModule,
                 "dispatcher": modules.InterpreterModuleDispatcher,
-                "run_with_interpreter": modules.runs_with_interpreter(),
+                "run_with_interpreter": runs_with_interpreter(),
                 "drop_dead_code": False,
             },
             self.module,

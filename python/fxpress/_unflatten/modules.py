@@ -11,36 +11,22 @@ import torch
 import torch.fx
 from torch.export import ExportedProgram
 
-from fxpress import _deferred_code, _engine, _native
-from fxpress._blocks import attribute_block
+from fxpress import _deferred_code, _engine, _native, _native_setup
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
 from fxpress._torch.export import FlatArgsAdapter
 from fxpress._torch.fx import pytree
 from fxpress._unflatten import bodies, copying, inputs, modes, pickling, source, state
+from fxpress._unflatten.dispatch import dispatch_modules
 from fxpress._unflatten.ivals import _IVals
+from fxpress._unflatten.switch import runs_with_interpreter
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_native_setup.fx()
+
 log = logging.getLogger("torch.export.unflatten")
-
-
-def runs_with_interpreter() -> bool:
-    """The flag that new modules get: `RUN_WITH_INTERPRETER` of the drop-in."""
-    from fxpress import unflatten as drop_in
-
-    return drop_in.RUN_WITH_INTERPRETER
-
-
-def _disable_interpreter() -> _native.Block:
-    """Modules made inside run the code generated from their graphs instead of the engine.
-
-    Stands in for `torch.export.unflatten._disable_interpreter`.
-    """
-    from fxpress import unflatten as drop_in
-
-    return attribute_block(drop_in, "RUN_WITH_INTERPRETER", False)
 
 
 class _SubmoduleBase:
@@ -393,9 +379,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
     def _dispatch_modules(
         self, redirected_call_indices: dict[str, str], consts_targets: set[str]
     ) -> None:
-        from fxpress._unflatten.dispatch import dispatch_modules
-
-        dispatch_modules(self, redirected_call_indices, consts_targets)
+        dispatch_modules(self, redirected_call_indices, consts_targets, InterpreterModuleDispatcher)
 
     def finalize(self) -> None:
         """Checks the graph and forgets what was derived from it, after an edit by hand."""

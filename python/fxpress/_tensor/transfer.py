@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from fxpress._aten import allocate_bytes
-from fxpress._state.pinned import Part, download, split, upload
+from fxpress._tensor.pinned import Part, download, split, upload
 from fxpress._torch.fx import foreach_copy
 
 _LARGE = 1 << 20  # bytes: what is worth a copy of its own

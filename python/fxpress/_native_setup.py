@@ -1,0 +1,148 @@
+"""Fills the tables of the native modules: the objects and names that their `symbols.def` list.
+
+A module that calls native code of a room calls the room's function here, once, at its top. Each
+table is filled by the first of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import threading
+from collections.abc import Callable
+
+from fxpress import _native
+
+_lock = threading.RLock()
+
+
+def _once(fill: Callable[[], None]) -> Callable[[], None]:
+    """Threads that import two rooms at the same time fill one table."""
+    filled = False
+
+    @functools.wraps(fill)
+    def fill_once() -> None:
+        nonlocal filled
+        with _lock:
+            if not filled:
+                fill()
+                filled = True
+
+    return fill_once
+
+
+@_once
+def fx() -> None:
+    """`csrc/fx/symbols.def`: what all that works on graphs needs."""
+    from fxpress import _deferred_code
+    from fxpress._errors import InternalError
+    from fxpress._torch import tables
+
+    _native.initialize(
+        tables.native_symbols(
+            deferred_body=_deferred_code.BODY,
+            materialize=_deferred_code.materialize,
+            errors={"internal_error": InternalError},
+        ),
+        tables.NATIVE_NAMES,
+    )
+
+
+@_once
+def engine() -> None:
+    """`csrc/engine/symbols.def`; the engine is part of `_aten_ext`."""
+    from fxpress._aten import extension
+    from fxpress._engine import callbacks
+    from fxpress._torch.engine import ENGINE_NAMES, engine_symbols
+
+    symbols = engine_symbols(
+        annotate=callbacks.annotate,
+        call_with_meta=callbacks.call_with_meta,
+        fetch_attr=callbacks.fetch_attr,
+        int_operators=extension.INT_OPERATORS,
+        missing_argument=callbacks.missing_argument,
+    )
+    extension.initialize_engine(symbols, ENGINE_NAMES)
+
+
+@_once
+def serde() -> None:
+    """`csrc/serde/symbols.def`."""
+    fx()
+    import torch
+
+    from fxpress._serde import kernels, operators, targets
+    from fxpress._torch import serde as compat
+
+    try:
+        from fxpress._aten import extension
+    except ImportError:  # tensors are read through Python
+        tensor_facts = None
+    else:
+        tensor_facts = extension.tensor_facts
+    signature = compat.graph_signature
+    _native.initialize_serde(
+        {
+            "constant_argument_type": signature.ConstantArgument,
+            "custom_obj_argument_type": signature.CustomObjArgument,
+            "sym_bool_argument_type": signature.SymBoolArgument,
+            "sym_float_argument_type": signature.SymFloatArgument,
+            "sym_int_argument_type": signature.SymIntArgument,
+            "tensor_argument_type": signature.TensorArgument,
+            "token_argument_type": signature.TokenArgument,
+            "describe_operator": operators.describe_operator,
+            "device_type": torch.device,
+            "dtype_type": torch.dtype,
+            "layout_type": torch.layout,
+            "memory_format_type": torch.memory_format,
+            "sym_bool_type": torch.SymBool,
+            "sym_float_type": torch.SymFloat,
+            "sym_int_type": torch.SymInt,
+            "dumps": operators.dumps,
+            "loads": json.loads,
+            "empty_strided": torch.empty_strided,
+            "empty_strided_keywords": ("dtype", "device"),
+            "graph_signature_type": signature.ExportGraphSignature,
+            "input_spec_type": signature.InputSpec,
+            "output_spec_type": signature.OutputSpec,
+            "make_subclass": compat.make_subclass,
+            "make_subclass_keywords": ("dispatch_device", "device_for_backend_keys"),
+            "meta_device": torch.device("meta"),
+            "module_call_entry_type": compat.ModuleCallEntry,
+            "module_call_signature_type": compat.ModuleCallSignature,
+            "node_info_type": compat.NodeSource.NodeInfo,
+            "node_source_actions": {
+                text: action
+                for action in compat.NodeSourceAction
+                for text in (action.name, action.name.lower())
+            },
+            "protect_data": compat.protect_data,
+            "reading_failed": targets.reading_failed,
+            "resolve_target": targets.resolve_target,
+            "source_function": targets.source_function,
+            "empty_list_tag": operators.empty_list_tag,
+            "input_kinds": {
+                signature.InputKind[name]: i for i, name in enumerate(_native.INPUT_KINDS)
+            },
+            "layouts": compat.LAYOUTS,
+            "memory_formats": compat.MEMORY_FORMATS,
+            "module_argument": operators.module_argument,
+            "node_failed": operators.node_failed,
+            "node_source_type": compat.NodeSource,
+            "operator_name": operators.operator_name,
+            "other_argument": operators.other_argument,
+            "other_list": operators.other_list,
+            "output_kinds": {
+                signature.OutputKind[name]: i for i, name in enumerate(_native.OUTPUT_KINDS)
+            },
+            "scalar_types": compat.SCALAR_TYPES,
+            "serialize_error": compat.SerializeError,
+            "special_inputs": kernels.special_inputs,
+            "fake_device": sys.intern(compat.FAKE_DEVICE),
+            "strided": torch.strided,
+            "symbolic": operators.symbolic,
+            "tensor_facts": tensor_facts,
+            "unsupported_error": operators.UnsupportedProgramError,
+        }
+    )

@@ -1,0 +1,1 @@
+"""Copies of tensors between devices and files."""

@@ -1,0 +1,25 @@
+"""`RUN_WITH_INTERPRETER`: whether new modules run on the engine."""
+
+from __future__ import annotations
+
+from types import ModuleType, SimpleNamespace
+
+from fxpress import _native
+from fxpress._blocks import attribute_block
+
+_NAME = "RUN_WITH_INTERPRETER"
+# Who has the flag: the drop-in, as soon as it is imported, since callers set it there.
+holder: ModuleType | SimpleNamespace = SimpleNamespace(**{_NAME: True})
+
+
+def runs_with_interpreter() -> bool:
+    """The flag that new modules get."""
+    return bool(getattr(holder, _NAME))
+
+
+def _disable_interpreter() -> _native.Block:
+    """Modules made inside run the code generated from their graphs instead of the engine.
+
+    Stands in for `torch.export.unflatten._disable_interpreter`.
+    """
+    return attribute_block(holder, _NAME, False)
