@@ -51,18 +51,23 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/serde/encode.cpp
   csrc/serde/encode_argument.cpp
   csrc/serde/encode_graph.cpp
-  csrc/serde/encode_metadata.cpp
+  csrc/serde/encode_node.cpp
+  csrc/serde/encode_node_metadata.cpp
   csrc/serde/encode_part.cpp
   csrc/serde/encode_program.cpp
+  csrc/serde/encode_signature.cpp
+  csrc/serde/encode_values.cpp
   csrc/serde/errors.cpp
   csrc/serde/gate.cpp
   csrc/serde/graph_values.cpp
   csrc/serde/kinds.cpp
+  csrc/serde/node_names.cpp
   csrc/serde/objects.cpp
   csrc/serde/open_graphs.cpp
   csrc/serde/operators.cpp
   csrc/serde/payloads.cpp
   csrc/serde/scalars.cpp
+  csrc/serde/schema_writer.cpp
   csrc/serde/symbols.cpp
   csrc/serde/targets.cpp
   csrc/split/assign.cpp
