@@ -99,7 +99,7 @@ class GraphReader {
         constants_(std::move(constants)),
         decoder_({values_.ptr(), constants_.ptr(), classes_.cast<fx::serde::SchemaClasses*>(),
                   budget_.cast<core::Budget*>()}) {
-    decoder_.open();
+    decoder_.graphs().open();
   }
 
   // Calls `use(decoder)`. What it calls of Python may not come back, nor may another thread
@@ -145,6 +145,12 @@ py::object borrowed(PyObject* object) {
   return py::reinterpret_borrow<py::object>(object == nullptr ? Py_None : object);
 }
 
+// The node with this name in the file, or null.
+PyObject* node_of(fx::serde::OpenGraphs& graphs, uint64_t scope, std::string_view name) {
+  const fx::serde::Defined* known = graphs.of(scope).find(name);
+  return known == nullptr ? nullptr : known->node.get();
+}
+
 // [(type, field, the name of its rule or None, whether native code gives the field a meaning)]
 py::list rules_of(const Schema& schema) {
   py::list rules;
@@ -171,7 +177,7 @@ void bind_graph_reader(py::module_& m) {
                try {
                  return to_object(decoder.program());
                } catch (...) {  // the traceback holds the reader: the collector cannot see into it
-                 decoder.clear();
+                 decoder.graphs().clear();
                  throw;
                }
              });
@@ -183,8 +189,8 @@ void bind_graph_reader(py::module_& m) {
                return to_object(decoder.part(kind, extra.ptr()));
              });
            })
-      .def("open", [](GraphReader& reader) { reader.use([](Decoder& d) { d.open(); }); })
-      .def("close", [](GraphReader& reader) { reader.use([](Decoder& d) { d.close(); }); })
+      .def("open", [](GraphReader& reader) { reader.use([](Decoder& d) { d.graphs().open(); }); })
+      .def("close", [](GraphReader& reader) { reader.use([](Decoder& d) { d.graphs().close(); }); })
       .def("forget_values",
            [](GraphReader& reader) { reader.use([](Decoder& d) { d.forget_values(); }); })
       .def("name_node",
@@ -197,22 +203,29 @@ void bind_graph_reader(py::module_& m) {
            })
       .def("node",
            [](GraphReader& reader, uint64_t scope, const std::string& name) {
-             return reader.use([&](Decoder& d) { return borrowed(d.node(scope, name)); });
+             return reader.use(
+                 [&](Decoder& d) { return borrowed(node_of(d.graphs(), scope, name)); });
            })
       .def("nodes",
            [](GraphReader& reader, uint64_t scope) {
-             return reader.use([&](Decoder& d) { return to_object(d.nodes(scope)); });
+             return reader.use([&](Decoder& d) { return to_object(d.graphs().of(scope).nodes()); });
            })
       .def("value_names",
            [](GraphReader& reader, uint64_t scope) {
-             return reader.use([&](Decoder& d) { return to_object(d.value_names(scope)); });
+             return reader.use(
+                 [&](Decoder& d) { return to_object(d.graphs().of(scope).value_names()); });
            })
-      .def_property_readonly("scope",
-                             [](const GraphReader& reader) { return reader.decoder().scope(); })
       .def_property_readonly(
-          "graph", [](const GraphReader& reader) { return borrowed(reader.decoder().graph()); })
-      .def_property_readonly(
-          "root", [](const GraphReader& reader) { return borrowed(reader.decoder().root()); })
+          "scope",
+          [](const GraphReader& reader) { return reader.decoder().graphs().current().scope(); })
+      .def_property_readonly("graph",
+                             [](const GraphReader& reader) {
+                               return borrowed(reader.decoder().graphs().current().graph());
+                             })
+      .def_property_readonly("root",
+                             [](const GraphReader& reader) {
+                               return borrowed(reader.decoder().graphs().current().root());
+                             })
       .def_property("constants", &GraphReader::constants, &GraphReader::set_constants)
       .def_property(
           "signature",

@@ -1,12 +1,11 @@
+#include "serde/decode_signature.h"
+
 #include "fx/symbols.h"
-#include "serde/decoder.h"
 #include "serde/kinds.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 
 namespace fxpress::fx::serde {
-
-using ::fxpress::schema::ValueKind;
 
 namespace {
 
@@ -18,9 +17,16 @@ Ref call(PyObject* callable, Args... args) {
 
 }  // namespace
 
-Ref Decoder::signature(const Value& value) {
+SignatureDecoder::SignatureDecoder(Decoding& file, ArgumentDecoder& arguments, ValueDecoder& values)
+    : file_(file),
+      arguments_(arguments),
+      values_(values),
+      input_kinds_(by_number(symbols.input_kinds)),
+      output_kinds_(by_number(symbols.output_kinds)) {}
+
+Ref SignatureDecoder::signature(const Value& value) {
   const auto list = [&](Field name, auto&& make) {
-    const auto specs = document_->children(field(value, name));
+    const auto specs = file_.children(file_.field(value, name));
     Ref result = Ref::steal(PyList_New(static_cast<Py_ssize_t>(specs.size())));
     for (size_t i = 0; i < specs.size(); ++i) {
       PyList_SET_ITEM(result.get(), static_cast<Py_ssize_t>(i), make(specs[i]).release());
@@ -35,14 +41,14 @@ Ref Decoder::signature(const Value& value) {
 }
 
 // The spec of an argument that has only a name.
-Ref Decoder::named_spec(PyObject* type, const Value& argument) {
-  const auto name = name_in(argument);
+Ref SignatureDecoder::named_spec(PyObject* type, const Value& argument) {
+  const auto name = file_.name_in(argument);
   if (!name) raise(symbols.serialize_error, "an argument of the signature has no name");
   return call(type, new_text(*name).get());
 }
 
-Ref Decoder::argument_spec(const Value& argument) {
-  switch (document_->tag(argument)) {
+Ref SignatureDecoder::argument_spec(const Value& argument) {
+  switch (file_.tag(argument)) {
     case Field::Argument_as_tensor:
       return named_spec(symbols.tensor_argument_type, argument);
     case Field::Argument_as_sym_int:
@@ -52,57 +58,57 @@ Ref Decoder::argument_spec(const Value& argument) {
     case Field::Argument_as_sym_bool:
       return named_spec(symbols.sym_bool_argument_type, argument);
     case Field::Argument_as_custom_obj:
-      return call(symbols.constant_argument_type,
-                  new_text(text(document_->content(argument), Field::CustomObjArgument_name)).get(),
-                  object_argument(document_->content(argument)).get());
+      return call(
+          symbols.constant_argument_type,
+          new_text(file_.text(file_.content(argument), Field::CustomObjArgument_name)).get(),
+          arguments_.object(file_.content(argument)).get());
     default:
       return call(symbols.constant_argument_type, new_text("").get(),
-                  this->argument(argument).get());
+                  arguments_.argument(argument).get());
   }
 }
 
-Ref Decoder::input_spec(const Value& spec) {
-  const Value& content = document_->content(spec);
+Ref SignatureDecoder::input_spec(const Value& spec) {
+  const Value& content = file_.content(spec);
   const auto make = [&](InputKind kind, const Ref& argument, PyObject* target,
                         PyObject* persistent = Py_None) {
     return call(symbols.input_spec_type, input_kinds_[static_cast<size_t>(kind)].get(),
                 argument.get(), target, persistent);
   };
-  const auto target = [&](Field name) { return scalar(*document_, field(content, name)); };
-  switch (document_->tag(spec)) {
+  const auto target = [&](Field name) { return file_.scalar(file_.field(content, name)); };
+  switch (file_.tag(spec)) {
     case Field::InputSpec_user_input:
-      return make(InputKind::kUserInput, argument_spec(field(content, Field::UserInputSpec_arg)),
-                  Py_None);
+      return make(InputKind::kUserInput,
+                  argument_spec(file_.field(content, Field::UserInputSpec_arg)), Py_None);
     case Field::InputSpec_parameter:
-      return make(
-          InputKind::kParameter,
-          named_spec(symbols.tensor_argument_type, field(content, Field::InputToParameterSpec_arg)),
-          target(Field::InputToParameterSpec_parameter_name).get());
+      return make(InputKind::kParameter,
+                  named_spec(symbols.tensor_argument_type,
+                             file_.field(content, Field::InputToParameterSpec_arg)),
+                  target(Field::InputToParameterSpec_parameter_name).get());
     case Field::InputSpec_buffer:
-      return make(
-          InputKind::kBuffer,
-          named_spec(symbols.tensor_argument_type, field(content, Field::InputToBufferSpec_arg)),
-          target(Field::InputToBufferSpec_buffer_name).get(),
-          target(Field::InputToBufferSpec_persistent).get());
+      return make(InputKind::kBuffer,
+                  named_spec(symbols.tensor_argument_type,
+                             file_.field(content, Field::InputToBufferSpec_arg)),
+                  target(Field::InputToBufferSpec_buffer_name).get(),
+                  target(Field::InputToBufferSpec_persistent).get());
     case Field::InputSpec_tensor_constant:
       return make(InputKind::kConstantTensor,
                   named_spec(symbols.tensor_argument_type,
-                             field(content, Field::InputToTensorConstantSpec_arg)),
+                             file_.field(content, Field::InputToTensorConstantSpec_arg)),
                   target(Field::InputToTensorConstantSpec_tensor_constant_name).get());
     case Field::InputSpec_custom_obj:
       return make(InputKind::kCustomObject,
-                  custom_object(field(content, Field::InputToCustomObjSpec_arg)),
+                  values_.custom_object(file_.field(content, Field::InputToCustomObjSpec_arg)),
                   target(Field::InputToCustomObjSpec_custom_obj_name).get());
     case Field::InputSpec_token:
       return make(
           InputKind::kToken,
-          named_spec(symbols.token_argument_type, field(content, Field::InputTokenSpec_arg)),
+          named_spec(symbols.token_argument_type, file_.field(content, Field::InputTokenSpec_arg)),
           Py_None);
     case Field::InputSpec_constant_input: {
-      const Value& constant = field(content, Field::InputToConstantInputSpec_value);
-      const bool none = document_->tag(constant) == Field::ConstantValue_as_none;
-      const Ref value =
-          none ? Ref::borrow(Py_None) : scalar(*document_, document_->content(constant));
+      const Value& constant = file_.field(content, Field::InputToConstantInputSpec_value);
+      const bool none = file_.tag(constant) == Field::ConstantValue_as_none;
+      const Ref value = none ? Ref::borrow(Py_None) : file_.scalar(file_.content(constant));
       return make(InputKind::kUserInput,
                   call(symbols.constant_argument_type,
                        target(Field::InputToConstantInputSpec_name).get(), value.get()),
@@ -110,27 +116,28 @@ Ref Decoder::input_spec(const Value& spec) {
     }
     default:
       raise(symbols.unsupported_error, "fxpress does not know this kind of input: %s",
-            document_->schema().type(spec.type).fields[spec.count].name.c_str());
+            file_.document->schema().type(spec.type).fields[spec.count].name.c_str());
   }
 }
 
-Ref Decoder::output_spec(const Value& spec) {
-  const Value& content = document_->content(spec);
+Ref SignatureDecoder::output_spec(const Value& spec) {
+  const Value& content = file_.content(spec);
   const auto make = [&](OutputKind kind, const Ref& argument, PyObject* target = Py_None) {
     return call(symbols.output_spec_type, output_kinds_[static_cast<size_t>(kind)].get(),
                 argument.get(), target);
   };
   const auto with_target = [&](OutputKind kind, Field argument, Field target) {
-    return make(kind, named_spec(symbols.tensor_argument_type, field(content, argument)),
-                scalar(*document_, field(content, target)).get());
+    return make(kind, named_spec(symbols.tensor_argument_type, file_.field(content, argument)),
+                file_.scalar(file_.field(content, target)).get());
   };
-  switch (document_->tag(spec)) {
+  switch (file_.tag(spec)) {
     case Field::OutputSpec_user_output:
       return make(OutputKind::kUserOutput,
-                  argument_spec(field(content, Field::UserOutputSpec_arg)));
+                  argument_spec(file_.field(content, Field::UserOutputSpec_arg)));
     case Field::OutputSpec_loss_output:
-      return make(OutputKind::kLossOutput, named_spec(symbols.tensor_argument_type,
-                                                      field(content, Field::LossOutputSpec_arg)));
+      return make(OutputKind::kLossOutput,
+                  named_spec(symbols.tensor_argument_type,
+                             file_.field(content, Field::LossOutputSpec_arg)));
     case Field::OutputSpec_buffer_mutation:
       return with_target(OutputKind::kBufferMutation, Field::BufferMutationSpec_arg,
                          Field::BufferMutationSpec_buffer_name);
@@ -148,27 +155,27 @@ Ref Decoder::output_spec(const Value& spec) {
                          Field::UserInputMutationSpec_user_input_name);
     case Field::OutputSpec_token:
       return make(OutputKind::kToken, named_spec(symbols.token_argument_type,
-                                                 field(content, Field::OutputTokenSpec_arg)));
+                                                 file_.field(content, Field::OutputTokenSpec_arg)));
     default:
       raise(symbols.unsupported_error, "fxpress does not know this kind of output: %s",
-            document_->schema().type(spec.type).fields[spec.count].name.c_str());
+            file_.document->schema().type(spec.type).fields[spec.count].name.c_str());
   }
 }
 
-Ref Decoder::argument_specs(const Value& list) {
+Ref SignatureDecoder::argument_specs(const Value& list) {
   Ref result = Ref::steal(PyList_New(0));
-  for (const Value& argument : document_->children(list)) {
+  for (const Value& argument : file_.children(list)) {
     check(PyList_Append(result.get(), argument_spec(argument).get()));
   }
   return result;
 }
 
-Ref Decoder::calls(const Value& list) {
-  const auto entries = document_->children(list);
+Ref SignatureDecoder::calls(const Value& list) {
+  const auto entries = file_.children(list);
   Ref result = Ref::steal(PyList_New(static_cast<Py_ssize_t>(entries.size())));
   for (size_t i = 0; i < entries.size(); ++i) {
-    const Ref fqn = new_text(text(entries[i], Field::ModuleCallEntry_fqn));
-    const Value& stored = field(entries[i], Field::ModuleCallEntry_signature);
+    const Ref fqn = new_text(file_.text(entries[i], Field::ModuleCallEntry_fqn));
+    const Value& stored = file_.field(entries[i], Field::ModuleCallEntry_signature);
     const Ref signature =
         stored.kind == ValueKind::kNull ? Ref::borrow(Py_None) : call_signature(stored);
     PyList_SET_ITEM(result.get(), static_cast<Py_ssize_t>(i),
@@ -177,21 +184,21 @@ Ref Decoder::calls(const Value& list) {
   return result;
 }
 
-Ref Decoder::call_signature(const Value& value) {
+Ref SignatureDecoder::call_signature(const Value& value) {
   const auto spec = [&](Field name, PyObject* read) {
-    const Ref source = new_text(text(value, name));
-    return Ref::steal(PyObject_CallMethodOneArg(context_.values, read, source.get()));
+    const Ref source = new_text(file_.text(value, name));
+    return Ref::steal(PyObject_CallMethodOneArg(file_.context.values, read, source.get()));
   };
-  const Ref inputs = argument_specs(field(value, Field::ModuleCallSignature_inputs));
-  const Ref outputs = argument_specs(field(value, Field::ModuleCallSignature_outputs));
+  const Ref inputs = argument_specs(file_.field(value, Field::ModuleCallSignature_inputs));
+  const Ref outputs = argument_specs(file_.field(value, Field::ModuleCallSignature_outputs));
   const Ref in_spec = spec(Field::ModuleCallSignature_in_spec, names.input_treespec);
   const Ref out_spec = spec(Field::ModuleCallSignature_out_spec, names.treespec);
-  const Value& stored = field(value, Field::ModuleCallSignature_forward_arg_names);
+  const Value& stored = file_.field(value, Field::ModuleCallSignature_forward_arg_names);
   Ref arg_names = Ref::borrow(Py_None);
   if (stored.kind == ValueKind::kList && stored.count > 0) {
     arg_names = Ref::steal(PyList_New(0));
-    for (const Value& name : document_->children(stored)) {
-      check(PyList_Append(arg_names.get(), new_text(text(name)).get()));
+    for (const Value& name : file_.children(stored)) {
+      check(PyList_Append(arg_names.get(), new_text(file_.text(name)).get()));
     }
   }
   return call(symbols.module_call_signature_type, inputs.get(), outputs.get(), in_spec.get(),

@@ -1,36 +1,48 @@
+#include "serde/decode_values.h"
+
 #include <utility>
 
 #include "fx/symbols.h"
 #include "schema/extent.h"
-#include "serde/decoder.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 #include "serde/text.h"
 
 namespace fxpress::fx::serde {
 
-using ::fxpress::schema::ValueKind;
+namespace {
 
-// The value of a name: borrowed. Values are made when the first node needs them, so that numbers
-// are known in the order in which nodes tell of them.
-PyObject* Decoder::value_of(Defined& defined, std::string_view name) {
+// What objects take, as an estimate.
+constexpr uint64_t kTensorBytes = 1200;
+constexpr uint64_t kNumberBytes = 500;
+constexpr uint32_t kMostDimensions = 64;  // of a tensor that operators of torch take
+
+}  // namespace
+
+ValueDecoder::ValueDecoder(Decoding& file)
+    : file_(file),
+      dtypes_(by_number(symbols.scalar_types)),
+      layouts_(by_number(symbols.layouts)),
+      memory_formats_(by_number(symbols.memory_formats)) {}
+
+PyObject* ValueDecoder::value_of(Defined& defined, std::string_view name) {
   if (!defined.value) {
     if (defined.meta == nullptr) {
       raise(symbols.serialize_error, "the tables of the graph have no value named %R",
             new_text(name).get());
     }
-    const Document* current = std::exchange(document_, defined.document);
+    const Document* current = std::exchange(file_.document, defined.document);
     struct Restore {
       const Document*& document;
       const Document* current;
       ~Restore() { document = current; }
-    } const restores{document_, current};
+    } const restores{file_.document, current};
     defined.value = make_value(defined);
   }
   return defined.value.get();
 }
 
-Ref Decoder::make_value(const Defined& defined) {
+Ref ValueDecoder::make_value(const Defined& defined) {
   switch (defined.table) {
     case Table::kTensor:
       return tensor(*defined.meta);
@@ -41,28 +53,28 @@ Ref Decoder::make_value(const Defined& defined) {
   }
 }
 
-Ref Decoder::custom_object(const Value& record) {
-  const Ref name = new_text(text(record, Field::CustomObjArgument_name));
-  const Ref class_name = new_text(text(record, Field::CustomObjArgument_class_fqn));
+Ref ValueDecoder::custom_object(const Value& record) {
+  const Ref name = new_text(file_.text(record, Field::CustomObjArgument_name));
+  const Ref class_name = new_text(file_.text(record, Field::CustomObjArgument_class_fqn));
   PyObject* arguments[] = {name.get(), class_name.get()};
   return Ref::steal(PyObject_Vectorcall(symbols.custom_obj_argument_type, arguments, 2, nullptr));
 }
 
 // An int, float or bool, or what stands for one. Equal ones are one object; offsets in storages are
 // their own, unless the same number is known already.
-Ref Decoder::number(const Value& value, Role role) {
-  const Value& content = document_->content(value);
-  if (content.kind != ValueKind::kRecord) return scalar(*document_, content);
-  const Value& expression = field(content, Field::SymExpr_expr_str);
-  const Value& hint = field(content, Field::SymExpr_hint);
+Ref ValueDecoder::number(const Value& value, Role role) {
+  const Value& content = file_.content(value);
+  if (content.kind != ValueKind::kRecord) return file_.scalar(content);
+  const Value& expression = file_.field(content, Field::SymExpr_expr_str);
+  const Value& hint = file_.field(content, Field::SymExpr_hint);
   std::string key(1, static_cast<char>('0' + value.type));
   Ref hint_value = Ref::borrow(Py_None);
   if (hint.kind == ValueKind::kUnion) {
-    hint_value = scalar(*document_, document_->content(hint));
+    hint_value = file_.scalar(file_.content(hint));
     key += Text(Ref::steal(PyObject_Repr(hint_value.get())).get()).view();
   }
   key += ' ';
-  key += text(expression);
+  key += file_.text(expression);
   if (const auto known = numbers_.find(key); known != numbers_.end()) {
     return Ref::borrow(known->second.get());
   }
@@ -73,22 +85,22 @@ Ref Decoder::number(const Value& value, Role role) {
       return Ref::borrow(known->second.get());
     }
   }
-  charge(kNumberBytes + key.size());
+  file_.charge(kNumberBytes + key.size());
   const Ref kind =
-      Ref::steal(PyUnicode_FromString(document_->schema().type(value.type).name.c_str()));
-  const Ref source = new_text(text(expression));
-  PyObject* arguments[] = {context_.values, kind.get(), source.get(), hint_value.get(),
+      Ref::steal(PyUnicode_FromString(file_.document->schema().type(value.type).name.c_str()));
+  const Ref source = new_text(file_.text(expression));
+  PyObject* arguments[] = {file_.context.values, kind.get(), source.get(), hint_value.get(),
                            is_offset ? Py_True : Py_False};
   Ref made = Ref::steal(PyObject_VectorcallMethod(names.number, arguments, 5, nullptr));
   return Ref::borrow(numbers_.emplace(std::move(key), std::move(made)).first->second.get());
 }
 
 // A tuple of ints, or an empty Ref when there is anything else.
-Ref Decoder::plain_sizes(const Value& list) const {
-  const auto items = document_->children(list);
+Ref ValueDecoder::plain_sizes(const Value& list) const {
+  const auto items = file_.children(list);
   Ref sizes = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));
   for (size_t i = 0; i < items.size(); ++i) {
-    const Value& content = document_->content(items[i]);
+    const Value& content = file_.content(items[i]);
     if (content.kind != ValueKind::kInt) return {};
     PyTuple_SET_ITEM(sizes.get(), static_cast<Py_ssize_t>(i),
                      check(PyLong_FromLongLong(content.integer)));
@@ -96,8 +108,8 @@ Ref Decoder::plain_sizes(const Value& list) const {
   return sizes;
 }
 
-Ref Decoder::symbolic_sizes(const Value& list) {
-  const auto items = document_->children(list);
+Ref ValueDecoder::symbolic_sizes(const Value& list) {
+  const auto items = file_.children(list);
   Ref sizes = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));
   for (size_t i = 0; i < items.size(); ++i) {
     PyTuple_SET_ITEM(sizes.get(), static_cast<Py_ssize_t>(i), number(items[i]).release());
@@ -105,74 +117,79 @@ Ref Decoder::symbolic_sizes(const Value& list) {
   return sizes;
 }
 
-Decoder::Device& Decoder::device(const Value& value) {
-  const std::string_view type = text(value, Field::Device_type);
-  const Value& stored = field(value, Field::Device_index);
+ValueDecoder::Device& ValueDecoder::known_device(const Value& value) {
+  const std::string_view type = file_.text(value, Field::Device_type);
+  const Value& stored = file_.field(value, Field::Device_index);
   std::optional<int64_t> index;
   if (stored.kind == ValueKind::kInt) {
     index = stored.integer;
   } else if (stored.kind != ValueKind::kNull) {
-    raise(symbols.serialize_error, "%R is no index of a device", scalar(*document_, stored).get());
+    raise(symbols.serialize_error, "%R is no index of a device", file_.scalar(stored).get());
   }
   for (Device& known : devices_) {
     if (known.index == index && known.type == type) return known;
   }
   const Ref name = new_text(type);
-  const Ref number = scalar(*document_, stored);
-  PyObject* arguments[] = {context_.values, name.get(), number.get()};
+  const Ref number = file_.scalar(stored);
+  PyObject* arguments[] = {file_.context.values, name.get(), number.get()};
   Ref object = Ref::steal(PyObject_VectorcallMethod(names.device, arguments, 3, nullptr));
   return devices_.emplace_back(std::string(type), index, std::move(object), Ref());
 }
 
-void Decoder::forget_values() {
+Ref ValueDecoder::device_of(const Value& value) {
+  return Ref::borrow(known_device(value).object.get());
+}
+
+void ValueDecoder::forget() {
   numbers_.clear();
   devices_.clear();
 }
 
-Ref Decoder::from_table(const std::vector<Ref>& table, const Value& code, const char* what) const {
+Ref ValueDecoder::from_table(const std::vector<Ref>& table, const Value& code,
+                             const char* what) const {
   const auto place = static_cast<size_t>(code.integer);
   if (code.kind != ValueKind::kInt || place >= table.size() || !table[place]) {
-    raise(symbols.serialize_error, "%R is no %s", scalar(*document_, code).get(), what);
+    raise(symbols.serialize_error, "%R is no %s", file_.scalar(code).get(), what);
   }
   return Ref::borrow(table[place].get());
 }
 
 // A fake tensor. Those of plain sizes are made as FakeTensor's constructor makes them, with
 // attributes that all tensors of a device share.
-Ref Decoder::tensor(const Value& meta) {
-  charge(kTensorBytes);
-  charge(field(meta, Field::TensorMeta_sizes).count, 2 * kSlotBytes);
-  Device& device = this->device(field(meta, Field::TensorMeta_device));
-  const Ref dtype = from_table(dtypes_, field(meta, Field::TensorMeta_dtype), "dtype");
-  const Ref layout = from_table(layouts_, field(meta, Field::TensorMeta_layout), "layout");
-  const bool grad = field(meta, Field::TensorMeta_requires_grad).integer != 0;
-  const uint32_t dimensions = field(meta, Field::TensorMeta_sizes).count;
+Ref ValueDecoder::tensor(const Value& meta) {
+  file_.charge(kTensorBytes);
+  file_.charge(file_.field(meta, Field::TensorMeta_sizes).count, 2 * kSlotBytes);
+  Device& device = known_device(file_.field(meta, Field::TensorMeta_device));
+  const Ref dtype = dtype_of(file_.field(meta, Field::TensorMeta_dtype));
+  const Ref layout = layout_of(file_.field(meta, Field::TensorMeta_layout));
+  const bool grad = file_.field(meta, Field::TensorMeta_requires_grad).integer != 0;
+  const uint32_t dimensions = file_.field(meta, Field::TensorMeta_sizes).count;
   if (dimensions > kMostDimensions) {
     raise(symbols.serialize_error, "a tensor has %u dimensions", dimensions);
   }
-  if (!::fxpress::schema::is_countable(*document_, meta)) {
+  if (!::fxpress::schema::is_countable(*file_.document, meta)) {
     raise(symbols.serialize_error, "a tensor's sizes, strides or offset are too large");
   }
-  const Value& offset = field(meta, Field::TensorMeta_storage_offset);
-  const Value& start = document_->content(offset);
+  const Value& offset = file_.field(meta, Field::TensorMeta_storage_offset);
+  const Value& start = file_.content(offset);
   Ref sizes;
   Ref strides;
   if (layout.get() == symbols.strided && start.kind == ValueKind::kInt && start.integer == 0) {
-    sizes = plain_sizes(field(meta, Field::TensorMeta_sizes));
-    if (sizes) strides = plain_sizes(field(meta, Field::TensorMeta_strides));
+    sizes = plain_sizes(file_.field(meta, Field::TensorMeta_sizes));
+    if (sizes) strides = plain_sizes(file_.field(meta, Field::TensorMeta_strides));
   }
   if (!strides) {
-    sizes = symbolic_sizes(field(meta, Field::TensorMeta_sizes));
-    strides = symbolic_sizes(field(meta, Field::TensorMeta_strides));
+    sizes = symbolic_sizes(file_.field(meta, Field::TensorMeta_sizes));
+    strides = symbolic_sizes(file_.field(meta, Field::TensorMeta_strides));
     const Ref place = number(offset, Role::kOffset);
     PyObject* arguments[] = {
-        context_.values, sizes.get(),  strides.get(),       place.get(),
-        dtype.get(),     layout.get(), device.object.get(), grad ? Py_True : Py_False};
+        file_.context.values, sizes.get(),  strides.get(),       place.get(),
+        dtype.get(),          layout.get(), device.object.get(), grad ? Py_True : Py_False};
     return Ref::steal(PyObject_VectorcallMethod(names.tensor, arguments, 8, nullptr));
   }
   if (!device.fake) {
     device.fake = Ref::steal(
-        PyObject_CallMethodOneArg(context_.values, names.fake_state, device.object.get()));
+        PyObject_CallMethodOneArg(file_.context.values, names.fake_state, device.object.get()));
   }
   PyObject* shape[] = {sizes.get(), strides.get(), dtype.get(), symbols.meta_device};
   const Ref real = Ref::steal(

@@ -3,7 +3,10 @@
 #include "fx/symbols.h"
 #include "schema/json_writer.h"
 #include "serde/bytes_buffer.h"
+#include "serde/encode_part.h"
+#include "serde/encode_program.h"
 #include "serde/errors.h"
+#include "serde/payloads.h"
 
 namespace fxpress::fx::serde {
 
@@ -16,6 +19,9 @@ constexpr size_t kSmall = 4096;
 // nodes' metadata.
 constexpr size_t kBytesPerValue = 16;
 constexpr size_t kBytesPerText = 8;
+
+// Of values without a graph.
+constexpr EncodeContext kNoContext = {nullptr, nullptr, nullptr};
 
 size_t expected_bytes(PyObject* graph_module) {
   const Ref graph = get_attr(graph_module, fx::names.graph);
@@ -32,7 +38,8 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
   BytesBuffer buffer(expected_bytes(graph_module));
   ::fxpress::schema::JsonWriter writer(buffer);
   try {
-    Encoder(schema, writer, context).program(graph_module, signature, calls, facts);
+    Encoders encoders(schema, writer, context);
+    ProgramEncoder(encoders, facts).program(graph_module, signature, calls);
   } catch (const Doubtful&) {
     return Ref::borrow(Py_None);
   }
@@ -47,7 +54,8 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
   bare.metadata = false;
   const size_t bytes = expected_bytes(graph_module);
   builder.reserve(bytes / kBytesPerValue, bytes / kBytesPerText);
-  Encoder(schema, builder, bare).program(graph_module, signature, calls, facts);
+  Encoders encoders(schema, builder, bare);
+  ProgramEncoder(encoders, facts).program(graph_module, signature, calls);
   return builder.finish();
 }
 
@@ -55,21 +63,24 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
                                         PyObject* values, const EncodeContext& context,
                                         PyObject* results, PyObject* merged) {
   ::fxpress::schema::DocumentBuilder builder(schema);
-  Encoder(schema, builder, context).part(kind, values, results, merged);
+  Encoders encoders(schema, builder, context);
+  PartEncoder(encoders, results, merged).part(kind, values);
   return builder.finish();
 }
 
 Ref encode_payload_config(const Schema& schema, PyObject* entries) {
   BytesBuffer buffer(kSmall);
   ::fxpress::schema::JsonWriter writer(buffer);
-  Encoder(schema, writer, {nullptr, nullptr, nullptr}).payload_config(entries);
+  Encoding to{SchemaWriter(schema, writer), kNoContext};
+  write_payload_config(to, entries);
   return buffer.finish();
 }
 
 Ref encode_tensor_meta(const Schema& schema, PyObject* tensor) {
   BytesBuffer buffer(kSmall);
   ::fxpress::schema::JsonWriter writer(buffer);
-  Encoder(schema, writer, {nullptr, nullptr, nullptr}).tensor_meta(tensor);
+  Encoding to{SchemaWriter(schema, writer), kNoContext};
+  ValueEncoder(to).tensor_meta(tensor);
   return buffer.finish();
 }
 

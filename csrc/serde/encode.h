@@ -3,12 +3,12 @@
 
 #include "fx/py.h"
 #include "schema/document.h"
-#include "serde/encoder.h"
+#include "serde/encoding.h"
 #include "serde/objects.h"
 
 namespace fxpress::fx::serde {
 
-// The bytes of a program; see Encoder::program() for the arguments. None: it may not be valid.
+// The bytes of a program; see ProgramEncoder for the arguments. None: it may not be valid.
 Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signature,
                    PyObject* calls, PyObject* facts, const EncodeContext& context);
 
@@ -19,7 +19,7 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
 
 // A part of a program as a document: "argument" (value, type), "inputs" (described operator, args,
 // kwargs), "node", "outputs", "metadata" (node), "graph" (graph module), "signature", "input_spec",
-// "output_spec", "argument_spec", "call_signature", "call". See Encoder::part().
+// "output_spec", "argument_spec", "call_signature", "call"; see PartEncoder.
 ::fxpress::schema::Document encode_part(const Schema& schema, const std::string& kind,
                                         PyObject* values, const EncodeContext& context,
                                         PyObject* results, PyObject* merged);
@@ -27,7 +27,7 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
 // The bytes of a tensor's metadata.
 Ref encode_tensor_meta(const Schema& schema, PyObject* tensor);
 
-// The bytes of a payload config; see Encoder::payload_config().
+// The bytes of a payload config; see write_payload_config().
 Ref encode_payload_config(const Schema& schema, PyObject* entries);
 
 // The bytes of an object of the schema; TypeError where it is not as the schema says.

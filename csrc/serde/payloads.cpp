@@ -5,46 +5,46 @@
 #include "core/check.h"
 #include "fx/containers.h"
 #include "fx/symbols.h"
-#include "serde/encoder.h"
+#include "serde/encode_values.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"
-#include "serde/text.h"
 
 namespace fxpress::fx::serde {
 
 using ::fxpress::schema::Document;
-using ::fxpress::schema::Field;
-using ::fxpress::schema::Type;
 using ::fxpress::schema::Value;
 using ::fxpress::schema::ValueKind;
 
-void Encoder::payload_config(PyObject* entries) {
+void write_payload_config(Encoding& to, PyObject* entries) {
+  SchemaWriter& out = to.out;
+  EventSink& sink = out.sink();
+  ValueEncoder values(to);
   const Ref held = Ref::steal(PySequence_Tuple(entries));
-  record(Type::PayloadConfig, [&](Field) {
-    sink_.begin_map();
+  out.record(Type::PayloadConfig, [&](Field) {
+    sink.begin_map();
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(held.get()); ++i) {
       PyObject* entry = PyTuple_GET_ITEM(held.get(), i);
       if (!PyTuple_Check(entry) || PyTuple_GET_SIZE(entry) != 5) {
         raise(PyExc_TypeError, "an entry of a config has five parts");
       }
       const auto part = [&](Py_ssize_t number) { return PyTuple_GET_ITEM(entry, number); };
-      sink_.key(Text(part(0)).view());
-      record(Type::PayloadMeta, [&](Field field) {
+      out.key(part(0));
+      out.record(Type::PayloadMeta, [&](Field field) {
         switch (field) {
           case Field::PayloadMeta_path_name:
-            return string(part(1));
+            return out.string(part(1));
           case Field::PayloadMeta_is_param:
-            return sink_.boolean(part(3) == Py_True);
+            return sink.boolean(part(3) == Py_True);
           case Field::PayloadMeta_use_pickle:
-            return sink_.boolean(part(4) == Py_True);
+            return sink.boolean(part(4) == Py_True);
           case Field::PayloadMeta_tensor_meta:
-            return part(2) == Py_None ? sink_.null() : tensor_meta(part(2));
+            return part(2) == Py_None ? sink.null() : values.tensor_meta(part(2));
           default:
             FXPRESS_CHECK(false, "the schema was compared before");
         }
       });
     }
-    sink_.end_map();
+    sink.end_map();
   });
 }
 

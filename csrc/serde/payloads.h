@@ -3,8 +3,13 @@
 
 #include "fx/py.h"
 #include "schema/document.h"
+#include "serde/encoding.h"
 
 namespace fxpress::fx::serde {
+
+// A value of the type PayloadConfig. entries: [(name, record, tensor or None, is a parameter, is
+// pickled)].
+void write_payload_config(Encoding& to, PyObject* entries);
 
 // Of a document of the type PayloadConfig: [(name, record, is_param, use_pickle, meta)]; meta is
 // None or (dtype code, sizes, strides, storage offset, requires_grad, device type, device index or

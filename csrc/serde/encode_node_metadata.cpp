@@ -1,10 +1,11 @@
+#include "serde/encode_node_metadata.h"
+
 #include <cctype>
 
 #include "core/budget.h"
 #include "fx/pairs.h"
 #include "fx/symbols.h"
 #include "schema/json_writer.h"
-#include "serde/encoder.h"
 #include "serde/symbols.h"
 #include "serde/text.h"
 
@@ -36,13 +37,13 @@ void append(std::string& to, PyObject* value) {
 
 }  // namespace
 
-void Encoder::metadata(PyObject* node) {
+void NodeMetadataEncoder::metadata(PyObject* node) {
   const Ref held = node_field(node, fx::symbols.node_meta);
   PyObject* meta = held.get();
   sink_.begin_map();
   if (const Ref trace = value_of(meta, names.stack_trace); is_true(trace.get())) {
     sink_.key("stack_trace");
-    string(trace.get());
+    out_.string(trace.get());
   }
   if (const Ref stack = value_of(meta, fx::names.nn_module_stack); is_true(stack.get())) {
     sink_.key("nn_module_stack");
@@ -65,7 +66,7 @@ void Encoder::metadata(PyObject* node) {
   if (const Ref custom = value_of(meta, fx::names.custom); is_true(custom.get())) {
     sink_.key("custom");
     PyObject* arguments[] = {custom.get(), node};
-    string(Ref::steal(PyObject_Vectorcall(symbols.dumps, arguments, 2, nullptr)).get());
+    out_.string(Ref::steal(PyObject_Vectorcall(symbols.dumps, arguments, 2, nullptr)).get());
   }
   if (const Ref sources = value_of(meta, names.from_node)) {
     sink_.key("from_node");
@@ -76,7 +77,7 @@ void Encoder::metadata(PyObject* node) {
   sink_.end_map();
 }
 
-void Encoder::module_stack(PyObject* stack) {
+void NodeMetadataEncoder::module_stack(PyObject* stack) {
   scratch_.clear();
   const auto add = [&](PyObject* key, PyObject* entry) {
     if (!PyTuple_Check(entry) || PyTuple_GET_SIZE(entry) != 2 ||
@@ -103,7 +104,7 @@ void Encoder::module_stack(PyObject* stack) {
   sink_.string(scratch_);
 }
 
-void Encoder::append_operator_name(PyObject* target) {
+void NodeMetadataEncoder::append_operator_name(PyObject* target) {
   if (PyUnicode_Check(target)) {
     scratch_ += Text(target).view();
     return;
@@ -119,7 +120,7 @@ void Encoder::append_operator_name(PyObject* target) {
   scratch_ += operator_names_[id].name;
 }
 
-void Encoder::source_functions(PyObject* stack) {
+void NodeMetadataEncoder::source_functions(PyObject* stack) {
   const Ref held = Ref::steal(PySequence_Tuple(stack));
   scratch_.clear();
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(held.get()); ++i) {
@@ -136,7 +137,7 @@ void Encoder::source_functions(PyObject* stack) {
   sink_.string(scratch_);
 }
 
-void Encoder::node_sources(PyObject* sources, std::string& text) {
+void NodeMetadataEncoder::node_sources(PyObject* sources, std::string& text) {
   if (sources == Py_None) {
     text += "null";
     return;
@@ -156,7 +157,7 @@ void Encoder::node_sources(PyObject* sources, std::string& text) {
 
 // Ids of graphs are addresses in torch; here they count from 0, so that the same export gives the
 // same bytes everywhere.
-int64_t Encoder::graph_number(PyObject* graph_id) {
+int64_t NodeMetadataEncoder::graph_number(PyObject* graph_id) {
   const long long id = PyLong_AsLongLong(graph_id);
   if (id == -1) {
     if (PyErr_Occurred() != nullptr) throw_python_error();
@@ -165,7 +166,7 @@ int64_t Encoder::graph_number(PyObject* graph_id) {
   return graph_numbers_.emplace(id, static_cast<int64_t>(graph_numbers_.size())).first->second;
 }
 
-void Encoder::node_source(PyObject* source, std::string& text) {
+void NodeMetadataEncoder::node_source(PyObject* source, std::string& text) {
   const RecursionGuard guard(" in from_node");
   core::check_stack("from_node");
   ::fxpress::schema::StringBuffer buffer;

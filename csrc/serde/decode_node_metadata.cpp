@@ -1,19 +1,23 @@
+#include "serde/decode_node_metadata.h"
+
 #include <algorithm>
 #include <initializer_list>
 
 #include "fx/containers.h"
 #include "fx/symbols.h"
 #include "schema/json_reader.h"
-#include "serde/decoder.h"
+#include "serde/gate.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 
 namespace fxpress::fx::serde {
 
-using ::fxpress::schema::Type;
-using ::fxpress::schema::ValueKind;
-
 namespace {
+
+// What objects take, as an estimate.
+constexpr uint64_t kSourceBytes = 800;  // of a node: NodeSource
+constexpr uint64_t kEntryBytes = 300;   // of a module stack: texts, tuples
+constexpr uint64_t kJsonRatio = 24;     // objects of a JSON text, by its length
 
 constexpr char kBetweenEntries = ';';
 
@@ -54,69 +58,71 @@ Ref instance(PyObject* type, std::initializer_list<std::pair<PyObject*, PyObject
 
 }  // namespace
 
-Decoder::Metadata Decoder::metadata(const Value& map) {
-  Metadata result;
-  const auto entries = document_->children(map);
+NodeMetadata NodeMetadataDecoder::read(const Value& map) {
+  NodeMetadata result;
+  const auto entries = file_.children(map);
   const auto find = [&](std::string_view key) -> const Value* {
     for (size_t i = 0; i < entries.size(); i += 2) {
-      if (text(entries[i]) == key) return entries[i + 1].count > 0 ? &entries[i + 1] : nullptr;
+      if (file_.text(entries[i]) == key)
+        return entries[i + 1].count > 0 ? &entries[i + 1] : nullptr;
     }
     return nullptr;
   };
   const auto add = [&](PyObject* name, Ref value) { result.emplace_back(name, std::move(value)); };
-  if (const Value* trace = find("stack_trace")) add(names.stack_trace, new_text(text(*trace)));
+  if (const Value* trace = find("stack_trace"))
+    add(names.stack_trace, new_text(file_.text(*trace)));
   if (const Value* stack = find("nn_module_stack")) {
-    add(fx::names.nn_module_stack, module_stack(text(*stack)));
+    add(fx::names.nn_module_stack, module_stack(file_.text(*stack)));
   }
   if (const Value* stack = find("source_fn_stack")) {
-    add(names.source_fn_stack, source_functions(text(*stack)));
+    add(names.source_fn_stack, source_functions(file_.text(*stack)));
   }
   if (const Value* function = find("torch_fn")) {
     std::vector<Ref> parts;
-    split(text(*function), kBetweenEntries, [&](std::string_view part) {
-      charge(kSlotBytes);
+    split(file_.text(*function), kBetweenEntries, [&](std::string_view part) {
+      file_.charge(kSlotBytes);
       parts.push_back(new_text(part));
     });
     add(names.torch_fn, take_as_tuple(parts));
   }
   if (const Value* custom = find("custom")) {
-    add(fx::names.custom, new_text(text(*custom)));
+    add(fx::names.custom, new_text(file_.text(*custom)));
   }
   if (const Value* sources = find("from_node")) {
-    add(names.from_node, node_sources(text(*sources)));
+    add(names.from_node, node_sources(file_.text(*sources)));
   }
   return result;
 }
 
 // Nodes do not share the containers: passes change the meta of one.
-void Decoder::add_metadata(const Metadata& metadata, PyObject* meta) {
+void NodeMetadataDecoder::add(const NodeMetadata& metadata, PyObject* meta) {
   for (const auto& [name, value] : metadata) {
     PyObject* found = value.get();
     Ref copy;
     if (name == fx::names.custom) {  // of any depth
       const std::string_view text = utf8(found);
-      charge(text.size(), kJsonRatio);
-      if (::fxpress::schema::is_nested_deeper(text, context_.budget->depth())) {
+      file_.charge(text.size(), kJsonRatio);
+      if (::fxpress::schema::is_nested_deeper(text, file_.context.budget->depth())) {
         throw core::LimitReached("depth", "the custom metadata of a node");
       }
       copy = Ref::steal(PyObject_CallOneArg(symbols.loads, found));
     } else if (PyDict_CheckExact(found)) {
-      charge(kDictBytes + static_cast<uint64_t>(PyDict_GET_SIZE(found)) * kSlotBytes);
+      file_.charge(kDictBytes + static_cast<uint64_t>(PyDict_GET_SIZE(found)) * kSlotBytes);
       copy = Ref::steal(PyDict_Copy(found));
     } else if (PyList_CheckExact(found)) {
-      charge(static_cast<uint64_t>(PyList_GET_SIZE(found)) * kSlotBytes);
+      file_.charge(static_cast<uint64_t>(PyList_GET_SIZE(found)) * kSlotBytes);
       copy = Ref::steal(PyList_GetSlice(found, 0, PyList_GET_SIZE(found)));
     }
     check(PyDict_SetItem(meta, name, copy ? copy.get() : found));
   }
 }
 
-Ref Decoder::module_stack(std::string_view text) {
+Ref NodeMetadataDecoder::module_stack(std::string_view text) {
   Ref& known = entry(stacks_, text);
   if (!known) {
     Ref stack = Ref::steal(PyDict_New());
     split(text, kBetweenEntries, [&](std::string_view entry) {
-      charge(kEntryBytes);
+      file_.charge(kEntryBytes);
       const auto parts = split_entry(entry);
       if (parts.size() != 3) {
         raise(symbols.serialize_error, "an entry of nn_module_stack has %zu parts, not 3: %R",
@@ -132,12 +138,12 @@ Ref Decoder::module_stack(std::string_view text) {
   return Ref::borrow(known.get());
 }
 
-Ref Decoder::source_functions(std::string_view text) {
+Ref NodeMetadataDecoder::source_functions(std::string_view text) {
   Ref& known = entry(functions_, text);
   if (!known) {
     Ref stack = Ref::steal(PyList_New(0));
     split(text, kBetweenEntries, [&](std::string_view entry) {
-      charge(kEntryBytes);
+      file_.charge(kEntryBytes);
       const size_t comma = entry.find(',');
       if (comma == std::string_view::npos || comma != entry.rfind(',')) {
         raise(symbols.serialize_error, "an entry of source_fn_stack is not a pair: %R",
@@ -155,7 +161,7 @@ Ref Decoder::source_functions(std::string_view text) {
 }
 
 // The text of "from_node": null, or a list of sources, read as the one field of another source.
-Ref Decoder::node_sources(std::string_view text) {
+Ref NodeMetadataDecoder::node_sources(std::string_view text) {
   constexpr std::string_view kBefore = "{\"from_node\": ";
   std::string whole;
   whole.reserve(kBefore.size() + text.size() + 1);
@@ -164,8 +170,9 @@ Ref Decoder::node_sources(std::string_view text) {
   whole += '}';
   std::string problem;
   try {
-    Document document = ::fxpress::schema::read_json(
-        whole, document_->schema(), static_cast<uint16_t>(Type::NodeSource), context_.budget);
+    Document document =
+        ::fxpress::schema::read_json(whole, file_.document->schema(),
+                                     static_cast<uint16_t>(Type::NodeSource), file_.context.budget);
     pass_gate(document);
     const Value& list = document.field(document.root(), Field::NodeSource_from_node);
     if (list.kind == ValueKind::kNull) return Ref::borrow(Py_None);
@@ -176,7 +183,7 @@ Ref Decoder::node_sources(std::string_view text) {
   raise(symbols.serialize_error, "from_node is damaged: %s", problem.c_str());
 }
 
-Ref Decoder::node_sources(const Document& document, const Value& list) {
+Ref NodeMetadataDecoder::node_sources(const Document& document, const Value& list) {
   const auto items = document.children(list);
   Ref sources = Ref::steal(PyList_New(static_cast<Py_ssize_t>(items.size())));
   for (size_t i = 0; i < items.size(); ++i) {
@@ -186,14 +193,14 @@ Ref Decoder::node_sources(const Document& document, const Value& list) {
   return sources;
 }
 
-Ref Decoder::node_source(const Document& document, const Value& value) {
-  const core::Budget::Level level(*context_.budget, "the from_node of a node");
-  charge(kSourceBytes);
+Ref NodeMetadataDecoder::node_source(const Document& document, const Value& value) {
+  const core::Budget::Level level(*file_.context.budget, "the from_node of a node");
+  file_.charge(kSourceBytes);
   const auto part = [&](Field name) { return scalar(document, document.field(value, name)); };
   Ref actions = Ref::steal(PyList_New(0));
   split(document.text(document.field(value, Field::NodeSource_action)), '+',
         [&](std::string_view action) {
-          charge(kSlotBytes);
+          file_.charge(kSlotBytes);
           PyObject* known = dict_get(symbols.node_source_actions, new_text(action).get());
           if (known != nullptr) check(PyList_Append(actions.get(), known));
         });

@@ -1,0 +1,38 @@
+// What a file says of nodes beside what they compute: where in the source code they come from.
+#pragma once
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "fx/py.h"
+#include "serde/decoding.h"
+#include "serde/text_map.h"
+
+namespace fxpress::fx::serde {
+
+// The metadata of one node by the keys of its meta: for the node itself, and for the nodes that
+// take its results.
+using NodeMetadata = std::vector<std::pair<PyObject*, Ref>>;
+
+class NodeMetadataDecoder {
+ public:
+  explicit NodeMetadataDecoder(Decoding& file) : file_(file) {}
+
+  NodeMetadata read(const Value& map);
+  // Puts it into a node's meta.
+  void add(const NodeMetadata& metadata, PyObject* meta);
+
+ private:
+  Ref module_stack(std::string_view text);
+  Ref source_functions(std::string_view text);
+  Ref node_sources(std::string_view text);
+  Ref node_sources(const Document& document, const Value& list);
+  Ref node_source(const Document& document, const Value& value);
+
+  Decoding& file_;
+  TextMap<Ref> stacks_;     // module stacks by text
+  TextMap<Ref> functions_;  // source functions by text
+};
+
+}  // namespace fxpress::fx::serde

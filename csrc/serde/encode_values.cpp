@@ -1,0 +1,157 @@
+#include "serde/encode_values.h"
+
+#include "fx/symbols.h"
+#include "serde/symbols.h"
+
+namespace fxpress::fx::serde {
+
+namespace {
+
+double real_of(PyObject* value) {
+  const double result = PyFloat_AsDouble(value);
+  if (result == -1.0 && PyErr_Occurred() != nullptr) throw_python_error();
+  return result;
+}
+
+// Tensors whose attributes are those of C++, whatever Python says.
+bool is_plain_tensor(PyObject* tensor) {
+  PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(tensor));
+  return type == fx::symbols.tensor_type || type == fx::symbols.parameter_type;
+}
+
+}  // namespace
+
+// Most tensors of a program are on one device.
+void ValueEncoder::device(PyObject* device) {
+  bool known = device_.get() == device;
+  if (!known && device_ && Py_TYPE(device) == Py_TYPE(device_.get())) {
+    const int same = PyObject_RichCompareBool(device_.get(), device, Py_EQ);
+    if (same < 0) throw_python_error();
+    known = same == 1;
+  }
+  if (!known) {
+    device_type_ = get_attr(device, names.type);
+    device_index_ = get_attr(device, names.index);
+    device_ = Ref::borrow(device);
+  }
+  out_.record(Type::Device, [&](Field field) {
+    if (field == Field::Device_type) return out_.string(device_type_.get());
+    if (device_index_.get() == Py_None) return sink_.null();
+    out_.integer(device_index_.get());
+  });
+}
+
+void ValueEncoder::symbolic(Table table, PyObject* value) {
+  struct Fields {
+    Field constant, expression, hint;
+  };
+  const Fields fields =
+      table == Table::kSymInt
+          ? Fields{Field::SymInt_as_int, Field::SymInt_as_expr, Field::SymExprHint_as_int}
+      : table == Table::kSymFloat
+          ? Fields{Field::SymFloat_as_float, Field::SymFloat_as_expr, Field::SymExprHint_as_float}
+          : Fields{Field::SymBool_as_bool, Field::SymBool_as_expr, Field::SymExprHint_as_bool};
+  const auto number = [&](PyObject* constant) {
+    if (table == Table::kSymBool) return sink_.boolean(PyObject_IsTrue(constant) == 1);
+    if (table == Table::kSymFloat) return sink_.real(real_of(constant));
+    out_.integer(constant);
+  };
+  Ref described;
+  PyObject* constant = value;
+  if (!PyLong_Check(value) && !PyFloat_Check(value)) {
+    described = Ref::steal(PyObject_CallOneArg(symbols.symbolic, value));
+    constant = described.get();
+  }
+  if (!PyTuple_Check(constant)) return out_.choice(fields.constant, [&] { number(constant); });
+  out_.choice(fields.expression, [&] {
+    out_.record(Type::SymExpr, [&](Field field) {
+      if (field == Field::SymExpr_expr_str) return out_.string(PyTuple_GET_ITEM(constant, 0));
+      PyObject* hint = PyTuple_GET_ITEM(constant, 1);
+      if (hint == Py_None) return sink_.null();
+      out_.choice(fields.hint, [&] { number(hint); });
+    });
+  });
+}
+
+void ValueEncoder::custom_object(PyObject* spec) {
+  out_.record(Type::CustomObjArgument, [&](Field field) {
+    const bool is_name = field == Field::CustomObjArgument_name;
+    out_.string(get_attr(spec, is_name ? fx::names.name : names.class_fqn).get());
+  });
+}
+
+void ValueEncoder::tensor_facts(const core::TensorFacts& facts, PyObject* place) {
+  const auto number = [&](int64_t value) {
+    out_.choice(Field::SymInt_as_int, [&] { sink_.integer(value); });
+  };
+  const auto numbers = [&](const int64_t* values) {
+    sink_.begin_list();
+    for (size_t i = 0; i < facts.dims; ++i) number(values[i]);
+    sink_.end_list();
+  };
+  const auto coded = [&](PyObject* key, PyObject* table) {
+    PyObject* code = dict_get(table, key);
+    if (code == nullptr) {
+      PyErr_SetObject(PyExc_KeyError, key);
+      throw_python_error();
+    }
+    out_.integer(code);
+  };
+  out_.record(Type::TensorMeta, [&](Field field) {
+    switch (field) {
+      case Field::TensorMeta_dtype:
+        return coded(static_cast<PyObject*>(facts.dtype), symbols.scalar_types);
+      case Field::TensorMeta_sizes:
+        return numbers(facts.sizes);
+      case Field::TensorMeta_requires_grad:
+        return sink_.boolean(facts.requires_grad);
+      case Field::TensorMeta_device:
+        return device(place);
+      case Field::TensorMeta_strides:
+        return numbers(facts.strides);
+      case Field::TensorMeta_storage_offset:
+        return number(facts.storage_offset);
+      default:
+        return coded(symbols.strided, symbols.layouts);
+    }
+  });
+}
+
+void ValueEncoder::tensor_meta(PyObject* tensor) {
+  const auto sizes = [&](PyObject* numbers) {
+    const Ref held = Ref::steal(PySequence_Tuple(numbers));
+    out_.list(held.get(), [&](PyObject* size) { symbolic(Table::kSymInt, size); });
+  };
+  core::TensorFacts facts{};
+  const bool is_fake = reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == fx::symbols.fake_tensor_type;
+  if (read_tensor_facts != nullptr && (is_fake || is_plain_tensor(tensor)) &&
+      read_tensor_facts(tensor, &facts)) {
+    const Ref place = get_attr(tensor, is_fake ? symbols.fake_device : names.device);
+    return tensor_facts(facts, place.get());
+  }
+  const auto coded = [&](PyObject* name, PyObject* table) {
+    const Ref value = get_attr(tensor, name);
+    out_.integer(Ref::steal(PyObject_GetItem(table, value.get())).get());
+  };
+  out_.record(Type::TensorMeta, [&](Field field) {
+    switch (field) {
+      case Field::TensorMeta_dtype:
+        return coded(names.dtype, symbols.scalar_types);
+      case Field::TensorMeta_sizes:
+        return sizes(get_attr(tensor, names.shape).get());
+      case Field::TensorMeta_requires_grad:
+        return sink_.boolean(get_attr(tensor, names.requires_grad).get() == Py_True);
+      case Field::TensorMeta_device:
+        return device(get_attr(tensor, names.device).get());
+      case Field::TensorMeta_strides:
+        return sizes(Ref::steal(PyObject_CallMethodNoArgs(tensor, names.stride)).get());
+      case Field::TensorMeta_storage_offset:
+        return symbolic(Table::kSymInt,
+                        Ref::steal(PyObject_CallMethodNoArgs(tensor, names.storage_offset)).get());
+      default:
+        return coded(names.layout, symbols.layouts);
+    }
+  });
+}
+
+}  // namespace fxpress::fx::serde

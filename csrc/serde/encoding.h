@@ -1,0 +1,33 @@
+// What the encoders of one call share: where they write to, what the caller gave, the names of
+// nodes.
+#pragma once
+
+#include "fx/py.h"
+#include "fx/symbols.h"
+#include "serde/check.h"
+#include "serde/node_names.h"
+#include "serde/operators.h"
+#include "serde/schema_writer.h"
+
+namespace fxpress::fx::serde {
+
+// What a call knows beside the graph; all borrowed.
+struct EncodeContext {
+  PyObject* objects;          // dict: custom objects met in the graph, filled while encoding
+  PyObject* treespec;         // (TreeSpec) -> str
+  const ProgramCheck* check;  // what else has to hold; null: nothing is checked
+  bool metadata = true;       // of nodes, or only what they compute
+};
+
+struct Encoding {
+  SchemaWriter out;
+  EncodeContext context;         // what the caller gave
+  OperatorTable operators = {};  // of all graphs
+  NodeNames names = {};          // of the graph at work
+};
+
+inline bool is_a(PyObject* value, PyObject* type) {
+  return PyObject_TypeCheck(value, as_type(type)) != 0;
+}
+
+}  // namespace fxpress::fx::serde

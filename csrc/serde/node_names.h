@@ -1,0 +1,61 @@
+// What the nodes of the graph at work are called in the file, and which table has their values.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <unordered_map>
+
+#include "fx/py.h"
+#include "serde/graph_values.h"
+
+namespace fxpress::fx::serde {
+
+class NodeNames {
+ public:
+  // A graph is at work for as long as it lives; then it is the one before again. module: that has
+  // the graph, or null when the values are those of a node alone.
+  class Within {
+   public:
+    Within(NodeNames& of, const GraphValues& values, PyObject* module);
+    ~Within();
+    Within(const Within&) = delete;
+    Within& operator=(const Within&) = delete;
+
+   private:
+    NodeNames& names_;
+    const GraphValues* const values_;  // of the graph before
+    PyObject* const module_;           // that has it
+  };
+
+  // From here on arguments of a part alone may be nodes of no graph at work. merged: {name of a
+  // node that is not written, as another takes the same result: its name}; borrowed.
+  void begin_part(PyObject* merged) { alone_ = merged; }
+
+  // Of the graph at work; borrowed.
+  const GraphValues& values() const { return *values_; }
+  PyObject* module() const { return module_; }
+
+  // The entry of a node; of two nodes that take the same result, that of the first.
+  const NodeEntry& resolved(PyObject* node);
+  // The name under which a tensor is used: borrowed.
+  PyObject* tensor_name(PyObject* node);
+
+  // Remembers the program's own graph for its signature.
+  void remember_merged(const GraphValues& values);
+  // The name of a spec's argument, as the graph in the file has it.
+  Ref name_of(PyObject* argument) const;
+  // Name of a node that is not written, as another takes the same result: its name.
+  const std::unordered_map<std::string, Ref>& merged() const { return merged_; }
+
+ private:
+  const NodeEntry& entry_of(PyObject* node);
+  const NodeEntry& entry_alone(PyObject* node);
+
+  const GraphValues* values_ = nullptr;          // of the graph at work
+  PyObject* module_ = nullptr;                   // that has it
+  PyObject* alone_ = nullptr;                    // see begin_part(); null: no part alone
+  std::deque<NodeEntry> alone_entries_;          // arguments of a part alone
+  std::unordered_map<std::string, Ref> merged_;  // see merged()
+};
+
+}  // namespace fxpress::fx::serde

@@ -1,0 +1,77 @@
+// Sends records, unions and lists of the schema to a sink: the words that all encoders write with.
+#pragma once
+
+#include "fx/py.h"
+#include "schema/event_sink.h"
+#include "schema/schema.h"
+
+namespace fxpress::fx::serde {
+
+using ::fxpress::schema::EventSink;
+using ::fxpress::schema::Field;
+using ::fxpress::schema::Schema;
+using ::fxpress::schema::Type;
+
+class SchemaWriter {
+ public:
+  SchemaWriter(const Schema& schema, EventSink& sink) : schema_(schema), sink_(sink) {}
+
+  const Schema& schema() const { return schema_; }
+  EventSink& sink() { return sink_; }
+
+  // Calls write(field) for the fields of a record, in the order of the schema.
+  template <class F>
+  void record(Type type, F&& write) {
+    const auto& info = schema_.type(type);
+    sink_.begin_record(info);
+    for (size_t i = 0; i < info.fields.size(); ++i) {
+      sink_.field(i);
+      write(info.fields[i].id);
+    }
+    sink_.end_record();
+  }
+  // A union with this field set; write() sends its value.
+  template <class F>
+  void choice(Field field, F&& write) {
+    open_union(field);
+    write();
+    sink_.end_union();
+  }
+  // A list; write(item) sends what it has for each item of a list or tuple.
+  template <class F>
+  void list(PyObject* items, F&& write) {
+    sink_.begin_list();
+    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); ++i) {
+      write(PySequence_Fast_GET_ITEM(items, i));
+    }
+    sink_.end_list();
+  }
+  // A map; write(value) sends what it has for each value of a dict with texts as keys.
+  template <class F>
+  void map(PyObject* dict, F&& write) {
+    sink_.begin_map();
+    PyObject* key = nullptr;
+    PyObject* value = nullptr;
+    for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &value) != 0;) {
+      this->key(key);
+      write(value);
+    }
+    sink_.end_map();
+  }
+
+  void string(PyObject* text);
+  void key(PyObject* text);
+  void integer(PyObject* value);
+  // Texts of any sequence.
+  void strings(PyObject* sequence);
+  // A record of which nothing but a name is set.
+  void name_record(Type type, Field field, PyObject* name);
+
+ private:
+  void open_union(Field field);
+
+  const Schema& schema_;
+  EventSink& sink_;
+};
+
+}  // namespace fxpress::fx::serde
