@@ -93,7 +93,7 @@ Ref find_member(PyObject* object, PyObject* name) {
 }  // namespace
 
 bool is_module(PyObject* object) {
-  return PyType_IsSubtype(Py_TYPE(object), as_type(symbols.module_type)) != 0;
+  return is_a(object, symbols.module_type);
 }
 
 PyObject* AttributePaths::atom(std::string_view name) {

@@ -184,8 +184,7 @@ class Generator {
   }
 
   static bool is_operator(PyObject* object) {
-    return PyType_IsSubtype(Py_TYPE(object), as_type(symbols.op_overload_type)) != 0 ||
-           PyType_IsSubtype(Py_TYPE(object), as_type(symbols.hop_type)) != 0;
+    return is_a(object, symbols.op_overload_type) || is_a(object, symbols.hop_type);
   }
 
   void append_dict(PyObject* object, int depth) {

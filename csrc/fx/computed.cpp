@@ -2,8 +2,8 @@
 
 #include <structmember.h>
 
-#include "fx/instance_dict.h"
 #include "fx/symbols.h"
+#include "py/instance_dict.h"
 
 namespace fxpress::fx {
 

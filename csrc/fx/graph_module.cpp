@@ -109,7 +109,7 @@ void list_children_with_code(PyObject* module, std::vector<Ref>& result) {
   PyObject* children = dict_get(dict.get(), names.module_dict_modules);
   if (children == nullptr) return;
   for (Py_ssize_t position = 0; PyDict_Next(children, &position, &name, &child) != 0;) {
-    if (!PyType_IsSubtype(Py_TYPE(child), as_type(symbols.graph_module_type))) continue;
+    if (!is_a(child, symbols.graph_module_type)) continue;
     if (_PyType_Lookup(Py_TYPE(child), names.pending) != nullptr) continue;
     result.push_back(Ref::borrow(child));
   }

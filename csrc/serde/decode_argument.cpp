@@ -2,6 +2,7 @@
 
 #include "fx/containers.h"
 #include "fx/symbols.h"
+#include "py/containers.h"
 #include "serde/decoder.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"

@@ -2,9 +2,8 @@
 #include <iterator>
 
 #include "core/check.h"
-#include "fx/containers.h"
-#include "fx/gc_pause.h"
 #include "fx/symbols.h"
+#include "py/gc_pause.h"
 #include "serde/decoder.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"

@@ -1,4 +1,3 @@
-#include "fx/containers.h"
 #include "fx/symbols.h"
 #include "schema/names_in.h"
 #include "serde/decoder.h"

@@ -1,6 +1,6 @@
 #include "core/budget.h"
-#include "fx/pairs.h"
 #include "fx/symbols.h"
+#include "py/pairs.h"
 #include "serde/encoder.h"
 #include "serde/symbols.h"
 #include "serde/text.h"
@@ -14,10 +14,6 @@ constexpr size_t kMostDicts = size_t{1} << 22;
 
 bool is_sequence(PyObject* value) {
   return PyList_Check(value) || PyTuple_Check(value);
-}
-
-bool is_a(PyObject* value, PyObject* type) {
-  return PyObject_TypeCheck(value, as_type(type)) != 0;
 }
 
 template <class F>

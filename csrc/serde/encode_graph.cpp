@@ -1,6 +1,6 @@
 #include "fx/arguments.h"
-#include "fx/pairs.h"
 #include "fx/symbols.h"
+#include "py/pairs.h"
 #include "serde/encoder.h"
 #include "serde/errors.h"
 #include "serde/symbols.h"

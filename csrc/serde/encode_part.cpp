@@ -35,8 +35,7 @@ const NodeEntry& Encoder::entry_alone(PyObject* node) {
   Table table = Table::kTensor;
   const Ref meta = node_field(node, fx::symbols.node_meta);
   if (PyObject* value = dict_get(meta.get(), fx::names.val)) {
-    const bool is_object =
-        PyObject_TypeCheck(value, as_type(symbols.custom_obj_argument_type)) != 0;
+    const bool is_object = is_a(value, symbols.custom_obj_argument_type);
     const Table own = is_object ? Table::kCustomObject : table_of(value);
     if (own != Table::kNone) table = own;
   }

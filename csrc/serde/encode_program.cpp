@@ -9,10 +9,6 @@ namespace fxpress::fx::serde {
 
 namespace {
 
-bool is_a(PyObject* value, PyObject* type) {
-  return PyObject_TypeCheck(value, as_type(type)) != 0;
-}
-
 // A spec's argument, which must be of this type.
 Ref argument_of(PyObject* spec, PyObject* type) {
   Ref argument = get_attr(spec, fx::names.arg);

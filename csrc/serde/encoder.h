@@ -11,7 +11,7 @@
 
 #include "core/flat_map.h"
 #include "core/tensor_facts.h"
-#include "fx/py.h"
+#include "py/object.h"
 #include "schema/event_sink.h"
 #include "serde/check.h"
 #include "serde/graph_values.h"

@@ -1,7 +1,7 @@
 // Kinds of the specs of a signature, in the order of python/fxpress/_serde/native.py.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::fx::serde {
 

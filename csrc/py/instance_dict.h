@@ -1,9 +1,9 @@
 // The __dict__ of an instance, for descriptors that stand for one of its attributes.
 #pragma once
 
-#include "fx/symbols.h"
+#include "py/object.h"
 
-namespace fxpress::fx {
+namespace fxpress::cpython {
 
 // Sets, or deletes with a null value, as the tp_descr_set slot does: 0, or -1 with an error.
 inline int set_in_dict(PyObject* instance, PyObject* name, PyObject* value) {
@@ -18,4 +18,4 @@ inline int set_in_dict(PyObject* instance, PyObject* name, PyObject* value) {
   return status;
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::cpython

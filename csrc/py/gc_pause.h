@@ -3,7 +3,7 @@
 
 #include <thread>
 
-namespace fxpress::fx {
+namespace fxpress::cpython {
 
 // Something that threads hold for a while: it is on from the first hold to the end of the last one.
 // With the GIL, as all of it.
@@ -73,4 +73,4 @@ void initialize_gc();
 // In the child after a fork: ends what threads had begun that it does not have.
 void end_pauses_of_other_threads();
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::cpython
