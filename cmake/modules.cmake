@@ -121,6 +121,7 @@ Python_add_library(_aten_ext MODULE WITH_SOABI
   csrc/engine/slots.cpp
   csrc/engine/step.cpp
   csrc/engine/symbols.cpp
+  csrc/py/gc_pause.cpp
   csrc/tensor/clone.cpp
   csrc/tensor/facts.cpp
   csrc/tensor/state.cpp

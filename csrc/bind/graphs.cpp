@@ -9,6 +9,7 @@
 #include "fx/graph_copy.h"
 #include "fx/symbols.h"
 #include "py/gc_pause.h"
+#include "py/instance_dict.h"
 
 namespace fxpress::bind {
 
@@ -64,8 +65,8 @@ std::vector<double> creation_times(const std::vector<py::object>& modules, size_
 py::object plain_copy(const py::object& module, const py::object& graph) {
   PyTypeObject* type = Py_TYPE(module.ptr());
   auto copy = py::reinterpret_steal<py::object>(check(type->tp_alloc(type, 0)));
-  const Ref from = Ref::steal(PyObject_GenericGetDict(module.ptr(), nullptr));
-  const Ref to = Ref::steal(PyObject_GenericGetDict(copy.ptr(), nullptr));
+  const Ref from = instance_dict(module.ptr());
+  const Ref to = instance_dict(copy.ptr());
   PyObject* key = nullptr;
   PyObject* value = nullptr;
   for (Py_ssize_t position = 0; PyDict_Next(from.get(), &position, &key, &value) != 0;) {

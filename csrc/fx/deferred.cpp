@@ -54,8 +54,7 @@ PyObject* own_value(PyObject* self, PyObject* instance) {
     PyErr_Clear();
     return nullptr;
   }
-  PyObject* value = PyDict_GetItemWithError(dict, cast(self)->name);
-  Py_XINCREF(value);
+  PyObject* value = value_in_dict(dict, cast(self)->name);
   Py_DECREF(dict);
   return value;
 }

@@ -2,8 +2,6 @@
 
 #include <chrono>
 
-#include "py/object.h"
-
 namespace fxpress::cpython {
 
 namespace {

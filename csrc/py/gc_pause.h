@@ -3,6 +3,8 @@
 
 #include <thread>
 
+#include "py/object.h"
+
 namespace fxpress::cpython {
 
 // Something that threads hold for a while: it is on from the first hold to the end of the last one.
@@ -39,6 +41,8 @@ class Hold {
 // are made runs under it: registration hooks of nn.Module, a replaced nn.Module.__init__, the
 // copy() of a meta of another class; while a program is read also unpickling, where it is allowed,
 // what is registered for pytrees, and torch's verifier.
+//
+// Each extension module counts for itself: those of _aten_ext end before the GIL is given up.
 class GcPause {
  public:
   GcPause();

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "py/instance_dict.h"
+#include "py/module_dict.h"
 #include "tracking/module_path.h"
 
 namespace fxpress::tracking {
@@ -28,14 +30,12 @@ Ref class_attribute(PyObject* type, PyObject* name) {
 
 bool has_empty_tables(PyObject* module, PyObject* names) {
   const Ref all = tuple_of_names(names);
-  // The namespace itself: not what a class may answer when it is asked for __dict__.
-  const Ref ns = Ref::steal(PyObject_GenericGetDict(module, nullptr));
+  const Ref ns = instance_dict(module);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all.get()); ++i) {
     PyObject* name = PyTuple_GET_ITEM(all.get(), i);
     if (_PyType_Lookup(Py_TYPE(module), name) != nullptr) return false;
-    PyObject* table = dict_get(ns.get(), name);
-    if (table == nullptr || !(PyDict_CheckExact(table) || PyODict_CheckExact(table))) return false;
-    if (PyDict_GET_SIZE(table) != 0) return false;
+    PyObject* table = readable_table(ns.get(), name);
+    if (table == nullptr || PyDict_GET_SIZE(table) != 0) return false;
   }
   return true;
 }
@@ -44,8 +44,7 @@ bool has_plain_tables(PyObject* ns, PyObject* names) {
   const Ref all = tuple_of_names(names);
   if (!PyDict_Check(ns)) raise(PyExc_TypeError, "the namespace is no dict: %R", ns);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all.get()); ++i) {
-    PyObject* table = dict_get(ns, PyTuple_GET_ITEM(all.get(), i));
-    if (table == nullptr || !PyDict_CheckExact(table)) return false;
+    if (dict_table(ns, PyTuple_GET_ITEM(all.get(), i)) == nullptr) return false;
   }
   return true;
 }
