@@ -27,7 +27,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/codegen_target.cpp
   csrc/fx/computed.cpp
   csrc/fx/deferred.cpp
-  csrc/fx/gc_pause.cpp
   csrc/fx/graph_copy.cpp
   csrc/fx/graph_module.cpp
   csrc/fx/local_names.cpp
@@ -37,6 +36,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/writer.cpp
   csrc/install/installation.cpp
   csrc/install/rebind.cpp
+  csrc/py/gc_pause.cpp
   csrc/serde/check.cpp
   csrc/serde/decode_argument.cpp
   csrc/serde/decode_graph.cpp
@@ -130,6 +130,7 @@ Python_add_library(_aten_ext MODULE WITH_SOABI
   csrc/engine/slots.cpp
   csrc/engine/step.cpp
   csrc/engine/symbols.cpp
+  csrc/py/gc_pause.cpp
   csrc/tensor/clone.cpp
   csrc/tensor/facts.cpp
   csrc/tensor/state.cpp

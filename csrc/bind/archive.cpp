@@ -53,7 +53,7 @@ constexpr size_t kCopied = size_t{1} << 20;  // bytes: of a piece, which stays i
 // Whether an object's write() is one of Python's own that keeps nothing of what it gets: memory, a
 // file of the system, a buffer in front of one.
 bool keeps_nothing(const py::object& write) {
-  static PyObject* const io = fx::check(PyImport_ImportModule("_io"));
+  static PyObject* const io = check(PyImport_ImportModule("_io"));
   if (!PyCFunction_Check(write.ptr())) return false;
   PyObject* owner = PyCFunction_GET_SELF(write.ptr());
   const auto is = [&](const py::handle& object, const char* type) {
@@ -92,7 +92,7 @@ class ObjectSink final : public archive::ByteSink {
     int is_too_large = 0;
     const long long taken = PyLong_AsLongLongAndOverflow(done.ptr(), &is_too_large);
     if (is_too_large != 0 || taken < 0 || static_cast<size_t>(taken) != size) {
-      fx::raise(PyExc_OSError, "the file took a part of the bytes only");
+      raise(PyExc_OSError, "the file took a part of the bytes only");
     }
   }
 
@@ -115,7 +115,7 @@ class ObjectSink final : public archive::ByteSink {
 class Busy {
  public:
   explicit Busy(bool& flag) : flag_(flag) {
-    if (flag) fx::raise(PyExc_RuntimeError, "this archive is being written by another thread");
+    if (flag) raise(PyExc_RuntimeError, "this archive is being written by another thread");
     flag = true;
   }
   Busy(const Busy&) = delete;
@@ -226,7 +226,7 @@ class ArchiveReader {
   void copy_stored(const std::string& name, uint64_t size, uintptr_t address) const {
     const archive::Record& record = require(name);
     if (record.stored != size) {
-      fx::raise(PyExc_ValueError, "record '%s' has another size", name.c_str());
+      raise(PyExc_ValueError, "record '%s' has another size", name.c_str());
     }
     copy(record, reinterpret_cast<void*>(address));
   }
@@ -240,7 +240,7 @@ class ArchiveReader {
     for (const auto& [name, start, size, address] : targets) {
       const archive::Record& record = require(name);
       if (record.is_deflated || start > record.size || size > record.size - start) {
-        fx::raise(PyExc_ValueError, "record '%s' has another size", name.c_str());
+        raise(PyExc_ValueError, "record '%s' has another size", name.c_str());
       }
       transfers.push_back({&record, start, size, reinterpret_cast<std::byte*>(address)});
     }
@@ -260,7 +260,7 @@ class ArchiveReader {
   }
   const archive::Record& require(const std::string& name) const {
     const archive::Record* found = directory_.find(name);
-    if (found == nullptr) fx::raise(PyExc_KeyError, "%s", name.c_str());
+    if (found == nullptr) raise(PyExc_KeyError, "%s", name.c_str());
     return *found;
   }
 

@@ -32,7 +32,7 @@ py::tuple scan(const py::bytes& bytes, core::Budget& budget) {
   } catch (const schema::PickleError& error) {
     problem = error.what();
   }
-  fx::raise(PyExc_ValueError, "the pickle is refused: %s", problem.c_str());
+  raise(PyExc_ValueError, "the pickle is refused: %s", problem.c_str());
 }
 
 }  // namespace

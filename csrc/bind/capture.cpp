@@ -9,10 +9,10 @@ namespace fxpress::bind {
 namespace {
 
 template <class Type = py::object>
-fx::Ref entry(const py::dict& dict, const char* key) {
+Ref entry(const py::dict& dict, const char* key) {
   const py::object value = dict[key];
   if (!py::isinstance<Type>(value)) throw py::type_error(std::string("wrong type of ") + key);
-  return fx::Ref::borrow(value.ptr());
+  return Ref::borrow(value.ptr());
 }
 
 fx::BirthRules birth_rules(const py::dict& rules) {
@@ -27,14 +27,14 @@ fx::BirthRules birth_rules(const py::dict& rules) {
 
 void bind_capture(py::module_& m) {
   m.attr("CAPTURED_OUTPUT_KINDS") = texts(fx::kOutputKindNames);
-  m.def("rewrite_captured", [](const py::handle& module, const py::list& inputs,
-                               const py::list& places, const py::list& outputs,
-                               const py::dict& module_paths, const py::dict& birth) {
-    const fx::RewritePlan plan = {fx::Ref::borrow(inputs.ptr()), fx::Ref::borrow(places.ptr()),
-                                  fx::Ref::borrow(outputs.ptr()),
-                                  fx::Ref::borrow(module_paths.ptr()), birth_rules(birth)};
-    return to_object(fx::rewrite_captured(module.ptr(), plan));
-  });
+  m.def("rewrite_captured",
+        [](const py::handle& module, const py::list& inputs, const py::list& places,
+           const py::list& outputs, const py::dict& module_paths, const py::dict& birth) {
+          const fx::RewritePlan plan = {Ref::borrow(inputs.ptr()), Ref::borrow(places.ptr()),
+                                        Ref::borrow(outputs.ptr()), Ref::borrow(module_paths.ptr()),
+                                        birth_rules(birth)};
+          return to_object(fx::rewrite_captured(module.ptr(), plan));
+        });
   m.def("clean_name", [](const py::handle& name) { return to_object(fx::clean_name(name.ptr())); });
   m.def("clean_stacks",
         [](const py::handle& graph, bool drop_self) { fx::clean_stacks(graph.ptr(), drop_self); });

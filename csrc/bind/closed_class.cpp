@@ -1,6 +1,6 @@
 #include "bind/closed_class.h"
 
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::bind {
 
@@ -28,14 +28,14 @@ PyType_Spec spec = {"fxpress._native.ClosedClass", 0, 0, Py_TPFLAGS_DEFAULT, slo
 }  // namespace
 
 void refuse_to_reduce(const py::object& object, const py::args&) {
-  fx::raise(PyExc_TypeError, "cannot pickle '%s' object", Py_TYPE(object.ptr())->tp_name);
+  raise(PyExc_TypeError, "cannot pickle '%s' object", Py_TYPE(object.ptr())->tp_name);
 }
 
 PyObject* closed_metaclass() {
   static PyObject* const made = [] {
     auto* base = reinterpret_cast<PyObject*>(py::detail::get_internals().default_metaclass);
-    const fx::Ref bases = fx::new_tuple(std::span<PyObject* const>(&base, 1));
-    return fx::check(PyType_FromSpecWithBases(&spec, bases.get()));
+    const Ref bases = new_tuple(std::span<PyObject* const>(&base, 1));
+    return check(PyType_FromSpecWithBases(&spec, bases.get()));
   }();
   return made;
 }

@@ -5,13 +5,13 @@
 
 #include <span>
 
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::bind {
 
 namespace py = pybind11;
 
-inline py::object to_object(fx::Ref ref) {
+inline py::object to_object(Ref ref) {
   return py::reinterpret_steal<py::object>(ref.release());
 }
 

@@ -6,9 +6,10 @@
 #include "bind/convert.h"
 #include "fx/attributes.h"
 #include "fx/codegen.h"
-#include "fx/gc_pause.h"
 #include "fx/graph_copy.h"
 #include "fx/symbols.h"
+#include "py/gc_pause.h"
+#include "py/instance_dict.h"
 
 namespace fxpress::bind {
 
@@ -29,14 +30,14 @@ void insert_after(const py::dict& dict, const py::str& key, const py::dict& item
   bool behind = false;
   for (const auto& [name, value] : before) {
     if (behind && !items.contains(name)) {
-      fx::check(PyDict_DelItem(dict.ptr(), name.ptr()));
-      fx::check(PyDict_SetItem(dict.ptr(), name.ptr(), value.ptr()));
+      check(PyDict_DelItem(dict.ptr(), name.ptr()));
+      check(PyDict_SetItem(dict.ptr(), name.ptr(), value.ptr()));
     }
     if (!name.equal(key)) continue;
     behind = true;
     for (const auto& [new_name, new_value] : items) {
-      if (dict.contains(new_name)) fx::check(PyDict_DelItem(dict.ptr(), new_name.ptr()));
-      fx::check(PyDict_SetItem(dict.ptr(), new_name.ptr(), new_value.ptr()));
+      if (dict.contains(new_name)) check(PyDict_DelItem(dict.ptr(), new_name.ptr()));
+      check(PyDict_SetItem(dict.ptr(), new_name.ptr(), new_value.ptr()));
     }
   }
 }
@@ -48,8 +49,8 @@ std::vector<double> creation_times(const std::vector<py::object>& modules, size_
   for (const py::object& module : modules) copiers.emplace_back(module.attr("graph").ptr());
   std::vector<double> seconds;
   for (size_t i = 0; i < repeats; ++i) {
-    const fx::GcPause pause;
-    std::vector<fx::Ref> created;
+    const GcPause pause;
+    std::vector<Ref> created;
     const auto start = std::chrono::steady_clock::now();
     for (size_t k = 0; k < modules.size(); ++k) {
       created.push_back(copiers[k].copy_module(modules[k].ptr(), fx::CodeMode::kDeferred));
@@ -63,19 +64,19 @@ std::vector<double> creation_times(const std::vector<py::object>& modules, size_
 // A module with the attributes of another one: the containers are copied, `graph` is its graph.
 py::object plain_copy(const py::object& module, const py::object& graph) {
   PyTypeObject* type = Py_TYPE(module.ptr());
-  auto copy = py::reinterpret_steal<py::object>(fx::check(type->tp_alloc(type, 0)));
-  const fx::Ref from = fx::Ref::steal(PyObject_GenericGetDict(module.ptr(), nullptr));
-  const fx::Ref to = fx::Ref::steal(PyObject_GenericGetDict(copy.ptr(), nullptr));
+  auto copy = py::reinterpret_steal<py::object>(check(type->tp_alloc(type, 0)));
+  const Ref from = instance_dict(module.ptr());
+  const Ref to = instance_dict(copy.ptr());
   PyObject* key = nullptr;
   PyObject* value = nullptr;
   for (Py_ssize_t position = 0; PyDict_Next(from.get(), &position, &key, &value) != 0;) {
-    fx::Ref held = PyDict_CheckExact(value)   ? fx::Ref::steal(PyDict_Copy(value))
-                   : PyList_CheckExact(value) ? fx::Ref::steal(PySequence_List(value))
-                   : PySet_CheckExact(value)  ? fx::Ref::steal(PySet_New(value))
-                                              : fx::Ref::borrow(value);
-    fx::check(PyDict_SetItem(to.get(), key, held.get()));
+    Ref held = PyDict_CheckExact(value)   ? Ref::steal(PyDict_Copy(value))
+               : PyList_CheckExact(value) ? Ref::steal(PySequence_List(value))
+               : PySet_CheckExact(value)  ? Ref::steal(PySet_New(value))
+                                          : Ref::borrow(value);
+    check(PyDict_SetItem(to.get(), key, held.get()));
   }
-  fx::check(PyDict_SetItem(to.get(), fx::names.graph, graph.ptr()));
+  check(PyDict_SetItem(to.get(), fx::names.graph, graph.ptr()));
   return copy;
 }
 
@@ -90,7 +91,7 @@ std::vector<double> plain_creation_times(const std::vector<py::object>& all, siz
   }
   std::vector<double> seconds;
   for (size_t i = 0; i < repeats; ++i) {
-    const fx::GcPause pause;
+    const GcPause pause;
     std::vector<py::object> created;
     const auto start = std::chrono::steady_clock::now();
     for (size_t k = 0; k < copiers.size(); ++k) {

@@ -8,8 +8,8 @@
 
 #include "bind/closed_class.h"
 #include "bind/convert.h"
-#include "fx/gc_pause.h"
 #include "install/installation.h"
+#include "py/gc_pause.h"
 
 namespace fxpress::bind {
 
@@ -43,7 +43,7 @@ class Block {
  public:
   Block(py::object begin, py::object end) : begin_(std::move(begin)), end_(std::move(end)) {}
   void enter() {
-    if (token_) fx::raise(PyExc_RuntimeError, "the block was entered already");
+    if (token_) raise(PyExc_RuntimeError, "the block was entered already");
     token_ = begin_();
   }
   void exit(const py::args&) {
@@ -64,8 +64,8 @@ py::object exchange_attribute(const py::object& object, const py::str& name,
   return before;
 }
 
-fx::Ref ref(const py::handle& object) {
-  return fx::Ref::borrow(object.ptr());
+Ref ref(const py::handle& object) {
+  return Ref::borrow(object.ptr());
 }
 
 // A policy, pairs of an original and its stand-in, and callbacks.
@@ -91,7 +91,7 @@ class InstalledBlock {
         decorate_(std::move(decorate)) {}
   py::object call(const py::object& function) const { return decorate_(function); }
   void enter() {
-    if (lease_ != nullptr) fx::raise(PyExc_RuntimeError, "the block was entered already");
+    if (lease_ != nullptr) raise(PyExc_RuntimeError, "the block was entered already");
     const auto prepared = prepare_().cast<Prepared>();
     lease_ = acquire(*installation_, prepared, true);
   }
@@ -114,8 +114,8 @@ void bind_installation(py::module_& m) {
            [](Installation& self) {
              const install::Lease* newest = self.newest();
              if (newest == nullptr) {
-               fx::raise(PyExc_RuntimeError,
-                         "fxpress.uninstall() without a matching fxpress.install()");
+               raise(PyExc_RuntimeError,
+                     "fxpress.uninstall() without a matching fxpress.install()");
              }
              self.release(newest);
            })
@@ -137,9 +137,9 @@ void bind_installation(py::module_& m) {
 }  // namespace
 
 void bind_process(py::module_& m) {
-  fx::initialize_gc();
-  bind_held_block<fx::GcPause>(m, "GcPause");
-  bind_held_block<fx::RareCollections>(m, "RareCollections");
+  initialize_gc();
+  bind_held_block<GcPause>(m, "GcPause");
+  bind_held_block<RareCollections>(m, "RareCollections");
   closed_class<Block>(m, "Block")
       .def(py::init<py::object, py::object>())
       .def("__enter__", &Block::enter)
@@ -148,8 +148,8 @@ void bind_process(py::module_& m) {
   m.def("forget_keys", [](const py::dict& dict, const py::tuple& parts) {
     install::forget_keys(dict.ptr(), parts.ptr());
   });
-  m.def("gc_pauses", fx::gc_pauses);
-  m.def("end_pauses_of_other_threads", fx::end_pauses_of_other_threads);
+  m.def("gc_pauses", gc_pauses);
+  m.def("end_pauses_of_other_threads", end_pauses_of_other_threads);
   m.def("exchange_attribute", exchange_attribute);
 }
 

@@ -39,7 +39,7 @@ std::unique_ptr<Schema> make_schema(const py::list& types) {
   try {
     return std::make_unique<Schema>(all);
   } catch (const schema::SchemaError& error) {
-    fx::raise(PyExc_ImportError, "%s", error.what());
+    raise(PyExc_ImportError, "%s", error.what());
   }
 }
 
@@ -68,7 +68,7 @@ schema::HashContext hash_context(const py::dict& traits, const py::dict& values)
   for (const auto& [name, digest] : values) {
     const auto bytes = digest.cast<std::string_view>();
     schema::Digest& made = context.values[name.cast<std::string>()];
-    if (bytes.size() != made.size()) fx::raise(PyExc_ValueError, "a digest has 32 bytes");
+    if (bytes.size() != made.size()) raise(PyExc_ValueError, "a digest has 32 bytes");
     std::copy(bytes.begin(), bytes.end(), made.begin());
   }
   return context;
@@ -82,7 +82,7 @@ schema::GraphHash hash_of(const schema::Document& document, const schema::HashCo
   } catch (const schema::CanonicalError& error) {
     problem = error.what();
   }
-  fx::raise(PyExc_AssertionError, "%s", problem.c_str());
+  raise(PyExc_AssertionError, "%s", problem.c_str());
 }
 
 py::bytes to_bytes(const schema::Digest& digest) {
@@ -106,7 +106,7 @@ class GraphReader {
   // meanwhile.
   template <class Use>
   auto use(Use use) {
-    if (busy_) fx::raise(PyExc_RuntimeError, "this deserializer is reading already");
+    if (busy_) raise(PyExc_RuntimeError, "this deserializer is reading already");
     struct Busy {
       bool& flag;
       explicit Busy(bool& busy) : flag(busy) { flag = true; }
@@ -231,7 +231,7 @@ void bind_graph_reader(py::module_& m) {
           "signature",
           [](const GraphReader& reader) { return borrowed(reader.decoder().signature()); },
           [](GraphReader& reader, const py::object& signature) {
-            reader.use([&](Decoder& d) { d.set_signature(fx::Ref::borrow(signature.ptr())); });
+            reader.use([&](Decoder& d) { d.set_signature(Ref::borrow(signature.ptr())); });
           });
 }
 

@@ -6,7 +6,7 @@ namespace fxpress::bind {
 void bind_tracking(py::module_& m) {
   m.def("class_attribute",
         [](const py::handle& type, const py::handle& name, const py::handle& missing) {
-          fx::Ref found = tracking::class_attribute(type.ptr(), name.ptr());
+          Ref found = tracking::class_attribute(type.ptr(), name.ptr());
           return found ? to_object(std::move(found)) : py::reinterpret_borrow<py::object>(missing);
         });
   m.def("has_empty_tables", [](const py::handle& module, const py::handle& names) {

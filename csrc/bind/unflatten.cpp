@@ -11,8 +11,8 @@ using namespace py::literals;
 
 namespace {
 
-fx::Ref own(const py::handle& object) {
-  return fx::Ref::borrow(object.ptr());
+Ref own(const py::handle& object) {
+  return Ref::borrow(object.ptr());
 }
 
 // (name, None) or ("", (constant,))

@@ -2,8 +2,8 @@
 
 #include <initializer_list>
 
-#include "fx/containers.h"
 #include "fx/edited.h"
+#include "py/containers.h"
 
 namespace fxpress::fx {
 

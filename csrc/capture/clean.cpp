@@ -7,10 +7,10 @@
 #include "capture/text/export_root.h"
 #include "core/flat_map.h"
 #include "fx/edited.h"
-#include "fx/gc_pause.h"
-#include "fx/pairs.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
+#include "py/gc_pause.h"
+#include "py/pairs.h"
 
 namespace fxpress::fx {
 

@@ -1,7 +1,7 @@
 // Names in captured graphs without the module that stood around the callable.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::fx {
 

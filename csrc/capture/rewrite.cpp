@@ -5,12 +5,12 @@
 #include "capture/clean.h"
 #include "capture/text/export_root.h"
 #include "fx/arguments.h"
-#include "fx/containers.h"
 #include "fx/edited.h"
-#include "fx/gc_pause.h"
 #include "fx/graph_module.h"
 #include "fx/reader.h"
 #include "fx/writer.h"
+#include "py/containers.h"
+#include "py/gc_pause.h"
 
 namespace fxpress::fx {
 

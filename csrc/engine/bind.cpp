@@ -8,6 +8,7 @@
 #include "engine/plan_object.h"
 #include "engine/python_kernels.h"
 #include "engine/run.h"
+#include "py/instance_dict.h"
 
 namespace py = pybind11;
 
@@ -55,7 +56,7 @@ class Lease {
 
 // The graph's plan, made if there is none or it does not fit any more.
 Lease plan_for(PyObject* module, PyObject* graph) {
-  const Ref dict = Ref::steal(PyObject_GenericGetDict(graph, nullptr));
+  const Ref dict = instance_dict(graph);
   Ref known = Ref::borrow(dict_get(dict.get(), names.plan));
   const Plan* plan = plan_of(known.get());
   if (plan != nullptr && fits(*plan, module, graph)) return {std::move(known), module};
@@ -85,7 +86,7 @@ PyMethodDef run_method = {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<
                           METH_FASTCALL, "run(module, graph, args) -> the graph's output"};
 
 py::object plan_info(const py::object& graph) {
-  const Ref dict = Ref::steal(PyObject_GenericGetDict(graph.ptr(), nullptr));
+  const Ref dict = instance_dict(graph.ptr());
   const Plan* plan = plan_of(dict_get(dict.get(), names.plan));
   if (plan == nullptr) return py::none();
   py::dict info;

@@ -6,6 +6,8 @@
 #include "engine/modules.h"
 #include "engine/operators.h"
 #include "engine/python_kernels.h"
+#include "py/arg_cursor.h"
+#include "py/instance_dict.h"
 
 namespace fxpress::engine {
 
@@ -14,38 +16,35 @@ namespace {
 // A plan that would be longer calls the rest of its modules instead: modules that call one another
 // twice at each level would double it with each.
 constexpr size_t kMaxInstructions = 500'000;
-constexpr int kMaxArgumentDepth = 100;
+constexpr size_t kMaxArgumentDepth = 100;
 constexpr size_t kMaxArgumentSteps = 100'000;
 
 bool is_op(PyObject* op, PyObject* name) {
   return op == name || (PyUnicode_Check(op) && PyUnicode_Compare(op, name) == 0);
 }
 
-// Whether there is a node in an argument; `deep` if it is inside of something. Arguments that are
-// deep, or share their parts without number, are looked at up to `steps`: they may have one.
-void look_for_nodes(PyObject* argument, bool inside, bool& any, bool& deep, int depth,
-                    size_t& steps) {
-  if (depth > kMaxArgumentDepth || ++steps > kMaxArgumentSteps) {
-    any = deep = true;
-  } else if (is_node(argument)) {
-    any = true;
-    deep = deep || inside;
-  } else if (PyTuple_Check(argument) || PyList_Check(argument)) {
-    PyObject** items = PySequence_Fast_ITEMS(argument);
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(argument); ++i) {
-      look_for_nodes(items[i], true, any, deep, depth + 1, steps);
-    }
-  } else if (PyDict_Check(argument)) {
-    PyObject *key = nullptr, *value = nullptr;
-    for (Py_ssize_t at = 0; PyDict_Next(argument, &at, &key, &value) != 0;) {
-      look_for_nodes(value, true, any, deep, depth + 1, steps);
-    }
-  } else if (PySlice_Check(argument)) {
-    auto* slice = reinterpret_cast<PySliceObject*>(argument);
-    for (PyObject* part : {slice->start, slice->stop, slice->step}) {
-      look_for_nodes(part, true, any, deep, depth + 1, steps);
+struct NodesInside {
+  bool any = false;   // there is a node
+  bool deep = false;  // there is one inside of something
+};
+
+// Arguments that are deep, or share their parts without number, are looked at up to a point: they
+// may have one.
+NodesInside look_for_nodes(PyObject* argument) {
+  NodesInside found;
+  std::vector<ArgCursor> open;
+  size_t steps = 0;
+  for (PyObject* object = argument; object != nullptr; object = next_inside(open)) {
+    if (open.size() > kMaxArgumentDepth || ++steps > kMaxArgumentSteps) return {true, true};
+    if (is_node(object)) {
+      found.any = true;
+      found.deep = !open.empty();
+      if (found.deep) break;  // that is all there is to know
+    } else if (const ArgKind kind = arg_kind(object); kind != ArgKind::kLeaf) {
+      open.push_back({object, kind});
     }
   }
+  return found;
 }
 
 }  // namespace
@@ -229,7 +228,7 @@ bool Builder::try_inline(Open& open, const NodeGuard& guard) {
   enter.nodes_begin = range.begin;
   enter.nodes_end = range.end;
   if (keywords) {
-    const Ref dict = Ref::steal(PyObject_GenericGetDict(callee.module.get(), nullptr));
+    const Ref dict = instance_dict(callee.module.get());
     PyObject* arg_names = dict_get(dict.get(), names.arg_names);
     if (arg_names == nullptr || !PyList_CheckExact(arg_names)) return false;
     enter.arg_names = Ref::borrow(arg_names);
@@ -301,9 +300,7 @@ bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& en
   }
   if (!has_output || placeholders != bound.size()) return false;
   for (PyObject* argument : bound) {
-    bool any = false, deep = false;
-    size_t steps = 0;
-    look_for_nodes(argument, false, any, deep, 0, steps);
+    const auto [any, deep] = look_for_nodes(argument);
     if (deep || (any && value_of(open, argument) == kNone)) return false;
   }
   return true;
@@ -373,7 +370,7 @@ uint32_t Builder::child_module(uint32_t parent, PyObject* name) {
 // The module that the dispatcher would call next if everything ran as planned.
 uint32_t Builder::dispatched_module(uint32_t dispatcher, Enter& enter) {
   PyObject* object = plan_->modules[dispatcher].module.get();
-  const Ref dict = Ref::steal(PyObject_GenericGetDict(object, nullptr));
+  const Ref dict = instance_dict(object);
   PyObject* calls = dict_get(dict.get(), names.call_modules);
   if (calls == nullptr || !PyList_CheckExact(calls)) return kNone;
   const Py_ssize_t count = PyList_GET_SIZE(calls);

@@ -6,6 +6,7 @@
 #include "engine/convert.h"
 #include "engine/operators.h"
 #include "engine/python_kernels.h"
+#include "py/arg_cursor.h"
 
 namespace fxpress::engine {
 
@@ -54,18 +55,17 @@ const c10::ListType* list_type(const c10::TypePtr& type) {
 enum class Nodes : uint8_t { kNone, kSelf, kItems, kDeeper };
 
 // Those that are deeper than any operator takes may have one.
-bool mentions_node(PyObject* argument, int depth = 0) {
-  constexpr int kMaxDepth = 8;
-  if (depth > kMaxDepth || is_node(argument)) return true;
-  if (PyTuple_Check(argument) || PyList_Check(argument)) {
-    PyObject** items = PySequence_Fast_ITEMS(argument);
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(argument); ++i) {
-      if (mentions_node(items[i], depth + 1)) return true;
-    }
-    return false;
+bool mentions_node(PyObject* argument) {
+  constexpr size_t kMaxDepth = 8;
+  std::vector<ArgCursor> open;
+  for (PyObject* object = argument; object != nullptr; object = next_inside(open)) {
+    if (open.size() > kMaxDepth || is_node(object)) return true;
+    const ArgKind kind = arg_kind(object);
+    // No operator takes a dict or a slice with tensors or numbers: Python finds the words for that.
+    if (kind == ArgKind::kDict || kind == ArgKind::kSlice) return true;
+    if (kind != ArgKind::kLeaf) open.push_back({object, kind});
   }
-  // No operator takes a dict or a slice with tensors or numbers: Python finds the words for that.
-  return PyDict_Check(argument) || PySlice_Check(argument);
+  return false;
 }
 
 Nodes nodes_in(PyObject* argument) {

@@ -1,5 +1,7 @@
 #include "engine/call_counters.h"
 
+#include "py/instance_dict.h"
+
 namespace fxpress::engine {
 
 namespace {
@@ -50,7 +52,7 @@ void CallCounters::set(PyObject* dispatcher, int64_t index) {
 }
 
 int64_t stored_call(PyObject* dispatcher) {
-  const Ref dict = Ref::steal(PyObject_GenericGetDict(dispatcher, nullptr));
+  const Ref dict = instance_dict(dispatcher);
   PyObject* number = dict_get(dict.get(), names.num_calls);
   if (number == nullptr || !PyLong_CheckExact(number)) return -1;
   const int64_t index = PyLong_AsLongLong(number);
@@ -59,7 +61,7 @@ int64_t stored_call(PyObject* dispatcher) {
 }
 
 void store_call(PyObject* dispatcher, int64_t index) {
-  const Ref dict = Ref::steal(PyObject_GenericGetDict(dispatcher, nullptr));
+  const Ref dict = instance_dict(dispatcher);
   const Ref number = Ref::steal(PyLong_FromLongLong(index));
   check(PyDict_SetItem(dict.get(), names.num_calls, number.get()));
 }

@@ -1,5 +1,10 @@
 #include "engine/modules.h"
 
+#include <array>
+
+#include "py/instance_dict.h"
+#include "py/module_dict.h"
+
 namespace fxpress::engine {
 
 namespace {
@@ -30,29 +35,6 @@ unsigned int type_version(PyTypeObject* type) {
 #endif
 }
 
-// The dict of a module's attributes, borrowed.
-PyObject* instance_dict(PyObject* module) {
-#if PY_VERSION_HEX < 0x030C0000
-  PyObject** dict = _PyObject_GetDictPtr(module);
-  return dict == nullptr ? nullptr : *dict;
-#else
-  PyObject* dict = PyObject_GenericGetDict(module, nullptr);
-  if (dict == nullptr) {
-    PyErr_Clear();
-    return nullptr;
-  }
-  Py_DECREF(dict);  // the module holds it
-  return dict;
-#endif
-}
-
-// A dict that answers lookups itself, or null.
-PyObject* registry(PyObject* dict, PyObject* name) {
-  PyObject* found = dict_get(dict, name);
-  if (found == nullptr) return nullptr;
-  return PyDict_CheckExact(found) || Py_IS_TYPE(found, &PyODict_Type) ? found : nullptr;
-}
-
 void refresh_type(ModuleRef& ref) {
   PyTypeObject* type = Py_TYPE(ref.module.get());
   if (type == ref.type && ref.type_version != 0 && type_version(type) == ref.type_version) return;
@@ -72,7 +54,7 @@ void refresh_type(ModuleRef& ref) {
 }
 
 void refresh_dict(ModuleRef& ref) {
-  PyObject* dict = instance_dict(ref.module.get());
+  PyObject* dict = borrowed_instance_dict(ref.module.get());
   if (dict == nullptr) {
     ref.plain_attributes = ref.plain_dict = false;
     ref.dict_version = 0;
@@ -81,9 +63,9 @@ void refresh_dict(ModuleRef& ref) {
   const uint64_t version = dict_version(dict);
   if (version != 0 && version == ref.dict_version) return;
   ref.dict_version = version;
-  ref.parameters = registry(dict, names.parameters);
-  ref.buffers = registry(dict, names.buffers);
-  ref.modules = registry(dict, names.modules);
+  ref.parameters = readable_table(dict, names.parameters);
+  ref.buffers = readable_table(dict, names.buffers);
+  ref.modules = readable_table(dict, names.modules);
   ref.graph = dict_get(dict, names.graph);
   const auto lacks = [dict](PyObject* name) { return dict_get(dict, name) == nullptr; };
   PyObject* compiled = dict_get(dict, names.compiled_call);
@@ -92,7 +74,7 @@ void refresh_dict(ModuleRef& ref) {
   const PyObject* hooks[] = {names.forward_pre_hooks, names.forward_hooks, names.backward_pre_hooks,
                              names.backward_hooks};
   for (size_t i = 0; i < std::size(hooks); ++i) {
-    ref.hooks[i] = registry(dict, const_cast<PyObject*>(hooks[i]));
+    ref.hooks[i] = readable_table(dict, const_cast<PyObject*>(hooks[i]));
     ref.plain_dict = ref.plain_dict && ref.hooks[i] != nullptr;
   }
   // finalize() sets the names of the arguments last. The graph module may be made when asked for.
@@ -103,7 +85,7 @@ void refresh_dict(ModuleRef& ref) {
 // The module that the parent has in the place of `ref`, borrowed; null: none, or ask Python.
 PyObject* find_child(ModuleRef& ref, const ModuleRef& parent) {
   if (ref.item != kNone) {
-    PyObject* dict = instance_dict(parent.module.get());
+    PyObject* dict = borrowed_instance_dict(parent.module.get());
     PyObject* calls = dict == nullptr ? nullptr : dict_get(dict, names.call_modules);
     if (calls == nullptr || !PyList_CheckExact(calls)) return nullptr;
     return ref.item < static_cast<size_t>(PyList_GET_SIZE(calls)) ? PyList_GET_ITEM(calls, ref.item)
@@ -163,12 +145,9 @@ void refresh(ModuleRef& ref) {
 PyObject* plain_children(const ModuleRef& ref, PyObject* name) {
   if (!ref.plain_attributes || ref.modules == nullptr) return nullptr;
   if (_PyType_Lookup(ref.type, name) != nullptr) return nullptr;
-  PyObject* dict = instance_dict(ref.module.get());
+  PyObject* dict = borrowed_instance_dict(ref.module.get());
   if (dict == nullptr || dict_get(dict, name) != nullptr) return nullptr;
-  for (PyObject* other : {ref.parameters, ref.buffers}) {
-    if (other == nullptr || dict_get(other, name) != nullptr) return nullptr;
-  }
-  return ref.modules;
+  return all_lack(std::array{ref.parameters, ref.buffers}, name) ? ref.modules : nullptr;
 }
 
 bool in_place(Plan& plan, uint32_t index) {
@@ -215,7 +194,7 @@ bool same_nodes(const Plan& plan, PyObject* root, uint32_t begin, uint32_t end) 
 }
 
 PyObject* graph_root(PyObject* graph) {
-  PyObject* dict = instance_dict(graph);
+  PyObject* dict = borrowed_instance_dict(graph);
   PyObject* root = dict == nullptr ? nullptr : dict_get(dict, names.root);
   return root != nullptr && is_node(root) ? root : nullptr;
 }
@@ -230,16 +209,11 @@ PyObject* plain_attribute(Plan& plan, Load& load) {
     load.type_version = ref.type_version;
   }
   if (ref.dict_version == 0 || ref.dict_version != load.dict_version) {
-    PyObject* own = dict_get(instance_dict(ref.module.get()), name);
+    PyObject* own = dict_get(borrowed_instance_dict(ref.module.get()), name);
     if (own != nullptr) return own;
     load.dict_version = ref.dict_version;
   }
-  for (PyObject* members : {ref.parameters, ref.buffers, ref.modules}) {
-    if (members == nullptr) return nullptr;
-    PyObject* member = dict_get(members, name);
-    if (member != nullptr) return member;
-  }
-  return nullptr;
+  return find_in_tables(std::array{ref.parameters, ref.buffers, ref.modules}, name);
 }
 
 bool may_enter(Plan& plan, const Enter& enter, CallCounters& scope, CallsAhead& ahead) {
@@ -250,8 +224,8 @@ bool may_enter(Plan& plan, const Enter& enter, CallCounters& scope, CallsAhead& 
   }
   if (callee.graph != enter.graph.get() || graph_root(callee.graph) != enter.root ||
       !same_nodes(plan, enter.root, enter.nodes_begin, enter.nodes_end) ||
-      (enter.arg_names &&
-       dict_get(instance_dict(callee.module.get()), names.arg_names) != enter.arg_names.get())) {
+      (enter.arg_names && dict_get(borrowed_instance_dict(callee.module.get()), names.arg_names) !=
+                              enter.arg_names.get())) {
     plan.stale = true;
     return false;
   }
@@ -259,7 +233,7 @@ bool may_enter(Plan& plan, const Enter& enter, CallCounters& scope, CallsAhead& 
   const ModuleRef& dispatcher = plan.modules[enter.dispatcher];
   if (!is_dispatcher(dispatcher.forward) || !calls_forward(dispatcher)) return false;
   PyObject* object = dispatcher.module.get();
-  PyObject* calls = dict_get(instance_dict(object), names.call_modules);
+  PyObject* calls = dict_get(borrowed_instance_dict(object), names.call_modules);
   if (PyList_GET_SIZE(calls) != static_cast<Py_ssize_t>(enter.call_count)) {
     plan.stale = true;
     return false;

@@ -59,7 +59,7 @@ bool has_gone(const c10::OperatorHandle& op, uint64_t since) {
 std::optional<c10::OperatorHandle> find_operator(PyObject* overload) {
   const Ref name = Ref::steal(PyObject_GetAttr(overload, names.op_name));
   if (!PyUnicode_Check(name.get())) return std::nullopt;
-  const std::string_view text = fx::utf8(name.get());  // "aten::add.Tensor", "aten::relu"
+  const std::string_view text = utf8(name.get());  // "aten::add.Tensor", "aten::relu"
   const size_t colons = text.find("::");
   const size_t dot = text.find('.', colons == std::string_view::npos ? 0 : colons);
   c10::OperatorName operator_name(

@@ -30,7 +30,7 @@ std::unordered_set<std::string> read(PyObject* kernels) {
   while (PyObject* next = PyIter_Next(iterator.get())) {
     const Ref item = Ref::steal(next);
     if (!PyUnicode_Check(next)) continue;
-    const std::string_view text = fx::utf8(next);
+    const std::string_view text = utf8(next);
     const size_t first = text.find('/');
     const size_t second = text.rfind('/');
     if (first == second || text.substr(second + 1) == "Meta") continue;

@@ -112,7 +112,7 @@ Ref Run::load(const Instruction& instruction) {
   PyObject* module = module_of(instruction.frame);
   PyObject* target = guard_of(instruction).target.get();
   PyObject* const items[] = {module, target};
-  const Ref args = fx::new_tuple(items);
+  const Ref args = new_tuple(items);
   return call(instruction, symbols.fetch_attr, args.get(), nullptr);
 }
 
@@ -177,7 +177,7 @@ Ref Run::map_tuple(const Instruction& instruction, PyObject* args) {
 Ref Run::map_dict(const Instruction& instruction, PyObject* kwargs) {
   if (PyDict_GET_SIZE(kwargs) == 0) return Ref();
   Ref mapped = Ref::steal(PyDict_New());
-  for (fx::DictItems items(kwargs); items.next();) {
+  for (DictItems items(kwargs); items.next();) {
     const Ref item = map(instruction, items.value());
     check(PyDict_SetItem(mapped.get(), items.key(), item.get()));
   }

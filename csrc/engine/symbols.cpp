@@ -36,11 +36,11 @@ Py_ssize_t bool_offset(PyObject* descriptor) {
 }  // namespace
 
 void initialize_symbols(PyObject* objects, PyObject* attribute_names) {
-#define FXPRESS_SYMBOL(name) fx::fill_slot(symbols.name, objects, #name);
+#define FXPRESS_SYMBOL(name) fill_slot(symbols.name, objects, #name);
 #include "engine/symbols.def"
 #undef FXPRESS_SYMBOL
-#define FXPRESS_NAME(name)                           \
-  fx::fill_slot(names.name, attribute_names, #name); \
+#define FXPRESS_NAME(name)                       \
+  fill_slot(names.name, attribute_names, #name); \
   PyUnicode_InternInPlace(&names.name);
 #include "engine/names.def"
 #undef FXPRESS_NAME

@@ -3,15 +3,9 @@
 
 #include <cstddef>
 
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::engine {
-
-using fx::check;
-using fx::dict_get;
-using fx::raise;
-using fx::Ref;
-using fx::throw_python_error;
 
 struct Symbols {
 #define FXPRESS_SYMBOL(name) PyObject* name = nullptr;
@@ -50,8 +44,7 @@ inline PyObject* node_field(PyObject* node, Py_ssize_t offset) {
 }
 
 inline bool is_node(PyObject* object) {
-  auto* type = reinterpret_cast<PyTypeObject*>(symbols.node_type);
-  return Py_TYPE(object) == type || PyType_IsSubtype(Py_TYPE(object), type) != 0;
+  return is_a(object, symbols.node_type);
 }
 
 }  // namespace fxpress::engine

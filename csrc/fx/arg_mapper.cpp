@@ -1,6 +1,7 @@
 #include "fx/arg_mapper.h"
 
 #include "fx/containers.h"
+#include "py/containers.h"
 
 namespace fxpress::fx {
 

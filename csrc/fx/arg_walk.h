@@ -10,52 +10,9 @@
 #include <vector>
 
 #include "fx/symbols.h"
+#include "py/arg_cursor.h"
 
 namespace fxpress::fx {
-
-enum class ArgKind : uint8_t { kLeaf, kTuple, kList, kDict, kSlice };
-
-inline ArgKind arg_kind(PyObject* object) {
-  if (PyTuple_Check(object)) return ArgKind::kTuple;
-  if (PyList_Check(object)) return ArgKind::kList;
-  if (PyDict_Check(object)) return ArgKind::kDict;
-  if (PySlice_Check(object)) return ArgKind::kSlice;
-  return ArgKind::kLeaf;
-}
-
-// Steps through the children of one container.
-struct ArgCursor {
-  PyObject* container;    // borrowed: the arguments own it, or whoever walks them
-  ArgKind kind;           // what it is
-  Py_ssize_t position{};  // of the next child
-
-  // The next child (borrowed), or null at the end. `key` is set for dicts.
-  PyObject* next(PyObject** key = nullptr) {
-    switch (kind) {
-      case ArgKind::kTuple:
-        return position < PyTuple_GET_SIZE(container) ? PyTuple_GET_ITEM(container, position++)
-                                                      : nullptr;
-      case ArgKind::kList:
-        return position < PyList_GET_SIZE(container) ? PyList_GET_ITEM(container, position++)
-                                                     : nullptr;
-      case ArgKind::kDict: {
-        PyObject* value = nullptr;
-        PyObject* ignored = nullptr;
-        return PyDict_Next(container, &position, key != nullptr ? key : &ignored, &value) != 0
-                   ? value
-                   : nullptr;
-      }
-      case ArgKind::kSlice: {
-        auto* slice = reinterpret_cast<PySliceObject*>(container);
-        PyObject* const parts[] = {slice->start, slice->stop, slice->step};
-        return position < 3 ? parts[position++] : nullptr;
-      }
-      case ArgKind::kLeaf:
-        break;
-    }
-    return nullptr;
-  }
-};
 
 // Notices containers that a walk meets again. Nearly all arguments are small: nothing is noted
 // until a walk is long or deep.

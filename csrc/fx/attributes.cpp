@@ -1,16 +1,19 @@
 #include "fx/attributes.h"
 
+#include <array>
+
 #include "fx/computed.h"
 #include "fx/symbols.h"
+#include "py/instance_dict.h"
+#include "py/module_dict.h"
 
 namespace fxpress::fx {
 
 namespace {
 
-// The dict that nn.Module keeps under `role`, or null: borrowed from the module.
-PyObject* registry(PyObject* module_dict, PyObject* role) {
-  PyObject* dict = dict_get(module_dict, role);
-  return dict != nullptr && PyDict_CheckExact(dict) ? dict : nullptr;
+// Where nn.Module keeps what is registered, in the order in which it looks for it.
+std::array<PyObject*, 3> table_names() {
+  return {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules};
 }
 
 bool has_global_registration_hooks() {
@@ -20,23 +23,19 @@ bool has_global_registration_hooks() {
   return false;
 }
 
-// The registry of that role when a name can be put there without nn.Module's help: it is new to the
+// The table of that role when a name can be put there without nn.Module's help: it is new to the
 // module and its class, and nobody wants to know. Null otherwise.
-PyObject* free_registry(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* role) {
+PyObject* free_table(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* role) {
   if (PyUnicode_GET_LENGTH(name) == 0 || has_global_registration_hooks()) return nullptr;
   if (is_taken_by_class(Py_TYPE(module), name)) return nullptr;
   if (dict_get(module_dict, name) != nullptr) return nullptr;
-  for (PyObject* other :
-       {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules}) {
-    PyObject* taken = registry(module_dict, other);
-    if (taken == nullptr || dict_get(taken, name) != nullptr) return nullptr;
-  }
-  return registry(module_dict, role);
+  const auto table = [&](PyObject* each) { return dict_table(module_dict, each); };
+  return all_lack(table_names(), name, table) ? table(role) : nullptr;
 }
 
-// The registry that setattr(module, name, value) would write to when nothing special is going on:
+// The table that setattr(module, name, value) would write to when nothing special is going on:
 // an exact Parameter or a module. Null: let nn.Module.__setattr__ decide.
-PyObject* plain_registry(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* value) {
+PyObject* plain_table(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* value) {
   PyObject* role = nullptr;
   if (reinterpret_cast<PyObject*>(Py_TYPE(value)) == symbols.parameter_type) {
     role = names.module_dict_parameters;
@@ -45,7 +44,7 @@ PyObject* plain_registry(PyObject* module, PyObject* module_dict, PyObject* name
   } else {
     return nullptr;
   }
-  return free_registry(module, module_dict, name, role);
+  return free_table(module, module_dict, name, role);
 }
 
 bool is_tensor_but_no_parameter(PyObject* value) {
@@ -60,8 +59,8 @@ bool is_tensor_but_no_parameter(PyObject* value) {
 
 void set_member(PyObject* owner, PyObject* name, PyObject* value) {
   Ref dict;
-  if (is_module(owner)) dict = Ref::steal(PyObject_GenericGetDict(owner, nullptr));
-  PyObject* plain = dict ? plain_registry(owner, dict.get(), name, value) : nullptr;
+  if (is_module(owner)) dict = instance_dict(owner);
+  PyObject* plain = dict ? plain_table(owner, dict.get(), name, value) : nullptr;
   if (plain != nullptr) {
     check(PyDict_SetItem(plain, name, value));
   } else if (is_tensor_but_no_parameter(value)) {
@@ -78,14 +77,10 @@ Ref find_member(PyObject* object, PyObject* name) {
   if (is_module(object) && _PyType_Lookup(type, name) == nullptr &&
       _PyType_Lookup(type, names.dunder_getattr) == symbols.module_getattr &&
       _PyType_Lookup(type, names.dunder_getattribute) == symbols.object_getattribute) {
-    const Ref dict = Ref::steal(PyObject_GenericGetDict(object, nullptr));
+    const Ref dict = instance_dict(object);
     if (PyObject* own = dict_get(dict.get(), name)) return Ref::borrow(own);
-    for (PyObject* role :
-         {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules}) {
-      PyObject* members = registry(dict.get(), role);
-      PyObject* member = members == nullptr ? nullptr : dict_get(members, name);
-      if (member != nullptr) return Ref::borrow(member);
-    }
+    const auto table = [&](PyObject* each) { return readable_table(dict.get(), each); };
+    if (PyObject* member = find_in_tables(table_names(), name, table)) return Ref::borrow(member);
   }
   return find_attr(object, name);
 }
@@ -93,7 +88,7 @@ Ref find_member(PyObject* object, PyObject* name) {
 }  // namespace
 
 bool is_module(PyObject* object) {
-  return PyType_IsSubtype(Py_TYPE(object), as_type(symbols.module_type)) != 0;
+  return is_a(object, symbols.module_type);
 }
 
 PyObject* AttributePaths::atom(std::string_view name) {
@@ -181,10 +176,10 @@ bool AttributePaths::shares_owner(PyObject* other_root, PyObject* path) {
 }
 
 void register_parameter(PyObject* module, PyObject* name, PyObject* value) {
-  const Ref dict = Ref::steal(PyObject_GenericGetDict(module, nullptr));
+  const Ref dict = instance_dict(module);
   PyObject* plain = nullptr;
   if (reinterpret_cast<PyObject*>(Py_TYPE(value)) == symbols.parameter_type) {
-    plain = free_registry(module, dict.get(), name, names.module_dict_parameters);
+    plain = free_table(module, dict.get(), name, names.module_dict_parameters);
   }
   if (plain != nullptr) {
     check(PyDict_SetItem(plain, name, value));
@@ -194,13 +189,13 @@ void register_parameter(PyObject* module, PyObject* name, PyObject* value) {
 }
 
 void register_buffer(PyObject* module, PyObject* name, PyObject* value, bool persistent) {
-  const Ref dict = Ref::steal(PyObject_GenericGetDict(module, nullptr));
+  const Ref dict = instance_dict(module);
   Ref plain;
   const Ref transient = Ref::borrow(dict_get(dict.get(), names.non_persistent_buffers));
   const int is_tensor = PyObject_IsInstance(value, symbols.tensor_type);
   check(is_tensor);
   if (is_tensor == 1 && transient && PySet_CheckExact(transient.get())) {
-    plain = Ref::borrow(free_registry(module, dict.get(), name, names.module_dict_buffers));
+    plain = Ref::borrow(free_table(module, dict.get(), name, names.module_dict_buffers));
   }
   if (plain) {
     if (!persistent) check(PySet_Add(transient.get(), name));
@@ -231,7 +226,7 @@ Ref new_module(PyTypeObject* type) {
   // Whoever has replaced nn.Module.__init__ (Dynamo, deferred initialization) gets its call.
   const Ref init = Ref::steal(PyObject_GetAttrString(symbols.module_type, "__init__"));
   if (init.get() == symbols.module_init) {
-    const Ref dict = Ref::steal(PyObject_GenericGetDict(module.get(), nullptr));
+    const Ref dict = instance_dict(module.get());
     fill_fresh(dict.get(), symbols.module_init_body);
   } else {
     Ref::steal(PyObject_CallOneArg(init.get(), module.get()));

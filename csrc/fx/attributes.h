@@ -5,7 +5,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::fx {
 

@@ -13,6 +13,7 @@
 #include "fx/names.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
+#include "py/instance_dict.h"
 
 namespace fxpress::fx {
 
@@ -184,8 +185,7 @@ class Generator {
   }
 
   static bool is_operator(PyObject* object) {
-    return PyType_IsSubtype(Py_TYPE(object), as_type(symbols.op_overload_type)) != 0 ||
-           PyType_IsSubtype(Py_TYPE(object), as_type(symbols.hop_type)) != 0;
+    return is_a(object, symbols.op_overload_type) || is_a(object, symbols.hop_type);
   }
 
   void append_dict(PyObject* object, int depth) {
@@ -491,7 +491,7 @@ bool is_plain(PyObject* graph) {
   if (reinterpret_cast<PyObject*>(Py_TYPE(graph)) != symbols.graph_type) return false;
   const Ref codegen = get_attr(graph, names.codegen);
   if (reinterpret_cast<PyObject*>(Py_TYPE(codegen.get())) != symbols.codegen_type) return false;
-  const Ref state = Ref::steal(PyObject_GenericGetDict(codegen.get(), nullptr));
+  const Ref state = instance_dict(codegen.get());
   if (PyDict_GET_SIZE(state.get()) != 2) return false;
   PyObject* transformer = dict_get(state.get(), names.body_transformer);
   PyObject* function = dict_get(state.get(), names.func_name);

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::fx {
 

@@ -2,8 +2,8 @@
 
 #include <structmember.h>
 
-#include "fx/instance_dict.h"
 #include "fx/symbols.h"
+#include "py/instance_dict.h"
 
 namespace fxpress::fx {
 
@@ -58,20 +58,14 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-// A value of a dict, of which keys may run Python code when they are compared: a new reference, or
-// null without an error or with one.
-PyObject* value_of(PyObject* dict, PyObject* name) {
-  PyObject* value = PyDict_GetItemWithError(dict, name);
-  Py_XINCREF(value);
-  return value;
-}
-
-// What nn.Module's tables in an instance's __dict__ have under `name`, likewise.
+// What nn.Module's tables in an instance's __dict__ have under `name`, as value_in_dict() gives it.
+// Tables of any class count.
 PyObject* registered(PyObject* dict, PyObject* name) {
   for (PyObject* role :
        {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules}) {
-    PyObject* table = value_of(dict, role);
-    PyObject* value = table != nullptr && PyDict_Check(table) ? value_of(table, name) : nullptr;
+    PyObject* table = value_in_dict(dict, role);
+    PyObject* value =
+        table != nullptr && PyDict_Check(table) ? value_in_dict(table, name) : nullptr;
     Py_XDECREF(table);
     if (value != nullptr || PyErr_Occurred() != nullptr) return value;
   }
@@ -101,7 +95,7 @@ PyObject* descr_get(PyObject* self, PyObject* instance, PyObject*) {
   }
   PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
   if (dict == nullptr) return nullptr;
-  PyObject* value = value_of(dict, cast(self)->name);
+  PyObject* value = value_in_dict(dict, cast(self)->name);
   if (value == nullptr && PyErr_Occurred() == nullptr) value = registered(dict, cast(self)->name);
   if (value == nullptr && PyErr_Occurred() == nullptr) value = computed(self, dict, instance);
   Py_DECREF(dict);

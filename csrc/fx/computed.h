@@ -1,7 +1,7 @@
 // A descriptor for attributes that are computed when somebody asks for them.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::fx {
 

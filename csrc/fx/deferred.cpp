@@ -2,8 +2,8 @@
 
 #include <structmember.h>
 
-#include "fx/instance_dict.h"
 #include "fx/symbols.h"
+#include "py/instance_dict.h"
 
 namespace fxpress::fx {
 
@@ -54,8 +54,7 @@ PyObject* own_value(PyObject* self, PyObject* instance) {
     PyErr_Clear();
     return nullptr;
   }
-  PyObject* value = PyDict_GetItemWithError(dict, cast(self)->name);
-  Py_XINCREF(value);
+  PyObject* value = value_in_dict(dict, cast(self)->name);
   Py_DECREF(dict);
   return value;
 }

@@ -1,7 +1,7 @@
 // The descriptor that stands for generated code until somebody looks at it.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::fx {
 

@@ -2,9 +2,9 @@
 
 #include "core/check.h"
 #include "fx/attributes.h"
-#include "fx/gc_pause.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
+#include "py/gc_pause.h"
 
 namespace fxpress::fx {
 

@@ -7,6 +7,7 @@
 #include "fx/attributes.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
+#include "py/instance_dict.h"
 
 namespace fxpress::fx {
 
@@ -48,7 +49,7 @@ ModuleAttributes assignment_order(const ModuleAttributes& attributes) {
 
 // What GraphModule.__init__ adds to an nn.Module, from the graph on.
 void adopt_graph(PyObject* module, PyObject* graph) {
-  const Ref dict = Ref::steal(PyObject_GenericGetDict(module, nullptr));
+  const Ref dict = instance_dict(module);
   check(PyDict_SetItem(dict.get(), names.own_graph, graph));
   fill_fresh(dict.get(), symbols.graph_module_init_tail);
   check(PyObject_SetAttr(graph, names.owning_module, module));
@@ -103,13 +104,13 @@ Ref make_graph_module_of(PyObject* root, PyObject* graph, PyObject* renamed) {
 }
 
 void list_children_with_code(PyObject* module, std::vector<Ref>& result) {
-  const Ref dict = Ref::steal(PyObject_GenericGetDict(module, nullptr));
+  const Ref dict = instance_dict(module);
   PyObject* name = nullptr;
   PyObject* child = nullptr;
   PyObject* children = dict_get(dict.get(), names.module_dict_modules);
   if (children == nullptr) return;
   for (Py_ssize_t position = 0; PyDict_Next(children, &position, &name, &child) != 0;) {
-    if (!PyType_IsSubtype(Py_TYPE(child), as_type(symbols.graph_module_type))) continue;
+    if (!is_a(child, symbols.graph_module_type)) continue;
     if (_PyType_Lookup(Py_TYPE(child), names.pending) != nullptr) continue;
     result.push_back(Ref::borrow(child));
   }
@@ -122,7 +123,7 @@ void recompile(PyObject* module) {
 Ref make_lite_graph_module(PyObject* graph, PyObject* modules) {
   const Ref type = make_class(CodeMode::kTorchLazy, "GraphModuleImpl");
   Ref module = new_module(as_type(type.get()));
-  const Ref dict = Ref::steal(PyObject_GenericGetDict(module.get(), nullptr));
+  const Ref dict = instance_dict(module.get());
   check(PyDict_SetItem(dict.get(), names.training, Py_False));
   if (modules != Py_None) {
     check(PyDict_SetItem(dict.get(), names.module_dict_modules, modules));

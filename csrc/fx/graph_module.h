@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::fx {
 

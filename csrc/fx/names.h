@@ -7,7 +7,7 @@
 #include "core/flat_map.h"
 #include "core/name_table.h"
 #include "core/string_pool.h"
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::fx {
 

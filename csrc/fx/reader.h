@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "core/graph.h"
-#include "fx/object_table.h"
-#include "fx/py.h"
+#include "py/object.h"
+#include "py/object_table.h"
 
 namespace fxpress::fx {
 

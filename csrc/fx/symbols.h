@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/graph.h"
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::fx {
 
@@ -26,10 +26,6 @@ extern PyObject* no_kwargs;  // an empty immutable dict, shared by every node wi
 // Fills the tables; called once by the Python side while it is imported.
 void initialize_symbols(PyObject* objects, PyObject* attribute_names);
 
-inline PyTypeObject* as_type(PyObject* type) {
-  return reinterpret_cast<PyTypeObject*>(type);
-}
-
 // A field of a node through its descriptor.
 inline Ref node_field(PyObject* node, PyObject* descriptor) {
   PyTypeObject* type = Py_TYPE(descriptor);
@@ -41,8 +37,7 @@ inline void set_node_field(PyObject* node, PyObject* descriptor, PyObject* value
 }
 
 inline bool is_node(PyObject* object) {
-  PyTypeObject* node_type = as_type(symbols.node_type);
-  return Py_TYPE(object) == node_type || PyType_IsSubtype(Py_TYPE(object), node_type) != 0;
+  return is_a(object, symbols.node_type);
 }
 
 core::Op parse_op(PyObject* op);

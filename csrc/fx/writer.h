@@ -8,7 +8,7 @@
 #include "fx/arg_mapper.h"
 #include "fx/arguments.h"
 #include "fx/names.h"
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::fx {
 

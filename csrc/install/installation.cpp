@@ -19,8 +19,8 @@ Replacements originals(const Patches& patches) {
   return made;
 }
 
-void call_all(const std::vector<fx::Ref>& callbacks) {
-  for (const fx::Ref& callback : callbacks) {
+void call_all(const std::vector<Ref>& callbacks) {
+  for (const Ref& callback : callbacks) {
     Py_XDECREF(PyObject_CallNoArgs(callback.get()));
     PyErr_Clear();  // names have changed whatever it says
   }

@@ -4,26 +4,26 @@
 #include <memory>
 #include <vector>
 
-#include "fx/py.h"
 #include "install/rebind.h"
+#include "py/object.h"
 
 namespace fxpress::install {
 
 // An object of torch's, and what stands in for it.
 struct Patch {
-  fx::Ref original;
-  fx::Ref stand_in;
+  Ref original;
+  Ref stand_in;
 };
 
 struct Patches {
   std::vector<Patch> patches;
   // Called when names have changed. Built-in functions without arguments: nobody's Python code.
-  std::vector<fx::Ref> callbacks;
+  std::vector<Ref> callbacks;
 };
 
 // One install() or one `with installed()`.
 struct Lease {
-  fx::Ref policy;  // a str
+  Ref policy;      // a str
   bool is_scoped;  // held by a context manager, which alone may give it back
 };
 

@@ -8,9 +8,6 @@ namespace fxpress::install {
 
 namespace {
 
-using fx::check;
-using fx::Ref;
-
 constexpr std::string_view kOurs = "fxpress";
 
 bool is_ours(PyObject* name) {

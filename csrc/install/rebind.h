@@ -3,7 +3,7 @@
 
 #include <unordered_map>
 
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::install {
 

@@ -1,7 +1,7 @@
 // A buffer that becomes a bytes object without a copy.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "schema/json_writer.h"
 
 namespace fxpress::fx::serde {

@@ -13,10 +13,6 @@ namespace fxpress::fx::serde {
 
 namespace {
 
-bool is_a(PyObject* value, PyObject* type) {
-  return PyObject_TypeCheck(value, as_type(type)) != 0;
-}
-
 bool equal(PyObject* a, PyObject* b) {
   if (a == b) return true;
   const int result = PyObject_RichCompareBool(a, b, Py_EQ);

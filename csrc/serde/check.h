@@ -1,7 +1,7 @@
 // Whether a program's signature and module calls are as torch's verifier wants them: a quick yes.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/graph_values.h"
 
 namespace fxpress::fx::serde {

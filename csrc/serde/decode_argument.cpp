@@ -4,6 +4,7 @@
 
 #include "fx/containers.h"
 #include "fx/symbols.h"
+#include "py/containers.h"
 #include "serde/argument_kind.h"
 #include "serde/decode_graph.h"
 #include "serde/scalars.h"

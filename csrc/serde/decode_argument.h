@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/decode_values.h"
 #include "serde/decoding.h"
 #include "serde/open_graphs.h"

@@ -1,8 +1,8 @@
 #include "serde/decode_graph.h"
 
-#include "fx/containers.h"
 #include "fx/graph_module.h"
 #include "fx/symbols.h"
+#include "py/containers.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 

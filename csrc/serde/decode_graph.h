@@ -1,7 +1,7 @@
 // Graphs: tables, inputs, nodes and outputs.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/decode_argument.h"
 #include "serde/decode_node.h"
 #include "serde/decode_results.h"

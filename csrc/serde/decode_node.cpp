@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "fx/containers.h"
 #include "fx/symbols.h"
+#include "py/containers.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 

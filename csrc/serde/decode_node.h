@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/decode_argument.h"
 #include "serde/decode_node_metadata.h"
 #include "serde/decode_results.h"

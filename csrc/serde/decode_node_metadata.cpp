@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "fx/containers.h"
 #include "fx/symbols.h"
+#include "py/containers.h"
 #include "schema/json_reader.h"
 #include "serde/gate.h"
 #include "serde/scalars.h"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/decoding.h"
 #include "serde/text_map.h"
 

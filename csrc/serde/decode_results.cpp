@@ -1,7 +1,7 @@
 #include "serde/decode_results.h"
 
-#include "fx/containers.h"
 #include "fx/symbols.h"
+#include "py/containers.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/decode_node_metadata.h"
 #include "serde/decode_values.h"
 #include "serde/decoding.h"

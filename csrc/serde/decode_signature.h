@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/decode_argument.h"
 #include "serde/decode_values.h"
 #include "serde/decoding.h"

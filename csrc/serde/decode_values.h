@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/decoding.h"
 #include "serde/open_graphs.h"
 #include "serde/text_map.h"

@@ -4,7 +4,7 @@
 #include <iterator>
 
 #include "core/check.h"
-#include "fx/gc_pause.h"
+#include "py/gc_pause.h"
 #include "serde/symbols.h"
 
 namespace fxpress::fx::serde {

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/decode_argument.h"
 #include "serde/decode_graph.h"
 #include "serde/decode_node.h"

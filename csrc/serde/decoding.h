@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/budget.h"
-#include "fx/py.h"
+#include "py/object.h"
 #include "schema/document.h"
 #include "schema/names_in.h"
 #include "serde/objects.h"

@@ -4,8 +4,8 @@
 #include <deque>
 #include <unordered_set>
 
-#include "fx/gc_pause.h"
 #include "fx/symbols.h"
+#include "py/gc_pause.h"
 #include "schema/canonical.h"
 #include "schema/json_reader.h"
 #include "serde/gate.h"

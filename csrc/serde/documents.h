@@ -4,7 +4,7 @@
 #include <string>
 
 #include "core/budget.h"
-#include "fx/py.h"
+#include "py/object.h"
 #include "schema/document.h"
 #include "schema/schema.h"
 #include "serde/objects.h"

@@ -1,7 +1,7 @@
 // Exported programs, and parts of them, to JSON bytes.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "schema/document.h"
 #include "serde/encoding.h"
 #include "serde/objects.h"

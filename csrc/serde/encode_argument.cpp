@@ -1,8 +1,8 @@
 #include "serde/encode_argument.h"
 
 #include "core/budget.h"
-#include "fx/pairs.h"
 #include "fx/symbols.h"
+#include "py/pairs.h"
 #include "serde/encode_graph.h"
 #include "serde/symbols.h"
 

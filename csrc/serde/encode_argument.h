@@ -1,7 +1,7 @@
 // Arguments of nodes, graphs and signatures.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/encode_values.h"
 #include "serde/encoding.h"
 

@@ -3,7 +3,7 @@
 
 #include <unordered_set>
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/encode_argument.h"
 #include "serde/encode_node.h"
 #include "serde/encode_values.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "fx/arguments.h"
-#include "fx/pairs.h"
 #include "fx/symbols.h"
+#include "py/pairs.h"
 #include "serde/symbols.h"
 #include "serde/text.h"
 

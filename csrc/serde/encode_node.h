@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/encode_argument.h"
 #include "serde/encode_node_metadata.h"
 #include "serde/encoding.h"

@@ -3,8 +3,8 @@
 #include <cctype>
 
 #include "core/budget.h"
-#include "fx/pairs.h"
 #include "fx/symbols.h"
+#include "py/pairs.h"
 #include "schema/json_writer.h"
 #include "serde/symbols.h"
 #include "serde/text.h"
@@ -147,7 +147,7 @@ void NodeMetadataEncoder::node_sources(PyObject* sources, std::string& text) {
   text += '[';
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(held.get()); ++i) {
     PyObject* source = PySequence_Fast_GET_ITEM(held.get(), i);
-    if (!PyObject_TypeCheck(source, as_type(symbols.node_source_type))) continue;
+    if (!is_a(source, symbols.node_source_type)) continue;
     if (!first) text += ", ";
     first = false;
     node_source(source, text);

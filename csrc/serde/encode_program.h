@@ -1,7 +1,7 @@
 // Exported programs.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/encoders.h"
 
 namespace fxpress::fx::serde {

@@ -1,7 +1,7 @@
 // The signature of a program's graph, and the calls of its modules.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/encode_argument.h"
 #include "serde/encode_values.h"
 #include "serde/encoding.h"

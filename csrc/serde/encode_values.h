@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/tensor_facts.h"
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/encoding.h"
 
 namespace fxpress::fx::serde {

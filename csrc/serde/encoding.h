@@ -2,8 +2,8 @@
 // nodes.
 #pragma once
 
-#include "fx/py.h"
 #include "fx/symbols.h"
+#include "py/object.h"
 #include "serde/check.h"
 #include "serde/node_names.h"
 #include "serde/operators.h"
@@ -25,9 +25,5 @@ struct Encoding {
   OperatorTable operators = {};  // of all graphs
   NodeNames names = {};          // of the graph at work
 };
-
-inline bool is_a(PyObject* value, PyObject* type) {
-  return PyObject_TypeCheck(value, as_type(type)) != 0;
-}
 
 }  // namespace fxpress::fx::serde

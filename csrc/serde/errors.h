@@ -1,7 +1,7 @@
 // Errors of encoding and decoding.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::fx::serde {
 

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "schema/document.h"
 
 namespace fxpress::fx::serde {

@@ -18,10 +18,6 @@ uint64_t address(PyObject* object) {
   return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(object));
 }
 
-bool is_instance(PyObject* object, PyObject* type) {
-  return PyObject_TypeCheck(object, as_type(type)) != 0;
-}
-
 uint64_t hash_of(PyObject* name) {
   const Py_hash_t hash = PyObject_Hash(name);
   if (hash == -1) throw_python_error();
@@ -37,9 +33,9 @@ Ref sequence(PyObject* object) {
 // Whether meta["val"] is of a type that values may have, as far as can be told quickly.
 bool is_value(PyObject* value, Table table, int depth = 0) {
   if (table != Table::kNone || value == Py_None || PyUnicode_Check(value)) return true;
-  if (is_instance(value, symbols.custom_obj_argument_type) ||
-      is_instance(value, symbols.dtype_type) || is_instance(value, symbols.device_type) ||
-      is_instance(value, symbols.layout_type) || is_instance(value, symbols.memory_format_type)) {
+  if (is_a(value, symbols.custom_obj_argument_type) || is_a(value, symbols.dtype_type) ||
+      is_a(value, symbols.device_type) || is_a(value, symbols.layout_type) ||
+      is_a(value, symbols.memory_format_type)) {
     return true;
   }
   constexpr int kDeep = 8;
@@ -54,10 +50,10 @@ bool is_value(PyObject* value, Table table, int depth = 0) {
 }  // namespace
 
 Table table_of(PyObject* value) {
-  if (is_instance(value, fx::symbols.tensor_type)) return Table::kTensor;
-  if (PyBool_Check(value) || is_instance(value, symbols.sym_bool_type)) return Table::kSymBool;
-  if (PyLong_Check(value) || is_instance(value, symbols.sym_int_type)) return Table::kSymInt;
-  if (PyFloat_Check(value) || is_instance(value, symbols.sym_float_type)) return Table::kSymFloat;
+  if (is_a(value, fx::symbols.tensor_type)) return Table::kTensor;
+  if (PyBool_Check(value) || is_a(value, symbols.sym_bool_type)) return Table::kSymBool;
+  if (PyLong_Check(value) || is_a(value, symbols.sym_int_type)) return Table::kSymInt;
+  if (PyFloat_Check(value) || is_a(value, symbols.sym_float_type)) return Table::kSymFloat;
   return Table::kNone;
 }
 
@@ -159,8 +155,8 @@ bool GraphValues::is_attribute(PyObject* target) const {
     rest.remove_prefix(dot + 1);
   }
   if (!at) return false;
-  return is_instance(at.get(), fx::symbols.graph_module_type) ||
-         (!options_.top_level && is_instance(at.get(), fx::symbols.tensor_type));
+  return is_a(at.get(), fx::symbols.graph_module_type) ||
+         (!options_.top_level && is_a(at.get(), fx::symbols.tensor_type));
 }
 
 // What Graph.lint() and the verifier ask of a node; its value is looked at where it is read.
@@ -220,7 +216,7 @@ void GraphValues::read_placeholder(NodeEntry& entry, PyObject* value) {
     return;  // a literal: the graph's list of inputs has it
   }
   entry.table =
-      is_instance(value, symbols.custom_obj_argument_type) ? Table::kCustomObject : table_of(value);
+      is_a(value, symbols.custom_obj_argument_type) ? Table::kCustomObject : table_of(value);
   if (entry.table == Table::kNone) {
     raise(PyExc_AssertionError, "Unimplemented graph input type: %R", value);
   }
@@ -233,9 +229,9 @@ void GraphValues::read_call(NodeEntry& entry, PyObject* meta) {
   PyObject* value = held.get();
   const bool no_results = function.kind == OperatorKind::kSchema && function.returns.empty();
   valid_ &= value == nullptr ? no_results : is_value(value, table_of(value));
-  const bool symbolic = value != nullptr && (is_instance(value, symbols.sym_int_type) ||
-                                             is_instance(value, symbols.sym_bool_type) ||
-                                             is_instance(value, symbols.sym_float_type));
+  const bool symbolic = value != nullptr &&
+                        (is_a(value, symbols.sym_int_type) || is_a(value, symbols.sym_bool_type) ||
+                         is_a(value, symbols.sym_float_type));
   entry.symbolic = symbolic || function.kind == OperatorKind::kSymbolic;
   if (entry.symbolic) {
     return add_result(entry, value == nullptr ? Py_None : value);

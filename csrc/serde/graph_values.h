@@ -10,7 +10,7 @@
 
 #include "core/graph.h"
 #include "core/position_table.h"
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/operators.h"
 
 namespace fxpress::fx::serde {

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::fx::serde {
 

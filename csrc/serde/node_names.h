@@ -5,7 +5,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "serde/graph_values.h"
 
 namespace fxpress::fx::serde {

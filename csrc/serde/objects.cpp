@@ -5,8 +5,8 @@
 #include <type_traits>
 
 #include "core/budget.h"
-#include "fx/containers.h"
-#include "fx/pairs.h"
+#include "py/containers.h"
+#include "py/pairs.h"
 #include "schema/json_writer.h"
 #include "serde/scalars.h"
 #include "serde/text.h"

@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "schema/document.h"
 
 namespace fxpress::fx::serde {

@@ -8,8 +8,8 @@
 
 #include "core/string_pool.h"
 #include "fx/names.h"
-#include "fx/py.h"
 #include "fx/writer.h"
+#include "py/object.h"
 #include "schema/document.h"
 #include "serde/graph_values.h"
 

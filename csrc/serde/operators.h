@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/flat_map.h"
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::fx::serde {
 

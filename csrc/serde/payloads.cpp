@@ -3,8 +3,8 @@
 #include <array>
 
 #include "core/check.h"
-#include "fx/containers.h"
 #include "fx/symbols.h"
+#include "py/containers.h"
 #include "serde/encode_values.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"

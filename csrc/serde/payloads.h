@@ -1,7 +1,7 @@
 // What an archive says of weights and constants: which record has which tensor.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "schema/document.h"
 #include "serde/encoding.h"
 

@@ -1,7 +1,7 @@
 // Plain values of a document as Python objects.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "schema/document.h"
 
 namespace fxpress::fx::serde {

@@ -1,7 +1,7 @@
 // Sends records, unions and lists of the schema to a sink: the words that all encoders write with.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "schema/event_sink.h"
 #include "schema/schema.h"
 

@@ -1,7 +1,7 @@
 // Texts and integers as the sinks take them.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 #include "schema/event_sink.h"
 
 namespace fxpress::fx::serde {

@@ -7,7 +7,7 @@
 
 #include "core/graph.h"
 #include "core/ids.h"
-#include "fx/py.h"
+#include "py/object.h"
 #include "split/shape_symbols.h"
 
 namespace fxpress::fx {

@@ -1,7 +1,7 @@
 // The rule that names a partition and its submodule.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::fx {
 

@@ -30,7 +30,7 @@ bool has_static_shape(PyObject* value) {
 SymbolBinders::SymbolBinders(BinderRule rule) : rule_(rule), binders_(Ref::steal(PyDict_New())) {}
 
 bool SymbolBinders::is_candidate(PyObject* value) const {
-  if (PyType_IsSubtype(Py_TYPE(value), as_type(symbols.tensor_type)) != 0) return false;
+  if (is_a(value, symbols.tensor_type)) return false;
   if (rule_ == BinderRule::kAnySymbolic) return true;
   const int symbolic = PyObject_IsInstance(value, symbols.sym_int_float_types);
   check(symbolic);

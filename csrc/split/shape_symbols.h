@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/ids.h"
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::fx {
 

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "fx/arguments.h"
-#include "fx/gc_pause.h"
 #include "fx/graph_module.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
+#include "py/gc_pause.h"
 #include "split/assign.h"
 #include "split/current_meta.h"
 #include "split/partition_names.h"

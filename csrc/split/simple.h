@@ -1,7 +1,7 @@
 // torch.fx.passes.split_module.split_module_simple, and its steps, each usable on its own.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 
 namespace fxpress::fx {
 

@@ -1,8 +1,8 @@
 #include "split/split.h"
 
 #include "fx/edited.h"
-#include "fx/gc_pause.h"
 #include "fx/symbols.h"
+#include "py/gc_pause.h"
 #include "split/write.h"
 
 namespace fxpress::fx {

@@ -16,6 +16,7 @@
 
 #include "core/crew.h"
 #include "core/flat_map.h"
+#include "py/gc_pause.h"
 #include "tensor/large_pages.h"
 #include "tensor/modes.h"
 #include "tensor/python_tensors.h"
@@ -81,21 +82,6 @@ void prefetch(const void* memory, size_t bytes) {
     __builtin_prefetch(static_cast<const std::byte*>(memory) + i);
   }
 }
-
-// No garbage collections, among many new objects or while a list must stay as it is. No Python code
-// runs and the GIL is kept meanwhile, so that nobody else sees it.
-class NoCollections {
- public:
-  NoCollections() : was_enabled_(PyGC_Disable() != 0) {}
-  NoCollections(const NoCollections&) = delete;
-  NoCollections& operator=(const NoCollections&) = delete;
-  ~NoCollections() {
-    if (was_enabled_) PyGC_Enable();
-  }
-
- private:
-  bool was_enabled_;
-};
 
 // What is read of the tensors that come soon, one step of the way at a time.
 void prefetch_tensors(PyObject* list, size_t i) {
@@ -417,9 +403,10 @@ void make_objects(const std::vector<uint32_t>& places, Originals& originals, Mad
 }
 
 // The copies of the originals, at the places of the given values; None for the other values.
-// `pause` ends before other threads run.
+// `pause` ends before other threads run: until then the GIL is kept and no Python code runs, so
+// that the list stays as it is.
 py::list copy_all(const py::list& given, const std::vector<uint32_t>& places, Originals& originals,
-                  std::optional<NoCollections>& pause) {
+                  std::optional<GcPause>& pause) {
   std::vector<Bytes> bytes = allocate(originals.parts);
   const bool release = total_of(bytes) > kWorthRelease;
   // While other threads of Python run, who has the list could change it, and who has a tensor could
@@ -465,7 +452,7 @@ std::vector<uint32_t> places_of(const py::list& given, PlaceOf place_of) {
 
 std::pair<py::list, py::dict> clone_aliased(const py::list& given) {
   const bool watched = is_watched();
-  std::optional<NoCollections> pause(std::in_place);
+  std::optional<GcPause> pause(std::in_place);
   py::dict others;
   Originals originals(given.size());
   const std::vector<uint32_t> places = places_of(given, [&](size_t i, PyObject* value) {
@@ -484,7 +471,7 @@ py::list clone_separately(const py::list& given, const std::vector<bool>& parame
   if (parameters.size() != given.size()) {
     throw py::value_error("there is not a flag for each value");
   }
-  std::optional<NoCollections> pause(std::in_place);
+  std::optional<GcPause> pause(std::in_place);
   Originals originals(given.size());
   const std::vector<uint32_t> places = places_of(given, [&](size_t i, PyObject* value) {
     const bool is_here = is_copied_here(value, watched) &&

@@ -2,19 +2,19 @@
 
 #include <string>
 
+#include "py/instance_dict.h"
+#include "py/module_dict.h"
 #include "tracking/module_path.h"
 
 namespace fxpress::tracking {
 
-using fx::Ref;
-
 namespace {
 
 Ref tuple_of_names(PyObject* names) {
-  if (!PyTuple_Check(names)) fx::raise(PyExc_TypeError, "the names are no tuple: %R", names);
+  if (!PyTuple_Check(names)) raise(PyExc_TypeError, "the names are no tuple: %R", names);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
     if (!PyUnicode_Check(PyTuple_GET_ITEM(names, i))) {
-      fx::raise(PyExc_TypeError, "a name is no str: %R", PyTuple_GET_ITEM(names, i));
+      raise(PyExc_TypeError, "a name is no str: %R", PyTuple_GET_ITEM(names, i));
     }
   }
   return Ref::borrow(names);
@@ -23,37 +23,34 @@ Ref tuple_of_names(PyObject* names) {
 }  // namespace
 
 Ref class_attribute(PyObject* type, PyObject* name) {
-  if (!PyType_Check(type)) fx::raise(PyExc_TypeError, "no class: %R", type);
-  if (!PyUnicode_Check(name)) fx::raise(PyExc_TypeError, "a name is no str: %R", name);
+  if (!PyType_Check(type)) raise(PyExc_TypeError, "no class: %R", type);
+  if (!PyUnicode_Check(name)) raise(PyExc_TypeError, "a name is no str: %R", name);
   return Ref::borrow(_PyType_Lookup(reinterpret_cast<PyTypeObject*>(type), name));
 }
 
 bool has_empty_tables(PyObject* module, PyObject* names) {
   const Ref all = tuple_of_names(names);
-  // The namespace itself: not what a class may answer when it is asked for __dict__.
-  const Ref ns = Ref::steal(PyObject_GenericGetDict(module, nullptr));
+  const Ref ns = instance_dict(module);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all.get()); ++i) {
     PyObject* name = PyTuple_GET_ITEM(all.get(), i);
     if (_PyType_Lookup(Py_TYPE(module), name) != nullptr) return false;
-    PyObject* table = fx::dict_get(ns.get(), name);
-    if (table == nullptr || !(PyDict_CheckExact(table) || PyODict_CheckExact(table))) return false;
-    if (PyDict_GET_SIZE(table) != 0) return false;
+    PyObject* table = readable_table(ns.get(), name);
+    if (table == nullptr || PyDict_GET_SIZE(table) != 0) return false;
   }
   return true;
 }
 
 bool has_plain_tables(PyObject* ns, PyObject* names) {
   const Ref all = tuple_of_names(names);
-  if (!PyDict_Check(ns)) fx::raise(PyExc_TypeError, "the namespace is no dict: %R", ns);
+  if (!PyDict_Check(ns)) raise(PyExc_TypeError, "the namespace is no dict: %R", ns);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(all.get()); ++i) {
-    PyObject* table = fx::dict_get(ns, PyTuple_GET_ITEM(all.get(), i));
-    if (table == nullptr || !PyDict_CheckExact(table)) return false;
+    if (dict_table(ns, PyTuple_GET_ITEM(all.get(), i)) == nullptr) return false;
   }
   return true;
 }
 
 Ref path_without_tables(PyObject* path) {
-  if (!PyUnicode_Check(path)) fx::raise(PyExc_TypeError, "a path is no str: %R", path);
+  if (!PyUnicode_Check(path)) raise(PyExc_TypeError, "a path is no str: %R", path);
   // Keys may hold halves of surrogate pairs, which plain UTF-8 has no bytes for.
   const Ref bytes = Ref::steal(PyUnicode_AsEncodedString(path, "utf-8", "surrogatepass"));
   const auto size = static_cast<size_t>(PyBytes_GET_SIZE(bytes.get()));

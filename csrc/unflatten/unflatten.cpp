@@ -1,8 +1,8 @@
 #include "unflatten/unflatten.h"
 
 #include "core/check.h"
-#include "fx/gc_pause.h"
 #include "fx/symbols.h"
+#include "py/gc_pause.h"
 #include "unflatten/compare.h"
 #include "unflatten/plan/arrange.h"
 #include "unflatten/plan/stackless.h"

@@ -3,6 +3,7 @@
 #include "fx/attributes.h"
 #include "fx/computed.h"
 #include "fx/symbols.h"
+#include "py/instance_dict.h"
 #include "unflatten/graph_of_frame.h"
 
 namespace fxpress::fx {
@@ -61,7 +62,7 @@ class ModuleWriter {
   }
 
   void fill(ModuleId module) {
-    const Ref dict = Ref::steal(PyObject_GenericGetDict(object(module), nullptr));
+    const Ref dict = instance_dict(object(module));
     const bool is_root = module == plan_.outline.root;
     if (const auto it = dispatcher_of_.find(module.value()); it != dispatcher_of_.end()) {
       fill_dispatcher(dict.get(), *it->second);

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-namespace fxpress::fx {
+namespace fxpress::cpython {
 
 // Turns the error that CPython has set into a C++ exception.
 [[noreturn]] inline void throw_python_error() {
@@ -57,6 +57,15 @@ class Ref {
   explicit Ref(PyObject* object) : object_(object) {}
   PyObject* object_ = nullptr;  // owned
 };
+
+inline PyTypeObject* as_type(PyObject* type) {
+  return reinterpret_cast<PyTypeObject*>(type);
+}
+
+// isinstance by the object's type: no Python code runs.
+inline bool is_a(PyObject* object, PyObject* type) {
+  return PyObject_TypeCheck(object, as_type(type)) != 0;
+}
 
 inline Ref get_attr(PyObject* object, PyObject* name) {
   return Ref::steal(PyObject_GetAttr(object, name));
@@ -159,4 +168,9 @@ inline void poll_signals(size_t step) {
   if ((step & 0x3ff) == 0x3ff) check(PyErr_CheckSignals());
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::cpython
+
+// Every room holds objects of Python: the names of this folder are seen in all of fxpress.
+namespace fxpress {
+using namespace cpython;
+}

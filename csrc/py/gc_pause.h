@@ -3,7 +3,9 @@
 
 #include <thread>
 
-namespace fxpress::fx {
+#include "py/object.h"
+
+namespace fxpress::cpython {
 
 // Something that threads hold for a while: it is on from the first hold to the end of the last one.
 // With the GIL, as all of it.
@@ -39,6 +41,8 @@ class Hold {
 // are made runs under it: registration hooks of nn.Module, a replaced nn.Module.__init__, the
 // copy() of a meta of another class; while a program is read also unpickling, where it is allowed,
 // what is registered for pytrees, and torch's verifier.
+//
+// Each extension module counts for itself: those of _aten_ext end before the GIL is given up.
 class GcPause {
  public:
   GcPause();
@@ -73,4 +77,4 @@ void initialize_gc();
 // In the child after a fork: ends what threads had begun that it does not have.
 void end_pauses_of_other_threads();
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::cpython

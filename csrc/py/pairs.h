@@ -1,9 +1,9 @@
 // The items of a mapping whose class may have an items() of its own.
 #pragma once
 
-#include "fx/py.h"
+#include "py/object.h"
 
-namespace fxpress::fx {
+namespace fxpress::cpython {
 
 // A list of pairs, the caller's own. ValueError when items() gives something else.
 inline Ref pairs_of(PyObject* mapping) {
@@ -16,4 +16,4 @@ inline Ref pairs_of(PyObject* mapping) {
   return items;
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::cpython

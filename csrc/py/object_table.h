@@ -5,9 +5,9 @@
 
 #include "core/flat_map.h"
 #include "core/ids.h"
-#include "fx/py.h"
+#include "py/object.h"
 
-namespace fxpress::fx {
+namespace fxpress::cpython {
 
 // 1, True and 1.0 are three objects here: identity counts, not equality.
 class ObjectTable {
@@ -39,4 +39,4 @@ class ObjectTable {
   core::FlatMap ids_;         // address -> id
 };
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::cpython

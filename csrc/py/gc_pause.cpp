@@ -1,10 +1,8 @@
-#include "fx/gc_pause.h"
+#include "py/gc_pause.h"
 
 #include <chrono>
 
-#include "fx/py.h"
-
-namespace fxpress::fx {
+namespace fxpress::cpython {
 
 namespace {
 
@@ -113,4 +111,4 @@ void end_pauses_of_other_threads() {
   if (rare.forget_other_threads()) make_usual();
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::cpython

@@ -1,0 +1,66 @@
+// Steps through the containers that arguments of calls are put into: tuples, lists, dicts and
+// slices.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "py/object.h"
+
+namespace fxpress::cpython {
+
+enum class ArgKind : uint8_t { kLeaf, kTuple, kList, kDict, kSlice };
+
+inline ArgKind arg_kind(PyObject* object) {
+  if (PyTuple_Check(object)) return ArgKind::kTuple;
+  if (PyList_Check(object)) return ArgKind::kList;
+  if (PyDict_Check(object)) return ArgKind::kDict;
+  if (PySlice_Check(object)) return ArgKind::kSlice;
+  return ArgKind::kLeaf;
+}
+
+// Steps through the children of one container.
+struct ArgCursor {
+  PyObject* container;    // borrowed: the arguments own it, or whoever walks them
+  ArgKind kind;           // what it is
+  Py_ssize_t position{};  // of the next child
+
+  // The next child (borrowed), or null at the end. `key` is set for dicts.
+  PyObject* next(PyObject** key = nullptr) {
+    switch (kind) {
+      case ArgKind::kTuple:
+        return position < PyTuple_GET_SIZE(container) ? PyTuple_GET_ITEM(container, position++)
+                                                      : nullptr;
+      case ArgKind::kList:
+        return position < PyList_GET_SIZE(container) ? PyList_GET_ITEM(container, position++)
+                                                     : nullptr;
+      case ArgKind::kDict: {
+        PyObject* value = nullptr;
+        PyObject* ignored = nullptr;
+        return PyDict_Next(container, &position, key != nullptr ? key : &ignored, &value) != 0
+                   ? value
+                   : nullptr;
+      }
+      case ArgKind::kSlice: {
+        auto* slice = reinterpret_cast<PySliceObject*>(container);
+        PyObject* const parts[] = {slice->start, slice->stop, slice->step};
+        return position < 3 ? parts[position++] : nullptr;
+      }
+      case ArgKind::kLeaf:
+        break;
+    }
+    return nullptr;
+  }
+};
+
+// The next object of a walk, depth first: a child of the innermost container that has one left;
+// those that have none are closed. Null at the end. As deep as there are containers open.
+inline PyObject* next_inside(std::vector<ArgCursor>& open) {
+  while (!open.empty()) {
+    if (PyObject* child = open.back().next()) return child;
+    open.pop_back();
+  }
+  return nullptr;
+}
+
+}  // namespace fxpress::cpython

@@ -1,0 +1,53 @@
+// The __dict__ of an instance: not what a class may answer when it is asked for it.
+#pragma once
+
+#include "py/object.h"
+
+namespace fxpress::cpython {
+
+inline Ref instance_dict(PyObject* instance) {
+  return Ref::steal(PyObject_GenericGetDict(instance, nullptr));
+}
+
+// The same, borrowed from an instance that stays as it is meanwhile. Null without an error when it
+// has none.
+inline PyObject* borrowed_instance_dict(PyObject* instance) {
+#if PY_VERSION_HEX < 0x030C0000
+  PyObject** dict = _PyObject_GetDictPtr(instance);
+  return dict == nullptr ? nullptr : *dict;
+#else
+  PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
+  if (dict == nullptr) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  Py_DECREF(dict);  // the instance holds it
+  return dict;
+#endif
+}
+
+// For descriptors that stand for an attribute of an instance: these do not throw, as slots of types
+// do not.
+
+// A value of a dict, of which keys may run Python code when they are compared: a new reference, or
+// null without an error or with one.
+inline PyObject* value_in_dict(PyObject* dict, PyObject* name) {
+  PyObject* value = PyDict_GetItemWithError(dict, name);
+  Py_XINCREF(value);
+  return value;
+}
+
+// Sets, or deletes with a null value, as the tp_descr_set slot does: 0, or -1 with an error.
+inline int set_in_dict(PyObject* instance, PyObject* name, PyObject* value) {
+  PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
+  if (dict == nullptr) return -1;
+  const int status =
+      value != nullptr ? PyDict_SetItem(dict, name, value) : PyDict_DelItem(dict, name);
+  Py_DECREF(dict);
+  if (status < 0 && value == nullptr && PyErr_ExceptionMatches(PyExc_KeyError) != 0) {
+    PyErr_SetObject(PyExc_AttributeError, name);
+  }
+  return status;
+}
+
+}  // namespace fxpress::cpython

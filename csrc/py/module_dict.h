@@ -1,0 +1,48 @@
+// The tables in a module's __dict__: of its parameters, buffers, children and hooks. Which names
+// they have there is torch's affair: the rooms say it.
+#pragma once
+
+#include <functional>
+
+#include "py/object.h"
+
+namespace fxpress::cpython {
+
+// A table that is a dict and nothing else: it can be read and written as one. Borrowed; null when
+// there is none, or another thing, of which Python has to be asked.
+inline PyObject* dict_table(PyObject* module_dict, PyObject* table_name) {
+  PyObject* found = dict_get(module_dict, table_name);
+  return found != nullptr && PyDict_CheckExact(found) ? found : nullptr;
+}
+
+// Likewise one that can be read as a dict: an OrderedDict, too.
+inline PyObject* readable_table(PyObject* module_dict, PyObject* table_name) {
+  PyObject* found = dict_get(module_dict, table_name);
+  return found != nullptr && (PyDict_CheckExact(found) || PyODict_CheckExact(found)) ? found
+                                                                                     : nullptr;
+}
+
+// What the first of the tables has that has the name: borrowed. Null when none has it or one is not
+// there: ask Python. They come in the order of nn.Module.__getattr__: parameters, buffers,
+// children; table_of(table) is one, or null.
+template <class Tables, class TableOf = std::identity>
+PyObject* find_in_tables(const Tables& tables, PyObject* name, TableOf table_of = {}) {
+  for (PyObject* each : tables) {
+    PyObject* table = table_of(each);
+    if (table == nullptr) return nullptr;
+    if (PyObject* value = dict_get(table, name)) return value;
+  }
+  return nullptr;
+}
+
+// Whether all of the tables are there, and none has the name.
+template <class Tables, class TableOf = std::identity>
+bool all_lack(const Tables& tables, PyObject* name, TableOf table_of = {}) {
+  for (PyObject* each : tables) {
+    PyObject* table = table_of(each);
+    if (table == nullptr || dict_get(table, name) != nullptr) return false;
+  }
+  return true;
+}
+
+}  // namespace fxpress::cpython
