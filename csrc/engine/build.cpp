@@ -6,7 +6,6 @@
 #include "engine/modules.h"
 #include "engine/operators.h"
 #include "engine/python_kernels.h"
-#include "py/arg_cursor.h"
 #include "py/instance_dict.h"
 
 namespace fxpress::engine {
@@ -29,10 +28,10 @@ struct NodesInside {
 };
 
 // Arguments that are deep, or share their parts without number, are looked at up to a point: they
-// may have one.
-NodesInside look_for_nodes(PyObject* argument) {
+// may have one. `open` is room to work in.
+NodesInside look_for_nodes(PyObject* argument, std::vector<ArgCursor>& open) {
   NodesInside found;
-  std::vector<ArgCursor> open;
+  open.clear();
   size_t steps = 0;
   for (PyObject* object = argument; object != nullptr; object = next_inside(open)) {
     if (open.size() > kMaxArgumentDepth || ++steps > kMaxArgumentSteps) return {true, true};
@@ -299,8 +298,9 @@ bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& en
     ++placeholders;
   }
   if (!has_output || placeholders != bound.size()) return false;
+  std::vector<ArgCursor> walk;
   for (PyObject* argument : bound) {
-    const auto [any, deep] = look_for_nodes(argument);
+    const auto [any, deep] = look_for_nodes(argument, walk);
     if (deep || (any && value_of(open, argument) == kNone)) return false;
   }
   return true;

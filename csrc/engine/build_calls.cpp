@@ -6,7 +6,6 @@
 #include "engine/convert.h"
 #include "engine/operators.h"
 #include "engine/python_kernels.h"
-#include "py/arg_cursor.h"
 
 namespace fxpress::engine {
 
@@ -54,10 +53,10 @@ const c10::ListType* list_type(const c10::TypePtr& type) {
 
 enum class Nodes : uint8_t { kNone, kSelf, kItems, kDeeper };
 
-// Those that are deeper than any operator takes may have one.
-bool mentions_node(PyObject* argument) {
+// Those that are deeper than any operator takes may have one. `open` is room to work in.
+bool mentions_node(PyObject* argument, std::vector<ArgCursor>& open) {
   constexpr size_t kMaxDepth = 8;
-  std::vector<ArgCursor> open;
+  open.clear();
   for (PyObject* object = argument; object != nullptr; object = next_inside(open)) {
     if (open.size() > kMaxDepth || is_node(object)) return true;
     const ArgKind kind = arg_kind(object);
@@ -68,17 +67,17 @@ bool mentions_node(PyObject* argument) {
   return false;
 }
 
-Nodes nodes_in(PyObject* argument) {
+Nodes nodes_in(PyObject* argument, std::vector<ArgCursor>& open) {
   if (is_node(argument)) return Nodes::kSelf;
   if (!PyTuple_Check(argument) && !PyList_Check(argument)) {
-    return mentions_node(argument) ? Nodes::kDeeper : Nodes::kNone;
+    return mentions_node(argument, open) ? Nodes::kDeeper : Nodes::kNone;
   }
   Nodes found = Nodes::kNone;
   PyObject** items = PySequence_Fast_ITEMS(argument);
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(argument); ++i) {
     if (is_node(items[i])) {
       found = Nodes::kItems;
-    } else if (mentions_node(items[i])) {
+    } else if (mentions_node(items[i], open)) {
       return Nodes::kDeeper;
     }
   }
@@ -158,7 +157,7 @@ bool Builder::try_boxed(Open& open, const NodeGuard& guard) {
 
 std::optional<Argument> Builder::resolve(const Open& open, const c10::Argument& parameter,
                                          PyObject* object, bool numbers) {
-  switch (nodes_in(object)) {
+  switch (nodes_in(object, walk_)) {
     case Nodes::kNone: {
       auto value = constant_value(parameter, object, numbers);
       if (!value) return std::nullopt;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/plan.h"
+#include "py/arg_cursor.h"
 
 namespace fxpress::engine {
 
@@ -92,6 +93,7 @@ class Builder {
   // parent -> name -> module, and dispatcher, index -> module
   std::unordered_map<uint32_t, std::unordered_map<PyObject*, uint32_t>> children_;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> dispatched_;
+  std::vector<ArgCursor> walk_;  // room for a walk through an argument
 };
 
 }  // namespace fxpress::engine
