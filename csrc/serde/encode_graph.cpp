@@ -4,7 +4,6 @@
 #include "fx/symbols.h"
 #include "serde/errors.h"
 #include "serde/symbols.h"
-#include "serde/text.h"
 
 namespace fxpress::fx::serde {
 

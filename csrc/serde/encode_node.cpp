@@ -4,9 +4,7 @@
 
 #include "fx/arguments.h"
 #include "fx/pairs.h"
-#include "fx/symbols.h"
 #include "serde/symbols.h"
-#include "serde/text.h"
 
 namespace fxpress::fx::serde {
 
