@@ -75,7 +75,7 @@ void NodeEncoder::inputs(const Operator& function, bool symbolic, PyObject* args
   sink_.end_list();
 }
 
-// Python prepares them: [(name, value, kind)].
+// Python prepares the arguments of these operators: [(name, value, kind)].
 void NodeEncoder::special_inputs(PyObject* node) {
   const Ref inputs = Ref::steal(PyObject_CallOneArg(symbols.special_inputs, node));
   sink_.begin_list();

@@ -4,6 +4,7 @@
 
 #include "serde/encode_argument.h"
 #include "serde/encode_graph.h"
+#include "serde/encode_list.h"
 #include "serde/encode_node.h"
 #include "serde/encode_node_metadata.h"
 #include "serde/encode_signature.h"
@@ -17,7 +18,8 @@ struct Encoders {
       : to{SchemaWriter(schema, sink), context},
         values(to),
         metadata(to),
-        arguments(to, values, graphs),
+        lists(to),
+        arguments(to, values, lists, graphs),
         nodes(to, arguments, metadata),
         graphs(to, arguments, nodes, values),
         signatures(to, arguments, values) {}
@@ -27,6 +29,7 @@ struct Encoders {
   Encoding to;                   // all of them write to it
   ValueEncoder values;           // writes what tables say of values
   NodeMetadataEncoder metadata;  // writes where nodes come from
+  ListEncoder lists;             // writes lists among the arguments
   ArgumentEncoder arguments;     // writes what nodes, graphs and signatures refer to
   NodeEncoder nodes;             // writes calls
   GraphEncoder graphs;           // writes the program's graph, and those that are arguments

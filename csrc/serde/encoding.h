@@ -1,5 +1,5 @@
-// What the encoders of one call share: where they write to, what the caller gave, the names of
-// nodes.
+// The encoders of one call share this context: the sink, what the caller gave, the operators, and
+// the names of nodes.
 #pragma once
 
 #include "fx/py.h"
