@@ -23,12 +23,6 @@ bool all_exactly(PyObject* items, PyTypeObject& kind) {
   return all_of(items, [&](PyObject* item) { return Py_TYPE(item) == &kind; });
 }
 
-double real_of(PyObject* value) {
-  const double result = PyFloat_AsDouble(value);
-  if (result == -1.0 && PyErr_Occurred() != nullptr) throw_python_error();
-  return result;
-}
-
 }  // namespace
 
 void ListEncoder::list(PyObject* list, PyObject* type) {

@@ -30,4 +30,11 @@ inline bool is_a(PyObject* value, PyObject* type) {
   return PyObject_TypeCheck(value, as_type(type)) != 0;
 }
 
+// What float(value) is.
+inline double real_of(PyObject* value) {
+  const double result = PyFloat_AsDouble(value);
+  if (result == -1.0 && PyErr_Occurred() != nullptr) throw_python_error();
+  return result;
+}
+
 }  // namespace fxpress::fx::serde
