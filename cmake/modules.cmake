@@ -51,6 +51,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/serde/encode.cpp
   csrc/serde/encode_argument.cpp
   csrc/serde/encode_graph.cpp
+  csrc/serde/encode_list.cpp
   csrc/serde/encode_node.cpp
   csrc/serde/encode_node_metadata.cpp
   csrc/serde/encode_part.cpp

@@ -99,7 +99,7 @@ Ref ArgumentDecoder::argument(const Value& value) {
         file_.document->schema().type(value.type).fields[value.count].name.c_str());
 }
 
-// Unions of a name and a constant.
+// Reads a union of a name and a constant.
 Ref ArgumentDecoder::choice(const Value& value) {
   if (const auto name = file_.name_in(value)) return node_reference(*name);
   if (file_.tag(value) == Field::OptionalTensorArgument_as_none) return Ref::borrow(Py_None);
@@ -128,7 +128,7 @@ Ref ArgumentDecoder::tensor_list(const Value& list) {
   });
 }
 
-// Numbers, truth values and texts.
+// Reads a list of numbers, truth values or texts.
 Ref ArgumentDecoder::plain_list(const Value& list) {
   return this->list(list, [&](const Value& item) { return file_.scalar(item); });
 }

@@ -12,7 +12,7 @@ using core::Op;
 
 namespace {
 
-constexpr uint64_t kGraphBytes = 16 << 10;  // of an empty graph, as an estimate
+constexpr uint64_t kGraphBytes = 16 << 10;  // an empty graph takes about so many
 
 PyObject* value_of(PyObject* node) {
   PyObject* value = dict_get(node_field(node, fx::symbols.node_meta).get(), fx::names.val);

@@ -14,7 +14,7 @@ namespace fxpress::fx::serde {
 
 namespace {
 
-// What objects take, as an estimate.
+// Objects take about so many bytes.
 constexpr uint64_t kSourceBytes = 800;  // of a node: NodeSource
 constexpr uint64_t kEntryBytes = 300;   // of a module stack: texts, tuples
 constexpr uint64_t kJsonRatio = 24;     // objects of a JSON text, by its length

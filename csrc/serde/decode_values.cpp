@@ -12,7 +12,7 @@ namespace fxpress::fx::serde {
 
 namespace {
 
-// What objects take, as an estimate.
+// Objects take about so many bytes.
 constexpr uint64_t kTensorBytes = 1200;
 constexpr uint64_t kNumberBytes = 500;
 constexpr uint32_t kMostDimensions = 64;  // of a tensor that operators of torch take

@@ -5,7 +5,6 @@
 
 #include "core/check.h"
 #include "py/gc_pause.h"
-#include "serde/symbols.h"
 
 namespace fxpress::fx::serde {
 

@@ -1,5 +1,5 @@
-// What the decoders of one file share: the document at work, what they ask of Python, and the
-// budget.
+// The decoders of one file share this context: the document at work, what they ask of Python, and
+// the budget.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,8 @@ struct DecodeContext {
   core::Budget* budget;          // what all of it may cost
 };
 
-// What objects take, as an estimate: charged before they are made.
+// Objects take about so many bytes. They are charged before they are made, so that a small file
+// cannot fill the memory.
 inline constexpr uint64_t kNodeBytes = 1200;
 inline constexpr uint64_t kDictBytes = 240;
 inline constexpr uint64_t kSlotBytes = 64;  // an item of a list or dict, a number or a text

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "py/object.h"
+#include "serde/encode_list.h"
 #include "serde/encode_values.h"
 #include "serde/encoding.h"
 
@@ -12,12 +13,14 @@ class GraphEncoder;
 class ArgumentEncoder {
  public:
   // graphs_within: writes the graphs that are arguments.
-  ArgumentEncoder(Encoding& to, ValueEncoder& values, GraphEncoder& graphs_within)
+  ArgumentEncoder(Encoding& to, ValueEncoder& values, ListEncoder& lists,
+                  GraphEncoder& graphs_within)
       : out_(to.out),
         sink_(to.out.sink()),
         names_(to.names),
         objects_(to.context.objects),
         values_(values),
+        lists_(lists),
         graphs_within_(graphs_within) {}
 
   // type: of the operator's schema, for empty lists; or null.
@@ -34,25 +37,12 @@ class ArgumentEncoder {
   void dict(PyObject* dict);
   void other(PyObject* value);
 
-  // Lists: each writes the list if its items are of these kinds, or returns false.
-  void list(PyObject* list, PyObject* type);
-  void empty_list(PyObject* type);
-  bool plain_list(PyObject* items);
-  bool number_list(PyObject* items);
-  bool tensor_list(PyObject* items);
-  bool nested_list(PyObject* items);
-  bool numbers(Table table, PyObject* items);
-  template <class F>
-  bool write(Field field, PyObject* items, F&& each);
-  void other_list(PyObject* items);
-  void optional_tensor(PyObject* name);
-  void tensor(PyObject* name);
-
   SchemaWriter& out_;
   EventSink& sink_;
   NodeNames& names_;
   PyObject* objects_;  // see EncodeContext
   ValueEncoder& values_;
+  ListEncoder& lists_;
   GraphEncoder& graphs_within_;
   size_t dicts_ = 0;  // that were written
 };

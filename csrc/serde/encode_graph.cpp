@@ -4,7 +4,6 @@
 #include "fx/symbols.h"
 #include "serde/errors.h"
 #include "serde/symbols.h"
-#include "serde/text.h"
 
 namespace fxpress::fx::serde {
 
@@ -100,7 +99,7 @@ void GraphEncoder::input(const NodeEntry& entry) {
   arguments_.custom_object(entry.name.get(), value.get());
 }
 
-// A graph returns one value, a list of values, or nothing (null).
+// output_value: null when the graph has no output node.
 void GraphEncoder::outputs(PyObject* output_value) {
   sink_.begin_list();
   if (output_value != nullptr) {

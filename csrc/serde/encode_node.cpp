@@ -3,10 +3,8 @@
 #include <algorithm>
 
 #include "fx/arguments.h"
-#include "fx/symbols.h"
 #include "py/pairs.h"
 #include "serde/symbols.h"
-#include "serde/text.h"
 
 namespace fxpress::fx::serde {
 
@@ -77,7 +75,7 @@ void NodeEncoder::inputs(const Operator& function, bool symbolic, PyObject* args
   sink_.end_list();
 }
 
-// Python prepares them: [(name, value, kind)].
+// Python prepares the arguments of these operators: [(name, value, kind)].
 void NodeEncoder::special_inputs(PyObject* node) {
   const Ref inputs = Ref::steal(PyObject_CallOneArg(symbols.special_inputs, node));
   sink_.begin_list();

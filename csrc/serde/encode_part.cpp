@@ -25,7 +25,7 @@ void add_with_users(PyObject* node, std::vector<Ref>& nodes, int depth) {
 
 }  // namespace
 
-// A node, or its outputs alone.
+// Writes a whole node, or its outputs alone.
 void PartEncoder::single_node(PyObject* node, bool whole) {
   constexpr int kNested = 2;  // results of results: lists
   std::vector<Ref> nodes;

@@ -29,7 +29,6 @@ class SignatureEncoder {
 
  private:
   void constant_input(PyObject* argument);
-  void argument_specs(PyObject* specs);
   void named(Type type, PyObject* argument);
 
   SchemaWriter& out_;

@@ -7,12 +7,6 @@ namespace fxpress::fx::serde {
 
 namespace {
 
-double real_of(PyObject* value) {
-  const double result = PyFloat_AsDouble(value);
-  if (result == -1.0 && PyErr_Occurred() != nullptr) throw_python_error();
-  return result;
-}
-
 // Tensors whose attributes are those of C++, whatever Python says.
 bool is_plain_tensor(PyObject* tensor) {
   PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(tensor));

@@ -1,8 +1,10 @@
-// The encoders of one call, put together.
+// The encoders of one call. They refer to one another (a graph has arguments, an argument may be a
+// graph), so one object owns them all.
 #pragma once
 
 #include "serde/encode_argument.h"
 #include "serde/encode_graph.h"
+#include "serde/encode_list.h"
 #include "serde/encode_node.h"
 #include "serde/encode_node_metadata.h"
 #include "serde/encode_signature.h"
@@ -16,20 +18,22 @@ struct Encoders {
       : to{SchemaWriter(schema, sink), context},
         values(to),
         metadata(to),
-        arguments(to, values, graphs),
+        lists(to),
+        arguments(to, values, lists, graphs),
         nodes(to, arguments, metadata),
         graphs(to, arguments, nodes, values),
         signatures(to, arguments, values) {}
   Encoders(const Encoders&) = delete;
   Encoders& operator=(const Encoders&) = delete;
 
-  Encoding to;                   // what they share
-  ValueEncoder values;           // tensors and numbers of the tables
-  NodeMetadataEncoder metadata;  // where nodes come from
-  ArgumentEncoder arguments;     // of nodes, graphs and signatures
-  NodeEncoder nodes;             // that call something
-  GraphEncoder graphs;           // also those that are arguments
-  SignatureEncoder signatures;   // and calls of modules
+  Encoding to;                   // all of them write to it
+  ValueEncoder values;           // writes what tables say of values
+  NodeMetadataEncoder metadata;  // writes where nodes come from
+  ListEncoder lists;             // writes lists among the arguments
+  ArgumentEncoder arguments;     // writes what nodes, graphs and signatures refer to
+  NodeEncoder nodes;             // writes calls
+  GraphEncoder graphs;           // writes the program's graph, and those that are arguments
+  SignatureEncoder signatures;   // writes signatures and the module call graph
 };
 
 }  // namespace fxpress::fx::serde

@@ -1,5 +1,5 @@
-// What the encoders of one call share: where they write to, what the caller gave, the names of
-// nodes.
+// The encoders of one call share this context: the sink, what the caller gave, the operators, and
+// the names of nodes.
 #pragma once
 
 #include "fx/symbols.h"
@@ -25,5 +25,12 @@ struct Encoding {
   OperatorTable operators = {};  // of all graphs
   NodeNames names = {};          // of the graph at work
 };
+
+// What float(value) is.
+inline double real_of(PyObject* value) {
+  const double result = PyFloat_AsDouble(value);
+  if (result == -1.0 && PyErr_Occurred() != nullptr) throw_python_error();
+  return result;
+}
 
 }  // namespace fxpress::fx::serde

@@ -40,7 +40,7 @@ class NodeNames {
   // The name under which a tensor is used: borrowed.
   PyObject* tensor_name(PyObject* node);
 
-  // Remembers the program's own graph for its signature.
+  // Keeps what the signature needs: it is written when the graph is not at work any more.
   void remember_merged(const GraphValues& values);
   // The name of a spec's argument, as the graph in the file has it.
   Ref name_of(PyObject* argument) const;

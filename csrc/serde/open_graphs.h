@@ -34,7 +34,7 @@ class OpenGraph {
   PyObject* graph() const { return writer_.graph(); }
   PyObject* root() const { return root_.get(); }
 
-  // What a name means: an empty entry is made for one that is not known.
+  // What a name means; a name that is not known gets an empty entry.
   Defined& defined(std::string_view name);
   // The same for callers that ask for any name: null for one that is not known.
   Defined* find(std::string_view name);
