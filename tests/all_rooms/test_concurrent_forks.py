@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -167,3 +169,36 @@ def test_a_child_of_a_callback_of_a_write_does_not_wait_for_threads() -> None:
         if status == [-1]:
             os._exit(9)
     assert status == [7]
+
+
+FORKS_WHILE_PAUSED = """
+import gc, importlib, os, sys, threading
+
+importlib.import_module(sys.argv[1])
+from fxpress import _native
+
+paused, done = threading.Event(), threading.Event()
+
+def pause():
+    with _native.GcPause():
+        paused.set()
+        done.wait(60)
+
+thread = threading.Thread(target=pause)
+thread.start()
+paused.wait(60)
+assert not gc.isenabled()
+child = os.fork()
+if child == 0:
+    os._exit(0 if gc.isenabled() else 3)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+done.set()
+thread.join()
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize("room", ["archive", "serialize", "split_module", "state", "_native"])
+def test_a_process_that_has_imported_one_room_alone(room: str) -> None:
+    child = [sys.executable, "-c", FORKS_WHILE_PAUSED, f"fxpress.{room}"]
+    assert subprocess.run(child, timeout=120, check=False).returncode == 0

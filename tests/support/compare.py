@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +14,7 @@ from fxpress import _native
 
 
 def same_value(ours: Any, theirs: Any) -> bool:
-    """The same object, or equal constants of one type."""
+    """Whether both are one object, or equal constants of one type."""
     if ours is theirs:
         return True
     if type(ours) is not type(theirs):
@@ -27,9 +29,16 @@ def same_value(ours: Any, theirs: Any) -> bool:
         )
     if isinstance(ours, torch.Tensor):
         return False
-    if isinstance(ours, float) and ours != ours:
-        return theirs != theirs
+    if isinstance(ours, float):
+        return bits_of(ours) == bits_of(theirs)
+    if isinstance(ours, complex):
+        return same_value((ours.real, ours.imag), (theirs.real, theirs.imag))
     return bool(ours == theirs)
+
+
+def bits_of(number: float) -> bytes:
+    """0.0 and -0.0 are two numbers, and all numbers that are none are one."""
+    return struct.pack("<d", math.nan if math.isnan(number) else number)
 
 
 def by_name(argument: Any, graph: Graph) -> Any:
