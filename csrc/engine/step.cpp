@@ -133,7 +133,7 @@ Ref Run::value_of(const Instruction& instruction, PyObject* node) {
 
 namespace {
 
-// What map_callback() needs; it lives while map() runs.
+// The context of map_callback(); it lives while map() runs.
 struct MapContext {
   Run* run;
   const Instruction* instruction;

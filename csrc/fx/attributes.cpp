@@ -223,7 +223,7 @@ void fill_fresh(PyObject* target, PyObject* body) {
 
 Ref new_module(PyTypeObject* type) {
   Ref module = Ref::steal(PyBaseObject_Type.tp_new(type, no_args, nullptr));
-  // Whoever has replaced nn.Module.__init__ (Dynamo, deferred initialization) gets its call.
+  // A replaced nn.Module.__init__ (by Dynamo, or by deferred initialization) gets its call.
   const Ref init = Ref::steal(PyObject_GetAttrString(symbols.module_type, "__init__"));
   if (init.get() == symbols.module_init) {
     const Ref dict = instance_dict(module.get());

@@ -47,7 +47,7 @@ ModuleAttributes assignment_order(const ModuleAttributes& attributes) {
   return result;
 }
 
-// What GraphModule.__init__ adds to an nn.Module, from the graph on.
+// Adds what GraphModule.__init__ adds to an nn.Module, from the graph on.
 void adopt_graph(PyObject* module, PyObject* graph) {
   const Ref dict = instance_dict(module);
   check(PyDict_SetItem(dict.get(), names.own_graph, graph));

@@ -22,9 +22,10 @@ inline PyObject* readable_table(PyObject* module_dict, PyObject* table_name) {
                                                                                      : nullptr;
 }
 
-// What the first of the tables has that has the name: borrowed. Null when none has it or one is not
-// there: ask Python. They come in the order of nn.Module.__getattr__: parameters, buffers,
-// children; table_of(table) is one, or null.
+// Finds the value of a name in the first table that has the name; borrowed. Returns null when no
+// table has the name, or when a table is missing: then the caller asks Python. The tables come in
+// the order of nn.Module.__getattr__: parameters, buffers, children; table_of(table) is a dict or
+// null.
 template <class Tables, class TableOf = std::identity>
 PyObject* find_in_tables(const Tables& tables, PyObject* name, TableOf table_of = {}) {
   for (PyObject* each : tables) {

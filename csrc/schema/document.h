@@ -94,7 +94,7 @@ class DocumentBuilder final : public EventSink {
   // Makes room for values, and for the bytes of their texts.
   void reserve(size_t values, size_t text);
 
-  // What was built; one value must have been.
+  // Returns the document; exactly one value must have been built.
   Document finish();
 
   void begin_record(const TypeInfo& type) override;

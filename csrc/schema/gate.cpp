@@ -23,7 +23,7 @@ constexpr std::array kRules = {
 
 // ---- characters ---------------------------------------------------------------------------------
 
-// What an ASCII character may be part of.
+// The kinds of text in which an ASCII character may occur.
 enum Part : uint8_t {
   kInIdentifier = 1,
   kInArgument = 2,    // a parameter list with one of the others is no Python
@@ -88,7 +88,7 @@ bool is_special(std::string_view name) {
   return name.size() > 4 && name.starts_with("__") && name.ends_with("__");
 }
 
-// What a module keeps under names of its own.
+// The names under which nn.Module keeps its own state and methods.
 constexpr std::array<std::string_view, 24> kTables = {  // sorted
     "_backward_hooks",
     "_backward_pre_hooks",

@@ -38,7 +38,7 @@ class GraphHasher {
   GraphHash program();
 
  private:
-  // What is done beside returning values.
+  // The effects that a node, or all nodes of a graph, have beside returning values.
   struct Deeds {
     bool writes = false, draws = false, acts = false;
     bool runs_graph = false;
@@ -350,7 +350,8 @@ Digest GraphHasher::node(const Value& node) {
     taken.insert(taken.end(), touched_.begin(), touched_.end());
   }
   Deeds deeds = inner_;
-  // What a graph does with its inputs is not followed: it may do it with each of them.
+  // The hash does not follow what a graph does with its inputs: the graph may do it with each of
+  // them.
   if (deeds.writes || (deeds.runs_graph && returns_views(target))) aliased = taken;
   if (deeds.writes) written = taken;
   deeds.writes |= !written.empty();

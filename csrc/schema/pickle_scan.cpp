@@ -13,7 +13,8 @@ namespace fxpress::schema {
 namespace {
 
 constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4;
-// What is charged, bytes: a value with what is noted of it here, the result of a call, a memo.
+// The bytes that the scan charges for a value with its notes here, for the result of a call, and
+// for a memo.
 constexpr uint64_t kValueBytes = 96;
 constexpr uint64_t kCallBytes = 800;
 constexpr uint64_t kMemoBytes = 96;
