@@ -6,7 +6,8 @@
 
 namespace fxpress::archive {
 
-// What is wrong with a path in an archive: it is no file, or leads out of it. Null when nothing is.
+// Returns what is wrong with a path in an archive: it is no file, or leads out of it. Returns null
+// when the path is right.
 inline const char* problem_of_name(std::string_view path) {
   if (path.empty()) return "is empty";
   bool has_control = false;  // without a way out of the loop, which is quicker

@@ -1,4 +1,4 @@
-// What reading one file may cost. One object carries it through a load; no thread shares it.
+// The budget of reading one file. One object carries it through a load; no thread shares it.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,8 @@ class LimitReached : public std::runtime_error {
 extern constinit thread_local uintptr_t stack_end;
 uintptr_t find_stack_end();
 
-// What is left for the calls of the last level: tensors and expressions are made in Python.
+// The stack that is reserved for the calls of the last level, which make tensors and expressions in
+// Python.
 inline constexpr uintptr_t kStackReserve = 96 << 10;  // bytes
 
 // Whether the stack of this thread has room for one more level of a recursion, and for what the
@@ -76,7 +77,7 @@ class Budget {
     Budget& budget_;
   };
 
-  // What errors say of where the load is.
+  // Sets the place in the load that errors name.
   void set_place(std::string place) { place_ = std::move(place); }
 
  private:

@@ -53,7 +53,7 @@ struct Part {
   }
 };
 
-// By its class: asking `isinstance` runs the code of objects that say what their class is.
+// Decides by the class: `isinstance` would run the code of objects that say what their class is.
 bool is_tensor(PyObject* value) {
   return PyType_IsSubtype(Py_TYPE(value), reinterpret_cast<PyTypeObject*>(THPVariableClass)) != 0;
 }
@@ -83,7 +83,7 @@ void prefetch(const void* memory, size_t bytes) {
   }
 }
 
-// What is read of the tensors that come soon, one step of the way at a time.
+// Prefetches the memory of the tensors that come soon, one pointer of the way to it at a time.
 void prefetch_tensors(PyObject* list, size_t i) {
   const auto size = static_cast<size_t>(PyList_GET_SIZE(list));
   const auto item = [&](size_t k) { return PyList_GET_ITEM(list, static_cast<Py_ssize_t>(k)); };
@@ -154,7 +154,7 @@ class Originals {
  private:
   static uint64_t key(const void* address) { return reinterpret_cast<uintptr_t>(address); }
 
-  // What the next tensor sees.
+  // Returns the part of its storage that a tensor sees, which is about to be added.
   Part part_of(const at::Tensor& tensor) const {
     const at::Storage& storage = tensor.storage();
     const auto [begin, end] = bytes_seen(tensor);
@@ -244,7 +244,7 @@ std::vector<Bytes> allocate(std::vector<Part>& parts) {
   return bytes;
 }
 
-// What a thread copies at a time: a stretch of one part, or several parts as a whole.
+// The bytes that a thread copies at a time: a stretch of one part, or several parts as a whole.
 struct Piece {
   size_t first;  // of the parts
   size_t last;
@@ -369,7 +369,8 @@ py::object to_python(at::Tensor copy, bool is_parameter, bool requires_grad) {
   return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(copy)));
 }
 
-// What is being filled, so that it stays if something fails meanwhile; so do the parts.
+// Owns the objects made so far, so that they stay alive if something fails meanwhile. The caller
+// keeps the parts in the same way.
 struct Made {
   at::Storage latest;  // of the copy that becomes an object
   py::list result;

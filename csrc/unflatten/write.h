@@ -11,7 +11,7 @@
 
 namespace fxpress::fx {
 
-// What a module holds under a name.
+// A name under which a module holds a value, and that value.
 struct State {
   core::StringId name;  // within the module
   Role role;

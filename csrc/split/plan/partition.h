@@ -1,4 +1,4 @@
-// What each partition of a graph needs from the others.
+// Records what each partition of a graph needs from the others.
 #pragma once
 
 #include <cstdint>

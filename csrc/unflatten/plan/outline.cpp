@@ -36,7 +36,7 @@ class Outliner {
       const NodeId id(i);
       const bool lacks_stack = graph_.ops[i] == Op::kCallFunction && !source.stacks[i].valid();
       if (lacks_stack && source.is_remade(id)) is_remade_[i] = 1;
-      // What is made where it is used reads its inputs there.
+      // A node that is remade where it is used reads its inputs there.
       const uint32_t reads = is_remade_[i] != 0 ? std::max(i, last_user_[i]) : i;
       for (NodeId def : graph_.inputs_of(id)) {
         last_user_[def.value()] = std::max(last_user_[def.value()], reads);
@@ -457,7 +457,7 @@ class Outliner {
     }
   }
 
-  // What others still need.
+  // Returns the values of the frame that later nodes still need.
   void return_values(FrameId id) {
     std::vector<PlannedId> values;
     for (NodeId node : frame(id).mapped) {
