@@ -158,8 +158,8 @@ Ref SchemaClasses::make(const Document& document, const Value& value,
   return Maker(*this, document, kept).make(value);
 }
 
-// What every walk over objects of the schema needs: attributes, tags, and a look at each value
-// before it is used.
+// The base of every walk over objects of the schema: it reads attributes and tags, and checks each
+// value before it is used.
 class SchemaClasses::Walk {
  protected:
   struct Place {

@@ -34,9 +34,9 @@ class OpenGraph {
   PyObject* graph() const { return writer_.graph(); }
   PyObject* root() const { return root_.get(); }
 
-  // What a name means; a name that is not known gets an empty entry.
+  // Returns the entry of a name; a name that is not known gets an empty entry.
   Defined& defined(std::string_view name);
-  // The same for callers that ask for any name: null for one that is not known.
+  // Returns the entry of a name, or null when the name is not known.
   Defined* find(std::string_view name);
   // SerializeError when no node has the name.
   PyObject* node_named(std::string_view name);
