@@ -1,4 +1,4 @@
-// Which names records of an archive may have.
+// Checks the names of records of an archive.
 #pragma once
 
 #include <algorithm>

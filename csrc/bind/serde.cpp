@@ -114,7 +114,7 @@ class GraphReader {
     } const busy(busy_);
     return use(decoder_);
   }
-  // The same while a document is read. Graphs refer to theirs later on: it is kept.
+  // Calls use(decoder) while a document is read. `keep`: graphs refer to the document later on.
   template <class Use>
   auto read(const py::object& document, bool keep, Use use) {
     return this->use([&](fx::serde::Decoder& decoder) {

@@ -46,12 +46,12 @@ class Budget {
  public:
   Budget(uint64_t memory, size_t depth) : memory_(memory), depth_(depth) {}
 
-  // Bytes that are about to be allocated, as an estimate.
+  // Charges bytes that are about to be allocated, as an estimate.
   void charge(uint64_t bytes) {
     if (bytes > memory_ - used_) reach_memory();
     used_ += bytes;
   }
-  // So many things of a size.
+  // Charges so many things of a size.
   void charge(uint64_t count, uint64_t each) {
     if (count != 0 && each > (memory_ - used_) / count) reach_memory();
     used_ += count * each;
@@ -61,7 +61,7 @@ class Budget {
   uint64_t used() const { return used_; }
   size_t depth() const { return depth_; }
 
-  // One level deeper for as long as it lives.
+  // The load is one level deeper as long as this object lives.
   class Level {
    public:
     Level(Budget& budget, const char* place) : budget_(budget) {

@@ -58,7 +58,7 @@ void call_with_numbers(const c10::OperatorHandle& op, c10::Stack& stack) {
 }
 
 Ref value_to_object(c10::IValue value) {
-  // For a whole tuple torch asks for its type, which undefined tensors don't have.
+  // torch asks a whole tuple for its type, which undefined tensors do not have.
   if (value.isTuple()) {
     const auto& elements = value.toTupleRef().elements();
     Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(elements.size())));

@@ -10,7 +10,7 @@
 
 namespace fxpress::engine {
 
-// From now on it is known when operators go; called once.
+// Starts to record which operators go; called once.
 void watch_operators();
 
 // How many operators have gone.

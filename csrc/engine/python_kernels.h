@@ -1,4 +1,4 @@
-// Which operators may run Python code when they are called through the dispatcher.
+// Finds the operators that may run Python code when they are called through the dispatcher.
 #pragma once
 
 #include <ATen/core/operator_name.h>

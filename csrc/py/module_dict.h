@@ -15,7 +15,7 @@ inline PyObject* dict_table(PyObject* module_dict, PyObject* table_name) {
   return found != nullptr && PyDict_CheckExact(found) ? found : nullptr;
 }
 
-// Likewise one that can be read as a dict: an OrderedDict, too.
+// Finds a table that can be read as a dict, which an OrderedDict can be too.
 inline PyObject* readable_table(PyObject* module_dict, PyObject* table_name) {
   PyObject* found = dict_get(module_dict, table_name);
   return found != nullptr && (PyDict_CheckExact(found) || PyODict_CheckExact(found)) ? found

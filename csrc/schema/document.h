@@ -114,7 +114,8 @@ class DocumentBuilder final : public EventSink {
   void boolean(bool value) override;
   void null() override;
 
-  // For readers. Fields that come in any order: where they are put. Keys: text with add_text().
+  // For readers whose fields come in any order: whether a field has its value already, and a text
+  // as a value, such as the key of a map.
   bool has_field(size_t position) const;
   Value make_text(ValueKind kind, std::string_view text);
 

@@ -96,7 +96,7 @@ class GraphHasher {
   Digest call(const Value& entry);
   Digest range(std::string_view name, const Value& limits);
 
-  // Which of some values share storage.
+  // Adds to the hash which of some values share storage.
   void add_sharing(Hasher& hasher, const std::vector<uint32_t>& sets);
   uint32_t find(uint32_t set);
   uint32_t new_set();

@@ -17,7 +17,7 @@ namespace fxpress::schema {
 using Constants = std::unordered_set<std::string_view>;
 using Positions = std::vector<uint32_t>;
 
-// Where a value of a graph comes from.
+// The origin of a value of a graph.
 struct Definition {
   static constexpr uint32_t kInput = 0xffffffffu;
   uint32_t node;      // position in the graph, or kInput

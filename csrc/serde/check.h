@@ -20,7 +20,7 @@ struct ProgramCheck {
   bool is_surely_valid(const GraphValues& graph) const;
 };
 
-// The same of all graphs of the program too, and that no two nodes take the same result of another.
+// Checks all graphs of the program too, and that no two nodes take the same result of another node.
 // The root is the first of the graph modules.
 bool is_surely_valid(const ProgramCheck& check);
 

@@ -302,7 +302,7 @@ class SchemaClasses::Copier : Walk {
 template <class Out>
 class SchemaClasses::Writer : Walk {
  public:
-  // With `kept` only what the canonical form depends on is sent, see write_for_order().
+  // With `kept` the writer sends only what the canonical form depends on; see write_for_order().
   Writer(const SchemaClasses& classes, Out& sink, std::vector<Ref>* kept)
       : Walk(classes, {}), sink_(sink), kept_(kept) {}
 

@@ -22,7 +22,7 @@ struct SplitOptions {
   CodeMode code_mode;             // how the results get their Python code
 };
 
-// All that has been decided before the first object is made.
+// The decisions of a split, all made before the first object.
 struct SplitPlan {
   Assignment assignment;                            // from the callback
   ReadGraph source;                                 // the graph, flat

@@ -120,7 +120,7 @@ class Originals {
     const at::Tensor& tensor = THPVariable_Unpack(object);
     Part seen = part_of(tensor);
     seen.begin = seen.begin / kAlignment * kAlignment;
-    // Where nobody else has the storage, nor the tensor, it comes but once.
+    // A tensor occurs only once when nobody else holds it or its storage.
     const auto next = static_cast<uint32_t>(parts.size());
     const bool is_alone = tensor.storage().use_count() == 1 && Py_REFCNT(object) == 1;
     const auto [at, is_new] =
@@ -139,7 +139,7 @@ class Originals {
     return place;
   }
 
-  // The same for one whose copy shares its storage with no other copy.
+  // Adds a tensor whose copy shares its storage with no other copy.
   uint32_t add_alone(PyObject* object, bool as_parameter) {
     const at::Tensor& tensor = THPVariable_Unpack(object);
     const auto part = static_cast<uint32_t>(parts.size());
@@ -183,7 +183,7 @@ class Slab {
     users_.fetch_add(1, std::memory_order_relaxed);
     return {begin, this, &Slab::release, c10::Device(c10::kCPU)};
   }
-  // To be called once by who has made it.
+  // Drops one use of a slab; each storage calls it once, and so does the maker of the slab.
   static void release(void* slab) {
     auto* self = static_cast<Slab*>(slab);
     if (self->users_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete self;
@@ -319,7 +319,8 @@ class Filling {
   Filling& operator=(const Filling&) = delete;
   ~Filling() { next_ = pieces_.size(); }  // whoever needs no copies leaves early
 
-  // With `release` other threads of Python run meanwhile, but for a look at signals now and then.
+  // With `release` other threads of Python run meanwhile; this thread checks for signals now and
+  // then.
   void finish(bool release) {
     if (!release) {
       work(Time::max());

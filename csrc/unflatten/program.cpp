@@ -144,7 +144,7 @@ class ProgramReader {
       Write& write = writes[i];
       const bool is_input = source_.ops[write.value.value()] == Op::kPlaceholder;
       if (!aliases[write.value.value()].empty() && !snapshots_.contains(write.value.value())) {
-        // It may change with a write, as when buffers are swapped.
+        // The value may change with a write, as when buffers are swapped.
         snapshots_.emplace(write.value.value(), name_for(symbols.clone));
       }
       if (mutations_[i].target == WriteTarget::kParameter) {

@@ -184,7 +184,7 @@ class ModuleWriter {
     }
   }
 
-  // For messages: where the module stands.
+  // The path of a module in the tree, for messages.
   std::string path_of(ModuleId wanted) const {
     std::vector<std::pair<std::string, ModuleId>> open{{"", plan_.outline.root}};
     std::vector<uint8_t> seen(plan_.tree.size(), 0);

@@ -1,4 +1,4 @@
-// From an outline to modules: graphs, children and state are created once, as they will stay.
+// Makes modules from an outline: graphs, children and state are created once, as they will stay.
 #pragma once
 
 #include <string>
@@ -32,7 +32,7 @@ struct ModuleClasses {
   PyObject* dispatcher;   // runs one of several modules
 };
 
-// Everything there is to write.
+// All inputs of write_modules().
 struct UnflattenPlan {
   FlatProgram& program;
   const Signatures& signatures;

@@ -338,7 +338,7 @@ class Parser {
     return result;
   }
 
-  // Nothing binary may follow.
+  // Whether the expression ends here, so that no binary operator follows.
   bool is_at_end() {
     skip_spaces();
     return rest_.empty() || rest_[0] == ')' || rest_[0] == ']' || rest_[0] == ',';

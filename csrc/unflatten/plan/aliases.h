@@ -1,4 +1,4 @@
-// Which values may share memory with inputs of the graph that are written later.
+// Finds the values that may share memory with inputs of the graph that are written later.
 #pragma once
 
 #include <functional>

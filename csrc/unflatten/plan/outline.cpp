@@ -216,7 +216,7 @@ class Outliner {
     return planned;
   }
 
-  // At the end of the graph; in a caller, that is before the call that is being outlined.
+  // Appends a node at the end of the graph; in a caller, that is before the call being outlined.
   void append(FrameId id, PlannedId planned) {
     auto& body = frame(id).body;
     body.insert(id == current_ ? body.end() : body.end() - 1, planned);

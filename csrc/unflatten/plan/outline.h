@@ -1,4 +1,4 @@
-// From a flat graph to the graphs of the modules in which its nodes were traced.
+// Plans the graphs of the modules in which the nodes of a flat graph were traced.
 //
 // The walk enters and leaves modules as the stacks of the nodes say. Nothing is created: each call
 // of a module is a Frame, and the nodes of its graph are planned, in the order in which torch's
