@@ -65,8 +65,8 @@ bool keeps_nothing(const py::object& write) {
          is(py::handle(owner).attr("raw"), "FileIO");
 }
 
-// An object with a method write(). It may keep what it gets, which is a copy then: views of memory
-// that is not there any more would be left to whoever has them.
+// An object with a method write(). Unless write() is known to keep nothing, it gets copies: it
+// might keep a view of memory that is freed later.
 class ObjectSink final : public archive::ByteSink {
  public:
   explicit ObjectSink(py::object write)

@@ -1,4 +1,4 @@
-// GraphModules whose Python source is generated when somebody asks for it.
+// GraphModules whose Python source is generated on demand.
 #pragma once
 
 #include <span>

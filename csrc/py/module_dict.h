@@ -1,5 +1,5 @@
-// The tables in a module's __dict__: of its parameters, buffers, children and hooks. Which names
-// they have there is torch's affair: the rooms say it.
+// The tables in a module's __dict__: of its parameters, buffers, children and hooks. torch decides
+// which names they have there; the callers pass them.
 #pragma once
 
 #include <functional>

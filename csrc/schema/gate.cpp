@@ -62,8 +62,9 @@ bool is_part(char c, Part part) {
   return core::is_ascii(c) && (kParts[static_cast<unsigned char>(c)] & part) != 0;
 }
 
-// Whether all characters are of a kind; what is not ASCII is, since the reader has seen to it that
-// it is UTF-8, and nothing of it ends a name, a quoted text or a line of Python or C++.
+// Whether all characters are of a kind. A character that is not ASCII counts as one: the reader has
+// checked that it is UTF-8, and no byte of it ends a name, a quoted text or a line of Python or
+// C++.
 bool is_all(std::string_view text, Part part) {
   return std::ranges::all_of(text, [&](char c) { return !core::is_ascii(c) || is_part(c, part); });
 }
@@ -374,7 +375,7 @@ class Walk {
     return false;
   }
 
-  // Each of these visits the next value of a level: whether it opened another level.
+  // Each of these visits the next value of a level, and returns whether it opened another level.
   bool visit_field(Level& level) {
     const size_t position = level.next++;
     const FieldInfo& field = level.type->fields[level.tag + position];

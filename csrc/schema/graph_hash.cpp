@@ -247,7 +247,7 @@ void GraphHasher::add_expression(Hasher& hasher, std::string_view text) {
   --depth_;
 }
 
-// Constants and state by what is known of their values.
+// Adds a constant or a state by the digest of its value, when that is known.
 void GraphHasher::add_known(Hasher& hasher, const Value& name) {
   const auto known = context_.values.find(std::string(text(name)));
   hasher.byte(known != context_.values.end() ? 1 : 0);
@@ -386,7 +386,7 @@ Digest GraphHasher::node(const Value& node) {
   return made;
 }
 
-// The hash of a graph by itself: what it does to its inputs, whatever they are.
+// Returns the hash of a graph by itself: of its effects on its inputs, whatever those are.
 Digest GraphHasher::subgraph(const Value& graph) {
   core::check_stack("graphs within each other");
   if (depth_ == kMaxDepth) throw CanonicalError("graphs are nested too deeply");

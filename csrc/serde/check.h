@@ -15,8 +15,8 @@ struct ProgramCheck {
   PyObject* constants;      // dict: constants and custom objects
   bool functional;          // operators may not write their arguments
 
-  // True when all invariants hold. False: some may not, and torch's own check has the last word,
-  // and the message. What is rare is left to it too.
+  // True when all invariants hold. False when some may not: then torch's own check decides, and
+  // makes the message. Rare cases are left to torch too.
   bool is_surely_valid(const GraphValues& graph) const;
 };
 

@@ -1,4 +1,4 @@
-// Values of a graph from what its tables say of them: fake tensors, numbers, objects.
+// Makes the values of a graph from the facts in its tables: fake tensors, numbers, objects.
 #pragma once
 
 #include <optional>

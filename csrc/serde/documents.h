@@ -15,7 +15,7 @@ using ::fxpress::schema::Document;
 using ::fxpress::schema::Schema;
 
 // Reads a value of the named type. SerializeError names the place where the text is wrong. The GIL
-// is released meanwhile. `budget`: what is charged; null: nothing.
+// is released meanwhile. The load is charged to `budget` unless that is null.
 Document read_document(const Schema& schema, PyObject* bytes, const std::string& type,
                        core::Budget* budget);
 

@@ -37,7 +37,7 @@ Py_hash_t hash_of(PyObject* string) {
   return PyUnicode_Check(string) ? reinterpret_cast<PyASCIIObject*>(string)->hash : -1;
 }
 
-// Classes that look at what is set or asked of them do not see it.
+// Sets an attribute past a __setattr__ of the object's class.
 void set_attribute(PyObject* object, PyObject* name, PyObject* value) {
   check(PyObject_GenericSetAttr(object, name, value));
 }
@@ -170,7 +170,7 @@ class SchemaClasses::Walk {
   Walk(const SchemaClasses& classes, Place field)
       : classes_(classes), schema_(classes.schema_), field_(field) {}
 
-  // Unions look at what is asked of them; this does not.
+  // Reads an attribute past a __getattribute__ of the object's class, which unions have.
   static Ref attribute(PyObject* object, PyObject* name) {
     return Ref::steal(PyObject_GenericGetAttr(object, name));
   }

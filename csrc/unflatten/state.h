@@ -1,4 +1,4 @@
-// The state of an exported program: which modules get what, and which of it is to be copied.
+// The state of an exported program: the value that each module gets, and the values to be copied.
 #pragma once
 
 #include <string_view>

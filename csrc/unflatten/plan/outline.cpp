@@ -505,8 +505,8 @@ class Outliner {
     }
   }
 
-  // Functionalized writes whose intermediate value somebody reads in place happen where they
-  // happened originally.
+  // A functionalized write whose intermediate value is read in place happens where it happened
+  // originally.
   void write_back() {
     if (std::find(is_written_back_.begin(), is_written_back_.end(), 1) == is_written_back_.end()) {
       return;
