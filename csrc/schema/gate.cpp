@@ -62,8 +62,8 @@ bool is_part(char c, Part part) {
   return core::is_ascii(c) && (kParts[static_cast<unsigned char>(c)] & part) != 0;
 }
 
-// Whether all characters are of a kind. A character that is not ASCII counts as one: the reader has
-// checked that it is UTF-8, and no byte of it ends a name, a quoted text or a line of Python or
+// Whether all characters are of a kind. A character that is not ASCII is of every kind: the reader
+// has checked that it is UTF-8, and no byte of it ends a name, a quoted text or a line of Python or
 // C++.
 bool is_all(std::string_view text, Part part) {
   return std::ranges::all_of(text, [&](char c) { return !core::is_ascii(c) || is_part(c, part); });

@@ -223,8 +223,8 @@ class Memory {
   std::unique_ptr<Slab, Release> slab_;  // that has room
 };
 
-// The bytes of a part and where they go. Threads that copy read this, not the storages: whoever
-// makes tensors meanwhile counts references there, in the same lines of the caches.
+// The bytes of a part and their destination. Threads that copy read this, not the storages: the
+// thread that makes tensors meanwhile counts references there, in the same lines of the caches.
 struct Bytes {
   const std::byte* from;
   std::byte* to;
