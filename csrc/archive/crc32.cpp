@@ -80,8 +80,8 @@ uint32_t by_tables(uint32_t state, Bytes bytes) {
 
 #ifdef FXPRESS_CRC32_FOLDS
 
-// What carries 64 bits over a distance: x^bits, one bit up because a product of reflected numbers
-// is one bit short.
+// The factor that carries 64 bits over a distance: x^bits, shifted up by one bit because a product
+// of reflected numbers is one bit short.
 constexpr int64_t carry(uint64_t bits) {
   return static_cast<int64_t>(static_cast<uint64_t>(x_to_the(bits)) << 1);
 }

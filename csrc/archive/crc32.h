@@ -15,7 +15,7 @@ uint32_t crc32(uint32_t crc, Bytes bytes);
 // The checksum of two texts one after the other, from that of each and the second one's length.
 uint32_t crc32_of_both(uint32_t first, uint32_t second, uint64_t second_length);
 
-// The same as crc32() without instructions that not every processor has; for tests.
+// Computes crc32() without instructions that not every processor has; for tests.
 uint32_t crc32_portable(uint32_t crc, Bytes bytes);
 
 }  // namespace fxpress::archive

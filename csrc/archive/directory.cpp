@@ -114,7 +114,7 @@ Extent find_directory(const Source& source) {
   no_archive("it has no directory");
 }
 
-// What the headers of a record have in common.
+// The fields that both headers of a record have.
 struct Header {
   uint16_t flags = 0;
   uint16_t method = 0;

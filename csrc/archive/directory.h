@@ -1,4 +1,4 @@
-// What an archive contains, read from the directory at the end of a zip file.
+// Reads the records of an archive from the directory at the end of a zip file.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What is wrong with an archive; errors of the operating system are std::system_error.
+// The error for a faulty archive; errors of the operating system are std::system_error.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// Where the bytes of an archive are: open files and memory.
+// The sources and sinks of an archive's bytes: open files and memory.
 #pragma once
 
 #include <cstdint>

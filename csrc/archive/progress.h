@@ -1,4 +1,4 @@
-// How long work on many bytes lets others know and answers an interrupt.
+// Reports the progress of work on many bytes, and lets an interrupt end it.
 #pragma once
 
 #include <chrono>

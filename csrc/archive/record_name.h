@@ -1,4 +1,4 @@
-// Which names records of an archive may have.
+// Checks the names of records of an archive.
 #pragma once
 
 #include <algorithm>
@@ -6,7 +6,8 @@
 
 namespace fxpress::archive {
 
-// What is wrong with a path in an archive: it is no file, or leads out of it. Null when nothing is.
+// Returns what is wrong with a path in an archive: it is no file, or leads out of it. Returns null
+// when the path is right.
 inline const char* problem_of_name(std::string_view path) {
   if (path.empty()) return "is empty";
   bool has_control = false;  // without a way out of the loop, which is quicker

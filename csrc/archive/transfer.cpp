@@ -60,7 +60,7 @@ class Work {
     changed_.notify_all();
   }
 
-  // The same in this thread.
+  // Does the work of run() in this thread.
   void run_here(Progress& progress) {
     std::vector<std::byte> scratch;
     for (Chunk& chunk : chunks_) {
@@ -68,7 +68,7 @@ class Work {
     }
   }
 
-  // Until so many threads have finished; then throws what one of them met.
+  // Waits until so many threads have finished; then throws the error that one of them met.
   void wait(size_t threads, const core::Crew& crew, Progress& progress) {
     uint64_t reported = 0;
     std::unique_lock lock(mutex_);

@@ -1,4 +1,4 @@
-// The data of records into memory, on several threads, with their checksums.
+// Reads the data of records into memory, on several threads, with their checksums.
 #pragma once
 
 #include <vector>

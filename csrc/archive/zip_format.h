@@ -26,8 +26,8 @@ constexpr uint16_t kNameIsUtf8 = 1U << 11;
 constexpr uint16_t kStored = 0;
 constexpr uint16_t kDeflated = 8;
 
-// In the fields of 32 and 16 bits: the number stands in the extra field, or in the end record of
-// 64 bits.
+// The values of fields of 32 and 16 bits whose number stands in the extra field, or in the end
+// record of 64 bits.
 constexpr uint32_t kElsewhere32 = 0xFFFFFFFF;
 constexpr uint16_t kElsewhere16 = 0xFFFF;
 constexpr uint16_t kExtra64 = 1;  // the tag of that extra field

@@ -65,8 +65,8 @@ bool keeps_nothing(const py::object& write) {
          is(py::handle(owner).attr("raw"), "FileIO");
 }
 
-// An object with a method write(). It may keep what it gets, which is a copy then: views of memory
-// that is not there any more would be left to whoever has them.
+// An object with a method write(). Unless write() is known to keep nothing, it gets copies: it
+// might keep a view of memory that is freed later.
 class ObjectSink final : public archive::ByteSink {
  public:
   explicit ObjectSink(py::object write)
@@ -111,7 +111,7 @@ class ObjectSink final : public archive::ByteSink {
   bool is_trusted_;  // see keeps_nothing()
 };
 
-// One caller at a time: with the GIL released another thread could come in between.
+// Refuses a second caller: while the GIL is released, another thread could come in.
 class Busy {
  public:
   explicit Busy(bool& flag) : flag_(flag) {
@@ -222,7 +222,7 @@ class ArchiveReader {
     copy(record, PyBytes_AS_STRING(bytes.ptr()));
     return bytes;
   }
-  // The same into memory, which has room for `size` bytes: as many as there are.
+  // Copies the stored bytes into memory of `size` bytes, which must be the size of the record.
   void copy_stored(const std::string& name, uint64_t size, uintptr_t address) const {
     const archive::Record& record = require(name);
     if (record.stored != size) {

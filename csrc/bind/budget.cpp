@@ -1,4 +1,4 @@
-// What reading a file may cost: the budget, and the passes over a text that find what it would.
+// Binds the budget of a load, and the passes over a text that estimate the cost of reading it.
 
 #include "core/budget.h"
 

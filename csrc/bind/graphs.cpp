@@ -80,7 +80,7 @@ py::object plain_copy(const py::object& module, const py::object& graph) {
   return copy;
 }
 
-// The same for modules that run their graph themselves: a Graph and an nn.Module each.
+// Measures the same for modules that run their graph themselves: a Graph and an nn.Module each.
 std::vector<double> plain_creation_times(const std::vector<py::object>& all, size_t repeats) {
   std::vector<fx::GraphCopier> copiers;
   std::vector<py::object> modules;

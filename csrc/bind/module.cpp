@@ -43,7 +43,8 @@ PYBIND11_MODULE(_native, m) {
   bind_expressions(m);
   bind_tracking(m);
   bind_process(m);
-  // What works on graphs appears when the tables are filled: nothing can be called too early.
+  // Functions on graphs appear only once the tables are filled, so that none can be called too
+  // early.
   m.def("initialize", [](const py::dict& objects, const py::dict& names) {
     fx::initialize_symbols(objects.ptr(), names.ptr());
     auto self = py::module_::import("fxpress._native");

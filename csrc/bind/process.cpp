@@ -1,5 +1,5 @@
-// What the process is told for the length of a block: the collector, torch's names, attributes.
-// Entering and leaving a block of these runs no byte code, so that a signal handler that raises
+// Binds blocks that change the process while they run: the collector, torch's names, attributes.
+// Entering and leaving such a block runs no byte code, so that a signal handler that raises
 // (Ctrl-C) finds the block either not begun or ended, and never half way.
 
 #include <pybind11/stl.h>

@@ -89,7 +89,7 @@ py::bytes to_bytes(const schema::Digest& digest) {
   return {reinterpret_cast<const char*>(digest.data()), digest.size()};
 }
 
-// A decoder, and what it borrows.
+// A decoder, and the objects that it borrows.
 class GraphReader {
  public:
   GraphReader(py::object classes, py::object values, py::dict constants)
@@ -102,8 +102,8 @@ class GraphReader {
     decoder_.graphs().open();
   }
 
-  // Calls `use(decoder)`. What it calls of Python may not come back, nor may another thread
-  // meanwhile.
+  // Calls `use(decoder)`. Python code that runs inside may not use the reader again, nor may
+  // another thread meanwhile.
   template <class Use>
   auto use(Use use) {
     if (busy_) raise(PyExc_RuntimeError, "this deserializer is reading already");
@@ -114,7 +114,7 @@ class GraphReader {
     } const busy(busy_);
     return use(decoder_);
   }
-  // The same while a document is read. Graphs refer to theirs later on: it is kept.
+  // Calls use(decoder) while a document is read. `keep`: graphs refer to the document later on.
   template <class Use>
   auto read(const py::object& document, bool keep, Use use) {
     return this->use([&](fx::serde::Decoder& decoder) {

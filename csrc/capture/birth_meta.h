@@ -8,8 +8,8 @@
 
 namespace fxpress::fx {
 
-// What torch's tracers do while the meta of nodes is preserved: some of the original's entries are
-// copied, and where the node comes from is noted.
+// The rules by which torch's tracers preserve the meta of nodes: a copy gets some of the original's
+// entries, and a note of the node that it comes from.
 struct BirthRules {
   Ref fields;      // tuple: the entries that are copied, in order
   Ref outer;       // dict: stands for the meta of nodes that have none

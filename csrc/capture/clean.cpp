@@ -65,7 +65,7 @@ class StackCleaner {
     return Ref::steal(PyTuple_Pack(2, name.get(), PyTuple_GET_ITEM(pair, 1)));
   }
 
-  // What `clean` makes of a value, made once: borrowed.
+  // Returns the result of `clean` for a value, which is made once; borrowed.
   template <class Clean>
   PyObject* cleaned(PyObject* value, Clean clean) {
     const auto key = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(value));

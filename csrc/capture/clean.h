@@ -9,8 +9,8 @@ namespace fxpress::fx {
 // anything else, as from a method that only a str has.
 Ref clean_name(PyObject* name);
 
-// Cleans the nn_module_stack and the source_fn_stack of all nodes: new containers, no entry for the
-// module itself, and none for what is it by its path where `drop_self` is set.
+// Cleans the nn_module_stack and the source_fn_stack of all nodes: new containers without an entry
+// for the module itself, and with `drop_self` without entries whose path is the module's own.
 void clean_stacks(PyObject* graph, bool drop_self);
 
 }  // namespace fxpress::fx

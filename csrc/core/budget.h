@@ -1,4 +1,4 @@
-// What reading one file may cost. One object carries it through a load; no thread shares it.
+// The budget of reading one file. One object carries it through a load; no thread shares it.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,8 @@ class LimitReached : public std::runtime_error {
 extern constinit thread_local uintptr_t stack_end;
 uintptr_t find_stack_end();
 
-// What is left for the calls of the last level: tensors and expressions are made in Python.
+// The stack that is reserved for the calls of the last level, which make tensors and expressions in
+// Python.
 inline constexpr uintptr_t kStackReserve = 96 << 10;  // bytes
 
 // Whether the stack of this thread has room for one more level of a recursion, and for what the
@@ -45,12 +46,12 @@ class Budget {
  public:
   Budget(uint64_t memory, size_t depth) : memory_(memory), depth_(depth) {}
 
-  // Bytes that are about to be allocated, as an estimate.
+  // Charges bytes that are about to be allocated, as an estimate.
   void charge(uint64_t bytes) {
     if (bytes > memory_ - used_) reach_memory();
     used_ += bytes;
   }
-  // So many things of a size.
+  // Charges so many things of a size.
   void charge(uint64_t count, uint64_t each) {
     if (count != 0 && each > (memory_ - used_) / count) reach_memory();
     used_ += count * each;
@@ -60,7 +61,7 @@ class Budget {
   uint64_t used() const { return used_; }
   size_t depth() const { return depth_; }
 
-  // One level deeper for as long as it lives.
+  // The load is one level deeper as long as this object lives.
   class Level {
    public:
     Level(Budget& budget, const char* place) : budget_(budget) {
@@ -76,7 +77,7 @@ class Budget {
     Budget& budget_;
   };
 
-  // What errors say of where the load is.
+  // Sets the place in the load that errors name.
   void set_place(std::string place) { place_ = std::move(place); }
 
  private:

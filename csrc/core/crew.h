@@ -10,8 +10,9 @@
 
 namespace fxpress::core {
 
-// What the threads use has to outlive the crew. Signal handlers and the user's code may run in the
-// thread that waits, and fork: the child is without the threads, and may not wait for them.
+// The data that the threads use has to outlive the crew. Signal handlers and the user's code may
+// run in the thread that waits, and may fork: the child does not have the threads, and may not wait
+// for them.
 class Crew {
  public:
   Crew() = default;

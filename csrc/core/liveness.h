@@ -1,4 +1,4 @@
-// Where each value is used for the last time.
+// Finds the last use of each value.
 #pragma once
 
 #include <vector>

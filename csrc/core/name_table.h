@@ -31,7 +31,7 @@ class NameTable {
   // forbidden (the builtin itself is being named).
   StringId create(StringId candidate, bool exempt = false);
 
-  // What `candidate` is after the replacement of illegal characters.
+  // Returns `candidate` after the replacement of illegal characters.
   StringId legal(StringId candidate) { return parse(candidate).candidate; }
 
   // States how `raw` is parsed, for text outside of ASCII, whose digits Python's regular

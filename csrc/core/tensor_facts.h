@@ -1,4 +1,5 @@
-// What the part with libtorch reads of a tensor for the part without: a plain table and a function.
+// The facts about a tensor that the module with libtorch reads for the module without it: a plain
+// struct and a function.
 #pragma once
 
 #include <cstddef>

@@ -265,8 +265,8 @@ bool Builder::try_inline(Open& open, const NodeGuard& guard) {
   return true;
 }
 
-// What each placeholder of the callee gets: a node or a constant; false when the call must be made
-// by Python, which knows the other cases and their errors (InterpreterModule.forward).
+// Finds the node or constant that each placeholder of the callee gets. Returns false when Python
+// must make the call: it knows the other cases and their errors (InterpreterModule.forward).
 bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& enter,
                              std::vector<PyObject*>& bound) const {
   PyObject* args = guard.args.get();

@@ -11,7 +11,7 @@ namespace fxpress::engine {
 
 namespace {
 
-// What a value of the run must be for a parameter of this type.
+// Returns the type that a value of the run must have for a parameter of this type.
 std::pair<Expect, bool> expected(const c10::TypePtr& type) {
   switch (type->kind()) {
     case c10::TypeKind::TensorType:
@@ -53,7 +53,8 @@ const c10::ListType* list_type(const c10::TypePtr& type) {
 
 enum class Nodes : uint8_t { kNone, kSelf, kItems, kDeeper };
 
-// Those that are deeper than any operator takes may have one. `open` is room to work in.
+// Whether an argument mentions a node. True for an argument that is deeper than any operator takes,
+// since it may. `open` is room to work in.
 bool mentions_node(PyObject* argument, std::vector<ArgCursor>& open) {
   constexpr size_t kMaxDepth = 8;
   open.clear();

@@ -33,7 +33,7 @@ class Builder {
     std::unordered_map<PyObject*, uint32_t> env;  // node -> value
   };
 
-  // What is known about a value before it gets a slot.
+  // The facts about a value before it gets a slot.
   struct Value {
     uint32_t definition;  // instruction that sets it; kNone: an argument of the run
     uint32_t last_use;    // kNone: nobody reads it

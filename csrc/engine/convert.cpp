@@ -27,8 +27,8 @@ bool has_unusual_tensor(PyObject* object) {
 std::optional<c10::IValue> constant_value(const c10::Argument& argument, PyObject* object,
                                           bool numbers_as_tensors) {
   if (has_unusual_tensor(object)) return std::nullopt;
-  // What is made of a number is new in each call of torch's: an operator that writes to it, or
-  // returns a view of it, must not get that of an earlier run.
+  // torch converts a number anew in each call: an operator that writes to the result, or returns a
+  // view of it, must not get the tensor of an earlier run.
   if (argument.alias_info() != nullptr && !THPVariable_Check(object)) return std::nullopt;
   // A number that stands for a tensor becomes one here: neither a fake one nor one of inference
   // mode, which autograd could not save.
@@ -58,7 +58,7 @@ void call_with_numbers(const c10::OperatorHandle& op, c10::Stack& stack) {
 }
 
 Ref value_to_object(c10::IValue value) {
-  // For a whole tuple torch asks for its type, which undefined tensors don't have.
+  // torch asks a whole tuple for its type, which undefined tensors do not have.
   if (value.isTuple()) {
     const auto& elements = value.toTupleRef().elements();
     Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(elements.size())));

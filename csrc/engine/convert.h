@@ -13,8 +13,8 @@
 
 namespace fxpress::engine {
 
-// Converts a constant argument of an operator; nothing when only Python can pass it. What is made
-// is used in many runs, so it does not depend on the modes that are on now.
+// Converts a constant argument of an operator; returns nothing when only Python can pass it. Many
+// runs use the value, so it does not depend on the modes that are on now.
 std::optional<c10::IValue> constant_value(const c10::Argument& argument, PyObject* object,
                                           bool numbers_as_tensors);
 

@@ -1,4 +1,4 @@
-// From C++ exceptions to Python's.
+// Translates C++ exceptions to Python's.
 #pragma once
 
 #include <exception>

@@ -1,5 +1,5 @@
-// Whether the modules of a plan are still what they were, and whether they may be inlined. All of
-// it is called with the GIL held and runs no Python code.
+// Checks that the modules of a plan are unchanged, and whether they may be inlined. All functions
+// are called with the GIL held and run no Python code.
 #pragma once
 
 #include "engine/call_counters.h"

@@ -37,7 +37,7 @@ class Listener final : public c10::OpRegistrationListener {
 }  // namespace
 
 void watch_operators() {
-  // For good: there is no moment at which nobody has a plan any more.
+  // The listener stays for good: a plan may exist at any moment.
   static auto* const watching = new c10::RegistrationHandleRAII(
       c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Listener>()));
   (void)watching;

@@ -10,7 +10,7 @@
 
 namespace fxpress::engine {
 
-// From now on it is known when operators go; called once.
+// Starts to record which operators go; called once.
 void watch_operators();
 
 // How many operators have gone.
@@ -22,9 +22,9 @@ bool has_gone(const c10::OperatorHandle& op, uint64_t since);
 // The operator behind an OpOverload; nothing when the dispatcher does not know it.
 std::optional<c10::OperatorHandle> find_operator(PyObject* overload);
 
-// What a call of an OpOverload is to call: the one that is registered under its name now, once an
-// operator has gone, since an OpOverload of one that has gone ends the process. RuntimeError when
-// there is none. Other callees are returned as they are.
+// Returns the callee that a call of an OpOverload has to use. When an operator has gone, this is
+// the OpOverload that is registered under its name now, since calling one whose operator has gone
+// ends the process. Raises RuntimeError when there is none. Other callees are returned as they are.
 Ref living_callee(PyObject* callee);
 
 }  // namespace fxpress::engine

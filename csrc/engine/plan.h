@@ -1,5 +1,5 @@
-// What a graph becomes: flat instructions, those of inlined submodules included. Made by build.cpp,
-// held by the graph that it was made from (plan_object.h), shared by all threads that run it.
+// A plan of a graph: flat instructions, those of inlined submodules included. build.cpp makes it,
+// the graph holds it (plan_object.h), and all threads that run the graph share it.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -51,7 +51,7 @@ struct Instruction {
   uint32_t detail;  // index in the table of its kind
 };
 
-// What a value must be, so that an operator may take it without conversion.
+// The type that a value must have for an operator to take it without conversion.
 enum class Expect : uint8_t {
   kTensor,
   kInt,

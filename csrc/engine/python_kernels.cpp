@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kNamespace = "aten::";
 
-// What was found in torch's set of kernels when it was read last. A set has no version; the two
+// The content of torch's set of kernels when it was last read. A set has no version; the two
 // numbers stay the same only if as many kernels come as go and the set's table was rebuilt between.
 struct Table {
   Py_ssize_t used = -1;    // how many the set had

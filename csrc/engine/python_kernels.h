@@ -1,4 +1,4 @@
-// Which operators may run Python code when they are called through the dispatcher.
+// Finds the operators that may run Python code when they are called through the dispatcher.
 #pragma once
 
 #include <ATen/core/operator_name.h>
@@ -7,11 +7,12 @@
 
 namespace fxpress::engine {
 
-// A number that changes when kernels in Python come or go; never 0. With the GIL, as all of it.
+// A number that changes when kernels in Python come or go; never 0. All functions here need the
+// GIL.
 uint64_t kernels_version();
 
-// Operators of aten do so when somebody has registered a kernel in Python for them. Of the others
-// that is not known: custom operators, and those of prims.
+// Whether the operator may run Python code. An operator of aten does when a kernel in Python is
+// registered for it. For others this is not known: custom operators, and those of prims.
 bool may_run_python(const c10::OperatorName& name);
 
 }  // namespace fxpress::engine

@@ -70,11 +70,12 @@ Ref Run::call(const Instruction& instruction, PyObject* callee, PyObject* args, 
 Ref Run::call_module(const Instruction& instruction, PyObject* args, PyObject* kwargs) {
   const Ref module = load(instruction);
   PyObject* callee = module.get();
-  // One that asks us (Forward::kCounting) needs none of this.
+  // A dispatcher that asks us (Forward::kCounting) needs none of this.
   const bool dispatches = forward_of(Py_TYPE(callee)) == Forward::kDispatcher;
   const int64_t index = dispatches ? scope_.next(callee) : -1;
   if (index < 0) return call(instruction, callee, args, kwargs);
-  // Its forward counts in its attribute; the run's own count goes there for as long as it runs.
+  // The dispatcher's forward counts in an attribute, which holds the run's own count during the
+  // call.
   struct Count {
     CallCounters& scope;
     PyObject* dispatcher;
@@ -133,7 +134,7 @@ Ref Run::value_of(const Instruction& instruction, PyObject* node) {
 
 namespace {
 
-// What map_callback() needs; it lives while map() runs.
+// The context of map_callback(); it lives while map() runs.
 struct MapContext {
   Run* run;
   const Instruction* instruction;

@@ -1,5 +1,5 @@
-// What a node is called with. torch.fx says a tuple and a dict, and keeps whatever it is given: a
-// list that was assigned to node.args stays one, and None or a number is taken as well.
+// Reads the arguments of a node. torch.fx declares a tuple and a dict, and keeps whatever it is
+// given: a list that was assigned to node.args stays a list, and None or a number is taken as well.
 #pragma once
 
 #include "fx/symbols.h"
@@ -37,7 +37,8 @@ inline Ref dict_field(PyObject* node, PyObject* descriptor) {
         node, expected, Py_TYPE(value));
 }
 
-// What an output node returns: its first argument. IndexError without any.
+// Returns the value that an output node returns, its first argument. Raises IndexError when it has
+// none.
 inline Ref returned_value(PyObject* output) {
   const Ref args = args_of(output);
   if (PyTuple_GET_SIZE(args.get()) == 0) {

@@ -11,7 +11,7 @@ namespace fxpress::fx {
 
 namespace {
 
-// Where nn.Module keeps what is registered, in the order in which it looks for it.
+// The tables of nn.Module's registered values, in the order in which it searches them.
 std::array<PyObject*, 3> table_names() {
   return {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules};
 }
@@ -23,8 +23,8 @@ bool has_global_registration_hooks() {
   return false;
 }
 
-// The table of that role when a name can be put there without nn.Module's help: it is new to the
-// module and its class, and nobody wants to know. Null otherwise.
+// Returns the table of that role when a name can be put there without nn.Module's help: the name is
+// new to the module and its class, and no registration hook is set. Returns null otherwise.
 PyObject* free_table(PyObject* module, PyObject* module_dict, PyObject* name, PyObject* role) {
   if (PyUnicode_GET_LENGTH(name) == 0 || has_global_registration_hooks()) return nullptr;
   if (is_taken_by_class(Py_TYPE(module), name)) return nullptr;
@@ -223,7 +223,7 @@ void fill_fresh(PyObject* target, PyObject* body) {
 
 Ref new_module(PyTypeObject* type) {
   Ref module = Ref::steal(PyBaseObject_Type.tp_new(type, no_args, nullptr));
-  // Whoever has replaced nn.Module.__init__ (Dynamo, deferred initialization) gets its call.
+  // A replaced nn.Module.__init__ (by Dynamo, or by deferred initialization) gets its call.
   const Ref init = Ref::steal(PyObject_GetAttrString(symbols.module_type, "__init__"));
   if (init.get() == symbols.module_init) {
     const Ref dict = instance_dict(module.get());

@@ -1,4 +1,4 @@
-// How generated source refers to a function.
+// Decides how generated source refers to a function.
 #pragma once
 
 #include <string>

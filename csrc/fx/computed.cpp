@@ -58,8 +58,8 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-// What nn.Module's tables in an instance's __dict__ have under `name`, as value_in_dict() gives it.
-// Tables of any class count.
+// Returns the value that nn.Module's tables in an instance's __dict__ have under `name`, as
+// value_in_dict() gives it. Tables may be of any subclass of dict.
 PyObject* registered(PyObject* dict, PyObject* name) {
   for (PyObject* role :
        {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules}) {

@@ -1,4 +1,4 @@
-// A descriptor for attributes that are computed when somebody asks for them.
+// A descriptor for attributes that are computed on demand.
 #pragma once
 
 #include "py/object.h"

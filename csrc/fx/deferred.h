@@ -1,4 +1,4 @@
-// The descriptor that stands for generated code until somebody looks at it.
+// The descriptor that stands for generated code until the code is asked for.
 #pragma once
 
 #include "py/object.h"

@@ -1,5 +1,6 @@
-// Graphs that change under our hands. Callbacks, hooks, the methods of what a graph holds and other
-// threads may edit a graph after it was read; whoever walks its nodes again notices here.
+// Detects graphs that change under our hands. Callbacks, hooks, the methods of objects in a graph
+// and other threads may edit a graph after it was read; a second walk of its nodes notices this
+// here.
 #pragma once
 
 #include <span>

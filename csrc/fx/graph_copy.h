@@ -14,7 +14,7 @@ class GraphCopier {
   // A new graph with the same nodes, names, arguments and metadata (shallow copies).
   Ref copy() const;
 
-  // The same as a GraphModule that refers to the attributes of `owner`.
+  // A new GraphModule with such a graph, which refers to the attributes of `owner`.
   Ref copy_module(PyObject* owner, CodeMode mode) const;
 
   size_t size() const { return source_.graph.size(); }

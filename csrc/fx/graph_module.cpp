@@ -47,7 +47,7 @@ ModuleAttributes assignment_order(const ModuleAttributes& attributes) {
   return result;
 }
 
-// What GraphModule.__init__ adds to an nn.Module, from the graph on.
+// Adds what GraphModule.__init__ adds to an nn.Module, from the graph on.
 void adopt_graph(PyObject* module, PyObject* graph) {
   const Ref dict = instance_dict(module);
   check(PyDict_SetItem(dict.get(), names.own_graph, graph));
@@ -78,7 +78,7 @@ Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeM
   });
 }
 
-// In the order of the nodes; what is below a module that was taken over is not taken over again.
+// Takes attributes over in the order of the nodes, except those below a module that was taken over.
 Ref make_graph_module_of(PyObject* root, PyObject* graph, PyObject* renamed) {
   AttributePaths from(root);
   Ref module = new_graph_module(graph, CodeMode::kDeferred, [&](AttributePaths& paths) {

@@ -1,4 +1,4 @@
-// GraphModules whose Python source is generated when somebody asks for it.
+// GraphModules whose Python source is generated on demand.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace fxpress::fx {
 
-// What a graph's get_attr and call_module nodes refer to: target and value, in the order of the
+// The targets of a graph's get_attr and call_module nodes with their values, in the order of the
 // nodes. Borrowed.
 using ModuleAttributes = std::vector<std::pair<PyObject*, PyObject*>>;
 
@@ -18,13 +18,13 @@ enum class CodeMode : uint8_t {
   kTorchLazy,  // torch.fx._lazy_graph_module._LazyGraphModule
 };
 
-// What torch.fx.GraphModule(dict(attributes), graph) makes, minus the call of recompile(). An
-// attribute that the graph mentions twice may be listed twice.
+// Makes the module that torch.fx.GraphModule(dict(attributes), graph) makes, without the call of
+// recompile(). An attribute that the graph mentions twice may be listed twice.
 Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode);
 
-// What torch.fx.GraphModule(root, graph) makes, minus the source: the attributes that the graph
-// mentions are those of `root`. `renamed` (a dict): those that have another target there; they come
-// behind the others.
+// Makes the module that torch.fx.GraphModule(root, graph) makes, without the source: the attributes
+// that the graph mentions are those of `root`. `renamed` (a dict) has the attributes whose target
+// is another one there; they come behind the others.
 Ref make_graph_module_of(PyObject* root, PyObject* graph, PyObject* renamed = nullptr);
 
 // Appends the GraphModules right below a new one that are to get fresh code, as from torch's

@@ -14,7 +14,7 @@ namespace {
 // Keys are kept for a while, and one of a huge partition would never be met again.
 constexpr size_t kMaxText = size_t{1} << 16;
 
-// By character: whether names may have it. Every character of a text is looked at.
+// Whether a name may contain the character. A table, since every character of a text is looked at.
 constexpr std::array<bool, 256> kWord = [] {
   std::array<bool, 256> word{};
   for (unsigned c = '0'; c <= '9'; ++c) word[c] = true;

@@ -1,4 +1,4 @@
-// From a torch.fx.Graph to the flat graph. Never writes to the graph.
+// Reads a torch.fx.Graph into the flat graph. Never writes to the torch.fx.Graph.
 #pragma once
 
 #include <vector>

@@ -41,7 +41,7 @@ PyObject* GraphWriter::create(const NewNode& node, Ref args, Ref kwargs,
   const core::StringId id = node.name.valid() ? node.name : names_.table().create(node.candidate);
   PyObject* name = names_.string(id);
 
-  // What Node.__init__ does, minus the second copy of the arguments.
+  // This does the work of Node.__init__ without its second copy of the arguments.
   PyTypeObject* type = as_type(symbols.node_type);
   const Ref created = Ref::steal(type->tp_new(type, no_args, nullptr));
   PyObject* self = created.get();

@@ -1,4 +1,4 @@
-// What is installed in torch's place: the open leases, and the patches they share.
+// Keeps the installation in torch's place: the open leases, and the patches that they share.
 #pragma once
 
 #include <memory>

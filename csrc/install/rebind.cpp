@@ -38,7 +38,7 @@ Ref namespace_of(PyObject* key, PyObject* module) {
   return names;
 }
 
-// A name and what it is to hold; references of our own.
+// A name and the value that it will hold; the references are our own.
 struct Change {
   Ref names;
   Ref name;

@@ -7,7 +7,7 @@
 
 namespace fxpress::install {
 
-// Borrowed objects: what a name holds, and what it is to hold.
+// Borrowed objects: the one that a name holds, and the one that it will hold.
 using Replacements = std::unordered_map<PyObject*, PyObject*>;
 
 // Rebinds every name in the namespaces of sys.modules that holds one of the objects; our own

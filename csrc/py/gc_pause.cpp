@@ -37,7 +37,7 @@ void make_rare() {
   Py_XSETREF(thresholds_before, before.release());
 }
 
-// Somebody else may have set others meanwhile, which stay.
+// Other code may have set other thresholds meanwhile; those stay.
 void make_usual() {
   const Ref now = Ref::steal(PyObject_CallNoArgs(get_threshold));
   const Ref ours = with_first(thresholds_before, kYoung);

@@ -13,8 +13,8 @@ struct Holds {
   class Hold* first = nullptr;  // of the list of those in force
   int count = 0;                // of the list
 
-  // In the child after a fork: other threads are gone, and what they hold with them. Whether there
-  // were any, and none is left.
+  // Drops the holds of other threads, which are gone in the child after a fork. Returns whether
+  // there were any, and no hold is left.
   bool forget_other_threads();
 };
 
@@ -54,7 +54,7 @@ class GcPause {
   Hold hold_;
 };
 
-// Pauses in force; for tests.
+// The number of pauses in force; for tests.
 int gc_pauses();
 
 // The collector waits for more young objects than usual, in all threads. Nearly all that a trace
@@ -71,10 +71,10 @@ class RareCollections {
   Hold hold_;
 };
 
-// Before any of it: finds the functions of Python's module gc.
+// Finds the functions of Python's module gc; called before the first pause.
 void initialize_gc();
 
-// In the child after a fork: ends what threads had begun that it does not have.
+// Ends the pauses of threads that the child does not have; called in the child after a fork.
 void end_pauses_of_other_threads();
 
 }  // namespace fxpress::cpython

@@ -1,4 +1,4 @@
-// The __dict__ of an instance: not what a class may answer when it is asked for it.
+// Reads the __dict__ of an instance itself, not the one that its class may answer with.
 #pragma once
 
 #include "py/object.h"
@@ -9,8 +9,8 @@ inline Ref instance_dict(PyObject* instance) {
   return Ref::steal(PyObject_GenericGetDict(instance, nullptr));
 }
 
-// The same, borrowed from an instance that stays as it is meanwhile. Null without an error when it
-// has none.
+// Returns the __dict__ of an instance, borrowed: the instance must stay as it is meanwhile. Returns
+// null without an error when there is none.
 inline PyObject* borrowed_instance_dict(PyObject* instance) {
 #if PY_VERSION_HEX < 0x030C0000
   PyObject** dict = _PyObject_GetDictPtr(instance);
@@ -26,8 +26,8 @@ inline PyObject* borrowed_instance_dict(PyObject* instance) {
 #endif
 }
 
-// For descriptors that stand for an attribute of an instance: these do not throw, as slots of types
-// do not.
+// Functions for descriptors that stand for an attribute of an instance. They do not throw, as slots
+// of types do not.
 
 // A value of a dict, of which keys may run Python code when they are compared: a new reference, or
 // null without an error or with one.

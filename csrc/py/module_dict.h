@@ -1,5 +1,5 @@
-// The tables in a module's __dict__: of its parameters, buffers, children and hooks. Which names
-// they have there is torch's affair: the rooms say it.
+// The tables in a module's __dict__: of its parameters, buffers, children and hooks. torch decides
+// which names they have there; the callers pass them.
 #pragma once
 
 #include <functional>
@@ -15,16 +15,17 @@ inline PyObject* dict_table(PyObject* module_dict, PyObject* table_name) {
   return found != nullptr && PyDict_CheckExact(found) ? found : nullptr;
 }
 
-// Likewise one that can be read as a dict: an OrderedDict, too.
+// Finds a table that can be read as a dict, which an OrderedDict can be too.
 inline PyObject* readable_table(PyObject* module_dict, PyObject* table_name) {
   PyObject* found = dict_get(module_dict, table_name);
   return found != nullptr && (PyDict_CheckExact(found) || PyODict_CheckExact(found)) ? found
                                                                                      : nullptr;
 }
 
-// What the first of the tables has that has the name: borrowed. Null when none has it or one is not
-// there: ask Python. They come in the order of nn.Module.__getattr__: parameters, buffers,
-// children; table_of(table) is one, or null.
+// Finds the value of a name in the first table that has the name; borrowed. Returns null when no
+// table has the name, or when a table is missing: then the caller asks Python. The tables come in
+// the order of nn.Module.__getattr__: parameters, buffers, children; table_of(table) is a dict or
+// null.
 template <class Tables, class TableOf = std::identity>
 PyObject* find_in_tables(const Tables& tables, PyObject* name, TableOf table_of = {}) {
   for (PyObject* each : tables) {

@@ -82,7 +82,7 @@ inline Ref find_attr(PyObject* object, PyObject* name) {
   return result == nullptr ? Ref() : Ref::steal(result);
 }
 
-// A value of a dict, or null: borrowed. TypeError for what is no dict.
+// Returns a value of a dict, borrowed, or null. TypeError when the object is no dict.
 inline PyObject* dict_get(PyObject* dict, PyObject* key) {
   PyObject* value = PyDict_GetItemWithError(dict, key);
   if (value == nullptr && PyErr_Occurred() != nullptr) {

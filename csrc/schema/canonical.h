@@ -31,8 +31,8 @@ class UnknownName : public CanonicalError {
 Document canonicalize(const Document& program,
                       const std::unordered_set<std::string_view>& constants);
 
-// The canonical form of a Graph whose inputs and outputs are in order already. `names`: what is
-// added to it is in no order.
+// Returns the canonical form of a Graph whose inputs and outputs are in order already. The entries
+// that are added to `names` have no order.
 using NewNames = std::vector<std::pair<std::string, std::string>>;  // of values: old and new
 Document canonicalize_graph(const Document& graph,
                             const std::unordered_set<std::string_view>& constants, NewNames& names);

@@ -94,7 +94,7 @@ class DocumentBuilder final : public EventSink {
   // Makes room for values, and for the bytes of their texts.
   void reserve(size_t values, size_t text);
 
-  // What was built; one value must have been.
+  // Returns the document; exactly one value must have been built.
   Document finish();
 
   void begin_record(const TypeInfo& type) override;
@@ -114,7 +114,8 @@ class DocumentBuilder final : public EventSink {
   void boolean(bool value) override;
   void null() override;
 
-  // For readers. Fields that come in any order: where they are put. Keys: text with add_text().
+  // For readers whose fields come in any order: whether a field has its value already, and a text
+  // as a value, such as the key of a map.
   bool has_field(size_t position) const;
   Value make_text(ValueKind kind, std::string_view text);
 

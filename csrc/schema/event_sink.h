@@ -1,4 +1,4 @@
-// Where an encoded program goes: JSON text (json_writer.h) or a typed tree (document.h).
+// The target of an encoded program: JSON text (json_writer.h) or a typed tree (document.h).
 #pragma once
 
 #include <cstdint>

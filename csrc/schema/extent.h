@@ -1,4 +1,4 @@
-// How far into its storage a tensor reaches.
+// Checks how far into its storage a tensor reaches.
 #pragma once
 
 #include <algorithm>

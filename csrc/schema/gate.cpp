@@ -23,7 +23,7 @@ constexpr std::array kRules = {
 
 // ---- characters ---------------------------------------------------------------------------------
 
-// What an ASCII character may be part of.
+// The kinds of text in which an ASCII character may occur.
 enum Part : uint8_t {
   kInIdentifier = 1,
   kInArgument = 2,    // a parameter list with one of the others is no Python
@@ -62,8 +62,9 @@ bool is_part(char c, Part part) {
   return core::is_ascii(c) && (kParts[static_cast<unsigned char>(c)] & part) != 0;
 }
 
-// Whether all characters are of a kind; what is not ASCII is, since the reader has seen to it that
-// it is UTF-8, and nothing of it ends a name, a quoted text or a line of Python or C++.
+// Whether all characters are of a kind. A character that is not ASCII is of every kind: the reader
+// has checked that it is UTF-8, and no byte of it ends a name, a quoted text or a line of Python or
+// C++.
 bool is_all(std::string_view text, Part part) {
   return std::ranges::all_of(text, [&](char c) { return !core::is_ascii(c) || is_part(c, part); });
 }
@@ -88,7 +89,7 @@ bool is_special(std::string_view name) {
   return name.size() > 4 && name.starts_with("__") && name.ends_with("__");
 }
 
-// What a module keeps under names of its own.
+// The names under which nn.Module keeps its own state and methods.
 constexpr std::array<std::string_view, 24> kTables = {  // sorted
     "_backward_hooks",
     "_backward_pre_hooks",
@@ -374,7 +375,7 @@ class Walk {
     return false;
   }
 
-  // Each of these visits the next value of a level: whether it opened another level.
+  // Each of these visits the next value of a level, and returns whether it opened another level.
   bool visit_field(Level& level) {
     const size_t position = level.next++;
     const FieldInfo& field = level.type->fields[level.tag + position];

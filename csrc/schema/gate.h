@@ -35,7 +35,7 @@ bool passes(Rule rule, std::string_view text, IsUnicodeIdentifier is_identifier)
 // The rule with this name, without the "k": "Identifier". kNone when there is none.
 Rule rule_named(std::string_view name);
 std::string_view name_of(Rule rule);
-// What is said of a text that breaks the rule.
+// The words of an error for a text that breaks the rule.
 const char* fault_of(Rule rule);
 
 // Throws GateError for the first text in the document that breaks the rule of its field.

@@ -38,7 +38,7 @@ class GraphHasher {
   GraphHash program();
 
  private:
-  // What is done beside returning values.
+  // The effects that a node, or all nodes of a graph, have beside returning values.
   struct Deeds {
     bool writes = false, draws = false, acts = false;
     bool runs_graph = false;
@@ -96,7 +96,7 @@ class GraphHasher {
   Digest call(const Value& entry);
   Digest range(std::string_view name, const Value& limits);
 
-  // Which of some values share storage.
+  // Adds to the hash which of some values share storage.
   void add_sharing(Hasher& hasher, const std::vector<uint32_t>& sets);
   uint32_t find(uint32_t set);
   uint32_t new_set();
@@ -247,7 +247,7 @@ void GraphHasher::add_expression(Hasher& hasher, std::string_view text) {
   --depth_;
 }
 
-// Constants and state by what is known of their values.
+// Adds a constant or a state by the digest of its value, when that is known.
 void GraphHasher::add_known(Hasher& hasher, const Value& name) {
   const auto known = context_.values.find(std::string(text(name)));
   hasher.byte(known != context_.values.end() ? 1 : 0);
@@ -350,7 +350,8 @@ Digest GraphHasher::node(const Value& node) {
     taken.insert(taken.end(), touched_.begin(), touched_.end());
   }
   Deeds deeds = inner_;
-  // What a graph does with its inputs is not followed: it may do it with each of them.
+  // The hash does not follow what a graph does with its inputs: the graph may do it with each of
+  // them.
   if (deeds.writes || (deeds.runs_graph && returns_views(target))) aliased = taken;
   if (deeds.writes) written = taken;
   deeds.writes |= !written.empty();
@@ -385,7 +386,7 @@ Digest GraphHasher::node(const Value& node) {
   return made;
 }
 
-// The hash of a graph by itself: what it does to its inputs, whatever they are.
+// Returns the hash of a graph by itself: of its effects on its inputs, whatever those are.
 Digest GraphHasher::subgraph(const Value& graph) {
   core::check_stack("graphs within each other");
   if (depth_ == kMaxDepth) throw CanonicalError("graphs are nested too deeply");

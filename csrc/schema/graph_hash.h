@@ -18,7 +18,7 @@
 
 namespace fxpress::schema {
 
-// What the name of an operator stands for.
+// The properties of an operator that a hash depends on.
 struct OperatorTraits {
   std::vector<std::string> aliased;  // arguments whose storage the results may share
   std::vector<std::string> written;  // arguments that it writes

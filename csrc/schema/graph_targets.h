@@ -1,4 +1,4 @@
-// Which operators a program calls.
+// Lists the operators that a program calls.
 #pragma once
 
 #include <string_view>

@@ -58,7 +58,7 @@ bool contains(std::span<const std::string_view> texts, std::string_view text) {
   return std::ranges::find(texts, text) != texts.end();
 }
 
-// What is known of an expression.
+// The facts that the parser knows about an expression.
 struct Known {
   bool has_power = false;  // its numbers may have many digits
   bool is_text = false;    // it may be a text, which is for comparisons only
@@ -151,7 +151,7 @@ class Parser {
     return truth(known);
   }
 
-  // What is known of a truth value that is made of something.
+  // The facts about a truth value that is made of another expression.
   static Known truth(Known made_of) { return {false, false, made_of.depth}; }
 
   bool take_comparison() {
@@ -212,7 +212,7 @@ class Parser {
            std::string_view("+-*/%").find(rest_.front()) != std::string_view::npos;
   }
 
-  // What is behind a base of so many characters.
+  // Parses the exponent of a power whose base has so many characters.
   Known power(size_t base) {
     bases_ += base;
     if (++powers_ > kMaxPowers || bases_ > kMaxBases) throw NoGuard();
@@ -227,8 +227,8 @@ class Parser {
     if (left < 0) throw NoGuard();
   }
 
-  // Its result is small, a float, or grows no faster than an input or a size does; it takes of
-  // `left` what its parts may add up to.
+  // Parses an exponent. Its result is small, a float, or grows no faster than an input or a size
+  // does; the parser takes from `left` what the parts may add up to.
   Known exponent(int& left) {
     const Open open(*this);
     const char first = peek();
@@ -256,7 +256,7 @@ class Parser {
     return known;
   }
 
-  // Of a sum in an exponent: 2*L['n'], too.
+  // Parses a term of a sum in an exponent, which may be a product like 2*L['n'].
   Known term(int& left) {
     if (!is_digit(peek())) return exponent(left);
     spend(left, number());
@@ -391,7 +391,7 @@ class Parser {
     }
   }
 
-  // What an integer is, if it is one that an exponent may have; 0 for floats.
+  // Returns the value of an integer that an exponent may have, and 0 for a float.
   int number() {
     size_t end = digits(0);
     const size_t whole = end;
@@ -425,7 +425,8 @@ class Parser {
     return at;
   }
 
-  // As repr() writes it. A quote in it, be it escaped, would end the text of a message.
+  // Parses a text as repr() writes it. A quote in the text, even an escaped one, would end the text
+  // of a message.
   void text() {
     if (peek() != '\'') throw NoGuard();
     for (size_t at = 1;; ++at) {

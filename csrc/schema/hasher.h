@@ -1,4 +1,4 @@
-// What goes into a hash, as bytes.
+// Writes the values that go into a hash as bytes.
 #pragma once
 
 #include <bit>
@@ -14,7 +14,7 @@ namespace fxpress::schema {
 
 using core::Digest;
 
-// Bytes that say where each part ends, so that no two different sequences are the same bytes.
+// The bytes say where each part ends, so that no two different sequences have the same bytes.
 class Hasher {
  public:
   explicit Hasher(std::string_view kind) {

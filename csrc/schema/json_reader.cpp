@@ -14,7 +14,7 @@ namespace fxpress::schema {
 
 namespace {
 
-// What is charged for the items of a list, and for the entries of a map.
+// The bytes that the reader charges for an item of a list, and for an entry of a map.
 constexpr uint64_t kItemBytes = 2 * sizeof(Value);
 constexpr uint64_t kEntryBytes = 5 * sizeof(Value);
 constexpr size_t kLongestPlace = 200;  // characters, in an error

@@ -1,4 +1,4 @@
-// From JSON text to a document, checked against the schema.
+// Reads JSON text into a document, checked against the schema.
 #pragma once
 
 #include <stdexcept>

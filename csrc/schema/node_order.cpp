@@ -80,7 +80,7 @@ class NodeOrder {
     return order;
   }
 
-  // What the values are called when they have been put in order.
+  // Returns the new names of the values, after sort().
   Renamed renamed() { return Renamed(std::move(values_)); }
 
  private:
@@ -163,7 +163,7 @@ class NodeOrder {
     value.rank = ranked_++;
   }
 
-  // Of two nodes whose arguments are there.
+  // Compares two nodes whose arguments are all defined.
   bool comes_before(uint32_t a, uint32_t b) const {
     if (const auto order = target(a) <=> target(b); order != 0) return order < 0;
     const uint32_t end_of_a = first_argument_[a + 1], end_of_b = first_argument_[b + 1];

@@ -17,7 +17,7 @@ namespace fxpress::schema {
 using Constants = std::unordered_set<std::string_view>;
 using Positions = std::vector<uint32_t>;
 
-// Where a value of a graph comes from.
+// The origin of a value of a graph.
 struct Definition {
   static constexpr uint32_t kInput = 0xffffffffu;
   uint32_t node;      // position in the graph, or kInput
@@ -33,7 +33,7 @@ class Renamed {
     for (size_t i = 0; i < names_.size(); ++i) names_[i] = '_' + std::to_string(i);
   }
 
-  // The new name, or null for what is no value of the graph.
+  // Returns the new name, or null when no value of the graph has the name.
   const std::string* find(std::string_view name) const {
     const auto found = values_.find(name);
     return found == values_.end() ? nullptr : &names_[static_cast<size_t>(found->second.rank)];

@@ -13,7 +13,8 @@ namespace fxpress::schema {
 namespace {
 
 constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max() / 4;
-// What is charged, bytes: a value with what is noted of it here, the result of a call, a memo.
+// The bytes that the scan charges for a value with its notes here, for the result of a call, and
+// for a memo.
 constexpr uint64_t kValueBytes = 96;
 constexpr uint64_t kCallBytes = 800;
 constexpr uint64_t kMemoBytes = 96;
@@ -119,7 +120,7 @@ class Scanner {
     return static_cast<uint32_t>(items_.size() - 1);
   }
   void push(Kind kind, std::string_view text = {}) { stack_.push_back(make(kind, text)); }
-  // So many values are above the last mark.
+  // Checks that so many values are above the last mark.
   void need(size_t count) const {
     const size_t bottom = marks_.empty() ? 0 : marks_.back();
     if (stack_.size() - bottom < count) fail("its stack is empty");
@@ -318,7 +319,7 @@ void Scanner::check_call(uint32_t function, uint32_t arguments) {
   }
 }
 
-// From the leaves up, with a stack of its own.
+// Measures the tree from the leaves up, with a stack of its own.
 PickleFacts Scanner::measure(uint32_t root) {
   struct Found {
     uint64_t elements = 0;  // 0: not known yet

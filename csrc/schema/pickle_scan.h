@@ -1,5 +1,5 @@
-// What a pickle would make, found without making it: how large a tree its result is, and whether
-// it calls something that allocates by a number in the file.
+// Finds what a pickle would make without making it: how large a tree its result is, and whether it
+// calls something that allocates by a number in the file.
 #pragma once
 
 #include <cstddef>

@@ -91,7 +91,7 @@ Schema::Schema(std::span<const NewType> types) {
   check_rules();
 }
 
-// Types may be within themselves: what has texts is found by going round until nothing is new.
+// A type may contain itself: the search for texts goes round until it finds nothing new.
 void Schema::find_texts() {
   has_text_.assign(shapes_.size(), false);
   const auto has = [&](Shape shape) {

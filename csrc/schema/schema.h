@@ -34,7 +34,7 @@ enum class Field : uint16_t {
 };
 inline constexpr size_t kFields = static_cast<size_t>(Field::kUnknown);
 
-// What texts of a file have to pass: gate.h.
+// The rules for texts of a file; gate.h applies them.
 enum class Rule : uint8_t {
 #define FXPRESS_RULE(name, fault) name,
 #include "schema/gate_rules.def"
@@ -44,7 +44,7 @@ enum class Rule : uint8_t {
 
 enum class Kind : uint8_t { kBool, kInt, kFloat, kString, kOptional, kList, kMap, kRecord, kUnion };
 
-// What a value may be.
+// The shape of a value: its kind, and what it contains.
 struct Shape {
   Kind kind;
   uint16_t of;  // optional, list, map: the shape of what is in it; record, union: the type

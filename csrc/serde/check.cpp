@@ -87,7 +87,7 @@ bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& progra
   return persistent.get() == Py_False && !stored;
 }
 
-// What is returned is what the signature says, at the same places.
+// Whether the graph returns the value that the signature has at this place.
 bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
   const Ref argument = get_attr(spec, fx::names.arg);
   if (is_node(value)) {

@@ -15,12 +15,12 @@ struct ProgramCheck {
   PyObject* constants;      // dict: constants and custom objects
   bool functional;          // operators may not write their arguments
 
-  // True when all invariants hold. False: some may not, and torch's own check has the last word,
-  // and the message. What is rare is left to it too.
+  // True when all invariants hold. False when some may not: then torch's own check decides, and
+  // makes the message. Rare cases are left to torch too.
   bool is_surely_valid(const GraphValues& graph) const;
 };
 
-// The same of all graphs of the program too, and that no two nodes take the same result of another.
+// Checks all graphs of the program too, and that no two nodes take the same result of another node.
 // The root is the first of the graph modules.
 bool is_surely_valid(const ProgramCheck& check);
 

@@ -30,14 +30,15 @@ class ArgumentDecoder {
   // An object that is an input of the graph, or one that the file has beside it.
   Ref object(const Value& value);
 
-  // What the arguments mention that were read since the last clear_mentions().
+  // The nodes that arguments read since the last clear_mentions() mention.
   Mentions& mentions() { return mentions_; }
   void clear_mentions();
 
   // Whether an argument was an object that the file has beside the graph: it has no source text.
   bool has_objects() const { return has_objects_; }
 
-  // While it lives, a graph may be an argument. Elsewhere no graph is open that it could belong to.
+  // A graph may be an argument while this object lives. Elsewhere no graph is open that the
+  // argument could belong to.
   class GraphsAllowed {
    public:
     explicit GraphsAllowed(ArgumentDecoder& arguments) : arguments_(arguments) {

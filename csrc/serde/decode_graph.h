@@ -16,9 +16,9 @@ class GraphDecoder {
                ResultDecoder& results, NodeDecoder& nodes)
       : file_(file), graphs_(graphs), arguments_(arguments), results_(results), nodes_(nodes) {}
 
-  // Writes what the open graph has.
+  // Writes the nodes of a graph into the open graph.
   void write(const Value& graph);
-  // The same, and makes a module of it.
+  // Writes the nodes of a graph, and makes a module of the graph.
   Ref graph_module(const Value& graph);
 
  private:

@@ -89,7 +89,7 @@ Ref NodeDecoder::arguments(std::span<const Value> inputs, const Target& target, 
                                               : other_arguments(inputs, target, kwargs);
 }
 
-// Arguments of what has no schema.
+// Reads the arguments of a target that has no schema.
 Ref NodeDecoder::other_arguments(std::span<const Value> inputs, const Target& target, Ref& kwargs) {
   std::vector<Ref> args;
   for (const Value& input : inputs) {

@@ -24,7 +24,7 @@ class NodeDecoder {
 
   // Adds a node to the open graph. SerializeError, which shows the node, when it cannot be read.
   void checked_node(const Value& value);
-  // The same for a target that is known, with the error as it is.
+  // Adds a node whose target is known; errors are passed on as they are.
   PyObject* node(const Value& value, const Target& target);
   // The arguments of a node: returns the positional ones.
   Ref arguments(std::span<const Value> inputs, const Target& target, Ref& kwargs);

@@ -1,4 +1,4 @@
-// What a file says of nodes beside what they compute: where in the source code they come from.
+// Reads the metadata of nodes, which say where in the source code a node comes from.
 #pragma once
 
 #include <string_view>
@@ -20,7 +20,7 @@ class NodeMetadataDecoder {
   explicit NodeMetadataDecoder(Decoding& file) : file_(file) {}
 
   NodeMetadata read(const Value& map);
-  // Puts it into a node's meta.
+  // Puts the metadata into a node's meta.
   void add(const NodeMetadata& metadata, PyObject* meta);
 
  private:

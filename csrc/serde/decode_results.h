@@ -1,4 +1,5 @@
-// What nodes return: values with names of the file, which the node has or others take from it.
+// Decodes the results of nodes: values with names of the file, which are those of the node itself
+// or of other nodes that take them from it.
 #pragma once
 
 #include <span>
@@ -18,7 +19,7 @@ class ResultDecoder {
                 NodeMetadataDecoder& metadata)
       : file_(file), graphs_(graphs), values_(values), metadata_(metadata) {}
 
-  // What a node returns: its own value, or several that other nodes take from it.
+  // Decodes the results of a node: its own value, or several that other nodes take from it.
   void results(const Value& value, const Target& target, PyObject* node,
                const NodeMetadata& metadata);
   // Other nodes take the results, also when there are none.

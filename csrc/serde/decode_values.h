@@ -1,4 +1,4 @@
-// Values of a graph from what its tables say of them: fake tensors, numbers, objects.
+// Makes the values of a graph from the facts in its tables: fake tensors, numbers, objects.
 #pragma once
 
 #include <optional>
@@ -23,7 +23,7 @@ class ValueDecoder {
 
   Ref tensor(const Value& meta);
   Ref custom_object(const Value& record);
-  // What codes and records of the file stand for.
+  // These return the objects that codes and records of the file stand for.
   Ref dtype_of(const Value& code) const { return from_table(dtypes_, code, "dtype"); }
   Ref layout_of(const Value& code) const { return from_table(layouts_, code, "layout"); }
   Ref memory_format_of(const Value& code) const {

@@ -26,7 +26,8 @@ class Decoder {
   Decoder& operator=(const Decoder&) = delete;
   void set_constants(PyObject* constants) { file_.context.constants = constants; }
 
-  // What is read from here on, when it passes the gate. Documents must outlive the decoder.
+  // Sets the document that the decoder reads from here on, after it has passed the gate. Documents
+  // must outlive the decoder.
   void read(Document& document) {
     pass_gate(document);
     file_.document = &document;
@@ -35,7 +36,8 @@ class Decoder {
   // The program's parts: (graph module, signature, calls, whether the graph holds objects that
   // have no source text).
   Ref program();
-  // Of another kind, as Python's objects. `extra`: what it belongs to; see decoder.cpp.
+  // Reads a document of another kind as Python's objects. `extra`: what it belongs to; see
+  // decoder.cpp.
   Ref part(std::string_view kind, PyObject* extra);
 
   // Numbers and tensors are made anew from here on: ranges or the mode have changed.

@@ -24,7 +24,7 @@ using ::fxpress::schema::Type;
 using ::fxpress::schema::Value;
 using ::fxpress::schema::ValueKind;
 
-// What decoding asks of Python. All borrowed; methods of fxpress._serde.values.Values.
+// The objects that decoding uses. All are borrowed; `values` is a fxpress._serde.values.Values.
 struct DecodeContext {
   PyObject* values;              // number(), tensor(), fake_state(), begin_graph(), ...
   PyObject* constants;           // dict: what literal objects of the graph are

@@ -15,15 +15,15 @@ using ::fxpress::schema::Document;
 using ::fxpress::schema::Schema;
 
 // Reads a value of the named type. SerializeError names the place where the text is wrong. The GIL
-// is released meanwhile. `budget`: what is charged; null: nothing.
+// is released meanwhile. The load is charged to `budget` unless that is null.
 Document read_document(const Schema& schema, PyObject* bytes, const std::string& type,
                        core::Budget* budget);
 
-// What a document has at a path of fields ("graph_module.metadata"), as objects of the schema's
-// classes. All of it where the path is empty.
+// Reads the field of a document at a path ("graph_module.metadata"), as objects of the schema's
+// classes. An empty path reads the whole document.
 Ref read_field(const Document& document, const SchemaClasses& classes, const std::string& path);
 
-// Objects of the schema's classes as a document.
+// Makes a document of objects of the schema's classes.
 Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object);
 
 // The canonical form of a program, as new objects; `constants` is a set of names. AssertionError

@@ -20,7 +20,7 @@ constexpr size_t kSmall = 4096;
 constexpr size_t kBytesPerValue = 16;
 constexpr size_t kBytesPerText = 8;
 
-// Of values without a graph.
+// The context for values without a graph.
 constexpr EncodeContext kNoContext = {nullptr, nullptr, nullptr};
 
 size_t expected_bytes(PyObject* graph_module) {

@@ -8,11 +8,12 @@
 
 namespace fxpress::fx::serde {
 
-// The bytes of a program; see ProgramEncoder for the arguments. None: it may not be valid.
+// Returns the bytes of a program; see ProgramEncoder for the arguments. Returns None when the
+// program may not be valid.
 Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signature,
                    PyObject* calls, PyObject* facts, const EncodeContext& context);
 
-// The same as a document, without the metadata of nodes, and without a check.
+// Returns a program as a document, without the metadata of nodes, and without a check.
 ::fxpress::schema::Document encode_document(const Schema& schema, PyObject* graph_module,
                                             PyObject* signature, PyObject* calls, PyObject* facts,
                                             const EncodeContext& context);

@@ -40,7 +40,7 @@ void GraphEncoder::graph(PyObject* graph_module) {
   }
   const NodeNames::Within within(to_.names, values, graph_module);
   ++depth_;
-  // What the graph returns; torch takes it from the last output node.
+  // torch takes the value that a graph returns from its last output node.
   Ref output;
   const NodeEntry* output_entry = nullptr;
   for (const NodeEntry& entry : values.entries) {

@@ -116,7 +116,7 @@ void NodeEncoder::schema_inputs(const Operator& function, PyObject* args, PyObje
   }
 }
 
-// The positional arguments of what has no schema have no names.
+// The positional arguments of a target without a schema have no names.
 void NodeEncoder::other_inputs(PyObject* args, PyObject* kwargs) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
     named_argument("", PyTuple_GET_ITEM(args, i), kPositional, nullptr);

@@ -26,7 +26,7 @@ Ref value_of(PyObject* dict, PyObject* key) {
   return Ref::borrow(dict_get(dict, key));
 }
 
-// As an f-string sets it.
+// Appends a value as an f-string formats it.
 void append(std::string& to, PyObject* value) {
   if (PyUnicode_CheckExact(value)) {
     to += Text(value).view();

@@ -1,4 +1,4 @@
-// What a file says of nodes beside what they compute: where in the source code they come from.
+// Writes the metadata of nodes, which say where in the source code a node comes from.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What a file says of values: tensors, symbolic numbers, objects and devices.
+// Encodes the facts about values: tensors, symbolic numbers, objects and devices.
 #pragma once
 
 #include "core/tensor_facts.h"

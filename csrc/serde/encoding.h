@@ -11,7 +11,7 @@
 
 namespace fxpress::fx::serde {
 
-// What a call knows beside the graph; all borrowed.
+// The data of a call beside the graph; all borrowed.
 struct EncodeContext {
   PyObject* objects;          // dict: custom objects met in the graph, filled while encoding
   PyObject* treespec;         // (TreeSpec) -> str
@@ -26,7 +26,7 @@ struct Encoding {
   NodeNames names = {};          // of the graph at work
 };
 
-// What float(value) is.
+// Returns float(value).
 inline double real_of(PyObject* value) {
   const double result = PyFloat_AsDouble(value);
   if (result == -1.0 && PyErr_Occurred() != nullptr) throw_python_error();

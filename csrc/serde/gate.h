@@ -9,7 +9,7 @@
 namespace fxpress::fx::serde {
 
 // Raises SerializeError that names the field and the value, where a text of the document breaks the
-// rule of its field. What has passed once is not looked at again.
+// rule of its field. A document that has passed is not checked again.
 void pass_gate(::fxpress::schema::Document& document);
 
 // Whether a str passes the rule with this name; KeyError when there is none.
@@ -18,7 +18,7 @@ bool passes_gate(std::string_view rule, PyObject* text);
 // The first item of an iterable that is no str, or breaks the rule; None when there is none.
 Ref first_refused(std::string_view rule, PyObject* texts);
 
-// The name of every rule, and what is said of a text that breaks it: dict.
+// Returns a dict from the name of every rule to the words of its error.
 Ref gate_rules();
 
 }  // namespace fxpress::fx::serde

@@ -57,7 +57,8 @@ Table table_of(PyObject* value) {
   return Table::kNone;
 }
 
-// What fails for a program that may not be valid either is for torch's verifier to judge.
+// Calls call(). When it fails and checks are on, the program may be invalid: torch's verifier
+// judges.
 template <class F>
 void GraphValues::guarded(PyObject* node, F&& call) const {
   try {
@@ -159,7 +160,8 @@ bool GraphValues::is_attribute(PyObject* target) const {
          (!options_.top_level && is_a(at.get(), fx::symbols.tensor_type));
 }
 
-// What Graph.lint() and the verifier ask of a node; its value is looked at where it is read.
+// Checks what Graph.lint() and the verifier check of a node, except its value: read() looks at
+// that.
 void GraphValues::verify(const NodeEntry& entry, PyObject* graph) {
   if (!valid_) return;
   PyObject* node = entry.node.get();

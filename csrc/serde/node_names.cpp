@@ -28,7 +28,7 @@ const NodeEntry& NodeNames::entry_of(PyObject* node) {
   return *entry;
 }
 
-// An argument of a part alone: what it is, its own value tells.
+// Makes the entry of an argument of a part alone from the argument's own value.
 const NodeEntry& NodeNames::entry_alone(PyObject* node) {
   Ref name = node_field(node, fx::symbols.node_name);
   if (PyObject* other = dict_get(alone_, name.get())) name = Ref::borrow(other);

@@ -1,4 +1,4 @@
-// What the nodes of the graph at work are called in the file, and which table has their values.
+// The names in the file of the nodes of the graph at work, and the tables that have their values.
 #pragma once
 
 #include <deque>
@@ -12,8 +12,8 @@ namespace fxpress::fx::serde {
 
 class NodeNames {
  public:
-  // A graph is at work for as long as it lives; then it is the one before again. module: that has
-  // the graph, or null when the values are those of a node alone.
+  // A graph is at work as long as this object lives; after it, the graph before is at work again.
+  // module: the module of the graph, or null when the values are those of a node alone.
   class Within {
    public:
     Within(NodeNames& of, const GraphValues& values, PyObject* module);
@@ -31,7 +31,7 @@ class NodeNames {
   // node that is not written, as another takes the same result: its name}; borrowed.
   void begin_part(PyObject* merged) { alone_ = merged; }
 
-  // Of the graph at work; borrowed.
+  // The values and the module of the graph at work; borrowed.
   const GraphValues& values() const { return *values_; }
   PyObject* module() const { return module_; }
 

@@ -37,7 +37,7 @@ Py_hash_t hash_of(PyObject* string) {
   return PyUnicode_Check(string) ? reinterpret_cast<PyASCIIObject*>(string)->hash : -1;
 }
 
-// Classes that look at what is set or asked of them do not see it.
+// Sets an attribute past a __setattr__ of the object's class.
 void set_attribute(PyObject* object, PyObject* name, PyObject* value) {
   check(PyObject_GenericSetAttr(object, name, value));
 }
@@ -158,8 +158,8 @@ Ref SchemaClasses::make(const Document& document, const Value& value,
   return Maker(*this, document, kept).make(value);
 }
 
-// What every walk over objects of the schema needs: attributes, tags, and a look at each value
-// before it is used.
+// The base of every walk over objects of the schema: it reads attributes and tags, and checks each
+// value before it is used.
 class SchemaClasses::Walk {
  protected:
   struct Place {
@@ -170,7 +170,7 @@ class SchemaClasses::Walk {
   Walk(const SchemaClasses& classes, Place field)
       : classes_(classes), schema_(classes.schema_), field_(field) {}
 
-  // Unions look at what is asked of them; this does not.
+  // Reads an attribute past a __getattribute__ of the object's class, which unions have.
   static Ref attribute(PyObject* object, PyObject* name) {
     return Ref::steal(PyObject_GenericGetAttr(object, name));
   }
@@ -302,7 +302,7 @@ class SchemaClasses::Copier : Walk {
 template <class Out>
 class SchemaClasses::Writer : Walk {
  public:
-  // With `kept` only what the canonical form depends on is sent, see write_for_order().
+  // With `kept` the writer sends only what the canonical form depends on; see write_for_order().
   Writer(const SchemaClasses& classes, Out& sink, std::vector<Ref>* kept)
       : Walk(classes, {}), sink_(sink), kept_(kept) {}
 

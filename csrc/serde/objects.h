@@ -24,12 +24,12 @@ class SchemaClasses {
   Ref make(const ::fxpress::schema::Document& document, const ::fxpress::schema::Value& value,
            std::span<const Ref> kept = {}) const;
 
-  // Sends what an object holds. TypeError for a value that is not of the schema's shape.
+  // Sends the values of an object. TypeError for a value that is not of the schema's shape.
   // `Out`: DocumentBuilder or JsonWriter.
   template <class Out>
   void write(PyObject* object, Out& sink) const;
-  // The same for what the canonical form depends on: without the metadata of nodes, and what
-  // graphs tell about their values is copied and returned, the document has the copies' numbers.
+  // Sends the values that the canonical form depends on: no metadata of nodes, and for the facts
+  // that graphs state about their values the numbers of copies, which are returned.
   std::vector<Ref> write_for_order(PyObject* object,
                                    ::fxpress::schema::DocumentBuilder& sink) const;
 

@@ -76,7 +76,7 @@ void OpenGraphs::clear() {
   open();
 }
 
-// It also runs while an error is on its way.
+// leave() also runs while an error is on its way.
 void OpenGraphs::leave() noexcept {
   graphs_.pop_back();
   PyObject* none = PyObject_CallMethodNoArgs(values_, names.leave_graph);

@@ -34,13 +34,13 @@ class OpenGraph {
   PyObject* graph() const { return writer_.graph(); }
   PyObject* root() const { return root_.get(); }
 
-  // What a name means; a name that is not known gets an empty entry.
+  // Returns the entry of a name; a name that is not known gets an empty entry.
   Defined& defined(std::string_view name);
-  // The same for callers that ask for any name: null for one that is not known.
+  // Returns the entry of a name, or null when the name is not known.
   Defined* find(std::string_view name);
   // SerializeError when no node has the name.
   PyObject* node_named(std::string_view name);
-  // A text of the file as the name that a new node asks for.
+  // Returns the name that a new node asks for, from a text of the file.
   core::StringId candidate(std::string_view name);
 
   // The nodes by their names in the file, and all names of the tables.
@@ -61,7 +61,8 @@ class OpenGraphs {
   // values: see DecodeContext; borrowed.
   explicit OpenGraphs(PyObject* values) : values_(values) {}
 
-  // A graph within the one that is open, or the first; and back to the one before.
+  // open() opens a graph within the one that is open, or the first; close() goes back to the one
+  // before.
   void open();
   void close();
   // Lets go of all graphs; a new one is open.

@@ -1,4 +1,4 @@
-// What serialization needs to know of an operator, asked of Python once for each.
+// The facts about operators that serialization needs; Python is asked once for each operator.
 #pragma once
 
 #include <deque>
@@ -38,8 +38,8 @@ struct Operator {
   std::vector<ReturnKind> returns;          // kSchema
 };
 
-// What describe_operator(target) returns: (kind, name, ((name, keyword_only, type), ...),
-// (return kind, ...), allowed, functional).
+// Makes an Operator from the result of describe_operator(target): (kind, name, ((name,
+// keyword_only, type), ...), (return kind, ...), allowed, functional).
 Operator operator_of(PyObject* described);
 
 class OperatorTable {

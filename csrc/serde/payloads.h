@@ -1,4 +1,5 @@
-// What an archive says of weights and constants: which record has which tensor.
+// Reads and writes the entries of an archive for weights and constants: which record has which
+// tensor.
 #pragma once
 
 #include "py/object.h"
@@ -7,11 +8,11 @@
 
 namespace fxpress::fx::serde {
 
-// A value of the type PayloadConfig. entries: [(name, record, tensor or None, is a parameter, is
-// pickled)].
+// Writes a value of the type PayloadConfig. entries: [(name, record, tensor or None, is a
+// parameter, is pickled)].
 void write_payload_config(Encoding& to, PyObject* entries);
 
-// Of a document of the type PayloadConfig: [(name, record, is_param, use_pickle, meta)]; meta is
+// Reads a document of the type PayloadConfig: [(name, record, is_param, use_pickle, meta)]; meta is
 // None or (dtype code, sizes, strides, storage offset, requires_grad, device type, device index or
 // None). SerializeError for symbolic sizes.
 Ref read_payload_config(const ::fxpress::schema::Document& document);

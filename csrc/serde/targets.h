@@ -1,4 +1,4 @@
-// What the targets of nodes in a file stand for, asked of Python once for each.
+// The targets of nodes in a file and what they stand for; Python is asked once for each.
 #pragma once
 
 #include <deque>
@@ -29,7 +29,7 @@ struct Target {
 // single tensor, constrains), and raises for what is not an operator.
 class TargetTable {
  public:
-  // What such a tuple says.
+  // Makes a target from such a tuple.
   static Target described(PyObject* parts);
 
   // The target, which stays where it is as long as the table lives.

@@ -192,7 +192,7 @@ class Assigner {
           enter);
   }
 
-  // All regions of a kind are known: sorts the ids that the callback returned in each.
+  // Called when all regions of a kind are known: sorts the ids that the callback returned in each.
   void close(std::vector<StateRegion>& regions, const char* message) {
     const Ref table = Ref::steal(PyDict_New());
     for (StateRegion& region : regions) {

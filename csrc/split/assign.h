@@ -61,7 +61,7 @@ struct AssignRequest {
 Assignment assign_partitions(const AssignRequest& request, const std::vector<Ref>& nodes,
                              PartitionMarks& marks);
 
-// What belongs into a partition: neither inputs, attributes nor the output.
+// Whether a node belongs into a partition: inputs, attributes and the output do not.
 bool is_call(core::Op op);
 
 // call_function nodes of torch.amp._enter_autocast and the like.

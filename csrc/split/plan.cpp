@@ -76,7 +76,7 @@ class Planner {
   }
 
   // With switches of grad mode the partitions are called in graph order: a symbol that is bound
-  // later is not there yet, in the source neither.
+  // later does not exist yet, and neither does it in the source.
   bool is_called_after(PartitionId owner, PartitionId user) const {
     return !plan_.assignment.grad.empty() && owner.valid() && owner > user;
   }

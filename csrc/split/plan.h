@@ -22,7 +22,7 @@ struct SplitOptions {
   CodeMode code_mode;             // how the results get their Python code
 };
 
-// All that has been decided before the first object is made.
+// The decisions of a split, all made before the first object.
 struct SplitPlan {
   Assignment assignment;                            // from the callback
   ReadGraph source;                                 // the graph, flat
@@ -30,7 +30,7 @@ struct SplitPlan {
   std::vector<core::PartitionId> order;             // in which the base graph calls them
   std::vector<Ref> submodule_names;                 // by partition: "submod_0", ...
 
-  // What get_attr and call_module nodes name, for the few that there are.
+  // The object that a get_attr or call_module node names. A graph has few such nodes.
   struct Attribute {
     Ref value;   // the object
     Ref target;  // call_module: its name in its partition

@@ -167,7 +167,7 @@ std::unique_ptr<split::Partitioning> find_dependencies(SimpleSplit& split) {
       const uint32_t use = split.graph().input_begin[i] + static_cast<uint32_t>(k);
       partitions->record_use(use, inputs[k], user);
       if (partitions->input_slots()[use] == split::Partitioning::kLocal) continue;
-      // At every use, not just the first: a symbol may have found its binder in between.
+      // This runs at every use, not just the first: a symbol may have found its binder in between.
       for (NodeId binder : binders.needed_by(inputs[k], split.node(inputs[k]))) {
         partitions->record_symbol(binder, used_by);
       }

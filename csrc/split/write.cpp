@@ -19,7 +19,7 @@ using split::Partitioning;
 
 namespace {
 
-// What the writers of the partitions and of the base graph share.
+// The data that the writers of the partitions and of the base graph share.
 struct Context {
   const SplitPlan& plan;
   const SplitOptions& options;
@@ -149,7 +149,7 @@ class PartitionWriter {
     if (use != context_.graph().input_begin[id.value() + 1]) raise_edited("split_module");
   }
 
-  // What stands for `def` in this partition's graph.
+  // Returns the node that stands for `def` in this partition's graph.
   PyObject* input_of(NodeId user, PyObject* def, uint32_t use) const {
     if (use == context_.graph().input_begin[user.value() + 1]) raise_edited("split_module");
     const NodeId id = context_.graph().inputs[use];

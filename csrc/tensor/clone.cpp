@@ -53,7 +53,7 @@ struct Part {
   }
 };
 
-// By its class: asking `isinstance` runs the code of objects that say what their class is.
+// Decides by the class: `isinstance` would run the code of objects that say what their class is.
 bool is_tensor(PyObject* value) {
   return PyType_IsSubtype(Py_TYPE(value), reinterpret_cast<PyTypeObject*>(THPVariableClass)) != 0;
 }
@@ -83,7 +83,7 @@ void prefetch(const void* memory, size_t bytes) {
   }
 }
 
-// What is read of the tensors that come soon, one step of the way at a time.
+// Prefetches the memory of the tensors that come soon, one pointer of the way to it at a time.
 void prefetch_tensors(PyObject* list, size_t i) {
   const auto size = static_cast<size_t>(PyList_GET_SIZE(list));
   const auto item = [&](size_t k) { return PyList_GET_ITEM(list, static_cast<Py_ssize_t>(k)); };
@@ -120,7 +120,7 @@ class Originals {
     const at::Tensor& tensor = THPVariable_Unpack(object);
     Part seen = part_of(tensor);
     seen.begin = seen.begin / kAlignment * kAlignment;
-    // Where nobody else has the storage, nor the tensor, it comes but once.
+    // A tensor occurs only once when nobody else holds it or its storage.
     const auto next = static_cast<uint32_t>(parts.size());
     const bool is_alone = tensor.storage().use_count() == 1 && Py_REFCNT(object) == 1;
     const auto [at, is_new] =
@@ -139,7 +139,7 @@ class Originals {
     return place;
   }
 
-  // The same for one whose copy shares its storage with no other copy.
+  // Adds a tensor whose copy shares its storage with no other copy.
   uint32_t add_alone(PyObject* object, bool as_parameter) {
     const at::Tensor& tensor = THPVariable_Unpack(object);
     const auto part = static_cast<uint32_t>(parts.size());
@@ -154,7 +154,7 @@ class Originals {
  private:
   static uint64_t key(const void* address) { return reinterpret_cast<uintptr_t>(address); }
 
-  // What the next tensor sees.
+  // Returns the part of its storage that a tensor sees, which is about to be added.
   Part part_of(const at::Tensor& tensor) const {
     const at::Storage& storage = tensor.storage();
     const auto [begin, end] = bytes_seen(tensor);
@@ -183,7 +183,7 @@ class Slab {
     users_.fetch_add(1, std::memory_order_relaxed);
     return {begin, this, &Slab::release, c10::Device(c10::kCPU)};
   }
-  // To be called once by who has made it.
+  // Drops one use of a slab; each storage calls it once, and so does the maker of the slab.
   static void release(void* slab) {
     auto* self = static_cast<Slab*>(slab);
     if (self->users_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete self;
@@ -223,8 +223,8 @@ class Memory {
   std::unique_ptr<Slab, Release> slab_;  // that has room
 };
 
-// The bytes of a part and where they go. Threads that copy read this, not the storages: whoever
-// makes tensors meanwhile counts references there, in the same lines of the caches.
+// The bytes of a part and their destination. Threads that copy read this, not the storages: the
+// thread that makes tensors meanwhile counts references there, in the same lines of the caches.
 struct Bytes {
   const std::byte* from;
   std::byte* to;
@@ -244,7 +244,7 @@ std::vector<Bytes> allocate(std::vector<Part>& parts) {
   return bytes;
 }
 
-// What a thread copies at a time: a stretch of one part, or several parts as a whole.
+// The bytes that a thread copies at a time: a stretch of one part, or several parts as a whole.
 struct Piece {
   size_t first;  // of the parts
   size_t last;
@@ -319,7 +319,8 @@ class Filling {
   Filling& operator=(const Filling&) = delete;
   ~Filling() { next_ = pieces_.size(); }  // whoever needs no copies leaves early
 
-  // With `release` other threads of Python run meanwhile, but for a look at signals now and then.
+  // With `release` other threads of Python run meanwhile; this thread checks for signals now and
+  // then.
   void finish(bool release) {
     if (!release) {
       work(Time::max());
@@ -369,7 +370,8 @@ py::object to_python(at::Tensor copy, bool is_parameter, bool requires_grad) {
   return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(copy)));
 }
 
-// What is being filled, so that it stays if something fails meanwhile; so do the parts.
+// Owns the objects made so far, so that they stay alive if something fails meanwhile. The caller
+// keeps the parts in the same way.
 struct Made {
   at::Storage latest;  // of the copy that becomes an object
   py::list result;

@@ -9,11 +9,11 @@
 
 namespace fxpress::tensor {
 
-// For each tensor on the CPU that is only a view of a storage: a copy with the same sizes, strides
-// and requires_grad, without history, a Parameter if it was one. The storages of the copies have
-// what the tensors see of the originals' storages, and no more; small ones share memory. A tensor
-// that occurs twice is one copy. None for other tensors, and those by position: Python copies them.
-// TypeError for what is no tensor.
+// Copies each tensor on the CPU that is only a view of a storage. A copy has the same sizes,
+// strides and requires_grad, no history, and is a Parameter if the original was one. The storages
+// of the copies have the bytes of the originals' storages that the tensors see, and no more; small
+// ones share memory. A tensor that occurs twice gets one copy. Other tensors get None, and are
+// returned by position too: Python copies them. TypeError for a value that is no tensor.
 std::pair<pybind11::list, pybind11::dict> clone_aliased(const pybind11::list& values);
 
 // A copy of each tensor, with a storage of its own: `parameters[i]` makes it an nn.Parameter with

@@ -1,4 +1,4 @@
-// Who else wants to see what is done with tensors.
+// Tells whether somebody else watches the operations on tensors.
 #pragma once
 
 #include <c10/core/impl/LocalDispatchKeySet.h>

@@ -1,4 +1,4 @@
-// What Python makes of tensors: plain ones, and parameters.
+// Tells the kinds of Python's tensors apart, plain ones and parameters, and makes parameters.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -12,8 +12,8 @@ namespace py = pybind11;
 
 namespace {
 
-// What two values of the same data have in common. Without a plain storage a value is told by
-// itself.
+// Returns a key that is the same for two values of the same data: the storage, or the value itself
+// when it has no plain storage.
 const void* place_of(PyObject* value) {
   if (!THPVariable_Check(value)) return value;
   const at::Tensor& tensor = THPVariable_Unpack(value);
@@ -21,7 +21,7 @@ const void* place_of(PyObject* value) {
   return tensor.unsafeGetTensorImpl();
 }
 
-// Of two values with one place: do they see it through one view?
+// Whether two values with one place see it through one view.
 bool is_same_view(PyObject* a, PyObject* b) {
   if (!THPVariable_Check(a)) return true;
   const at::Tensor& left = THPVariable_Unpack(a);

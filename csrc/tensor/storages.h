@@ -15,8 +15,8 @@ namespace fxpress::tensor {
 // on the meta device).
 using StoragePlace = std::pair<uintptr_t, int64_t>;
 
-// One for each tensor; none for those that are more than a view of a storage: of a class of their
-// own, not strided, quantized, conjugated or negated.
+// Returns the place of each tensor, and none for a tensor that is more than a view of a storage: of
+// a class of its own, not strided, quantized, conjugated or negated.
 std::vector<std::optional<StoragePlace>> storage_places(
     const std::vector<pybind11::object>& values);
 

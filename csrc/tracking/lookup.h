@@ -1,12 +1,12 @@
-// What a module has under a name, found without running any code of the module's class.
+// Looks names up in a module without running any code of the module's class.
 #pragma once
 
 #include "py/object.h"
 
 namespace fxpress::tracking {
 
-// What the class has under the name, by its method resolution order; an empty Ref where it has
-// nothing. TypeError if `type` is no class.
+// Finds the attribute of a class by its method resolution order; returns an empty Ref when there is
+// none. TypeError if `type` is no class.
 Ref class_attribute(PyObject* type, PyObject* name);
 
 // Whether the module has, in its own namespace, each of these tables as a plain dict or

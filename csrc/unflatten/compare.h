@@ -1,4 +1,4 @@
-// Whether two calls of a module have the same graph.
+// Decides whether two calls of a module have the same graph.
 #pragma once
 
 #include <string>

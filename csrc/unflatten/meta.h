@@ -1,4 +1,4 @@
-// What the meta of nodes says: the modules in which they were traced, and their custom meta.
+// Reads the meta of nodes: the modules in which they were traced, and their custom meta.
 #pragma once
 
 #include "unflatten/program.h"

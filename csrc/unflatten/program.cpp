@@ -40,7 +40,7 @@ class ProgramReader {
     }
   }
 
-  // As torch does while it copies the graph.
+  // Raises the errors that torch raises for such arguments while it copies the graph.
   static void expect_arguments(PyObject* node) {
     const Ref args = node_field(node, symbols.node_args);
     if (!PyTuple_Check(args.get())) raise_not_copied(node, "args", "tuple", args.get());
@@ -75,7 +75,7 @@ class ProgramReader {
     program_.skipped_outputs = mutations_.size();
   }
 
-  // What Graph.eliminate_dead_code would erase.
+  // Finds the nodes that Graph.eliminate_dead_code would erase.
   void find_dead_nodes() {
     std::vector<uint32_t> uses(source_.size(), 0);
     for (NodeId def : source_.inputs) ++uses[def.value()];
@@ -144,7 +144,7 @@ class ProgramReader {
       Write& write = writes[i];
       const bool is_input = source_.ops[write.value.value()] == Op::kPlaceholder;
       if (!aliases[write.value.value()].empty() && !snapshots_.contains(write.value.value())) {
-        // It may change with a write, as when buffers are swapped.
+        // The value may change with a write, as when buffers are swapped.
         snapshots_.emplace(write.value.value(), name_for(symbols.clone));
       }
       if (mutations_[i].target == WriteTarget::kParameter) {

@@ -1,5 +1,5 @@
-// What unflatten works on: the flat graph of an exported program with its writes in place, and the
-// stack of modules of every node.
+// Reads an exported program for unflatten: its flat graph with the writes in place, and the stack
+// of modules of every node.
 #pragma once
 
 #include <string>

@@ -154,7 +154,7 @@ void ProgramState::plan_targets(const HeldState& held) {
     raise(PyExc_AssertionError, "constant %R id not found in consts_map",
           PyList_GET_ITEM(held.names, static_cast<Py_ssize_t>(i)));
   }
-  // What shares nothing with an input of the graph is not used by it.
+  // No placeholder stands for a value that shares nothing with an input: add() leaves it out.
   for (size_t i = 0; i < held.constants_begin; ++i) {
     if (!holds(is_known, value_names_[i])) add(i);
   }

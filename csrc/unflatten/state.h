@@ -1,4 +1,4 @@
-// The state of an exported program: which modules get what, and which of it is to be copied.
+// The state of an exported program: the value that each module gets, and the values to be copied.
 #pragma once
 
 #include <string_view>
@@ -10,18 +10,18 @@
 
 namespace fxpress::fx {
 
-// What a module holds under a name. A transient buffer is not part of the state dict.
+// The role of a value that a module holds. A transient buffer is not part of the state dict.
 enum class Role : uint8_t { kParameter, kBuffer, kTransientBuffer, kConstant };
 
-// A name of the program's state, and what goes there.
+// A name of the program's state, and the value that it gets.
 struct NamedState {
   core::StringId name;  // dotted, from the root
   Role role;
   PyObject* value;  // borrowed
 };
 
-// What a program holds by name, in two tables. Values are of one group when they are one object, or
-// tensors that see one storage through one view; groups count from 0 over both tables.
+// The values that a program holds by name, in two tables. Values are of one group when they are one
+// object, or tensors that see one storage through one view; groups count from 0 over both tables.
 struct HeldState {
   PyObject* names;               // list of str: of the state dict, then of the constants
   PyObject* values;              // list, likewise
@@ -40,7 +40,7 @@ class ProgramState {
   // constants that an export does not write.
   explicit ProgramState(const HeldState& held);
 
-  // What is to be copied, and which copies are parameters.
+  // The values that have to be copied, and which of the copies are parameters.
   const std::vector<PyObject*>& wanted() const { return wanted_; }
   const std::vector<uint8_t>& are_parameters() const { return are_parameters_; }
 
@@ -57,7 +57,7 @@ class ProgramState {
   const std::vector<core::StringId>& names_of(uint32_t group) const { return group_names_[group]; }
 
  private:
-  // What an input of the graph stands for.
+  // The state that an input of the graph stands for.
   struct Input {
     Role role;
     core::StringId name;

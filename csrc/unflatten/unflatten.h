@@ -1,4 +1,4 @@
-// From an exported program's flat graph to the tree of modules that it was traced from.
+// Builds the tree of modules that an exported program's flat graph was traced from.
 #pragma once
 
 #include <string>

@@ -141,7 +141,8 @@ class ModuleWriter {
     }
   }
 
-  // As nn.Module.add_module, for a module without children, parameters and buffers so far.
+  // Checks the name as nn.Module.add_module does, for a module that has no children, parameters and
+  // buffers so far.
   void check_free(ModuleId module, PyObject* dict, PyObject* name) {
     if (dict_get(dict, name) == nullptr && !is_taken_by_class(Py_TYPE(object(module)), name))
       return;
@@ -183,7 +184,7 @@ class ModuleWriter {
     }
   }
 
-  // For messages: where the module stands.
+  // The path of a module in the tree, for messages.
   std::string path_of(ModuleId wanted) const {
     std::vector<std::pair<std::string, ModuleId>> open{{"", plan_.outline.root}};
     std::vector<uint8_t> seen(plan_.tree.size(), 0);

@@ -1,4 +1,4 @@
-// From an outline to modules: graphs, children and state are created once, as they will stay.
+// Makes modules from an outline: graphs, children and state are created once, as they will stay.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace fxpress::fx {
 
-// What a module holds under a name.
+// A name under which a module holds a value, and that value.
 struct State {
   core::StringId name;  // within the module
   Role role;
@@ -32,7 +32,7 @@ struct ModuleClasses {
   PyObject* dispatcher;   // runs one of several modules
 };
 
-// Everything there is to write.
+// All inputs of write_modules().
 struct UnflattenPlan {
   FlatProgram& program;
   const Signatures& signatures;

@@ -68,7 +68,7 @@ ExpressionId CommonSubexpressions::add_variable(ExpressionId id) {
 }
 
 ExpressionId CommonSubexpressions::part(std::string_view text) {
-  // Printed, a text has more parentheses than what it was parsed from.
+  // A printed expression has more parentheses than the text that it was parsed from.
   const int max_open = 3 * Expressions::kMaxDepth;
   if (const auto parsed = expressions_.parse(text, max_open)) return *parsed;
   // Known by its text alone, which is that of no constant.

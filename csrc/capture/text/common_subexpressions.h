@@ -1,5 +1,5 @@
-// What several Python expressions have in common gets a variable. Attributes, calls and subscripts
-// count as such; inner ones come first.
+// Puts the common parts of several Python expressions into variables. Attributes, calls and
+// subscripts count as parts; inner ones come first.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,8 @@ namespace fxpress::capture {
 
 class CommonSubexpressions {
  public:
-  // Counts all that is in an expression. Nothing for one that is not covered: it is not counted.
+  // Counts all parts of an expression. Returns nothing for one that is not covered, and does not
+  // count it.
   std::optional<ExpressionId> count(std::string_view text);
 
   struct Replaced {

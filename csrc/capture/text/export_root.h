@@ -1,4 +1,4 @@
-// Names of what was captured below the module that stands around it while it is traced.
+// Names of objects that were captured below the module that wraps them while they are traced.
 #pragma once
 
 #include <string>

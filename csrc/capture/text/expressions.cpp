@@ -35,7 +35,7 @@ struct Operator {
   std::string_view text;
   int precedence;
 };
-// Those that are the beginning of others come behind them.
+// An operator that is the beginning of another one comes behind it.
 constexpr std::array kBinary = {
     Operator{"<<", 12}, Operator{">>", 12}, Operator{"//", 14}, Operator{"|", kBitOr},
     Operator{"^", 10},  Operator{"&", 11},  Operator{"+", 13},  Operator{"-", 13},
@@ -291,7 +291,8 @@ class Parser {
     return parts;
   }
 
-  // Those that Python prints as they stand: an integer, or a decimal fraction of few digits.
+  // Reads a number that Python prints as it stands: an integer, or a decimal fraction of few
+  // digits.
   ExpressionId number() {
     size_t end = 0;
     while (end < rest_.size() && is_digit(rest_[end])) ++end;
@@ -313,7 +314,7 @@ class Parser {
     return make(Kind::kConstant, text, {});
   }
 
-  // Plain ones, in the quotes that repr() takes.
+  // Reads a plain string, in the quotes that repr() takes.
   ExpressionId string(char quote) {
     const size_t end = rest_.find(quote, 1);
     if (end == std::string_view::npos) throw NotCovered();
@@ -337,7 +338,7 @@ class Parser {
     return result;
   }
 
-  // Nothing binary may follow.
+  // Whether the expression ends here, so that no binary operator follows.
   bool is_at_end() {
     skip_spaces();
     return rest_.empty() || rest_[0] == ')' || rest_[0] == ']' || rest_[0] == ',';

@@ -1,5 +1,5 @@
-// Python expressions as a table in which equal ones are one: parsed, and printed as ast.unparse
-// does. What is not covered is said to be so: f-strings, lambdas, slices, comprehensions, ...
+// Python expressions as a table that has equal ones once: parsed, and printed as ast.unparse does.
+// The parser refuses what it does not cover: f-strings, lambdas, slices, comprehensions, ...
 #pragma once
 
 #include <cstdint>
@@ -40,15 +40,15 @@ class Expressions {
     std::vector<ExpressionId> in;  // in the order of the source
   };
 
-  // Nothing for a text that is not covered, or is no expression. What is nested deeper than
-  // `max_open` is not.
+  // Returns nothing for a text that is not covered, or is no expression. A text that is nested
+  // deeper than `max_open` is not covered.
   std::optional<ExpressionId> parse(std::string_view text, int max_open = kMaxDepth);
-  // What ast.unparse says, on one line.
+  // Returns the text that ast.unparse makes, on one line.
   std::string print(ExpressionId id) const;
 
   const Expression& operator[](ExpressionId id) const { return expressions_[id]; }
   size_t size() const { return expressions_.size(); }
-  // The one with these parts; the text is copied.
+  // Returns the expression with these parts; the text is copied.
   ExpressionId make(ExpressionKind kind, std::string_view text, std::span<const ExpressionId> in);
 
  private:

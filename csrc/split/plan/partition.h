@@ -1,4 +1,4 @@
-// What each partition of a graph needs from the others.
+// Records what each partition of a graph needs from the others.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ class Partitioning {
   // The graph's output mentions `def`.
   void record_output(NodeId def);
 
-  // Everything is recorded: frees what only recording needs.
+  // Called when everything is recorded: frees what only recording needs.
   void finish();
 
   const std::vector<Partition>& partitions() const { return partitions_; }

@@ -184,8 +184,8 @@ void arrange_modules(Outline& outline, ModuleTree& tree, StringPool& strings,
     ranks.insert(path.value(), static_cast<uint32_t>(ranks.size()));
   };
   for (StringId path : paths) number(path);
-  // Others in the order in which they are found. What lies below a repeated call goes by the names
-  // below the first one.
+  // The other paths come in the order in which they are found. What lies below a repeated call goes
+  // by the names below the first call.
   std::vector<std::pair<StringId, ModuleId>> visits{{strings.intern(""), outline.root}};
   while (!visits.empty()) {
     const auto [path, module] = visits.back();

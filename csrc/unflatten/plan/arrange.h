@@ -1,5 +1,5 @@
-// What becomes of the calls of an outline as modules: equal ones are merged, repeated preserved
-// ones get a dispatcher, and all are put into the order of the original module tree.
+// Arranges the calls of an outline as modules: it merges equal calls, gives repeated preserved ones
+// a dispatcher, and puts all into the order of the original module tree.
 #pragma once
 
 #include <functional>

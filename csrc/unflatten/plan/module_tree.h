@@ -52,7 +52,7 @@ class ModuleTree {
   void set_child(ModuleId module, StringId name, ModuleId child);
   void remove_child(ModuleId module, StringId name);
 
-  // From now on `module` has the very table of children that `other` has.
+  // Makes `module` share the table of children of `other`.
   void share_children(ModuleId module, ModuleId other);
 
   // Two modules of one table are told apart by their ids only.

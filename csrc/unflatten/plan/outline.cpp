@@ -36,7 +36,7 @@ class Outliner {
       const NodeId id(i);
       const bool lacks_stack = graph_.ops[i] == Op::kCallFunction && !source.stacks[i].valid();
       if (lacks_stack && source.is_remade(id)) is_remade_[i] = 1;
-      // What is made where it is used reads its inputs there.
+      // A node that is remade where it is used reads its inputs there.
       const uint32_t reads = is_remade_[i] != 0 ? std::max(i, last_user_[i]) : i;
       for (NodeId def : graph_.inputs_of(id)) {
         last_user_[def.value()] = std::max(last_user_[def.value()], reads);
@@ -216,7 +216,7 @@ class Outliner {
     return planned;
   }
 
-  // At the end of the graph; in a caller, that is before the call that is being outlined.
+  // Appends a node at the end of the graph; in a caller, that is before the call being outlined.
   void append(FrameId id, PlannedId planned) {
     auto& body = frame(id).body;
     body.insert(id == current_ ? body.end() : body.end() - 1, planned);
@@ -457,7 +457,7 @@ class Outliner {
     }
   }
 
-  // What others still need.
+  // Returns the values of the frame that later nodes still need.
   void return_values(FrameId id) {
     std::vector<PlannedId> values;
     for (NodeId node : frame(id).mapped) {
@@ -505,8 +505,8 @@ class Outliner {
     }
   }
 
-  // Functionalized writes whose intermediate value somebody reads in place happen where they
-  // happened originally.
+  // A functionalized write whose intermediate value is read in place happens where it happened
+  // originally.
   void write_back() {
     if (std::find(is_written_back_.begin(), is_written_back_.end(), 1) == is_written_back_.end()) {
       return;

@@ -1,4 +1,4 @@
-// From a flat graph to the graphs of the modules in which its nodes were traced.
+// Plans the graphs of the modules in which the nodes of a flat graph were traced.
 //
 // The walk enters and leaves modules as the stacks of the nodes say. Nothing is created: each call
 // of a module is a Frame, and the nodes of its graph are planned, in the order in which torch's
@@ -113,7 +113,7 @@ struct Frame {
   static constexpr uint32_t kNoSignature = 0xffffffffu;
 };
 
-// What is wrong with the flat graph, and where.
+// An error of the flat graph: its kind, and the node where it is.
 class OutlineError : public std::runtime_error {
  public:
   enum class Kind : uint8_t {
@@ -150,8 +150,8 @@ struct OutlineSource {
 };
 
 struct Outline {
-  // What the lists are in: it grows only, and must go last. (Only an outline without frames may be
-  // assigned to: its memory would go first.)
+  // The memory of the lists. It only grows, and must be destroyed after them. (Only an outline
+  // without frames may be assigned to: an assignment would free the memory before the lists.)
   std::unique_ptr<std::pmr::monotonic_buffer_resource> memory =
       std::make_unique<std::pmr::monotonic_buffer_resource>();
   std::vector<Frame> frames;       // in order of entry, callers first
@@ -177,7 +177,7 @@ struct Outline {
   std::span<const PlannedId> inputs_of(PlannedId id) const {
     return {inputs.data() + node(id).input_begin, node(id).input_count};
   }
-  // What stands for `id` in the final graph.
+  // Returns the node that stands for `id` in the final graph.
   PlannedId resolve(PlannedId id) const {
     const PlannedId other = node(id).replacement;
     return other.valid() ? other : id;

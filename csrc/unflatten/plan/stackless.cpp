@@ -10,7 +10,7 @@ using core::Op;
 
 namespace {
 
-// In which calls the users of a value were traced.
+// The calls in which the users of a value were traced.
 struct Users {
   enum class Where : uint8_t { kNowhere, kInOne, kInSeveral };
 

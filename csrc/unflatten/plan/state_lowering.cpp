@@ -68,7 +68,7 @@ class StateLowering {
 
   void sink(FrameId id, std::string_view path) {
     Frame& frame = outline_.frames[id.value()];
-    // In the order of the placeholders, which is the order in which torch names what replaces them.
+    // The order is that of the placeholders, in which torch names the nodes that replace them.
     for (size_t k = frame.front.size(); k-- > 0;) {
       if (sink_input(frame, id, frame.front[k], path)) count_use(frame.passed[k], -1);
     }

@@ -1,4 +1,5 @@
-// Which modules hold the state of a dotted name: every call of a module shares its parameters.
+// Finds the modules that hold the state of a dotted name: every call of a module shares its
+// parameters.
 #pragma once
 
 #include <deque>
