@@ -1,4 +1,4 @@
-"""What callers gave, looked at before anything is done: each is a TypeError that names it."""
+"""Checks of callers' arguments before any work. Each raises a TypeError that names its argument."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 
 
 def check_program(value: Any, name: str) -> None:
-    """TypeError unless it is an exported program."""
+    """Raise TypeError unless the value is an exported program."""
     if not isinstance(value, ExportedProgram):
         raise TypeError(
             f"The '{name}' parameter must be an instance of 'ExportedProgram', got "

@@ -55,17 +55,17 @@ def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[st
 
 # Layers of a model give sources that differ in names only: CPython compiles the first one, which is
 # most of the cost of a first call, and the others get its code with names of their own.
-# By shape: the code, and the numbers of its local names in the order of `co_varnames`.
+# Shape of a source -> the code, and the numbers of its local names in the order of `co_varnames`.
 _codes: collections.OrderedDict[bytes, tuple[types.CodeType, list[int]]] = collections.OrderedDict()
 _MAX_CODES = 256
-# compile() refuses them as names of locals, and only compile() does.
+# compile() refuses these names for locals, but CPython runs code that has them.
 _RESERVED = frozenset((*keyword.kwlist, "__debug__"))
 
 
 def _compiled(
     code: torch_fx.PythonCode, shape: bytes | None, names: tuple[str, ...], graph: Graph
 ) -> Any:
-    """The function of `code`; `_lock` is held."""
+    """Return the function of `code`. The caller holds `_lock`."""
     if shape is None or not _RESERVED.isdisjoint(names):
         return torch_fx.forward_from_source(code.src, code.globals, graph)
     known = _codes.get(shape)

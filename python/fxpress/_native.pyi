@@ -33,7 +33,10 @@ class DeferredAttribute:
     def __set__(self, instance: object, value: object, /) -> None: ...
 
 class CommonSubexpressions:
-    """What Python expressions have in common; `count` all before the first `replace`."""
+    """The common subexpressions of Python expressions.
+
+    `count` must be called for all expressions before the first `replace`.
+    """
 
     def __init__(self) -> None: ...
     def count(self, text: str, /) -> int | None: ...
@@ -148,7 +151,7 @@ def clean_stacks(graph: Graph, drop_self: bool) -> None:
     """Clean the nn_module_stack and the source_fn_stack of all nodes."""
 
 def class_attribute(type: type, name: str, missing: object, /) -> Any:
-    """What the class has under the name, as CPython finds it; `missing` where it has nothing."""
+    """Return the class's attribute, as CPython finds it; `missing` where it has none."""
 
 def has_empty_tables(module: object, names: tuple[str, ...], /) -> bool:
     """Whether these attributes are plain dicts of the object itself that hold nothing."""
@@ -249,7 +252,7 @@ def make_lite_graph_module(
 def initialize_serde(objects: dict[str, Any], /) -> None: ...
 
 class Budget:
-    """What a load may cost; see `fxpress._serde.limits`."""
+    """The budget of a load; see `fxpress._serde.limits`."""
 
     used: int  # bytes that were charged
     def __init__(self, memory: int, depth: int, /) -> None: ...
@@ -283,7 +286,7 @@ class Document:
     def field(self, classes: SchemaClasses, path: str, /) -> Any: ...
     def targets(self) -> list[str]: ...
     def payloads(self) -> list[tuple[str, str, bool, bool, tuple[Any, ...] | None]]:
-        """Of a PayloadConfig: (name, record, is_param, use_pickle, metadata)."""
+        """Return the entries of a PayloadConfig: (name, record, is_param, use_pickle, metadata)."""
 
     def hash(
         self,

@@ -38,5 +38,5 @@ unlist_trackers(*_TRACKERS)
 
 
 def caches() -> list[Callable[[], object]]:
-    """What forgets what Dynamo remembers of these classes; for :func:`fxpress.install`."""
+    """Return the functions that clear Dynamo's caches of these classes; for `fxpress.install`."""
     return tracker_caches(_TRACKERS)

@@ -28,7 +28,7 @@ _TENSOR_BYTES = 1000  # of the objects for a tensor, as an estimate
 
 
 class Payload(NamedTuple):
-    """What a config says of a value; see `_native.Document.payloads`."""
+    """The entry of a config for one value; see `_native.Document.payloads`."""
 
     name: str
     record: str  # without the folder
@@ -38,7 +38,7 @@ class Payload(NamedTuple):
 
 
 def read_config(archive: PT2ArchiveReader, record: str) -> list[Payload]:
-    """What a payload config says."""
+    """Return the entries of a payload config."""
     data = archive.read_bytes(record)
     try:
         with damage_is_named("it", ArchiveError):
@@ -148,7 +148,7 @@ def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> 
 
 
 class Parts(NamedTuple):
-    """What an archive has of a program."""
+    """The parts of a program in an archive."""
 
     record: str  # where the graph is
     text: bytes  # the graph
@@ -158,7 +158,7 @@ class Parts(NamedTuple):
     budget: Budget
 
     def decode(self, options: Options) -> ExportedProgram:
-        """The program. The garbage collector should be paused."""
+        """Return the program. The garbage collector should be paused."""
         try:
             document = SCHEMA.read(self.text, "ExportedProgram", self.budget.native)
             check_version(document.field(CLASSES, "schema_version"), False)

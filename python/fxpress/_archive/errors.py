@@ -1,4 +1,4 @@
-"""What is raised for archives that cannot be read."""
+"""The exceptions for archives that cannot be read."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class MissingProgramError(ArchiveError, KeyError):
 
 
 class OutOfMemoryError(ArchiveError, MemoryError):
-    """There is no memory for what an archive says that it has."""
+    """There is not enough memory for the contents that an archive declares."""
 
 
 @contextmanager
 def archive_errors() -> Iterator[None]:
-    """What the native code finds wrong with an archive, as an `ArchiveError`."""
+    """Raise the errors of the native code inside the block as `ArchiveError`."""
     try:
         yield
     except _native.ArchiveError as e:

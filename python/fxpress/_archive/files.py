@@ -238,7 +238,7 @@ def open_output(path: str | os.PathLike[str], *, in_place: bool = False) -> Outp
 
 
 def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
-    """Who may read and write a file may read and write the one that replaces it."""
+    """Give a new file the owner, group and mode of the file that it replaces, where allowed."""
     mode = status.st_mode & 0o777
     made = os.fstat(descriptor)
     if (made.st_uid, made.st_gid) != (status.st_uid, status.st_gid):
@@ -247,7 +247,9 @@ def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
         except OSError:
             try:
                 os.fchown(descriptor, -1, status.st_gid)
-            except OSError:  # it has another group, which gets no more than everybody
+            except (
+                OSError
+            ):  # another group, which gets no more rights than everybody
                 mode &= 0o707 | (mode & 0o007) << 3
     with contextlib.suppress(OSError):  # a file system without modes
         os.fchmod(descriptor, mode)

@@ -52,7 +52,7 @@ def abandoned(target: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """What files are called in a folder is on the disk when this returns."""
+    """Write the names of the files in a folder to the disk before returning."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

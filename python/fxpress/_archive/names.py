@@ -15,7 +15,7 @@ CONSTANTS_DIR: str = constants.CONSTANTS_DIR
 EXECUTORCH_DIR: str = constants.EXECUTORCH_DIR
 EXTRA_DIR: str = constants.EXTRA_DIR
 WEIGHTS_DIR: str = constants.WEIGHTS_DIR
-# What names in these folders begin with; a number follows.
+# The prefixes of file names in these folders. A number follows each prefix.
 CUSTOM_OBJECT: str = constants.CUSTOM_OBJ_FILENAME_PREFIX
 OPAQUE_OBJECT: str = (
     constants.OPAQUE_OBJ_FILENAME_PREFIX if features.opaque_records else "opaque_obj_"

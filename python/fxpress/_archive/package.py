@@ -73,7 +73,7 @@ def _write_program(
 
 
 def _write_aoti_files(archive: PT2ArchiveWriter, aoti_files: Any, pickle_protocol: int) -> None:
-    """What AOTInductor made, and the weights that it left out."""
+    """Write the files that AOTInductor made, and the weights that it left out."""
     if isinstance(aoti_files, list):
         aoti_files = {names.MODEL: aoti_files}
     if not isinstance(aoti_files, dict):

@@ -20,19 +20,19 @@ from fxpress._torch import archive as torch_archive
 from fxpress._torch import serde as compat
 from fxpress._torch.fx import is_opaque_value
 
-# What a config says: (name, record, tensor, is a parameter, is pickled).
+# The entries of a config: (name, record, tensor, is a parameter, is pickled).
 Config: TypeAlias = list[tuple[str, str, torch.Tensor | None, bool, bool]]
 
 
 def config_bytes(config: Config) -> bytes:
-    """A config as torch writes a `schema.PayloadConfig`."""
+    """Return the bytes of a config, as torch writes a `schema.PayloadConfig`."""
     if SCHEMA.difference():
         raise UnsupportedError(f"the schema of this torch differs in {SCHEMA.difference()}")
     return SCHEMA.encode_payload_config(config)
 
 
 def check_state(state_dict: Mapping[str, Any]) -> None:
-    """AssertionError unless there are only tensors."""
+    """Raise AssertionError unless all values are tensors."""
     for value in state_dict.values():
         if not isinstance(value, torch.Tensor):
             raise AssertionError("only torch.Tensor is allowed in state_dict")

@@ -26,7 +26,7 @@ _MAX_THREADS = 8
 
 
 class Record(NamedTuple):
-    """What the directory says of a record."""
+    """The directory's entry for a record."""
 
     offset: int  # of its data in the archive, bytes
     stored: int  # bytes there
@@ -36,7 +36,7 @@ class Record(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where some bytes of a record go."""
+    """The place that some bytes of a record are read into."""
 
     name: str
     start: int  # in the record, bytes
@@ -145,14 +145,14 @@ class PT2ArchiveReader:
         return self._native
 
     def mapped(self) -> torch.UntypedStorage:
-        """The file in memory, read when it is used; what is written there stays in this process."""
+        """Return the file mapped into memory. Writes to it stay in this process."""
         assert self._file is not None
         size = os.fstat(self._file).st_size
-        # By its descriptor: another file may have the name by now.
+        # The descriptor names the open file: another file may have its path by now.
         return torch.UntypedStorage.from_file(f"/proc/self/fd/{self._file}", False, size)
 
     def copy_to(self, file: IO[bytes]) -> None:
-        """Writes the whole archive into a file."""
+        """Write the whole archive into a file."""
         if self._file is None:
             file.write(self._views[0])
             return
@@ -165,17 +165,17 @@ class PT2ArchiveReader:
         return list(self._records)
 
     def check_format(self) -> None:
-        """FormatError for archives of another format than pt2."""
+        """Raise FormatError for archives of another format than pt2."""
         if self.read_string(names.ARCHIVE_FORMAT_PATH) != names.ARCHIVE_FORMAT_VALUE:
             raise FormatError("Invalid archive format")
 
     def find(self, name: str) -> Record | None:
-        """What the directory says of a record; None when there is none."""
+        """Return the directory's entry for a record; None when there is no such record."""
         found = self._records.get(name)
         return None if found is None else Record(*found)
 
     def record(self, name: str) -> Record:
-        """The same; ArchiveError when there is none."""
+        """Return the directory's entry for a record; ArchiveError when there is no such record."""
         found = self.find(name)
         if found is None:
             raise ArchiveError(f"record {name!r} is missing")
@@ -253,7 +253,7 @@ def _position_of(f: Any) -> int:
 
 
 def _contents_of(f: Any) -> memoryview:
-    """What an object with a method `read` gives."""
+    """Return the bytes that an object's method `read` gives; TypeError where it gives none."""
     if not callable(getattr(f, "read", None)):
         raise TypeError(
             f"an archive is read from a path, a buffer or an open file, not a {type(f).__name__}"

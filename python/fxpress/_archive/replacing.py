@@ -27,18 +27,18 @@ _SUFFIX = ".safetensors"
 
 
 class Place(NamedTuple):
-    """What an archive says of the weights of a program that are beside it."""
+    """An archive's record of a file beside it, which holds the weights of a program."""
 
     file: str  # its name
     number: str  # of the save, which is in the file too
 
     def text(self) -> str:
-        """As the record has it."""
+        """Return the text of the record."""
         return json.dumps(self._asdict())
 
     @classmethod
     def read(cls, text: str) -> Place:
-        """From the record; ArchiveError for what is not beside the archive."""
+        """Read the text of a record; ArchiveError for a file that is not beside the archive."""
         try:
             said = json.loads(text)
             place = cls(str(said["file"]), str(said["number"]))

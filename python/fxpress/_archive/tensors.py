@@ -22,17 +22,17 @@ class Group:
 
     @property
     def device(self) -> torch.device:
-        """Of the memory; the CPU where there is none."""
+        """The device of the memory; the CPU where there is no memory."""
         return torch.device("cpu") if self.largest is None else self.largest.device
 
 
 def has_class_of_its_own(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is of a subclass: the bytes of a storage do not say all of it."""
+    """Return whether a tensor is of a subclass, which the bytes of a storage do not describe."""
     return type(tensor.data) is not torch.Tensor and not isinstance(tensor, compat.FakeTensor)
 
 
 def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, unless it reads its storage conjugated or negated: then a copy."""
+    """Return the tensor itself, or a copy if it reads its storage conjugated or negated."""
     if isinstance(tensor, compat.FakeTensor) or not (tensor.is_conj() or tensor.is_neg()):
         return tensor
     plain = tensor.detach().resolve_conj().resolve_neg()

@@ -137,10 +137,10 @@ def open_weights(
 def assemble(
     views: Mapping[str, View], get: Callable[[str], torch.Tensor] | None, budget: Budget
 ) -> dict[str, torch.Tensor]:
-    """Tensors as the views say, which share storages where those do.
+    """Return the tensors that the views describe, which share storages where the views do.
 
     Args:
-        get: their values; None: tensors on the meta device.
+        get: returns the value of a name; None: the tensors are on the meta device.
 
     Raises:
         SerializeError: a value is missing, or has another shape or dtype.
@@ -152,7 +152,7 @@ def assemble(
         budget.charge(sum(needed.values()), "the storages of the weights")
     devices = {view.record: view.device for view in views.values()}
     storages = [
-        # What no tensor sees is written too, when they are saved again.
+        # Bytes that no tensor sees are zeros, because saving the storages again writes them too.
         torch.zeros(size, dtype=torch.uint8, device="meta" if get is None else devices[record])
         for record, size in needed.items()
     ]
@@ -164,7 +164,7 @@ def assemble(
 
 
 def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
-    """`target.copy_(value)`, also where elements of the target are one place in memory."""
+    """Do `target.copy_(value)`, also where elements of the target share a place in memory."""
     sizes = [1 if step == 0 else n for n, step in zip(target.shape, target.stride(), strict=True)]
     if target.numel() == 0:
         return

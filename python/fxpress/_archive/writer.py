@@ -15,12 +15,12 @@ from fxpress._archive.errors import ArchiveError, archive_errors
 from fxpress._archive.files import AtomicFile, Output, is_target_path, open_output
 from fxpress._archive.replacing import put_together, remove_abandoned
 
-# What becomes of the file at a path.
+# How a save replaces the file at a path.
 Replace: TypeAlias = Literal["whole", "in_place"]
 
 
 def _root_of(path: str) -> str:
-    """The folder that the records of a file are in, as torch names it: that of the file."""
+    """Return the folder of the records in an archive, which torch names after the file."""
     name = path.replace("\\", "/").rpartition("/")[2]
     root = name.rpartition(".")[0] if "." in name else name
     if not root:
@@ -238,7 +238,7 @@ class PT2ArchiveWriter:
         self._discard_weights()
 
     def _discard_weights(self) -> None:
-        """Those that are not in their places."""
+        """Remove the files of weights that are not in their places."""
         for file in self._weights:
             file.discard()
 
@@ -250,7 +250,7 @@ class PT2ArchiveWriter:
 
     @contextlib.contextmanager
     def _errors(self) -> Any:
-        """Errors of the system name the file."""
+        """Name the file in errors of the system inside the block."""
         try:
             with archive_errors():
                 yield

@@ -58,17 +58,17 @@ class InputProcessor:
         return (self.root, *args), kwargs
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InputProcessor:
-        """For the copy of its root, if that is being copied; else for the same one."""
+        """Copy the processor for the copy of its root, or for the root if that is not copied."""
         root = memo.get(id(self.root), self.root)
         return InputProcessor(root, self.num_args, list(self.kwarg_names))
 
 
 class Yield(Exception):  # noqa: N818 - torch's name
-    """Ends bytecode when its inputs are known."""
+    """The exception that ends bytecode when its inputs are known."""
 
 
 class _Replay:
-    """Runs the bytecode with something else in place of the compiled graph."""
+    """Run the bytecode with something else in place of the compiled graph."""
 
     def __init__(
         self, input_processor: InputProcessor, out: CaptureOutput, f_globals: dict[str, object]
@@ -178,13 +178,13 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         return results
 
     def process_outputs(self, outputs: Any) -> Any:
-        """What the callable returns, for interpreters."""
+        """Return the result of the callable, for interpreters."""
         results = self.dynamo_bytecode_unflatten(outputs, self._inputs)
         self._inputs = None
         return (results,) if self.wrap_tuple else results
 
     def _arguments(self) -> list[str]:
-        """Names of the arguments, with another one for any `self`: the module itself is that."""
+        """Return the names of the arguments, with another name for `self`, which is the module."""
         names: list[str] = []
         for name in self.orig_arg_names:
             made = name

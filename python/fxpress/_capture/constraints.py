@@ -1,4 +1,4 @@
-"""What the user said about sizes of inputs, held against what tracing found out."""
+"""Check the user's constraints on sizes of inputs against the constraints from tracing."""
 
 from __future__ import annotations
 

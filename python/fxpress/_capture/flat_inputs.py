@@ -98,6 +98,6 @@ def read_from_input(module: GraphModule, held: Node, index: int, path: list[str]
 
 
 def captured_value(placeholder: Node) -> Any:
-    """What is known of a placeholder's value, or None."""
+    """Return the recorded value of a placeholder, or None."""
     value = placeholder.meta.get("val")
     return placeholder.meta.get("example_value") if value is None else value

@@ -145,7 +145,10 @@ def _annotations() -> dict[str, Any]:
 
 
 def _set_traced_hooks_aside(module: GraphModule) -> None:
-    """What hooks do is in the graph; the bytecode still reads what they hold."""
+    """Keep traced hooks from running: their effects are in the graph.
+
+    The hooks stay in the tables of the module, because the bytecode reads values through them.
+    """
     if not (module._forward_hooks or module._forward_pre_hooks):
         return
     wrapped = getattr(module, "_wrapped_call", None)
@@ -155,11 +158,11 @@ def _set_traced_hooks_aside(module: GraphModule) -> None:
 
 
 def _call_without_hooks(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
-    """A call in which the traced hooks do not run, but are there while `forward` runs."""
+    """Call the module without its traced hooks, which are in its tables while `forward` runs."""
     if not is_watched(self):
         return type(self).forward(self, *args, **kwargs)
-    # What watches the call gets this module: its own tables are emptied meanwhile. Not for several
-    # threads at once, as in torch.
+    # Watchers of the call get this module, so its own tables are emptied meanwhile. As in torch,
+    # several threads must not call it at once.
     if "forward" in vars(self):
         raise AssertionError("a captured module has no forward of its own")
     hooks = (self._forward_hooks, self._forward_pre_hooks)

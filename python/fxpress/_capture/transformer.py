@@ -88,7 +88,7 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
         return made
 
     def output(self, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """What the caller gets: computed values, inputs and constants."""
+        """Make the output node: computed values, inputs and constants."""
         computed = args[0]
         values: list[Any] = []
         for i in sorted(self.graph_output_map):

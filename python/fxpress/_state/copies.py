@@ -60,10 +60,10 @@ def clone(tensors: Any) -> Any:
 
 
 def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of what is on other devices, or more than a view of a storage."""
+    """Return copies of tensors on other devices, or that are more than a view of a storage."""
     unique = {id(value): value for value in values}
     places = dict(zip(unique, storage_places(list(unique.values())), strict=True))
-    # What is on the CPU and was left over is more than a view, or watched by a mode.
+    # A tensor on the CPU that was left over is more than a view, or a mode watches it.
     elsewhere = [v for key, v in unique.items() if places[key] and v.device.type != "cpu"]
     made = dict(zip(map(id, elsewhere), _copy_storages(elsewhere, None), strict=True))
     for key, value in unique.items():
@@ -73,7 +73,7 @@ def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def move(tensors: Any, device: torch.device | str) -> Any:
-    """Tensors on another device, which share storages there where the originals do.
+    """Return the tensors on another device, sharing storages there where the originals do.
 
     As `Tensor.to`: what is there already is returned as it is. The work is ordered with that of
     the device's current stream.

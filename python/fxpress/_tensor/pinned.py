@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 
 def _parts(sizes: Sequence[int]) -> list[list[Part]]:
-    """What is in a buffer at a time, in order: tensors as a whole, or a piece of a large one."""
+    """Return the contents of each buffer, in order: whole tensors, or a piece of a large one."""
     result: list[list[Part]] = []
     room = 0
     for position, size in enumerate(sizes):

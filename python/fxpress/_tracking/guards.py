@@ -23,7 +23,7 @@ from fxpress._torch.tracking import (
     no_traced_hooks,
 )
 
-# What a call of a module asks its class for.
+# The names of the methods that a call of a module looks up in its class.
 _LOOKED_UP = ("__call__", "_call_impl", "forward")
 _ABSENT = object()
 
@@ -31,7 +31,7 @@ _ABSENT = object()
 def guard_to_detect_forward_monkeypatching(source: Source | None, mod: Module) -> None:
     """Guard on the ``forward`` of a module object: on its code, or on its absence.
 
-    What is looked at is the object as it is, not what the traced program has done to it.
+    The guard reads the module object itself, without the changes that the traced program makes.
 
     Stands in for ``torch._dynamo.variables.nn_module.guard_to_detect_forward_monkeypatching``.
 

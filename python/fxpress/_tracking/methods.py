@@ -51,7 +51,7 @@ _PAIRS = ("named_children", "named_parameters", "named_buffers", "named_modules"
 def register_child(
     tx: Translator, parent: Any, child: Any, name: Any, source: Source
 ) -> VariableTracker:
-    """What stands for a child of a module that the graph holds, under the module's key."""
+    """Return the variable for a child of a module that the graph holds under the module's key."""
     return tx.output.register_attr_or_module(
         child, parent.module_key, name, source=NNModuleSource(source)
     )

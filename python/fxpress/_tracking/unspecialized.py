@@ -102,7 +102,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         UserDefinedObjectVariable.__init__(self, value=value, **kwargs)
         self.is_state_mutated = False
         self.nn_module_stack_source = self.source
-        # By the name of a table of state: the tracer that asked for it, and the table.
+        # The name of a table of state -> the tracer that asked for the table, and the table.
         self._tables: dict[str, tuple[object, VariableTracker]] = {}
 
     def _wrap_source(self, attr_source: Any) -> Any:
@@ -395,14 +395,14 @@ def _call_traced(
 
 
 def _kind_of_state(value: VariableTracker) -> str | None:
-    """What `torch.nn.Module` calls a value that it keeps in a table when it is assigned."""
+    """Return the kind of state ("parameters", "module") that an assigned value is, or None."""
     if value.is_tensor() and value.python_type() is torch.nn.Parameter:
         return "parameters"
     return "module" if isinstance(value, TRACKED_MODULES) else None
 
 
 def _is_changed(tx: Translator, table: Any) -> bool:
-    """Whether the traced program has changed a table."""
+    """Return whether the traced program has changed a table."""
     effects = tx.output.side_effects
     return table in effects and effects.is_modified(effects[table])
 

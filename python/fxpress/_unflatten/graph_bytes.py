@@ -45,7 +45,7 @@ def _is_fake(tensor: Any) -> bool:
 
 
 def _parts(tensor: Any) -> tuple[Any, ...]:
-    """What a subclass of tensors is made of."""
+    """Return the parts that a tensor subclass is made of, and its metadata."""
     names, context = tensor.__tensor_flatten__()
     inner = {name: getattr(tensor, name) for name in names}
     return type(tensor), inner, context, tuple(tensor.shape), tensor.stride(), tensor.requires_grad
@@ -83,7 +83,7 @@ def dump(value: Any) -> tuple[bytes, list[Any]]:
 
 
 def load(data: bytes, outside: list[Any]) -> Any:
-    """What `dump` was given, with fake values of a mode of its own."""
+    """Return the value that `dump` was given, with fake values of a new mode."""
     mode: Any = torch_export.fake_mode_of_its_own()
     mode.outside = outside  # the mode is all that reaches the functions that read a pickle
     try:

@@ -153,7 +153,7 @@ def _is_parameter_name(name: str) -> bool:
 
 
 def signature(module: Any) -> inspect.Signature:
-    """What `forward` takes: the names of the exported module's arguments.
+    """Return the signature of `forward`, with the names of the exported module's arguments.
 
     A module that takes `**kwargs` can be exported with keywords that no function can name, or that
     are called like one of its positional arguments (`args_0`). The former go through `**kwargs`

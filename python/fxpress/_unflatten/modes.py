@@ -1,9 +1,9 @@
-"""train() and eval(): what the graph allows.
+"""Check train() and eval() against the modes that the graph was exported in.
 
-An operator such as dropout or batch norm has its mode written into the graph when it is exported;
-setting another mode afterwards changes nothing. What tells the mode is the flag of an operator that
-was traced in one of torch's own modules, whose flag follows the module's `training`. The flag of
-any other, like that of `F.dropout(x, training=True)` in somebody's `forward`, tells nothing.
+Export writes the mode of an operator such as dropout or batch norm into the graph; setting another
+mode afterwards changes nothing. The mode is known from the flag of an operator that was traced in
+one of torch's own modules, because there the flag follows the module's `training`. The flag of any
+other operator, like that of `F.dropout(x, training=True)` in a user's `forward`, says nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fxpress._errors import UnsupportedError
 
 _setting = threading.local()
 
-# By the class in nn_module_stack: the argument that decides whether the flag matters. A probability
-# of 0 drops nothing in either mode; without running statistics those of the batch are always taken.
+# Class in nn_module_stack -> the argument that decides whether the flag matters. A probability of 0
+# drops nothing in either mode. Without running statistics, the batch's statistics are always used.
 _DROPOUT = dict.fromkeys(
     ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"), "p"
 )
@@ -42,7 +42,7 @@ _FOLLOW = {
 
 
 def _arguments(node: torch.fx.Node) -> dict[str, Any]:
-    """The arguments of an operator's call by name; empty: something else than an operator."""
+    """Return the arguments of an operator's call by name; empty for any other node."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or node.op != "call_function":
         return {}
@@ -51,7 +51,7 @@ def _arguments(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def _exported_mode(node: torch.fx.Node) -> bool | None:
-    """The mode that the module of an operator was traced in; None: the operator does not tell."""
+    """Return the mode that an operator's module was traced in; None when it is not known."""
     stack = node.meta.get("nn_module_stack")
     if not stack:
         return None

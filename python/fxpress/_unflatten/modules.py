@@ -113,13 +113,14 @@ class _Signed:
         return types.MethodType(own, instance)
 
 
-# As a frame of its own it would become code that asks for the attribute again.
+# Dynamo must not compile `__get__` as a frame: the compiled code would get the attribute again.
 torch_export.not_a_frame(_Signed.__get__)
 
 
 def _make_graph_module(module: Any) -> torch.fx.GraphModule:
     made = _native.make_graph_module(module, module.graph)
-    # Whoever asks is about to run it, and Dynamo looks at the class without asking.
+    # The caller is about to run the module, and Dynamo reads the class without a call that would
+    # make the code.
     _deferred_code.materialize(type(made))
     return made
 
@@ -129,7 +130,7 @@ def _placeholders(module: Any) -> list[torch.fx.Node]:
 
 
 def _copy_of_signature(module: Any) -> Any:
-    """Few ask for it, and it is as long as the model has parameters: copied for those who do."""
+    """Return a copy of the signature, made when it is read: few do, and it grows with the model."""
     return source.copy_signature(*module.__dict__[_PROGRAM_SPECS])
 
 

@@ -1,4 +1,4 @@
-"""What the native pass has to know about an exported program."""
+"""The facts about an exported program that the native pass needs."""
 
 from __future__ import annotations
 

@@ -27,7 +27,9 @@ def check_constant(value: object, what: str) -> None:
 def collect(
     program: ExportedProgram, *, share_state: bool, device: torch.device | None
 ) -> _native.ProgramState:
-    """What the modules will hold. `dtype` counts in what is the same, other than in `_TensorID`.
+    """Return the state that the modules will hold.
+
+    Unlike in torch's `_TensorID`, tensors of different dtypes are different values.
 
     Raises:
         KeyError: the signature names state that the program does not have.

@@ -1,4 +1,4 @@
-"""What every rule returns: a dictionary from nodes to partition ids that can be called."""
+"""The callback that every rule returns: a callable dictionary from nodes to partition ids."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch.fx import GraphModule, Node
 
-# `split_module` never asks for the partition of these.
+# `split_module` never asks for the partition of nodes with these ops.
 _UNASSIGNED = frozenset({"placeholder", "get_attr", "output"})
 
 

@@ -141,7 +141,7 @@ def _describe_partition(split: GraphModule, call: Node, state: StateReader) -> s
 def _values_by_source(
     split: GraphModule, call: Node, partitions: Mapping[Node, str]
 ) -> dict[Node, list[Any]]:
-    """What `call` takes from each other partition, as the examples that export recorded."""
+    """Return the values that `call` takes from each other partition, as export's examples."""
     values: dict[Node, list[Any]] = {}
     inputs = _module(split, call).graph.find_nodes(op="placeholder")
     for argument, placeholder in zip(call.args, inputs, strict=False):
@@ -178,7 +178,7 @@ def _describe_values(values: list[Any]) -> str:
 
 
 def _leaves(values: Iterable[Any]) -> list[Any]:
-    """What is left of nested lists, tuples and dictionaries, in order."""
+    """Return the leaves of nested lists, tuples and dictionaries, in order."""
     leaves: list[Any] = []
     pending = list(values)[::-1]
     while pending:
