@@ -71,7 +71,7 @@ def compiled_weights(archive: PT2ArchiveReader, models: list[str]) -> dict[str, 
 
 @contextlib.contextmanager
 def named_file(archive: PT2ArchiveReader, path: str | None) -> Iterator[str]:
-    """Yield the path of the archive as a file, because torch's loader of compiled code needs one."""
+    """Yield the path of the archive as a file, which torch's loader of compiled code needs."""
     if path is not None:
         yield path
         return

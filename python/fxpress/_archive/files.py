@@ -51,7 +51,7 @@ class Output:
         os.fsync(self.descriptor)
 
     def put_in_place(self) -> None:
-        """It takes its place. It has to be synced."""
+        """Put the file in its place. The file has to be synced."""
 
     def is_in_place(self) -> bool:
         """Return whether the file has taken its place, also when `put_in_place` was interrupted.
@@ -70,7 +70,7 @@ class Output:
             self.close()
 
     def close(self) -> None:
-        """Closes the descriptor. Does nothing the second time."""
+        """Close the descriptor. Does nothing the second time."""
         if self.descriptor >= 0:
             descriptor, self.descriptor = self.descriptor, -1
             os.close(descriptor)
@@ -125,9 +125,7 @@ class AtomicFile(Output):
             self._temporary = temporary
             try:
                 fcntl.flock(self.descriptor, fcntl.LOCK_EX)
-            except (
-                OSError
-            ) as e:  # where locks work, others would take an unlocked file for abandoned
+            except OSError as e:  # without locks, no other writer finds abandoned files
                 if e.errno not in NOT_THERE:
                     raise
             with contextlib.suppress(FileNotFoundError):
@@ -136,7 +134,7 @@ class AtomicFile(Output):
             self.close()  # another writer removed the file as abandoned before it was locked
 
     def put_in_place(self) -> None:
-        """It takes its place. It has to be synced."""
+        """Move the file to its place. The file has to be synced."""
         assert self._temporary is not None
         os.replace(self._temporary, self.target)
         self._temporary = None
@@ -163,7 +161,7 @@ class InPlaceFile(Output):
 
     def __init__(self, target: Path) -> None:
         super().__init__(target)
-        # Opening the target now checks that it may be written, and makes a file that does not exist.
+        # Opening the target checks that it may be written, and makes a file that does not exist.
         self._written = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             self.descriptor = self._unnamed()
