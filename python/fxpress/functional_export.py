@@ -110,7 +110,7 @@ def dynamo_graph_capture_for_export(
         fn: a function, a method, a module or an operator.
         constraints: the constraints on sizes of the inputs.
 
-        Returns:
+    Returns:
         A function that takes the arguments of `fn` and returns a GraphModule, which takes them too.
     """
     if isinstance(fn, OpOverload):
@@ -141,8 +141,8 @@ def _dynamo_graph_capture_for_export(
 ) -> Callable[..., GraphModule]:
     """Return a function that captures a callable as a graph with flat inputs and outputs.
 
-    Strict export needs such graphs.
-    Stands in for `torch._dynamo.functional_export._dynamo_graph_capture_for_export`.
+    Strict export needs such graphs. Stands in for
+    `torch._dynamo.functional_export._dynamo_graph_capture_for_export`.
 
     Args:
         mod: a module or another callable.

@@ -39,7 +39,7 @@ def rewrite_captured(
 
     Args:
         module: the module that Dynamo captured. Values that its graph takes from elsewhere become
-        its attributes.
+            its attributes.
         flat_inputs: the caller's inputs, flat; Dynamo's examples for the inputs that are used.
         dynamic_dims: for each input, the dimensions whose size is a symbol.
         input_order: flat input -> position of its placeholder in the captured graph.

@@ -55,6 +55,6 @@ def shallow_copy(module: Any) -> Any:
 
 
 def restore(module: Any, state: dict[str, Any]) -> None:
-    """`module.__setstate__(state)`."""
+    """Set the state of a module, as `module.__setstate__(state)`."""
     module.__dict__.update(state)
     _complete(module)

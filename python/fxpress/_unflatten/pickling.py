@@ -129,7 +129,7 @@ def _with_graphs(module: Any, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _below(top: torch.nn.Module) -> Iterator[Any]:
-    """The module and those below it whose pickles are ours, the calls of dispatchers included."""
+    """Yield the module and its submodules that fxpress pickles, including dispatchers' calls."""
     seen: set[int] = set()
     open_: list[Any] = [top]
     while open_:
@@ -144,7 +144,7 @@ def _below(top: torch.nn.Module) -> Iterator[Any]:
 
 
 def reduce(module: Any) -> tuple[Any, ...]:
-    """`module.__reduce_ex__()`: alone, or as a part of a pickle that has modules above it."""
+    """Return `module.__reduce_ex__()`, for a pickle of the module or of a module above it."""
     graphs = _alive.graphs.get(id(module))
     try:
         state = None if graphs is None else graphs.state_of(module)

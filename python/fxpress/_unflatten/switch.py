@@ -19,7 +19,7 @@ def runs_with_interpreter() -> bool:
 
 
 def _disable_interpreter() -> _native.Block:
-    """Modules made inside run the code generated from their graphs instead of the engine.
+    """Return a block; modules made inside run the code generated from their graphs, not the engine.
 
     Stands in for `torch.export.unflatten._disable_interpreter`.
     """
