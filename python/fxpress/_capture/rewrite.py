@@ -1,4 +1,4 @@
-"""Captured graphs with the inputs and outputs of what the user calls."""
+"""Give captured graphs the inputs and outputs of the callable that the user calls."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _outputs(output_map: dict[int, Any]) -> list[tuple[int, Any]]:
 
 
 def _module_paths(module: GraphModule) -> dict[str, str]:
-    """Targets of call_module and the first path at which a tracer finds the same module."""
+    """Return target of call_module -> first path at which a tracer finds the same module."""
     targets = {node.target: "" for node in module.graph.find_nodes(op="call_module")}
     if not targets:
         return {}

@@ -117,7 +117,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
     def _wrap_submodule(
         self, tx: Translator, source: Source, submod: Module, *key_extra: Any, **options: Any
     ) -> None:
-        """Nothing, as in torch."""
+        """Do nothing, as in torch."""
 
     def convert_to_unspecialized(self, tx: Translator) -> NoReturn:
         """Begin again with this module, and others of its class, tracked by their class."""
