@@ -1,4 +1,4 @@
-"""fxpress: a drop-in, C++-accelerated implementation of the graph half of `torch.export`.
+"""fxpress: a drop-in implementation of the graph half of `torch.export`, written in C++.
 
 Change an import (`from fxpress.split_module import split_module`), or call `fxpress.install()` and
 change nothing at all.

@@ -1,4 +1,4 @@
-"""What callers gave, looked at before anything is done: each is a TypeError that names it."""
+"""Checks of callers' arguments before any work. Each raises a TypeError that names its argument."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 
 
 def check_program(value: Any, name: str) -> None:
-    """TypeError unless it is an exported program."""
+    """Raise TypeError unless the value is an exported program."""
     if not isinstance(value, ExportedProgram):
         raise TypeError(
             f"The '{name}' parameter must be an instance of 'ExportedProgram', got "
@@ -19,13 +19,13 @@ def check_program(value: Any, name: str) -> None:
 
 
 def check_table(value: Any, name: str) -> None:
-    """TypeError unless it is a dict, or another mapping, or None."""
+    """Raise TypeError unless the value is a dict, another mapping, or None."""
     if value is not None and not isinstance(value, Mapping):
         raise TypeError(f"{name} is a dict, not a {type(value).__name__}")
 
 
 def check_opset_version(value: Any) -> None:
-    """TypeError unless it is None, or the names and numbers of versions."""
+    """Raise TypeError unless the value is None, or maps names to version numbers."""
     check_table(value, "opset_version")
     for name, version in (value or {}).items():
         if not isinstance(name, str) or not isinstance(version, int):
@@ -33,7 +33,7 @@ def check_opset_version(value: Any) -> None:
 
 
 def check_pickle_protocol(value: Any) -> None:
-    """TypeError unless it is an int; ValueError for one that this Python does not know."""
+    """Raise TypeError unless the value is an int; ValueError for one unknown to this Python."""
     if not isinstance(value, int):
         raise TypeError(f"pickle_protocol is an int, not a {type(value).__name__}")
     if not 0 <= value <= pickle.HIGHEST_PROTOCOL:

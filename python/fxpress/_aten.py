@@ -1,4 +1,4 @@
-"""The parts that need libtorch: loads `_aten_ext` if it was built for the running torch.
+"""Load `_aten_ext`, the part that needs libtorch, if it was built for the running torch.
 
 Raises:
     ImportError: `_aten_ext` was built for another torch minor version, or not at all. Loading it

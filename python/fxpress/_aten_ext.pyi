@@ -7,11 +7,11 @@ from torch.fx import Graph
 INT_OPERATORS: tuple[str, ...]
 
 class Plan:
-    """A graph's instructions; made and used by run(). Copies and pickles of it are None."""
+    """A graph's instructions, which run() makes and uses. Copies and pickles of a plan are None."""
 
 def build_info() -> dict[str, Any]: ...
 def storage_bytes(tensors: Sequence[torch.Tensor]) -> int:
-    """Bytes of the tensors' storages, shared ones counted once."""
+    """Return the bytes of the tensors' storages; shared storages count once."""
 
 def initialize_engine(objects: dict[str, object], names: dict[str, str]) -> None: ...
 def register_forward(function: Callable[..., Any], dispatches: bool, counts: bool) -> None: ...
@@ -20,29 +20,37 @@ def plan_info(graph: Graph) -> dict[str, Any] | None: ...
 def next_call(dispatcher: torch.nn.Module) -> int: ...
 def set_next_call(dispatcher: torch.nn.Module, index: int) -> None: ...
 def same_data(values: Sequence[Any]) -> list[int]:
-    """For each value the position of the first one that is the same object, or the same view."""
+    """Return, for each value, the position of the first one that is the same object or view."""
 
 tensor_facts: object  # a capsule for _native
 
 def storage_places(values: Sequence[torch.Tensor]) -> list[tuple[int, int] | None]:
-    """(address, bytes) of storages; None for what is more than a view of one."""
+    """Return (address, bytes) of the storages; None for a tensor that is more than a view."""
 
 def storages_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Their storages, as tensors of bytes: uint8, one dimension."""
+    """Return the tensors' storages, as tensors of bytes: uint8, one dimension."""
 
 def allocate_bytes(
     sizes: Sequence[int], device: torch.device
 ) -> tuple[list[torch.Tensor], list[int]]:
-    """Tensors of bytes that are not filled, and their addresses."""
+    """Return tensors of uninitialized bytes, and their addresses."""
 
 def make_views(storages: Sequence[torch.Tensor], views: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """views: (position of the storage, its name for errors, dtype, sizes, strides, offset,
-    requires_grad, is a parameter). ValueError for what is not inside of its storage."""
+    """Return tensors that are views of storages.
+
+    views: (position of the storage, its name for errors, dtype, sizes, strides, offset,
+    requires_grad, is a parameter). ValueError for a view that is not inside of its storage.
+    """
 
 def clone_separately(values: list[Any], parameters: Sequence[bool]) -> list[Any]:
-    """Copies with storages of their own, as Parameters where asked for; None for what `clone()`
-    does not simply copy."""
+    """Return copies with storages of their own, as Parameters where `parameters` is true.
+
+    The copy is None for a value that `clone()` does not simply copy.
+    """
 
 def clone_aliased(values: list[torch.Tensor]) -> tuple[list[Any], dict[int, torch.Tensor]]:
-    """Copies that share storages where the originals do; None for what is no plain CPU tensor, and
-    those by position."""
+    """Return copies that share storages where the originals do, and the values without a copy.
+
+    The copy is None for a value that is not a plain CPU tensor; such values are returned by
+    position.
+    """

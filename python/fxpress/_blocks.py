@@ -1,7 +1,7 @@
-"""`with` blocks that an interrupt leaves either not begun or ended.
+"""`with` blocks that an interrupt cannot leave open.
 
-A signal handler may raise between any two steps of Python code: between what a context manager
-written in Python has done and the block that it is for. Those of `_native` are entered and left in
+A signal handler may raise between any two steps of Python code, so also between the `__enter__` of
+a context manager written in Python and its block. The blocks of `_native` are entered and left in
 one step.
 """
 
@@ -17,6 +17,6 @@ os.register_at_fork(after_in_child=_native.end_pauses_of_other_threads)
 
 
 def attribute_block(owner: Any, name: str, value: Any) -> _native.Block:
-    """An attribute, of an object that sets it without Python code, has another value meanwhile."""
+    """Return a block in which an attribute, set without Python code, has another value."""
     change = functools.partial(_native.exchange_attribute, owner, name)
     return _native.Block(functools.partial(change, value), change)

@@ -1,4 +1,4 @@
-"""What this installation was built with."""
+"""The versions and features that this installation was built with."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Python code of GraphModules, generated when somebody asks for it.
+"""Generate the Python code of GraphModules when it is first read.
 
 The modules that fxpress makes are ordinary `torch.fx.GraphModule`s whose class has descriptors in
 the places of the generated `forward`, `_code` and so on. The first access to any of them calls
-`materialize`, which generates the code from the graph as it is then and leaves the class exactly as
+`materialize`, which generates the code from the current graph and leaves the class exactly as
 `GraphModule.recompile` would have.
 """
 
@@ -25,7 +25,7 @@ _lock = threading.RLock()
 
 
 def _forget_lock() -> None:
-    """A forked child starts with a lock that no thread of its own holds."""
+    """Give a forked child a new lock, because a thread of its parent may hold the old one."""
     global _lock
     _lock = threading.RLock()
 
@@ -34,17 +34,17 @@ os.register_at_fork(after_in_child=_forget_lock)
 
 
 def _holder(cls: type) -> type | None:
-    """The class in the hierarchy whose code is still deferred."""
+    """Return the class in the hierarchy whose code is still deferred."""
     return next((c for c in cls.__mro__ if torch_fx.PENDING in vars(c)), None)
 
 
 def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[str, Any]]:
-    """The code of a graph, its function, and what belongs into the state of the module."""
+    """Return the code of a graph, its function, and the entries for the module's state."""
     native = None
     if not (torch_fx.shows_meta_in_source() or torch_fx.enriches_profiler_metadata()):
         native = _native.python_source(graph)
     if native is None:
-        # Generators of other classes, annotations: torch writes it, for a module that nobody sees.
+        # torch writes the code of other generators and of annotations, for a module used only here.
         return torch_fx.recompile_aside(graph)
     *parts, shape, names = native
     code = torch_fx.PythonCode(*parts)
@@ -55,17 +55,17 @@ def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[st
 
 # Layers of a model give sources that differ in names only: CPython compiles the first one, which is
 # most of the cost of a first call, and the others get its code with names of their own.
-# By shape: the code, and the numbers of its local names in the order of `co_varnames`.
+# Shape of a source -> the code, and the numbers of its local names in the order of `co_varnames`.
 _codes: collections.OrderedDict[bytes, tuple[types.CodeType, list[int]]] = collections.OrderedDict()
 _MAX_CODES = 256
-# compile() refuses them as names of locals, and only compile() does.
+# compile() refuses these names for locals, but CPython runs code that has them.
 _RESERVED = frozenset((*keyword.kwlist, "__debug__"))
 
 
 def _compiled(
     code: torch_fx.PythonCode, shape: bytes | None, names: tuple[str, ...], graph: Graph
 ) -> Any:
-    """The function of `code`; `_lock` is held."""
+    """Return the function of `code`. The caller holds `_lock`."""
     if shape is None or not _RESERVED.isdisjoint(names):
         return torch_fx.forward_from_source(code.src, code.globals, graph)
     known = _codes.get(shape)
@@ -74,7 +74,7 @@ def _compiled(
         number = {name: i for i, name in enumerate(names)}
         order = [number.get(name, -1) for name in forward.__code__.co_varnames]
         if -1 in order:
-            return forward  # a local that the generator did not know for one
+            return forward  # it has a local that the native generator did not list
         _codes[shape] = forward.__code__, order
         if len(_codes) > _MAX_CODES:
             _codes.popitem(last=False)
@@ -90,14 +90,14 @@ def _publish(
 ) -> None:
     """Leave module and class as `GraphModule.recompile` would have.
 
-    Other threads use both meanwhile: at each step every name is there, as a value or still as the
+    Other threads use both meanwhile: at each step, every name exists, as a value or still as the
     descriptor that waits for this thread.
     """
     _native.insert_after(module.__dict__, torch_fx.GRAPH_SLOT, state)
     values = {"_wrapped_call": torch_fx.wrapped_call(holder), "forward": forward}
     for name, placeholder in BODY.items():
         if vars(holder).get(name) is not placeholder:
-            continue  # somebody has put something else in its place
+            continue  # other code has replaced the placeholder
         if name in values:
             type.__setattr__(holder, name, values[name])
         else:
@@ -125,17 +125,16 @@ def _materialize(cls: type) -> torch_fx.PythonCode | None:
 def materialize(cls: type) -> None:
     """Generate the code of the GraphModule that `cls` was made for, once.
 
-    Stands in for the call of `torch.fx.GraphModule.recompile` in the constructor. Children are left
-    alone: each has its own turn.
+    Stands in for the call of `torch.fx.GraphModule.recompile` in the constructor. The code of
+    children is not generated: each child has its own.
     """
     _materialize(cls)
 
 
 def _recompile(self: torch.fx.GraphModule) -> Any:
-    """`GraphModule.recompile` for a module whose code is still deferred.
+    """Do `GraphModule.recompile` for a module whose code is still deferred.
 
-    Children whose code is deferred too stay so: it will be generated from their graph as it is when
-    it is needed.
+    The code of children stays deferred: it is generated from the child's graph when it is needed.
     """
     if "forward" not in vars(type(self)) or vars(type(self))["forward"] is not BODY["forward"]:
         _materialize(type(self))

@@ -1,15 +1,15 @@
-"""The base of fxpress's own exceptions, and those that need nothing of torch.
+"""The base class of fxpress's exceptions, and the exceptions that do not need torch.
 
-`SerializeError` is in `fxpress._torch.serde`, for it is also torch's; `ArchiveError` in
-`fxpress._archive.errors`. All are exported by `fxpress`, which is the module that pickles name.
+`SerializeError` is in `fxpress._torch.serde`, because it derives from torch's; `ArchiveError` is in
+`fxpress._archive.errors`. `fxpress` exports all of them, and is the module that pickles name.
 """
 
 
 class Error(Exception):
-    """Every exception of a class of fxpress's own is one.
+    """The base class of all exception classes of fxpress.
 
-    What the caller did wrong (arguments of a wrong type, a file that is not there) is an exception
-    of Python or of the kind that torch raises instead.
+    For mistakes of the caller (arguments of a wrong type, a missing file), fxpress raises
+    exceptions of Python or of the kind that torch raises.
     """
 
     __module__ = "fxpress"
@@ -18,15 +18,15 @@ class Error(Exception):
 class UnsupportedError(Error, NotImplementedError, RuntimeError):
     """The input uses something that fxpress does not implement.
 
-    Raised before anything is changed. The message names the node, the feature and the way out;
-    ``fxpress.install(on_unsupported="torch")`` hands such calls to torch instead.
+    It is raised before anything is changed. The message names the node, the feature and the
+    remedy; ``fxpress.install(on_unsupported="torch")`` hands such calls to torch instead.
     """
 
     __module__ = "fxpress"
 
 
 class InternalError(Error, RuntimeError):
-    """An invariant of fxpress does not hold: a bug of ours, never the caller's.
+    """An invariant of fxpress does not hold. This is a bug of fxpress, never the caller's.
 
     The message carries the ``file:line`` of the check that failed. Please report it.
     """

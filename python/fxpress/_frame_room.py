@@ -1,10 +1,10 @@
-"""Room for the frames of nested calls.
+"""Make room for the frames of nested calls.
 
 CPython from 3.11 on keeps frames in chunks of 16 KiB. A call that finds its chunk full maps another
-one, and its return unmaps it: two system calls and a page fault for each call of a loop that runs
+chunk, and its return unmaps it: two system calls and a page fault for each call of a loop that runs
 at such a border. Tracing is many calls deep and full of loops: a tenth of its time goes there.
-Below a frame that is said to be large there is room: its chunk is twice its size, and the other
-half takes the frames of many hundred calls.
+A frame that is declared to be large makes room: its chunk is twice its size, and the other half
+takes the frames of many hundred calls.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import ParamSpec, TypeVar
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-# Chunks have powers of two bytes: with a little more than 256 KiB the frame gets one of 512 KiB. It
-# has that size, untouched, as an object too, in tracebacks.
+# The size of a chunk is a power of two: a frame of a little more than 256 KiB gets a chunk of 512
+# KiB. A frame object in a traceback has the same size, but its memory is not touched.
 _SLOTS = (1 << 18) // 8
 
 
@@ -41,12 +41,12 @@ _state = _State()
 
 
 def has_room() -> bool:
-    """Whether this thread runs a function that was called with room."""
+    """Return whether this thread runs a function that was called with room."""
     return _state.has_room
 
 
 def call_with_room(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
-    """Calls a function, and makes room first in a thread that has none yet."""
+    """Call a function and return its result, after making room in a thread that has none yet."""
     if _state.has_room:
         return function(*args, **kwargs)
     _state.has_room = True
@@ -57,7 +57,7 @@ def call_with_room(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.k
 
 
 def with_room(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The function that calls the given one with room."""
+    """Return a function that calls the given one with room."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -16,7 +16,7 @@ OUTPUT_KINDS: tuple[str, ...]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 class ComputedAttribute:
-    """Data descriptor: `instance.__dict__[name]`, made by `compute(instance)` when missing."""
+    """A data descriptor of `instance.__dict__[name]`; `compute(instance)` makes a missing value."""
 
     name: str
     def __init__(self, name: str, compute: Callable[[Any], Any], /) -> None: ...
@@ -25,7 +25,7 @@ class ComputedAttribute:
     def __delete__(self, instance: object, /) -> None: ...
 
 class DeferredAttribute:
-    """Data descriptor that calls `materialize` on the first access and then repeats the access."""
+    """A data descriptor that calls `materialize` on the first access, and repeats the access."""
 
     name: str
     def __init__(self, name: str, /) -> None: ...
@@ -33,7 +33,10 @@ class DeferredAttribute:
     def __set__(self, instance: object, value: object, /) -> None: ...
 
 class CommonSubexpressions:
-    """What Python expressions have in common; `count` all before the first `replace`."""
+    """The common subexpressions of Python expressions.
+
+    `count` must be called for all expressions before the first `replace`.
+    """
 
     def __init__(self) -> None: ...
     def count(self, text: str, /) -> int | None: ...
@@ -44,7 +47,7 @@ class CommonSubexpressions:
     def new_variable(self, text: str, /) -> str: ...
 
 class GcPause:
-    """A `with` block in which the garbage collector stands still; counted across threads."""
+    """A `with` block in which the garbage collector is paused; counted across threads."""
 
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
@@ -56,8 +59,11 @@ class RareCollections:
     def __exit__(self, *error: object) -> None: ...
 
 class Block:
-    """A `with` block that begins with one function and ends with another, which gets the result of
-    the first. Where both are built in, a signal handler that raises can't come in between."""
+    """A `with` block that begins with one function and ends with another.
+
+    The second function gets the result of the first. Where both are built in, a signal handler
+    cannot raise in between.
+    """
 
     def __init__(self, begin: Callable[[], Any], end: Callable[[Any], object], /) -> None: ...
     def __enter__(self) -> None: ...
@@ -69,12 +75,12 @@ Prepared: TypeAlias = tuple[
 ]
 
 class Installation:
-    """Which leases are open, and what they have put in the place of other objects."""
+    """The open leases, and the objects that they have replaced."""
 
     def __init__(self) -> None: ...
     def acquire(self, prepared: Prepared, /) -> None: ...
     def release_newest(self) -> None:
-        """RuntimeError: no lease is open, but those of blocks."""
+        """Release the newest lease that is not a block's; RuntimeError when there is none."""
 
     @property
     def policy(self) -> Literal["raise", "torch"] | None: ...
@@ -92,23 +98,23 @@ class InstalledBlock:
         /,
     ) -> None: ...
     def __call__(self, function: _F, /) -> _F:
-        """The function, with a block around each call."""
+        """Return the function with a block around each call."""
 
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
 
 def exchange_attribute(owner: object, name: str, value: Any, /) -> Any:
-    """`setattr` that returns what was there."""
+    """Set an attribute, and return its old value."""
 
 def forget_keys(dict: dict[Any, Any], parts: tuple[object, ...], /) -> None:
-    """Takes the keys out that are tuples with one of the parts in them."""
+    """Remove the keys that are tuples with one of the parts in them."""
 
 def end_pauses_of_other_threads() -> None:
-    """For a forked child: pauses of the collector that threads hold which it does not have end."""
+    """End the pauses of the collector that threads of the parent hold, in a forked child."""
 
 def build_info() -> dict[str, Any]: ...
 def gc_pauses() -> int:
-    """Number of pauses of the garbage collector in force; 0 outside of native calls."""
+    """Return the number of pauses of the garbage collector in force; 0 outside of native calls."""
 
 def initialize(objects: dict[str, object], names: dict[str, str]) -> None: ...
 def insert_after(dict: dict[str, Any], key: str, items: dict[str, Any]) -> None:
@@ -117,15 +123,16 @@ def insert_after(dict: dict[str, Any], key: str, items: dict[str, Any]) -> None:
 def python_source(
     graph: Graph,
 ) -> tuple[str, dict[str, Any], dict[int, int | None], int, bytes | None, tuple[str, ...]] | None:
-    """Source, globals, line numbers, prologue line, shape and local names.
+    """Return source, globals, line numbers, prologue line, shape and local names.
 
-    The shape is equal for sources that differ in local names of one length only; None when they
-    cannot be told apart from the rest of the text, or compiling it runs more than a `def`, or it is
-    very long. None as a whole: only torch's generator can do it.
+    The shape is equal for sources that differ only in local names of the same length. It is None
+    when the names cannot be told from the rest of the text, when compiling the source runs more
+    than a `def`, or when the source is very long. The result is None for a graph whose code only
+    torch's generator can write.
     """
 
 def creation_times(modules: Sequence[GraphModule], repeats: int) -> list[float]:
-    """Seconds, for each repeat, to create the modules again when everything is known."""
+    """Return, for each repeat, the seconds to create the modules again from known parts."""
 
 def rewrite_captured(
     module: GraphModule,
@@ -135,44 +142,44 @@ def rewrite_captured(
     module_paths: dict[str, str],
     birth: dict[str, object],
 ) -> GraphModule:
-    """A captured module with other inputs and outputs: see csrc/capture/rewrite.h.
+    """Return a captured module with other inputs and outputs; see csrc/capture/rewrite.h.
 
     Raises:
         IndexError, KeyError, ValueError: the plan does not fit the graph.
     """
 
 def clean_name(name: str) -> str:
-    """A name without the module around the callable; AttributeError for what is no str."""
+    """Return a name without the module around the callable; AttributeError if it is no str."""
 
 def clean_stacks(graph: Graph, drop_self: bool) -> None:
     """Clean the nn_module_stack and the source_fn_stack of all nodes."""
 
 def class_attribute(type: type, name: str, missing: object, /) -> Any:
-    """What the class has under the name, as CPython finds it; `missing` where it has nothing."""
+    """Return the class's attribute, as CPython finds it; `missing` where it has none."""
 
 def has_empty_tables(module: object, names: tuple[str, ...], /) -> bool:
-    """Whether these attributes are plain dicts of the object itself that hold nothing."""
+    """Return whether these attributes are empty plain dicts of the object itself."""
 
 def has_plain_tables(namespace: dict[str, Any], names: tuple[str, ...], /) -> bool:
-    """Whether all of these values are dicts and no subclass."""
+    """Return whether all of these values are dicts, and not of a subclass."""
 
 def path_without_tables(path: str, /) -> str:
-    """`L['m']._modules['a'].b` as `L['m'].a.b`; so for parameters and buffers."""
+    """Return `L['m']._modules['a'].b` as `L['m'].a.b`, and likewise for parameters and buffers."""
 
 def submodule_name(partition: str, /) -> str:
-    """The name of the submodule of a partition."""
+    """Return the name of the submodule of a partition."""
 
 def make_graph_module(root: Module, graph: Graph, /) -> GraphModule:
-    """`torch.fx.GraphModule(root, graph)` whose source is generated when it is needed."""
+    """Return `torch.fx.GraphModule(root, graph)`; its source is generated when it is needed."""
 
 class ProgramState:
-    """Which names of a program's state get which values, in the order in which torch assigns them.
+    """The values for the names of a program's state, in the order in which torch assigns them.
 
-    Values of one group are one object or see the same data. Unless `copies_unused`, what shares
-    nothing with an input of the graph is not copied.
+    Values of one group are one object or see the same data. Unless `copies_unused`, values that
+    share no data with an input of the graph are not copied.
 
     Raises:
-        KeyError: the specs name state that is not there.
+        KeyError: the specs name state that does not exist.
         AssertionError: specs or constants that an export does not write.
     """
 
@@ -188,7 +195,7 @@ class ProgramState:
         copies_unused: bool,
     ) -> None: ...
     def wanted(self) -> tuple[list[Any], list[bool]]:
-        """The values to copy, and whether each copy is a parameter."""
+        """Return the values to copy, and whether each copy is a parameter."""
 
     def fill(self, copies: list[Any], /) -> None:
         """Take the copies."""
@@ -196,16 +203,19 @@ class ProgramState:
 def unflatten(
     source: Source, root: Module, /
 ) -> tuple[str | None, list[tuple[Node, list[str], int]]]:
-    """Fill `root`. The class of the root, and the stacks that were cut: node, paths, how many."""
+    """Fill `root`. Return its class, and the stacks that were cut: (node, paths, how many)."""
 
 def outline_submodules(
     source: Source, root: Module, /
 ) -> tuple[list[tuple[str, str, Module, Node, str, int, Module]], list[tuple[str, str, Module]]]:
-    """Outline into `root`. Calls: module id, and the fields of `_SubmoduleEntry`; attributes: call
-    name, target and module of each get_attr node."""
+    """Outline into `root`, and return its calls and attributes.
+
+    A call is a module id and the fields of `_SubmoduleEntry`. An attribute is the call name, target
+    and module of a get_attr node.
+    """
 
 def plain_creation_times(modules: Sequence[Module], repeats: int) -> list[float]:
-    """The same for modules that run their `graph` themselves: a Graph and an nn.Module each."""
+    """Return the `creation_times` of modules that run their `graph`: a Graph and nn.Module each."""
 
 def split_module(
     module: GraphModule,
@@ -249,7 +259,7 @@ def make_lite_graph_module(
 def initialize_serde(objects: dict[str, Any], /) -> None: ...
 
 class Budget:
-    """What a load may cost; see `fxpress._serde.limits`."""
+    """The budget of a load; see `fxpress._serde.limits`."""
 
     used: int  # bytes that were charged
     def __init__(self, memory: int, depth: int, /) -> None: ...
@@ -258,10 +268,10 @@ class Budget:
     def set_place(self, place: str, /) -> None: ...
 
 def is_nested_deeper(text: str | bytes, depth: int, /) -> bool:
-    """Whether brackets of a JSON text are deeper than that within each other."""
+    """Return whether brackets of a JSON text are nested deeper than `depth`."""
 
 def scan_pickle(data: bytes, budget: Budget, /) -> tuple[int, int, bool]:
-    """(elements, depth, whether it contains itself) of what a pickle would make."""
+    """Return (elements, depth, whether it contains itself) of the value that a pickle makes."""
 
 class SchemaClasses:
     def __init__(
@@ -271,10 +281,10 @@ class SchemaClasses:
 
 def passes_gate(rule: str, text: str, /) -> bool: ...
 def first_refused(rule: str, texts: Iterable[Any], /) -> Any:
-    """The first that is no text, or breaks the rule; None when there is none."""
+    """Return the first value that is no text, or breaks the rule; None when there is none."""
 
 def gate_rules() -> dict[str, str]:
-    """The name of each rule, and what is said of a text that breaks it."""
+    """Return the name of each rule, and the message for a text that breaks it."""
 
 class Document:
     """A value of the schema that was read."""
@@ -283,7 +293,7 @@ class Document:
     def field(self, classes: SchemaClasses, path: str, /) -> Any: ...
     def targets(self) -> list[str]: ...
     def payloads(self) -> list[tuple[str, str, bool, bool, tuple[Any, ...] | None]]:
-        """Of a PayloadConfig: (name, record, is_param, use_pickle, metadata)."""
+        """Return the entries of a PayloadConfig: (name, record, is_param, use_pickle, metadata)."""
 
     def hash(
         self,
@@ -340,13 +350,13 @@ class Schema:
     ) -> None: ...
     def type_names(self) -> list[str]: ...
     def rules(self) -> list[tuple[str, str, str | None, bool]]:
-        """The rule of each field: (type, field, rule, whether native code reads the field)."""
+        """Return each field's rule: (type, field, rule, whether native code reads the field)."""
 
     def difference(self) -> str: ...
     def encode_payload_config(
         self, entries: Iterable[tuple[str, str, Tensor | None, bool, bool]], /
     ) -> bytes:
-        """entries: (name, record, tensor, is a parameter, is pickled)"""
+        """Encode entries of (name, record, tensor, is a parameter, is pickled)."""
 
     def encode_tensor_meta(self, tensor: Tensor, /) -> bytes: ...
     def encode_document(
@@ -385,7 +395,7 @@ class ArchiveError(RuntimeError):
     """An archive is damaged, or used wrongly."""
 
 class ArchiveWriter:
-    """A zip file as torch's PyTorchFileWriter makes it; one thread at a time."""
+    """A writer of zip files like torch's PyTorchFileWriter; for one thread at a time."""
 
     def __init__(
         self,
@@ -396,28 +406,28 @@ class ArchiveWriter:
     def begin(self, name: str, size: int, /) -> None: ...
     def append(self, data: Any, /) -> None: ...
     def add_memory(self, parts: Sequence[tuple[str, int, int, int, int]], /) -> None:
-        """Records of memory: (name, bytes of the record, start, address, bytes)."""
+        """Write memory as records: (name, bytes of the record, start, address, bytes)."""
 
     def end(self) -> None: ...
     def add(self, name: str, data: Any, /) -> None: ...
     def finish(self) -> None: ...
     def has_record(self, name: str | bytes, /) -> bool: ...
     def count_records(self, prefix: str | bytes, /) -> int:
-        """How many records have a name that starts so."""
+        """Return the number of records whose names start with a prefix."""
 
     @property
     def is_finished(self) -> bool: ...
 
 class ArchiveReader:
-    """The directory of a zip file, and the bytes of its records; any number of threads."""
+    """A reader of a zip file's directory and records; any number of threads may use it."""
 
     def __init__(self, source: Any, start: int = 0) -> None: ...
     def records(self) -> dict[str, tuple[int, int, int, int, bool]]:
-        """Name -> (offset, stored, size, crc, is_deflated), in the order of the directory."""
+        """Return name -> (offset, stored, size, crc, is_deflated), in the directory's order."""
 
     def stored_bytes(self, name: str, /) -> bytes: ...
     def copy_stored(self, name: str, size: int, address: int, /) -> None:
-        """The same into memory; ValueError when they are more or fewer than `size`."""
+        """Copy a record's stored bytes into memory; ValueError when their number is not `size`."""
 
     def read_into(
         self,
@@ -426,7 +436,7 @@ class ArchiveReader:
         threads: int,
         report: Callable[[int], Any] | None = None,
     ) -> list[int]:
-        """Fills memory with parts of records: (name, start, bytes, address). Their checksums."""
+        """Fill memory with parts of records (name, start, bytes, address); return checksums."""
 
 def crc32(data: Any, /) -> int: ...
 def crc32_of_both(first: int, second: int, second_length: int) -> int: ...

@@ -1,7 +1,7 @@
-"""Fills the tables of the native modules: the objects and names that their `symbols.def` list.
+"""Fill the tables of the native modules: the objects and names that their `symbols.def` list.
 
-A module that calls native code of a room calls the room's function here, once, at its top. Each
-table is filled by the first of them.
+A module that calls native code of a room calls the room's function here, once, at its top. The
+first call fills the table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _lock = threading.RLock()
 
 
 def _once(fill: Callable[[], None]) -> Callable[[], None]:
-    """Threads that import two rooms at the same time fill one table."""
+    """Make a function that fills its table once, also when several threads call it."""
     filled = False
 
     @functools.wraps(fill)
@@ -34,7 +34,7 @@ def _once(fill: Callable[[], None]) -> Callable[[], None]:
 
 @_once
 def fx() -> None:
-    """`csrc/fx/symbols.def`: what all that works on graphs needs."""
+    """Fill the table of `csrc/fx/symbols.def`, which all native code for graphs needs."""
     from fxpress import _deferred_code
     from fxpress._errors import InternalError
     from fxpress._torch import tables
@@ -51,7 +51,7 @@ def fx() -> None:
 
 @_once
 def engine() -> None:
-    """`csrc/engine/symbols.def`; the engine is part of `_aten_ext`."""
+    """Fill the table of `csrc/engine/symbols.def`. The engine is part of `_aten_ext`."""
     from fxpress._aten import extension
     from fxpress._engine import callbacks
     from fxpress._torch.engine import ENGINE_NAMES, engine_symbols
@@ -68,7 +68,7 @@ def engine() -> None:
 
 @_once
 def serde() -> None:
-    """`csrc/serde/symbols.def`."""
+    """Fill the table of `csrc/serde/symbols.def`."""
     fx()
     import torch
 

@@ -1,8 +1,8 @@
-"""Capture of callables as graphs: stands in for `torch._dynamo.functional_export`.
+"""Capture callables as graphs: stands in for `torch._dynamo.functional_export`.
 
-Same names, signatures and results; where torch is wrong on purpose different (docs/fidelity.md).
-Dynamo traces, as for torch; what it captured is rewritten and cleaned natively, and its code is
-generated when it is first needed.
+The names, signatures and results are torch's. Where torch is wrong, the results differ on purpose
+(docs/fidelity.md). Dynamo traces, as for torch. Native code rewrites and cleans the captured graph,
+and its Python code is generated when it is first needed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ clean_nn_module_stack = clean_nn_module_stack_and_source_fn  # as older versions
 
 
 def _outside_of_programs(capture: Callable[_P, _R]) -> Callable[_P, _R]:
-    """A capture that Dynamo does not trace when a program that it compiles makes one."""
+    """Return a version of the capture that Dynamo does not trace when a program calls it."""
     made: Callable[_P, _R] = torch.compiler.disable(with_room(capture), reason="it is a capture")
     return made
 
@@ -102,13 +102,13 @@ def _outside_of_programs(capture: Callable[_P, _R]) -> Callable[_P, _R]:
 def dynamo_graph_capture_for_export(
     fn: Callable[..., Any], constraints: list[Any] | None = None
 ) -> Callable[..., Any]:
-    """Captures a callable as a module that runs Dynamo's bytecode around the graph.
+    """Return a function that captures a callable as a module: Dynamo's bytecode around the graph.
 
     Stands in for `torch._dynamo.functional_export.dynamo_graph_capture_for_export`.
 
     Args:
         fn: a function, a method, a module or an operator.
-        constraints: of sizes of the inputs.
+        constraints: the constraints on sizes of the inputs.
 
     Returns:
         A function that takes the arguments of `fn` and returns a GraphModule, which takes them too.
@@ -139,16 +139,17 @@ def _dynamo_graph_capture_for_export(
     dynamic_shapes: dict[str, Any] | tuple[Any] | list[Any] | None = None,
     check: Check | None = None,
 ) -> Callable[..., GraphModule]:
-    """Captures a callable as a graph with flat inputs and outputs, as strict export needs it.
+    """Return a function that captures a callable as a graph with flat inputs and outputs.
 
-    Stands in for `torch._dynamo.functional_export._dynamo_graph_capture_for_export`.
+    Strict export needs such graphs. Stands in for
+    `torch._dynamo.functional_export._dynamo_graph_capture_for_export`.
 
     Args:
         mod: a module or another callable.
-        constraints: of sizes of the inputs.
-        dynamic_shapes: what the user said of them, for messages.
-        check: how constraints are checked, see `check_constraints`, which says it for captures that
-            others start. torch has no such argument.
+        constraints: the constraints on sizes of the inputs.
+        dynamic_shapes: the user's dynamic shapes of the inputs, for messages.
+        check: how constraints are checked; see `check_constraints`, which sets it for captures that
+            other code starts. torch has no such argument.
 
     Returns:
         A function that takes the arguments of `mod` and returns a GraphModule, which takes them
@@ -180,7 +181,7 @@ def _dynamo_graph_capture_for_export(
             names = argument_names(inspect.signature(called), args, kwargs)
             out_spec = captured.metadata.out_spec
             made.graph.set_codegen(pytree_codegen(names, in_spec, out_spec))
-            # Generated code brings them as well, but it may come later.
+            # Generating the code sets these specs as well, but may happen later.
             made._in_spec, made._out_spec = in_spec, out_spec
             return made
 
@@ -188,7 +189,7 @@ def _dynamo_graph_capture_for_export(
 
 
 class _Captured:
-    """One capture: what goes in, what Dynamo gave, and the module that is made of it."""
+    """One capture: its inputs, Dynamo's result, and the module that is made from the result."""
 
     def __init__(
         self,
@@ -207,7 +208,7 @@ class _Captured:
 
     @staticmethod
     def settings() -> Any:
-        """Dynamo specializes numbers, and keeps parameters and buffers as attributes."""
+        """Make Dynamo specialize numbers, and keep parameters and buffers as attributes."""
         return settings(
             specialize_int=True,
             specialize_float=True,
@@ -244,7 +245,7 @@ class _Captured:
         return self.out.graph_capture_output.output_graph.export_metadata
 
     def _dynamic_dims(self) -> list[set[int]]:
-        """For each input, the dimensions that have a range of sizes."""
+        """Return, for each input, the dimensions that have a range of sizes."""
         found: dict[int, set[int]] = {}
         for each in self.constraints or ():
             sizes = each.constraint_range.vr if not is_relaxed(each) else None
@@ -253,7 +254,7 @@ class _Captured:
         return [set(found.get(id(value), ())) for value in self.flat_inputs]
 
     def module(self) -> GraphModule:
-        """The graph with the caller's inputs and outputs."""
+        """Return the graph module with the caller's inputs and outputs."""
         dynamic_dims = self._dynamic_dims()
         sources = self.metadata.graph_input_idx_to_local_source
         order = {

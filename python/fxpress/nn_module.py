@@ -1,8 +1,8 @@
-"""Tracking of modules while Dynamo traces: ``torch._dynamo.variables.nn_module``, re-implemented.
+"""Track modules while Dynamo traces: stands in for ``torch._dynamo.variables.nn_module``.
 
 Dynamo finds these classes by torch's names while fxpress is installed (:func:`fxpress.install`).
-Each derives from the class of torch that it stands in for, so that what is made by either passes
-for the other.
+Each class derives from the class of torch that it stands in for, so that its instances pass for
+instances of torch's class.
 """
 
 from collections.abc import Callable
@@ -38,5 +38,5 @@ unlist_trackers(*_TRACKERS)
 
 
 def caches() -> list[Callable[[], object]]:
-    """What forgets what Dynamo remembers of these classes; for :func:`fxpress.install`."""
+    """Return the functions that clear Dynamo's caches of these classes; for `fxpress.install`."""
     return tracker_caches(_TRACKERS)

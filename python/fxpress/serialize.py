@@ -1,7 +1,7 @@
-"""Drop-in for `torch._export.serde.serialize`: what stands of it.
+"""Drop-in for `torch._export.serde.serialize`.
 
-Programs are written natively, straight from the graph, and read straight into one, without any
-object of torch's schema; for those who want such objects they are made of JSON, and JSON of them.
+Native code writes programs directly from the graph and reads them directly into a graph, without
+objects of torch's schema. For callers that want such objects, they are converted from and to JSON.
 """
 
 from fxpress._serde.artifacts import _reduce_fake_tensor, deserialize_torch_artifact
@@ -53,10 +53,10 @@ from fxpress._torch.serde import (
     SerializedArtifact,
 )
 
-# torch's own: code that changes its import catches what both raise. fxpress raises the subclass
-# `fxpress.SerializeError`.
+# torch's own class, so that code that changes its import catches the errors of both. fxpress raises
+# the subclass `fxpress.SerializeError`.
 SerializeError = _compat.TorchSerializeError
-# Tables that are torch's own: who registers or looks up does so for both.
+# torch's own tables: an entry that is registered in them is registered for both.
 _TORCH_TO_SERIALIZE_DTYPE = _compat.SCALAR_TYPES
 _SERIALIZE_TO_TORCH_DTYPE = _compat.DTYPES
 _TORCH_TO_SERIALIZE_LAYOUT = _compat.LAYOUTS

@@ -1,6 +1,7 @@
-"""Cutting a graph into submodules: stands in for `torch.fx.passes.split_module`.
+"""Cut a graph into submodules: stands in for `torch.fx.passes.split_module`.
 
-Same names, signatures and results; where torch is wrong on purpose different (docs/fidelity.md).
+The names, signatures and results are torch's. Where torch is wrong, the results differ on purpose
+(docs/fidelity.md).
 The results' Python code is generated when it is first needed.
 """
 
@@ -27,7 +28,7 @@ log = _LOGGER = logging.getLogger(__name__)
 
 @torch_fx.compatibility(is_backward_compatible=True)
 class Partition:
-    """A partition under construction: its nodes and what it needs from the others.
+    """A partition under construction: its nodes, inputs, outputs and dependencies.
 
     Stands in for `torch.fx.passes.split_module.Partition`. `split_module` keeps its own tables;
     this class is for callers that build partitions themselves.
@@ -36,7 +37,7 @@ class Partition:
         name: the partition's id as text; the submodule is called ``submod_<name>``.
 
     Attributes:
-        name, submod_name: see above.
+        name, submod_name: the partition's id as text, and the name of the submodule.
         node_names: names of the nodes in it, in graph order.
         inputs, outputs: names of the values that it takes and gives, as keys of a dict.
         dependencies, dependents: names of the partitions it waits for and that wait for it.
@@ -70,7 +71,7 @@ class Partition:
 
 
 def _get_attr_from_qualname(mod: torch.nn.Module, qualname: str) -> Any:
-    """The attribute of `mod` at a dotted path; AttributeError when there is none."""
+    """Return the attribute of `mod` at a dotted path; AttributeError when there is none."""
     value: Any = mod
     for atom in qualname.split("."):
         if not hasattr(value, atom):
@@ -103,7 +104,7 @@ def split_module(
     nodes carry the name of their partition as ``_fx_partition`` afterwards.
 
     Args:
-        m: the module to split; anything with a `graph` and the attributes that it refers to.
+        m: the module to split; any object with a `graph` and the attributes that the graph names.
         root_m: not used; accepted for compatibility.
         split_callback: called with each node that can be in a partition (no placeholder, get_attr
             or output), in graph order; returns the partition's id: anything with a `str`.
@@ -127,12 +128,11 @@ def split_module(
         RuntimeError: partitions depend on each other in a cycle, or the callback edited the graph.
         AssertionError: autocast or grad-mode regions that are malformed, or whose ids fall.
         AttributeError: a target is not an attribute of `m`.
-        KeyError: a node uses one that is not in the graph or is defined later, or
+        KeyError: a node uses another that is not in the graph or is defined later, or
             `keep_original_order` calls a partition before one that it needs.
         IndexError: the output node has no argument.
 
-    Whatever the callback raises passes through. After any error `m` and `qualname_map` are as they
-    were.
+    Exceptions of the callback pass through. After any error, `m` and `qualname_map` are unchanged.
     """
     _log_code("pre split_module", m)
     split: GraphModule = _native.split_module(
@@ -171,7 +171,7 @@ def split_module_simple(
     Raises:
         KeyError: a node has no partition, or a partition needs one that appears later.
 
-    After any error the nodes' marks ``_fx_partition`` are as they were.
+    After any error, the nodes' marks ``_fx_partition`` are unchanged.
     """
     return _native.split_module_simple(m, node_to_partition, partition_affix)
 
@@ -179,7 +179,7 @@ def split_module_simple(
 def _detect_dependencies(
     m: GraphModule, node_to_partition: dict[Node, int]
 ) -> tuple[dict[int, Graph], dict[int, dict[str, Node]], dict[int, dict[str, Node]], list[int]]:
-    """First step of `split_module_simple`: who needs what.
+    """Find the dependencies of the partitions: the first step of `split_module_simple`.
 
     Returns:
         An empty graph for each partition id; inputs and outputs as ``{id: {name: node}}``; the ids
@@ -195,7 +195,7 @@ def _clone_nodes_into_partitions(
     partition_outputs: dict[int, dict[str, Node]],
     seen_partitions: list[int],
 ) -> dict[int, dict[Node, Node]]:
-    """Second step: fills the graphs; returns ``{id: {original node: node of the partition}}``."""
+    """Second step: fill the graphs; return ``{id: {original node: node of the partition}}``."""
     return _native.clone_nodes_into_partitions(
         m, partition_graphs, partition_inputs, partition_outputs, seen_partitions
     )
@@ -209,7 +209,7 @@ def _build_stitching_graph(
     seen_partitions: list[int],
     partition_affix: str | None = None,
 ) -> GraphModule:
-    """Third step: the module that calls the partitions one after the other."""
+    """Third step: return the module that calls the partitions one after the other."""
     return _native.build_stitching_graph(
         m, partition_graphs, partition_inputs, partition_outputs, seen_partitions, partition_affix
     )
@@ -218,7 +218,7 @@ def _build_stitching_graph(
 def _make_lite_graph_module(
     graph: Graph, modules: dict[str, GraphModule] | None = None
 ) -> GraphModule:
-    """A torch-lazy GraphModule for a graph without parameters, with `modules` as its children.
+    """Return a torch-lazy GraphModule of a graph without parameters, with `modules` as children.
 
     Stands in for `torch.fx.passes.split_module._make_lite_graph_module`; unlike torch's, the result
     has every table of a GraphModule, hooks included.
@@ -231,9 +231,9 @@ def _decompose_size_nodes(m: GraphModule) -> None:
 
     Stands in for `torch.fx.passes.split_module._decompose_size_nodes`. Dynamic dimensions become
     ``aten.sym_size.int(x, dim)`` right behind `x`, in the order of the dimensions; static ones
-    become numbers. In ``y.view(x.size())``, ``torch.zeros(x.size())`` and the like the dimensions
-    are spliced in; ``x.size()[i]`` is replaced by the dimension when `i` is a number or a slice of
-    numbers; anywhere else a tuple of the dimensions takes the place of the size.
+    become numbers. In ``y.view(x.size())``, ``torch.zeros(x.size())`` and the like, the dimensions
+    become separate arguments. ``x.size()[i]`` is replaced by the dimension when `i` is a number or
+    a slice of numbers. Anywhere else, a tuple of the dimensions takes the place of the size.
     """
     for node in m.graph.find_nodes(op="call_method", target="size"):
         if len(node.args) == 1 and not node.kwargs:
@@ -273,9 +273,9 @@ def _replace_size(graph: Graph, size: Node, dimensions: tuple[Node | int, ...]) 
 
 
 def _takes_dimensions(user: Node, size: Node) -> bool:
-    """Whether the dimensions may stand for the size as so many arguments.
+    """Return whether the dimensions may take the place of the size as separate arguments.
 
-    Tensor methods and functions of torch that have a size for their only operand take both.
+    Tensor methods and functions of torch whose only operand is a size take both forms.
     """
     if user.op == "call_method":
         return len(user.args) == 2 and user.args[1] is size and user.args[0] is not size
@@ -287,7 +287,7 @@ def _takes_dimensions(user: Node, size: Node) -> bool:
 
 
 def _is_known_item(user: Node, size: Node, length: int) -> bool:
-    """Whether the user is ``size[i]`` with a value; an error of the program stays one."""
+    """Return whether the user is a valid ``size[i]``; an invalid one still fails when it runs."""
     if user.target is not operator.getitem or len(user.args) != 2 or user.args[0] is not size:
         return False
     index = user.args[1]
@@ -298,7 +298,7 @@ def _is_known_item(user: Node, size: Node, length: int) -> bool:
 
 
 def _replace_item(graph: Graph, item: Node, dimensions: tuple[Node | int, ...]) -> None:
-    """``size[i]`` gives a dimension, ``size[i:j]`` a tuple of them."""
+    """Replace ``size[i]`` by a dimension, and ``size[i:j]`` by a tuple of dimensions."""
     value = dimensions[item.args[1]]
     if isinstance(value, Node):
         item.replace_all_uses_with(value)

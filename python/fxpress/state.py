@@ -1,7 +1,7 @@
-"""The copying of tensors: in memory, between devices, and to and from files.
+"""Copy tensors: in memory, between devices, and to and from files.
 
-Many tensors at a time; those that share a storage go on sharing one. `unflatten`, `archive.save`
-and `archive.load` copy with the same code.
+The functions copy many tensors at a time; tensors that share a storage share one afterwards.
+`unflatten`, `archive.save` and `archive.load` copy with the same code.
 """
 
 from fxpress._state.copies import clone, move

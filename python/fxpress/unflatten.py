@@ -1,7 +1,7 @@
 """Drop-in for `torch.export.unflatten`: the same names, signatures and results.
 
-`unflatten` and `UnflattenedModule` plan the whole module tree natively and create it once, as it
-will stay. Its modules run on fxpress's engine instead of `torch.fx.Interpreter`.
+`unflatten` and `UnflattenedModule` plan the whole module tree natively and then create it once.
+Its modules run on fxpress's engine instead of `torch.fx.Interpreter`.
 """
 
 import sys

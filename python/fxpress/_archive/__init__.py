@@ -1,1 +1,1 @@
-"""The archive around a program: a zip file with its graph, its weights and what goes with them."""
+"""Archives of programs: zip files with a graph, its weights, constants and example inputs."""

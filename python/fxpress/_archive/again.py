@@ -1,4 +1,4 @@
-"""Reading of an archive and the weights beside it while somebody replaces both."""
+"""Read an archive and the weights beside it while another process may replace both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fxpress._archive.files import is_path
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_TURNS = 20  # more savers than these one after the other are not waited for
+_TURNS = 20  # the most replacements in a row after which reading is tried again
 
 
 def _identity(path: Any) -> tuple[int, int] | None:
@@ -25,9 +25,11 @@ def _identity(path: Any) -> tuple[int, int] | None:
 
 
 def again_when_replaced(read: Callable[P, R]) -> Callable[P, R]:
-    """For a function that reads an archive `f`: when it fails, and another archive has taken the
-    place of the one at the path meanwhile, that one is read: the weights beside the older one may
-    be gone."""
+    """Make a function that reads an archive `f` read again when another archive replaces it.
+
+    It reads again when it fails and the file at the path has changed meanwhile: the weights beside
+    the older archive may be gone.
+    """
 
     @functools.wraps(read)
     def reading(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -25,7 +25,7 @@ _SHOWN = 3  # records that an error names
 
 
 def compiled_models(records: list[str]) -> list[str]:
-    """The names of the models that AOTInductor compiled."""
+    """Return the names of the models that AOTInductor compiled."""
     folder = names.AOTINDUCTOR_DIR
     inside = [record.removeprefix(folder) for record in records if record.startswith(folder)]
     models = list(dict.fromkeys(name.partition("/")[0] for name in inside))
@@ -35,7 +35,7 @@ def compiled_models(records: list[str]) -> list[str]:
 
 
 def refuse(records: list[str]) -> None:
-    """SerializeError for an archive that has compiled code."""
+    """Raise SerializeError for an archive that has compiled code."""
     found = [record for record in records if record.startswith(names.AOTINDUCTOR_DIR)]
     if not found:
         return
@@ -50,7 +50,7 @@ def refuse(records: list[str]) -> None:
 
 @damage_is_named("the weights of compiled code", ArchiveError)
 def compiled_weights(archive: PT2ArchiveReader, models: list[str]) -> dict[str, dict[str, Any]]:
-    """Model -> name -> tensor, for those whose weights are in the archive."""
+    """Return model -> name -> tensor, for the models whose weights are in the archive."""
     loaded: dict[str, torch.Tensor] = {}
     weights: dict[str, dict[str, Any]] = {}
     for model in models:
@@ -71,7 +71,7 @@ def compiled_weights(archive: PT2ArchiveReader, models: list[str]) -> dict[str, 
 
 @contextlib.contextmanager
 def named_file(archive: PT2ArchiveReader, path: str | None) -> Iterator[str]:
-    """The archive as a file with a name, which is what torch's loader of compiled code takes."""
+    """Yield the path of the archive as a file, which torch's loader of compiled code needs."""
     if path is not None:
         yield path
         return
@@ -88,19 +88,19 @@ def load_package(
     num_runners: int = 1,
     device_index: int = -1,
 ) -> Any:
-    """A model that AOTInductor compiled: its code is loaded into the process, by torch.
+    """Return a model that AOTInductor compiled. torch loads its code into the process.
 
-    There is nothing to allow: it is compiled code that the caller asks for. Programs in the archive
-    are not read.
+    There is no option to allow compiled code, because the caller asks for it. Programs in the
+    archive are not read.
 
     Args:
         path: an archive: a path, an open file, or a buffer; or a package of an older torch.
-        model_name: its name there.
+        model_name: the name of the model in the archive.
         run_single_threaded, num_runners, device_index: see `fxpress.archive.load_pt2`.
 
     Raises:
         OSError: the file cannot be read.
-        fxpress.archive.ArchiveError: it is damaged, or no archive.
+        fxpress.archive.ArchiveError: the file is damaged, or is not an archive.
         RuntimeError: there is no compiled model of that name; or torch cannot load it.
 
     Stands in for `torch._inductor.package.package.load_package`, which

@@ -1,4 +1,4 @@
-"""Programs out of an archive."""
+"""Read programs from an archive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TENSOR_BYTES = 1000  # of the objects for a tensor, as an estimate
 
 
 class Payload(NamedTuple):
-    """What a config says of a value; see `_native.Document.payloads`."""
+    """The entry of a config for one value; see `_native.Document.payloads`."""
 
     name: str
     record: str  # without the folder
@@ -38,7 +38,7 @@ class Payload(NamedTuple):
 
 
 def read_config(archive: PT2ArchiveReader, record: str) -> list[Payload]:
-    """What a payload config says."""
+    """Return the entries of a payload config."""
     data = archive.read_bytes(record)
     try:
         with damage_is_named("it", ArchiveError):
@@ -53,7 +53,7 @@ def read_config(archive: PT2ArchiveReader, record: str) -> list[Payload]:
 
 
 def views_of(config: list[Payload], folder: str, options: Options) -> dict[str, View]:
-    """The views that a config describes, by name."""
+    """Return the views that a config describes, by name."""
     return {
         payload.name: view_of(
             *(payload.name, folder + payload.record, payload.is_parameter, payload.meta, options)
@@ -65,7 +65,7 @@ def views_of(config: list[Payload], folder: str, options: Options) -> dict[str, 
 def read_values(
     archive: PT2ArchiveReader, config: list[Payload], folder: str, options: Options
 ) -> dict[str, Any]:
-    """The tensors that a config names, in its order; those that share a storage share it again."""
+    """Return the tensors that a config names, in its order. Shared storages are shared again."""
     with _native.GcPause():
         views = views_of([p for p in config if not p.is_pickled], folder, options)
     plain = read_tensors(archive, views, options)
@@ -80,7 +80,7 @@ def read_values(
 
 
 def _unpickle(archive: PT2ArchiveReader, record: str, options: Options) -> Any:
-    """A tensor of a class of its own."""
+    """Return a pickled tensor, which is of a subclass."""
     data = archive.read_bytes(record)
     return load_any(
         data,
@@ -91,7 +91,7 @@ def _unpickle(archive: PT2ArchiveReader, record: str, options: Options) -> Any:
 
 
 def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> Any:
-    """A script object or an opaque one."""
+    """Return a script object or an opaque object."""
     data = archive.read_bytes(record)
     if not options.allow_pickle:
         raise compat.SerializeError(
@@ -104,7 +104,7 @@ def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> An
 
 
 def _older(archive: PT2ArchiveReader, record: str) -> bytes | None:
-    """Weights or constants as older versions of torch wrote them: one record."""
+    """Return the one record of weights or constants that older versions of torch wrote, or None."""
     if archive.find(record) is None:
         return None
     log.warning("%r is of an older format: save the program again.", record)
@@ -112,7 +112,7 @@ def _older(archive: PT2ArchiveReader, record: str) -> bytes | None:
 
 
 def read_weights(archive: PT2ArchiveReader, model: str, options: Options) -> Any:
-    """The state of a program: name -> tensor, or the bytes that older versions wrote."""
+    """Return the state of a program: name -> tensor, or the bytes that older versions wrote."""
     older = _older(archive, f"{names.WEIGHTS_DIR}{model}.pt")
     if older is not None:
         return older
@@ -136,7 +136,7 @@ def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> 
             tensors.append(payload)
         elif not payload.record.startswith((names.CUSTOM_OBJECT, names.OPAQUE_OBJECT)):
             raise ArchiveError(f"record {record!r}: Unsupported constant type: {payload.record!r}")
-    # The graph is made of the constants: they are read in any case.
+    # Building the graph needs the constants, so they are always read.
     whole = Options(**{**vars(options), "load_weights": True})
     values = read_values(archive, tensors, names.CONSTANTS_DIR, whole)
     return {
@@ -148,7 +148,7 @@ def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> 
 
 
 class Parts(NamedTuple):
-    """What an archive has of a program."""
+    """The parts of a program in an archive."""
 
     record: str  # where the graph is
     text: bytes  # the graph
@@ -158,7 +158,7 @@ class Parts(NamedTuple):
     budget: Budget
 
     def decode(self, options: Options) -> ExportedProgram:
-        """The program. The garbage collector should be paused."""
+        """Return the program. The garbage collector should be paused."""
         try:
             document = SCHEMA.read(self.text, "ExportedProgram", self.budget.native)
             check_version(document.field(CLASSES, "schema_version"), False)
@@ -175,7 +175,7 @@ class Parts(NamedTuple):
 
 
 def read_parts(archive: PT2ArchiveReader, model: str, options: Options) -> Parts:
-    """The parts of a program of an archive."""
+    """Read the parts of a program from an archive, and return them."""
     record = names.model_record(model)
     return Parts(
         record,
@@ -188,7 +188,7 @@ def read_parts(archive: PT2ArchiveReader, model: str, options: Options) -> Parts
 
 
 def read_extra_files(archive: PT2ArchiveReader) -> dict[str, str]:
-    """The texts that were saved with the programs."""
+    """Return the texts that were saved with the programs, by name."""
     return {
         name.removeprefix(names.EXTRA_DIR): archive.read_string(name)
         for name in archive.get_file_names()

@@ -1,4 +1,4 @@
-"""What is raised for archives that cannot be read."""
+"""The exceptions for archives that cannot be read."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fxpress._torch.serde import SerializeError
 
 
 class ArchiveError(SerializeError, ValueError, zipfile.BadZipFile):
-    """An archive is damaged, or is none. The message names the record that is at fault.
+    """A file is damaged, or is not an archive. The message names the record that is at fault.
 
-    It is each of the errors that torch's readers raise for such files, so that who caught those
-    catches it.
+    It derives from each of the errors that torch's readers raise for such files, so that code that
+    catches those errors catches it too.
     """
 
     __module__ = "fxpress"
 
 
 class FormatError(ArchiveError, AssertionError):
-    """A file is an archive, but not of a format that is read here."""
+    """A file is an archive, but not of a format that fxpress reads."""
 
 
 class MissingProgramError(ArchiveError, KeyError):
@@ -31,12 +31,12 @@ class MissingProgramError(ArchiveError, KeyError):
 
 
 class OutOfMemoryError(ArchiveError, MemoryError):
-    """There is no memory for what an archive says that it has."""
+    """There is not enough memory for the contents that an archive declares."""
 
 
 @contextmanager
 def archive_errors() -> Iterator[None]:
-    """What the native code finds wrong with an archive, as an `ArchiveError`."""
+    """Raise the errors of the native code inside the block as `ArchiveError`."""
     try:
         yield
     except _native.ArchiveError as e:

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Output files that take their places only when they are complete."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _COPIED = 1 << 20  # bytes at a time
 
 
 def is_path(f: Any) -> bool:
-    """Whether `f` names a file instead of being one."""
+    """Return whether `f` is a path and not a file object."""
     return isinstance(f, (str, os.PathLike))
 
 
 def is_target_path(f: Any) -> bool:
-    """The same for what is written, where bytes are a path too."""
+    """Return whether `f` is a path to write to, for which bytes are a path too."""
     return isinstance(f, (str, bytes, os.PathLike))
 
 
@@ -35,7 +35,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 class Output:
-    """A file that is written: what the kinds of them have in common."""
+    """The base class of the files that are written."""
 
     descriptor = -1
 
@@ -47,17 +47,17 @@ class Output:
         self.discard()
 
     def sync(self) -> None:
-        """The file is complete: what was written is on the disk when this returns."""
+        """Write all of the complete file to the disk before returning."""
         os.fsync(self.descriptor)
 
     def put_in_place(self) -> None:
-        """It takes its place. It has to be synced."""
+        """Put the file in its place. The file has to be synced."""
 
     def is_in_place(self) -> bool:
-        """Whether it has taken its place, also when the call that did it was interrupted.
+        """Return whether the file has taken its place, also when `put_in_place` was interrupted.
 
         Raises:
-            OSError: it cannot be told.
+            OSError: the file or its place cannot be examined.
         """
         try:
             return os.path.samestat(os.fstat(self.descriptor), self.target.stat())
@@ -65,39 +65,40 @@ class Output:
             return False
 
     def discard(self) -> None:
-        """Gives up a file that is not in its place; otherwise only closes it."""
-        with contextlib.suppress(OSError):  # what it says of the file matters to nobody
+        """Remove a file that is not in its place; otherwise only close it."""
+        with contextlib.suppress(OSError):  # the file is given up, so its errors do not matter
             self.close()
 
     def close(self) -> None:
-        """Closes the descriptor. Does nothing the second time."""
+        """Close the descriptor. Does nothing the second time."""
         if self.descriptor >= 0:
             descriptor, self.descriptor = self.descriptor, -1
             os.close(descriptor)
 
 
 class DirectFile(Output):
-    """A pipe or a device: what is written to it cannot be taken back."""
+    """A pipe or a device. Bytes that are written to it cannot be taken back."""
 
     def __init__(self, target: Path) -> None:
         super().__init__(target)
         self.descriptor = os.open(target, os.O_WRONLY | os.O_CLOEXEC)
 
     def sync(self) -> None:
-        """There is nothing to wait for."""
+        """Do nothing: there is nothing to wait for."""
 
 
 class AtomicFile(Output):
     """A file that takes the place of another one when it is complete.
 
-    It is written under another name in the same folder, and locked meanwhile: who writes next
-    removes those of writers that were killed, which nobody holds a lock of. It gets the mode, the
-    access control list and, where this process may say so, the owner and group of the file that it
-    replaces, or else what `open(path, "wb")` would give; never the bits setuid, setgid and sticky.
+    It is written under another name in the same folder, and locked meanwhile. The next writer
+    removes the files of writers that were killed, on which no process holds a lock. The file gets
+    the mode, the access control list and, where this process may set them, the owner and group of
+    the file that it replaces, or else the rights that `open(path, "wb")` gives. It never gets the
+    bits setuid, setgid and sticky.
 
     Args:
-        main: the file that this one belongs to, if it is another one than `target`: it says who
-            may read and write both, and who writes it next removes what is left of both.
+        main: the file that this one belongs to, if it is not `target`. Both get the rights of the
+            main file, and the next writer of the main file removes what is left of both.
     """
 
     def __init__(self, target: Path, main: Path | None = None) -> None:
@@ -124,24 +125,24 @@ class AtomicFile(Output):
             self._temporary = temporary
             try:
                 fcntl.flock(self.descriptor, fcntl.LOCK_EX)
-            except OSError as e:  # without its lock others take it for abandoned, if there are any
+            except OSError as e:  # without locks, no other writer finds abandoned files
                 if e.errno not in NOT_THERE:
                     raise
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(temporary.stat(), os.fstat(self.descriptor)):
                     return
-            self.close()  # taken for an abandoned one before it was locked
+            self.close()  # another writer removed the file as abandoned before it was locked
 
     def put_in_place(self) -> None:
-        """It takes its place. It has to be synced."""
+        """Move the file to its place. The file has to be synced."""
         assert self._temporary is not None
         os.replace(self._temporary, self.target)
         self._temporary = None
 
     def discard(self) -> None:
-        """The file stays what it was. Does nothing when it is in its place.
+        """Remove the new file, and leave the target. Does nothing when the file is in its place.
 
-        A child of the process that writes, made by a fork, leaves the file alone.
+        A forked child of the process that writes leaves the file alone.
         """
         temporary = getattr(self, "_temporary", None)
         if temporary is not None and self._process == os.getpid():
@@ -152,13 +153,15 @@ class AtomicFile(Output):
 
 
 class InPlaceFile(Output):
-    """A file whose bytes are replaced when the new ones are complete, by those of a file that has
-    no name. Handles and other links of the file see them; an interrupted copy leaves neither.
+    """A file whose bytes are replaced in place when the new bytes are complete.
+
+    The new bytes are written to a file without a name, and then copied. Handles and other links of
+    the file see them. An interrupted copy leaves neither the old nor the new bytes.
     """
 
     def __init__(self, target: Path) -> None:
         super().__init__(target)
-        # Before anything is done: whether it may be written. Made now if it is not there.
+        # Opening the target checks that it may be written, and makes a file that does not exist.
         self._written = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             self.descriptor = self._unnamed()
@@ -170,15 +173,15 @@ class InPlaceFile(Output):
         try:
             with tempfile.TemporaryFile(dir=self.target.parent) as file:
                 return os.dup(file.fileno())
-        except OSError:  # a folder in which nothing can be made
+        except OSError:  # a folder in which no file can be made
             with tempfile.TemporaryFile() as file:
                 return os.dup(file.fileno())
 
     def sync(self) -> None:
-        """Nothing is known of the copy yet."""
+        """Do nothing: the bytes are copied later."""
 
     def put_in_place(self) -> None:
-        """Copies the bytes into the file, when there is room for them."""
+        """Copy the bytes into the file, when there is room for them."""
         old, new = os.fstat(self._written).st_size, os.fstat(self.descriptor).st_size
         _reserve(self._written, old, new)
         os.lseek(self.descriptor, 0, os.SEEK_SET)
@@ -191,7 +194,7 @@ class InPlaceFile(Output):
         os.fsync(self._written)
 
     def close(self) -> None:
-        """Closes both descriptors. Does nothing the second time."""
+        """Close both descriptors. Does nothing the second time."""
         if getattr(self, "_written", -1) >= 0:
             descriptor, self._written = self._written, -1
             os.close(descriptor)
@@ -199,28 +202,28 @@ class InPlaceFile(Output):
 
 
 def _reserve(descriptor: int, old: int, new: int) -> None:
-    """Room on the disk for a file that grows; OSError when there is none, and it stays as it is."""
+    """Reserve room on the disk for a file that grows; without room, OSError and no change."""
     if new <= old:
         return
     try:
         os.posix_fallocate(descriptor, 0, new)
     except OSError as e:
         if e.errno in NOT_THERE:
-            return  # only the copy tells
+            return  # only the copy shows whether there is room
         os.ftruncate(descriptor, old)
         raise
 
 
 def open_output(path: str | os.PathLike[str], *, in_place: bool = False) -> Output:
-    """A file to write.
+    """Return a file to write.
 
     Args:
-        path: a link stays a link: what it leads to is replaced.
-        in_place: an `InPlaceFile` instead of an `AtomicFile`; what is no regular file is written to
-            directly.
+        path: the target. A link stays a link: the file that it leads to is replaced.
+        in_place: return an `InPlaceFile` instead of an `AtomicFile`. A target that is not a regular
+            file is written to directly.
 
     Raises:
-        OSError: it cannot be written. It names `path`.
+        OSError: the file cannot be written. The error names `path`.
         ValueError: `path` has a null character.
     """
     target = Path(os.path.realpath(os.fspath(path)))
@@ -238,7 +241,7 @@ def open_output(path: str | os.PathLike[str], *, in_place: bool = False) -> Outp
 
 
 def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
-    """Who may read and write a file may read and write the one that replaces it."""
+    """Give a new file the owner, group and mode of the file that it replaces, where allowed."""
     mode = status.st_mode & 0o777
     made = os.fstat(descriptor)
     if (made.st_uid, made.st_gid) != (status.st_uid, status.st_gid):
@@ -247,7 +250,7 @@ def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
         except OSError:
             try:
                 os.fchown(descriptor, -1, status.st_gid)
-            except OSError:  # it has another group, which gets no more than everybody
+            except OSError:  # another group, which gets no more rights than everybody
                 mode &= 0o707 | (mode & 0o007) << 3
     with contextlib.suppress(OSError):  # a file system without modes
         os.fchmod(descriptor, mode)
@@ -255,11 +258,11 @@ def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
 
 
 def _copy_list(descriptor: int, path: Path) -> None:
-    """The access control list of a file, also that it has none."""
+    """Copy the access control list of a file, or the fact that the file has none."""
     try:
         entries = os.getxattr(path, _ACL)
-    except (OSError, AttributeError):  # there is none, or no such lists at all
-        with contextlib.suppress(OSError, AttributeError):  # the folder may have given it one
+    except (OSError, AttributeError):  # the file has no list, or there are no such lists at all
+        with contextlib.suppress(OSError, AttributeError):  # the folder may have given the file one
             os.removexattr(descriptor, _ACL)
         return
     with contextlib.suppress(OSError):

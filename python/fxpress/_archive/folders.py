@@ -1,4 +1,4 @@
-"""A folder while files in it are replaced: names meanwhile, locks, what killed writers left."""
+"""Folders in which files are replaced: temporary names, locks, and files of killed writers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAUSE = 0.002  # seconds
 
 
 def short(name: str) -> str:
-    """A name that leaves room for a suffix; another one when it is too long."""
+    """Return the name, or a shorter one when the name leaves no room for a suffix."""
     if len(os.fsencode(name)) <= _LONG:
         return name
     return hashlib.sha256(os.fsencode(name)).hexdigest()
@@ -31,12 +31,12 @@ def _prefix(target: Path) -> str:
 
 
 def beside(target: Path) -> Path:
-    """A name for a file that exists only while `target` is written or replaced."""
+    """Return a new path for a file that exists only while `target` is written or replaced."""
     return target.with_name(_prefix(target) + secrets.token_hex(4))
 
 
 def abandoned(target: Path) -> Iterator[Path]:
-    """The files of that kind that killed writers of `target` have left, each locked in its turn."""
+    """Yield the temporary files that killed writers of `target` have left, each one locked."""
     start = _prefix(target)
     for name in os.listdir(target.parent):
         if not name.startswith(start):
@@ -52,7 +52,7 @@ def abandoned(target: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """What files are called in a folder is on the disk when this returns."""
+    """Write the names of the files in a folder to the disk before returning."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -65,10 +65,11 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Others do not replace files in a folder meanwhile, so that each knows what it replaces.
+    """Keep others from replacing files in a folder, so that each saver knows what it replaces.
 
-    The lock is on the folder itself: no file is left. Where there are no locks, or somebody holds
-    it for reasons of their own, nothing is waited for: then weights may be left that nobody needs.
+    The lock is on the folder itself, so that no lock file is left. Where there are no locks, or
+    another program keeps holding the lock, the block runs without it: then weights that no archive
+    needs may be left.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

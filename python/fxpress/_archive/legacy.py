@@ -1,4 +1,4 @@
-"""The zip files that torch wrote before there were pt2 archives."""
+"""Read the zip files that torch wrote before there were pt2 archives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read_legacy(
     extra_files: dict[str, Any],
     options: Options,
 ) -> ExportedProgram:
-    """The program in such a file; its extra files are added to those given."""
+    """Return the program in such a file. The file's extra files are added to `extra_files`."""
     if archive.find("version") is None:
         raise ArchiveError("the file is a zip archive, but no program: it has no version")
     log.warning("The file is of a format that is no longer written: save the program again.")

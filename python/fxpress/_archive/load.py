@@ -55,41 +55,43 @@ def load(
     check_crc: bool = True,
     limits: Limits | None = None,
 ) -> ExportedProgram:
-    """The program that `save` wrote, here or in torch.
+    """Return the program that `save` wrote, by fxpress or by torch.
 
-    Nothing in the file is run, unless `allow_pickle` says so.
+    No code in the file is run, unless `allow_pickle` is true.
 
     Args:
         f: a path, an open file, or a buffer.
-        extra_files: gets the texts that were saved with the program.
-        expected_opset_version: is not compared, as in torch.
-        map_location: the device that everything goes to, or a dict from the names of devices in
+        extra_files: a dict to fill with the texts that were saved with the program.
+        expected_opset_version: not compared, as in torch.
+        map_location: the device for all tensors, or a dict from the names of devices in
             the file to others; None: the devices that it was saved from.
-        mmap: weights are read from the file when they are used, and checksums not at all; see
-            `fxpress.archive.verify`. Writing to them does not change the file. As long as one of
-            them lives nobody may write to the file in place: weights would change, and a file that
-            gets shorter ends the process (SIGBUS). To replace it, as `save` does, is safe.
+        mmap: read weights from the file when they are used, without comparing checksums; see
+            `fxpress.archive.verify`. Writing to the weights does not change the file. As long as
+            one of them lives, the file must not be written to in place: weights would change, and
+            a file that gets shorter ends the process (SIGBUS). Replacing it, as `save` does, is
+            safe.
         load_weights: False: the state has tensors on the meta device, for
             `fxpress.state.load_into`.
-        allow_pickle: objects that `torch.load(weights_only=True)` does not take are unpickled,
-            which may run any code. Without it, example inputs that need it are left out with a
-            warning.
+        allow_pickle: unpickle objects that `torch.load(weights_only=True)` does not take, which
+            may run any code. Without it, example inputs that need it are left out with a warning.
         check_crc: whether records are compared with their checksums.
-        limits: what reading may cost; None: the defaults, see `fxpress.archive.Limits`.
+        limits: the limits on the cost of reading; None: the defaults, see
+            `fxpress.archive.Limits`.
 
     Raises:
         OSError: the file cannot be read.
-        fxpress.ArchiveError: it is damaged, or no archive; the message names the record. It is a
-            KeyError too where there is no program called "model", an AssertionError too for an
-            archive of another kind, and a MemoryError too where there is no memory for a record.
+        fxpress.ArchiveError: the file is damaged, or is not an archive; the message names the
+            record. It is also a KeyError where there is no program called "model", an
+            AssertionError for an archive of another kind, and a MemoryError where there is no
+            memory for a record.
         fxpress.LimitError: reading it would cost more than the limits allow.
         fxpress.SerializeError, fxpress.UnsupportedError: as `fxpress.serialize.deserialize`.
         torch.OutOfMemoryError: a device has no room for the weights.
         TypeError: an argument is of a wrong type.
-        ValueError: `f` is closed, or has a null character; or `mmap` and `f` is no path.
+        ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
         RuntimeError: torch has no device of the name in `map_location`.
 
-    What a file object raises comes out as it is.
+    Exceptions of a file object pass through.
 
     Stands in for `torch.export.load`.
     """
@@ -109,7 +111,7 @@ def load(
             raise MissingProgramError(f"the archive has no program {names.MODEL!r}")
         parts = read_parts(archive, names.MODEL, options)
         extra.update(read_extra_files(archive))
-    with _native.GcPause():  # nothing that is made here is garbage when it is done
+    with _native.GcPause():  # none of the objects that are made here are garbage at the end
         return parts.decode(options)
 
 
@@ -130,26 +132,26 @@ def load_pt2(
     check_crc: bool = True,
     limits: Limits | None = None,
 ) -> Any:
-    """All that an archive has: programs, what AOTInductor compiled, and extra files.
+    """Return all contents of an archive: programs, models that AOTInductor compiled, extra files.
 
-    Nothing in the file is run, unless `allow_pickle` or `allow_compiled` say so.
+    No code in the file is run, unless `allow_pickle` or `allow_compiled` is true.
 
     Args:
         f: a path, an open file, or a buffer.
-        expected_opset_version: is not compared, as in torch.
-        run_single_threaded: compiled code runs without synchronization of threads.
-        num_runners: of compiled code.
-        device_index: where compiled code runs; -1: the current device.
-        load_weights_from_disk: compiled code gets the weights in the archive.
+        expected_opset_version: not compared, as in torch.
+        run_single_threaded: run compiled code without synchronization of threads.
+        num_runners: the number of runners of compiled code.
+        device_index: the device of compiled code; -1: the current device.
+        load_weights_from_disk: give compiled code the weights in the archive.
         map_location, mmap, load_weights, allow_pickle, check_crc, limits: see `load`.
-        allow_compiled: code that AOTInductor compiled is loaded into the process, by torch, with
-            all that it does then. Without it, an archive that has such code is refused.
+        allow_compiled: let torch load code that AOTInductor compiled into the process, which may
+            run any code. Without it, an archive that has such code is refused.
 
     Raises:
         OSError, fxpress.ArchiveError, fxpress.UnsupportedError: see `load`.
         fxpress.SerializeError: see `load`; or the archive needs `allow_compiled`.
         torch.OutOfMemoryError, TypeError, ValueError: see `load`.
-        RuntimeError: see `load`; or torch cannot load what AOTInductor compiled.
+        RuntimeError: see `load`; or torch cannot load code that AOTInductor compiled.
 
     Stands in for `torch.export.pt2_archive._package.load_pt2`.
     """
@@ -185,10 +187,10 @@ def load_pt2(
 
 
 def load_weights_to_pt2_contents(pt2_contents: Any, weights_map: dict[str, Any]) -> None:
-    """Gives the compiled models in what `load_pt2` returned new weights.
+    """Give new weights to the compiled models in a result of `load_pt2`.
 
     Args:
-        weights_map: model -> name -> tensor, which the models share from then on.
+        weights_map: model -> name -> tensor. The models share these tensors from then on.
 
     Raises:
         RuntimeError: there is no compiled model of that name.

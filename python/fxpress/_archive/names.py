@@ -1,4 +1,4 @@
-"""The names of an archive's records: torch's, and those that only fxpress writes."""
+"""The names of an archive's records: torch's names, and those that only fxpress writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONSTANTS_DIR: str = constants.CONSTANTS_DIR
 EXECUTORCH_DIR: str = constants.EXECUTORCH_DIR
 EXTRA_DIR: str = constants.EXTRA_DIR
 WEIGHTS_DIR: str = constants.WEIGHTS_DIR
-# What names in these folders begin with; a number follows.
+# The prefixes of file names in these folders. A number follows each prefix.
 CUSTOM_OBJECT: str = constants.CUSTOM_OBJ_FILENAME_PREFIX
 OPAQUE_OBJECT: str = (
     constants.OPAQUE_OBJ_FILENAME_PREFIX if features.opaque_records else "opaque_obj_"
@@ -33,42 +33,42 @@ MODEL = "model"  # the name of a program that is saved alone
 
 
 def model_record(model: str) -> str:
-    """The graph of a program."""
+    """Return the name of the record of a program's graph."""
     return _MODEL_RECORD.format(model)
 
 
 def sample_inputs_record(model: str) -> str:
-    """The example inputs of a program."""
+    """Return the name of the record of a program's example inputs."""
     return _SAMPLE_INPUTS_RECORD.format(model)
 
 
 def payload(kind: str, number: int) -> str:
-    """A weight or a constant, in its folder; `kind` is one of the prefixes above."""
+    """Return the name of a weight or constant in its folder; `kind` is a prefix from above."""
     return f"{kind}{number}"
 
 
 def weights_config_record(model: str) -> str:
-    """Which record has which entry of the state dict."""
+    """Return the name of the record that maps entries of the state dict to their records."""
     return _WEIGHTS_CONFIG_RECORD.format(model)
 
 
 def constants_config_record(model: str) -> str:
-    """Which record has which constant."""
+    """Return the name of the record that maps constants to their records."""
     return _CONSTANTS_CONFIG_RECORD.format(model)
 
 
 def weights_file_record(model: str) -> str:
-    """The name of the file beside the archive that has the weights, if they are not in it."""
+    """Return the name of the record that names the file with the weights beside the archive."""
     return f"{WEIGHTS_DIR}{model}{_WEIGHTS_FILE}"
 
 
 def is_weights_file_record(record: str) -> bool:
-    """Whether a record is one of those that `weights_file_record` names."""
+    """Return whether the name of a record is one that `weights_file_record` returns."""
     return record.startswith(WEIGHTS_DIR) and record.endswith(_WEIGHTS_FILE)
 
 
 def models_in(records: list[str]) -> list[str]:
-    """The names of the programs in an archive."""
+    """Return the names of the programs in an archive."""
     prefix, suffix = _MODEL_RECORD.split("{}")
     return [
         record[len(prefix) : -len(suffix)]

@@ -1,4 +1,4 @@
-"""How an archive is read."""
+"""The options with which an archive is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `load` that its parts share; see there."""
+    """The options that the parts of `load` share; see `load`."""
 
     map_location: Location = None
     mmap: bool = False
@@ -24,14 +24,14 @@ class Options:
     path: str | None = None  # of the archive, if it is a file with a name
 
     def device(self, kind: str, index: int | None) -> torch.device:
-        """Where a tensor goes that was on a device of that kind and index."""
+        """Return the new device of a tensor that was on a device of that kind and index."""
         if self.map_location is None and kind == "cpu":
             return _CPU
         return located(self.map_location, kind, index)
 
 
 def check_location(map_location: Any) -> None:
-    """TypeError for what names no device, RuntimeError for a name that torch does not know."""
+    """Raise TypeError for an object that names no device, RuntimeError for an unknown name."""
     if not isinstance(map_location, (torch.device, str, dict, type(None))):
         raise TypeError(
             f"map_location is a device, its name, or a dict of names, not a "

@@ -1,4 +1,4 @@
-"""Programs into an archive."""
+"""Write programs into an archive."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PLACES = ("inline", "safetensors", "none")
 
 
 def _check_target(f: Any) -> None:
-    """A warning for what torch will refuse some day."""
+    """Warn of a target that a later version of torch will refuse."""
     is_buffer = isinstance(f, (io.IOBase, IO)) and f.writable() and f.seekable()
     is_named = isinstance(f, str) and f.endswith(".pt2")
     is_temporary = isinstance(f, tempfile._TemporaryFileWrapper) and str(f.name).endswith(".pt2")
@@ -52,7 +52,7 @@ def _write_program(
     pickle_protocol: int,
     weights: str | None,
 ) -> None:
-    """A program. weights: None to write them too, else the file that has them ("" for none)."""
+    """Write a program. weights: None to write them too, else the file that has them ("": none)."""
     with compat.module_inputs(program.example_inputs):
         text, constants = encode(program, opset_version)
         examples = save_artifact(program.example_inputs, pickle_protocol)
@@ -73,7 +73,7 @@ def _write_program(
 
 
 def _write_aoti_files(archive: PT2ArchiveWriter, aoti_files: Any, pickle_protocol: int) -> None:
-    """What AOTInductor made, and the weights that it left out."""
+    """Write the files that AOTInductor made, and the weights that it left out."""
     if isinstance(aoti_files, list):
         aoti_files = {names.MODEL: aoti_files}
     if not isinstance(aoti_files, dict):
@@ -108,7 +108,7 @@ def _write_aoti_files(archive: PT2ArchiveWriter, aoti_files: Any, pickle_protoco
 def _write_beside(
     archive: PT2ArchiveWriter, model: str, program: ExportedProgram, report: Any
 ) -> str:
-    """The weights of a program into a file beside the archive. What the archive says of it."""
+    """Write weights into a file beside the archive, and return the archive's record of the file."""
     if archive.target is None:
         raise ValueError(
             'weights="safetensors" makes a file beside a regular file that is replaced'
@@ -119,7 +119,7 @@ def _write_beside(
 
 
 def _bytes_of(programs: Mapping[str, ExportedProgram]) -> int:
-    """About so many bytes of tensors are to be written."""
+    """Return an estimate of the bytes of tensors to write."""
     values: list[torch.Tensor] = []
     for program in programs.values():
         for value in (*program.state_dict.values(), *program.constants.values()):
@@ -140,13 +140,13 @@ def package_pt2(
     weights: Weights = "inline",
     replace: Replace = "whole",
 ) -> Any:
-    """Saves programs, and what other tools made of them, in one archive.
+    """Save programs, and the files that other tools made from them, in one archive.
 
-    A path gets the new archive when that is complete, and keeps what it has when something fails:
-    the file is replaced, so that its folder has to be writable, and hard links and files that are
-    open keep the old one. The new one has the rights of the old one, or those that
-    `open(path, "wb")` gives. Where several save to one path at a time, the last one stays.
-    A file object is written to from its position on; one of Python's own is then rewound.
+    The file at a path is replaced when the new archive is complete, and is unchanged when saving
+    fails. Its folder has to be writable, and hard links and open files keep the old archive. The
+    new file has the rights of the old file, or those that `open(path, "wb")` gives. Where several
+    processes save to one path at a time, the last archive stays. A file object is written to from
+    its position on; one of Python's own is then rewound.
 
     Args:
         f: a path, or an object with a method `write`.
@@ -157,12 +157,12 @@ def package_pt2(
         pickle_protocol: for example inputs, and for tensors of classes of their own.
         executorch_files: name -> bytes.
         weights: "inline": in the archive; "safetensors": in a file of that format beside it, which
-            has a name of its own for each save, and is removed when nobody needs it any more;
-            "none": nowhere. The latter two can be loaded by fxpress only.
-        replace: what becomes of a file at the path. "whole": another one takes its place.
-            "in_place": it gets the bytes of the new archive when those are complete, so that other
-            names and open handles of the file see them. Who reads meanwhile reads a mixture, and
-            when the process or the machine stops in this moment, neither archive is left.
+            has a new name for each save, and is removed when no archive needs it any more;
+            "none": not saved. Only fxpress can load the latter two.
+        replace: how the file at the path is replaced. "whole": another file takes its place.
+            "in_place": the file gets the bytes of the new archive when they are complete, so that
+            other names and open handles of the file see them. Reading during the copy gives a
+            mixture, and if the process or the machine stops then, neither archive is left.
 
     Returns:
         `f`; a path as str.
@@ -174,12 +174,12 @@ def package_pt2(
         fxpress.SerializeError, fxpress.UnsupportedError: as `fxpress.serialize.serialize`.
         RuntimeError: a constant is of an unknown type, or the path has no name.
         TypeError: an argument is of a wrong type.
-        ValueError: `weights` or `replace` is none of those, `weights` is "safetensors" and `f` no
-            path of a regular file, there is no such `pickle_protocol`, `f` is closed, or a path has
-            a null character.
+        ValueError: `weights` or `replace` has another value, `weights` is "safetensors" and `f` is
+            not the path of a regular file, there is no such `pickle_protocol`, `f` is closed, or a
+            path has a null character.
 
-    What a file object raises comes out as it is, and so does what methods of the caller's own
-    classes raise when objects of them are pickled.
+    Exceptions of a file object pass through, and so do exceptions of methods of the caller's
+    classes that pickling calls.
 
     Stands in for `torch.export.pt2_archive._package.package_pt2`.
     """
@@ -243,10 +243,10 @@ def save(
     weights: Weights = "inline",
     replace: Replace = "whole",
 ) -> None:
-    """Saves a program in a file, for `load` here or in torch.
+    """Save a program in a file, for `load` of fxpress or of torch.
 
     Args:
-        ep: what is saved; it stays as it is.
+        ep: the program, which is not changed.
         f, extra_files, opset_version, pickle_protocol, weights: see `package_pt2`.
 
     Raises:

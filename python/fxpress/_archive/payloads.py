@@ -1,4 +1,4 @@
-"""Weights and constants into an archive: a record for each storage, and what tensors see of it."""
+"""Write weights and constants: a record for each storage, and the tensors' views in a config."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from fxpress._torch import archive as torch_archive
 from fxpress._torch import serde as compat
 from fxpress._torch.fx import is_opaque_value
 
-# What a config says: (name, record, tensor, is a parameter, is pickled).
+# The entries of a config: (name, record, tensor, is a parameter, is pickled).
 Config: TypeAlias = list[tuple[str, str, torch.Tensor | None, bool, bool]]
 
 
 def config_bytes(config: Config) -> bytes:
-    """A config as torch writes a `schema.PayloadConfig`."""
+    """Return the bytes of a config, as torch writes a `schema.PayloadConfig`."""
     if SCHEMA.difference():
         raise UnsupportedError(f"the schema of this torch differs in {SCHEMA.difference()}")
     return SCHEMA.encode_payload_config(config)
 
 
 def check_state(state_dict: Mapping[str, Any]) -> None:
-    """AssertionError unless there are only tensors."""
+    """Raise AssertionError unless all values are tensors."""
     for value in state_dict.values():
         if not isinstance(value, torch.Tensor):
             raise AssertionError("only torch.Tensor is allowed in state_dict")
 
 
 def _write_storages(archive: PT2ArchiveWriter, groups: list[tuple[str, tensors.Group]]) -> None:
-    """The bytes of storages as records of these names; none where there is no memory."""
+    """Write the bytes of storages as records of these names; no bytes where there is no memory."""
     for device, run in itertools.groupby(groups, lambda pair: pair[1].device):
         some = list(run)
         if device.type == "cpu":
@@ -63,7 +63,7 @@ def write_tensors(
     prefix: str,
     pickle_protocol: int,
 ) -> Config:
-    """Tensors as records `<folder><prefix><number>`; of classes of their own: first, pickled."""
+    """Write tensors as records `<folder><prefix><number>`; pickled ones (subclasses) come first."""
     number = archive.count_prefix(folder + prefix)
     groups, others = tensors.group_by_storage(values)
     config: Config = []
@@ -90,7 +90,7 @@ def write_tensors(
 def write_weights(
     archive: PT2ArchiveWriter, state_dict: Mapping[str, Any], pickle_protocol: int
 ) -> Config:
-    """The state of a program."""
+    """Write the state of a program, and return its config."""
     check_state(state_dict)
     return write_tensors(archive, state_dict, names.WEIGHTS_DIR, names.WEIGHT, pickle_protocol)
 
@@ -98,7 +98,7 @@ def write_weights(
 def write_constants(
     archive: PT2ArchiveWriter, constants: Mapping[str, Any], pickle_protocol: int
 ) -> Config:
-    """The constants of a program; RuntimeError for what is no tensor, script or opaque object."""
+    """Write constants, and return their config; RuntimeError for a constant of another kind."""
     values: dict[str, torch.Tensor] = {}
     objects: dict[str, Any] = {}
     for name, constant in constants.items():

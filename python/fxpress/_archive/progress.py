@@ -1,4 +1,4 @@
-"""Progress bars for what takes long."""
+"""Progress bars for operations that take long."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_DELAY = 2.0  # seconds: what is faster shows no bar
+_DELAY = 2.0  # seconds before a bar is shown
 
 
 @contextmanager
 def progress_bar(action: str, total: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar on stderr, when that is a terminal and tqdm is installed.
+    """Show a bar on stderr, when stderr is a terminal and tqdm is installed.
 
     Args:
-        action: what is done, for the bar.
-        total: bytes.
+        action: the text for the bar.
+        total: the number of bytes.
 
     Yields:
-        What is called with the bytes done since the last call.
+        A function to call with the bytes done since the last call; None when there is no bar.
     """
     make = _bar_class() if total != 0 and _is_terminal() else None
     if make is None:
@@ -39,10 +39,10 @@ def _is_terminal() -> bool:
 
 @functools.cache
 def _bar_class() -> Any:
-    """A tqdm of our own; None when it is not installed.
+    """Return a subclass of tqdm; None when tqdm is not installed.
 
-    tqdm's own lock is shared with the children of forks: one that is killed while it holds it
-    would stop its parent for good. A monitor thread would take that lock too.
+    tqdm's own lock is shared with forked children: a child that is killed while it holds the lock
+    would block its parent forever. A monitor thread would take the lock too.
     """
     try:
         from tqdm import tqdm

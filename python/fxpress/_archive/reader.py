@@ -1,4 +1,4 @@
-"""Reading an archive, record by record."""
+"""Read an archive, record by record."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MAX_THREADS = 8
 
 
 class Record(NamedTuple):
-    """What the directory says of a record."""
+    """The directory's entry for a record."""
 
     offset: int  # of its data in the archive, bytes
     stored: int  # bytes there
@@ -36,7 +36,7 @@ class Record(NamedTuple):
 
 
 class Target(NamedTuple):
-    """Where some bytes of a record go."""
+    """The place that some bytes of a record are read into."""
 
     name: str
     start: int  # in the record, bytes
@@ -45,24 +45,25 @@ class Target(NamedTuple):
 
 
 class PT2ArchiveReader:
-    """Reads an archive.
+    """A reader of an archive.
 
-    Names of records are without the folder that they are in. Checksums are checked, unless
+    Names of records do not include the folder of all records. Checksums are compared, unless
     `check_crc` is false.
 
     Args:
         archive_path_or_buffer: a path; bytes or another object with a buffer; or an open file,
             which is read from its position on.
-        limits: what all that is read of it may cost together; None: the defaults, see
+        limits: the limits on the cost of all reading together; None: the defaults, see
             `fxpress.archive.Limits`.
 
     Raises:
         OSError: the file cannot be read.
-        fxpress.ArchiveError: it is damaged, or no archive; an AssertionError too for an archive of
-            another kind.
+        fxpress.ArchiveError: the file is damaged, or is not an archive; also an AssertionError for
+            an archive of another kind.
         fxpress.LimitError: compressed records are larger than the limits allow; from every
             method that reads.
-        TypeError: it is neither a path, a buffer nor a file, or a file that gives no bytes.
+        TypeError: the argument is neither a path, a buffer nor a file, or a file that gives no
+            bytes.
         ValueError: the file is closed, or a path has a null character.
 
     Stands in for `torch.export.pt2_archive.PT2ArchiveReader`.
@@ -82,14 +83,14 @@ class PT2ArchiveReader:
     def of_any_format(
         cls, f: Any, *, check_crc: bool = True, limits: Limits | None = None
     ) -> PT2ArchiveReader:
-        """The same for zip files that are no pt2 archives."""
+        """Return a reader of any zip file, also of one that is no pt2 archive."""
         reader = cls.__new__(cls)
         reader._open(f, check_crc, limits)
         return reader
 
     def _open(self, f: Any, check_crc: bool, limits: Limits | None) -> None:
         self._check_crc = bool(check_crc)
-        self._file: int | None = None  # a descriptor of ours
+        self._file: int | None = None  # the reader's own descriptor
         self._native: Any = None
         self._begun: dict[str, int] = {}  # record -> checksum of the parts that were read
         self._views = [] if is_path(f) else _views_of(f)
@@ -100,7 +101,7 @@ class PT2ArchiveReader:
             descriptor = _descriptor_of(f)
             if descriptor is None:
                 self._views = [_contents_of(f)]
-            else:  # a copy, which stays when the object is gone
+            else:  # a copy of the bytes, which stays when the object is gone
                 self._start = _position_of(f)
                 self._file = os.dup(descriptor)
         try:
@@ -125,7 +126,7 @@ class PT2ArchiveReader:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the file, or of the buffer; nothing can be read afterwards."""
+        """Release the file or the buffer. Nothing can be read afterwards."""
         self._native = None
         for view in self._views:
             view.release()
@@ -145,14 +146,14 @@ class PT2ArchiveReader:
         return self._native
 
     def mapped(self) -> torch.UntypedStorage:
-        """The file in memory, read when it is used; what is written there stays in this process."""
+        """Return the file mapped into memory. Writes to it stay in this process."""
         assert self._file is not None
         size = os.fstat(self._file).st_size
-        # By its descriptor: another file may have the name by now.
+        # The descriptor names the open file: another file may have its path by now.
         return torch.UntypedStorage.from_file(f"/proc/self/fd/{self._file}", False, size)
 
     def copy_to(self, file: IO[bytes]) -> None:
-        """Writes the whole archive into a file."""
+        """Write the whole archive into a file."""
         if self._file is None:
             file.write(self._views[0])
             return
@@ -161,30 +162,30 @@ class PT2ArchiveReader:
             shutil.copyfileobj(whole, file)
 
     def get_file_names(self) -> list[str]:
-        """The names of all records, in the order of the directory."""
+        """Return the names of all records, in the order of the directory."""
         return list(self._records)
 
     def check_format(self) -> None:
-        """FormatError for archives of another format than pt2."""
+        """Raise FormatError for archives of another format than pt2."""
         if self.read_string(names.ARCHIVE_FORMAT_PATH) != names.ARCHIVE_FORMAT_VALUE:
             raise FormatError("Invalid archive format")
 
     def find(self, name: str) -> Record | None:
-        """What the directory says of a record; None when there is none."""
+        """Return the directory's entry for a record; None when there is no such record."""
         found = self._records.get(name)
         return None if found is None else Record(*found)
 
     def record(self, name: str) -> Record:
-        """The same; ArchiveError when there is none."""
+        """Return the directory's entry for a record; ArchiveError when there is no such record."""
         found = self.find(name)
         if found is None:
             raise ArchiveError(f"record {name!r} is missing")
         return found
 
     def read_bytes(self, name: str) -> bytes:
-        """The bytes of a record; ArchiveError when there is none, or it is damaged.
+        """Return the bytes of a record; ArchiveError when there is none, or it is damaged.
 
-        LimitError when it is compressed, and too large.
+        LimitError when the record is compressed, and too large.
         """
         record = self.record(name)
         with archive_errors():
@@ -199,17 +200,17 @@ class PT2ArchiveReader:
         return data
 
     def read_string(self, name: str) -> str:
-        """The same as text."""
+        """Return a record as text; see `read_bytes`."""
         try:
             return self.read_bytes(name).decode()
         except UnicodeDecodeError as e:
             raise ArchiveError(f"record {name!r} is damaged: it is not UTF-8: {e}") from None
 
     def read_into(self, targets: Sequence[Target], report: Any = None) -> None:
-        """Fills memory with records, or with parts of them, on several threads.
+        """Fill memory with records, or with parts of them, on several threads.
 
-        Records are compared with their checksums; one that is read in parts, which have to come in
-        order, with the last of them.
+        Records are compared with their checksums. The parts of a record have to come in order; the
+        record is compared with its checksum after its last part.
 
         Args:
             report: called with the bytes done since the last call.
@@ -228,7 +229,7 @@ class PT2ArchiveReader:
                 raise ArchiveError(f"record {name!r} is damaged: its checksum is wrong")
 
     def archive_version(self) -> int:
-        """The version of the format; 0 when the archive does not say."""
+        """Return the version of the format; 0 when the archive does not say."""
         try:
             return int(self.read_string(names.ARCHIVE_VERSION_PATH))
         except ArchiveError:
@@ -236,7 +237,7 @@ class PT2ArchiveReader:
 
 
 def _views_of(f: Any) -> list[memoryview]:
-    """The bytes of a buffer, from its position on, and what they are a part of; none for files."""
+    """Return the bytes of a buffer from its position on, and the whole buffer; none for files."""
     with contextlib.suppress(TypeError):
         return [memoryview(f).cast("B")]
     if not hasattr(f, "getbuffer"):
@@ -253,7 +254,7 @@ def _position_of(f: Any) -> int:
 
 
 def _contents_of(f: Any) -> memoryview:
-    """What an object with a method `read` gives."""
+    """Return the bytes that an object's method `read` gives; TypeError where it gives none."""
     if not callable(getattr(f, "read", None)):
         raise TypeError(
             f"an archive is read from a path, a buffer or an open file, not a {type(f).__name__}"
@@ -266,7 +267,7 @@ def _contents_of(f: Any) -> memoryview:
 
 
 def _descriptor_of(f: Any) -> int | None:
-    """The descriptor of a file object that gives the bytes of the file as they are."""
+    """Return the descriptor of a file object that gives the unchanged bytes of the file."""
     plain = getattr(f, "file", f)  # of temporary files
     if isinstance(plain, (io.BufferedReader, io.BufferedRandom)):
         plain = plain.raw
@@ -274,7 +275,7 @@ def _descriptor_of(f: Any) -> int | None:
 
 
 def is_pt2_package(serialized_model: bytes | str) -> bool:
-    """Whether bytes, or the file at a path, are a pt2 archive.
+    """Return whether bytes, or the file at a path, are a pt2 archive.
 
     Stands in for `torch.export.pt2_archive.is_pt2_package`.
     """
@@ -287,15 +288,15 @@ def is_pt2_package(serialized_model: bytes | str) -> bool:
 
 
 def verify(f: Any, *, limits: Limits | None = None) -> None:
-    """Reads a file from end to end and compares every record with its checksum.
+    """Read a whole file and compare every record with its checksum.
 
     Args:
         f: a path, an open file, or a buffer.
-        limits: what it may cost; None: the defaults, see `fxpress.archive.Limits`.
+        limits: the limits on the cost; None: the defaults, see `fxpress.archive.Limits`.
 
     Raises:
         OSError: the file cannot be read.
-        fxpress.ArchiveError: it is no archive, or damaged; the message names the record.
+        fxpress.ArchiveError: the file is not an archive, or damaged; the message names the record.
         fxpress.LimitError: compressed records are larger than the limits allow.
         TypeError, ValueError: `f` is none of these, or closed; see `PT2ArchiveReader`.
     """

@@ -1,10 +1,10 @@
-"""An archive and the weights beside it take their places as if they were one file.
+"""Put an archive and the weights beside it in their places as if they were one file.
 
-Each save gives its weights a name of their own, that nobody else's program has. They are put in
-place first; then the program, with which both are there; then what only the replaced program named
-is removed. A writer that is killed in between has left one of two things in a file that says so:
-its program, complete but not in its place, or a second name of the replaced program. The next save
-finds in it which weights nobody needs.
+Each save gives its weights files names that no other program uses. The weights are put in place
+first, then the program, with which both are there. Then the weights that only the replaced program
+named are removed. A writer that is killed in between leaves a temporary file, which is its program,
+complete but not in its place, or a second name of the replaced program. The next save finds in this
+file the names of weights that no program needs.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _SUFFIX = ".safetensors"
 
 
 class Place(NamedTuple):
-    """What an archive says of the weights of a program that are beside it."""
+    """An archive's record of a file beside it, which holds the weights of a program."""
 
     file: str  # its name
     number: str  # of the save, which is in the file too
 
     def text(self) -> str:
-        """As the record has it."""
+        """Return the text of the record."""
         return json.dumps(self._asdict())
 
     @classmethod
     def read(cls, text: str) -> Place:
-        """From the record; ArchiveError for what is not beside the archive."""
+        """Read the text of a record; ArchiveError for a file that is not beside the archive."""
         try:
             said = json.loads(text)
             place = cls(str(said["file"]), str(said["number"]))
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 
 
 def _named_by(path: Path) -> set[Place]:
-    """The weights that the archive at a path names; none where there is no archive.
+    """Return the weights that the archive at a path names; none where there is no archive.
 
     Raises:
         OSError: the file cannot be read, and may be an archive.
@@ -79,10 +79,10 @@ def _named_in(folder: Path, but: Path | None) -> Iterator[Place]:
 
 
 def _remove(places: set[Place], folder: Path, but: Path | None = None) -> None:
-    """Removes weights that no archive of a folder names, the one at `but` aside.
+    """Remove weights that no archive of a folder names, except for the archive at `but`.
 
     Raises:
-        OSError: it cannot be told, or not be done.
+        OSError: the folder's archives cannot be read, or a file cannot be removed.
     """
     if places:
         places = places.difference(_named_in(folder, but))
@@ -94,7 +94,7 @@ def _remove(places: set[Place], folder: Path, but: Path | None = None) -> None:
 
 
 def remove_abandoned(target: Path) -> None:
-    """Removes what killed writers of an archive have left, as far as that can be told."""
+    """Remove the files that killed writers of an archive have left, as far as they are known."""
     with contextlib.suppress(OSError), locked_folder(target.parent):
         for path in abandoned(target):
             with contextlib.suppress(OSError):
@@ -104,7 +104,7 @@ def remove_abandoned(target: Path) -> None:
 
 
 class _Replaced:
-    """The program that another one takes the place of: what it alone needs can go then."""
+    """The program that a new one replaces. The weights that it alone needs can be removed then."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
@@ -119,7 +119,7 @@ class _Replaced:
             self._places = None
 
     def name_twice(self) -> None:
-        """From now on there is a file that says which weights were its, whoever is killed."""
+        """Give the program a second name, so that its weights are known if the writer is killed."""
         if self._places != set():
             second = beside(self._target)
             with contextlib.suppress(OSError):  # a file system without links
@@ -127,24 +127,24 @@ class _Replaced:
                 self._second = second
 
     def remove_weights(self) -> None:
-        """It was replaced."""
+        """Remove the weights of the program that was replaced."""
         with contextlib.suppress(OSError):  # the next save tries again
             if self._places is not None:
                 _remove(self._places, self._target.parent, but=self._second)
                 self.forget()
 
     def forget(self) -> None:
-        """Its second name goes."""
+        """Remove the second name of the program."""
         if self._second is not None:
             with contextlib.suppress(OSError):
                 self._second.unlink()
 
 
 def put_together(program: Output, weights: Sequence[AtomicFile] = ()) -> None:
-    """An archive that is complete and its weights take their places.
+    """Put a complete archive and its weights in their places.
 
     Args:
-        weights: what the archive names, under names that nobody has used before.
+        weights: the files that the archive names. Their names have not been used before.
 
     Raises:
         OSError: the files could not be written, and the old program and its weights are there; or
@@ -155,7 +155,7 @@ def put_together(program: Output, weights: Sequence[AtomicFile] = ()) -> None:
             file.sync()
         if not isinstance(program, DirectFile):
             _replace(program, weights)
-    except OSError as e:  # without the names of files that nobody knows
+    except OSError as e:  # the error must not name temporary files
         raise OSError(e.errno, e.strerror) from None
 
 
@@ -184,7 +184,8 @@ def _rename_together(
             sync_folder(program.target.parent)
         program.put_in_place()
     except BaseException:
-        # An interrupt may come right after it is in place; where that cannot be told, all stays.
+        # An interrupt may come right after the program is in place. Where this is not known, all
+        # files stay.
         with contextlib.suppress(OSError):
             if not program.is_in_place():
                 _undo(placed)
@@ -193,7 +194,7 @@ def _rename_together(
 
 
 def _undo(placed: list[AtomicFile]) -> None:
-    """The old program stays: nobody needs the new weights."""
+    """Remove the new weights, because the old program stays."""
     for file in placed:
         if file.is_in_place():
             file.target.unlink()

@@ -1,4 +1,4 @@
-"""Records of an archive as storages, and tensors as views of them."""
+"""Read the records of an archive as storages, and make tensors as views of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ALIGNMENT = 16  # bytes: what every dtype is content with
 
 
 class View(NamedTuple):
-    """Which part of a storage a tensor is."""
+    """The part of a storage that a tensor is."""
 
     record: str
     dtype: torch.dtype
@@ -37,7 +37,7 @@ class View(NamedTuple):
 def view_of(
     name: str, record: str, is_parameter: bool, meta: tuple[Any, ...] | None, options: Options
 ) -> View:
-    """The view that the metadata in a config describes; ArchiveError for what is none."""
+    """Return the view that a config's metadata describes; ArchiveError for invalid metadata."""
     if meta is None:
         raise ArchiveError(f"{name!r} in record {record!r} has no metadata")
     code, sizes, strides, offset, requires_grad, device, index = meta
@@ -52,7 +52,7 @@ def view_of(
 
 
 def bytes_needed(view: View) -> int:
-    """How many bytes a storage has to have for a view; ArchiveError for negative numbers."""
+    """Return the bytes that a storage needs for a view; ArchiveError for negative numbers."""
     if min((view.offset, *view.sizes, *view.strides)) < 0:
         raise ArchiveError(f"a tensor in record {view.record!r} has negative sizes or strides")
     if 0 in view.sizes:
@@ -63,7 +63,7 @@ def bytes_needed(view: View) -> int:
 
 
 def bytes_by_record(views: Iterable[View]) -> dict[str, int]:
-    """Record -> how many bytes its views need, in the order of the first of them."""
+    """Return record -> the bytes that its views need, in the order of each record's first view."""
     needed: dict[str, int] = {}
     for view in views:
         needed[view.record] = max(needed.get(view.record, 0), bytes_needed(view))
@@ -78,7 +78,7 @@ def _empty(record: str, size: int, device: str) -> torch.Tensor:
 
 
 class _Storages:
-    """The bytes of records, as tensors of them (uint8, one dimension)."""
+    """The bytes of records as tensors of bytes (uint8, one dimension)."""
 
     def __init__(self, archive: PT2ArchiveReader, options: Options) -> None:
         self._archive = archive
@@ -91,7 +91,7 @@ class _Storages:
         self._bytes_needed: dict[str, int] | None = None  # by record, when it is asked for
 
     def position(self, view: View, all_views: Mapping[str, View]) -> int:
-        """The position of a view's storage among those of `finish`."""
+        """Return the position of a view's storage in the result of `finish`."""
         known = self._positions.get(view.record)
         if known is not None:
             return known
@@ -129,7 +129,7 @@ class _Storages:
         return None
 
     def finish(self) -> list[torch.Tensor]:
-        """Reads what is still to be read. The storages, on the devices that they go to."""
+        """Read the remaining records. Return the storages, on the devices that they go to."""
         storages = self._read()
         if not self._options.load_weights:
             return storages
@@ -142,7 +142,7 @@ class _Storages:
         return storages
 
     def _read(self) -> list[torch.Tensor]:
-        """Reads into memory of the devices. The storages, some of them still on the CPU."""
+        """Read into the devices' memory. Return the storages, some of them still on the CPU."""
         by_device: dict[torch.device, list[int]] = {}
         for i in self._reading:
             by_device.setdefault(self._devices[i], []).append(i)
@@ -164,7 +164,7 @@ class _Storages:
         return [storages[i] if storage is None else storage for i, storage in enumerate(self._made)]
 
     def _upload(self, records: list[tuple[str, int]], made: list[torch.Tensor], bar: Any) -> None:
-        """The file to a device, through bounded memory of the host."""
+        """Copy records of the file to a device, through bounded memory of the host."""
 
         def fill(parts: list[Part], buffer: torch.Tensor) -> None:
             targets = [
@@ -179,7 +179,7 @@ class _Storages:
 def read_tensors(
     archive: PT2ArchiveReader, views: Mapping[str, View], options: Options
 ) -> dict[str, torch.Tensor]:
-    """The tensors that the views describe; those that share a record share a storage.
+    """Return the tensors that the views describe; those that share a record share a storage.
 
     Records without bytes stand for zeros. With `load_weights` off the tensors are on the meta
     device.
@@ -193,7 +193,7 @@ def read_tensors(
 
 
 def make_all(storages: list[torch.Tensor], planned: list[tuple[Any, ...]]) -> list[torch.Tensor]:
-    """`_aten.make_views`; ArchiveError where a view is not inside of its storage."""
+    """Call `_aten.make_views`; ArchiveError where a view is not inside of its storage."""
     try:
         return make_views(storages, planned)
     except (ValueError, TypeError) as e:

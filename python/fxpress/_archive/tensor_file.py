@@ -1,5 +1,7 @@
-"""Reading of safetensors files, which the library would map: a file that somebody writes to
-while it is mapped ends the process."""
+"""Read safetensors files without mapping them.
+
+The library of the format maps files; a mapped file that gets shorter ends the process.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from fxpress._serde.limits import Budget
 
 _LONGEST_HEADER = 100_000_000  # bytes, by the format
 METADATA = "__metadata__"
-# The names of the format; a torch may be without some of the dtypes.
+# The dtype names of the format. An older torch may not have all of the dtypes.
 _NAMES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"},
     **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8"},
@@ -36,16 +38,16 @@ class _Place(NamedTuple):
 
 
 class TensorFile:
-    """The tensors in a safetensors file, each read into memory of its own when it is asked for.
+    """The tensors in a safetensors file. Each read of a tensor gives it memory of its own.
 
     Args:
-        path: of the file, which is opened once.
-        budget: what it may cost; None: what the default limits allow.
+        path: the path of the file, which is opened once.
+        budget: the budget of the load; None: the budget that the default limits allow.
 
     Raises:
-        LimitError: its header is too large, or nested too deeply.
+        LimitError: the header is too large, or nested too deeply.
         OSError: the file cannot be read.
-        ArchiveError: it is damaged.
+        ArchiveError: the file is damaged.
     """
 
     def __init__(self, path: Path, budget: Budget | None = None) -> None:
@@ -73,7 +75,7 @@ class TensorFile:
         os.close(descriptor)
 
     def read(self, name: str) -> torch.Tensor:
-        """The tensor of that name; KeyError when there is none."""
+        """Return the tensor of that name; KeyError when there is none."""
         place = self._places[name]
         data = self._bytes(place.begin, place.size)
         if not data:  # frombuffer() takes no empty buffers

@@ -1,4 +1,4 @@
-"""Writing of safetensors files that belong to an archive, and are known by their number."""
+"""Write safetensors files that belong to an archive, which a number in both identifies."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fxpress._archive.tensor_file import DTYPES, METADATA, TensorFile
 from fxpress._errors import UnsupportedError
 from fxpress._torch import serde as compat
 
-NUMBER = "fxpress_save"  # in the file's metadata: which save it belongs to
+NUMBER = "fxpress_save"  # the key of the save's number in the file's metadata
 _ALIGNMENT = 8  # bytes
-_ONE_CALL = 1 << 26  # bytes: after so many Ctrl-C is answered
+_ONE_CALL = 1 << 26  # bytes of one write, after which Ctrl-C is handled
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -29,11 +29,11 @@ def write_tensors(
     number: str,
     report: Callable[[int], None] | None = None,
 ) -> None:
-    """Writes tensors; those that share a storage, or are parts of one, have bytes of their own.
+    """Write tensors. Those that share a storage, or are parts of one, have bytes of their own.
 
     Args:
-        descriptor: of a file at its start.
-        number: of the save, for `number_of`.
+        descriptor: the descriptor of a file at its start.
+        number: the number of the save, for `number_of`.
         report: called with the bytes done since the last call.
 
     Raises:
@@ -41,7 +41,7 @@ def write_tensors(
         OSError: the file cannot be written.
     """
     entries: dict[str, Any] = {METADATA: {"format": "pt", NUMBER: number}}
-    # The largest elements first, so that all of them are aligned.
+    # Dtypes with larger elements come first, so that all tensors are aligned.
     order = sorted(state_dict, key=lambda name: (-state_dict[name].itemsize, name))
     position = 0
     for name in order:
@@ -92,10 +92,10 @@ def _write_all(descriptor: int, data: memoryview) -> None:
 
 
 def number_of(path: Path) -> str | None:
-    """The number of the save that wrote a file; None when it is no such file.
+    """Return the number of the save that wrote a file; None when the file has no such number.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     try:
         with TensorFile(path) as file:

@@ -1,4 +1,4 @@
-"""Tensors and the storages that they are views of: what is written once."""
+"""Group tensors by the storages that they are views of, each of which is written once."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class Group:
 
     address: int  # of the storage's memory; 0 where there is none
     size: int = 0  # bytes
-    largest: torch.Tensor | None = None  # one whose storage has that size; None: there is no memory
+    largest: torch.Tensor | None = None  # a tensor whose storage has that size; None: no memory
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:
-        """Of the memory; the CPU where there is none."""
+        """The device of the memory; the CPU where there is no memory."""
         return torch.device("cpu") if self.largest is None else self.largest.device
 
 
 def has_class_of_its_own(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is of a subclass: the bytes of a storage do not say all of it."""
+    """Return whether a tensor is of a subclass, which the bytes of a storage do not describe."""
     return type(tensor.data) is not torch.Tensor and not isinstance(tensor, compat.FakeTensor)
 
 
 def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, unless it reads its storage conjugated or negated: then a copy."""
+    """Return the tensor itself, or a copy if it reads its storage conjugated or negated."""
     if isinstance(tensor, compat.FakeTensor) or not (tensor.is_conj() or tensor.is_neg()):
         return tensor
     plain = tensor.detach().resolve_conj().resolve_neg()
@@ -42,7 +42,7 @@ def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _place_of(tensor: torch.Tensor) -> tuple[int | None, int]:
-    """As `_aten.storage_places` for what that leaves out, with None for fake tensors."""
+    """Return the place of a tensor that `_aten.storage_places` leaves out; None for a fake one."""
     if isinstance(tensor, compat.FakeTensor):
         return None, 0
     storage = tensor.untyped_storage()
@@ -51,13 +51,13 @@ def _place_of(tensor: torch.Tensor) -> tuple[int | None, int]:
 
 
 def group_by_storage(tensors: Mapping[str, torch.Tensor]) -> tuple[list[Group], list[str]]:
-    """Groups in the order of their first tensors, as torch's `group_weights` makes them.
+    """Return groups in the order of their first tensors, as torch's `group_weights` makes them.
 
-    Tensors without memory (empty, on the meta device) of one dtype are one group, and so are fake
-    ones.
+    Tensors without memory (empty, on the meta device) of one dtype form one group, and so do fake
+    tensors.
 
     Returns:
-        The groups, and the names of tensors of classes of their own, which are in none.
+        The groups, and the names of tensors of subclasses, which are in no group.
     """
     groups: dict[tuple[int | None, torch.dtype], Group] = {}
     others: list[str] = []
@@ -74,7 +74,7 @@ def group_by_storage(tensors: Mapping[str, torch.Tensor]) -> tuple[list[Group], 
         group = groups.get((address, value.dtype))
         if group is None:
             group = groups[address, value.dtype] = Group(address or 0)
-        if size > group.size:  # storages at one address need not be of one size
+        if size > group.size:  # storages at one address may have different sizes
             group.size, group.largest = size, value
         group.tensors[name] = value
     return list(groups.values()), others

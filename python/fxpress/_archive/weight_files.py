@@ -1,4 +1,4 @@
-"""Weights that are not in the archive: in a safetensors file beside it, or nowhere."""
+"""Weights outside of the archive: in a safetensors file beside it, or not saved at all."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DIGITS = 16  # of the number of a save, in the name of a file
 
 
 def describe(state_dict: Mapping[str, Any]) -> Config:
-    """The config of weights whose records are not written."""
+    """Return the config of weights whose records are not written."""
     groups, _ = tensors.group_by_storage(_plain(state_dict))
     return [
         (
@@ -57,9 +57,9 @@ def _plain(state_dict: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
 
 
 class Beside(NamedTuple):
-    """A file of weights that is to take its place together with the archive."""
+    """A file of weights that is put in place together with the archive."""
 
-    place: str  # what the archive says of it
+    place: str  # the text of the archive's record of the file
     file: AtomicFile
 
 
@@ -69,10 +69,10 @@ def write_beside(
     state_dict: Mapping[str, Any],
     report: Callable[[int], None] | None = None,
 ) -> Beside:
-    """Writes the weights into a file beside the archive `target`, which is not yet in its place.
+    """Write the weights into a file beside the archive `target`. It is not yet in its place.
 
-    The two have a number in common, so that files of two saves are never taken together. It is
-    random, and part of the name: no other save can want the name, nor remove the file.
+    The file and the archive have the same number, so that files of two saves are never combined.
+    The number is random, and part of the file's name: no other save uses the name or removes it.
     """
     plain = _plain(state_dict)
     number = secrets.token_hex(16)
@@ -95,7 +95,7 @@ def write_beside(
 def read(
     place: str, views: Mapping[str, View], options: Options, budget: Budget
 ) -> dict[str, torch.Tensor]:
-    """The weights of an archive that are elsewhere.
+    """Return the weights of an archive that are outside of it.
 
     Args:
         place: the name of the file beside the archive; "" when they were not saved.
@@ -120,11 +120,11 @@ def read(
 def open_weights(
     path: Path, number: str | None = None, budget: Budget | None = None
 ) -> Iterator[Callable[[str], torch.Tensor]]:
-    """A function: name -> tensor of a safetensors file, KeyError for what is not there.
+    """Yield a function: name -> tensor of a safetensors file, KeyError for a missing name.
 
     Args:
-        number: of the save that the file has to belong to; None: any.
-        budget: what it may cost; it grows by what the file has.
+        number: the number of the save that the file has to belong to; None: any.
+        budget: the budget of the load, which grows by the size of the file.
     """
     if not path.is_file():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
@@ -137,10 +137,10 @@ def open_weights(
 def assemble(
     views: Mapping[str, View], get: Callable[[str], torch.Tensor] | None, budget: Budget
 ) -> dict[str, torch.Tensor]:
-    """Tensors as the views say, which share storages where those do.
+    """Return the tensors that the views describe, which share storages where the views do.
 
     Args:
-        get: their values; None: tensors on the meta device.
+        get: returns the value of a name; None: the tensors are on the meta device.
 
     Raises:
         SerializeError: a value is missing, or has another shape or dtype.
@@ -152,7 +152,7 @@ def assemble(
         budget.charge(sum(needed.values()), "the storages of the weights")
     devices = {view.record: view.device for view in views.values()}
     storages = [
-        # What no tensor sees is written too, when they are saved again.
+        # Bytes that no tensor sees are zeros, because saving the storages again writes them too.
         torch.zeros(size, dtype=torch.uint8, device="meta" if get is None else devices[record])
         for record, size in needed.items()
     ]
@@ -164,7 +164,7 @@ def assemble(
 
 
 def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
-    """`target.copy_(value)`, also where elements of the target are one place in memory."""
+    """Do `target.copy_(value)`, also where elements of the target share a place in memory."""
     sizes = [1 if step == 0 else n for n, step in zip(target.shape, target.stride(), strict=True)]
     if target.numel() == 0:
         return
@@ -174,10 +174,10 @@ def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch.Tensor:
-    """The value of that name; SerializeError where there is none that fits.
+    """Return the value of that name; SerializeError where there is none that fits.
 
     Args:
-        target: a tensor or a view, which it is for.
+        target: the tensor or the view that the value is for.
     """
     sizes = tuple(target.sizes if isinstance(target, View) else target.shape)
     try:

@@ -1,4 +1,4 @@
-"""Writing an archive, record by record."""
+"""Write an archive, record by record."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fxpress._archive.errors import ArchiveError, archive_errors
 from fxpress._archive.files import AtomicFile, Output, is_target_path, open_output
 from fxpress._archive.replacing import put_together, remove_abandoned
 
-# What becomes of the file at a path.
+# How a save replaces the file at a path.
 Replace: TypeAlias = Literal["whole", "in_place"]
 
 
 def _root_of(path: str) -> str:
-    """The folder that the records of a file are in, as torch names it: that of the file."""
+    """Return the folder of the records in an archive, which torch names after the file."""
     name = path.replace("\\", "/").rpartition("/")[2]
     root = name.rpartition(".")[0] if "." in name else name
     if not root:
@@ -43,7 +43,11 @@ def _check_path(path: Any) -> None:
 
 
 class _Report:
-    """Passes reports on. Not a method of the writer: the collector cannot see into native ones."""
+    """A callable that passes reports on.
+
+    It does not refer to the writer, because the garbage collector cannot see into the native
+    writer, which holds it.
+    """
 
     bar: Callable[[int], None] | None = None
 
@@ -53,7 +57,7 @@ class _Report:
 
 
 class Stored(NamedTuple):
-    """Memory that has a record, or a part of it."""
+    """Memory that holds a record, or a part of a record."""
 
     name: str
     whole: int  # bytes of the record
@@ -63,10 +67,10 @@ class Stored(NamedTuple):
 
 
 class PT2ArchiveWriter:
-    """Writes an archive. Leaving the `with` block completes it, as in torch also on errors.
+    """A writer of an archive. Leaving the `with` block completes it, as in torch also on errors.
 
-    A path is replaced when the archive is complete, and stays as it is before; a file object is
-    written to as it goes.
+    The file at a path is replaced when the archive is complete, and is unchanged until then. A
+    file object is written to at once.
 
     Args:
         archive_path_or_buffer: a path, or an object with a method `write`.
@@ -77,7 +81,7 @@ class PT2ArchiveWriter:
         fxpress.ArchiveError: a record is written twice, or its name or text is not possible.
         RuntimeError: the path has no name.
         TypeError: it is neither a path nor an object with `write`.
-        ValueError: `replace` is none of the two, the file is closed, or a path has a null
+        ValueError: `replace` is neither of the two, the file is closed, or a path has a null
             character.
 
     Stands in for `torch.export.pt2_archive.PT2ArchiveWriter`.
@@ -94,7 +98,7 @@ class PT2ArchiveWriter:
         if is_target_path(archive_path_or_buffer):
             self._path = os.fsdecode(archive_path_or_buffer)
             root = _root_of(self._path)
-            if replace == "whole":  # before there is a file of ours: kills leave one at most
+            if replace == "whole":  # before this writer makes a file: kills leave one at most
                 remove_abandoned(Path(os.path.realpath(self._path)))
             self._file = open_output(self._path, in_place=replace == "in_place")
             target: Any = self._file.descriptor
@@ -107,16 +111,16 @@ class PT2ArchiveWriter:
 
     @property
     def target(self) -> Path | None:
-        """The file that is replaced; None when there is none."""
+        """The file that is replaced; None when no file is."""
         return self._file.target if isinstance(self._file, AtomicFile) else None
 
     def keep_beside(self, weights: AtomicFile) -> None:
-        """A complete file that takes its place together with the archive."""
+        """Keep a complete file, to put it in place together with the archive."""
         self._weights.append(weights)
 
     @contextlib.contextmanager
     def reporting_to(self, bar: Callable[[int], None] | None) -> Any:
-        """Calls `bar` with the bytes of the records that are written in the block."""
+        """Call `bar` with the bytes of the records that are written in the block."""
         self._report.bar = bar
         try:
             yield
@@ -137,12 +141,12 @@ class PT2ArchiveWriter:
                 raise
 
     def complete(self) -> None:
-        """Adds the records that say what it is, if they are missing, and closes it."""
+        """Add the records of the format and its version if they are missing, and close."""
         self.finish()
         self.close()
 
     def finish(self) -> None:
-        """Writes what is missing; the file is not yet in its place."""
+        """Write the missing records. The file is not yet in its place."""
         if not self.has_record(names.ARCHIVE_FORMAT_PATH):
             self.write_string(names.ARCHIVE_FORMAT_PATH, names.ARCHIVE_FORMAT_VALUE)
         if not self.has_record(names.ARCHIVE_VERSION_PATH):
@@ -151,15 +155,15 @@ class PT2ArchiveWriter:
             self._writer.finish()
 
     def has_record(self, name: str) -> bool:
-        """Whether a record of that name was written."""
+        """Return whether a record of that name was written."""
         return self._writer.has_record(name.encode(errors="surrogatepass"))
 
     def count_prefix(self, prefix: str) -> int:
-        """How many records have a name that starts so."""
+        """Return the number of records whose names start with a prefix."""
         return self._writer.count_records(prefix.encode(errors="surrogatepass"))
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Writes a record; AssertionError when `data` is not of the type bytes."""
+        """Write a record; AssertionError when `data` is not of the type bytes."""
         if not isinstance(data, bytes):
             raise AssertionError(f"Expected bytes but got {type(data)}")
         _check_name(name)
@@ -167,7 +171,7 @@ class PT2ArchiveWriter:
             self._writer.add(name, data)
 
     def write_string(self, name: str, data: str) -> None:
-        """Writes a record in UTF-8; AssertionError when `data` is not of the type str."""
+        """Write a record in UTF-8; AssertionError when `data` is not of the type str."""
         if not isinstance(data, str):
             raise AssertionError(f"Expected string but got {type(data)}")
         try:
@@ -177,7 +181,7 @@ class PT2ArchiveWriter:
         self.write_bytes(name, encoded)
 
     def write_file(self, name: str, file_path: str) -> None:
-        """Copies a file into a record; AssertionError when there is none."""
+        """Copy a file into a record; AssertionError when there is no such file."""
         _check_path(file_path)
         if not os.path.isfile(file_path):
             raise AssertionError(f"{file_path} is not a valid file path")
@@ -187,7 +191,7 @@ class PT2ArchiveWriter:
             )
 
     def write_folder(self, archive_dir: str, folder_dir: str) -> None:
-        """Copies the files in a folder, and in folders in it, into records below `archive_dir`.
+        """Copy the files in a folder, and in folders in it, into records below `archive_dir`.
 
         AssertionError when there is no such folder. As in torch, hidden files are left out.
         """
@@ -199,7 +203,7 @@ class PT2ArchiveWriter:
             self.write_file(os.path.join(archive_dir, name), str(path))
 
     def write_stream(self, name: str, size: int, pieces: Any) -> None:
-        """Writes a record of `size` bytes from pieces: objects with a buffer."""
+        """Write a record of `size` bytes from pieces: objects with a buffer."""
         _check_name(name)
         with self._errors():
             self._writer.begin(name, size)
@@ -208,7 +212,7 @@ class PT2ArchiveWriter:
             self._writer.end()
 
     def write_memory(self, parts: list[Stored]) -> None:
-        """Writes records from memory, which has to stay as it is meanwhile.
+        """Write records from memory, which must not change meanwhile.
 
         A record may come in parts, in order, over several calls.
         """
@@ -216,7 +220,7 @@ class PT2ArchiveWriter:
             self._writer.add_memory(parts)
 
     def close(self) -> None:
-        """Completes the file; nothing can be written afterwards."""
+        """Complete the file. Nothing can be written afterwards."""
         try:
             with self._errors():
                 if not self._writer.is_finished:
@@ -231,14 +235,14 @@ class PT2ArchiveWriter:
             self._discard_weights()
 
     def abandon(self) -> None:
-        """Gives up: a path stays what it was, and nothing can be written any more."""
-        self._native = None  # it knows the number of the descriptor, which others may get
+        """Give the archive up, and leave the path unchanged. Nothing can be written afterwards."""
+        self._native = None  # it has the descriptor's number, which another file may get
         if self._file is not None:
             self._file.discard()
         self._discard_weights()
 
     def _discard_weights(self) -> None:
-        """Those that are not in their places."""
+        """Remove the files of weights that are not in their places."""
         for file in self._weights:
             file.discard()
 
@@ -250,7 +254,7 @@ class PT2ArchiveWriter:
 
     @contextlib.contextmanager
     def _errors(self) -> Any:
-        """Errors of the system name the file."""
+        """Name the file in errors of the system inside the block."""
         try:
             with archive_errors():
                 yield
@@ -262,6 +266,6 @@ class PT2ArchiveWriter:
 
 
 def _visible_files(folder: Path) -> list[Path]:
-    """In the order that torch's glob has."""
+    """Return the files of a folder in the order of torch's glob, without hidden ones."""
     pattern = f"{glob.escape(str(folder))}/**"
     return [Path(path) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]

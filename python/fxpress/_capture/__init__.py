@@ -1,1 +1,1 @@
-"""Capture of callables as graphs, for export."""
+"""Capture callables as graphs, for export."""

@@ -1,4 +1,4 @@
-"""The bytecode that Dynamo made for a callable, as what flattens inputs and rebuilds outputs."""
+"""Use the bytecode that Dynamo made for a callable to flatten inputs and rebuild outputs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fxpress._torch.fx import pytree
 
 
 class InputProcessor:
-    """Takes inputs in the order of a captured module's `forward` apart.
+    """Split inputs, in the order of a captured module's `forward`, into args and kwargs.
 
     Stands in for `torch._dynamo.functional_export.InputProcessor`.
 
     Args:
-        root: what goes before the inputs: the captured module, or the object of a method; None for
-            plain functions.
-        num_args: how many inputs are positional.
-        kwarg_names: of the others.
+        root: the argument before the inputs: the captured module, or the object of a method; None
+            for plain functions.
+        num_args: the number of positional inputs.
+        kwarg_names: the names of the other inputs.
     """
 
     def __init__(self, root: object, num_args: int, kwarg_names: list[str]) -> None:
@@ -35,7 +35,7 @@ class InputProcessor:
         self.kwarg_names = kwarg_names
 
     def __call__(self, inputs: tuple[object, ...]) -> tuple[tuple[object, ...], dict[str, object]]:
-        """(args, kwargs) of the bytecode.
+        """Return the (args, kwargs) of the bytecode.
 
         Raises:
             AssertionError: the root has another code generator, or that of another module.
@@ -58,17 +58,17 @@ class InputProcessor:
         return (self.root, *args), kwargs
 
     def __deepcopy__(self, memo: dict[int, Any]) -> InputProcessor:
-        """For the copy of its root, if that is being copied; else for the same one."""
+        """Copy the processor for the copy of its root, or for the root if that is not copied."""
         root = memo.get(id(self.root), self.root)
         return InputProcessor(root, self.num_args, list(self.kwarg_names))
 
 
 class Yield(Exception):  # noqa: N818 - torch's name
-    """Ends bytecode when its inputs are known."""
+    """The exception that ends bytecode when its inputs are known."""
 
 
 class _Replay:
-    """Runs the bytecode with something else in place of the compiled graph."""
+    """Run the bytecode with something else in place of the compiled graph."""
 
     def __init__(
         self, input_processor: InputProcessor, out: CaptureOutput, f_globals: dict[str, object]
@@ -83,7 +83,7 @@ class _Replay:
         return replay(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """The same bytecode for a copy of the module."""
+        """Return an object with the same bytecode for a copy of the module."""
         processor = memo.get(id(self.input_processor))
         if processor is None:
             processor = self.input_processor.__deepcopy__(memo)
@@ -92,19 +92,19 @@ class _Replay:
 
 
 class DynamoBytecodeFlatten(_Replay):
-    """From the inputs of the callable to those of the graph.
+    """Convert the inputs of the callable to the inputs of the graph.
 
     Stands in for `torch._dynamo.functional_export.DynamoBytecodeFlatten`.
 
     Attributes:
-        gm_inputs: what it gave last.
+        gm_inputs: the result of the last call.
     """
 
     gm_inputs: tuple[Any, ...] | None = None
 
     @untraced
     def __call__(self, *inputs: object) -> object:
-        """RuntimeError if the bytecode does not get to the graph."""
+        """Return the inputs of the graph; RuntimeError if the bytecode does not get to the graph."""
 
         def backend(*graph_inputs: object) -> None:
             raise Yield(graph_inputs)
@@ -113,12 +113,12 @@ class DynamoBytecodeFlatten(_Replay):
             self._run(backend, inputs)
         except Yield as ended:
             (self.gm_inputs,) = ended.args
-            return ended.args[0]  # not what another thread has put there meanwhile
+            return ended.args[0]  # another thread may have changed gm_inputs meanwhile
         raise RuntimeError("the captured bytecode ended without a call of its graph")
 
 
 class DynamoBytecodeUnflatten(_Replay):
-    """From the outputs of the graph, and the inputs, to what the callable returns.
+    """Convert the outputs of the graph, and the inputs, to the result of the callable.
 
     Stands in for `torch._dynamo.functional_export.DynamoBytecodeUnflatten`.
     """
@@ -135,11 +135,11 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
     Stands in for `torch._dynamo.functional_export._DynamoBytecodeCodeGen`.
 
     Args:
-        orig_arg_names: of the callable.
+        orig_arg_names: the names of the callable's arguments.
         dynamo_bytecode_flatten, dynamo_bytecode_unflatten: also attributes of the module.
 
     Attributes:
-        wrap_tuple: return a tuple with what the callable returns.
+        wrap_tuple: return the callable's result in a tuple.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         return made
 
     def process_inputs(self, *inputs: Any) -> Any:
-        """The inputs of the graph, for interpreters."""
+        """Return the inputs of the graph, for interpreters."""
         self._inputs = inputs
         results = self.dynamo_bytecode_flatten(*inputs)
         mode = detect_fake_mode()
@@ -178,13 +178,13 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         return results
 
     def process_outputs(self, outputs: Any) -> Any:
-        """What the callable returns, for interpreters."""
+        """Return the result of the callable, for interpreters."""
         results = self.dynamo_bytecode_unflatten(outputs, self._inputs)
         self._inputs = None
         return (results,) if self.wrap_tuple else results
 
     def _arguments(self) -> list[str]:
-        """Names of the arguments, with another one for any `self`: the module itself is that."""
+        """Return the names of the arguments, with another name for `self`, which is the module."""
         names: list[str] = []
         for name in self.orig_arg_names:
             made = name
@@ -200,7 +200,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         *,
         expanded_def: bool = False,
     ) -> str:
-        """The first lines of `forward`."""
+        """Return the first lines of `forward`."""
         arguments = self._arguments()
         head: str = super().gen_fn_def(
             arguments[:], maybe_return_annotation, expanded_def=expanded_def
@@ -208,7 +208,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         return head + self.gen_var_bindings(arguments, free_vars, expanded_def)
 
     def gen_var_bindings(self, fn_args: list[str], free_vars: list[str], expanded_def: bool) -> str:
-        """The lines that bind the placeholders."""
+        """Return the lines that bind the placeholders."""
         packed = f"{fn_args[0]}, " if len(fn_args) == 1 else ", ".join(fn_args)
         lines = f"\n    _fn_args = ({packed})"
         if free_vars:
@@ -223,7 +223,7 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         descs: object | None = None,
         repr_fn: Callable[[Any], str] | None = None,
     ) -> str:
-        """The line that returns."""
+        """Return the line of the return statement."""
         values = ", ".join(map(repr_fn or repr, output_args))
         returned = f"self._dynamo_bytecode_unflatten(({values},), _fn_args)"
         return f"return ({returned},)" if self.wrap_tuple else f"return {returned}"

@@ -1,4 +1,4 @@
-"""What the user said about sizes of inputs, held against what tracing found out."""
+"""Check the user's constraints on sizes of inputs against the constraints from tracing."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ _check: contextvars.ContextVar[Check] = contextvars.ContextVar("fxpress_check", 
 
 
 def check_constraints(check: Check) -> _native.Block:
-    """How captures check constraints while the context is open, in this thread or task.
+    """Return a block that sets how captures check constraints in this thread or task.
 
     Args:
-        check: `"guards"`: all guards of the traced code are made, as by torch, and thrown away;
-            `"light"`: only those on sizes, with the same errors. While guards are logged, all are.
+        check: `"guards"`: all guards of the traced code are made and discarded, as by torch;
+            `"light"`: only the guards on sizes are made, with the same errors. While guards are
+            logged, all guards are made.
 
     Raises:
         ValueError: another value.
@@ -53,7 +54,7 @@ def _suggest_or_raise_constraint_violation(
     kwargs: Any,
     dynamic_shapes: dict[str, Any] | tuple[Any] | list[Any] | None,
 ) -> None:
-    """Raises where the constraints of inputs do not hold; else logs what follows from them.
+    """Raise where the constraints of inputs do not hold; else log the conclusions from them.
 
     Stands in for `torch._dynamo.functional_export._suggest_or_raise_constraint_violation`.
 
@@ -83,7 +84,7 @@ def _suggest_or_raise_constraint_violation(
 def _violation(
     module_to_trace: torch.nn.Module, captured: CaptureOutput
 ) -> ConstraintViolationError | None:
-    """Constraints are checked where guards for the traced code are made."""
+    """Make guards for the traced code, which checks constraints, and return the violation."""
     function, _ = get_traced_fn(module_to_trace)
     guarded = captured.graph_capture_output
     if _check.get() == "light" and not guards_are_logged():
@@ -96,7 +97,7 @@ def _violation(
 
 
 def _static_value(shape_env: Any) -> ConstraintViolationError | None:
-    """The error for the last constraint of a value that turned out to be a number."""
+    """Return the error for the last constraint on a value that turned out to be a number."""
     numbers = [key for key in shape_env.var_to_range if isinstance(key, sympy.Integer)]
     if not numbers:
         return None

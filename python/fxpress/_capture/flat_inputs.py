@@ -1,4 +1,4 @@
-"""The placeholders that a captured graph gets for what its caller passes."""
+"""Make the placeholders of a captured graph for the inputs of its caller."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FLAT_ARGUMENTS = "flat_args"  # as ModuleToTrace.forward calls them
 
 
 def check_dims(flat_inputs: list[Any], dynamic_dims: list[set[int]]) -> None:
-    """AssertionError unless there is a set of dimensions for each input."""
+    """Raise AssertionError unless there is a set of dimensions for each input."""
     if len(dynamic_dims) != len(flat_inputs):
         raise AssertionError(
             f"there are dynamic dimensions of {len(dynamic_dims)} inputs, "
@@ -29,10 +29,10 @@ def check_dims(flat_inputs: list[Any], dynamic_dims: list[set[int]]) -> None:
 def input_meta(
     value: Any, dynamic_dims: set[int], original: Node | None, fake_mode: Any
 ) -> dict[str, Any]:
-    """The meta of the placeholder for one flat input.
+    """Return the meta of the placeholder for one flat input.
 
     Args:
-        value: what is passed, or Dynamo's example of it.
+        value: the input, or Dynamo's example of it.
         dynamic_dims: the dimensions of a tensor whose size is a symbol.
         original: the placeholder that Dynamo made for it; None for an input that is not used.
         fake_mode: None if nothing was computed.
@@ -47,11 +47,11 @@ def input_meta(
 
 
 def capture_value(module: GraphModule, position: int, placeholder: Node, source: Any) -> str | None:
-    """Makes an attribute of what a graph took from elsewhere than the inputs: a closure, say.
+    """Make an attribute of a value that a graph takes from outside of the inputs (a closure, say).
 
     Args:
-        module: gets the attribute.
-        position: of the placeholder among those of the graph.
+        module: the module that gets the attribute.
+        position: the position of the placeholder among the graph's placeholders.
         source: where Dynamo found the value; None if it does not say.
 
     Returns:
@@ -71,7 +71,7 @@ def capture_value(module: GraphModule, position: int, placeholder: Node, source:
 
 
 def attribute_of_input(source: Any) -> tuple[int, list[str]] | None:
-    """The flat input and the path of attributes at which Dynamo found a value, if it is one."""
+    """Return the flat input and the attribute path at which Dynamo found a value, or None."""
     path: list[str] = []
     while isinstance(source, AttrSource):
         path.insert(0, source.member)
@@ -84,7 +84,7 @@ def attribute_of_input(source: Any) -> tuple[int, list[str]] | None:
 
 
 def read_from_input(module: GraphModule, held: Node, index: int, path: list[str]) -> None:
-    """Makes a graph read what it has as an attribute from an input of its caller instead."""
+    """Make a graph read a value from an input of its caller instead of from its attribute."""
     graph = module.graph
     value = graph.find_nodes(op="placeholder")[index]
     with graph.inserting_before(held):
@@ -98,6 +98,6 @@ def read_from_input(module: GraphModule, held: Node, index: int, path: list[str]
 
 
 def captured_value(placeholder: Node) -> Any:
-    """What is known of a placeholder's value, or None."""
+    """Return the recorded value of a placeholder, or None."""
     value = placeholder.meta.get("val")
     return placeholder.meta.get("example_value") if value is None else value

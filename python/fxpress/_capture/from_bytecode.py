@@ -1,4 +1,4 @@
-"""Modules from what Dynamo captured, which run its bytecode around the graph."""
+"""Make modules from Dynamo's captures, which run its bytecode around the graph."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from fxpress._torch.fx import pytree
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _SHARED = ("_parameters", "_buffers", "_non_persistent_buffers_set")
-_SHARED_META = ("fake_mode", "tracing_context")  # by copies: nobody could copy what they hold
+_SHARED_META = ("fake_mode", "tracing_context")  # copies share these: they cannot be copied
 _REPLAYS = ("_dynamo_bytecode_flatten", "_dynamo_bytecode_unflatten")
 
 
 def normalize_graph_module(gm: GraphModule) -> None:
-    """Gives placeholders Dynamo's examples as `val`.
+    """Give placeholders Dynamo's examples as `val`.
 
     Stands in for `torch._dynamo.functional_export.normalize_graph_module`.
 
@@ -48,7 +48,7 @@ def normalize_graph_module(gm: GraphModule) -> None:
 
 
 def _normalize_shuffle_graph(shuffle_gm: GraphModule) -> None:
-    """Removes dead code, and registers buffers again under their names.
+    """Remove dead code, and register buffers again under their names.
 
     Stands in for `torch._dynamo.functional_export._normalize_shuffle_graph`.
     """
@@ -63,13 +63,13 @@ def _normalize_shuffle_graph(shuffle_gm: GraphModule) -> None:
 def create_fx_graph_from_captured_output(
     out: CaptureOutput, mod: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> GraphModule:
-    """Makes a module with the signature of a callable from what Dynamo captured of it.
+    """Make a module with the signature of a callable from Dynamo's capture, and return it.
 
     Stands in for `torch._dynamo.functional_export.create_fx_graph_from_captured_output`.
 
     Args:
-        out: what was captured; its graph module is the result.
-        mod: the callable; `args`, `kwargs`: what it was traced with.
+        out: the capture; its graph module is the result.
+        mod: the callable; `args`, `kwargs`: the arguments that it was traced with.
 
     Raises:
         AssertionError: nothing was computed, or the graph module has attributes of the same names.
@@ -110,7 +110,7 @@ def create_fx_graph_from_captured_output(
 
 
 def _adopt(root: torch.nn.Module, module: GraphModule) -> None:
-    """Gives a captured module the state, children, attributes and hooks of the traced one."""
+    """Give a captured module the state, children, attributes and hooks of the traced module."""
     taken = [name for name in root._modules if hasattr(module, name)]
     if taken:
         raise AssertionError(f"the captured module has attributes of the same names: {taken}")
@@ -145,7 +145,10 @@ def _annotations() -> dict[str, Any]:
 
 
 def _set_traced_hooks_aside(module: GraphModule) -> None:
-    """What hooks do is in the graph; the bytecode still reads what they hold."""
+    """Keep traced hooks from running: their effects are in the graph.
+
+    The hooks stay in the tables of the module, because the bytecode reads values through them.
+    """
     if not (module._forward_hooks or module._forward_pre_hooks):
         return
     wrapped = getattr(module, "_wrapped_call", None)
@@ -155,11 +158,11 @@ def _set_traced_hooks_aside(module: GraphModule) -> None:
 
 
 def _call_without_hooks(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
-    """A call in which the traced hooks do not run, but are there while `forward` runs."""
+    """Call the module without its traced hooks, which are in its tables while `forward` runs."""
     if not is_watched(self):
         return type(self).forward(self, *args, **kwargs)
-    # What watches the call gets this module: its own tables are emptied meanwhile. Not for several
-    # threads at once, as in torch.
+    # Watchers of the call get this module, so its own tables are emptied meanwhile. As in torch,
+    # several threads must not call it at once.
     if "forward" in vars(self):
         raise AssertionError("a captured module has no forward of its own")
     hooks = (self._forward_hooks, self._forward_pre_hooks)
@@ -178,12 +181,12 @@ def _call_without_hooks(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
 
 
 def _deepcopy(self: GraphModule, memo: dict[int, Any]) -> GraphModule:
-    """A copy that runs the same bytecode on copies of the state."""
+    """Return a copy that runs the same bytecode on copies of the state."""
     for name in _SHARED_META:
         if name in self.meta:
             memo[id(self.meta[name])] = self.meta[name]
     made = GraphModule.__deepcopy__(self, memo)
-    # torch's copy has what the graph mentions; the bytecode reads more.
+    # torch copies only the attributes that the graph names, but the bytecode reads others too.
     for name in (*_SHARED, "_modules", *_HOOKS):
         setattr(made, name, copy.deepcopy(getattr(self, name), memo))
     for name, value in vars(self).items():
@@ -198,10 +201,10 @@ def _deepcopy(self: GraphModule, memo: dict[int, Any]) -> GraphModule:
 
 
 def op_wrapper(op: Any) -> Callable[..., Any]:
-    """A function with the arguments of an operator's schema, which passes them on by keyword.
+    """Return a function with the arguments of an operator's schema, passed on by keyword.
 
     Raises:
-        UnsupportedError: an argument is called like a keyword of Python.
+        UnsupportedError: the name of an argument is a keyword of Python.
     """
     arguments = op._schema.arguments
     try:

@@ -1,4 +1,4 @@
-"""The source of the function that checks guards."""
+"""Generate the source of the function that checks guards."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def _text(node: ast.AST) -> str:
     return ast.unparse(node).replace("\n", "")
 
 
-# Recursive, like the other walks over what Python has parsed: the depth that one of them cannot
-# reach, none may try.
+# The walk is recursive, like the other walks over parsed Python code: where one of them is too
+# deep, none of them may be used.
 class _Parts(ast.NodeVisitor):
-    """Counts the parts of an expression that the native parser does not cover."""
+    """Count the parts of an expression that the native parser does not cover."""
 
     def __init__(self, common: _native.CommonSubexpressions) -> None:
         self._common = common
@@ -29,7 +29,7 @@ class _Parts(ast.NodeVisitor):
 
 
 class _Variables(ast.NodeTransformer):
-    """Puts variables into such an expression."""
+    """Put variables into an expression that the native parser does not cover."""
 
     def __init__(self, common: _native.CommonSubexpressions) -> None:
         self._common = common
@@ -48,7 +48,7 @@ class _Variables(ast.NodeTransformer):
 
 
 def _count(common: _native.CommonSubexpressions, text: str) -> int | None:
-    """Counts the parts; gives the number of an expression that the native parser covers."""
+    """Count the parts, and return the number of an expression that the native parser covers."""
     number = common.count(text) if text.isascii() else None
     if number is None:
         try:
@@ -70,7 +70,7 @@ def _replace(
 
 
 def _checks(code_parts: list[str]) -> list[str]:
-    """The lines that return False where an expression is not true."""
+    """Return the lines that return False where an expression is not true."""
     try:
         common = _native.CommonSubexpressions()
         numbers = [_count(common, part) for part in code_parts]
@@ -84,19 +84,19 @@ def _checks(code_parts: list[str]) -> list[str]:
 
 
 def build_guard_function(code_parts: list[str], closure_args: str) -> tuple[str, str]:
-    """The source of a function that is true if all expressions are.
+    """Return the source of a function that is true if all expressions are.
 
-    What the expressions have in common is computed once.
+    Common subexpressions are computed once.
 
     Args:
         code_parts: Python expressions.
         closure_args: the parameters of the function around it.
 
     Returns:
-        The checks alone, and the whole: a function that makes the function.
+        The source of the checks, and the whole source, of a function that makes the function.
 
     Raises:
-        SyntaxError: there is something else than an expression.
+        SyntaxError: a text is not an expression.
 
     Stands in for `torch._dynamo.guards.build_guard_function`.
     """

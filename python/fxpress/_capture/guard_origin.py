@@ -1,4 +1,4 @@
-"""The text of a guard with the line of the program that it comes from."""
+"""Format a guard with the line of the program that it comes from."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from fxpress._torch.capture import format_frame, shorten_filename, uninteresting_files
 
-_LONGEST = 1024  # characters; then without the program's text, which a graph may have lines of
+_LONGEST = 1024  # characters; longer lines lose the program's text, which may be generated
 _WIDTH = 60  # characters of a guard
 
 
 @functools.lru_cache(maxsize=1024)
 def _short(filename: str) -> str:
-    """Guards are many, and the files that they come from few."""
+    """Return a short file name. It is cached, because many guards come from few files."""
     return str(shorten_filename(filename))
 
 
@@ -33,7 +33,7 @@ def _origin(guard: Any) -> str:
 
 
 def get_verbose_code_part(code_part: str, guard: Any) -> str:
-    """The text of a guard, and behind it where in the program it was made.
+    """Return the text of a guard, followed by the place in the program that made it.
 
     Args:
         code_part: a Python expression.

@@ -1,4 +1,4 @@
-"""Captured graphs with the inputs and outputs of what the user calls."""
+"""Give captured graphs the inputs and outputs of the callable that the user calls."""
 
 from __future__ import annotations
 
@@ -33,15 +33,18 @@ def rewrite_captured(
     fake_mode: Any,
     sources: dict[int, Any],
 ) -> GraphModule:
-    """What `DynamoGraphTransformer(...).transform()` gives, natively, with cleaned attributes.
+    """Return the graph module of `DynamoGraphTransformer(...).transform()`, made natively.
+
+    Its attributes are cleaned.
 
     Args:
-        module: what Dynamo captured; gets what its graph took from elsewhere as attributes.
-        flat_inputs: what the caller passes, flat; Dynamo's examples for those that are used.
-        dynamic_dims: for each of them, the dimensions whose size is a symbol.
+        module: the module that Dynamo captured. Values that its graph takes from elsewhere become
+            its attributes.
+        flat_inputs: the caller's inputs, flat; Dynamo's examples for the inputs that are used.
+        dynamic_dims: for each input, the dimensions whose size is a symbol.
         input_order: flat input -> position of its placeholder in the captured graph.
-        output_map: position -> (kind, value) of what the caller gets.
-        fake_mode: of the capture, or None.
+        output_map: position -> (kind, value) of an output of the caller.
+        fake_mode: the fake mode of the capture, or None.
         sources: position of a placeholder -> where Dynamo found its value.
 
     Raises:
@@ -81,9 +84,9 @@ def rewrite_captured(
 
 
 def rewrite_and_clean(module: GraphModule, *plan: Any) -> GraphModule:
-    """What `rewrite_captured` gives, with the user's names for modules in stacks and targets.
+    """Return the result of `rewrite_captured`, with the user's module names in stacks and targets.
 
-    The collector stands still meanwhile: it would look at every new node.
+    The garbage collector is paused meanwhile, because it would visit every new node.
     """
     with _native.GcPause():
         made = rewrite_captured(module, *plan)
@@ -101,7 +104,7 @@ def _outputs(output_map: dict[int, Any]) -> list[tuple[int, Any]]:
 
 
 def _module_paths(module: GraphModule) -> dict[str, str]:
-    """Targets of call_module and the first path at which a tracer finds the same module."""
+    """Return target of call_module -> first path at which a tracer finds the same module."""
     targets = {node.target: "" for node in module.graph.find_nodes(op="call_module")}
     if not targets:
         return {}

@@ -1,7 +1,7 @@
-"""Names of captured nodes, modules and attributes as the user knows them.
+"""Convert names of captured nodes, modules and attributes to the user's names.
 
-While a callable is traced it is an attribute of `ModuleToTrace`. Only where that attribute is
-meant it leaves a name: what the user called alike stays (torch replaces it anywhere).
+While a callable is traced, it is an attribute of `ModuleToTrace`. Only this attribute is removed
+from names: equal names of the user's stay (torch replaces them anywhere).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FQNS = "dynamo_flat_name_to_original_fqn"
 
 
 def clean_export_root_string(text: str) -> str:
-    """A name without the module around the callable.
+    """Return a name without the module around the callable.
 
     Stands in for `torch._dynamo.functional_export.clean_export_root_string`.
     """
@@ -35,7 +35,7 @@ def clean_export_root_string(text: str) -> str:
 def clean_nn_module_stack_and_source_fn(
     graph_module: GraphModule, is_inline_builtin: bool = False
 ) -> GraphModule:
-    """Cleans what nodes say about the modules and functions in which they were traced.
+    """Clean the nodes' records of the modules and functions in which they were traced.
 
     Stands in for `torch._dynamo.functional_export.clean_nn_module_stack_and_source_fn`, and for
     `clean_nn_module_stack`, as it was called before.
@@ -57,7 +57,7 @@ def clean_nn_module_stack_and_source_fn(
 
 
 def clean_export_root(graph_module: GraphModule) -> None:
-    """Cleans the targets of a graph, and moves the attributes that they name.
+    """Clean the targets of a graph, and move the attributes that they name.
 
     Stands in for `torch._dynamo.functional_export.clean_export_root`.
 
@@ -71,7 +71,7 @@ def clean_export_root(graph_module: GraphModule) -> None:
 
 
 def clean_targets(graph_module: GraphModule, ops: tuple[str, ...]) -> None:
-    """`clean_export_root` for nodes that do one of these. Not to be done twice to a name."""
+    """Do `clean_export_root` for nodes of these ops. A name must not be cleaned twice."""
     moved: set[str] = set()
     for node in graph_module.graph.nodes:
         if node.op not in ops:
@@ -109,13 +109,13 @@ def post_process_error_msg(
     args: Any,
     kwargs: Any,
 ) -> ConstraintViolationError:
-    """Puts the user's names for inputs into the message of an error.
+    """Put the user's names for inputs into the message of an error.
 
     Stands in for `torch._dynamo.functional_export.post_process_error_msg`.
 
     Args:
         constraint_violation_error: its arguments are changed.
-        func: what is captured; `args`, `kwargs`: what it was called with.
+        func: the captured callable; `args`, `kwargs`: its arguments.
 
     Returns:
         The same error.

@@ -11,13 +11,13 @@ from fxpress._torch.fx import pytree
 
 
 class ModuleToTrace(torch.nn.Module):  # type: ignore[misc]
-    """Takes flat inputs and gives flat outputs, with the spec of what the callable returned.
+    """Take flat inputs, and return flat outputs with the spec of the callable's result.
 
     Stands in for `torch._dynamo.functional_export.ModuleToTrace`.
 
     Args:
         foo: the callable.
-        in_spec: of its `(args, kwargs)`.
+        in_spec: the spec of its `(args, kwargs)`.
     """
 
     def __init__(self, foo: Any, in_spec: Any) -> None:
@@ -25,7 +25,7 @@ class ModuleToTrace(torch.nn.Module):  # type: ignore[misc]
         self._export_root = foo
         self.in_spec = in_spec
 
-    # Its local names are seen: those of inputs and outputs in the captured graph come from them.
+    # Its local names matter: names of inputs and outputs in the captured graph come from them.
     @as_traced_by_torch
     def forward(self, *flat_args: Any) -> Any:
         args, kwargs = pytree.tree_unflatten(flat_args, self.in_spec)

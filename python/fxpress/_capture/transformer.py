@@ -1,4 +1,4 @@
-"""The transformer of captured graphs, for those who change what it does with some nodes."""
+"""The transformer of captured graphs, for callers that derive from it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from fxpress._torch.capture import VALUE_KEYS
 
 
 class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
-    """Gives a captured graph the inputs and outputs of its caller, a node at a time.
+    """Give a captured graph the inputs and outputs of its caller, one node at a time.
 
     Stands in for `torch._dynamo.functional_export.DynamoGraphTransformer`. Capture itself does the
     same natively, for the graph as a whole.
 
     Args:
-        module: what Dynamo captured; gets what its graph took from elsewhere as attributes.
-        flat_inputs: what the caller passes, flat; Dynamo's examples for those that are used.
-        flat_args_dynamic_dims: for each of them, the dimensions whose size is a symbol.
+        module: the module that Dynamo captured. Values that its graph takes from elsewhere become
+            its attributes.
+        flat_inputs: the caller's inputs, flat; Dynamo's examples for the inputs that are used.
+        flat_args_dynamic_dims: for each input, the dimensions whose size is a symbol.
         graph_input_order: flat input -> position of its placeholder in the captured graph.
-        graph_output_map: position -> (kind, value) of what the caller gets.
-        fake_mode: of the capture.
+        graph_output_map: position -> (kind, value) of an output of the caller.
+        fake_mode: the fake mode of the capture.
         graph_inputs: position of a placeholder -> where Dynamo found its value.
 
     Raises:
@@ -74,7 +75,7 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
                 self.old_to_new_mapping[original] = self.new_input_nodes[i]
 
     def placeholder(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The placeholder of an input, or an attribute for what came from elsewhere."""
+        """Make the placeholder of an input, or the attribute of a value from elsewhere."""
         old = self.current_node
         if old in self.old_to_new_mapping:
             return self.old_to_new_mapping[old]  # it has the meta already
@@ -88,7 +89,7 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
         return made
 
     def output(self, target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """What the caller gets: computed values, inputs and constants."""
+        """Make the output node: computed values, inputs and constants."""
         computed = args[0]
         values: list[Any] = []
         for i in sorted(self.graph_output_map):
@@ -102,7 +103,7 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
         return super().output(target, (tuple(values),), {})
 
     def run_node(self, n: Node) -> Any:
-        """Keeps the name of a node, and what is known about its value."""
+        """Run a node, and keep its name and the metadata of its value."""
         self.current_node = n
         made = super().run_node(n)
         if hasattr(made, "node") and made.node is not n:
@@ -114,7 +115,7 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
         return made
 
     def transform(self) -> GraphModule:
-        """The new module."""
+        """Return the new module."""
         made = super().transform()
         before = getattr(self.module, "meta", {})
         made.meta.update({key: before[key] for key in KEPT_META if key in before})

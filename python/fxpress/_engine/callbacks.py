@@ -1,4 +1,4 @@
-"""What the engine leaves to Python."""
+"""The functions that the native engine calls in Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TLPARSE = (
 
 
 def annotate(error: Exception, node: Node, module: torch.nn.Module) -> Exception:
-    """Name the node in an exception, as `Interpreter.run` does; gives the one to be raised."""
+    """Name the node in an exception, as `Interpreter.run` does, and return the one to raise."""
     message = f"While executing {node.format_node()}"
     message = f"{error.args[0]}\n\n{message}" if error.args else message
     message += f"\nOriginal traceback:\n{node.stack_trace}"
@@ -33,7 +33,7 @@ def annotate(error: Exception, node: Node, module: torch.nn.Module) -> Exception
 
 
 def fetch_attr(module: torch.nn.Module, target: str) -> Any:
-    """`Interpreter.fetch_attr`."""
+    """Return the attribute at a dotted path, as `Interpreter.fetch_attr` does."""
     if not isinstance(target, str):
         raise AssertionError(f"Expected target to be str, got {type(target)}")
     atoms = target.split(".")
@@ -46,7 +46,7 @@ def fetch_attr(module: torch.nn.Module, target: str) -> Any:
 
 
 def missing_argument(node: Node) -> Any:
-    """The value of a placeholder that got no argument."""
+    """Return the default of a placeholder that got no argument; RuntimeError without a default."""
     if len(node.args) > 0:
         return node.args[0]
     raise RuntimeError(
@@ -57,6 +57,6 @@ def missing_argument(node: Node) -> Any:
 def call_with_meta(
     node: Node, callee: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """A call whose traced nodes inherit the meta of `node`."""
+    """Call a function whose traced nodes inherit the meta of `node`, and return its result."""
     with fx_traceback.set_current_meta(node, "Interpreter_Interpreter"):
         return callee(*args, **kwargs)

@@ -44,10 +44,10 @@ class _Here(threading.local):
 
 
 class Installation:
-    """What is installed in one process: the open leases, and the patches they share.
+    """The state of `install` in one process: the open leases, and the patches that they share.
 
-    What has an effect on others happens in native code, at once: in the middle of it there is no
-    other thread, no signal and no fork.
+    Native code makes each change that others can see in one step: no other thread, signal or fork
+    comes between its parts.
     """
 
     def __init__(self, rooms: Iterable[Entry]) -> None:
@@ -88,11 +88,11 @@ class Installation:
 
     @property
     def leases(self) -> int:
-        """How many are open."""
+        """The number of open leases."""
         return self._native.leases
 
     def _prepare(self, policy: Policy) -> _native.Prepared:
-        """What a lease needs; nobody but us sees anything of it yet."""
+        """Return the policy and the patches that a new lease needs. Nothing is installed yet."""
         if policy not in ("raise", "torch"):
             raise ValueError(f'on_unsupported must be "raise" or "torch", not {policy!r}')
         if os.environ.get("FXPRESS_DISABLE", "").strip().lower() in ("1", "true", "yes"):
@@ -132,7 +132,7 @@ class Installation:
             if room in refused:
                 continue
             try:
-                # By its full name: torch.export.unflatten, the attribute, is a function.
+                # The attribute torch.export.unflatten is a function, so import by the full name.
                 source = importlib.import_module(entry.module)
                 if entry.name in vars(source):
                     provider, name = entry.provider

@@ -1,7 +1,7 @@
-"""What takes the places of torch's functions and classes.
+"""Stand-ins that take the places of torch's functions and classes.
 
-It is never fxpress's own object but a *stand-in* made for the purpose. Its identity is how
-``uninstall`` tells a name that some module took from torch meanwhile from one that was imported
+A *stand-in* is made for the purpose and is never fxpress's own object. By its identity,
+``uninstall`` tells a name that some module took from torch meanwhile from a name that was imported
 from fxpress on purpose. A stand-in that outlives its installation does what torch does.
 """
 

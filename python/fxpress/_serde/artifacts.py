@@ -39,7 +39,7 @@ class _Pickler(pickle.Pickler):
     dispatch_table = _reducers
 
 
-# What torch.save takes for the pickle module.
+# A namespace that `torch.save` takes as its `pickle_module`.
 _pickle = types.SimpleNamespace(__name__="fxpress", Pickler=_Pickler)
 
 
@@ -48,7 +48,7 @@ class UnpicklableError(compat.SerializeError, pickle.PicklingError, AttributeErr
 
 
 def pickled(value: Any, pickle_protocol: int, module: Any = pickle) -> bytes:
-    """What `torch.save` writes; an UnpicklableError where pickle cannot write an object."""
+    """Return the bytes that `torch.save` writes; UnpicklableError where pickle cannot."""
     buffer = io.BytesIO()
     try:
         torch.save(value, buffer, pickle_module=module, pickle_protocol=pickle_protocol)
@@ -58,7 +58,10 @@ def pickled(value: Any, pickle_protocol: int, module: Any = pickle) -> bytes:
 
 
 def save_artifact(value: Any, pickle_protocol: int = compat.DEFAULT_PICKLE_PROTOCOL) -> bytes:
-    """The bytes of a value, none for None. Stands in for torch's `serialize_torch_artifact`."""
+    """Return the bytes of a value; no bytes for None.
+
+    Stands in for torch's `serialize_torch_artifact`.
+    """
     if value is None:
         return b""
     return pickled(value, pickle_protocol, _pickle)
@@ -70,7 +73,7 @@ def deserialize_torch_artifact(
     allow_pickle: bool = False,
     limits: Limits | None = None,
 ) -> Any:
-    """What `save_artifact` wrote, outside of any program; see `load_artifact`.
+    """Return the value that `save_artifact` wrote, outside of any program; see `load_artifact`.
 
     Args:
         limits: what it may cost; None: the defaults.
@@ -93,7 +96,7 @@ def load_artifact(
     *,
     allow_pickle: bool = False,
 ) -> Any:
-    """What `save_artifact` wrote.
+    """Return the value that `save_artifact` wrote.
 
     Args:
         saved: the bytes; none stand for an empty dict. A dict or tuple is returned as it is.
@@ -128,7 +131,7 @@ def _check_pickle(data: bytes, record: str, budget: Budget) -> None:
 
 
 def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = False) -> Any:
-    """What `torch.save` wrote.
+    """Return the value that `torch.save` wrote.
 
     Args:
         record: what it is, for messages.

@@ -20,7 +20,8 @@ _LARGEST_ARGUMENT = 1024  # of functions that grow fast
 _MOST_ARGUMENTS = 32  # of what compares all of them with each other
 _HIGHEST_DEGREE = 16  # of what is divided or compared: sympy looks for factors and roots
 _PLACE = "an expression"
-# What part of the terms of an expression a function takes that is more than linear in them.
+# Functions that are more than linear in the terms of an expression take the limit on terms divided
+# by these numbers.
 _DIVIDED = 32
 _COMPARED = 8
 
@@ -47,12 +48,12 @@ def _is_small(value: Any, budget: Budget) -> bool:
 
 
 def most_bits(budget: Budget) -> int:
-    """Of an integer with as many digits as the limits allow."""
+    """Return the number of bits of an integer with as many digits as the limits allow."""
     return int(budget.limits.digits * 3.33)
 
 
 def _exponent(base: Any, exponent: Any) -> Any:
-    """The exponent of a power, times that of the power that is its base."""
+    """Return the exponent of a power, times the exponents of the powers that are its base."""
     while base.is_Pow:
         if base.exp.is_number:
             exponent = exponent * base.exp
@@ -75,7 +76,7 @@ def _check_power(budget: Budget, name: str, arguments: list[Operand]) -> None:
 
 
 def _check_number(budget: Budget, name: str, arguments: list[Operand]) -> None:
-    """For functions that may be slow for large numbers."""
+    """Check the arguments of a function that may be slow for large numbers."""
     for value, *_ in arguments:
         if value.is_number and (not _is_small(value, budget) or abs(value) > _LARGEST_ARGUMENT):
             raise ExpressionError(f"the argument of {name} is too large")
@@ -99,10 +100,10 @@ def _check_comparison(budget: Budget, name: str, arguments: list[Operand]) -> No
 
 
 def _check_few(budget: Budget, name: str, arguments: list[Operand]) -> None:
-    """For functions that compare all their arguments."""
+    """Check the arguments of a function that compares all of them with each other."""
     if len(arguments) > _MOST_ARGUMENTS:
         raise LimitError("terms", f"{_PLACE}: {name} of {len(arguments)} arguments")
-    # Of many terms each, or many of few.
+    # The arguments may be few with many terms each, or many with few terms.
     part = _COMPARED * max(1, len(arguments) // 2)
     _check_terms(budget, name, arguments, part if _are_compound(arguments) else _COMPARED)
 
@@ -163,14 +164,17 @@ def _expanded(name: str, arguments: list[Operand]) -> int:
 
 
 def _expanded_result(value: Any, arguments: list[Operand]) -> int:
-    """Of another function, which may be no more than its arguments: Min(a + b) is a + b."""
+    """Return the number of terms of another function's result.
+
+    The result may be a sum or product of the arguments: Min(a + b) is a + b.
+    """
     if not isinstance(value, (sympy.Add, sympy.Mul, sympy.Pow)):
         return 1
     return sum(argument.expanded for argument in arguments)
 
 
 def call(name: str, arguments: list[Operand], budget: Budget) -> Operand:
-    """The value of a function.
+    """Return the value of a function.
 
     Raises:
         ExpressionError: there is no such function, or it does not take these arguments.

@@ -1,4 +1,4 @@
-"""What the native check of a program asks for: `csrc/serde/check.h`."""
+"""The input of the native check of a program; see `csrc/serde/check.h`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ToCheck = tuple[list[torch.fx.GraphModule], Any, Any, bool]
 def to_check(
     root: torch.fx.GraphModule, verifiers: list[type[Any]], state_dict: Any, constants: Any
 ) -> ToCheck | None:
-    """None when the verifier is not one of torch's, whose checks are known."""
+    """Return the input of the check; None when the verifier is not one of torch's known ones."""
     if len(verifiers) != 1 or verifiers[0] not in compat.VERIFIERS:
         return None
     modules = [m for m in root.modules() if isinstance(m, torch.fx.GraphModule)]

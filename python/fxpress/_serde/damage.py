@@ -1,7 +1,7 @@
-"""What is wrong with something that was read, as one kind of exception.
+"""Turn the errors of damaged or wrong files into one kind of exception.
 
-The values of a file go through code of fxpress, torch, sympy, json and pickle, and each raises
-what it likes for values that it does not expect. One context manager stands around all of it.
+The values of a file go through code of fxpress, torch, sympy, json and pickle. Each raises errors
+of its own for values that it does not expect. One context manager surrounds all of this code.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch.export import ExportedProgram
 from fxpress._errors import Error
 from fxpress._torch import serde as compat
 
-# What a wrong value leads to. Errors of the system, warnings that are errors and interrupts are
-# none of them.
+# The exceptions that a wrong value leads to. Errors of the system, warnings that are errors and
+# interrupts are not among them.
 OF_WRONG_VALUES = (
     *(ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, ImportError),
     *(LookupError, MemoryError, RuntimeError, TypeError, ValueError),
     *(pickle.PickleError, struct.error, zipfile.BadZipFile, zlib.error),
 )
-# They say themselves what they are: errors of fxpress, its own bugs among them, and a device
-# without room, which callers know how to treat.
+# Exceptions that pass unchanged: errors of fxpress, including its own bugs, and a device without
+# memory, which callers know how to treat.
 _SAID = (Error, torch.OutOfMemoryError)
 
 
@@ -39,14 +39,14 @@ class InvalidProgramError(compat.SerializeError, compat.SpecViolationError):  # 
 def damage_is_named(
     what: str = "the program", kind: type[compat.SerializeError] = compat.SerializeError
 ) -> Iterator[None]:
-    """What goes wrong with values that were read is a SerializeError, with the error as its cause.
+    """Raise a SerializeError for errors inside the block, with the error as its cause.
 
-    Around code that only sees such values, and nothing of the caller's: his file objects are read
-    before, and his arguments checked.
+    The block contains only code that works with values that were read. Before the block, the
+    caller's file objects are read and the caller's arguments are checked.
 
     Args:
-        what: is read, for the message.
-        kind: of the exception.
+        what: the thing that is read, for the message.
+        kind: the class of the exception.
     """
     try:
         yield

@@ -17,7 +17,7 @@ from fxpress._torch import serde as compat
 
 _ORDER = "computed otherwise, or in another order of writes, random operators, effects or modes"
 _SYMBOL = re.compile(r"Symbol\('(\w+)'")
-# What two programs that compute the same may differ in.
+# The fields of the schema in which two programs that compute the same may differ.
 _IGNORED = {"metadata", "hint", "kind"}
 _DIFFERS = "differs"  # the identity of values whose difference is shown elsewhere
 _schema = compat.schema
@@ -122,7 +122,7 @@ class _Side:
         return f"Symbol('{self.symbols.setdefault(match[1], len(self.symbols))}'"
 
     def metas(self, graph: Any, names: list[str], values: dict[str, Any]) -> list[Any]:
-        """What the tables of a graph say of some names."""
+        """Return the metadata that the tables of a graph have for some names."""
         tables = (
             graph.tensor_values,
             graph.sym_int_values,
@@ -163,12 +163,12 @@ class _Side:
         }
 
     def ranges(self) -> dict[Any, Any]:
-        """By number of the symbol."""
+        """Return the ranges by the number of the symbol."""
         stored = self.stored.range_constraints.items()
         return {self.symbols.get(name, name): self.plain(limits, {}) for name, limits in stored}
 
     def roots(self, others: Counter[bytes]) -> list[int]:
-        """The nodes that the other program has not, and whose arguments it has.
+        """Return the nodes that the other program does not have, but whose arguments it has.
 
         Their results, and what depends on those, count as equal from now on.
         """

@@ -34,7 +34,7 @@ _TOKEN = re.compile(
 )
 _FLOAT = re.compile(r"([+-]?)(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?")
 
-# Of operators with two sides: how tightly they bind, and the function that they are.
+# The binary operators: how tightly each binds, and (in `_NAMES`) the function that it stands for.
 _COMPARISON = 1
 _BINARY = {
     **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), _COMPARISON),
@@ -49,7 +49,7 @@ _MINUS_ONE = Operand(sympy.S.NegativeOne, 1, 0)
 
 
 class _Frame:
-    """What is between two brackets, and the function that it is given to."""
+    """The text between two brackets, and the function that takes it as arguments."""
 
     def __init__(self, function: str | None) -> None:
         self.function = function
@@ -242,7 +242,7 @@ class _Reader:
             frame.keyword = None
 
     def _close(self, frame: _Frame, is_operand: bool) -> Operand:
-        """What a bracket with its function is worth."""
+        """Return the value of a closed bracket with its function."""
         if is_operand:
             self._end_argument(frame)
         elif frame.operators or frame.keyword or (not frame.has_comma and frame.function is None):

@@ -93,7 +93,7 @@ def serialize_sym_bool(s: Any) -> Any:
 
 
 def serialize_tensor_meta(t: torch.Tensor) -> Any:
-    """What a `schema.TensorMeta` has of a tensor."""
+    """Return the `schema.TensorMeta` of a tensor."""
     return SCHEMA.read(SCHEMA.encode_tensor_meta(t), "TensorMeta").field(CLASSES, "")
 
 

@@ -136,7 +136,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
 
     @dataclasses.dataclass
     class Result:
-        """What `deserialize` returns."""
+        """The result of `deserialize`."""
 
         graph_module: torch.fx.GraphModule
         signature: Any
@@ -373,7 +373,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return _plain(self._part("inputs", self._node_of(inputs), described)[0])
 
     def deserialize_input(self, inp: Any) -> Any:
-        """What an Argument stands for: nodes of the open graph, or constants."""
+        """Return the value that an Argument stands for: nodes of the open graph, or constants."""
         return _plain(self._part("argument", inp))
 
     def deserialize_sym_argument(self, sym_arg: Any) -> Any:
@@ -490,7 +490,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     # ---- metadata -------------------------------------------------------------------------------
 
     def deserialize_metadata(self, metadata: dict[str, str]) -> dict[str, Any]:
-        """What a node's metadata says, as `Node.meta` has it."""
+        """Return the entries for `Node.meta` that a node's metadata stores."""
         read: dict[str, Any] = self._part("metadata", self._node_of(metadata=metadata))
         return read
 

@@ -21,7 +21,7 @@ _signature = compat.graph_signature
 
 @dataclasses.dataclass
 class GraphState:
-    """What is known of the graph at work. Stands in for torch's `GraphState`."""
+    """The state of the graph that is being written. Stands in for torch's `GraphState`."""
 
     inputs: list[Any] = dataclasses.field(default_factory=list)
     outputs: list[Any] = dataclasses.field(default_factory=list)
@@ -127,16 +127,16 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         """Nothing: attributes are written where they are used."""
 
     def serialize_operator(self, target: Any) -> str:
-        """The name of an operator or function."""
+        """Return the name of an operator or function."""
         return operators.operator_name(target)
 
     def serialize_metadata(self, node: torch.fx.Node) -> dict[str, str]:
-        """What a file has of the metadata of a node."""
+        """Return the metadata of a node as a file stores it."""
         found: dict[str, str] = self._part("metadata", node)
         return found
 
     def _serialize_from_node(self, from_node: list[Any] | None) -> list[dict[str, Any]] | None:
-        """Where a node comes from, as dicts; ids of graphs are as they are."""
+        """Return the sources of a node as dicts. The ids of graphs are not renumbered."""
         if from_node is None:
             return None
         return [source.to_dict() for source in from_node if isinstance(source, compat.NodeSource)]
@@ -200,22 +200,22 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return takers[0] if takers else None
 
     def _output_node_name_at_index(self, node: torch.fx.Node, index: Any) -> str:
-        """The name of a result, which nobody may take."""
+        """Return the name of a result, also of one that no node takes."""
         taker = self._output_node_at_index(node, index)
         return f"{node.name}_unused_{index}" if taker is None else taker.name
 
     def serialize_outputs(self, node: torch.fx.Node) -> list[Any]:
-        """What a call returns, under the names of the nodes that take it apart."""
+        """Return the outputs of a call, with the names of the nodes that unpack its result."""
         operators.describe_call(node.target, node.args)  # AssertionError: it has no schema
         return self.serialize_hoo_outputs(node)
 
     def serialize_hoo_outputs(self, node: torch.fx.Node) -> list[Any]:
-        """As `serialize_outputs`, of a higher-order operator, which has no schema."""
+        """Return the outputs of a higher-order operator, which has no schema."""
         found: list[Any] = self._part("outputs", node)
         return found
 
     def _handle_getitem_users(self, node: torch.fx.Node) -> list[Any]:
-        """The results of a node that are all tensors."""
+        """Return the outputs of a node whose results are all tensors."""
         return [
             self.serialize_tensor_output(self._output_node_name_at_index(node, index), value)
             for index, value in enumerate(node.meta["val"])
@@ -265,7 +265,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
     # ---- the signature and module calls ---------------------------------------------------------
 
     def serialize_script_obj_meta(self, script_obj_meta: Any) -> Any:
-        """What a file has of a custom object that is an input."""
+        """Return the `schema.CustomObjArgument` of a custom object that is an input."""
         return _schema.CustomObjArgument(script_obj_meta.name, script_obj_meta.class_fqn)
 
     def serialize_input_spec(self, spec: Any) -> Any:
@@ -311,7 +311,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return graph
 
     def serialize_graph_module_metadata(self, meta: dict[str, Any]) -> dict[str, str]:
-        """What a file has of the metadata of a graph module."""
+        """Return the metadata of a graph module as a file stores it."""
         return graph_metadata(meta)
 
     def serialize(self, graph_module: torch.fx.GraphModule) -> Any:

@@ -64,7 +64,7 @@ def _leaves(examples: Any, names: Sequence[str] | None) -> Iterator[_Leaf]:
 
 
 def _argument_name(path: Sequence[Any], names: Sequence[str] | None) -> str | None:
-    """That of the argument which a path in (arguments, keyword arguments) leads to."""
+    """Return the name of the argument that a path in (arguments, keyword arguments) leads to."""
     argument: Any = path[1] if len(path) > 1 else None
     if hasattr(argument, "key"):
         return str(argument.key)
@@ -75,7 +75,7 @@ def _argument_name(path: Sequence[Any], names: Sequence[str] | None) -> str | No
 
 
 def _operands(guard: ast.AST) -> Iterator[ast.expr]:
-    """What a guard calculates with."""
+    """Yield the operands of the arithmetic in a guard."""
     for node in ast.walk(guard):
         if isinstance(node, ast.BinOp):
             yield node.left
@@ -102,7 +102,7 @@ def _is_number(value: ast.expr, leaves: Sequence[_Leaf]) -> bool:
 
 
 def _is_number_there(place: ast.expr, leaves: Sequence[_Leaf]) -> bool:
-    """Whether there is a number at a path in an input, or in the result of a method."""
+    """Return whether there is a number at a path in an input, or in the result of a method."""
     steps: list[str] = []
     at = place
     while isinstance(at, (ast.Subscript, ast.Attribute)):

@@ -24,7 +24,7 @@ from fxpress._torch import serde as compat
 _Traits = tuple[list[str], list[str], bool, bool, bool]
 
 _known: dict[Any, _Traits] = {}  # of permanent operators
-# They write their running statistics, which their schemas do not say.
+# These operators write their running statistics, which their schemas do not say.
 _BATCH_NORMS = (
     "batch_norm",
     "instance_norm",
@@ -57,7 +57,7 @@ def _describe(target: Any) -> _Traits:
 
 
 def _traits(target: Any) -> _Traits:
-    """What an operator does beside returning new values."""
+    """Return the effects of an operator besides returning new values."""
     if not is_permanent(target):
         return _describe(target)
     if target not in _known:
@@ -80,7 +80,7 @@ def _digest_tensor(tensor: torch.Tensor) -> bytes:
 
 
 def _parts(value: Any) -> tuple[Any, ...] | None:
-    """What a tensor that is not plain, an object or a container consists of; None: not known."""
+    """Return the parts of a tensor that is not plain, an object or a container; None: not known."""
     if isinstance(value, torch.Tensor):
         if type(value) not in (torch.Tensor, torch.nn.Parameter):
             if not hasattr(value, "__tensor_flatten__"):

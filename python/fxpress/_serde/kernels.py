@@ -14,12 +14,12 @@ _POSITIONAL, _KEYWORD = 1, 2  # ArgumentKind
 _Input = tuple[str, Any, int]
 _CONSTEXPR = re.compile(r"\('constexpr',\s*([^)]+)\)")
 _TUNED = ("num_cpu_threads", "num_warps", "num_stages", "num_ctas")
-# Of a compiled kernel, where it has them: parameters of some accelerators.
+# Parameters of some accelerators, which a compiled kernel may have.
 _OPTIONAL = ("tile_width", "tile_height", "base_pe")
 
 
 def is_metadata_matched(config: Any, entry_metadata: Any) -> bool:
-    """Whether a compiled kernel may be that of a configuration: no setting of both differs."""
+    """Return whether no setting that both a configuration and a compiled kernel have differs."""
     return all(
         getattr(config, name) == getattr(entry_metadata, name)
         for name in _TUNED

@@ -1,4 +1,4 @@
-"""What reading a file may cost: the limits, and the budget that carries them through a load."""
+"""The limits on the cost of reading a file, and the budget that carries them through a load."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class LimitError(SerializeError):
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a file may cost while it is read, so that no file costs much more than its size says.
+    """The limits on the cost of reading a file, so that no file costs much more than its size says.
 
     Real programs stay far below the defaults. A file that goes over one raises `LimitError`.
 
@@ -104,7 +104,7 @@ class SymbolicWork:
 
 
 class Budget:
-    """What is left of the limits for one file. One thread at a time.
+    """The part of the limits that is left for one file. Only one thread at a time may use it.
 
     Args:
         limits: None: the defaults.

@@ -1,4 +1,4 @@
-"""What the native code asks of an operator, an argument or a number: `csrc/serde`."""
+"""Facts about operators, arguments and numbers for the native code in `csrc/serde`."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ def _extension_name(target: Any) -> str:
     return f"#{namespace}:{name}"
 
 
-# Of no operator for sure: its arguments have no names.
+# The description of a higher-order operator that is not known: its arguments have no names.
 HIGHER_ORDER: _Described = (_Kind.HIGHER_ORDER, "", (), (), False, False)
 
 
 def is_getitem(target: Any) -> bool:
-    """Whether calls of it are written with the node whose result they take."""
+    """Return whether calls of a target are written with the node whose result they take."""
     return target is operator.getitem
 
 
@@ -151,10 +151,10 @@ def _describe(target: Any) -> _Described:
 
 
 def describe_operator(target: Any) -> _Described:
-    """What `csrc/serde/operators.h` has of an operator.
+    """Return the description of an operator, as in `csrc/serde/operators.h`.
 
-    (kind, name, ((argument, keyword only, type), ...), (kind of return, ...), whether torch's
-    verifier takes it for sure in a training program, and whether it does in a functional one).
+    It is (kind, name, ((argument, keyword only, type), ...), (kind of return, ...), whether torch's
+    verifier certainly accepts it in a training program, and whether in a functional one).
     """
     if not is_permanent(target):
         return _describe(target)

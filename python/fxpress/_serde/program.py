@@ -19,7 +19,7 @@ from fxpress._torch import serde as compat
 
 
 def graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
-    """What a file has of the metadata of a graph module."""
+    """Return the metadata of a graph module as a file stores it."""
     custom = meta.get("custom")
     if not custom:
         return {}
@@ -34,7 +34,7 @@ def graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
 def facts_of(
     program: ExportedProgram, treespecs: TreeSpecWriter, opset_version: dict[str, int] | None
 ) -> dict[str, Any]:
-    """What the native encoder is told of a program, beside its graph, signature and calls."""
+    """Return the facts for the native encoder besides the graph, the signature and the calls."""
     return {
         "opset_version": compat.with_aten(opset_version),
         "range_constraints": {

@@ -68,7 +68,7 @@ def _is_valid(root: torch.fx.GraphModule, fields: dict[str, Any]) -> bool:
 
 @dataclasses.dataclass
 class Decoded:
-    """What a document of the type ExportedProgram has, the reader and what it knows of numbers."""
+    """The parts of a document of the type ExportedProgram, its reader and its symbols."""
 
     reader: _native.GraphReader
     values: Values
@@ -134,7 +134,7 @@ def _verifiers(names: list[str]) -> list[Any]:
 
 
 def _argument_names(calls: Sequence[Any]) -> Sequence[str] | None:
-    """Those of the arguments of the whole program, if they are known."""
+    """Return the names of the arguments of the whole program; None when they are not known."""
     signature = calls[0].signature if calls else None
     return signature.forward_arg_names if signature is not None else None
 

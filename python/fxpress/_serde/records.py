@@ -55,19 +55,22 @@ class SavedRecords:
         self._read: set[str] = set()
 
     def get_all_records(self) -> list[str]:
-        """Their names."""
+        """Return the names of the records."""
         return list(self._records)
 
     def has_record(self, name: str) -> bool:
-        """Whether there is one of that name; the format is that without offsets to compute."""
+        """Return whether the file has a record; False for ".format_version".
+
+        `torch.load` computes the offsets of storages when a file has this record.
+        """
         return name in self._records and name != ".format_version"
 
     def serialization_id(self) -> str:
-        """What the file is called in a log of torch."""
+        """Return the name of the file in a log of torch, which is empty."""
         return ""
 
     def get_record(self, name: str) -> bytes:
-        """Its bytes; KeyError when there is none."""
+        """Return the bytes of a record; KeyError when there is none."""
         _, _, size, _, is_deflated = self._records[name]
         place = f"{self._place}: record {name!r}"
         if name in self._read:  # a copy for the same bytes of the file

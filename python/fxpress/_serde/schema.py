@@ -57,7 +57,7 @@ def describe(cls: type[Any]) -> tuple[str, bool, list[tuple[str, str, str | None
 
 @dataclasses.dataclass
 class NodeSource:
-    """What the JSON in the metadata "from_node" has of a `torch.fx.traceback.NodeSource`."""
+    """A `torch.fx.traceback.NodeSource` as the JSON in the metadata "from_node" stores it."""
 
     name: str | None = None
     target: str | None = None

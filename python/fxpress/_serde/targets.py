@@ -1,4 +1,4 @@
-"""What the texts in a file stand for: operators, functions, classes. Nothing is imported or run."""
+"""Resolve the texts in a file to operators, functions and classes, without importing or running."""
 
 from __future__ import annotations
 
@@ -83,17 +83,17 @@ def find_target(text: str) -> Any:
 
 
 def resolve_target(text: str) -> Described:
-    """What a file names, as `csrc/serde/targets.h` has it."""
+    """Return the description of the target that a file names, as in `csrc/serde/targets.h`."""
     return describe_target(find_target(text))
 
 
 def described_kind(kind: Kind) -> Described:
-    """What is known of a target when only its kind matters."""
+    """Return the description of a target of which only the kind matters."""
     return kind, None, (), False, False
 
 
 def describe_target(target: Any) -> Described:
-    """What `csrc/serde/targets.h` has of a target.
+    """Return the description of a target, as in `csrc/serde/targets.h`.
 
     Raises:
         SerializeError: it cannot be the target of a node.
@@ -120,7 +120,7 @@ def describe_target(target: Any) -> Described:
 
 
 def _member(owner: Any, name: str) -> Any:
-    """What a module or class has under a name, without running anything; None when it has not."""
+    """Return the member of a module or class, without running any code; None when it has none."""
     if isinstance(owner, types.ModuleType):
         found = vars(owner).get(name)
         is_elsewhere = isinstance(found, types.ModuleType) and not compat.is_torchs(found)
@@ -132,7 +132,7 @@ def _member(owner: Any, name: str) -> Any:
 
 
 def source_function(text: str) -> Any:
-    """What an entry of "source_fn_stack" names; the text itself when it is not to be found."""
+    """Return the function that an entry of "source_fn_stack" names; the text if it is not found."""
     if text in _FUNCTIONS:
         return _FUNCTIONS[text]
     if text.startswith("#"):
@@ -149,12 +149,12 @@ def source_function(text: str) -> Any:
 
 
 class _ReadingError(compat.SerializeError):
-    """Names a node that could not be read."""
+    """An error that names the node that could not be read."""
 
 
 def reading_failed(node: Any, error: Exception) -> None:
-    """Raises what names the node of the schema that could not be read."""
-    # Of a graph within: the node is named; or a bug of fxpress.
+    """Raise an exception that names the node of the schema that could not be read."""
+    # An error of a nested graph names its node already. An InternalError is a bug of fxpress.
     if isinstance(error, (UnsupportedError, InternalError, _ReadingError)):
         raise error
     if isinstance(error, LimitError):

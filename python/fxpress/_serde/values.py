@@ -36,13 +36,13 @@ def located(location: Location, kind: str, index: int | None) -> torch.device:
 
 
 class Values:
-    """What one program that is read has of symbols. One thread at a time.
+    """The symbols of one program that is read. Only one thread at a time may use an instance.
 
     Args:
         ranges: symbol or expression -> (lowest, highest) value; None: no limit.
         location: the device that everything goes to, or a dict from the names of stored devices to
             others; None: the stored ones.
-        budget: what all of it may cost; None: what the default limits allow for a small file.
+        budget: the limits on the whole cost; None: the default limits for a small file.
 
     Attributes:
         fake_mode: the mode of all fake tensors of the program.
@@ -221,7 +221,7 @@ class Values:
             return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
 
     def constrain(self, node: torch.fx.Node) -> None:
-        """What a node says of symbols: assertions and ranges."""
+        """Apply a node's assertions on symbols, and the ranges that it gives them."""
         with self.budget.symbolic:
             self.budget.check_time_before("what the graph asserts of its symbols")
             self._constrain(node)

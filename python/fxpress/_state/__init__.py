@@ -1,1 +1,1 @@
-"""The copying of tensors: many at a time, between devices and files."""
+"""Copy tensors, many at a time, between devices and files."""

@@ -1,4 +1,4 @@
-"""Copies of tensors, on the device that they are on or on another one."""
+"""Copy tensors, on the device that they are on or to another one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def _values(tensors: Any) -> list[torch.Tensor]:
 
 
 def _like(tensors: Any, results: list[torch.Tensor]) -> Any:
-    """Results in the kind of container that the tensors came in."""
+    """Return the results in the kind of container that the tensors came in."""
     return dict(zip(tensors, results, strict=True)) if isinstance(tensors, Mapping) else results
 
 
 def _copy_alone(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor that is more than a view of a storage."""
+    """Return a copy of a tensor that is more than a view of a storage."""
     return _as_was(tensor.detach().clone(), tensor)
 
 
@@ -36,10 +36,10 @@ def _as_was(made: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
 
 
 def clone(tensors: Any) -> Any:
-    """Copies of tensors, which share storages where the originals do.
+    """Return copies of tensors, which share storages where the originals do.
 
-    Sizes, strides, Parameters and requires_grad stay as they are; history and attributes that were
-    set on tensors are not copied. On the CPU a storage is copied as far as the tensors see it.
+    Sizes, strides, Parameters and requires_grad are kept; history and attributes that were set on
+    tensors are not copied. On the CPU, only the part of a storage that the tensors see is copied.
 
     Args:
         tensors: a mapping, or a sequence.
@@ -48,7 +48,7 @@ def clone(tensors: Any) -> Any:
         A dict, or a list; a tensor that occurs twice is one copy.
 
     Raises:
-        TypeError: there is something else than tensors.
+        TypeError: a value is not a tensor.
     """
 
     values = _values(tensors)
@@ -60,10 +60,10 @@ def clone(tensors: Any) -> Any:
 
 
 def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Copies of what is on other devices, or more than a view of a storage."""
+    """Return copies of tensors on other devices, or that are more than a view of a storage."""
     unique = {id(value): value for value in values}
     places = dict(zip(unique, storage_places(list(unique.values())), strict=True))
-    # What is on the CPU and was left over is more than a view, or watched by a mode.
+    # A tensor on the CPU that was left over is more than a view, or a mode watches it.
     elsewhere = [v for key, v in unique.items() if places[key] and v.device.type != "cpu"]
     made = dict(zip(map(id, elsewhere), _copy_storages(elsewhere, None), strict=True))
     for key, value in unique.items():
@@ -73,14 +73,14 @@ def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def move(tensors: Any, device: torch.device | str) -> Any:
-    """Tensors on another device, which share storages there where the originals do.
+    """Return the tensors on another device, sharing storages there where the originals do.
 
-    As `Tensor.to`: what is there already is returned as it is. The work is ordered with that of
-    the device's current stream.
+    As with `Tensor.to`, a tensor that is on the device already is returned itself. The work is
+    ordered with the work of the device's current stream.
 
     Args:
         tensors: a mapping, or a sequence.
-        device: where they go.
+        device: the device of the results.
 
     Returns:
         A dict, or a list.
@@ -106,7 +106,7 @@ def move(tensors: Any, device: torch.device | str) -> Any:
 
 
 def _copy_storages(values: list[torch.Tensor], device: torch.device | None) -> list[torch.Tensor]:
-    """Copies of tensors, by copying their storages as a whole.
+    """Return copies of tensors, made by copying whole storages.
 
     Args:
         device: where they go; None: where they are.
@@ -121,11 +121,11 @@ def _copy_storages(values: list[torch.Tensor], device: torch.device | None) -> l
 def on_other_storages(
     values: list[torch.Tensor], make: Callable[[list[torch.Tensor]], list[torch.Tensor]]
 ) -> list[torch.Tensor]:
-    """Tensors like those given, which share storages where those do.
+    """Return tensors like the given ones, which share storages where the given ones do.
 
     Args:
-        make: gives the new storages, as tensors of bytes; its argument has the first tensor of
-            each old one.
+        make: returns the new storages, as tensors of bytes. Its argument has the first tensor of
+            each old storage.
     """
     if not values:
         return []

@@ -1,4 +1,4 @@
-"""Tensors in files, and files into programs."""
+"""Write tensors to files, read them, and load files into programs."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from fxpress._torch import serde as compat
 
 
 def write(tensors: Mapping[str, torch.Tensor], f: Any, *, replace: Replace = "whole") -> None:
-    """Saves tensors in an archive; those that share a storage share it there.
+    """Write tensors to an archive. Tensors that share a storage share it there.
 
     Args:
-        tensors: what is saved, on any device.
-        f: a path, which keeps what it has until the file is complete, or an object with `write`.
+        tensors: name -> tensor, on any device.
+        f: a path, whose file is unchanged until the new one is complete, or an object with `write`.
         replace: see `fxpress.save`.
 
     Raises:
-        AssertionError: there is something else than tensors.
+        AssertionError: a value is not a tensor.
         OSError: the file cannot be written.
-        fxpress.SerializeError: a tensor of a class of its own cannot be pickled.
+        fxpress.SerializeError: a tensor of a subclass cannot be pickled.
         fxpress.UnsupportedError: the schema of this torch has fields that fxpress does not know.
         TypeError: an argument is of a wrong type.
         ValueError: `replace` is none of the two, `f` is closed, or a path has a null character.
@@ -72,7 +72,7 @@ def read(
     check_crc: bool = True,
     limits: Limits | None = None,
 ) -> dict[str, torch.Tensor]:
-    """The tensors in an archive: what `write` saved, or the state of a program in it.
+    """Return the tensors in an archive: those that `write` saved, or the state of a program.
 
     Args:
         f: a path, an open file, or a buffer.
@@ -103,9 +103,10 @@ def read(
 def _values(
     source: Any, device: Any, limits: Limits | None
 ) -> Iterator[Callable[[str], torch.Tensor]]:
-    """A function: name -> tensor of a source, KeyError for what is not there; called once a name.
+    """Yield a function: name -> tensor of a source, KeyError for a missing name.
 
-    Nothing is mapped: the values stay what they are when somebody writes to the file meanwhile.
+    It may be called once for each name. No file is mapped, so that the values do not change when
+    another process writes to the file.
     """
     if isinstance(source, Mapping):
         yield source.__getitem__
@@ -123,18 +124,18 @@ def load_into(
     device: torch.device | str | None = None,
     limits: Limits | None = None,
 ) -> None:
-    """Gives the state of a program new values.
+    """Load new values into the state of a program.
 
-    Tensors on the meta device, as `load(load_weights=False)` leaves them, are replaced by tensors
-    of their own; others get the values in their memory. Those that share storages go on doing so.
-    The program stays as it is when a value is missing or does not fit.
+    Tensors on the meta device, as `load(load_weights=False)` leaves them, are replaced by new
+    tensors; other tensors get the values in their memory. Tensors that share storages still share
+    them. The program is unchanged when a value is missing or does not fit.
 
     Args:
         ep: the program.
         source: an archive, a safetensors file, or a mapping from names to tensors, which may have
             more names than the program.
-        device: where tensors that are replaced go; None: where those of the source are.
-        limits: what it may cost beside the values; None: the defaults, see
+        device: the device of new tensors; None: the devices of the source's tensors.
+        limits: the limits on the cost besides the values; None: the defaults, see
             `fxpress.archive.Limits`.
 
     Raises:
@@ -160,7 +161,7 @@ def load_into(
 
 
 def _bytes_behind(tensors: Mapping[str, torch.Tensor]) -> int:
-    """How much memory tensors have: what views share or repeat is counted once."""
+    """Return the bytes of the tensors' memory; memory that views share or repeat counts once."""
     storages = (tensor.untyped_storage() for tensor in tensors.values())
     return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
@@ -171,7 +172,7 @@ def _replacements(
     device: torch.device | str | None,
     budget: Budget,
 ) -> dict[str, torch.Tensor]:
-    """Tensors with memory for those that have none, which share storages where those do."""
+    """Return tensors with memory for those without, which share storages where those do."""
     without = {name: value for name, value in state_dict.items() if value.device.type == "meta"}
     names_of = {id(value): name for name, value in without.items()}
 

@@ -1,1 +1,1 @@
-"""Copies of tensors between devices and files."""
+"""Copy the bytes of tensors between devices and files."""

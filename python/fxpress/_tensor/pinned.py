@@ -1,7 +1,7 @@
-"""Bytes between the host and a device, through pinned buffers of bounded size.
+"""Copy bytes between the host and a device, through pinned buffers of bounded size.
 
-Tensors of bytes are of dtype uint8 and have one dimension. Many small ones go together: one copy
-across, and few launches on the device.
+Tensors of bytes are of dtype uint8 and have one dimension. Many small tensors go together, in one
+copy between host and device and few launches on the device.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Part(NamedTuple):
     size: int
 
     def of(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The bytes themselves."""
+        """Return the bytes of the part."""
         tensor = tensors[self.position]
         if self.size == tensor.numel():
             return tensor
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 
 def _parts(sizes: Sequence[int]) -> list[list[Part]]:
-    """What is in a buffer at a time, in order: tensors as a whole, or a piece of a large one."""
+    """Return the contents of each buffer, in order: whole tensors, or a piece of a large one."""
     result: list[list[Part]] = []
     room = 0
     for position, size in enumerate(sizes):
@@ -55,31 +55,31 @@ def _parts(sizes: Sequence[int]) -> list[list[Part]]:
 
 
 def split(buffer: torch.Tensor, parts: list[Part]) -> tuple[torch.Tensor, ...]:
-    """The bytes of each part in a buffer."""
+    """Return the bytes of each part in a buffer."""
     return tuple(buffer.split_with_sizes([part.size for part in parts]))
 
 
 def addresses(buffer: torch.Tensor, parts: list[Part]) -> list[int]:
-    """Where the bytes of each part begin in a buffer."""
+    """Return the address at which the bytes of each part begin in a buffer."""
     ends = itertools.accumulate((part.size for part in parts), initial=buffer.data_ptr())
     return list(ends)[:-1]
 
 
 class _Ring:
-    """Buffers that are used in turn, and streams that copy after what the caller's stream does."""
+    """Buffers that are used in turn, and streams that copy after the caller's stream."""
 
     def __init__(self, device: torch.device, batches: list[list[Part]], streams: int) -> None:
         self.sizes = [sum(part.size for part in parts) for parts in batches]
         count = min(_BUFFERS, len(batches))
         largest = max(self.sizes)
         self._buffers = [
-            # A default device may be in force.
+            # The device is named because a default device may be set.
             torch.empty(largest, dtype=torch.uint8, pin_memory=True, device="cpu")
             for _ in range(count)
         ]
         self._events: list[Any] = [None] * count
         self._streams = [torch.Stream(device) for _ in range(min(streams, count))]
-        # From the caller's stream: memory that is freed goes to the stream that it was made on.
+        # The memory is allocated on the caller's stream, to which it returns when it is freed.
         self._staging = [
             torch.empty(largest, dtype=torch.uint8, device=device)
             for _ in self._streams
@@ -93,25 +93,25 @@ class _Ring:
         return len(self._buffers)
 
     def buffer(self, number: int) -> torch.Tensor:
-        """The buffer of a batch, when the copies that were started on it are done."""
+        """Return the buffer of a batch, after waiting for the copies that were started on it."""
         event = self._events[number % len(self)]
         if event is not None:
             event.synchronize()
         return self._buffers[number % len(self)][: self.sizes[number]]
 
     def start(self, number: int, copy: Callable[[], None]) -> None:
-        """Starts copies on the stream of a batch."""
+        """Start copies on the stream of a batch."""
         stream = self._streams[number % len(self._streams)]
         with stream:
             copy()
             self._events[number % len(self)] = stream.record_event()
 
     def staging(self, number: int) -> torch.Tensor:
-        """Memory on the device for a batch of many parts; copies on its stream may use it."""
+        """Return device memory for a batch of many parts. Copies on its stream may use it."""
         return self._staging[number % len(self._staging)][: self.sizes[number]]
 
     def finish(self) -> None:
-        """Waits for all copies: buffers and tensors may be freed."""
+        """Wait for all copies. Buffers and tensors may be freed afterwards."""
         for stream in self._streams:
             stream.synchronize()
 
@@ -119,7 +119,7 @@ class _Ring:
 def upload(
     targets: Sequence[torch.Tensor], fill: Callable[[list[Part], torch.Tensor], None]
 ) -> None:
-    """Fills tensors of bytes on one device.
+    """Fill tensors of bytes on one device.
 
     Args:
         targets: the tensors.
@@ -150,11 +150,11 @@ def upload(
 
 
 def download(sources: Sequence[torch.Tensor]) -> Iterator[tuple[list[Part], torch.Tensor]]:
-    """The bytes of tensors on one device, in order.
+    """Yield the bytes of tensors on one device, in order.
 
     Yields:
-        Parts, and their bytes in host memory, one behind the other; they are there until the next
-        ones are asked for. The device fills other buffers meanwhile.
+        Parts, and their bytes in host memory, one behind the other. The bytes are valid until the
+        next step. The device fills other buffers meanwhile.
     """
     batches = _parts([source.numel() for source in sources])
     if not batches:

@@ -1,4 +1,4 @@
-"""Bytes from one device to another, in few steps however many tensors there are."""
+"""Copy bytes from one device to another, in few steps however many tensors there are."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fxpress._aten import allocate_bytes
 from fxpress._tensor.pinned import Part, download, split, upload
 from fxpress._torch.fx import foreach_copy
 
-_LARGE = 1 << 20  # bytes: what is worth a copy of its own
+_LARGE = 1 << 20  # bytes from which a tensor gets a copy of its own
 
 
 def to_device(storages: Sequence[torch.Tensor], device: torch.device | None) -> list[torch.Tensor]:
-    """Copies of tensors of bytes (uint8, one dimension) on a device; None: where each is."""
+    """Return copies of tensors of bytes (uint8, one dimension) on a device; None: on their own."""
     made: dict[int, torch.Tensor] = {}
     for here in {source.device for source in storages}:
         positions = [i for i, source in enumerate(storages) if source.device == here]
@@ -26,10 +26,10 @@ def to_device(storages: Sequence[torch.Tensor], device: torch.device | None) -> 
 
 
 def _copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
-    """Copies tensors of bytes, which are on one device, to others of their sizes on one device.
+    """Copy tensors of bytes on one device to others of the same sizes on one device.
 
     Raises:
-        NotImplementedError: they are on the meta device, where there are no bytes.
+        NotImplementedError: the sources are on the meta device, where there are no bytes.
     """
     here, there = sources[0].device, targets[0].device
     if there.type == "meta":
@@ -45,7 +45,7 @@ def _copy(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> N
 
 
 def _within(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
-    """On the host, or between devices in their current streams."""
+    """Copy on the host, or between devices in their current streams."""
     small: list[tuple[torch.Tensor, torch.Tensor]] = []
     for source, target in zip(sources, targets, strict=True):
         if source.numel() >= _LARGE:

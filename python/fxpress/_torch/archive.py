@@ -18,21 +18,21 @@ unpickle_script_object = torch._C._pickle_load_obj
 
 
 def contents_class() -> Any:
-    """What `load_pt2` returns: callers look into it."""
+    """Return the class of the contents that `load_pt2` returns. Callers read its attributes."""
     from torch.export.pt2_archive._package import PT2ArchiveContents
 
     return PT2ArchiveContents
 
 
 def compiled_model_class() -> Any:
-    """What runs the code that AOTInductor made."""
+    """Return the class of objects that run the code that AOTInductor made."""
     from torch.export.pt2_archive._package import AOTICompiledModel
 
     return AOTICompiledModel
 
 
 def load_compiled_model(path: str, model: str, *options: Any) -> Any:
-    """The code that AOTInductor made of a model, loaded from an archive.
+    """Load the code that AOTInductor made of a model from an archive, and return it.
 
     Args:
         path: the archive, a file.

@@ -56,20 +56,20 @@ delete_attribute = _del_attr
 log = torch_capture.log
 OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
 OpOverload = torch._ops.OpOverload
-# NodeSource says with it which pass made a node.
+# The name with which a NodeSource says that this pass made a node.
 TRANSFORMER_PASS = "Interpreter_DynamoGraphTransformer"
-# What `Interpreter` takes over besides what a tracer copies.
+# The keys of `Node.meta` that `Interpreter` copies, besides those that a tracer copies.
 VALUE_KEYS = ("val", "example_value", "unbacked_bindings")
 
 
 def untraced(function: _Function) -> _Function:
-    """A function that Dynamo does not trace."""
+    """Return a version of the function that Dynamo does not trace."""
     reason = "do not trace internal dynamo graph capture"
     return cast(_Function, disable(reason=reason)(function))
 
 
 def check_inputs(leaves: list[Any]) -> None:
-    """UserError for leaves that no graph can have as inputs."""
+    """Raise UserError for leaves that no graph can have as inputs."""
     check_user_input_output(leaves, UserErrorType.INVALID_INPUT)
 
 
@@ -110,7 +110,7 @@ def installs_free_tensors() -> bool:
 
 
 def with_shape_guards_only(captured: Any) -> Any:
-    """What Dynamo captured, for the guards on sizes alone: it is they that check constraints."""
+    """Return a copy of the capture with the guards on sizes alone, which check the constraints."""
     made = copy.copy(captured)
     made.output_graph = copy.copy(captured.output_graph)
     shapes = [g for g in made.output_graph.guards if g.create_fn_name() == "SHAPE_ENV"]
@@ -122,7 +122,7 @@ _GUARD_LOGS = ("", ".__guards", ".__verbose_guards")
 
 
 def guards_are_logged() -> bool:
-    """Whether somebody reads the guards that are made."""
+    """Return whether a log shows the guards that are made."""
     logs = (logging.getLogger(f"torch._dynamo.guards{name}") for name in _GUARD_LOGS)
     # torch puts a handler there that has no folder and leaves with the first record.
     traced = any(getattr(each, "root_dir", "") is not None for each in trace_log.handlers)

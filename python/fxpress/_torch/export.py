@@ -47,8 +47,8 @@ def print_readable(module: Any, title: str, *flags: bool) -> str:
 
 
 def without_effect_tokens(program: ExportedProgram) -> ExportedProgram:
-    """The program itself when nothing in it has effect tokens, else a copy without them."""
-    # By identity: hashing a member of an Enum is a call of Python code.
+    """Return the program itself when it has no effect tokens, else a copy without the tokens."""
+    # The kinds are compared by identity, because hashing a member of an Enum calls Python code.
     token = InputKind.TOKEN
     specs = program.graph_signature.input_specs
     tokens = any(spec.kind is token for spec in specs) or any(
@@ -98,5 +98,6 @@ def fake_mode_of_its_own() -> FakeTensorMode:
     return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
 
-# What takes a tensor out of a subclass of tensors. export puts such nodes in front of all modules.
+# Operators that take an inner tensor out of a tensor subclass. export puts such nodes in front of
+# all modules.
 INNER_TENSOR_TARGETS = frozenset({torch.ops.export.access_subclass_inner_tensor.default})

@@ -78,14 +78,14 @@ CLASS_QUALNAME: str = _PATTERN_CLASS.__qualname__
 CLASS_MODULE: str = _PATTERN_CLASS.__module__
 CODE_ATTRIBUTES = ("_code", "_lineno_map", "_prologue_start")
 
-# What `recompile` leaves in the instance's state, in its order.
+# The entries that `recompile` leaves in the instance's state, in order.
 RECOMPILED_STATE = ("_in_spec", "_out_spec", *CODE_ATTRIBUTES)
 PENDING = "_fxpress_pending"  # on a class whose code is deferred: weak reference to its instance
 GRAPH_SLOT = "_graph"
 
 
 def wrapped_call(cls: type) -> object:
-    """What `GraphModule.recompile` stores as `_wrapped_call` on a class without own `__call__`."""
+    """Return the `_wrapped_call` that `recompile` stores on a class without its own `__call__`."""
     return fx_graph_module._WrappedCall(cls, None)
 
 
@@ -207,7 +207,7 @@ foreach_copy = torch._foreach_copy_
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:
-    """What a storage is told by as long as it lives."""
+    """Return a number that identifies a storage for as long as the storage lives."""
     return int(storage._cdata)
 
 

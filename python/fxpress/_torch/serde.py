@@ -97,7 +97,7 @@ class SerializeError(Error, torch_serialize.SerializeError):  # type: ignore[mis
     __module__ = "fxpress"
 
 
-# Those whose checks are known; other dialects have their own.
+# The verifiers whose checks fxpress knows. Other dialects have verifiers of their own.
 VERIFIERS = (_Verifier, TrainingIRVerifier)
 
 make_union_tag = type(schema.SymInt.create(as_int=0).type).create
@@ -208,7 +208,7 @@ def _register_module(cls: Any) -> None:
 
 
 def _deregister_module(cls: type) -> None:
-    """Whatever there is of it: a registration may have been interrupted, or this."""
+    """Remove the entries of a class that exist: registering and removing may be interrupted."""
     spec = pytree.SUPPORTED_SERIALIZED_TYPES.pop(cls, None)
     if spec is not None:
         pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.pop(spec.serialized_type_name, None)
@@ -240,17 +240,17 @@ def is_composite(target: Any) -> bool:
 
 
 def pure_functions() -> tuple[Any, ...]:
-    """Those of `allowed_functions` that only compute."""
+    """Return the functions among `allowed_functions` that only compute a result."""
     return torch.sym_sum, symbolic_shapes.cast_symbool_to_symint_guardless
 
 
 def is_random(target: Any) -> bool:
-    """Whether an operator draws from a random generator."""
+    """Return whether an operator draws from a random generator."""
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
 
 
 def special_operators() -> frozenset[Any]:
-    """Higher-order operators whose arguments are not written as they are."""
+    """Return the higher-order operators whose arguments are converted before they are written."""
     return frozenset({aoti_call_delegate, triton_kernel_wrapper_functional})
 
 

@@ -48,8 +48,9 @@ def _pristine_module_init() -> object:
     return init if init.__module__ == nn_module.__name__ else None
 
 
-# What a module whose signature is preserved computes again when export has shared the value with
-# another module, because it cannot be passed: `_ModuleFrame.remap_input` has the list.
+# Operators that a module whose signature is preserved computes again when export has shared their
+# result with another module, because the value cannot be passed. The list is that of
+# `_ModuleFrame.remap_input`.
 _RECOMPUTABLE = frozenset(
     {
         torch.ops.aten.sym_size.int,

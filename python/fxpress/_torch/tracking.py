@@ -88,18 +88,18 @@ TorchUnspecializedNNModuleVariable = torch_tracking.UnspecializedNNModuleVariabl
 PLAIN_FIELDS_OF_UNSPECIALIZED = frozenset(TorchUnspecializedNNModuleVariable._nonvar_fields)
 TorchUnspecializedBuiltinNNModuleVariable = torch_tracking.UnspecializedBuiltinNNModuleVariable
 TorchFSDPManagedNNModuleVariable = torch_tracking.FSDPManagedNNModuleVariable
-# What stands for a module, of torch's classes and of those derived from them.
+# torch's classes of variables that stand for a module. fxpress derives its own from them.
 TRACKED_MODULES = (TorchNNModuleVariable, TorchUnspecializedNNModuleVariable)
 UserDefinedObjectVariable = variables.UserDefinedObjectVariable
 
 
 def raise_observed(tx: Translator, kind: type[Exception], *args: str) -> NoReturn:
-    """Raise in the traced program, which may catch it."""
+    """Raise an exception in the traced program, which may catch it."""
     raise raise_observed_exception(kind, tx, args=list(args))
 
 
 def guard_all(source: Source, names: tuple[str, ...], kind: Any) -> None:
-    """Guards of one kind on attributes, with the stack of the traced program taken once."""
+    """Install guards of one kind on attributes. The stack of the traced program is taken once."""
     stack = TracingContext.extract_stack()
     guards = [AttrSource(source, name).make_guard(kind) for name in names]
     for guard in guards:
@@ -117,8 +117,8 @@ GLOBAL_HOOKS = (
 
 
 def _has_no_traced_hooks(module: Any) -> bool:
-    # Dynamo does not trace hooks of torch's own tools: it would refuse what it now runs without
-    # them, as torch lets it.
+    # Dynamo does not trace hooks of torch's own tools. A guard on them would refuse programs that
+    # torch compiles without these hooks.
     for name in GLOBAL_HOOKS:
         for hook in getattr(module, name).values():
             if not is_skipped(getattr(hook, "__func__", hook)):
@@ -127,7 +127,7 @@ def _has_no_traced_hooks(module: Any) -> bool:
 
 
 def no_traced_hooks(builder: Any, guard: Guard) -> None:
-    """A kind of guard, on that module: there are no hooks that Dynamo would trace."""
+    """Add the guard that torch's module of global hooks has no hooks that Dynamo would trace."""
     code = f"no_traced_hooks({builder.arg_ref(guard)})"
     builder._set_guard_export_info(guard, [code], provided_func_name="NOT_NONE_MATCH")
     builder.get_guard_manager(guard).add_lambda_guard(
@@ -135,18 +135,18 @@ def no_traced_hooks(builder: Any, guard: Guard) -> None:
     )
 
 
-# By this name Dynamo finds how it may compare what was guarded: it is there.
+# Dynamo takes from this name how to compare the guarded value: it need only exist.
 no_traced_hooks.__name__ = "NOT_NONE_MATCH"
 
 
 def is_captured(tx: Translator) -> bool:
-    """Whether the graph is for more than the process that traces: exported, or kept in a file."""
+    """Return whether the graph outlives the process that traces: exported, or kept in a file."""
     compiler = getattr(tx.output.compiler_fn, "__qualname__", "")
     return compiler.startswith("_fullgraph_capture_frame.") or tx.output.package is not None
 
 
 def guard_attribute_exists(source: Source, name: str) -> None:
-    """A guard on what `hasattr` says."""
+    """Install a guard on the result of `hasattr`."""
     install_guard(source.make_guard(functools.partial(GuardBuilder.HASATTR, attr=name)))
 
 

@@ -11,7 +11,7 @@ from types import ModuleType
 
 
 class Features:
-    """What the installed torch has. Each probe imports what it asks, when it is first asked."""
+    """The features of the installed torch. Each probe imports its module when it is first read."""
 
     @cached_property
     def fake_device_is_a_property(self) -> bool:
@@ -57,7 +57,7 @@ class Features:
 
 features = Features()
 
-# By minor release: the names of the features that it has.
+# Minor release of torch -> the names of the features that it has.
 EXPECTED: dict[str, frozenset[str]] = {
     "2.13": frozenset(
         {"fake_device_is_a_property", "opaque_records", "modules_tracked_by_var_getattr"}

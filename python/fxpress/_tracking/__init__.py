@@ -1,1 +1,1 @@
-"""How Dynamo tracks modules: see `fxpress.nn_module`."""
+"""Track modules for Dynamo; see `fxpress.nn_module`."""

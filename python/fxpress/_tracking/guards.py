@@ -1,4 +1,4 @@
-"""Guards on what a call of a module looks up."""
+"""Guard on the attributes that a call of a module looks up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fxpress._torch.tracking import (
     no_traced_hooks,
 )
 
-# What a call of a module asks its class for.
+# The names of the methods that a call of a module looks up in its class.
 _LOOKED_UP = ("__call__", "_call_impl", "forward")
 _ABSENT = object()
 
@@ -31,7 +31,7 @@ _ABSENT = object()
 def guard_to_detect_forward_monkeypatching(source: Source | None, mod: Module) -> None:
     """Guard on the ``forward`` of a module object: on its code, or on its absence.
 
-    What is looked at is the object as it is, not what the traced program has done to it.
+    The guard reads the module object itself, without the changes that the traced program makes.
 
     Stands in for ``torch._dynamo.variables.nn_module.guard_to_detect_forward_monkeypatching``.
 
@@ -96,14 +96,14 @@ def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> N
 
 
 def has_global_hooks(tx: Translator, namespace: Any) -> bool:
-    """Whether there are hooks for all modules; if not, a guard on that.
+    """Return whether there are hooks for all modules; if not, install a guard on their absence.
 
     Torch does not guard on it: hooks that are registered later are missed. Those that Dynamo
     would not trace, as of torch's own tools, still are.
 
     Args:
         tx: the translator.
-        namespace: what stands for the module that has the tables.
+        namespace: the variable of the module that has the tables.
     """
     # Kept on the tracer, to go with it; the guard too, as one that is only alike would be another.
     kept: dict[str, Any] = vars(tx.output.current_tracer)

@@ -1,4 +1,4 @@
-"""Methods of modules that the graph holds themselves: the live module answers."""
+"""Call methods of modules that the graph holds: the live module gives the result."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _PAIRS = ("named_children", "named_parameters", "named_buffers", "named_modules"
 def register_child(
     tx: Translator, parent: Any, child: Any, name: Any, source: Source
 ) -> VariableTracker:
-    """What stands for a child of a module that the graph holds, under the module's key."""
+    """Return the variable for a child of a module that the graph holds under the module's key."""
     return tx.output.register_attr_or_module(
         child, parent.module_key, name, source=NNModuleSource(source)
     )
@@ -69,7 +69,7 @@ def call_live_method(
     """Call a method of a live module; None where Dynamo has to find another way.
 
     Args:
-        module_vt: what stands for the module, an ``NNModuleVariable``.
+        module_vt: the ``NNModuleVariable`` that stands for the module.
         tx: the translator.
         module: the module.
         name: the method.
@@ -110,7 +110,7 @@ def call_live_method(
         function = getattr(module, name).__func__
         tracked = variables.UserFunctionVariable(function, source=source)
         return tx.inline_user_function_return(tracked, [module_vt, *args], kwargs)
-    # A guess: what takes tensors alone is a computation that the graph can call.
+    # A guess: a method that takes only tensors is a computation that the graph can call.
     if callable(vars(type(module)).get(name)) and all(
         each.is_tensor() for each in itertools.chain(args, kwargs.values())
     ):
@@ -130,7 +130,7 @@ def _is_traced(module: Any, name: str) -> bool:
 def _call_in_graph(
     module_vt: Any, tx: Translator, module: Any, name: str, args: Args, kwargs: Kwargs
 ) -> VariableTracker:
-    """A node that gets the module, and one that calls its method."""
+    """Make a node that gets the module and a node that calls its method."""
     receiver = tx.output.create_proxy("get_attr", module_vt.module_key, (), {})
     set_example_value(receiver.node, module)
     positional, named = proxy_args_kwargs(args, kwargs)
@@ -180,7 +180,7 @@ def _list_members(
 
 
 def _source_of(source: Source, path: str) -> Source:
-    """The source of a member by its dotted path; an empty first part is the module itself."""
+    """Return the source of a member by dotted path; an empty first part is the module itself."""
     first, *_ = parts = path.split(".")
     for part in parts if first else ():
         source = AttrSource(source, part)
@@ -196,7 +196,7 @@ def _takes_nothing(tx: Translator, name: str, args: Args, kwargs: Kwargs) -> Non
 def _constants(
     module_vt: Any, tx: Translator, module: Any, name: str, args: Args, kwargs: Kwargs
 ) -> dict[str, Any]:
-    """The arguments of a method by their names, with defaults."""
+    """Return the arguments of a method by their names, with defaults."""
     if not all(each.is_python_constant() for each in itertools.chain(args, kwargs.values())):
         unimplemented(
             gb_type="non-const argument in nn.Module method",

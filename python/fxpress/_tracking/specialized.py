@@ -78,7 +78,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         self.value = value
         self.nn_module_stack_source = self.source
 
-    # What it is
+    # The module and its type
 
     def _module(self, tx: Translator) -> Any:
         return tx.output.get_submodule(self.module_key)
@@ -117,7 +117,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
     def _wrap_submodule(
         self, tx: Translator, source: Source, submod: Module, *key_extra: Any, **options: Any
     ) -> None:
-        """Nothing, as in torch."""
+        """Do nothing, as in torch."""
 
     def convert_to_unspecialized(self, tx: Translator) -> NoReturn:
         """Begin again with this module, and others of its class, tracked by their class."""
@@ -262,7 +262,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
     def _custom_getattr_fallback(
         self, base: Module, tx: Translator, name: str, obj_source: Source
     ) -> VariableTracker | None:
-        """What the class's own `__getattribute__` or `__getattr__` returns; None without them."""
+        """Return the value from the class's `__getattribute__` or `__getattr__`; None without."""
         if object_has_getattribute(base):
             function: Any = inspect.getattr_static(type(base), "__getattribute__")
             source = AttrSource(obj_source, "__getattribute__") if obj_source else None
@@ -372,7 +372,7 @@ _MISSING = object()
 
 
 def _find_member(module: Any, own: dict[str, Any], name: str) -> tuple[Any, bool]:
-    """What is found under a name, and whether the object has it or its class."""
+    """Return the member of a name, and whether it belongs to the object and not to its class."""
     if name in own:
         return own[name], True
     in_class = _native.class_attribute(type(module), name, _MISSING) is not _MISSING

@@ -1,4 +1,4 @@
-"""Which module a traced operation stands in."""
+"""Record the module that a traced operation belongs to."""
 
 from __future__ import annotations
 

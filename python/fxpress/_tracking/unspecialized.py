@@ -102,7 +102,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         UserDefinedObjectVariable.__init__(self, value=value, **kwargs)
         self.is_state_mutated = False
         self.nn_module_stack_source = self.source
-        # By the name of a table of state: the tracer that asked for it, and the table.
+        # The name of a table of state -> the tracer that asked for the table, and the table.
         self._tables: dict[str, tuple[object, VariableTracker]] = {}
 
     def _wrap_source(self, attr_source: Any) -> Any:
@@ -167,7 +167,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         return _call_traced(tx, function, source, args, kwargs)
 
     def _called_method(self, tx: Translator) -> str:
-        """The name of the method to trace: `forward` itself where calling comes down to it."""
+        """Return the name of the method to trace: `forward` where a call only calls `forward`."""
         module: Any = self.value
         if (
             self._is_called_as_usual()
@@ -251,14 +251,14 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     # Changes
 
     def _note_assignment(self, own: dict[str, Any], name: str, value: VariableTracker) -> None:
-        """Remember changes of state: what lists the state of a live module would miss them."""
+        """Remember changes of state, because listing the state of a live module would miss them."""
         if _kind_of_state(value) is not None or any(name in own[table] for table in _STATE):
             self.is_state_mutated = True
 
     def _check_assignment(self, tx: Translator, method: Any, args: Args) -> None:
-        """Raise what `torch.nn.Module` raises before its constructor has run.
+        """Raise the error that `torch.nn.Module` raises before its constructor has run.
 
-        The object that Dynamo looks at has been through the constructor in any case.
+        The constructor of the object that Dynamo reads has always run.
         """
         effects = tx.output.side_effects
         if (
@@ -274,7 +274,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
             raise_observed(tx, AttributeError, message)
 
     def _check_deletion(self, tx: Translator, name: str) -> None:
-        """Raise what Python raises for an attribute that is not there."""
+        """Raise the error that Python raises for an attribute that does not exist."""
         descriptor = type(self.lookup_class_mro_attr(name))
         if hasattr(descriptor, "__set__") or hasattr(descriptor, "__delete__"):
             return
@@ -302,7 +302,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         return UserDefinedObjectVariable.var_getattr(self, tx, name)
 
     def _hooks(self, tx: Translator, name: str) -> VariableTracker | None:
-        """A table of hooks without guards on its keys, which differ from object to object."""
+        """Return a table of hooks without guards on its keys, which differ between objects."""
         if tx.output.side_effects.has_pending_mutation_of_attr(self, name):
             return None
         hooks = getattr(self.value, name)
@@ -377,7 +377,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         return None
 
     def _table(self, tx: Translator, field: str) -> VariableTracker | None:
-        """`var_getattr` of a table, remembered as long as nothing was assigned to the module."""
+        """Return `var_getattr` of a table, cached as long as nothing was assigned to the module."""
         if tx.output.side_effects.has_pending_mutation(self):
             return self.var_getattr(tx, field)
         tracer = tx.output.current_tracer
@@ -395,14 +395,14 @@ def _call_traced(
 
 
 def _kind_of_state(value: VariableTracker) -> str | None:
-    """What `torch.nn.Module` calls a value that it keeps in a table when it is assigned."""
+    """Return the kind of state ("parameters", "module") that an assigned value is, or None."""
     if value.is_tensor() and value.python_type() is torch.nn.Parameter:
         return "parameters"
     return "module" if isinstance(value, TRACKED_MODULES) else None
 
 
 def _is_changed(tx: Translator, table: Any) -> bool:
-    """Whether the traced program has changed a table."""
+    """Return whether the traced program has changed a table."""
     effects = tx.output.side_effects
     return table in effects and effects.is_modified(effects[table])
 

@@ -1,5 +1,6 @@
 """The parts of `fxpress.unflatten`.
 
-`source` says what the native pass needs to know about a program, `modules` are the classes of what
-it makes, `frames` and `passes` its steps on their own, for those who call torch's by name.
+`source` collects the facts about a program that the native pass needs. `modules` has the classes of
+the modules that it makes. `frames` and `passes` have its steps as separate functions, for callers
+that use torch's by name.
 """

@@ -1,4 +1,4 @@
-"""Which values of a graph may share memory with others: a written buffer changes its views too."""
+"""Find values of a graph that may share memory: writing a buffer changes its views too."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _UNDECLARED = frozenset(
 
 
 def may_alias(node: torch.fx.Node) -> bool:
-    """Whether a result of the node may be one of its arguments, or a view of one."""
+    """Return whether a result of the node may be one of its arguments, or a view of one."""
     target = node.target
     if isinstance(target, torch_fx.OpOverload):
         namespace, _, name = target._schema.name.partition("::")
@@ -47,7 +47,7 @@ def may_alias(node: torch.fx.Node) -> bool:
 
 
 def _bodies(node: torch.fx.Node) -> Iterator[torch.fx.GraphModule]:
-    """The graphs that a higher-order operator runs."""
+    """Yield the graph modules that a higher-order operator runs."""
     owner = node.graph.owning_module
     for argument in node.all_input_nodes:
         if argument.op != "get_attr" or owner is None:
@@ -60,13 +60,13 @@ def _bodies(node: torch.fx.Node) -> Iterator[torch.fx.GraphModule]:
 
 
 def _passes_on(body: torch.fx.GraphModule) -> bool:
-    """Whether an output of the graph may share memory with an input of it."""
+    """Return whether an output of the graph may share memory with one of its inputs."""
     inputs = [node for node in body.graph.nodes if node.op == "placeholder"]
     return any(node.op == "output" for node in readers(inputs))
 
 
 def readers(values: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
-    """The nodes that read the values or what may share memory with them."""
+    """Return the nodes that read the values, or values that may share memory with them."""
     found: set[torch.fx.Node] = set()
     open_ = list(values)
     while open_:

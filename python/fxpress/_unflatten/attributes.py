@@ -13,19 +13,19 @@ from fxpress._unflatten import state
 
 
 def _call_name(base: str, n: int) -> str:
-    """The name of the n-th call of `base`, from 1: base, base@1, base@2, …"""
+    """Return the name of the n-th call of `base`, counted from 1: base, base@1, base@2, …"""
     return base if n == 1 else f"{base}@{n - 1}"
 
 
 def _is_call_name(call_name: str, base: str) -> bool:
-    """Whether `call_name` is a call of `base`."""
+    """Return whether `call_name` is a call of `base`."""
     rest = call_name.removeprefix(base)
     called = call_name.startswith(base)
     return called and (rest == "" or re.fullmatch(r"@\d+\n?", rest) is not None)
 
 
 def _holders(root: torch.nn.Module, path: list[str]) -> list[torch.nn.Module]:
-    """The modules at `path` and at all call names of its parts; missing ones are made."""
+    """Return the modules at `path` and at all call names of its parts; make missing ones."""
     holders = {id(root): root}
     for name in path:
         below: dict[int, torch.nn.Module] = {}
@@ -84,7 +84,7 @@ def _assign_attr(
 
 
 def _get_submodule(mod: torch.nn.Module, target: str) -> Any:
-    """The attribute at a dotted name; None when a part of it is missing or no module."""
+    """Return the attribute at a dotted name; None when a part of it is missing or no module."""
     *path, name = target.split(".")
     for part in path:
         mod = getattr(mod, part, None)
@@ -99,9 +99,9 @@ def _add_submodule(
     module_to_add: torch.nn.Module,
     create_module: Callable[[str], torch.nn.Module] | None = None,
 ) -> bool | None:
-    """Add a module at a dotted name; missing ones on the way are made by `create_module(prefix)`.
+    """Add a module at a dotted name; `create_module(prefix)` makes missing modules on the way.
 
-    Returns False, and adds nothing, when something on the way is no module.
+    Returns False, and adds nothing, when an attribute on the way is no module.
     """
     *path, name = target.split(".")
     for i, part in enumerate(path):
@@ -118,12 +118,12 @@ def _add_submodule(
 
 
 def _is_prefix(candidate: Any, target: Any) -> bool:
-    """Whether `target` begins with `candidate` and is longer."""
+    """Return whether `target` begins with `candidate` and is longer."""
     return len(candidate) < len(target) and target[: len(candidate)] == candidate
 
 
 def _compute_accessor(parent_fqn: str, child_fqn: str) -> str:
-    """The dotted name of a module as seen from one above it."""
+    """Return the dotted name of a module relative to a module above it."""
     if parent_fqn == "":
         return child_fqn
     parent, child = parent_fqn.split("."), child_fqn.split(".")

@@ -17,7 +17,7 @@ def _children(module: torch.nn.Module) -> list[torch.fx.GraphModule]:
 
 
 def _shallow_copy(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """Shares class, and with it the code, graph and tensors; tables and mode are its own."""
+    """Return a copy with its own tables and mode that shares class, code, graph and tensors."""
     result: torch.fx.GraphModule = object.__new__(type(module))
     for name, value in module.__dict__.items():
         result.__dict__[name] = value.copy() if type(value) in _TABLES else value
@@ -25,10 +25,10 @@ def _shallow_copy(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def owner_with_bodies_of_its_own(owner: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A module with the attributes of `owner`, whose bodies have modes and tables of their own.
+    """Return a module with the attributes of `owner`, whose bodies have their own modes and tables.
 
-    A mode, hook or child that is set on a body of the result must not reach the program. What is
-    one body in the program is one here.
+    A mode, hook or child that is set on a body of the result must not reach the program. A body
+    that the program shares is shared in the result.
     """
     if not _children(owner):
         return owner
@@ -38,7 +38,7 @@ def owner_with_bodies_of_its_own(owner: torch.fx.GraphModule) -> torch.fx.GraphM
         body = open_.pop()
         if id(body) in copies:
             continue
-        # A class is filled in from the module that it is made for.
+        # The code of a class is generated from the module that the class was made for.
         _deferred_code.materialize(type(body))
         copies[id(body)] = _shallow_copy(body)
         open_ += _children(body)

@@ -15,13 +15,13 @@ from fxpress._torch.fx import TreeSpec
 
 
 def state_without(module: Any, *derived: str) -> dict[str, Any]:
-    """The instance's state, minus attributes that are computed when they are needed."""
+    """Return the instance's state without attributes that are computed when they are needed."""
     state = torch.nn.Module.__getstate__(module)
     return {name: value for name, value in state.items() if name not in derived}
 
 
 def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
-    """`copy.deepcopy(module, memo)`."""
+    """Return `copy.deepcopy(module, memo)`."""
     kind: Any = type(module)
     result = kind.__new__(kind)
     memo[id(module)] = result
@@ -41,13 +41,13 @@ def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
 
 
 def _complete(module: Any) -> None:
-    """What follows from a module's state."""
+    """Set the attributes that follow from a module's state."""
     if "graph" in module.__dict__:
         module.graph.owning_module = module
 
 
 def shallow_copy(module: Any) -> Any:
-    """`copy.copy(module)`: shares its tables, tensors and graphs."""
+    """Return `copy.copy(module)`, which shares the module's tables, tensors and graphs."""
     kind: Any = type(module)
     result = kind.__new__(kind)
     result.__dict__.update(state_without(module, *module._derived))
@@ -55,6 +55,6 @@ def shallow_copy(module: Any) -> Any:
 
 
 def restore(module: Any, state: dict[str, Any]) -> None:
-    """`module.__setstate__(state)`."""
+    """Set the state of a module, as `module.__setstate__(state)`."""
     module.__dict__.update(state)
     _complete(module)

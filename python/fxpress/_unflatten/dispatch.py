@@ -1,6 +1,6 @@
-"""Dispatchers for repeated preserved calls, on modules that exist.
+"""Make dispatchers for repeated preserved calls, on modules that exist.
 
-`unflatten` itself plans them before anything is made.
+`unflatten` itself plans dispatchers before it makes any module.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def dispatch_modules(
     consts_targets: set[str],
     make_dispatcher: Callable[[set[str], list[Any]], torch.nn.Module],
 ) -> None:
-    """`UnflattenedModule._dispatch_modules`.
+    """Put dispatchers in place of repeated calls, as `UnflattenedModule._dispatch_modules`.
 
     Args:
-        root: the module with the `module_call_graph` that says which signatures are preserved.
-        redirected_call_indices: call names that were merged away, with those in their place.
-        consts_targets: names of state; a dispatcher gets what its first call has of it.
+        root: the module whose `module_call_graph` lists the preserved signatures.
+        redirected_call_indices: call names that were merged away -> the call names in their place.
+        consts_targets: names of state; a dispatcher gets the state that its first call has.
         make_dispatcher: the class of dispatchers.
     """
     calls: dict[str, list[tuple[int, str, torch.nn.Module]]] = defaultdict(list)
@@ -56,7 +56,7 @@ def dispatch_modules(
 
 
 def _drop_numbers(fqn: str, graph: torch.fx.Graph, called: dict[str, Any]) -> None:
-    """Calls of a dispatched module have no number: the dispatcher counts them."""
+    """Remove the numbers from calls of dispatched modules: the dispatcher counts the calls."""
     path = ".".join(part.split("@")[0] for part in fqn.split("."))
     for node in graph.find_nodes(op="call_module"):
         full = f"{path}.{node.target}" if path else str(node.target)

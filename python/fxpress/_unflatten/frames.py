@@ -1,4 +1,4 @@
-"""Outlining on its own: torch's `_ModuleFrame` over the native pass.
+"""Outline graphs through torch's `_ModuleFrame`, over the native pass.
 
 `torch.distributed.pipelining` builds the root frame and lets it run.
 """
@@ -35,7 +35,7 @@ class _SubmoduleEntry:
 
 
 def _add_spec(gm: torch.nn.Module, spec: Any) -> str:
-    """Store a tree spec under the first free `_spec_<i>`, and give that name."""
+    """Store a tree spec under the first free name `_spec_<i>`, and return the name."""
     i = 0
     while hasattr(gm, f"_spec_{i}"):
         i += 1
@@ -44,19 +44,19 @@ def _add_spec(gm: torch.nn.Module, spec: Any) -> str:
 
 
 def _generate_flatten(gm: Any, node: Any) -> torch.fx.Node:
-    """Add nodes that flatten a value: the leaves."""
+    """Add nodes that flatten a value, and return the node of the leaves."""
     flat = gm.graph.call_function(pytree.tree_flatten, (node,))
     return gm.graph.call_function(operator.getitem, (flat, 0))
 
 
 def _generate_flatten_spec(gm: Any, node: Any, spec: Any) -> torch.fx.Node:
-    """Add nodes that flatten a value by a spec that the module keeps: the leaves."""
+    """Add nodes that flatten a value by a spec that the module keeps. Return the leaves' node."""
     spec_node = gm.graph.create_node("get_attr", _add_spec(gm, spec))
     return gm.graph.call_function(fx_pytree.tree_flatten_spec, (node, spec_node))
 
 
 def _generate_unflatten(gm: Any, nodes: Any, spec: Any) -> torch.fx.Node:
-    """Add nodes that build a value from leaves by a spec that the module keeps: the value."""
+    """Add nodes that build a value from leaves by a spec, and return the value's node."""
     spec_node = gm.graph.create_node("get_attr", _add_spec(gm, spec))
     return gm.graph.call_function(pytree.tree_unflatten, (nodes, spec_node))
 
@@ -137,17 +137,17 @@ class _ModuleFrame:
         owner = self.flat_graph.owning_module
         for call_name, target, holder in attributes:
             self.seen_attrs[call_name].add(target)
-            # Bodies of higher-order operators: pipelining would leave them behind.
+            # pipelining does not move bodies of higher-order operators, so they are set here.
             if owner is not None and not hasattr(holder, target):
                 setattr(holder, target, getattr(owner, target))
         self.seen_nodes.update((node.name, node) for node in self.flat_graph.nodes)
 
     def add_placeholder(self, x: torch.fx.Node) -> None:
-        """The root has all its inputs."""
+        """Raise AssertionError: the root has all its inputs."""
         raise AssertionError(f"Cannot add placeholder {x} to root module")
 
     def remap_input(self, x: torch.fx.Node) -> torch.fx.Node:
-        """The node of the root's graph that stands for a flat one copied by `copy_node`."""
+        """Return the node of the root's graph that `copy_node` made for a flat node."""
         if x.graph is not self.flat_graph:
             raise AssertionError("expected x.graph to be flat_graph, got different graph")
         if x in self.node_map:
@@ -169,14 +169,14 @@ class _ModuleFrame:
         return node
 
     def uplift_common_custom_metadata(self) -> None:
-        """Nothing: the root has no caller to move the meta to."""
+        """Do nothing: the root has no caller to move the meta to."""
 
     def finalize_outputs(self) -> None:
-        """See `run_from`."""
+        """Raise UnsupportedError; see `run_from`."""
         raise self._one_go("finalize_outputs")
 
     def run_from(self, node_idx: int) -> int:
-        """Not on its own: the native pass outlines a graph in one go.
+        """Raise UnsupportedError: the native pass outlines a graph in one step.
 
         Raises:
             UnsupportedError: always.

@@ -1,4 +1,4 @@
-"""Graphs, and what only they hold, as bytes in the form of torch's `GraphPickler`."""
+"""Convert graphs, and objects that only graphs hold, to bytes of torch's `GraphPickler`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fxpress._torch import fx as torch_fx
 
 
 class _Pickler(torch_export.GraphPickler):  # type: ignore[misc]
-    """Leaves real tensors and modules outside: whoever pickles the bytes knows them already."""
+    """A pickler that leaves real tensors and modules outside, because the caller pickles them."""
 
     outside: list[Any]
 
@@ -33,7 +33,7 @@ class _Pickler(torch_export.GraphPickler):  # type: ignore[misc]
 
 
 def _is_fake(tensor: Any) -> bool:
-    """Whether a tensor is fake, or a subclass with such tensors inside."""
+    """Return whether a tensor is fake, or a subclass with fake tensors inside."""
     open_ = [tensor]
     while open_:
         part = open_.pop()
@@ -45,7 +45,7 @@ def _is_fake(tensor: Any) -> bool:
 
 
 def _parts(tensor: Any) -> tuple[Any, ...]:
-    """What a subclass of tensors is made of."""
+    """Return the parts that a tensor subclass is made of, and its metadata."""
     names, context = tensor.__tensor_flatten__()
     inner = {name: getattr(tensor, name) for name in names}
     return type(tensor), inner, context, tuple(tensor.shape), tensor.stride(), tensor.requires_grad
@@ -61,7 +61,7 @@ def _graph(unpickle: Any, args: tuple[Any, ...]) -> torch.fx.Graph:
 
 
 def _graph_module(unpickle: Any, args: tuple[Any, ...]) -> torch.fx.GraphModule:
-    """The code of a GraphModule is its class's, which no pickle holds."""
+    """Read a GraphModule, and generate its code, which belongs to its class and is not pickled."""
     module: torch.fx.GraphModule = unpickle(*args)
     module.recompile()
     return module
@@ -76,14 +76,14 @@ def _from_outside(index: int, state: Any) -> Any:
 
 
 def dump(value: Any) -> tuple[bytes, list[Any]]:
-    """The bytes of a value with graphs in it, and the tensors and modules that it refers to."""
+    """Return the bytes of a value with graphs, and the tensors and modules that it refers to."""
     outside: list[Any] = []
     kind: Any = type(_Pickler.__name__, (_Pickler,), {"outside": outside})
     return kind.dumps(value, torch_export.PICKLE_ALL), outside
 
 
 def load(data: bytes, outside: list[Any]) -> Any:
-    """What `dump` was given, with fake values of a mode of its own."""
+    """Return the value that `dump` was given, with fake values of a new mode."""
     mode: Any = torch_export.fake_mode_of_its_own()
     mode.outside = outside  # the mode is all that reaches the functions that read a pickle
     try:

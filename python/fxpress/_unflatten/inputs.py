@@ -1,4 +1,4 @@
-"""From the arguments of a call to the inputs of the root's graph."""
+"""Convert the arguments of a call to the inputs of the root's graph."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def _reordered(module: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def process(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """`UnflattenedModule.process_forward_inputs`.
+    """Return the flat inputs of a call, as `UnflattenedModule.process_forward_inputs`.
 
     Raises:
-        ValueError: other keywords than the program's.
-        TypeError: another structure, and no adapter that makes the program's of it.
+        ValueError: the keywords are not the program's.
+        TypeError: the structure is not the program's, and no adapter converts it.
         RuntimeError: an input breaks a constraint that the program was exported with.
     """
     kwargs = _reordered(module, kwargs)
@@ -52,7 +52,7 @@ def process(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
 
 
 def adapt(module: Any, flat: list[Any], in_spec: TreeSpec, args: Any) -> list[Any]:
-    """`UnflattenedModule._adapt_flat_args`."""
+    """Bring flat inputs into the program's structure, as `UnflattenedModule._adapt_flat_args`."""
     expected = module.module_call_graph[0].signature.in_spec
     if in_spec == expected:
         return flat
@@ -99,7 +99,7 @@ def _check(module: Any, flat: list[Any], paths: list[Any] | None, given: Any) ->
 
 
 def _is_static_match(value: object, placeholder: torch.fx.Node) -> bool:
-    """Sure to pass the check: a tensor of exactly the size that the program was exported with."""
+    """Return whether a value is a tensor of exactly the exported size, which passes the check."""
     expected = placeholder.meta.get("val")
     return (
         isinstance(value, torch.Tensor)
@@ -110,13 +110,13 @@ def _is_static_match(value: object, placeholder: torch.fx.Node) -> bool:
 
 
 def compiled(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The inputs while Dynamo traces; it guards on their structure and sizes itself."""
+    """Return the inputs while Dynamo traces, which guards on their structure and sizes itself."""
     flat, in_spec = pytree.tree_flatten((args, _reordered(module, kwargs)))
     return adapt(module, flat, in_spec, args)
 
 
 def traced(module: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The inputs while `torch.fx` traces.
+    """Return the inputs while `torch.fx` traces.
 
     A tracer that starts at this module passes a proxy for all of `*args` and one for `**kwargs`.
     """
@@ -153,7 +153,7 @@ def _is_parameter_name(name: str) -> bool:
 
 
 def signature(module: Any) -> inspect.Signature:
-    """What `forward` takes: the names of the exported module's arguments.
+    """Return the signature of `forward`, with the names of the exported module's arguments.
 
     A module that takes `**kwargs` can be exported with keywords that no function can name, or that
     are called like one of its positional arguments (`args_0`). The former go through `**kwargs`

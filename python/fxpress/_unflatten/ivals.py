@@ -1,4 +1,4 @@
-"""Intermediate values of mutations, for those who ask for torch's account of them."""
+"""Intermediate values of mutations, recorded as torch records them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fxpress._torch import fx as torch_fx
 class _IVals:
     """Names of intermediate values of mutations that were read, by module.
 
-    Stands in for `torch.export.unflatten._IVals`. The native pass keeps its own account; this is
-    for those who hold one.
+    Stands in for `torch.export.unflatten._IVals`. The native pass has its own record and does not
+    use this class; callers that have an instance do.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class _IVals:
         return isinstance(target, torch_fx.OpOverload) and bool(target._schema.is_mutable)
 
     def read(self, mf: Any, node: torch.fx.Node) -> Any:
-        """What holds the intermediate value `node` in the frame's graph."""
+        """Return the node of the frame's graph that holds the intermediate value `node`."""
         if node.op != "call_function":
             raise AssertionError(f"expected node.op to be 'call_function', got {node.op!r}")
         if not self._is_mutable(node.target):
@@ -34,7 +34,7 @@ class _IVals:
         return mf.remap_input(node.args[0])
 
     def update(self, partitions: Any) -> None:
-        """Write every value that was read into what it is a value of."""
+        """Write every value that was read into the state that it is a value of."""
         for entry in (entry for entries in partitions for entry in entries):
             graph = entry.module.graph
             names = self.node_names_by_fqn[entry.fqn]

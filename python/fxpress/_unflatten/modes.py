@@ -1,9 +1,9 @@
-"""train() and eval(): what the graph allows.
+"""Check train() and eval() against the modes that the graph was exported in.
 
-An operator such as dropout or batch norm has its mode written into the graph when it is exported;
-setting another mode afterwards changes nothing. What tells the mode is the flag of an operator that
-was traced in one of torch's own modules, whose flag follows the module's `training`. The flag of
-any other, like that of `F.dropout(x, training=True)` in somebody's `forward`, tells nothing.
+Export writes the mode of an operator such as dropout or batch norm into the graph; setting another
+mode afterwards changes nothing. The mode is known from the flag of an operator that was traced in
+one of torch's own modules, because there the flag follows the module's `training`. The flag of any
+other operator, like that of `F.dropout(x, training=True)` in a user's `forward`, says nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fxpress._errors import UnsupportedError
 
 _setting = threading.local()
 
-# By the class in nn_module_stack: the argument that decides whether the flag matters. A probability
-# of 0 drops nothing in either mode; without running statistics those of the batch are always taken.
+# Class in nn_module_stack -> the argument that decides whether the flag matters. A probability of 0
+# drops nothing in either mode. Without running statistics, the batch's statistics are always used.
 _DROPOUT = dict.fromkeys(
     ("Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "AlphaDropout", "FeatureAlphaDropout"), "p"
 )
@@ -42,7 +42,7 @@ _FOLLOW = {
 
 
 def _arguments(node: torch.fx.Node) -> dict[str, Any]:
-    """The arguments of an operator's call by name; empty: something else than an operator."""
+    """Return the arguments of an operator's call by name; empty for any other node."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or node.op != "call_function":
         return {}
@@ -51,7 +51,7 @@ def _arguments(node: torch.fx.Node) -> dict[str, Any]:
 
 
 def _exported_mode(node: torch.fx.Node) -> bool | None:
-    """The mode that the module of an operator was traced in; None: the operator does not tell."""
+    """Return the mode that an operator's module was traced in; None when it is not known."""
     stack = node.meta.get("nn_module_stack")
     if not stack:
         return None
@@ -71,7 +71,7 @@ def _exported_mode(node: torch.fx.Node) -> bool | None:
 
 
 def _told(module: torch.nn.Module) -> Iterator[tuple[str, torch.fx.Node, bool]]:
-    """The operators that tell which mode they were exported in, with the paths of their modules."""
+    """Yield the operators whose exported mode is known, with the paths of their modules."""
     for fqn, holder in module.named_modules():
         for part in getattr(holder, "_call_modules", (holder,)):
             graph = getattr(part, "graph", None)
@@ -107,9 +107,9 @@ def _check(module: torch.nn.Module, mode: bool, *, below_another: bool) -> None:
 
 
 def _is_called_by_a_parent() -> bool:
-    """Whether `train` of a module was called by `torch.nn.Module.train` of one above it.
+    """Return whether `torch.nn.Module.train` of a parent called a module's `train`.
 
-    That one has set itself and others already: an exception would leave a model half in each mode.
+    The parent has set itself and other modules already: an exception would leave both modes mixed.
     """
     caller = sys._getframe(3)  # above this function, `set_mode`, and the module's `train`
     return caller.f_code is torch.nn.Module.train.__code__
@@ -118,10 +118,10 @@ def _is_called_by_a_parent() -> bool:
 def set_mode(module: torch.nn.Module, mode: bool, apply: Callable[[bool], Any]) -> None:
     """`module.train(mode)`: set the mode of this module and those below it by `apply`.
 
-    All operators below are looked at before anything is set. When every one that tells its mode
-    tells the other one, the mode is refused. When they differ from one another, as in a model with
-    frozen batch norm, either mode may be that of the model: it is set, with a warning. So it is
-    when a module above, which is none of ours, passes its mode on.
+    All operators below are examined before any mode is set. When every operator whose mode is
+    known was exported in the other mode, the mode is refused. When operators differ, as in a model
+    with frozen batch norm, either mode may be the model's: it is set, with a warning. It is also
+    set with a warning when a parent that is not a module of fxpress passes its mode on.
 
     Raises:
         ValueError: the mode is no bool.

@@ -30,7 +30,7 @@ log = logging.getLogger("torch.export.unflatten")
 
 
 class _SubmoduleBase:
-    """Stands in for `torch.export.unflatten._SubmoduleBase`."""
+    """The base of unflattened modules. Stands in for `torch.export.unflatten._SubmoduleBase`."""
 
     _ty: str | None
     _title: ClassVar[str]  # of the readable text
@@ -38,7 +38,7 @@ class _SubmoduleBase:
     _with_graphs: ClassVar[tuple[str, ...]] = ("graph",)  # see `pickling`
 
     def type_name(self) -> str | None:
-        """The class that the module has in the eager model, as `module.qualname`; None: unknown."""
+        """Return the module's class in the eager model, as `module.qualname`; None: unknown."""
         return self._ty
 
     def _get_name(self) -> str:
@@ -52,7 +52,7 @@ class _SubmoduleBase:
         include_device: bool = False,
         colored: bool = False,
     ) -> str:
-        """The generated code of this module and those below it, with comments on shapes."""
+        """Return the generated code of this module and its submodules, with comments on shapes."""
         flags = (print_output, include_stride, include_device, colored)
         return torch_export.print_readable(self, self._title, *flags)
 
@@ -85,7 +85,7 @@ class _SubmoduleBase:
         return pickling.reduce(self)
 
 
-# Keys of an instance's `__dict__`; no state of a model can be registered under a name with a dot.
+# Keys of an instance's `__dict__`. No state of a model can have a name with a dot.
 _SIGNED = "fxpress.signed_forward"
 _PROGRAM_SPECS = "fxpress.program_specs"
 
@@ -93,7 +93,8 @@ _PROGRAM_SPECS = "fxpress.program_specs"
 class _Signed:
     """A method whose signature, seen from an instance, is that of the exported module's `forward`.
 
-    torch.export binds inputs and dynamic shapes by it. On the class it is the plain function.
+    torch.export binds inputs and dynamic shapes by this signature. Read from the class, the method
+    is the plain function.
     """
 
     def __init__(self, function: Any) -> None:
@@ -113,13 +114,14 @@ class _Signed:
         return types.MethodType(own, instance)
 
 
-# As a frame of its own it would become code that asks for the attribute again.
+# Dynamo must not compile `__get__` as a frame: the compiled code would get the attribute again.
 torch_export.not_a_frame(_Signed.__get__)
 
 
 def _make_graph_module(module: Any) -> torch.fx.GraphModule:
     made = _native.make_graph_module(module, module.graph)
-    # Whoever asks is about to run it, and Dynamo looks at the class without asking.
+    # The caller is about to run the module, and Dynamo reads the class without a call that would
+    # make the code.
     _deferred_code.materialize(type(made))
     return made
 
@@ -129,12 +131,12 @@ def _placeholders(module: Any) -> list[torch.fx.Node]:
 
 
 def _copy_of_signature(module: Any) -> Any:
-    """Few ask for it, and it is as long as the model has parameters: copied for those who do."""
+    """Return a copy of the signature, made when it is read: few do, and it grows with the model."""
     return source.copy_signature(*module.__dict__[_PROGRAM_SPECS])
 
 
 def _make_runnable(module: Any) -> torch.fx.GraphModule:
-    """`graph_module`, also for a model that has something else of that name."""
+    """Return `graph_module`, also for a model that has another attribute of that name."""
     own = module.graph_module
     return own if own is module.__dict__.get("graph_module") else _make_graph_module(module)
 
@@ -173,7 +175,7 @@ class InterpreterModule(_SubmoduleBase, torch_export.InterpreterModule):  # type
         return _engine.run(self, self.graph, args)
 
     def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """A graph takes its inputs by position: keywords go by the names of its placeholders."""
+        """Return the inputs by position. Keywords are matched with the names of placeholders."""
         rest = self.arg_names[len(args) :]
         values = (*args, *(kwargs[name] for name in rest if name in kwargs))
         if len(rest) != len(kwargs):
@@ -188,14 +190,14 @@ class InterpreterModule(_SubmoduleBase, torch_export.InterpreterModule):  # type
         return values
 
     def finalize(self) -> None:
-        """Checks the graph and makes the module ready to run, after an edit of its graph."""
+        """Check the graph and make the module ready to run, after an edit of its graph."""
         self._forget_derived()
         self.graph.lint()
         self.arg_names = [node.target for node in _placeholders(self)]
 
 
 class InterpreterModuleDispatcher(_SubmoduleBase, torch_export.InterpreterModuleDispatcher):  # type: ignore[misc]
-    """Several calls of one module whose graphs differ: each call runs the next of them, in turns.
+    """Several calls of one module whose graphs differ. Each call runs the next graph, in turn.
 
     Stands in for `torch.export.unflatten.InterpreterModuleDispatcher`. State is registered as in
     the original module, buffers included.
@@ -232,7 +234,7 @@ class InterpreterModuleDispatcher(_SubmoduleBase, torch_export.InterpreterModule
             raise
 
     def call_modules(self) -> list[InterpreterModule]:
-        """The modules of the calls, in order."""
+        """Return the modules of the calls, in order."""
         return self._call_modules
 
     def print_readable(
@@ -242,7 +244,7 @@ class InterpreterModuleDispatcher(_SubmoduleBase, torch_export.InterpreterModule
         include_device: bool = False,
         colored: bool = False,
     ) -> str:
-        """The generated code of every call."""
+        """Return the generated code of every call."""
         flags = (print_output, include_stride, include_device, colored)
         return "\n".join(call.print_readable(*flags) for call in self._call_modules)
 
@@ -250,12 +252,12 @@ class InterpreterModuleDispatcher(_SubmoduleBase, torch_export.InterpreterModule
 class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type: ignore[misc]
     """An exported program as the tree of modules that it was traced from.
 
-    Stands in for `torch.export.unflatten.UnflattenedModule`. Unlike torch's it leaves the program
-    as it is, and can be deep-copied, pickled, compiled and exported again.
+    Stands in for `torch.export.unflatten.UnflattenedModule`. Unlike torch's class, it does not
+    change the program, and can be deep-copied, pickled, compiled and exported again.
 
     Args:
         export_module: the program.
-        flat_args_adapter: brings inputs of another structure into the program's.
+        flat_args_adapter: brings inputs of another structure into the program's structure.
         share_state: use the program's own tensors instead of copies of them.
         device: where the copies are made; None: where the tensors are.
 
@@ -293,7 +295,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         *,
         dead_code: bool,
     ) -> None:
-        """The constructor; nodes without effect or user are left out unless `dead_code`."""
+        """Make the modules. Nodes without effect or user are left out unless `dead_code`."""
         torch.nn.Module.__init__(self)
         signature = export_module.graph_signature
         if signature.backward_signature is not None:

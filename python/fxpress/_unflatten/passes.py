@@ -1,6 +1,6 @@
-"""The steps of unflattening on modules that exist, for those who call them one by one.
+"""The steps of unflattening on modules that exist, for callers that call them one by one.
 
-`unflatten` itself plans all of them before anything is made.
+`unflatten` itself plans all steps before it makes any module.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def _inplace_buffer_and_input_mutations(
 
     Stands in for `torch.export.unflatten._inplace_buffer_and_input_mutations`. A write waits for
     the last read of the old value or a view of it. Parameters are written through a detached alias.
-    The new value of something that is an input itself is written at the end of the graph. What may
-    change with another write is cloned before.
+    A new value that is an input itself is written at the end of the graph. A value that another
+    write may change is cloned before.
     """
     output = next(iter(reversed(graph.nodes)))
     if output.op != "output" or len(output.args) != 1:
@@ -73,7 +73,7 @@ def _inplace_buffer_and_input_mutations(
 
 
 def _snapshot(graph: torch.fx.Graph, value: torch.fx.Node) -> torch.fx.Node:
-    """The value before anything is written: of an input, or of a view of one."""
+    """Clone an input, or a view of an input, before any write, and return the clone's node."""
     is_input = value.op == "placeholder"
     behind = next(node for node in graph.nodes if node.op != "placeholder")
     with graph.inserting_before(behind) if is_input else graph.inserting_after(value):
@@ -85,7 +85,7 @@ def _snapshot(graph: torch.fx.Graph, value: torch.fx.Node) -> torch.fx.Node:
 def _write(
     graph: torch.fx.Graph, into: torch.fx.Node, value: torch.fx.Node, *, is_parameter: bool
 ) -> torch.fx.Node:
-    """Adds the write; a parameter's is hidden from autograd."""
+    """Add the write, and return its node. A write of a parameter is hidden from autograd."""
     write = graph.call_function(torch.ops.aten.copy_.default, (into, value))
     write.meta = dict(value.meta)
     if is_parameter:
@@ -97,7 +97,7 @@ def _write(
 
 
 def _root_module_type(graph: torch.fx.Graph) -> str | None:
-    """The class of the root module, from the stacks of its nodes."""
+    """Return the class of the root module, from the stacks of its nodes."""
     for node in graph.nodes:
         for path, kind in node.meta.get("nn_module_stack", {}).values():
             if not path:
@@ -147,7 +147,7 @@ def _dump(graph: torch.fx.Graph) -> list[str]:
 
 
 def _check_graph_equivalence(x: torch.nn.Module, y: torch.nn.Module) -> bool:
-    """Whether two modules have the same graph, up to names and called modules."""
+    """Return whether two modules have the same graph, up to names and called modules."""
     for name, module in (("x", x), ("y", y)):
         if not isinstance(module.graph, torch.fx.Graph):
             raise AssertionError(
@@ -169,8 +169,8 @@ def _copy_graph_attrs(
 def _deduplicate_modules(partitions: Iterable[list[_SubmoduleEntry]]) -> dict[str, str]:
     """Merge calls of one module whose graphs are the same.
 
-    Stands in for `torch.export.unflatten._deduplicate_modules`. Returns the call names that are
-    gone, with those that took their place.
+    Stands in for `torch.export.unflatten._deduplicate_modules`. Returns the removed call names ->
+    the call names that took their place.
     """
     redirected: dict[str, str] = {}
     for entries in partitions:
@@ -244,7 +244,7 @@ def _sink_params(
     )
     if id(module) in removed:
         return {id(module): removed[id(module)]}
-    lost: set[str] | None = None  # of the module itself, which the table does not list
+    lost: set[str] | None = None  # those of the module itself, if the table does not list it
     visits = [(module, scope, False)]
     while visits:
         current, path, children_done = visits.pop()

@@ -1,9 +1,9 @@
 """Pickles of unflattened modules.
 
-Tensors, modules and whatever users have put into them are ordinary parts of the pickle, so that
-what a pickle holds twice (a weight that is tied to one outside of the program) stays one thing.
-Graphs, with the operators and fake values in them, are bytes of torch's `GraphPickler`: one for all
-modules that are pickled together, because their graphs share fake values and symbols.
+Tensors, modules and the users' additions to them are ordinary parts of the pickle, so that an
+object that a pickle holds twice (a weight that is tied to a weight outside of the program) stays
+one object. Graphs, with the operators and fake values in them, are bytes of torch's `GraphPickler`:
+one for all modules that are pickled together, because their graphs share fake values and symbols.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from fxpress._unflatten import graph_bytes
 
 
 class _Alive(threading.local):
-    """By id of a module: the graphs that a pickle which is being written has for it."""
+    """The graphs, by id of a module, that a pickle which is being written has for the module."""
 
     def __init__(self) -> None:
-        # A pickler keeps what it has written: entries go when it goes.
+        # A pickler keeps the objects that it has written: entries go when the pickler goes.
         self.graphs: weakref.WeakValueDictionary[int, _Graphs] = weakref.WeakValueDictionary()
 
 
 _alive = _Alive()
 
-# Ordinary pickles cannot hold them.
+# Ordinary pickles cannot hold objects of these types.
 _GRAPH_TYPES: tuple[type, ...] = (
     *(torch.fx.Graph, torch.fx.GraphModule),
     *(torch_fx.FakeTensor, torch_fx.OpOverload, torch.SymInt),
@@ -40,7 +40,7 @@ _GRAPH_TYPES: tuple[type, ...] = (
 
 
 class _Part:
-    """Stands in a pickle for one of the values of `_Graphs`."""
+    """An object that stands in a pickle for one of the values of `_Graphs`."""
 
     def __init__(self, graphs: _Graphs, index: int) -> None:
         self.graphs = graphs
@@ -51,7 +51,10 @@ class _Part:
 
 
 class _Table:
-    """Stands for a table of children with GraphModules in it, which several modules may share."""
+    """An object that stands in a pickle for a table of children with GraphModules in it.
+
+    Several modules may share the table.
+    """
 
     def __init__(self, graphs: _Graphs, table: dict[str, Any]) -> None:
         self.graphs = graphs
@@ -63,10 +66,10 @@ class _Table:
 
 
 class _Graphs:
-    """The values with graphs in them of a module and those below it. A list of them when read.
+    """The values with graphs in them of a module and its submodules. A list of them when read.
 
-    What stands for its values keeps it, it keeps the values alone: nothing stays when the pickler
-    has gone.
+    The objects that stand for its values refer to it, but it refers only to the values, so that
+    nothing stays alive when the pickler has gone.
     """
 
     def __init__(self, top: torch.nn.Module) -> None:
@@ -95,11 +98,11 @@ class _Graphs:
         return part
 
     def stand_in(self, child: Any) -> Any:
-        """What stands in a pickle for a child of a module."""
+        """Return the object that stands in a pickle for a child of a module."""
         return self._part(child) if isinstance(child, torch.fx.GraphModule) else child
 
     def state_of(self, module: Any) -> dict[str, Any]:
-        """A module's state with something else in the places of the values.
+        """Return a module's state with stand-ins in the places of the values.
 
         Raises:
             KeyError: the module has got a value that was not there before.
@@ -126,7 +129,7 @@ def _with_graphs(module: Any, state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _below(top: torch.nn.Module) -> Iterator[Any]:
-    """The module and those below it whose pickles are ours, the calls of dispatchers included."""
+    """Yield the module and its submodules that fxpress pickles, including dispatchers' calls."""
     seen: set[int] = set()
     open_: list[Any] = [top]
     while open_:
@@ -141,7 +144,7 @@ def _below(top: torch.nn.Module) -> Iterator[Any]:
 
 
 def reduce(module: Any) -> tuple[Any, ...]:
-    """`module.__reduce_ex__()`: alone, or as a part of a pickle that has modules above it."""
+    """Return `module.__reduce_ex__()`, for a pickle of the module or of a module above it."""
     graphs = _alive.graphs.get(id(module))
     try:
         state = None if graphs is None else graphs.state_of(module)

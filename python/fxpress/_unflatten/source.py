@@ -1,4 +1,4 @@
-"""What the native pass has to know about an exported program."""
+"""The facts about an exported program that the native pass needs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _expect(condition: bool, call_name: str, what: str, found: object) -> None:
 
 
 def signatures(calls: Mapping[str, ModuleCallSignature]) -> list[Signature]:
-    """The preserved signatures, checked.
+    """Check the preserved signatures, and return them.
 
     Raises:
         AssertionError: a spec that is not one of (args, kwargs), or an input that is no value.
@@ -110,7 +110,7 @@ _MUTATIONS = (
 
 
 def mutations(signature: ExportGraphSignature) -> list[tuple[bool, str]]:
-    """For each mutated output, which come first: is it a parameter, and which placeholder is it."""
+    """Return (is a parameter, placeholder) for each mutated output. These outputs come first."""
     if not any(spec.kind in _MUTATIONS for spec in signature.output_specs):
         return []
     buffers = {target: name for name, target in signature.inputs_to_buffers.items()}
@@ -141,7 +141,7 @@ def _is_copied(kind: type) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """A dataclass of a signature, with dataclasses in it copied as well; the rest is shared."""
+    """Return a copy of a signature's dataclass and the dataclasses in it; the rest is shared."""
     kind = type(value)
     copy = object.__new__(kind)
     fields = value.__dict__.copy()
@@ -155,9 +155,9 @@ def _copied(value: Any) -> Any:
 def copy_signature(
     signature: ExportGraphSignature, inputs: list[Any], outputs: list[Any]
 ) -> ExportGraphSignature:
-    """A copy that can be edited without changing the program: torch deep-copies it.
+    """Return a copy that can be edited without changing the program. torch makes a deep copy.
 
-    `inputs` and `outputs` are its specs.
+    `inputs` and `outputs` are the specs of the signature.
     """
     copy = _copied(signature)
     copy.input_specs = [_copied(spec) for spec in inputs]
@@ -166,7 +166,7 @@ def copy_signature(
 
 
 def copy_calls(calls: Iterable[Any]) -> list[Any]:
-    """A module call graph that can be edited without changing the program; specs are shared."""
+    """Return a call graph that can be edited without changing the program; specs are shared."""
     result = []
     for entry in calls:
         if entry.signature is None and type(entry) is ModuleCallEntry:
@@ -191,7 +191,7 @@ def of_program(
     run_with_interpreter: bool,
     drop_dead_code: bool,
 ) -> Source:
-    """Everything about `program`; `signature` and `calls` are copies of its own."""
+    """Return the facts about `program`; `signature` and `calls` are copies of the program's."""
     preserved = {entry.fqn: entry.signature for entry in calls if entry.signature is not None}
     return {
         "graph": program.graph,

@@ -1,4 +1,4 @@
-"""The state of an exported program: copied once for each tensor, however many names it has."""
+"""Copy the state of an exported program, each tensor once, however many names it has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fxpress._torch import fx as torch_fx
 
 
 def check_constant(value: object, what: str) -> None:
-    """Raises AssertionError for a constant that no module of a graph can hold."""
+    """Raise AssertionError for a constant that no module of a graph can hold."""
     if isinstance(value, torch_fx.FakeScriptObject):
         raise AssertionError(f"FakeScriptObject should only exist during tracing: {what}")
     if not isinstance(value, (torch.Tensor, torch.ScriptObject)) and not torch_fx.is_opaque_value(
@@ -27,7 +27,9 @@ def check_constant(value: object, what: str) -> None:
 def collect(
     program: ExportedProgram, *, share_state: bool, device: torch.device | None
 ) -> _native.ProgramState:
-    """What the modules will hold. `dtype` counts in what is the same, other than in `_TensorID`.
+    """Return the state that the modules will hold.
+
+    Unlike in torch's `_TensorID`, tensors of different dtypes are different values.
 
     Raises:
         KeyError: the signature names state that the program does not have.

@@ -8,17 +8,18 @@ from fxpress import _native
 from fxpress._blocks import attribute_block
 
 _NAME = "RUN_WITH_INTERPRETER"
-# Who has the flag: the drop-in, as soon as it is imported, since callers set it there.
+# The object that has the flag. It is the drop-in module as soon as that is imported, because
+# callers set the flag there.
 holder: ModuleType | SimpleNamespace = SimpleNamespace(**{_NAME: True})
 
 
 def runs_with_interpreter() -> bool:
-    """The flag that new modules get."""
+    """Return the flag that new modules get."""
     return bool(getattr(holder, _NAME))
 
 
 def _disable_interpreter() -> _native.Block:
-    """Modules made inside run the code generated from their graphs instead of the engine.
+    """Return a block; modules made inside run the code generated from their graphs, not the engine.
 
     Stands in for `torch.export.unflatten._disable_interpreter`.
     """

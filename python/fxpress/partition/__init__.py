@@ -1,4 +1,4 @@
-"""Ready-made split callbacks for `split_module`, and a picture of what they did. Beyond torch.
+"""Ready-made split callbacks for `split_module`, and a picture of the split. Beyond torch.
 
     from fxpress.partition import around, balanced, by_module, draw
     from fxpress.split_module import split_module
@@ -11,8 +11,8 @@
     draw(stages).render("stages")
 
 Every callback numbers partitions 0, 1, 2, … in graph order and cuts the graph into contiguous runs.
-A value can then only flow from a lower id to a higher one: there are no cycles between partitions,
-and regions of autocast and grad mode, which need ids that never fall, may be split as well.
+A value can then only flow from a lower id to a higher id: there are no cycles between partitions.
+Regions of autocast and grad mode, which need ids that never fall, may be split as well.
 """
 
 from ._around import around

@@ -1,4 +1,4 @@
-"""Partitions around given operations, as compilers that run some of them eagerly need."""
+"""Partitions around given operations, for compilers that run some operations eagerly."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch.fx import GraphModule, Node
 
 from ._callback import SplitCallback, operations
 
-# The classes by way of an operator that is always there: torch has no public name for them.
+# torch has no public names for these classes, so they are taken from an operator that always
+# exists.
 _OpOverload = type(torch.ops.aten.add.Tensor)
 _OpOverloadPacket = type(torch.ops.aten.add)
 
@@ -22,18 +23,18 @@ def around(
     *,
     where: Callable[[Node], bool] | None = None,
 ) -> SplitCallback:
-    """Each matching node alone in a partition, and the nodes between two of them in one.
+    """Return a callback with a partition for each matching node, and for the nodes between two.
 
-    This is how vLLM and SGLang split a model around attention, to capture everything else in CUDA
-    graphs. Use it with `keep_original_order=True`, as they do: `split_module` otherwise orders
-    partitions that don't depend on each other anew. Beyond torch.
+    vLLM and SGLang split a model around attention in this way, to capture everything else in CUDA
+    graphs. Use it with `keep_original_order=True`, as they do: otherwise, `split_module` changes
+    the order of partitions that don't depend on each other. Beyond torch.
 
-    A `getitem` that directly follows a matching node and unpacks it joins its partition: what
-    crosses the border is then tensors, which compilers take, and not tuples, which they don't.
+    A `getitem` that directly follows a matching node and unpacks it joins its partition: then
+    tensors, which compilers take, cross the border, and not tuples, which compilers don't take.
 
     Args:
         m: The graph to split, as it will be given to `split_module`.
-        ops: What matches a node, any of:
+        ops: The operations to match. Each is one of:
 
             - the function that a `call_function` node calls, or its `OpOverload`;
             - an `OpOverloadPacket`, for all its overloads;
@@ -74,7 +75,7 @@ def around(
 
 
 def _wanted(ops: Iterable[str | Callable[..., Any]]) -> set[str | Callable[..., Any]]:
-    # A string and a packet can be iterated, over their letters and over the names of the overloads.
+    # A string and a packet are iterable too: over letters, and over the names of the overloads.
     if isinstance(ops, str) or callable(ops):
         raise TypeError(f"around: ops is a list of ops, got {ops!r} alone")
     wanted = set(ops)
@@ -85,7 +86,7 @@ def _wanted(ops: Iterable[str | Callable[..., Any]]) -> set[str | Callable[..., 
 
 
 def _labels(m: GraphModule, node: Node) -> Iterator[Any]:
-    """Everything that `ops` may call the operation of `node`."""
+    """Yield every name or object by which `ops` may specify the operation of `node`."""
     target: Any = node.target
     if node.op == "call_module":
         module_class = type(m.get_submodule(target))

@@ -28,18 +28,18 @@ def balanced(
     state_dict: Mapping[str, Any] | None = None,
     state_inputs: Collection[str] = (),
 ) -> SplitCallback:
-    """`n` stages in graph order, the heaviest of which is as light as it can be. Beyond torch.
+    """Return a callback with `n` stages in graph order of least maximum weight. Beyond torch.
 
-    State (parameters, buffers and constant tensors) weighs on the node that is the first to use
-    it, once, however many names and users it has. The optimum is exact. Among the divisions that
-    reach it, each stage in turn is the one that comes closest to an equal share of what is left.
-    No stage is empty.
+    State (parameters, buffers and constant tensors) counts once, for the first node that uses it,
+    however many names and users it has. The optimum is exact. Among the divisions that reach the
+    optimum, each stage in turn is the one closest to an equal share of the remaining weight. No
+    stage is empty.
 
     Args:
         m: The graph to split, as it will be given to `split_module`.
         n: The number of stages.
-        by: What a node weighs: the elements ("parameters") or the bytes ("bytes") of the state
-            that it is the first to use, or 1 ("nodes").
+        by: The weight of a node: the number of elements ("parameters") or of bytes ("bytes") of the
+            state that it is the first to use, or 1 ("nodes").
         signature: For the graph module of an exported program: its `graph_signature`, which tells
             the inputs that are state from those that are not.
         state_dict: The program's `state_dict`: shows which parameters are tied.
@@ -78,7 +78,7 @@ def balanced(
 
 
 def linear_partition(weights: list[int], n: int) -> list[int]:
-    """Cuts `weights`, none negative, into `n` non-empty runs with the least possible maximum.
+    """Cut `weights`, none negative, into `n` non-empty runs with the least possible maximum.
 
     Args:
         weights: One weight an item, in order; at least `n` of them.
@@ -104,7 +104,7 @@ def linear_partition(weights: list[int], n: int) -> list[int]:
 
 
 def _bottleneck(before: list[int], heaviest: int, n: int) -> int:
-    """The least weight that a run must be allowed so that `n` runs hold everything."""
+    """Return the least limit on the weight of a run with which `n` runs hold all items."""
     low, high = max(heaviest, -(-before[-1] // n)), before[-1]
     while low < high:
         limit = (low + high) // 2
@@ -116,7 +116,7 @@ def _bottleneck(before: list[int], heaviest: int, n: int) -> int:
 
 
 def _fits(before: list[int], limit: int, n: int) -> bool:
-    """Whether `n` runs of at most `limit` hold everything, each filled as far as it goes."""
+    """Return whether `n` runs of at most `limit` hold all items, each run filled to the limit."""
     end = 0
     for _ in range(n):
         end = bisect_right(before, before[end] + limit) - 1
@@ -124,7 +124,7 @@ def _fits(before: list[int], limit: int, n: int) -> bool:
 
 
 def _earliest_ends(before: list[int], limit: int, n: int) -> list[int]:
-    """For each run the least end after which the runs behind it still hold the rest."""
+    """Return, for each run, the least end after which the later runs still hold the rest."""
     ends = [len(before) - 1]
     for _ in range(n - 1):
         ends.append(bisect_left(before, before[ends[-1]] - limit))
@@ -132,9 +132,9 @@ def _earliest_ends(before: list[int], limit: int, n: int) -> list[int]:
 
 
 def _closest(before: list[int], weight: float, first: int, last: int) -> int:
-    """The cut from `first` to `last` with closest to `weight` in front of it.
+    """Return the cut from `first` to `last` for which the weight before it is closest to `weight`.
 
-    Of several the last: items without weight stay with the weight that comes before them.
+    Of several such cuts it is the last: items without weight stay with the weight before them.
     """
     above = bisect_left(before, weight, first, last)
     cut = above
@@ -144,7 +144,7 @@ def _closest(before: list[int], weight: float, first: int, last: int) -> int:
 
 
 def _state_weights(m: GraphModule, state: StateReader, by: str) -> list[int]:
-    """For each operation the size of the state that it is the first to use."""
+    """Return, for each operation, the size of the state that it is the first to use."""
     size = _SIZE[by]
     brought: dict[Node, Iterable[torch.Tensor]] = {}  # by nodes that nothing has used yet
     seen: set[int] = set()  # ids of tensors already weighed; the module keeps them alive

@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from ._callback import SplitCallback, operations
 
-# Where a path starts: Dynamo names the local or global that holds the root, strict export wraps it.
+# The start of a path: Dynamo names the local or global that holds the root; strict export wraps it.
 _ROOT = re.compile(r"^(?:[LG]\[['\"][^'\"]*['\"]\]|_export_root)(?=[.\[]|$)")
 # Dynamo's ways to write a child: ._modules['0'], ['0'] and [0] all mean .0
 _SUBSCRIPT = re.compile(r"(?:\._modules)?\[['\"]?([^\]'\"]+)['\"]?\]")
@@ -18,21 +18,21 @@ _CALL_NUMBER = re.compile(r"@\d+(?=\.|$)")
 
 
 def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> SplitCallback:
-    """One partition for each stretch of nodes that one module made. Beyond torch.
+    """Return a callback with a partition for each run of nodes of one module. Beyond torch.
 
     A node's module is read from `meta["nn_module_stack"]`: the outermost module around it whose
     path has `depth` components ("layers.0" has two), or its innermost module where no path is as
-    long; the root's path is empty. A `call_module` node without a stack goes by its target. Each
-    change of module in graph order starts the next partition, so a module that is called twice,
-    with something between, has two. A node without any record stays with the node before it (the
-    first ones, with the first that has one): what a pass inserted, and code of the root module in
-    symbolic traces and Dynamo's graphs, which record no stack for it.
+    long; the root's path is empty. The module of a `call_module` node without a stack is its
+    target. Each change of module in graph order starts the next partition, so a module that is
+    called twice, with other nodes between, has two partitions. A node without any record stays with
+    the node before it (the first nodes, with the first that has a record). Such nodes are those
+    that a pass inserted, and those of the root module in symbolic traces and Dynamo's graphs.
 
     Args:
         m: The graph to split, as it will be given to `split_module`.
         depth: The number of path components that tell two modules apart.
-        path: Only modules at or below this path have partitions of their own; what lies between
-            them goes into the partitions between them. A path ("model.layers") or a pattern of
+        path: Only modules at or below this path have partitions of their own; the nodes between
+            them go into the partitions between them. It is a path ("model.layers") or a pattern of
             `fnmatch` ("model.layers.*", "*.self_attn"), in which `*` matches dots as well: the
             outermost module that matches and has at least `depth` components counts.
 
@@ -62,7 +62,7 @@ def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> Spl
 
 
 def _scope(node: Node) -> tuple[str, ...]:
-    """The paths of the modules around `node` as recorded, outermost first; empty without record."""
+    """Return the recorded paths of the modules around `node`, outermost first; empty without."""
     stack = node.meta.get("nn_module_stack")
     if stack:
         return tuple([entry[0] for entry in stack.values()])
@@ -70,14 +70,14 @@ def _scope(node: Node) -> tuple[str, ...]:
 
 
 def _clean(path: str) -> str:
-    """`path` as `named_modules` writes it."""
+    """Return `path` as `named_modules` writes it."""
     path = _ROOT.sub("", path, count=1)
     path = _SUBSCRIPT.sub(r".\1", path)
     return _CALL_NUMBER.sub("", path).strip(".")
 
 
 def _module(scope: tuple[str, ...], depth: int, path: str | None) -> str | None:
-    """The module that gives a node inside `scope` its partition; None outside of `path`."""
+    """Return the module that gives a node inside `scope` its partition; None outside of `path`."""
     for module in scope:
         atoms = module.split(".") if module else []
         for length in range(depth, len(atoms) + 1):

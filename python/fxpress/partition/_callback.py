@@ -1,4 +1,4 @@
-"""What every rule returns: a dictionary from nodes to partition ids that can be called."""
+"""The callback that every rule returns: a callable dictionary from nodes to partition ids."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 from torch.fx import GraphModule, Node
 
-# `split_module` never asks for the partition of these.
+# `split_module` never asks for the partition of nodes with these ops.
 _UNASSIGNED = frozenset({"placeholder", "get_attr", "output"})
 
 
 class SplitCallback(dict[Node, int]):
     """A callback for `split_module`: the partition id of each node, computed when it is made.
 
-    It is a `dict` whose call is its own lookup, so that asking for a node, which `split_module`
-    does once a node, runs no Python byte code. `split_module_simple` takes it as it is, for graphs
-    without `get_attr` nodes. Beyond torch.
+    It is a `dict`, and a call of it is a lookup, so that the call that `split_module` makes for
+    each node runs no Python bytecode. `split_module_simple` takes it unchanged, for graphs without
+    `get_attr` nodes. Beyond torch.
 
     Args:
         ids: The partition id of every node that needs one. Ids run from 0 without gaps.
@@ -53,5 +53,5 @@ class SplitCallback(dict[Node, int]):
 
 
 def operations(m: GraphModule) -> Iterator[Node]:
-    """The nodes of `m` that a partition can hold, in graph order."""
+    """Return the nodes of `m` that a partition can hold, in graph order."""
     return (node for node in m.graph.nodes if node.op not in _UNASSIGNED)

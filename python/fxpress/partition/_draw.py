@@ -1,4 +1,4 @@
-"""A picture of what `split_module` made: partitions, and the values that cross between them."""
+"""Draw the result of `split_module`: its partitions, and the values that pass between them."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ def draw(
     signature: ExportGraphSignature | None = None,
     state_dict: Mapping[str, Any] | None = None,
 ) -> Digraph | str:
-    """Draws the partitions of a split module and what flows between them. Beyond torch.
+    """Draw the partitions of a split module and the values between them. Beyond torch.
 
     A box is a partition: its name, the number of its operations, the elements and bytes of the
-    state that it uses (parameters, buffers and constant tensors; what two partitions use is shown
-    at both), the names of its inputs and outputs. An arrow is all that one partition takes from
-    another: the number of values, and their bytes where the metadata of all of them tells. A value
-    with a symbolic size is shown by its type and shape instead. The same split gives the same
-    picture.
+    state that it uses (parameters, buffers and constant tensors; state that two partitions use is
+    shown in both), and the names of its inputs and outputs. An arrow stands for all values that one
+    partition takes from another: their number, and their bytes where the metadata of all of them
+    gives a size. A value with a symbolic size is shown by its type and shape instead. The same
+    split gives the same picture.
 
-    What draws needs the extra: `pip install 'fxpress[draw]'`. An SVG is rendered by the system's
-    Graphviz where its program `dot` is on the PATH, else by the program of the package
-    `graphviz-pure`. Both give the same boxes and arrows with the same texts in the same order;
-    places and sizes depend on the version of Graphviz and on how it measures text.
+    Drawing needs the extra: `pip install 'fxpress[draw]'`. The system's Graphviz renders an SVG
+    where its program `dot` is on the PATH, else the program of the package `graphviz-pure` does.
+    Both give the same boxes and arrows with the same texts in the same order; places and sizes
+    depend on the version of Graphviz and on how it measures text.
 
     Args:
-        split: What `split_module` or `split_module_simple` returned.
+        split: The result of `split_module` or `split_module_simple`.
         format: None for a graph to be rendered, saved or changed, "svg" for the finished picture.
         signature: If an exported program's graph module was split: its `graph_signature`, which
             tells the inputs that are state from those that are not.
@@ -97,7 +97,7 @@ def draw(
 
 
 def _import_graphviz() -> tuple[Any, Any]:
-    """The package graphviz and our part that builds on it, which is absent without the extra."""
+    """Return the package graphviz and `_picture`; ImportError without the extra `draw`."""
     try:
         import graphviz
 
@@ -110,7 +110,7 @@ def _import_graphviz() -> tuple[Any, Any]:
 
 
 def _partition_calls(split: GraphModule) -> list[Node]:
-    """The calls of partitions. A module of the model itself is only ever called inside of one."""
+    """Return the calls of partitions. Calls of the model's own modules are inside partitions."""
     calls = split.graph.find_nodes(op="call_module")
     return [call for call in calls if isinstance(_module(split, call), GraphModule)]
 
@@ -122,7 +122,7 @@ def _module(split: GraphModule, call: Node) -> Any:
 def _describe_partition(split: GraphModule, call: Node, state: StateReader) -> str:
     module = _module(split, call)
     count = sum(1 for _ in operations(module))
-    # The state of modules that the partition calls, and the state that it is handed.
+    # The state of modules that the partition calls, and the state that it takes as inputs.
     tensors = [*module.parameters(), *module.buffers()]
     for source in call.all_input_nodes:
         if source.op in ("get_attr", "placeholder"):
@@ -141,7 +141,7 @@ def _describe_partition(split: GraphModule, call: Node, state: StateReader) -> s
 def _values_by_source(
     split: GraphModule, call: Node, partitions: Mapping[Node, str]
 ) -> dict[Node, list[Any]]:
-    """What `call` takes from each other partition, as the examples that export recorded."""
+    """Return the values that `call` takes from each other partition, as export's examples."""
     values: dict[Node, list[Any]] = {}
     inputs = _module(split, call).graph.find_nodes(op="placeholder")
     for argument, placeholder in zip(call.args, inputs, strict=False):
@@ -178,7 +178,7 @@ def _describe_values(values: list[Any]) -> str:
 
 
 def _leaves(values: Iterable[Any]) -> list[Any]:
-    """What is left of nested lists, tuples and dictionaries, in order."""
+    """Return the leaves of nested lists, tuples and dictionaries, in order."""
     leaves: list[Any] = []
     pending = list(values)[::-1]
     while pending:
@@ -209,11 +209,11 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _bytes(count: int) -> str:
-    """`count` bytes in the largest unit of which there is at least one."""
+    """Return a text for `count` bytes in the largest unit of which there is at least one."""
     if count < 1024:
         return f"{count} B"
     size, units = count / 1024, ["KiB", "MiB", "GiB", "TiB"]
-    # 1023.95 rounds to 1024.0: that is one of the next unit.
+    # 1023.95 rounds to 1024.0, which is 1.0 of the next unit.
     while size >= 1023.95 and len(units) > 1:
         size, units = size / 1024, units[1:]
     return f"{size:.1f} {units[0]}"

@@ -1,4 +1,4 @@
-"""Pictures: rendered by the system's Graphviz, else by the program that the extra `draw` brings."""
+"""Render pictures by the system's Graphviz, or by the program that the extra `draw` installs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CARRIED = "graphviz-pure"
 
 
 class Picture(graphviz.Digraph):  # type: ignore[misc]
-    """A graph that notebooks show also where the system has no Graphviz."""
+    """A graph that notebooks also show where the system has no Graphviz."""
 
     def _repr_mimebundle_(
         self, include: Any = None, exclude: Any = None, **options: Any
@@ -27,10 +27,10 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
 
 
 def svg_of(source: str) -> str:
-    """The text of an SVG file for a graph in the DOT language.
+    """Return the text of an SVG file for a graph in the DOT language.
 
-    The renderer is a process of its own: it shares nothing with threads and forks, and ends with
-    Ctrl-C.
+    The renderer is a separate process: it shares nothing with threads and forks, and Ctrl-C ends
+    it.
 
     Raises:
         RuntimeError: If there is no renderer, if it can't be started, or if it fails.
@@ -53,7 +53,7 @@ def svg_of(source: str) -> str:
 
 
 def _carried_program() -> str | None:
-    """The program of graphviz-pure: where pip has put it, which need not be on the PATH."""
+    """Return the path of graphviz-pure's program where pip has put it, which may not be in PATH."""
     try:
         files = importlib.metadata.files(_CARRIED) or []
     except importlib.metadata.PackageNotFoundError:

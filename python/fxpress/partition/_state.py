@@ -1,4 +1,4 @@
-"""Which state (parameters, buffers, constant tensors) each node of a graph brings in."""
+"""Find the state (parameters, buffers, constant tensors) that each node of a graph brings in."""
 
 from __future__ import annotations
 
