@@ -150,6 +150,9 @@ void bind_process(py::module_& m) {
   });
   m.def("gc_pauses", gc_pauses);
   m.def("end_pauses_of_other_threads", end_pauses_of_other_threads);
+  // Here, so that it holds in every process that has this module, whatever else it imports.
+  py::module_::import("os").attr("register_at_fork")(py::arg("after_in_child") =
+                                                         m.attr("end_pauses_of_other_threads"));
   m.def("exchange_attribute", exchange_attribute);
 }
 

@@ -20,7 +20,7 @@ constexpr uint32_t kShortWindow = 8;
 constexpr uint32_t kLongWindow = 1U << 20;
 
 // Whether a profiler or debugger wants to see Python's calls, those of modules among them.
-bool is_watched() {
+bool is_profiled() {
   const PyThreadState* thread = PyThreadState_Get();
   return thread->c_profilefunc != nullptr || thread->c_tracefunc != nullptr;
 }
@@ -139,7 +139,7 @@ void Run::go() {
 void Run::look_around() {
   meta_ = dict_get(symbols.traceback_globals, names.preserve_meta) == Py_True;
   const bool tracing = is_jit_tracing();
-  inline_ok_ = !meta_ && !tracing && !is_watched() && !has_global_hooks();
+  inline_ok_ = !meta_ && !tracing && !is_profiled() && !has_global_hooks();
   boxed_ok_ = !meta_ && !tracing && !has_modes();
   hidden_ok_ = at::SavedTensorDefaultHooks::get_tls_state().stack.empty() &&
                kernels_version() == plan_.kernels;

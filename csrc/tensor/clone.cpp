@@ -453,7 +453,7 @@ std::vector<uint32_t> places_of(const py::list& given, PlaceOf place_of) {
 }  // namespace
 
 std::pair<py::list, py::dict> clone_aliased(const py::list& given) {
-  const bool watched = is_watched();
+  const bool watched = copies_are_observed();
   std::optional<GcPause> pause(std::in_place);
   py::dict others;
   Originals originals(given.size());
@@ -469,7 +469,7 @@ std::pair<py::list, py::dict> clone_aliased(const py::list& given) {
 }
 
 py::list clone_separately(const py::list& given, const std::vector<bool>& parameters) {
-  const bool watched = is_watched();
+  const bool watched = copies_are_observed();
   if (parameters.size() != given.size()) {
     throw py::value_error("there is not a flag for each value");
   }

@@ -7,7 +7,7 @@
 namespace fxpress::tensor {
 
 // Modes and tracers want to see every copy: they get Python calls.
-inline bool is_watched() {
+inline bool copies_are_observed() {
   return c10::impl::TorchDispatchModeTLS::any_modes_set() ||
          c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Functionalize);
 }

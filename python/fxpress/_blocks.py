@@ -8,12 +8,9 @@ one step.
 from __future__ import annotations
 
 import functools
-import os
 from typing import Any
 
 from fxpress import _native
-
-os.register_at_fork(after_in_child=_native.end_pauses_of_other_threads)
 
 
 def attribute_block(owner: Any, name: str, value: Any) -> _native.Block:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -15,6 +16,15 @@ from collections.abc import Callable
 from fxpress import _native
 
 _lock = threading.RLock()
+
+
+def _forget_lock() -> None:
+    """A forked child starts with a lock that no thread of its own holds."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)
 
 
 def _once(fill: Callable[[], None]) -> Callable[[], None]:

@@ -104,7 +104,7 @@ class DynamoBytecodeFlatten(_Replay):
 
     @untraced
     def __call__(self, *inputs: object) -> object:
-        """Return the inputs of the graph; RuntimeError if the bytecode does not get to the graph."""
+        """Return the inputs of the graph; RuntimeError if the bytecode never calls it."""
 
         def backend(*graph_inputs: object) -> None:
             raise Yield(graph_inputs)

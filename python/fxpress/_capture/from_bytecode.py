@@ -23,8 +23,8 @@ from fxpress._torch.capture import (
     WrappedCall,
     argument_names,
     check_inputs,
+    does_more_than_forward,
     get_traced_fn,
-    is_watched,
     tracing_context,
 )
 from fxpress._torch.fx import pytree
@@ -159,7 +159,7 @@ def _set_traced_hooks_aside(module: GraphModule) -> None:
 
 def _call_without_hooks(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
     """Call the module without its traced hooks, which are in its tables while `forward` runs."""
-    if not is_watched(self):
+    if not does_more_than_forward(self):
         return type(self).forward(self, *args, **kwargs)
     # Watchers of the call get this module, so its own tables are emptied meanwhile. As in torch,
     # several threads must not call it at once.

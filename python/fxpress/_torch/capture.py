@@ -90,7 +90,7 @@ def timed() -> Iterator[None]:
         yield
 
 
-def is_watched(module: torch.nn.Module) -> bool:
+def does_more_than_forward(module: torch.nn.Module) -> bool:
     """Whether a call of a module is more than its `forward` and its own forward hooks."""
     return bool(
         module._backward_hooks

@@ -95,7 +95,7 @@ def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> N
                 break
 
 
-def has_global_hooks(tx: Translator, namespace: Any) -> bool:
+def guarded_global_hooks(tx: Translator, namespace: Any) -> bool:
     """Return whether there are hooks for all modules; if not, install a guard on their absence.
 
     Torch does not guard on it: hooks that are registered later are missed. Those that Dynamo

@@ -51,7 +51,7 @@ from fxpress._torch.tracking import (
 from fxpress._tracking.guards import (
     guard_class_lookups,
     guard_to_detect_forward_monkeypatching,
-    has_global_hooks,
+    guarded_global_hooks,
 )
 from fxpress._tracking.lazy import initialize_lazy_module
 from fxpress._tracking.stack import StackSource, record_nn_module_stack
@@ -209,7 +209,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
                 table: Any = self.var_getattr(tx, name).realize()
                 if table.len():
                     return True
-        return has_global_hooks(tx, globals_.realize())
+        return guarded_global_hooks(tx, globals_.realize())
 
     def call_method(
         self,
