@@ -185,7 +185,7 @@ def blocks() -> None:
         attribute_block(Owner, "value", 2),
         _native.Block(lambda: variable.set(1), variable.reset),
         fxpress.functional_export.check_constraints("light"),
-        fxpress._unflatten.modules._disable_interpreter(),
+        fxpress.unflatten._disable_interpreter(),
         fxpress._install._installation.left_to_torch(),
     ):
         _frame_room.call_with_room(sum, (1, 2))
