@@ -40,7 +40,9 @@ def install(*, on_unsupported: Policy = "raise") -> None:
 
     Raises:
         ValueError: ``on_unsupported`` is neither of the two.
-        ImportError: a module of fxpress or torch does not load; nothing has been changed.
+        ImportError: a module of fxpress or torch does not load; nothing has been changed. A name
+            that the installed torch does not have is no such error: the room that needs it stays
+            torch's, and the logger ``fxpress`` says so once.
     """
     _installation.acquire(on_unsupported)
 
