@@ -15,7 +15,7 @@ Ref entry(const py::dict& dict, const char* key) {
   return Ref::borrow(value.ptr());
 }
 
-fx::BirthRules birth_rules(const py::dict& rules) {
+capture::BirthRules birth_rules(const py::dict& rules) {
   return {entry<py::tuple>(rules, "fields"),  entry<py::dict>(rules, "outer"),
           entry(rules, "sequence"),           entry<py::dict>(rules, "overlay"),
           entry<py::str>(rules, "marker"),    entry<py::dict>(rules, "provenance"),
@@ -26,18 +26,20 @@ fx::BirthRules birth_rules(const py::dict& rules) {
 }  // namespace
 
 void bind_capture(py::module_& m) {
-  m.attr("CAPTURED_OUTPUT_KINDS") = texts(fx::kOutputKindNames);
+  m.attr("CAPTURED_OUTPUT_KINDS") = texts(capture::kOutputKindNames);
   m.def("rewrite_captured",
         [](const py::handle& module, const py::list& inputs, const py::list& places,
            const py::list& outputs, const py::dict& module_paths, const py::dict& birth) {
-          const fx::RewritePlan plan = {Ref::borrow(inputs.ptr()), Ref::borrow(places.ptr()),
-                                        Ref::borrow(outputs.ptr()), Ref::borrow(module_paths.ptr()),
-                                        birth_rules(birth)};
-          return to_object(fx::rewrite_captured(module.ptr(), plan));
+          const capture::RewritePlan plan = {Ref::borrow(inputs.ptr()), Ref::borrow(places.ptr()),
+                                             Ref::borrow(outputs.ptr()),
+                                             Ref::borrow(module_paths.ptr()), birth_rules(birth)};
+          return to_object(capture::rewrite_captured(module.ptr(), plan));
         });
-  m.def("clean_name", [](const py::handle& name) { return to_object(fx::clean_name(name.ptr())); });
-  m.def("clean_stacks",
-        [](const py::handle& graph, bool drop_self) { fx::clean_stacks(graph.ptr(), drop_self); });
+  m.def("clean_name",
+        [](const py::handle& name) { return to_object(capture::clean_name(name.ptr())); });
+  m.def("clean_stacks", [](const py::handle& graph, bool drop_self) {
+    capture::clean_stacks(graph.ptr(), drop_self);
+  });
 }
 
 }  // namespace fxpress::bind

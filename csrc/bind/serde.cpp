@@ -44,8 +44,8 @@ std::unique_ptr<Schema> make_schema(const py::list& types) {
 }
 
 // to_check: fxpress._serde.checks.ToCheck.
-fx::serde::ProgramCheck program_check(const py::handle& signature, const py::handle& calls,
-                                      const py::tuple& to_check) {
+serde::ProgramCheck program_check(const py::handle& signature, const py::handle& calls,
+                                  const py::tuple& to_check) {
   return {to_check[0].cast<py::list>().ptr(),
           signature.ptr(),
           calls.ptr(),
@@ -97,7 +97,7 @@ class GraphReader {
         values_(std::move(values)),
         budget_(values_.attr("budget").attr("native")),
         constants_(std::move(constants)),
-        decoder_({values_.ptr(), constants_.ptr(), classes_.cast<fx::serde::SchemaClasses*>(),
+        decoder_({values_.ptr(), constants_.ptr(), classes_.cast<serde::SchemaClasses*>(),
                   budget_.cast<core::Budget*>()}) {
     decoder_.graphs().open();
   }
@@ -117,17 +117,17 @@ class GraphReader {
   // Calls use(decoder) while a document is read. `keep`: graphs refer to the document later on.
   template <class Use>
   auto read(const py::object& document, bool keep, Use use) {
-    return this->use([&](fx::serde::Decoder& decoder) {
+    return this->use([&](serde::Decoder& decoder) {
       decoder.read(*document.cast<schema::Document*>());
       if (keep) documents_.push_back(document);
       return use(decoder);
     });
   }
 
-  const fx::serde::Decoder& decoder() const { return decoder_; }
+  const serde::Decoder& decoder() const { return decoder_; }
   py::dict constants() const { return constants_; }
   void set_constants(const py::dict& constants) {
-    use([&](fx::serde::Decoder& decoder) {
+    use([&](serde::Decoder& decoder) {
       constants_ = constants;
       decoder.set_constants(constants_.ptr());
     });
@@ -137,7 +137,7 @@ class GraphReader {
   py::object classes_, values_, budget_;
   py::dict constants_;
   std::vector<py::object> documents_;
-  fx::serde::Decoder decoder_;
+  serde::Decoder decoder_;
   bool busy_ = false;  // in a call
 };
 
@@ -146,8 +146,8 @@ py::object borrowed(PyObject* object) {
 }
 
 // The node with this name in the file, or null.
-PyObject* node_of(fx::serde::OpenGraphs& graphs, uint64_t scope, std::string_view name) {
-  const fx::serde::Defined* known = graphs.of(scope).find(name);
+PyObject* node_of(serde::OpenGraphs& graphs, uint64_t scope, std::string_view name) {
+  const serde::Defined* known = graphs.of(scope).find(name);
   return known == nullptr ? nullptr : known->node.get();
 }
 
@@ -168,7 +168,7 @@ py::list rules_of(const Schema& schema) {
 }
 
 void bind_graph_reader(py::module_& m) {
-  using fx::serde::Decoder;
+  using serde::Decoder;
   closed_class<GraphReader>(m, "GraphReader")
       .def(py::init<py::object, py::object, py::dict>())
       .def("program",
@@ -238,29 +238,28 @@ void bind_graph_reader(py::module_& m) {
 }  // namespace
 
 void bind_serde(py::module_& m) {
-  m.attr("INPUT_KINDS") = texts(fx::serde::kInputKindNames);
-  m.attr("OUTPUT_KINDS") = texts(fx::serde::kOutputKindNames);
+  m.attr("INPUT_KINDS") = texts(serde::kInputKindNames);
+  m.attr("OUTPUT_KINDS") = texts(serde::kOutputKindNames);
   m.def("initialize_serde",
-        [](const py::dict& objects) { fx::serde::initialize_symbols(objects.ptr()); });
-  closed_class<fx::serde::SchemaClasses>(m, "SchemaClasses")
+        [](const py::dict& objects) { serde::initialize_symbols(objects.ptr()); });
+  closed_class<serde::SchemaClasses>(m, "SchemaClasses")
       .def(py::init([](const Schema& schema, const py::list& classes, const py::object& make_tag) {
-             return std::make_unique<fx::serde::SchemaClasses>(schema, classes.ptr(),
-                                                               make_tag.ptr());
+             return std::make_unique<serde::SchemaClasses>(schema, classes.ptr(), make_tag.ptr());
            }),
            py::keep_alive<1, 2>())
-      .def("write", [](const fx::serde::SchemaClasses& classes, const py::handle& object) {
-        return to_object(fx::serde::write_objects(classes, object.ptr()));
+      .def("write", [](const serde::SchemaClasses& classes, const py::handle& object) {
+        return to_object(serde::write_objects(classes, object.ptr()));
       });
-  using fx::serde::SchemaClasses;
+  using serde::SchemaClasses;
   closed_class<schema::Document>(m, "Document")
       .def("field",
            [](const schema::Document& document, const SchemaClasses& classes,
               const std::string& name) {
-             return to_object(fx::serde::read_field(document, classes, name));
+             return to_object(serde::read_field(document, classes, name));
            })
       .def("payloads",
            [](const schema::Document& document) {
-             return to_object(fx::serde::read_payload_config(document));
+             return to_object(serde::read_payload_config(document));
            })
       .def_property_readonly("size", &schema::Document::bytes)
       .def("targets", &schema::targets_of)
@@ -274,40 +273,40 @@ void bind_serde(py::module_& m) {
            });
   bind_graph_reader(m);
   m.def("passes_gate", [](const std::string& rule, const py::str& text) {
-    return fx::serde::passes_gate(rule, text.ptr());
+    return serde::passes_gate(rule, text.ptr());
   });
   m.def("first_refused", [](const std::string& rule, const py::iterable& texts) {
-    return to_object(fx::serde::first_refused(rule, texts.ptr()));
+    return to_object(serde::first_refused(rule, texts.ptr()));
   });
-  m.def("gate_rules", [] { return to_object(fx::serde::gate_rules()); });
+  m.def("gate_rules", [] { return to_object(serde::gate_rules()); });
   m.def("is_surely_valid",
         [](const py::handle& signature, const py::handle& calls, const py::tuple& to_check) {
-          return fx::serde::is_surely_valid(program_check(signature, calls, to_check));
+          return serde::is_surely_valid(program_check(signature, calls, to_check));
         });
   closed_class<Schema>(m, "Schema")
       .def(
           "to_document",
           [](const Schema& schema, const SchemaClasses& classes, const py::object& object) {
-            return fx::serde::to_document(schema, classes, object.ptr());
+            return serde::to_document(schema, classes, object.ptr());
           },
           RefersToSelf())
       .def("canonical",
            [](const Schema& schema, const SchemaClasses& classes, const py::object& program,
               const py::object& constants) {
-             return to_object(fx::serde::canonical_form(schema, classes, program.ptr(),
-                                                        constants.ptr(), nullptr));
+             return to_object(
+                 serde::canonical_form(schema, classes, program.ptr(), constants.ptr(), nullptr));
            })
       .def("canonical_graph",
            [](const Schema& schema, const SchemaClasses& classes, const py::object& graph,
               const py::object& constants, const py::dict& names) {
-             return to_object(fx::serde::canonical_form(schema, classes, graph.ptr(),
-                                                        constants.ptr(), names.ptr()));
+             return to_object(
+                 serde::canonical_form(schema, classes, graph.ptr(), constants.ptr(), names.ptr()));
            })
       .def(
           "read",
           [](const Schema& schema, const py::bytes& text, const std::string& type,
              core::Budget* budget) {
-            return fx::serde::read_document(schema, text.ptr(), type, budget);
+            return serde::read_document(schema, text.ptr(), type, budget);
           },
           py::arg("text"), py::arg("type"), py::arg("budget") = nullptr, RefersToSelf())
       .def(py::init(&make_schema))
@@ -323,20 +322,19 @@ void bind_serde(py::module_& m) {
            })
       .def("encode_payload_config",
            [](const Schema& schema, const py::object& entries) {
-             return to_object(fx::serde::encode_payload_config(schema, entries.ptr()));
+             return to_object(serde::encode_payload_config(schema, entries.ptr()));
            })
       .def("encode_tensor_meta",
            [](const Schema& schema, const py::handle& tensor) {
-             return to_object(fx::serde::encode_tensor_meta(schema, tensor.ptr()));
+             return to_object(serde::encode_tensor_meta(schema, tensor.ptr()));
            })
       .def(
           "encode_document",
           [](const Schema& schema, const py::handle& graph_module, const py::handle& signature,
              const py::handle& calls, const py::dict& facts, const py::dict& objects,
              const py::handle& treespec) {
-            return fx::serde::encode_document(schema, graph_module.ptr(), signature.ptr(),
-                                              calls.ptr(), facts.ptr(),
-                                              {objects.ptr(), treespec.ptr(), nullptr});
+            return serde::encode_document(schema, graph_module.ptr(), signature.ptr(), calls.ptr(),
+                                          facts.ptr(), {objects.ptr(), treespec.ptr(), nullptr});
           },
           RefersToSelf())
       .def(
@@ -344,18 +342,18 @@ void bind_serde(py::module_& m) {
           [](const Schema& schema, const std::string& kind, const py::tuple& values,
              const py::dict& objects, const py::handle& treespec, const py::list& results,
              const py::dict& merged) {
-            return fx::serde::encode_part(schema, kind, values.ptr(),
-                                          {objects.ptr(), treespec.ptr(), nullptr}, results.ptr(),
-                                          merged.ptr());
+            return serde::encode_part(schema, kind, values.ptr(),
+                                      {objects.ptr(), treespec.ptr(), nullptr}, results.ptr(),
+                                      merged.ptr());
           },
           RefersToSelf())
       .def("encode_program",
            [](const Schema& schema, const py::handle& graph_module, const py::handle& signature,
               const py::handle& calls, const py::dict& facts, const py::dict& objects,
               const py::handle& treespec, const std::optional<py::tuple>& to_check) {
-             std::optional<fx::serde::ProgramCheck> check;
+             std::optional<serde::ProgramCheck> check;
              if (to_check) check = program_check(signature, calls, *to_check);
-             return to_object(fx::serde::encode_program(
+             return to_object(serde::encode_program(
                  schema, graph_module.ptr(), signature.ptr(), calls.ptr(), facts.ptr(),
                  {objects.ptr(), treespec.ptr(), check ? &*check : nullptr}));
            });

@@ -13,7 +13,7 @@ py::object split_module(const py::handle& module, const py::handle& callback,
                         bool keep_original_node_name, bool keep_original_input_name,
                         const py::handle& partition_affix, bool tuple_return, bool torch_lazy,
                         const py::handle& debug) {
-  const fx::SplitOptions options{
+  const split::SplitOptions options{
       qualname_map.ptr(),
       keep_original_order,
       keep_original_node_name,
@@ -23,34 +23,36 @@ py::object split_module(const py::handle& module, const py::handle& callback,
       debug.ptr(),
       torch_lazy ? fx::CodeMode::kTorchLazy : fx::CodeMode::kDeferred,
   };
-  return to_object(fx::split_module(module.ptr(), callback.ptr(), options));
+  return to_object(split::split_module(module.ptr(), callback.ptr(), options));
 }
 
 }  // namespace
 
 void bind_split(py::module_& m) {
   m.def("split_module", split_module);
-  m.def("submodule_name",
-        [](const py::handle& partition) { return to_object(fx::submodule_name(partition.ptr())); });
-  m.def("split_module_simple", [](const py::handle& module, const py::handle& node_to_partition,
-                                  const py::handle& affix) {
-    return to_object(fx::split_module_simple(module.ptr(), node_to_partition.ptr(), affix.ptr()));
+  m.def("submodule_name", [](const py::handle& partition) {
+    return to_object(split::submodule_name(partition.ptr()));
   });
+  m.def("split_module_simple",
+        [](const py::handle& module, const py::handle& node_to_partition, const py::handle& affix) {
+          return to_object(
+              split::split_module_simple(module.ptr(), node_to_partition.ptr(), affix.ptr()));
+        });
   m.def("detect_dependencies", [](const py::handle& module, const py::handle& node_to_partition) {
-    return to_object(fx::detect_dependencies(module.ptr(), node_to_partition.ptr()));
+    return to_object(split::detect_dependencies(module.ptr(), node_to_partition.ptr()));
   });
   m.def("clone_nodes_into_partitions",
         [](const py::handle& module, const py::handle& graphs, const py::handle& inputs,
            const py::handle& outputs, const py::handle& partitions) {
-          return to_object(fx::clone_nodes_into_partitions(module.ptr(), graphs.ptr(), inputs.ptr(),
-                                                           outputs.ptr(), partitions.ptr()));
+          return to_object(split::clone_nodes_into_partitions(
+              module.ptr(), graphs.ptr(), inputs.ptr(), outputs.ptr(), partitions.ptr()));
         });
-  m.def("build_stitching_graph",
-        [](const py::handle& module, const py::handle& graphs, const py::handle& inputs,
-           const py::handle& outputs, const py::handle& partitions, const py::handle& affix) {
-          return to_object(fx::build_stitching_graph(module.ptr(), graphs.ptr(), inputs.ptr(),
-                                                     outputs.ptr(), partitions.ptr(), affix.ptr()));
-        });
+  m.def("build_stitching_graph", [](const py::handle& module, const py::handle& graphs,
+                                    const py::handle& inputs, const py::handle& outputs,
+                                    const py::handle& partitions, const py::handle& affix) {
+    return to_object(split::build_stitching_graph(module.ptr(), graphs.ptr(), inputs.ptr(),
+                                                  outputs.ptr(), partitions.ptr(), affix.ptr()));
+  });
   m.def("make_lite_graph_module", [](const py::handle& graph, const py::handle& modules) {
     return to_object(fx::make_lite_graph_module(graph.ptr(), modules.ptr()));
   });

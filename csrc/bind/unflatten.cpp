@@ -16,18 +16,18 @@ Ref own(const py::handle& object) {
 }
 
 // (name, None) or ("", (constant,))
-std::vector<fx::LeafSource> leaves(const py::handle& items) {
-  std::vector<fx::LeafSource> result;
+std::vector<unflatten::LeafSource> leaves(const py::handle& items) {
+  std::vector<unflatten::LeafSource> result;
   for (const py::handle& item : items) {
     const auto [name, constant] = item.cast<std::pair<std::string, py::object>>();
-    fx::LeafSource leaf{name, {}};
+    unflatten::LeafSource leaf{name, {}};
     if (!constant.is_none()) leaf.constant = own(constant.cast<py::tuple>()[0]);
     result.push_back(std::move(leaf));
   }
   return result;
 }
 
-fx::SignatureSource signature(const py::handle& item) {
+unflatten::SignatureSource signature(const py::handle& item) {
   const auto fields = item.cast<py::tuple>();
   return {fields[0].cast<std::string>(),
           leaves(fields[1]),
@@ -39,8 +39,8 @@ fx::SignatureSource signature(const py::handle& item) {
 }
 
 // The dict that python/fxpress/_unflatten makes; see the stub for its keys.
-fx::UnflattenSource read_source(const py::dict& source) {
-  fx::UnflattenSource result;
+unflatten::UnflattenSource read_source(const py::dict& source) {
+  unflatten::UnflattenSource result;
   result.graph = py::handle(source["graph"]).ptr();
   result.owner = py::handle(source["owner"]).ptr();
   result.may_alias = py::handle(source["may_alias"]).ptr();
@@ -48,11 +48,12 @@ fx::UnflattenSource read_source(const py::dict& source) {
   for (const py::handle& item : source["mutations"]) {
     const auto [is_parameter, input] = item.cast<std::pair<bool, std::string>>();
     result.mutations.push_back(
-        {is_parameter ? fx::WriteTarget::kParameter : fx::WriteTarget::kBufferOrInput, input});
+        {is_parameter ? unflatten::WriteTarget::kParameter : unflatten::WriteTarget::kBufferOrInput,
+         input});
   }
   for (const py::handle& item : source["signatures"]) result.signatures.push_back(signature(item));
   result.with_signature = source["with_signature"].cast<std::vector<std::string>>();
-  result.state = source["state"].cast<const fx::ProgramState*>();
+  result.state = source["state"].cast<const unflatten::ProgramState*>();
   result.paths = source["paths"].cast<std::vector<std::string>>();
   result.classes = {py::handle(source["interpreter"]).ptr(),
                     py::handle(source["dispatcher"]).ptr()};
@@ -61,12 +62,10 @@ fx::UnflattenSource read_source(const py::dict& source) {
   return result;
 }
 
-std::unique_ptr<fx::ProgramState> program_state(const py::list& names, const py::list& values,
-                                                size_t constants_begin,
-                                                std::vector<uint32_t> groups,
-                                                const py::object& specs,
-                                                const py::object& check_constant,
-                                                bool copies_unused) {
+std::unique_ptr<unflatten::ProgramState> program_state(
+    const py::list& names, const py::list& values, size_t constants_begin,
+    std::vector<uint32_t> groups, const py::object& specs, const py::object& check_constant,
+    bool copies_unused) {
   if (names.size() != values.size() || groups.size() != values.size() ||
       constants_begin > values.size()) {
     throw py::value_error("a name and a group for each value");
@@ -74,13 +73,13 @@ std::unique_ptr<fx::ProgramState> program_state(const py::list& names, const py:
   for (uint32_t group : groups) {
     if (group >= values.size()) throw py::value_error("groups count from 0");
   }
-  return std::make_unique<fx::ProgramState>(
-      fx::HeldState{names.ptr(), values.ptr(), constants_begin, std::move(groups), specs.ptr(),
-                    check_constant.ptr(), copies_unused});
+  return std::make_unique<unflatten::ProgramState>(
+      unflatten::HeldState{names.ptr(), values.ptr(), constants_begin, std::move(groups),
+                           specs.ptr(), check_constant.ptr(), copies_unused});
 }
 
 // The values to copy, and for each: will it be a parameter?
-py::tuple wanted(const fx::ProgramState& state) {
+py::tuple wanted(const unflatten::ProgramState& state) {
   const auto& values = state.wanted();
   py::list objects(values.size());
   py::list flags(values.size());
@@ -92,9 +91,9 @@ py::tuple wanted(const fx::ProgramState& state) {
 }
 
 py::tuple unflatten(const py::dict& source, const py::handle& root) {
-  fx::Unflattened result = fx::unflatten(read_source(source), root.ptr());
+  unflatten::Unflattened result = unflatten::unflatten(read_source(source), root.ptr());
   py::list cuts;
-  for (const fx::CutStack& cut : result.cuts) {
+  for (const unflatten::CutStack& cut : result.cuts) {
     cuts.append(
         py::make_tuple(py::reinterpret_borrow<py::object>(cut.node), cut.paths, cut.dropped));
   }
@@ -102,16 +101,16 @@ py::tuple unflatten(const py::dict& source, const py::handle& root) {
 }
 
 py::tuple outline_submodules(const py::dict& source, const py::handle& root) {
-  fx::Outlined result = fx::outline_submodules(read_source(source), root.ptr());
+  unflatten::Outlined result = unflatten::outline_submodules(read_source(source), root.ptr());
   py::list calls;
-  for (fx::OutlinedCall& call : result.calls) {
+  for (unflatten::OutlinedCall& call : result.calls) {
     calls.append(py::make_tuple(
         to_object(std::move(call.key)), to_object(std::move(call.caller_path)),
         to_object(std::move(call.caller)), to_object(std::move(call.call_node)),
         to_object(std::move(call.path)), call.number, to_object(std::move(call.module))));
   }
   py::list attributes;
-  for (fx::OutlinedAttribute& attribute : result.attributes) {
+  for (unflatten::OutlinedAttribute& attribute : result.attributes) {
     attributes.append(py::make_tuple(to_object(std::move(attribute.call_name)),
                                      to_object(std::move(attribute.target)),
                                      to_object(std::move(attribute.module))));
@@ -122,12 +121,13 @@ py::tuple outline_submodules(const py::dict& source, const py::handle& root) {
 }  // namespace
 
 void bind_unflatten(py::module_& m) {
-  closed_class<fx::ProgramState>(m, "ProgramState")
+  closed_class<unflatten::ProgramState>(m, "ProgramState")
       .def(py::init(&program_state), py::kw_only(), "names"_a, "values"_a, "constants_begin"_a,
            "groups"_a, "specs"_a, "check_constant"_a, "copies_unused"_a)
       .def("wanted", wanted)
-      .def("fill",
-           [](fx::ProgramState& state, const py::list& copies) { state.fill(copies.ptr()); });
+      .def("fill", [](unflatten::ProgramState& state, const py::list& copies) {
+        state.fill(copies.ptr());
+      });
   m.def("unflatten", unflatten);
   m.def("outline_submodules", outline_submodules);
 }

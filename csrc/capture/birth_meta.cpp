@@ -5,7 +5,7 @@
 #include "fx/edited.h"
 #include "py/containers.h"
 
-namespace fxpress::fx {
+namespace fxpress::capture {
 
 namespace {
 
@@ -26,7 +26,7 @@ bool is_set(PyObject* dict, PyObject* key) {
 }
 
 Ref dict_of_meta(PyObject* node) {
-  Ref meta = node_field(node, symbols.node_meta);
+  Ref meta = fx::node_field(node, fx::symbols.node_meta);
   if (!PyDict_Check(meta.get())) raise(PyExc_TypeError, "the meta of %R is no dict", node);
   return meta;
 }
@@ -51,21 +51,21 @@ PyObject* BirthMeta::text_of(PyObject* target) {
 
 Ref BirthMeta::source(PyObject* node, PyObject* meta) {
   const Ref info = Ref::steal(PyDict_New());
-  const Ref name = node_field(node, symbols.node_name);
-  const Ref target = node_field(node, symbols.node_target);
-  check(PyDict_SetItem(info.get(), names.name, name.get()));
-  check(PyDict_SetItem(info.get(), names.target, text_of(target.get())));
-  check(PyDict_SetItem(info.get(), names.graph_id, graph_id_.get()));
+  const Ref name = fx::node_field(node, fx::symbols.node_name);
+  const Ref target = fx::node_field(node, fx::symbols.node_target);
+  check(PyDict_SetItem(info.get(), fx::names.name, name.get()));
+  check(PyDict_SetItem(info.get(), fx::names.target, text_of(target.get())));
+  check(PyDict_SetItem(info.get(), fx::names.graph_id, graph_id_.get()));
   const Ref node_info = new_instance(rules_.info_type.get(), info.get());
 
-  const Ref before = Ref::borrow(dict_get(meta, names.from_node));
+  const Ref before = Ref::borrow(dict_get(meta, fx::names.from_node));
   const Ref earlier = before ? Ref::steal(PyObject_CallOneArg(rules_.deepcopy.get(), before.get()))
                              : Ref::steal(PyList_New(0));
   const Ref said = Ref::steal(PyDict_Copy(rules_.provenance.get()));
-  const Ref action = copied(check(dict_get(said.get(), names.action)));
-  check(PyDict_SetItem(said.get(), names.action, action.get()));
-  check(PyDict_SetItem(said.get(), names.node_info, node_info.get()));
-  check(PyDict_SetItem(said.get(), names.from_node, earlier.get()));
+  const Ref action = copied(check(dict_get(said.get(), fx::names.action)));
+  check(PyDict_SetItem(said.get(), fx::names.action, action.get()));
+  check(PyDict_SetItem(said.get(), fx::names.node_info, node_info.get()));
+  check(PyDict_SetItem(said.get(), fx::names.from_node, earlier.get()));
   const Ref made = new_instance(rules_.source_type.get(), said.get());
   Ref list = Ref::steal(PyList_New(1));
   PyList_SET_ITEM(list.get(), 0, Ref::borrow(made.get()).release());
@@ -74,21 +74,21 @@ Ref BirthMeta::source(PyObject* node, PyObject* meta) {
 
 void BirthMeta::add_sequence(PyObject* meta, PyObject* current) const {
   const Ref zero = Ref::steal(PyLong_FromLong(0));
-  const Ref depth = Ref::borrow(dict_get(current, names.in_grad_fn));
+  const Ref depth = Ref::borrow(dict_get(current, fx::names.in_grad_fn));
   const int is_backward = depth ? PyObject_RichCompareBool(depth.get(), zero.get(), Py_GT) : 0;
   check(is_backward);
   Ref number;
   if (is_backward != 0) {
-    const Ref numbers = Ref::borrow(dict_get(current, names.grad_fn_seq_nr));
-    if (!numbers) raise(PyExc_KeyError, "%U", names.grad_fn_seq_nr);
+    const Ref numbers = Ref::borrow(dict_get(current, fx::names.grad_fn_seq_nr));
+    if (!numbers) raise(PyExc_KeyError, "%U", fx::names.grad_fn_seq_nr);
     number = Ref::steal(PySequence_GetItem(numbers.get(), -1));
   } else if (rules_.sequence.get() == Py_None) {
-    number = Ref::borrow(dict_get(current, names.seq_nr));
+    number = Ref::borrow(dict_get(current, fx::names.seq_nr));
   } else {
     number = Ref::borrow(rules_.sequence.get());
   }
   if (number && number.get() != Py_None) {
-    check(PyDict_SetItem(meta, names.seq_nr, number.get()));
+    check(PyDict_SetItem(meta, fx::names.seq_nr, number.get()));
   }
 }
 
@@ -100,20 +100,20 @@ Ref BirthMeta::of(PyObject* node) {
   const auto set = [&](PyObject* key, PyObject* value) {
     check(PyDict_SetItem(meta.get(), key, value));
   };
-  if (is_set(current, names.stack_trace)) {
-    const Ref trace = Ref::borrow(dict_get(current, names.stack_trace));
-    if (!trace) raise_edited("the capture");
-    set(names.stack_trace, trace.get());
+  if (is_set(current, fx::names.stack_trace)) {
+    const Ref trace = Ref::borrow(dict_get(current, fx::names.stack_trace));
+    if (!trace) fx::raise_edited("the capture");
+    set(fx::names.stack_trace, trace.get());
     const int is_accumulated = PySequence_Contains(trace.get(), rules_.marker.get());
     check(is_accumulated);
     if (is_accumulated != 0) {
-      set(names.is_gradient_acc, Py_True);
-      set(names.autograd_backward, Py_True);
+      set(fx::names.is_gradient_acc, Py_True);
+      set(fx::names.autograd_backward, Py_True);
     }
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rules_.fields.get()); ++i) {
     PyObject* field = PyTuple_GET_ITEM(rules_.fields.get(), i);
-    if (has_own && PyUnicode_Compare(field, names.from_node) == 0) {
+    if (has_own && PyUnicode_Compare(field, fx::names.from_node) == 0) {
       set(field, source(node, own.get()).get());
     } else if (const Ref value = Ref::borrow(dict_get(current, field))) {
       set(field, copied(value.get()).get());
@@ -121,11 +121,11 @@ Ref BirthMeta::of(PyObject* node) {
   }
   add_sequence(meta.get(), current);
   check(PyDict_Update(meta.get(), rules_.overlay.get()));
-  if (is_set(current, names.autograd_backward)) set(names.autograd_backward, Py_True);
-  for (PyObject* key : {names.val, names.example_value, names.unbacked_bindings}) {
+  if (is_set(current, fx::names.autograd_backward)) set(fx::names.autograd_backward, Py_True);
+  for (PyObject* key : {fx::names.val, fx::names.example_value, fx::names.unbacked_bindings}) {
     if (PyObject* value = dict_get(own.get(), key)) set(key, value);
   }
   return meta;
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::capture

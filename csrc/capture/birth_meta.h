@@ -6,7 +6,7 @@
 #include "core/flat_map.h"
 #include "fx/symbols.h"
 
-namespace fxpress::fx {
+namespace fxpress::capture {
 
 // The rules by which torch's tracers preserve the meta of nodes: a copy gets some of the original's
 // entries, and a note of the node that it comes from.
@@ -48,4 +48,4 @@ class BirthMeta {
   std::vector<Ref> texts_;
 };
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::capture

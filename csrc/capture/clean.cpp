@@ -12,7 +12,7 @@
 #include "py/gc_pause.h"
 #include "py/pairs.h"
 
-namespace fxpress::fx {
+namespace fxpress::capture {
 
 namespace {
 
@@ -98,8 +98,8 @@ Ref clean_name(PyObject* name) {
     return Ref::borrow(name);
   }
   const std::string_view text(begin, static_cast<size_t>(size));
-  if (!capture::mentions_export_root(text)) return Ref::borrow(name);
-  const std::string cleaned = capture::without_export_root(text);
+  if (!mentions_export_root(text)) return Ref::borrow(name);
+  const std::string cleaned = without_export_root(text);
   if (cleaned == text) return Ref::borrow(name);
   return Ref::steal(
       PyUnicode_FromStringAndSize(cleaned.data(), static_cast<Py_ssize_t>(cleaned.size())));
@@ -108,18 +108,18 @@ Ref clean_name(PyObject* name) {
 void clean_stacks(PyObject* graph, bool drop_self) {
   const GcPause pause;
   StackCleaner cleaner(drop_self);
-  for (const Ref& node : list_nodes(graph)) {
+  for (const Ref& node : fx::list_nodes(graph)) {
     const Ref meta = dict_of_meta(node.get());
-    if (const Ref stack = Ref::borrow(dict_get(meta.get(), names.nn_module_stack))) {
+    if (const Ref stack = Ref::borrow(dict_get(meta.get(), fx::names.nn_module_stack))) {
       const Ref cleaned = cleaner.module_stack(stack.get());
-      check(PyDict_SetItem(meta.get(), names.nn_module_stack, cleaned.get()));
+      check(PyDict_SetItem(meta.get(), fx::names.nn_module_stack, cleaned.get()));
     }
-    if (!is_set(meta.get(), names.source_fn_stack)) continue;
-    const Ref functions = Ref::borrow(dict_get(meta.get(), names.source_fn_stack));
-    if (!functions) raise_edited("the capture");
+    if (!is_set(meta.get(), fx::names.source_fn_stack)) continue;
+    const Ref functions = Ref::borrow(dict_get(meta.get(), fx::names.source_fn_stack));
+    if (!functions) fx::raise_edited("the capture");
     const Ref cleaned = cleaner.function_stack(functions.get());
-    check(PyDict_SetItem(meta.get(), names.source_fn_stack, cleaned.get()));
+    check(PyDict_SetItem(meta.get(), fx::names.source_fn_stack, cleaned.get()));
   }
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::capture

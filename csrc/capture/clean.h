@@ -3,7 +3,7 @@
 
 #include "py/object.h"
 
-namespace fxpress::fx {
+namespace fxpress::capture {
 
 // capture::without_export_root for a str; the same object where nothing changes. AttributeError for
 // anything else, as from a method that only a str has.
@@ -13,4 +13,4 @@ Ref clean_name(PyObject* name);
 // for the module itself, and with `drop_self` without entries whose path is the module's own.
 void clean_stacks(PyObject* graph, bool drop_self);
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::capture

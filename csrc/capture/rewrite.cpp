@@ -12,7 +12,7 @@
 #include "py/containers.h"
 #include "py/gc_pause.h"
 
-namespace fxpress::fx {
+namespace fxpress::capture {
 
 using core::NodeId;
 using core::Op;
@@ -36,10 +36,10 @@ class Rewriter {
   Rewriter(PyObject* module, const RewritePlan& plan)
       : module_(module),
         plan_(plan),
-        old_graph_(get_attr(module, names.graph)),
-        source_(read_graph(old_graph_.get(), InputOrder::kArguments)),
+        old_graph_(get_attr(module, fx::names.graph)),
+        source_(fx::read_graph(old_graph_.get(), fx::InputOrder::kArguments)),
         birth_(plan.birth, old_graph_.get()),
-        name_writer_(NameWriter::Forbidden::kForNodes),
+        name_writer_(fx::NameWriter::Forbidden::kForNodes),
         writer_(name_writer_),
         copies_(source_.graph.size()),
         renamed_(Ref::steal(PyDict_New())) {}
@@ -53,19 +53,19 @@ class Rewriter {
     }
     write_output();
     writer_.finish();
-    return make_graph_module_of(module_, writer_.graph(), renamed_.get());
+    return fx::make_graph_module_of(module_, writer_.graph(), renamed_.get());
   }
 
  private:
   void write_inputs() {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(plan_.inputs.get()); ++i) {
       const Ref target = Ref::steal(PyUnicode_FromFormat("arg_%zd", i));
-      const NewNode node = {Op::kPlaceholder, target.get(), name_writer_.candidate(target.get()),
-                            Py_None};
+      const fx::NewNode node = {Op::kPlaceholder, target.get(),
+                                name_writer_.candidate(target.get()), Py_None};
       PyObject* meta = PyList_GET_ITEM(plan_.inputs.get(), i);
       if (!PyDict_Check(meta)) raise(PyExc_TypeError, "the meta of input %zd is no dict", i);
-      inputs_.push_back(writer_.leaf(node, Ref::borrow(no_args), Ref::borrow(meta)));
-      input_names_.push_back(node_field(inputs_.back(), symbols.node_name));
+      inputs_.push_back(writer_.leaf(node, Ref::borrow(fx::no_args), Ref::borrow(meta)));
+      input_names_.push_back(fx::node_field(inputs_.back(), fx::symbols.node_name));
     }
   }
 
@@ -84,7 +84,7 @@ class Rewriter {
       raise(PyExc_ValueError, "the graph has more placeholders than the plan");
     }
     PyObject* place = PyList_GET_ITEM(plan_.places.get(), static_cast<Py_ssize_t>(number));
-    const Ref name = node_field(source_.nodes[i], symbols.node_name);
+    const Ref name = fx::node_field(source_.nodes[i], fx::symbols.node_name);
     if (PyLong_Check(place)) {
       const size_t input = as_index(place, inputs_.size(), "input");
       if (PyUnicode_Compare(input_names_[input].get(), name.get()) != 0) {
@@ -94,13 +94,14 @@ class Rewriter {
       return inputs_[input];
     }
     if (PyUnicode_Check(place)) {
-      NewNode node = {Op::kGetAttr, place, {}, Py_None};
+      fx::NewNode node = {Op::kGetAttr, place, {}, Py_None};
       node.name = name_like(name_writer_.candidate_for_target(place), name.get());
-      return writer_.leaf(node, Ref::borrow(no_args), GraphWriter::copy_meta(source_.nodes[i]));
+      return writer_.leaf(node, Ref::borrow(fx::no_args),
+                          fx::GraphWriter::copy_meta(source_.nodes[i]));
     }
     Ref meta = Ref::steal(PyDict_New());
     const Ref before = dict_of_meta(source_.nodes[i]);
-    for (PyObject* key : {names.val, names.example_value, names.unbacked_bindings}) {
+    for (PyObject* key : {fx::names.val, fx::names.example_value, fx::names.unbacked_bindings}) {
       PyObject* value = dict_get(before.get(), key);
       if (value != nullptr) check(PyDict_SetItem(meta.get(), key, value));
     }
@@ -119,8 +120,8 @@ class Rewriter {
 
   PyObject* write(uint32_t i, PyObject* target, Ref meta) {
     const Op op = source_.graph.ops[i];
-    NewNode node = {op, target, {}, Py_None};
-    const Ref name = node_field(source_.nodes[i], symbols.node_name);
+    fx::NewNode node = {op, target, {}, Py_None};
+    const Ref name = fx::node_field(source_.nodes[i], fx::symbols.node_name);
     node.name = name_like(name_writer_.candidate_for_target(target), name.get());
     Ref cleaned;
     if (op == Op::kGetAttr) {
@@ -130,10 +131,10 @@ class Rewriter {
         node.target = cleaned.get();
       }
     }
-    InputCursor inputs(source_.graph.inputs_of(NodeId(i)), kFunction);
+    fx::InputCursor inputs(source_.graph.inputs_of(NodeId(i)), kFunction);
     const auto copied = [&](PyObject* def) {
       const NodeId id = inputs.next();
-      if (source_.nodes[id.value()] != def) raise_edited(kFunction);
+      if (source_.nodes[id.value()] != def) fx::raise_edited(kFunction);
       return copy_of(id.value());
     };
     PyObject* made = writer_.copy(node, source_.nodes[i], copied, std::move(meta));
@@ -155,7 +156,7 @@ class Rewriter {
       raise(PyExc_ValueError, "the graph has no output");
     }
     PyObject* old = source_.nodes[last];
-    const Ref computed = returned_value(old);
+    const Ref computed = fx::returned_value(old);
     std::vector<Ref> values;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(plan_.outputs.get()); ++i) {
       values.push_back(output_value(PyList_GET_ITEM(plan_.outputs.get(), i), computed.get()));
@@ -164,7 +165,7 @@ class Rewriter {
       const uint32_t known = source_.nodes.find(node);
       return known == core::FlatMap::kAbsent ? node : copy_of(known);
     });
-    set_node_field(made, symbols.node_meta, GraphWriter::copy_meta(old).get());
+    fx::set_node_field(made, fx::symbols.node_meta, fx::GraphWriter::copy_meta(old).get());
   }
 
   Ref output_value(PyObject* planned, PyObject* computed) const {
@@ -188,10 +189,10 @@ class Rewriter {
   PyObject* module_;
   const RewritePlan& plan_;
   Ref old_graph_;
-  ReadGraph source_;
+  fx::ReadGraph source_;
   BirthMeta birth_;
-  NameWriter name_writer_;
-  GraphWriter writer_;
+  fx::NameWriter name_writer_;
+  fx::GraphWriter writer_;
   std::vector<PyObject*> copies_;  // by node of the captured graph; borrowed
   std::vector<PyObject*> inputs_;  // the placeholders of the flat inputs; borrowed
   std::vector<Ref> input_names_;   // that they were born with
@@ -206,4 +207,4 @@ Ref rewrite_captured(PyObject* module, const RewritePlan& plan) {
   return Rewriter(module, plan).run();
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::capture

@@ -5,7 +5,7 @@
 
 #include "capture/birth_meta.h"
 
-namespace fxpress::fx {
+namespace fxpress::capture {
 
 struct RewritePlan {
   Ref inputs;        // list of dict: the meta of each flat input's placeholder, to own
@@ -33,4 +33,4 @@ inline constexpr std::array kOutputKindNames = {
 // does not fit the graph.
 Ref rewrite_captured(PyObject* module, const RewritePlan& plan);
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::capture

@@ -5,7 +5,7 @@
 
 #include "schema/document.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 // The preprocessor keeps the fields of the union Argument: with another type's name the second
 // parameter of FXPRESS_SECOND is FXPRESS_DROP.
@@ -37,4 +37,4 @@ inline ArgumentKind argument_kind(const ::fxpress::schema::Document& document,
   return static_cast<ArgumentKind>(document.tag(argument));
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

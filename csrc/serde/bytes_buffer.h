@@ -4,7 +4,7 @@
 #include "py/object.h"
 #include "schema/json_writer.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class BytesBuffer final : public ::fxpress::schema::Buffer {
  public:
@@ -43,4 +43,4 @@ class BytesBuffer final : public ::fxpress::schema::Buffer {
   PyObject* bytes_ = nullptr;  // owned; what data_ points into
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -9,7 +9,7 @@
 #include "serde/kinds.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -90,9 +90,10 @@ bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& progra
 // Whether the graph returns the value that the signature has at this place.
 bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
   const Ref argument = get_attr(spec, fx::names.arg);
-  if (is_node(value)) {
+  if (fx::is_node(value)) {
     const Ref name = find_attr(argument.get(), fx::names.name);
-    if (!name || !equal(name.get(), node_field(value, fx::symbols.node_name).get())) return false;
+    if (!name || !equal(name.get(), fx::node_field(value, fx::symbols.node_name).get()))
+      return false;
   } else {
     const Ref constant = find_attr(argument.get(), names.value);
     if (!constant || Py_TYPE(constant.get()) != Py_TYPE(value) || !equal(constant.get(), value)) {
@@ -154,7 +155,7 @@ bool check_signature(const ProgramCheck& program, const GraphValues& graph) {
   if (count != PySequence_Fast_GET_SIZE(inputs.get()) || graph.entries.empty()) return false;
   const NodeEntry& output = graph.entries.back();
   if (output.op != core::Op::kOutput) return false;
-  const Ref args = args_of(output.node.get());
+  const Ref args = fx::args_of(output.node.get());
   if (PyTuple_GET_SIZE(args.get()) == 0) return false;
   const Ref outputs =
       Ref::steal(PySequence_Tuple(get_attr(program.signature, names.output_specs).get()));
@@ -203,4 +204,4 @@ bool is_surely_valid(const ProgramCheck& check) {
   return true;
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

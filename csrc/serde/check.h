@@ -4,7 +4,7 @@
 #include "py/object.h"
 #include "serde/graph_values.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 // A program whose graph is checked elsewhere (GraphValues::is_surely_valid). All borrowed.
 struct ProgramCheck {
@@ -24,4 +24,4 @@ struct ProgramCheck {
 // The root is the first of the graph modules.
 bool is_surely_valid(const ProgramCheck& check);
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -10,7 +10,7 @@
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 using core::Op;
 
@@ -119,7 +119,7 @@ std::vector<Ref> ArgumentDecoder::items(const Value& list, Item&& item) {
 template <class Item>
 Ref ArgumentDecoder::list(const Value& list, Item&& item) {
   std::vector<Ref> result = items(list, item);
-  return new_immutable_list(result);
+  return fx::new_immutable_list(result);
 }
 
 Ref ArgumentDecoder::tensor_list(const Value& list) {
@@ -182,11 +182,11 @@ Ref ArgumentDecoder::graph(const Value& value) {
   OpenGraph& graph = graphs_.current();
   PyObject* arguments[] = {graph.root(), name.get(), module.get()};
   Ref::steal(PyObject_VectorcallMethod(names.register_module, arguments, 3, nullptr));
-  const NewNode made{Op::kGetAttr, name.get(), graph.candidate(target), Py_None};
-  PyObject* node = graph.writer().leaf(made, Ref::borrow(no_args), {});
+  const fx::NewNode made{Op::kGetAttr, name.get(), graph.candidate(target), Py_None};
+  PyObject* node = graph.writer().leaf(made, Ref::borrow(fx::no_args), {});
   mentions_.nodes.push_back(node);
   mentions_.graphs.push_back(node);
   return Ref::borrow(node);
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -9,7 +9,7 @@
 #include "serde/decoding.h"
 #include "serde/open_graphs.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class GraphDecoder;
 
@@ -74,4 +74,4 @@ class ArgumentDecoder {
   bool graphs_allowed_ = false;  // see GraphsAllowed
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

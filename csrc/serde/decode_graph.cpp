@@ -6,7 +6,7 @@
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 using core::Op;
 
@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kGraphBytes = 16 << 10;  // an empty graph takes about so many
 
 PyObject* value_of(PyObject* node) {
-  PyObject* value = dict_get(node_field(node, fx::symbols.node_meta).get(), fx::names.val);
+  PyObject* value = dict_get(fx::node_field(node, fx::symbols.node_meta).get(), fx::names.val);
   if (value == nullptr) {
     raise(symbols.serialize_error, "the graph returns %R, which has no value", node);
   }
@@ -28,7 +28,7 @@ Ref GraphDecoder::graph_module(const Value& graph) {
   write(graph);
   OpenGraph& open = graphs_.current();
   open.writer().finish();
-  return make_graph_module_of(open.root(), open.graph());
+  return fx::make_graph_module_of(open.root(), open.graph());
 }
 
 void GraphDecoder::write(const Value& graph) {
@@ -70,8 +70,8 @@ void GraphDecoder::input(const Value& argument, size_t position) {
   file_.charge(kNodeBytes);
   const auto placeholder = [&](PyObject* name) {
     OpenGraph& open = graphs_.current();
-    NewNode node{Op::kPlaceholder, name, open.names().candidate_for_target(name), Py_None};
-    return open.writer().leaf(node, Ref::borrow(no_args), {});
+    fx::NewNode node{Op::kPlaceholder, name, open.names().candidate_for_target(name), Py_None};
+    return open.writer().leaf(node, Ref::borrow(fx::no_args), {});
   };
   switch (file_.tag(argument)) {
     case Field::Argument_as_tensor:
@@ -102,7 +102,7 @@ void GraphDecoder::input(const Value& argument, size_t position) {
         raise(symbols.serialize_error, "%R cannot be a name in a graph", name.get());
       }
       PyObject* node = placeholder(name.get());
-      const Ref meta = node_field(node, fx::symbols.node_meta);
+      const Ref meta = fx::node_field(node, fx::symbols.node_meta);
       check(PyDict_SetItem(meta.get(), fx::names.val, arguments_.argument(argument).get()));
       return;
     }
@@ -119,12 +119,12 @@ void GraphDecoder::outputs(const Value& graph) {
   for (const Value& output : stored) {
     results.push_back(arguments_.argument(output));
     PyObject* result = results.back().get();
-    values.push_back(Ref::borrow(is_node(result) ? value_of(result) : result));
+    values.push_back(Ref::borrow(fx::is_node(result) ? value_of(result) : result));
   }
   Ref result;
   Ref value;
   if (file_.field(graph, Field::Graph_is_single_tensor_return).integer != 0) {
-    if (results.size() != 1 || !is_node(results[0].get())) {
+    if (results.size() != 1 || !fx::is_node(results[0].get())) {
       raise(symbols.serialize_error, "a graph that returns a single tensor has %zu outputs",
             results.size());
     }
@@ -138,10 +138,10 @@ void GraphDecoder::outputs(const Value& graph) {
   Ref meta = Ref::steal(PyDict_New());
   check(PyDict_SetItem(meta.get(), fx::names.val, value.get()));
   OpenGraph& open = graphs_.current();
-  const NewNode node{Op::kOutput, fx::symbols.output,
-                     open.names().candidate_for_target(fx::symbols.output), Py_None};
-  open.writer().create(node, std::move(args), Ref::borrow(no_kwargs), arguments_.mentions().nodes,
-                       std::move(meta));
+  const fx::NewNode node{Op::kOutput, fx::symbols.output,
+                         open.names().candidate_for_target(fx::symbols.output), Py_None};
+  open.writer().create(node, std::move(args), Ref::borrow(fx::no_kwargs),
+                       arguments_.mentions().nodes, std::move(meta));
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -8,7 +8,7 @@
 #include "serde/decoding.h"
 #include "serde/open_graphs.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class GraphDecoder {
  public:
@@ -34,4 +34,4 @@ class GraphDecoder {
   size_t steps_ = 0;  // nodes read: when to look for signals
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -7,7 +7,7 @@
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 using core::Op;
 
@@ -17,7 +17,7 @@ constexpr int64_t kPositional = 1;  // ArgumentKind in the schema
 constexpr int64_t kKeyword = 2;
 
 void add_keyword(Ref& kwargs, std::string_view name, const Ref& value) {
-  if (kwargs.get() == no_kwargs) {
+  if (kwargs.get() == fx::no_kwargs) {
     kwargs = Ref::steal(PyObject_CallNoArgs(fx::symbols.immutable_dict_type));
   }
   check(PyDict_SetItem(kwargs.get(), new_text(name).get(), value.get()));
@@ -55,7 +55,7 @@ PyObject* NodeDecoder::node(const Value& value, const Target& target) {
   file_.charge(kNodeBytes);
   const auto given = file_.children(file_.field(value, Field::Node_inputs));
   arguments_.clear_mentions();
-  Ref kwargs = Ref::borrow(no_kwargs);
+  Ref kwargs = Ref::borrow(fx::no_kwargs);
   Ref args = arguments(given, target, kwargs);
   const std::vector<PyObject*> graphs = std::move(arguments_.mentions().graphs);
   PyObject* node = graphs_.current().writer().create(
@@ -63,14 +63,14 @@ PyObject* NodeDecoder::node(const Value& value, const Target& target) {
       std::move(args), std::move(kwargs), arguments_.mentions().nodes, {});
   const NodeMetadata metadata = metadata_.read(file_.field(value, Field::Node_metadata));
   results_.results(value, target, node, metadata);
-  const Ref meta = node_field(node, fx::symbols.node_meta);
+  const Ref meta = fx::node_field(node, fx::symbols.node_meta);
   metadata_.add(metadata, meta.get());
   if (dict_get(meta.get(), fx::names.nn_module_stack) == nullptr) {
     check(PyDict_SetItem(meta.get(), fx::names.nn_module_stack, Ref::steal(PyDict_New()).get()));
   }
   // Graphs as arguments have no metadata of their own in the file.
   for (PyObject* graph : graphs) {
-    metadata_.add(metadata, node_field(graph, fx::symbols.node_meta).get());
+    metadata_.add(metadata, fx::node_field(graph, fx::symbols.node_meta).get());
   }
   if (target.constrains) {
     PyObject* arguments[] = {file_.context.values, node};
@@ -154,4 +154,4 @@ Ref NodeDecoder::schema_arguments(std::span<const Value> inputs, const Target& t
   return take_as_tuple(args);
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

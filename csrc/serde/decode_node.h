@@ -10,7 +10,7 @@
 #include "serde/decoding.h"
 #include "serde/open_graphs.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class NodeDecoder {
  public:
@@ -42,4 +42,4 @@ class NodeDecoder {
   NodeMetadataDecoder& metadata_;
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -10,7 +10,7 @@
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -224,4 +224,4 @@ Ref NodeMetadataDecoder::node_source(const Document& document, const Value& valu
                    {names.from_node, sources.get()}});
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -9,7 +9,7 @@
 #include "serde/decoding.h"
 #include "serde/text_map.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 // The metadata of one node by the keys of its meta: for the node itself, and for the nodes that
 // take its results.
@@ -35,4 +35,4 @@ class NodeMetadataDecoder {
   TextMap<Ref> functions_;  // source functions by text
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -5,7 +5,7 @@
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 using core::Op;
 void ResultDecoder::name_node(PyObject* node, std::string_view name) {
@@ -15,9 +15,9 @@ void ResultDecoder::name_node(PyObject* node, std::string_view name) {
           new_text(name).get());
   }
   const Ref wanted = new_text(name);
-  const Ref now = node_field(node, fx::symbols.node_name);
+  const Ref now = fx::node_field(node, fx::symbols.node_name);
   if (PyUnicode_Compare(now.get(), wanted.get()) != 0) {
-    set_node_field(node, fx::symbols.node_name, wanted.get());
+    fx::set_node_field(node, fx::symbols.node_name, wanted.get());
   }
   entry.node = Ref::borrow(node);
   set_value(node, values_.value_of(entry, name));
@@ -29,7 +29,7 @@ bool ResultDecoder::returns_itself(const Value& node) const {
 }
 
 void ResultDecoder::set_value(PyObject* node, PyObject* value) {
-  const Ref meta = node_field(node, fx::symbols.node_meta);
+  const Ref meta = fx::node_field(node, fx::symbols.node_meta);
   check(PyDict_SetItem(meta.get(), fx::names.val, value));
 }
 
@@ -37,7 +37,7 @@ void ResultDecoder::results(const Value& value, const Target& target, PyObject* 
                             const NodeMetadata& metadata) {
   auto parts = file_.children(file_.field(value, Field::Node_outputs));
   if (parts.empty()) {  // nothing, or of a graph that returns nothing an empty tuple
-    if (target.kind == Target::Kind::kHigherOrder) set_value(node, no_args);
+    if (target.kind == Target::Kind::kHigherOrder) set_value(node, fx::no_args);
     return;
   }
   if (parts.size() == 1) {
@@ -62,7 +62,7 @@ void ResultDecoder::multiple_results(std::span<const Value> parts, PyObject* nod
                                      const NodeMetadata& metadata) {
   const Ref values = take_apart(node, parts, metadata);
   set_value(node, Ref::steal(PyList_AsTuple(values.get())).get());
-  const Ref name = node_field(node, fx::symbols.node_name);
+  const Ref name = fx::node_field(node, fx::symbols.node_name);
   graphs_.current().defined(utf8(name.get())).node = Ref::borrow(node);
 }
 
@@ -79,8 +79,8 @@ Ref ResultDecoder::take_apart(PyObject* node, std::span<const Value> parts,
 PyObject* ResultDecoder::getitem(PyObject* node, size_t index, core::StringId candidate) {
   const Ref position = Ref::steal(PyLong_FromSize_t(index));
   Ref args = Ref::steal(PyTuple_Pack(2, node, position.get()));
-  const NewNode made{Op::kCallFunction, fx::symbols.getitem, candidate, Py_None};
-  return graphs_.current().writer().create(made, std::move(args), Ref::borrow(no_kwargs),
+  const fx::NewNode made{Op::kCallFunction, fx::symbols.getitem, candidate, Py_None};
+  return graphs_.current().writer().create(made, std::move(args), Ref::borrow(fx::no_kwargs),
                                            {&node, 1}, {});
 }
 
@@ -91,7 +91,7 @@ Ref ResultDecoder::take(PyObject* node, size_t index, const Value& part,
   if (const auto name = file_.name_in(part)) {
     PyObject* taken = getitem(node, index, graphs_.current().candidate(*name));
     name_node(taken, *name);
-    const Ref meta = node_field(taken, fx::symbols.node_meta);
+    const Ref meta = fx::node_field(taken, fx::symbols.node_meta);
     metadata_.add(metadata, meta.get());
     return Ref::borrow(dict_get(meta.get(), fx::names.val));
   }
@@ -99,14 +99,14 @@ Ref ResultDecoder::take(PyObject* node, size_t index, const Value& part,
   if (is_argument && file_.tag(part) == Field::Argument_as_none) {
     PyObject* taken = getitem(node, index, graphs_.current().candidate("as_none"));
     set_value(taken, Py_None);
-    metadata_.add(metadata, node_field(taken, fx::symbols.node_meta).get());
+    metadata_.add(metadata, fx::node_field(taken, fx::symbols.node_meta).get());
     return Ref::borrow(Py_None);
   }
   if (is_argument && file_.content(part).kind == ValueKind::kList) {
     PyObject* taken =
         getitem(node, index, graphs_.current().names().candidate_for_target(fx::symbols.getitem));
     Ref values = take_apart(taken, file_.children(file_.content(part)), metadata);
-    metadata_.add(metadata, node_field(taken, fx::symbols.node_meta).get());
+    metadata_.add(metadata, fx::node_field(taken, fx::symbols.node_meta).get());
     set_value(taken, values.get());
     return values;
   }
@@ -115,14 +115,14 @@ Ref ResultDecoder::take(PyObject* node, size_t index, const Value& part,
 
 // A node without a result gives up the name that it was made with.
 void ResultDecoder::name_unused(PyObject* node) {
-  NameWriter& writer = graphs_.current().names();
-  const Ref target = node_field(node, fx::symbols.node_target);
+  fx::NameWriter& writer = graphs_.current().names();
+  const Ref target = fx::node_field(node, fx::symbols.node_target);
   std::string wanted(writer.text(writer.candidate_for_target(target.get())));
   wanted += "_unused";
-  const Ref now = node_field(node, fx::symbols.node_name);
+  const Ref now = fx::node_field(node, fx::symbols.node_name);
   if (utf8(now.get()) == wanted) return;
   PyObject* name = writer.string(writer.table().create(writer.intern(wanted)));
   graphs_.current().writer().rename(node, name);
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

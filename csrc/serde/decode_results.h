@@ -11,7 +11,7 @@
 #include "serde/decoding.h"
 #include "serde/open_graphs.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class ResultDecoder {
  public:
@@ -47,4 +47,4 @@ class ResultDecoder {
   NodeMetadataDecoder& metadata_;
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

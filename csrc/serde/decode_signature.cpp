@@ -5,7 +5,7 @@
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -205,4 +205,4 @@ Ref SignatureDecoder::call_signature(const Value& value) {
               out_spec.get(), arg_names.get());
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -8,7 +8,7 @@
 #include "serde/decode_values.h"
 #include "serde/decoding.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class SignatureDecoder {
  public:
@@ -31,4 +31,4 @@ class SignatureDecoder {
   std::vector<Ref> input_kinds_, output_kinds_;  // by InputKind, OutputKind
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -8,7 +8,7 @@
 #include "serde/symbols.h"
 #include "serde/text.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -204,4 +204,4 @@ Ref ValueDecoder::tensor(const Value& meta) {
   return fake;
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

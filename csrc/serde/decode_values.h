@@ -11,7 +11,7 @@
 #include "serde/open_graphs.h"
 #include "serde/text_map.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class ValueDecoder {
  public:
@@ -56,4 +56,4 @@ class ValueDecoder {
   TextMap<Ref> numbers_;                                // by role, kind, text and hint
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -6,7 +6,7 @@
 #include "core/check.h"
 #include "py/gc_pause.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -146,4 +146,4 @@ Ref Decoder::add_part(std::string_view kind, const Value& value, PyObject* extra
   return Ref::borrow(graphs_.current().graph());
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

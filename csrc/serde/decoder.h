@@ -15,7 +15,7 @@
 #include "serde/gate.h"
 #include "serde/open_graphs.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 // One file, or parts of one that come in documents of their own. It puts the decoders together,
 // each of which reads one kind of thing.
@@ -67,4 +67,4 @@ class Decoder {
   SignatureDecoder signatures_;
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

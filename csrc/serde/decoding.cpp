@@ -1,6 +1,6 @@
 #include "serde/decoding.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 std::vector<Ref> by_number(PyObject* table) {
   std::vector<Ref> result;
@@ -15,4 +15,4 @@ std::vector<Ref> by_number(PyObject* table) {
   return result;
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

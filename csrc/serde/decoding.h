@@ -16,7 +16,7 @@
 #include "serde/scalars.h"
 #include "serde/targets.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 using ::fxpress::schema::Document;
 using ::fxpress::schema::Field;
@@ -72,4 +72,4 @@ struct Decoding {
 // The keys of a dict by the numbers that are its values; empty where there is none.
 std::vector<Ref> by_number(PyObject* table);
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -13,7 +13,7 @@
 #include "serde/symbols.h"
 #include "serde/text.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 using ::fxpress::schema::Value;
 
@@ -118,4 +118,4 @@ Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject*
   return made;
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

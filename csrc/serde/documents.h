@@ -9,7 +9,7 @@
 #include "schema/schema.h"
 #include "serde/objects.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 using ::fxpress::schema::Document;
 using ::fxpress::schema::Schema;
@@ -32,4 +32,4 @@ Document to_document(const Schema& schema, const SchemaClasses& classes, PyObjec
 Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject* object,
                    PyObject* constants, PyObject* renamed);
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -8,7 +8,7 @@
 #include "serde/errors.h"
 #include "serde/payloads.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -91,4 +91,4 @@ Ref write_objects(const SchemaClasses& classes, PyObject* object) {
   return buffer.finish();
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -6,7 +6,7 @@
 #include "serde/encoding.h"
 #include "serde/objects.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 // Returns the bytes of a program; see ProgramEncoder for the arguments. Returns None when the
 // program may not be valid.
@@ -34,4 +34,4 @@ Ref encode_payload_config(const Schema& schema, PyObject* entries);
 // The bytes of an object of the schema; TypeError where it is not as the schema says.
 Ref write_objects(const SchemaClasses& classes, PyObject* object);
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

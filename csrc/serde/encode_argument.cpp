@@ -6,7 +6,7 @@
 #include "serde/encode_graph.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -18,7 +18,7 @@ constexpr size_t kMostDicts = size_t{1} << 22;
 
 void ArgumentEncoder::argument(PyObject* value, PyObject* type) {
   PyTypeObject* kind = Py_TYPE(value);
-  if (is_node(value)) return node_argument(value);
+  if (fx::is_node(value)) return node_argument(value);
   if (kind == &PyBool_Type) {
     return out_.choice(Field::Argument_as_bool, [&] { sink_.boolean(value == Py_True); });
   }
@@ -86,7 +86,7 @@ void ArgumentEncoder::node_argument(PyObject* node) {
   const NodeEntry& entry = names_.resolved(node);
   if (entry.op == core::Op::kGetAttr) return attribute(node);
   if (entry.table == Table::kCustomObject) {
-    const Ref meta = node_field(node, fx::symbols.node_meta);
+    const Ref meta = fx::node_field(node, fx::symbols.node_meta);
     const Ref value = Ref::steal(PyObject_GetItem(meta.get(), fx::names.val));
     return custom_object(entry.name.get(), value.get());
   }
@@ -98,7 +98,7 @@ void ArgumentEncoder::node_argument(PyObject* node) {
 
 // A get_attr node stands for a graph, or for what Python writes as a text.
 void ArgumentEncoder::attribute(PyObject* node) {
-  const Ref target = node_field(node, fx::symbols.node_target);
+  const Ref target = fx::node_field(node, fx::symbols.node_target);
   const Ref module = names_.module() != nullptr
                          ? Ref::borrow(names_.module())
                          : get_attr(get_attr(node, fx::names.graph).get(), fx::names.owning_module);
@@ -166,4 +166,4 @@ void ArgumentEncoder::other(PyObject* value) {
   });
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -6,7 +6,7 @@
 #include "serde/encode_values.h"
 #include "serde/encoding.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class GraphEncoder;
 
@@ -47,4 +47,4 @@ class ArgumentEncoder {
   size_t dicts_ = 0;  // that were written
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -5,7 +5,7 @@
 #include "serde/errors.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -45,7 +45,7 @@ void GraphEncoder::graph(PyObject* graph_module) {
   const NodeEntry* output_entry = nullptr;
   for (const NodeEntry& entry : values.entries) {
     if (entry.op != core::Op::kOutput) continue;
-    const Ref args = args_of(entry.node.get());
+    const Ref args = fx::args_of(entry.node.get());
     if (PyTuple_GET_SIZE(args.get()) != 1) {
       raise(PyExc_AssertionError, "FX.Node's args should have one arg, got %zd",
             PyTuple_GET_SIZE(args.get()));
@@ -71,7 +71,7 @@ void GraphEncoder::field(Field field, PyObject* output_value) {
     case Field::Graph_nodes:
       return nodes();
     case Field::Graph_is_single_tensor_return:
-      return sink_.boolean(output_value != nullptr && is_node(output_value));
+      return sink_.boolean(output_value != nullptr && fx::is_node(output_value));
     default:
       break;
   }
@@ -93,7 +93,7 @@ void GraphEncoder::input(const NodeEntry& entry) {
   if (entry.table != Table::kNone && entry.table != Table::kCustomObject) {
     return arguments_.value_reference(entry.table, entry.name.get());
   }
-  const Ref meta = node_field(entry.node.get(), fx::symbols.node_meta);
+  const Ref meta = fx::node_field(entry.node.get(), fx::symbols.node_meta);
   const Ref value = Ref::steal(PyObject_GetItem(meta.get(), fx::names.val));
   if (entry.table == Table::kNone) return arguments_.argument(value.get(), nullptr);
   arguments_.custom_object(entry.name.get(), value.get());
@@ -103,7 +103,7 @@ void GraphEncoder::input(const NodeEntry& entry) {
 void GraphEncoder::outputs(PyObject* output_value) {
   sink_.begin_list();
   if (output_value != nullptr) {
-    if (is_node(output_value)) {
+    if (fx::is_node(output_value)) {
       arguments_.argument(output_value, nullptr);
     } else {
       if (!PyTuple_Check(output_value) && !PyList_Check(output_value)) {
@@ -149,4 +149,4 @@ void GraphEncoder::table(Table table) {
   sink_.end_map();
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -9,7 +9,7 @@
 #include "serde/encode_values.h"
 #include "serde/encoding.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class GraphEncoder {
  public:
@@ -44,4 +44,4 @@ class GraphEncoder {
   size_t depth_ = 0;                       // graphs within each other
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -3,7 +3,7 @@
 #include "fx/symbols.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -72,7 +72,7 @@ bool ListEncoder::plain_list(PyObject* items) {
 // Writes numbers of which some are symbolic or results of nodes.
 bool ListEncoder::number_list(PyObject* items) {
   const auto in_table = [&](PyObject* item, Table table) {
-    return is_node(item) && names_.resolved(item).table == table;
+    return fx::is_node(item) && names_.resolved(item).table == table;
   };
   if (all_of(items, [](PyObject* x) {
         return Py_TYPE(x) == &PyLong_Type || is_a(x, symbols.sym_int_type);
@@ -111,7 +111,7 @@ bool ListEncoder::numbers(Table table, PyObject* items) {
                             : Fields{Field::Argument_as_sym_bools, Field::SymBoolArgument_as_name,
                                      Field::SymBoolArgument_as_bool};
   const auto each = [&](PyObject* item) {
-    if (is_node(item)) {
+    if (fx::is_node(item)) {
       return out_.choice(fields.name, [&] { out_.string(names_.resolved(item).name.get()); });
     }
     if (PyBool_Check(item)) {
@@ -128,16 +128,16 @@ bool ListEncoder::numbers(Table table, PyObject* items) {
 
 bool ListEncoder::tensor_list(PyObject* items) {
   const auto by_node = [&](PyObject* x) { tensor(names_.tensor_name(x)); };
-  if (all_of(items, is_node)) return write(Field::Argument_as_tensors, items, by_node);
+  if (all_of(items, fx::is_node)) return write(Field::Argument_as_tensors, items, by_node);
   const auto nodes_only = [&](PyObject* x) {
-    return is_sequence(x) && all_of(Ref::steal(PySequence_Fast(x, "")).get(), is_node);
+    return is_sequence(x) && all_of(Ref::steal(PySequence_Fast(x, "")).get(), fx::is_node);
   };
   if (all_of(items, nodes_only)) {
     return write(Field::Argument_as_nested_tensors, items, [&](PyObject* x) {
       out_.list(Ref::steal(PySequence_Fast(x, "")).get(), by_node);
     });
   }
-  if (all_of(items, [&](PyObject* x) { return x == Py_None || is_node(x); })) {
+  if (all_of(items, [&](PyObject* x) { return x == Py_None || fx::is_node(x); })) {
     return write(Field::Argument_as_optional_tensors, items,
                  [&](PyObject* x) { optional_tensor(x == Py_None ? x : names_.tensor_name(x)); });
   }
@@ -189,4 +189,4 @@ void ListEncoder::tensor(PyObject* name) {
   out_.name_record(Type::TensorArgument, Field::TensorArgument_name, name);
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

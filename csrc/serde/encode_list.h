@@ -5,7 +5,7 @@
 #include "py/object.h"
 #include "serde/encoding.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class ListEncoder {
  public:
@@ -36,4 +36,4 @@ class ListEncoder {
   NodeNames& names_;
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

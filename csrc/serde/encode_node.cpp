@@ -6,7 +6,7 @@
 #include "py/pairs.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -57,8 +57,8 @@ void NodeEncoder::named_argument(std::string_view name, PyObject* value, int64_t
 void NodeEncoder::inputs_of(const NodeEntry& entry) {
   const Operator& function = *entry.function;
   if (function.kind == OperatorKind::kSpecial) return special_inputs(entry.node.get());
-  const Ref args = args_of(entry.node.get());
-  const Ref kwargs = kwargs_of(entry.node.get());
+  const Ref args = fx::args_of(entry.node.get());
+  const Ref kwargs = fx::kwargs_of(entry.node.get());
   inputs(function, entry.symbolic, args.get(), kwargs.get());
 }
 
@@ -152,4 +152,4 @@ void NodeEncoder::outputs(const NodeEntry& entry) {
   sink_.end_list();
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -8,7 +8,7 @@
 #include "serde/encode_node_metadata.h"
 #include "serde/encoding.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class NodeEncoder {
  public:
@@ -43,4 +43,4 @@ class NodeEncoder {
   NodeMetadataEncoder& metadata_;
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -9,7 +9,7 @@
 #include "serde/symbols.h"
 #include "serde/text.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -38,7 +38,7 @@ void append(std::string& to, PyObject* value) {
 }  // namespace
 
 void NodeMetadataEncoder::metadata(PyObject* node) {
-  const Ref held = node_field(node, fx::symbols.node_meta);
+  const Ref held = fx::node_field(node, fx::symbols.node_meta);
   PyObject* meta = held.get();
   sink_.begin_map();
   if (const Ref trace = value_of(meta, names.stack_trace); is_true(trace.get())) {
@@ -201,4 +201,4 @@ void NodeMetadataEncoder::node_source(PyObject* source, std::string& text) {
   text += '}';
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

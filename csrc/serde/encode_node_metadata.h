@@ -9,7 +9,7 @@
 #include "py/object.h"
 #include "serde/encoding.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class NodeMetadataEncoder {
  public:
@@ -37,4 +37,4 @@ class NodeMetadataEncoder {
   std::string scratch_;                       // a text that is put together
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -2,7 +2,7 @@
 
 #include "fx/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -14,10 +14,11 @@ PyObject* item(PyObject* tuple, Py_ssize_t i) {
 void add_with_users(PyObject* node, std::vector<Ref>& nodes, int depth) {
   nodes.push_back(Ref::borrow(node));
   if (depth == 0) return;
-  const Ref users = Ref::steal(PySequence_Tuple(node_field(node, fx::symbols.node_users).get()));
+  const Ref users =
+      Ref::steal(PySequence_Tuple(fx::node_field(node, fx::symbols.node_users).get()));
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(users.get()); ++i) {
     PyObject* user = item(users.get(), i);
-    if (node_field(user, fx::symbols.node_target).get() == fx::symbols.getitem) {
+    if (fx::node_field(user, fx::symbols.node_target).get() == fx::symbols.getitem) {
       add_with_users(user, nodes, depth - 1);
     }
   }
@@ -79,4 +80,4 @@ void PartEncoder::graph(PyObject* graph_module) {
   }
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -6,7 +6,7 @@
 #include "py/object.h"
 #include "serde/encoders.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class PartEncoder {
  public:
@@ -30,4 +30,4 @@ class PartEncoder {
   PyObject* merged_;
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

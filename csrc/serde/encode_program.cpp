@@ -3,7 +3,7 @@
 #include "serde/errors.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 // Borrowed.
 PyObject* ProgramEncoder::fact(const char* name) const {
@@ -88,4 +88,4 @@ void ProgramEncoder::schema_version() {
   });
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -4,7 +4,7 @@
 #include "py/object.h"
 #include "serde/encoders.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class ProgramEncoder {
  public:
@@ -30,4 +30,4 @@ class ProgramEncoder {
   PyObject* facts_;
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

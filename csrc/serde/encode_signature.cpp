@@ -4,7 +4,7 @@
 #include "serde/kinds.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -248,4 +248,4 @@ void SignatureEncoder::call_signature(PyObject* signature) {
   });
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

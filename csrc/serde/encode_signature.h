@@ -6,7 +6,7 @@
 #include "serde/encode_values.h"
 #include "serde/encoding.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class SignatureEncoder {
  public:
@@ -39,4 +39,4 @@ class SignatureEncoder {
   ValueEncoder& values_;
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -3,7 +3,7 @@
 #include "fx/symbols.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -148,4 +148,4 @@ void ValueEncoder::tensor_meta(PyObject* tensor) {
   });
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -5,7 +5,7 @@
 #include "py/object.h"
 #include "serde/encoding.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class ValueEncoder {
  public:
@@ -26,4 +26,4 @@ class ValueEncoder {
   Ref device_, device_type_, device_index_;  // the last device, and what it is
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

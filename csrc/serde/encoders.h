@@ -11,7 +11,7 @@
 #include "serde/encode_values.h"
 #include "serde/encoding.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 struct Encoders {
   Encoders(const Schema& schema, EventSink& sink, const EncodeContext& context)
@@ -36,4 +36,4 @@ struct Encoders {
   SignatureEncoder signatures;   // writes signatures and the module call graph
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

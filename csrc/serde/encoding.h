@@ -9,7 +9,7 @@
 #include "serde/operators.h"
 #include "serde/schema_writer.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 // The data of a call beside the graph; all borrowed.
 struct EncodeContext {
@@ -33,4 +33,4 @@ inline double real_of(PyObject* value) {
   return result;
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

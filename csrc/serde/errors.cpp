@@ -2,7 +2,7 @@
 
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 void node_failed(PyObject* node, pybind11::error_already_set& error) {
   if (!error.matches(PyExc_Exception)) throw error;
@@ -12,4 +12,4 @@ void node_failed(PyObject* node, pybind11::error_already_set& error) {
   throw error;  // node_failed() always raises
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

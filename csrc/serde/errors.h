@@ -3,7 +3,7 @@
 
 #include "py/object.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 // Raises SerializeError that names the node, from an error that was raised while it was written.
 // Signals and exits (what is not an Exception) pass as they are.
@@ -12,4 +12,4 @@ namespace fxpress::fx::serde {
 // Thrown instead of an error when the program may not be valid: torch's verifier is asked first.
 struct Doubtful {};
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -7,7 +7,7 @@
 #include "serde/symbols.h"
 #include "serde/text.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 using ::fxpress::schema::Rule;
 
@@ -76,4 +76,4 @@ Ref gate_rules() {
   return result;
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -6,7 +6,7 @@
 #include "py/object.h"
 #include "schema/document.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 // Raises SerializeError that names the field and the value, where a text of the document breaks the
 // rule of its field. A document that has passed is not checked again.
@@ -21,4 +21,4 @@ Ref first_refused(std::string_view rule, PyObject* texts);
 // Returns a dict from the name of every rule to the words of its error.
 Ref gate_rules();
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

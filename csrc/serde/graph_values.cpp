@@ -10,7 +10,7 @@
 #include "serde/errors.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -72,7 +72,7 @@ void GraphValues::guarded(PyObject* node, F&& call) const {
 GraphValues::GraphValues(PyObject* module, OperatorTable& operators, const Options& options)
     : module_(module), options_(options) {
   const Ref graph = get_attr(module, fx::names.graph);
-  add_entries(list_nodes(graph.get()), operators);
+  add_entries(fx::list_nodes(graph.get()), operators);
   valid_ &= get_attr(graph.get(), fx::names.owning_module).get() == module;
   for (NodeEntry& entry : entries) {
     poll_signals(static_cast<size_t>(&entry - entries.data()));
@@ -101,13 +101,14 @@ void GraphValues::add_entries(std::vector<Ref> nodes, OperatorTable& operators) 
     PyObject* node = nodes[i].get();
     const auto position = static_cast<uint32_t>(i);
     by_node_.insert(address(node), position, [](uint32_t) { return false; });
-    const core::Op op = parse_op(node_field(node, fx::symbols.node_op).get());
+    const core::Op op = fx::parse_op(fx::node_field(node, fx::symbols.node_op).get());
     const Operator* function = nullptr;
     if (op == core::Op::kCallFunction) {
-      guarded(node,
-              [&] { function = &operators.get(node_field(node, fx::symbols.node_target).get()); });
+      guarded(node, [&] {
+        function = &operators.get(fx::node_field(node, fx::symbols.node_target).get());
+      });
     }
-    Ref name = node_field(node, fx::symbols.node_name);
+    Ref name = fx::node_field(node, fx::symbols.node_name);
     entries.push_back({std::move(nodes[i]), std::move(name), function, 0,
                        core::PositionTable::kAbsent, op, Table::kNone, false});
     valid_ &= add_name(entries.back().name.get(), position);
@@ -167,7 +168,7 @@ void GraphValues::verify(const NodeEntry& entry, PyObject* graph) {
   PyObject* node = entry.node.get();
   valid_ = get_attr(node, fx::names.graph).get() == graph;
   const auto own = static_cast<uint32_t>(&entry - entries.data());
-  const Ref inputs = dict_field(node, fx::symbols.node_input_nodes);
+  const Ref inputs = fx::dict_field(node, fx::symbols.node_input_nodes);
   PyObject* input = nullptr;
   for (Py_ssize_t at = 0; PyDict_Next(inputs.get(), &at, &input, nullptr) != 0;) {
     valid_ &= position_of(input) < own;
@@ -176,7 +177,7 @@ void GraphValues::verify(const NodeEntry& entry, PyObject* graph) {
     valid_ &= options_.functional ? entry.function->is_functional : entry.function->is_allowed;
     return;
   }
-  const Ref target = node_field(node, fx::symbols.node_target);
+  const Ref target = fx::node_field(node, fx::symbols.node_target);
   valid_ &= PyUnicode_Check(target.get()) != 0;
   if (entry.op == core::Op::kGetAttr) {
     valid_ = valid_ && is_attribute(target.get());
@@ -200,9 +201,9 @@ const NodeEntry* GraphValues::find(PyObject* node) const {
 void GraphValues::read(NodeEntry& entry) {
   if (entry.op == core::Op::kGetAttr || entry.op == core::Op::kOutput) return;
   if (entry.op == core::Op::kCallModule || entry.op == core::Op::kCallMethod) {
-    raise(PyExc_AttributeError, "a %U node cannot be written", op_name(entry.op));
+    raise(PyExc_AttributeError, "a %U node cannot be written", fx::op_name(entry.op));
   }
-  const Ref meta = node_field(entry.node.get(), fx::symbols.node_meta);
+  const Ref meta = fx::node_field(entry.node.get(), fx::symbols.node_meta);
   if (entry.function != nullptr && entry.function->kind == OperatorKind::kGetItem) {
     PyObject* value = dict_get(meta.get(), fx::names.val);
     valid_ &= value != nullptr && is_value(value, table_of(value));
@@ -240,7 +241,7 @@ void GraphValues::read_call(NodeEntry& entry, PyObject* meta) {
   }
   if (function.kind == OperatorKind::kUnsupported) {
     raise(symbols.serialize_error, "Serializing %S is not supported",
-          node_field(entry.node.get(), fx::symbols.node_target).get());
+          fx::node_field(entry.node.get(), fx::symbols.node_target).get());
   }
   if (no_results) return;
   if (value == nullptr) {
@@ -293,14 +294,15 @@ void GraphValues::add_unused(const NodeEntry& entry, const std::string& suffix, 
 
 std::vector<GraphValues::User> GraphValues::users_of(const NodeEntry& entry) {
   std::vector<User> users;
-  for (DictItems nodes(dict_field(entry.node.get(), fx::symbols.node_users).get()); nodes.next();) {
+  for (DictItems nodes(fx::dict_field(entry.node.get(), fx::symbols.node_users).get());
+       nodes.next();) {
     PyObject* user = nodes.key();
     const uint32_t position = position_of(user);
     if (position == core::PositionTable::kAbsent || entries[position].function == nullptr ||
         entries[position].function->kind != OperatorKind::kGetItem) {
       raise(PyExc_AssertionError, "%S is not a getitem node", user);
     }
-    const Ref args = args_of(user);
+    const Ref args = fx::args_of(user);
     if (PyTuple_GET_SIZE(args.get()) < 2) {
       raise(PyExc_IndexError, "getitem node %S has no index", user);
     }
@@ -415,4 +417,4 @@ void GraphValues::add_dict(const NodeEntry& entry, PyObject* results) {
   outputs.push_back({Output::Kind::kTensors, first, static_cast<uint32_t>(values.size()) - first});
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -13,7 +13,7 @@
 #include "py/object.h"
 #include "serde/operators.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 // The tables of a graph; every value is in one of them.
 enum class Table : uint8_t { kTensor, kSymInt, kSymBool, kSymFloat, kCustomObject, kNone };
@@ -111,4 +111,4 @@ class GraphValues {
   std::vector<Ref> unused_;      // names of results that no node takes
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

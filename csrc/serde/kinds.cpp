@@ -3,7 +3,7 @@
 #include "fx/symbols.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -29,4 +29,4 @@ OutputKind output_kind(PyObject* spec) {
   return static_cast<OutputKind>(position_of(spec, symbols.output_kinds));
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -5,7 +5,7 @@
 
 #include "py/object.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 enum class InputKind : uint8_t {
 #define FXPRESS_KIND(kind, name) kind,
@@ -35,4 +35,4 @@ inline constexpr std::array kOutputKindNames = {
 InputKind input_kind(PyObject* spec);
 OutputKind output_kind(PyObject* spec);
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -7,7 +7,7 @@
 #include "serde/symbols.h"
 #include "serde/text.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 NodeNames::Within::Within(NodeNames& of, const GraphValues& values, PyObject* module)
     : names_(of),
@@ -30,11 +30,11 @@ const NodeEntry& NodeNames::entry_of(PyObject* node) {
 
 // Makes the entry of an argument of a part alone from the argument's own value.
 const NodeEntry& NodeNames::entry_alone(PyObject* node) {
-  Ref name = node_field(node, fx::symbols.node_name);
+  Ref name = fx::node_field(node, fx::symbols.node_name);
   if (PyObject* other = dict_get(alone_, name.get())) name = Ref::borrow(other);
-  const core::Op op = parse_op(node_field(node, fx::symbols.node_op).get());
+  const core::Op op = fx::parse_op(fx::node_field(node, fx::symbols.node_op).get());
   Table table = Table::kTensor;
-  const Ref meta = node_field(node, fx::symbols.node_meta);
+  const Ref meta = fx::node_field(node, fx::symbols.node_meta);
   if (PyObject* value = dict_get(meta.get(), fx::names.val)) {
     const bool is_object =
         PyObject_TypeCheck(value, as_type(symbols.custom_obj_argument_type)) != 0;
@@ -79,4 +79,4 @@ Ref NodeNames::name_of(PyObject* argument) const {
   return merged == merged_.end() ? std::move(name) : Ref::borrow(merged->second.get());
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

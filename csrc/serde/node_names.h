@@ -8,7 +8,7 @@
 #include "py/object.h"
 #include "serde/graph_values.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 class NodeNames {
  public:
@@ -58,4 +58,4 @@ class NodeNames {
   std::unordered_map<std::string, Ref> merged_;  // see merged()
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -11,7 +11,7 @@
 #include "serde/scalars.h"
 #include "serde/text.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 using ::fxpress::schema::Document;
 using ::fxpress::schema::DocumentBuilder;
@@ -424,4 +424,4 @@ uint16_t SchemaClasses::type_of(PyObject* object) const {
   return static_cast<uint16_t>(found->second);
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -9,7 +9,7 @@
 #include "py/object.h"
 #include "schema/document.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 // The classes of the schema's types. Their instances have their fields as attributes; unions have
 // the one that is set, and its tag as `_type`: to ask for another is an AttributeError, as for
@@ -55,4 +55,4 @@ class SchemaClasses {
   std::unordered_map<const PyTypeObject*, size_t> ids_;  // class -> type
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -5,11 +5,11 @@
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 OpenGraph::OpenGraph(uint64_t scope)
     : scope_(scope),
-      names_(NameWriter::Forbidden::kForNodes),
+      names_(fx::NameWriter::Forbidden::kForNodes),
       writer_(names_),
       root_(Ref::steal(PyObject_CallNoArgs(fx::symbols.module_type))) {}
 
@@ -91,4 +91,4 @@ OpenGraph& OpenGraphs::of(uint64_t scope) {
   raise(symbols.serialize_error, "the graph is not open any more");
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

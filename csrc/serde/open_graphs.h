@@ -13,7 +13,7 @@
 #include "schema/document.h"
 #include "serde/graph_values.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 // A name that the tables of a graph or its nodes define.
 struct Defined {
@@ -29,8 +29,8 @@ class OpenGraph {
   explicit OpenGraph(uint64_t scope);
 
   uint64_t scope() const { return scope_; }
-  NameWriter& names() { return names_; }
-  GraphWriter& writer() { return writer_; }
+  fx::NameWriter& names() { return names_; }
+  fx::GraphWriter& writer() { return writer_; }
   PyObject* graph() const { return writer_.graph(); }
   PyObject* root() const { return root_.get(); }
 
@@ -49,8 +49,8 @@ class OpenGraph {
 
  private:
   const uint64_t scope_;  // its number
-  NameWriter names_;
-  GraphWriter writer_;
+  fx::NameWriter names_;
+  fx::GraphWriter writer_;
   core::StringPool pool_;         // of the names in the file
   std::vector<Defined> defined_;  // by id in the pool
   Ref root_;                      // nn.Module that holds the graphs of higher-order operators
@@ -82,4 +82,4 @@ class OpenGraphs {
   uint64_t scopes_ = 0;           // graphs that were opened
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -2,7 +2,7 @@
 
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -52,4 +52,4 @@ const Operator& OperatorTable::get(PyObject* target) {
   return operators_.back();
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

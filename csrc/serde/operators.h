@@ -8,7 +8,7 @@
 #include "core/flat_map.h"
 #include "py/object.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 enum class OperatorKind : uint8_t {
   kGetItem,      // written with the node that it reads
@@ -53,4 +53,4 @@ class OperatorTable {
   std::deque<Operator> operators_;  // by position
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

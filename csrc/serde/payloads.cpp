@@ -9,7 +9,7 @@
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 using ::fxpress::schema::Document;
 using ::fxpress::schema::Value;
@@ -124,4 +124,4 @@ Ref read_payload_config(const Document& document) {
   return result;
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -6,7 +6,7 @@
 #include "schema/document.h"
 #include "serde/encoding.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 // Writes a value of the type PayloadConfig. entries: [(name, record, tensor or None, is a
 // parameter, is pickled)].
@@ -17,4 +17,4 @@ void write_payload_config(Encoding& to, PyObject* entries);
 // None). SerializeError for symbolic sizes.
 Ref read_payload_config(const ::fxpress::schema::Document& document);
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

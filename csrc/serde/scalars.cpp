@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 using ::fxpress::schema::ValueKind;
 
@@ -30,4 +30,4 @@ Ref scalar(const ::fxpress::schema::Document& document, const ::fxpress::schema:
   }
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

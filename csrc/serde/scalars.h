@@ -4,7 +4,7 @@
 #include "py/object.h"
 #include "schema/document.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 // A str; lone surrogates are as the file has them.
 Ref new_text(std::string_view text);
@@ -12,4 +12,4 @@ Ref new_text(std::string_view text);
 // None, a bool, an int, a float or a str; an empty Ref for a value with others in it.
 Ref scalar(const ::fxpress::schema::Document& document, const ::fxpress::schema::Value& value);
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

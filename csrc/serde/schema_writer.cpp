@@ -3,7 +3,7 @@
 #include "serde/symbols.h"
 #include "serde/text.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 void SchemaWriter::open_union(Field field) {
   const int place = schema_.place(field);
@@ -38,4 +38,4 @@ void SchemaWriter::name_record(Type type, Field field, PyObject* name) {
   });
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

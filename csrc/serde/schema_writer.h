@@ -5,7 +5,7 @@
 #include "schema/event_sink.h"
 #include "schema/schema.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 using ::fxpress::schema::EventSink;
 using ::fxpress::schema::Field;
@@ -74,4 +74,4 @@ class SchemaWriter {
   EventSink& sink_;
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

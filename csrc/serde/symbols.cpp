@@ -1,6 +1,6 @@
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 Symbols symbols;
 Names names;
@@ -22,4 +22,4 @@ void initialize_symbols(PyObject* objects) {
 #undef FXPRESS_NAME
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

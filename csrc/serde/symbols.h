@@ -4,7 +4,7 @@
 #include "core/tensor_facts.h"
 #include "py/object.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 struct Symbols {
 #define FXPRESS_SYMBOL(name) PyObject* name = nullptr;
@@ -29,4 +29,4 @@ extern core::ReadTensorFacts read_tensor_facts;
 // Fills the tables; called once by `_native_setup.serde`.
 void initialize_symbols(PyObject* objects);
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

@@ -3,7 +3,7 @@
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 namespace {
 
@@ -38,4 +38,4 @@ const Target& TargetTable::get(std::string_view text) {
   return targets_.back();
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

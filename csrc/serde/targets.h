@@ -9,7 +9,7 @@
 #include "py/object.h"
 #include "serde/text_map.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 struct TargetArgument {
   std::string name;        // in the schema
@@ -40,4 +40,4 @@ class TargetTable {
   std::deque<Target> targets_;    // what is known
 };
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

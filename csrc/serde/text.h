@@ -4,7 +4,7 @@
 #include "py/object.h"
 #include "schema/event_sink.h"
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 // UTF-8; lone surrogates, which UTF-8 does not have, as if they were characters.
 class Text {
@@ -39,4 +39,4 @@ inline void write_integer(PyObject* value, ::fxpress::schema::EventSink& sink) {
   sink.big_integer(utf8(Ref::steal(PyNumber_ToBase(value, 10)).get()));
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

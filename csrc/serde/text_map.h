@@ -6,7 +6,7 @@
 #include <string_view>
 #include <unordered_map>
 
-namespace fxpress::fx::serde {
+namespace fxpress::serde {
 
 struct TextHash {
   using is_transparent = void;
@@ -23,4 +23,4 @@ T& entry(TextMap<T>& map, std::string_view text) {
   return map.emplace(text, T()).first->second;
 }
 
-}  // namespace fxpress::fx::serde
+}  // namespace fxpress::serde

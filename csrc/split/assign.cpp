@@ -6,7 +6,7 @@
 #include "fx/arguments.h"
 #include "split/partition_names.h"
 
-namespace fxpress::fx {
+namespace fxpress::split {
 
 using core::NodeId;
 using core::Op;
@@ -18,7 +18,8 @@ PartitionMarks::~PartitionMarks() {
   PyObject *type, *value, *traceback;
   PyErr_Fetch(&type, &value, &traceback);
   const auto restore = [&](size_t node, PyObject* mark) {
-    if (PyObject_GenericSetAttr(nodes_[node].get(), names.fx_partition, mark) < 0) PyErr_Clear();
+    if (PyObject_GenericSetAttr(nodes_[node].get(), fx::names.fx_partition, mark) < 0)
+      PyErr_Clear();
   };
   for (size_t i = 0; i < nodes_.size(); ++i) {
     if (marked_[i]) restore(i, nullptr);
@@ -34,9 +35,9 @@ void PartitionMarks::watch(const std::vector<Ref>& nodes) {
 
 void PartitionMarks::mark(size_t node, PyObject* value) {
   PyObject* object = nodes_[node].get();
-  Ref previous = find_attr(object, names.fx_partition);
+  Ref previous = find_attr(object, fx::names.fx_partition);
   if (previous) previous_.emplace_back(node, std::move(previous));
-  check(PyObject_GenericSetAttr(object, names.fx_partition, value));
+  check(PyObject_GenericSetAttr(object, fx::names.fx_partition, value));
   marked_[node] = true;
 }
 
@@ -45,8 +46,8 @@ bool is_call(Op op) {
 }
 
 bool is_global_state_target(PyObject* target) {
-  return target == symbols.enter_autocast || target == symbols.exit_autocast ||
-         target == symbols.set_grad_enabled;
+  return target == fx::symbols.enter_autocast || target == fx::symbols.exit_autocast ||
+         target == fx::symbols.set_grad_enabled;
 }
 
 namespace {
@@ -83,14 +84,14 @@ class Assigner {
   void visit(NodeId id) {
     PyObject* self = node(id);
     result_.binders.visit(id, self);
-    const Op op = parse_op(node_field(self, symbols.node_op).get());
+    const Op op = fx::parse_op(fx::node_field(self, fx::symbols.node_op).get());
     if (!is_call(op)) return;
 
     const PartitionId partition = partition_of(ask(self).get());
     result_.partition[id.value()] = partition;
     PyObject* name = result_.partition_names[partition.value()].get();
     if (request_.debug != Py_None) {
-      const Ref node_name = node_field(self, symbols.node_name);
+      const Ref node_name = fx::node_field(self, fx::symbols.node_name);
       Ref::steal(PyObject_CallFunction(request_.debug, "sOO",
                                        "instantiate_node_partition_mapping %s (%s)",
                                        node_name.get(), name));
@@ -98,7 +99,7 @@ class Assigner {
     marks_.mark(id.value(), name);
 
     if (op == Op::kCallFunction) {
-      const Ref target = node_field(self, symbols.node_target);
+      const Ref target = fx::node_field(self, fx::symbols.node_target);
       if (is_global_state_target(target.get())) switch_state(id, target.get());
     }
     if (grad_active_) add_to(result_.grad.back(), self);
@@ -149,8 +150,8 @@ class Assigner {
 
   void switch_state(NodeId id, PyObject* target) {
     PyObject* self = node(id);
-    const Ref args = args_of(self);
-    if (target == symbols.set_grad_enabled) {
+    const Ref args = fx::args_of(self);
+    if (target == fx::symbols.set_grad_enabled) {
       expect_one_argument(self, args.get(), "_set_grad_enabled");
       PyObject* mode = PyTuple_GET_ITEM(args.get(), 0);
       if (!PyBool_Check(mode)) {
@@ -158,9 +159,9 @@ class Assigner {
       }
       result_.grad.push_back(new_region(id));
       grad_active_ = true;
-    } else if (target == symbols.enter_autocast) {
+    } else if (target == fx::symbols.enter_autocast) {
       for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args.get()); ++i) {
-        if (is_node(PyTuple_GET_ITEM(args.get(), i))) {
+        if (fx::is_node(PyTuple_GET_ITEM(args.get(), i))) {
           raise(PyExc_AssertionError,
                 "Expected all args to be python constants, not Nodes, in node %R", self);
         }
@@ -241,4 +242,4 @@ Assignment assign_partitions(const AssignRequest& request, const std::vector<Ref
   return Assigner(request, nodes, marks).run();
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::split

@@ -10,7 +10,7 @@
 #include "py/object.h"
 #include "split/shape_symbols.h"
 
-namespace fxpress::fx {
+namespace fxpress::split {
 
 // Sets `_fx_partition` on nodes of a graph and takes it back unless the split succeeds.
 class PartitionMarks {
@@ -67,4 +67,4 @@ bool is_call(core::Op op);
 // call_function nodes of torch.amp._enter_autocast and the like.
 bool is_global_state_target(PyObject* target);
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::split

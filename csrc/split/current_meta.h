@@ -3,7 +3,7 @@
 
 #include "fx/symbols.h"
 
-namespace fxpress::fx {
+namespace fxpress::split {
 
 // Under torch.fx.traceback.preserve_node_meta, nodes that unpack a partition's outputs have meta.
 // One call's worth: torch is asked once, when the first such node is made.
@@ -11,7 +11,7 @@ class CurrentMeta {
  public:
   // A dict of the caller's own, or empty.
   Ref fresh() {
-    if (!meta_) meta_ = Ref::steal(PyObject_CallNoArgs(symbols.current_node_meta));
+    if (!meta_) meta_ = Ref::steal(PyObject_CallNoArgs(fx::symbols.current_node_meta));
     return meta_.get() == Py_None ? Ref() : Ref::steal(PyDict_Copy(meta_.get()));
   }
 
@@ -19,4 +19,4 @@ class CurrentMeta {
   Ref meta_;  // a dict, or None; empty until asked for
 };
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::split

@@ -1,6 +1,6 @@
 #include "split/partition_names.h"
 
-namespace fxpress::fx {
+namespace fxpress::split {
 
 Ref partition_name(PyObject* id, PyObject* affix) {
   Ref text = Ref::steal(PyObject_Str(id));
@@ -12,4 +12,4 @@ Ref submodule_name(PyObject* partition) {
   return Ref::steal(PyUnicode_FromFormat("submod_%S", partition));
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::split

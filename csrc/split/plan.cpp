@@ -9,7 +9,7 @@
 #include "split/partition_names.h"
 #include "split/plan/toposort.h"
 
-namespace fxpress::fx {
+namespace fxpress::split {
 
 using core::NodeId;
 using core::Op;
@@ -40,8 +40,8 @@ class Planner {
 
   void record_uses() {
     const auto& partition = plan_.assignment.partition;
-    plan_.partitions = std::make_unique<split::Partitioning>(
-        graph(), partition, plan_.assignment.partition_names.size());
+    plan_.partitions =
+        std::make_unique<Partitioning>(graph(), partition, plan_.assignment.partition_names.size());
     for (uint32_t i = 0; i < graph().size(); ++i) {
       poll_signals(i);
       const NodeId user(i);
@@ -85,7 +85,7 @@ class Planner {
     if (options_.debug == Py_None) return;
     const Ref dash = Ref::steal(PyUnicode_FromString("-"));
     const auto name = [&](NodeId id) {
-      return id.valid() ? node_field(node(id), symbols.node_name) : Ref::borrow(dash.get());
+      return id.valid() ? fx::node_field(node(id), fx::symbols.node_name) : Ref::borrow(dash.get());
     };
     const auto partition = [&](NodeId id) {
       const PartitionId p = id.valid() ? plan_.assignment.partition[id.value()] : PartitionId();
@@ -98,7 +98,7 @@ class Planner {
 
   void order_partitions() {
     const auto dependents = plan_.partitions->dependents();
-    plan_.order = split::partition_order(dependents);
+    plan_.order = partition_order(dependents);
     if (plan_.order.size() != dependents.size()) raise_cycle(dependents);
     // A switch of grad mode acts on everything that is called after it. Partitions of such graphs
     // do not fall in graph order, so that order is the only right one, and can run unless a node
@@ -120,7 +120,7 @@ class Planner {
 
   [[noreturn]] void raise_cycle(const std::vector<std::vector<PartitionId>>& dependents) const {
     std::string path;
-    const auto cycle = split::find_cycle(dependents, plan_.order);
+    const auto cycle = find_cycle(dependents, plan_.order);
     for (PartitionId p : cycle) {
       path += utf8(partition_name(p));
       path += " -> ";
@@ -135,7 +135,7 @@ class Planner {
   // Looked up before anything is made, so that a missing one leaves no trace.
   void resolve_attributes() {
     const std::vector<bool> needed = needed_get_attrs();
-    AttributePaths paths(module_);
+    fx::AttributePaths paths(module_);
     // Flattening may map two paths to one name; per partition, who has it.
     std::vector<std::unordered_map<std::string, PyObject*>> taken(
         plan_.partitions->partitions().size());
@@ -143,7 +143,7 @@ class Planner {
       const NodeId id(i);
       if (graph().ops[i] == Op::kGetAttr && needed[i]) {
         PyObject* value = (plan_.attribute(id).value = paths.resolve(target(id))).get();
-        if (!is_module(value)) continue;
+        if (!fx::is_module(value)) continue;
         // Higher-order bodies keep their path inside each partition that uses them.
         for (NodeId user : users_of(id)) {
           const PartitionId p = plan_.assignment.partition[user.value()];
@@ -191,7 +191,7 @@ class Planner {
     const bool all = !options_.keep_original_order || plan_.order.empty();
     std::vector<bool> needed(graph().size(), all);
     if (all) return needed;
-    for (const split::Partition& partition : plan_.partitions->partitions()) {
+    for (const Partition& partition : plan_.partitions->partitions()) {
       for (NodeId input : partition.inputs) needed[input.value()] = true;
     }
     for (uint32_t i = 0; i < graph().size(); ++i) {
@@ -214,7 +214,7 @@ class Planner {
 
 }  // namespace
 
-SplitPlan plan_split(PyObject* module, const SplitOptions& options, ReadGraph source,
+SplitPlan plan_split(PyObject* module, const SplitOptions& options, fx::ReadGraph source,
                      Assignment assignment) {
   SplitPlan plan;
   plan.assignment = std::move(assignment);
@@ -223,4 +223,4 @@ SplitPlan plan_split(PyObject* module, const SplitOptions& options, ReadGraph so
   return plan;
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::split

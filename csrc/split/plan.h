@@ -9,7 +9,7 @@
 #include "split/assign.h"
 #include "split/plan/partition.h"
 
-namespace fxpress::fx {
+namespace fxpress::split {
 
 struct SplitOptions {
   PyObject* qualname_map;         // dict to fill, or None
@@ -19,16 +19,16 @@ struct SplitOptions {
   bool tuple_return;              // single outputs are wrapped in a tuple too
   PyObject* affix;                // str or None
   PyObject* debug;                // logger.debug, or None
-  CodeMode code_mode;             // how the results get their Python code
+  fx::CodeMode code_mode;         // how the results get their Python code
 };
 
 // The decisions of a split, all made before the first object.
 struct SplitPlan {
-  Assignment assignment;                            // from the callback
-  ReadGraph source;                                 // the graph, flat
-  std::unique_ptr<split::Partitioning> partitions;  // who needs what
-  std::vector<core::PartitionId> order;             // in which the base graph calls them
-  std::vector<Ref> submodule_names;                 // by partition: "submod_0", ...
+  Assignment assignment;                     // from the callback
+  fx::ReadGraph source;                      // the graph, flat
+  std::unique_ptr<Partitioning> partitions;  // who needs what
+  std::vector<core::PartitionId> order;      // in which the base graph calls them
+  std::vector<Ref> submodule_names;          // by partition: "submod_0", ...
 
   // The object that a get_attr or call_module node names. A graph has few such nodes.
   struct Attribute {
@@ -50,7 +50,7 @@ struct SplitPlan {
 };
 
 // Decides everything and raises every error of the input; changes nothing.
-SplitPlan plan_split(PyObject* module, const SplitOptions& options, ReadGraph source,
+SplitPlan plan_split(PyObject* module, const SplitOptions& options, fx::ReadGraph source,
                      Assignment assignment);
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::split

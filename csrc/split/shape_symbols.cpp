@@ -2,7 +2,7 @@
 
 #include "fx/symbols.h"
 
-namespace fxpress::fx {
+namespace fxpress::split {
 
 using core::NodeId;
 
@@ -10,19 +10,20 @@ namespace {
 
 // node.meta.get("example_value"), None counted as absent; owned.
 Ref example_value(PyObject* node) {
-  const Ref meta = node_field(node, symbols.node_meta);
-  PyObject* value = PyDict_Check(meta.get()) ? dict_get(meta.get(), names.example_value) : nullptr;
+  const Ref meta = fx::node_field(node, fx::symbols.node_meta);
+  PyObject* value =
+      PyDict_Check(meta.get()) ? dict_get(meta.get(), fx::names.example_value) : nullptr;
   return value == Py_None ? Ref() : Ref::borrow(value);
 }
 
 // Ordinary tensors know it; others (subclasses with sizes of their own) are looked into.
 bool has_static_shape(PyObject* value) {
   auto* type = reinterpret_cast<PyObject*>(Py_TYPE(value));
-  if (type != symbols.fake_tensor_type && type != symbols.tensor_type &&
-      type != symbols.parameter_type) {
+  if (type != fx::symbols.fake_tensor_type && type != fx::symbols.tensor_type &&
+      type != fx::symbols.parameter_type) {
     return false;
   }
-  return get_attr(value, names.has_symbolic_sizes_strides).get() == Py_False;
+  return get_attr(value, fx::names.has_symbolic_sizes_strides).get() == Py_False;
 }
 
 }  // namespace
@@ -30,9 +31,9 @@ bool has_static_shape(PyObject* value) {
 SymbolBinders::SymbolBinders(BinderRule rule) : rule_(rule), binders_(Ref::steal(PyDict_New())) {}
 
 bool SymbolBinders::is_candidate(PyObject* value) const {
-  if (is_a(value, symbols.tensor_type)) return false;
+  if (is_a(value, fx::symbols.tensor_type)) return false;
   if (rule_ == BinderRule::kAnySymbolic) return true;
-  const int symbolic = PyObject_IsInstance(value, symbols.sym_int_float_types);
+  const int symbolic = PyObject_IsInstance(value, fx::symbols.sym_int_float_types);
   check(symbolic);
   return symbolic == 1;
 }
@@ -40,11 +41,11 @@ bool SymbolBinders::is_candidate(PyObject* value) const {
 void SymbolBinders::visit(NodeId id, PyObject* node) {
   const Ref value = example_value(node);
   if (!value || !is_candidate(value.get())) return;
-  const Ref sym_node = find_attr(value.get(), names.node);
+  const Ref sym_node = find_attr(value.get(), fx::names.node);
   if (!sym_node) return;
-  const Ref expr = find_attr(sym_node.get(), names.expr);
+  const Ref expr = find_attr(sym_node.get(), fx::names.expr);
   if (!expr) return;
-  const int is_symbol = PyObject_IsInstance(expr.get(), symbols.sympy_symbol_type);
+  const int is_symbol = PyObject_IsInstance(expr.get(), fx::symbols.sympy_symbol_type);
   check(is_symbol);
   if (is_symbol == 0) return;
   const Ref index = Ref::steal(PyLong_FromUnsignedLong(id.value()));
@@ -54,12 +55,12 @@ void SymbolBinders::visit(NodeId id, PyObject* node) {
 Ref SymbolBinders::free_symbols(PyObject* node) const {
   const Ref value = example_value(node);
   if (!value || has_static_shape(value.get())) return {};
-  const Ref free = Ref::steal(PyObject_CallOneArg(symbols.free_symbols, value.get()));
+  const Ref free = Ref::steal(PyObject_CallOneArg(fx::symbols.free_symbols, value.get()));
   Ref sorted = Ref::steal(PySequence_List(free.get()));
   const Ref sort = Ref::steal(PyObject_GetAttrString(sorted.get(), "sort"));
   const Ref key =
       Ref::steal(Py_BuildValue("{s:O}", "key", reinterpret_cast<PyObject*>(&PyUnicode_Type)));
-  Ref::steal(PyObject_Call(sort.get(), no_args, key.get()));
+  Ref::steal(PyObject_Call(sort.get(), fx::no_args, key.get()));
   return sorted;
 }
 
@@ -77,4 +78,4 @@ std::vector<NodeId> SymbolBinders::needed_by(NodeId def, PyObject* node) {
   return result;
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::split

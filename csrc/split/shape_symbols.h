@@ -7,7 +7,7 @@
 #include "core/ids.h"
 #include "py/object.h"
 
-namespace fxpress::fx {
+namespace fxpress::split {
 
 enum class BinderRule : uint8_t {
   kSymIntOrFloat,  // split_module: the example value is a SymInt or SymFloat
@@ -37,4 +37,4 @@ class SymbolBinders {
   std::unordered_map<uint32_t, Ref> symbols_;  // by value: sorted list of symbols, or empty
 };
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::split

@@ -18,7 +18,7 @@
 #include "split/plan/partition.h"
 #include "split/shape_symbols.h"
 
-namespace fxpress::fx {
+namespace fxpress::split {
 
 using core::NodeId;
 using core::Op;
@@ -32,7 +32,7 @@ Ref get_item(PyObject* container, PyObject* key) {
 
 Ref new_default_dict() {
   return Ref::steal(
-      PyObject_CallOneArg(symbols.defaultdict, reinterpret_cast<PyObject*>(&PyDict_Type)));
+      PyObject_CallOneArg(fx::symbols.defaultdict, reinterpret_cast<PyObject*>(&PyDict_Type)));
 }
 
 // The elements of any iterable.
@@ -55,7 +55,7 @@ NamedNodes named_nodes(PyObject* mapping) {
   PyObject* name = nullptr;
   PyObject* node = nullptr;
   for (Py_ssize_t position = 0; PyDict_Next(dict.get(), &position, &name, &node) != 0;) {
-    if (!PyUnicode_Check(name) || !is_node(node)) {
+    if (!PyUnicode_Check(name) || !fx::is_node(node)) {
       raise(PyExc_TypeError, "inputs and outputs of a partition are nodes by name, not %R: %R",
             name, node);
     }
@@ -68,8 +68,8 @@ NamedNodes named_nodes(PyObject* mapping) {
 class SimpleSplit {
  public:
   explicit SimpleSplit(PyObject* module)
-      : graph_object_(get_attr(module, names.graph)),
-        source_(read_graph(graph_object_.get(), InputOrder::kArguments)),
+      : graph_object_(get_attr(module, fx::names.graph)),
+        source_(fx::read_graph(graph_object_.get(), fx::InputOrder::kArguments)),
         partition_(source_.graph.size()) {}
 
   const core::Graph& graph() const { return source_.graph; }
@@ -99,7 +99,7 @@ class SimpleSplit {
   void read_marks() {
     for (uint32_t i = 0; i < graph().size(); ++i) {
       if (!is_assigned(NodeId(i))) continue;
-      const Ref id = find_attr(node(NodeId(i)), names.fx_partition);
+      const Ref id = find_attr(node(NodeId(i)), fx::names.fx_partition);
       if (id) partition_[i] = partition_of(id.get());
     }
   }
@@ -113,12 +113,12 @@ class SimpleSplit {
     return result;
   }
 
-  Ref type_expr(NodeId id) const { return node_field(node(id), symbols.node_type_expr); }
-  Ref name(NodeId id) const { return node_field(node(id), symbols.node_name); }
+  Ref type_expr(NodeId id) const { return fx::node_field(node(id), fx::symbols.node_type_expr); }
+  Ref name(NodeId id) const { return fx::node_field(node(id), fx::symbols.node_name); }
 
  private:
   Ref graph_object_;                      // torch.fx.Graph
-  ReadGraph source_;                      // the same, flat
+  fx::ReadGraph source_;                  // the same, flat
   std::vector<PartitionId> partition_;    // by node; invalid for placeholders and the output
   Ref index_ = Ref::steal(PyDict_New());  // partition id (any object) -> position in ids_
   std::vector<Ref> ids_;                  // by partition
@@ -135,8 +135,8 @@ void assign(SimpleSplit& split, PyObject* node_to_partition, PartitionMarks& mar
 }
 
 // {partition id: {name: node}} for the inputs or the outputs of every partition that has any.
-Ref table_of(const SimpleSplit& split, const split::Partitioning& partitions,
-             std::vector<NodeId> split::Partition::* member) {
+Ref table_of(const SimpleSplit& split, const Partitioning& partitions,
+             std::vector<NodeId> Partition::* member) {
   Ref table = new_default_dict();
   for (size_t p = 0; p < split.ids().size(); ++p) {
     const std::vector<NodeId>& nodes = partitions.partitions()[p].*member;
@@ -148,9 +148,9 @@ Ref table_of(const SimpleSplit& split, const split::Partitioning& partitions,
   return table;
 }
 
-std::unique_ptr<split::Partitioning> find_dependencies(SimpleSplit& split) {
+std::unique_ptr<Partitioning> find_dependencies(SimpleSplit& split) {
   auto partitions =
-      std::make_unique<split::Partitioning>(split.graph(), split.partition(), split.ids().size());
+      std::make_unique<Partitioning>(split.graph(), split.partition(), split.ids().size());
   SymbolBinders binders(BinderRule::kAnySymbolic);
   for (uint32_t i = 0; i < split.graph().size(); ++i) {
     poll_signals(i);
@@ -166,7 +166,7 @@ std::unique_ptr<split::Partitioning> find_dependencies(SimpleSplit& split) {
       if (!used_by.valid()) continue;
       const uint32_t use = split.graph().input_begin[i] + static_cast<uint32_t>(k);
       partitions->record_use(use, inputs[k], user);
-      if (partitions->input_slots()[use] == split::Partitioning::kLocal) continue;
+      if (partitions->input_slots()[use] == Partitioning::kLocal) continue;
       // This runs at every use, not just the first: a symbol may have found its binder in between.
       for (NodeId binder : binders.needed_by(inputs[k], split.node(inputs[k]))) {
         partitions->record_symbol(binder, used_by);
@@ -203,15 +203,16 @@ std::vector<Described> describe(std::span<const Ref> partitions, PyObject* graph
 }
 
 // One partition's clones, in the graph that detect_dependencies made for it.
-void clone_partition(const SimpleSplit& split, NameWriter& name_writer, const Described& partition,
-                     std::span<const NodeId> members, PyObject* environment) {
-  GraphWriter writer(name_writer, Ref::borrow(partition.graph.get()));
+void clone_partition(const SimpleSplit& split, fx::NameWriter& name_writer,
+                     const Described& partition, std::span<const NodeId> members,
+                     PyObject* environment) {
+  fx::GraphWriter writer(name_writer, Ref::borrow(partition.graph.get()));
   for (const auto& [name, original] : partition.inputs) {
-    const Ref type_expr = node_field(original.get(), symbols.node_type_expr);
-    const NewNode node = {Op::kPlaceholder, name.get(),
-                          name_writer.candidate_for_target(name.get()), type_expr.get()};
+    const Ref type_expr = fx::node_field(original.get(), fx::symbols.node_type_expr);
+    const fx::NewNode node = {Op::kPlaceholder, name.get(),
+                              name_writer.candidate_for_target(name.get()), type_expr.get()};
     PyObject* clone =
-        writer.leaf(node, Ref::borrow(no_args), GraphWriter::copy_meta(original.get()));
+        writer.leaf(node, Ref::borrow(fx::no_args), fx::GraphWriter::copy_meta(original.get()));
     check(PyDict_SetItem(environment, original.get(), clone));
   }
   const auto in_partition = [&](PyObject* def) {
@@ -226,8 +227,8 @@ void clone_partition(const SimpleSplit& split, NameWriter& name_writer, const De
     poll_signals(id.value());
     PyObject* target = split.target(id);
     const Ref type_expr = split.type_expr(id);
-    const NewNode node = {split.graph().ops[id.value()], target,
-                          name_writer.candidate_for_target(target), type_expr.get()};
+    const fx::NewNode node = {split.graph().ops[id.value()], target,
+                              name_writer.candidate_for_target(target), type_expr.get()};
     PyObject* clone = writer.copy(node, split.node(id), in_partition);
     check(PyDict_SetItem(environment, split.node(id), clone));
   }
@@ -247,14 +248,14 @@ class Stitcher {
   Ref run(std::span<const Described> partitions) {
     import_placeholders();
     for (const Described& partition : partitions) {
-      const Ref submodule = make_lite_graph_module(partition.graph.get(), Py_None);
+      const Ref submodule = fx::make_lite_graph_module(partition.graph.get(), Py_None);
       const Ref name = submodule_name(partition_name(partition.id.get(), affix_).get());
       check(PyDict_SetItem(modules_.get(), name.get(), submodule.get()));
       call(name.get(), partition);
     }
     write_output();
     writer_.finish();
-    return make_lite_graph_module(writer_.graph(), modules_.get());
+    return fx::make_lite_graph_module(writer_.graph(), modules_.get());
   }
 
  private:
@@ -274,10 +275,11 @@ class Stitcher {
       const NodeId id(i);
       if (split_.graph().ops[i] != Op::kPlaceholder) continue;
       const Ref type_expr = split_.type_expr(id);
-      const NewNode node = {Op::kPlaceholder, split_.target(id),
-                            name_writer_.candidate_for_target(split_.target(id)), type_expr.get()};
+      const fx::NewNode node = {Op::kPlaceholder, split_.target(id),
+                                name_writer_.candidate_for_target(split_.target(id)),
+                                type_expr.get()};
       PyObject* created =
-          writer_.leaf(node, Ref::borrow(no_args), GraphWriter::copy_meta(split_.node(id)));
+          writer_.leaf(node, Ref::borrow(fx::no_args), fx::GraphWriter::copy_meta(split_.node(id)));
       check(PyDict_SetItem(values_.get(), split_.name(id).get(), created));
     }
   }
@@ -286,9 +288,10 @@ class Stitcher {
     std::vector<PyObject*> values;
     for (const auto& [name, original] : partition.inputs) values.push_back(value(name.get()));
     Ref args = new_tuple(values);
-    const NewNode node = {Op::kCallModule, submodule, name_writer_.candidate_for_target(submodule),
-                          Py_None};
-    PyObject* result = writer_.create(node, std::move(args), Ref::borrow(no_kwargs), values, {});
+    const fx::NewNode node = {Op::kCallModule, submodule,
+                              name_writer_.candidate_for_target(submodule), Py_None};
+    PyObject* result =
+        writer_.create(node, std::move(args), Ref::borrow(fx::no_kwargs), values, {});
     const NamedNodes& outputs = partition.outputs;
     for (size_t i = 0; i < outputs.size(); ++i) {
       PyObject* output =
@@ -301,16 +304,16 @@ class Stitcher {
     for (uint32_t i = 0; i < split_.graph().size(); ++i) {
       if (split_.graph().ops[i] != Op::kOutput) continue;
       PyObject* original = split_.node(NodeId(i));
-      writer_.output(returned_value(original).get(), [&](PyObject* def) {
-        return value(node_field(def, symbols.node_name).get());
+      writer_.output(fx::returned_value(original).get(), [&](PyObject* def) {
+        return value(fx::node_field(def, fx::symbols.node_name).get());
       });
     }
   }
 
   const SimpleSplit& split_;
   PyObject* affix_;  // str or None; borrowed
-  NameWriter name_writer_{NameWriter::Forbidden::kForNodes};
-  GraphWriter writer_{name_writer_};
+  fx::NameWriter name_writer_{fx::NameWriter::Forbidden::kForNodes};
+  fx::GraphWriter writer_{name_writer_};
   Ref values_ = Ref::steal(PyDict_New());   // name in the source -> node of the base graph
   Ref modules_ = Ref::steal(PyDict_New());  // name -> partition's module
   CurrentMeta current_meta_;                // of the nodes that unpack
@@ -322,17 +325,17 @@ std::array<Ref, 4> detect(SimpleSplit& split, PyObject* node_to_partition, Parti
   const auto partitions = find_dependencies(split);
   Ref graphs = Ref::steal(PyDict_New());
   for (const Ref& id : split.ids()) {
-    const Ref graph = Ref::steal(PyObject_CallNoArgs(symbols.graph_type));
+    const Ref graph = Ref::steal(PyObject_CallNoArgs(fx::symbols.graph_type));
     check(PyDict_SetItem(graphs.get(), id.get(), graph.get()));
   }
-  return {std::move(graphs), table_of(split, *partitions, &split::Partition::inputs),
-          table_of(split, *partitions, &split::Partition::outputs), list_of(split.ids())};
+  return {std::move(graphs), table_of(split, *partitions, &Partition::inputs),
+          table_of(split, *partitions, &Partition::outputs), list_of(split.ids())};
 }
 
 Ref clone(SimpleSplit& split, std::span<const Described> partitions) {
   const auto members = split.members();
   const GcPause pause;
-  NameWriter name_writer(NameWriter::Forbidden::kForNodes);
+  fx::NameWriter name_writer(fx::NameWriter::Forbidden::kForNodes);
   Ref result = new_default_dict();
   for (const Described& partition : partitions) {
     const PartitionId p = split.partition_of(partition.id.get());
@@ -384,4 +387,4 @@ Ref build_stitching_graph(PyObject* module, PyObject* graphs, PyObject* inputs, 
   return stitch(split, affix, describe(list_items(partitions), graphs, inputs, outputs));
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::split

@@ -3,7 +3,7 @@
 
 #include "py/object.h"
 
-namespace fxpress::fx {
+namespace fxpress::split {
 
 // All steps; after an error the marks on the nodes are as they were.
 Ref split_module_simple(PyObject* module, PyObject* node_to_partition, PyObject* affix);
@@ -19,4 +19,4 @@ Ref clone_nodes_into_partitions(PyObject* module, PyObject* graphs, PyObject* in
 Ref build_stitching_graph(PyObject* module, PyObject* graphs, PyObject* inputs, PyObject* outputs,
                           PyObject* partitions, PyObject* affix);
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::split

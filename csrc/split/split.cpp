@@ -5,7 +5,7 @@
 #include "py/gc_pause.h"
 #include "split/write.h"
 
-namespace fxpress::fx {
+namespace fxpress::split {
 
 using core::NodeId;
 using core::Op;
@@ -14,7 +14,7 @@ using core::PartitionId;
 namespace {
 
 // The nodes that the callback was asked about are those of the graph, and calls have a partition.
-bool fits(const std::vector<Ref>& asked, const Assignment& assignment, const ReadGraph& read) {
+bool fits(const std::vector<Ref>& asked, const Assignment& assignment, const fx::ReadGraph& read) {
   bool same = asked.size() == read.nodes.size();
   for (size_t i = 0; same && i < asked.size(); ++i) {
     same = asked[i].get() == read.nodes[i] &&
@@ -36,12 +36,12 @@ void fill_qualname_map(const SplitPlan& plan, PyObject* map) {
 }  // namespace
 
 Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& options) {
-  const Ref graph = get_attr(module, names.graph);
-  const std::vector<Ref> nodes = list_nodes(graph.get());
+  const Ref graph = get_attr(module, fx::names.graph);
+  const std::vector<Ref> nodes = fx::list_nodes(graph.get());
   PartitionMarks marks;
   Assignment assignment = assign_partitions({callback, options.affix, options.debug}, nodes, marks);
-  ReadGraph source = read_graph(graph.get(), InputOrder::kArguments);
-  if (!fits(nodes, assignment, source)) raise_edited("split_module");
+  fx::ReadGraph source = fx::read_graph(graph.get(), fx::InputOrder::kArguments);
+  if (!fits(nodes, assignment, source)) fx::raise_edited("split_module");
   source.nodes.drop_index();
   const SplitPlan plan = plan_split(module, options, std::move(source), std::move(assignment));
   WrittenSplit written;
@@ -49,10 +49,10 @@ Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& optio
     const GcPause pause;
     written = write_split(plan, options);
   }
-  for (const Ref& child : written.stale) recompile(child.get());
+  for (const Ref& child : written.stale) fx::recompile(child.get());
   if (options.qualname_map != Py_None) fill_qualname_map(plan, options.qualname_map);
   marks.keep();
   return std::move(written.result);
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::split

@@ -3,8 +3,8 @@
 
 #include "split/plan.h"
 
-namespace fxpress::fx {
+namespace fxpress::split {
 
 Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& options);
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::split

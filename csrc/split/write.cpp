@@ -10,12 +10,11 @@
 #include "fx/writer.h"
 #include "split/current_meta.h"
 
-namespace fxpress::fx {
+namespace fxpress::split {
 
 using core::NodeId;
 using core::Op;
 using core::PartitionId;
-using split::Partitioning;
 
 namespace {
 
@@ -23,24 +22,25 @@ namespace {
 struct Context {
   const SplitPlan& plan;
   const SplitOptions& options;
-  NameWriter& names;
+  fx::NameWriter& names;
   std::vector<Ref>& stale;  // see WrittenSplit
 
   const core::Graph& graph() const { return plan.source.graph; }
   PyObject* node(NodeId id) const { return plan.source.nodes[id.value()]; }
   PyObject* target(NodeId id) const { return plan.source.targets[graph().targets[id.value()]]; }
   PyObject* attribute(NodeId id) const { return plan.attribute(id).value.get(); }
-  const split::Partition& partition(PartitionId p) const {
+  const Partition& partition(PartitionId p) const {
     return plan.partitions->partitions()[p.value()];
   }
-  Ref finish_module(const ModuleAttributes& attributes, PyObject* written) {
-    Ref module = make_graph_module(attributes, written, options.code_mode);
-    if (options.code_mode == CodeMode::kDeferred) list_children_with_code(module.get(), stale);
+  Ref finish_module(const fx::ModuleAttributes& attributes, PyObject* written) {
+    Ref module = fx::make_graph_module(attributes, written, options.code_mode);
+    if (options.code_mode == fx::CodeMode::kDeferred)
+      fx::list_children_with_code(module.get(), stale);
     return module;
   }
   // get_attr nodes of modules (bodies of higher-order operators) are not passed between graphs.
   bool is_module_attribute(NodeId id) const {
-    return graph().ops[id.value()] == Op::kGetAttr && is_module(attribute(id));
+    return graph().ops[id.value()] == Op::kGetAttr && fx::is_module(attribute(id));
   }
 };
 
@@ -74,9 +74,10 @@ class PartitionWriter {
           continue;
         }
         PyObject* original = context_.node(region.enter);
-        const Ref type_expr = node_field(original, symbols.node_type_expr);
-        const NewNode node = call_of(context_.target(region.enter), type_expr.get());
-        PyObject* clone = writer_.leaf(node, args_of(original), GraphWriter::copy_meta(original));
+        const Ref type_expr = fx::node_field(original, fx::symbols.node_type_expr);
+        const fx::NewNode node = call_of(context_.target(region.enter), type_expr.get());
+        PyObject* clone =
+            writer_.leaf(node, fx::args_of(original), fx::GraphWriter::copy_meta(original));
         entered_.emplace_back(region.enter, clone);
       }
     }
@@ -89,15 +90,15 @@ class PartitionWriter {
       const auto last = region->partitions.end() - 1;
       if (std::find(region->partitions.begin(), last, partition_) == last) continue;
       PyObject* original = context_.node(region->exit);
-      const Ref type_expr = node_field(original, symbols.node_type_expr);
+      const Ref type_expr = fx::node_field(original, fx::symbols.node_type_expr);
       PyObject* enter = state_node(region->enter, region->exit);
       Ref args = Ref::steal(PyTuple_Pack(1, enter));
       writer_.create(call_of(context_.target(region->exit), type_expr.get()), std::move(args),
-                     Ref::borrow(no_kwargs), {&enter, 1}, GraphWriter::copy_meta(original));
+                     Ref::borrow(fx::no_kwargs), {&enter, 1}, fx::GraphWriter::copy_meta(original));
     }
   }
 
-  NewNode call_of(PyObject* target, PyObject* type_expr) {
+  fx::NewNode call_of(PyObject* target, PyObject* type_expr) {
     return {Op::kCallFunction, target, context_.names.candidate_for_target(target), type_expr};
   }
 
@@ -108,22 +109,22 @@ class PartitionWriter {
       if (context_.is_module_attribute(inputs_[slot])) continue;
       PyObject* original = context_.node(inputs_[slot]);
       const Ref name = context_.options.keep_original_input_name
-                           ? node_field(original, symbols.node_name)
+                           ? fx::node_field(original, fx::symbols.node_name)
                            : Ref::steal(PyUnicode_FromFormat("arg_%zu", counter++));
-      const Ref type_expr = node_field(original, symbols.node_type_expr);
-      const NewNode node = {Op::kPlaceholder, name.get(),
-                            context_.names.candidate_for_target(name.get()), type_expr.get()};
+      const Ref type_expr = fx::node_field(original, fx::symbols.node_type_expr);
+      const fx::NewNode node = {Op::kPlaceholder, name.get(),
+                                context_.names.candidate_for_target(name.get()), type_expr.get()};
       input_nodes_[slot] =
-          writer_.leaf(node, Ref::borrow(no_args), GraphWriter::copy_meta(original));
+          writer_.leaf(node, Ref::borrow(fx::no_args), fx::GraphWriter::copy_meta(original));
     }
     for (size_t slot = 0; slot < inputs_.size(); ++slot) {
       const NodeId id = inputs_[slot];
       if (!context_.is_module_attribute(id)) continue;
       PyObject* target = context_.target(id);
-      const NewNode node = {Op::kGetAttr, target, context_.names.candidate_for_target(target),
-                            Py_None};
-      input_nodes_[slot] =
-          writer_.leaf(node, Ref::borrow(no_args), GraphWriter::copy_meta(context_.node(id)));
+      const fx::NewNode node = {Op::kGetAttr, target, context_.names.candidate_for_target(target),
+                                Py_None};
+      input_nodes_[slot] = writer_.leaf(node, Ref::borrow(fx::no_args),
+                                        fx::GraphWriter::copy_meta(context_.node(id)));
       attributes_.emplace_back(target, context_.attribute(id));
     }
   }
@@ -138,22 +139,23 @@ class PartitionWriter {
       attributes_.emplace_back(target, context_.attribute(id));
     }
     Ref name;
-    if (context_.options.keep_original_node_name) name = node_field(original, symbols.node_name);
+    if (context_.options.keep_original_node_name)
+      name = fx::node_field(original, fx::symbols.node_name);
     const core::StringId candidate =
         name ? context_.names.candidate(name.get()) : context_.names.candidate_for_target(target);
-    const Ref type_expr = node_field(original, symbols.node_type_expr);
+    const Ref type_expr = fx::node_field(original, fx::symbols.node_type_expr);
     uint32_t use = context_.graph().input_begin[id.value()];
-    const NewNode node = {op, target, candidate, type_expr.get()};
+    const fx::NewNode node = {op, target, candidate, type_expr.get()};
     clones_[id.value()] =
         writer_.copy(node, original, [&](PyObject* def) { return input_of(id, def, use++); });
-    if (use != context_.graph().input_begin[id.value() + 1]) raise_edited("split_module");
+    if (use != context_.graph().input_begin[id.value() + 1]) fx::raise_edited("split_module");
   }
 
   // Returns the node that stands for `def` in this partition's graph.
   PyObject* input_of(NodeId user, PyObject* def, uint32_t use) const {
-    if (use == context_.graph().input_begin[user.value() + 1]) raise_edited("split_module");
+    if (use == context_.graph().input_begin[user.value() + 1]) fx::raise_edited("split_module");
     const NodeId id = context_.graph().inputs[use];
-    if (context_.node(id) != def) raise_edited("split_module");
+    if (context_.node(id) != def) fx::raise_edited("split_module");
     const uint32_t slot = context_.plan.partitions->input_slots()[use];
     if (slot != Partitioning::kLocal) return input_nodes_[slot];
     if (context_.plan.assignment.partition[id.value()] == partition_) return clones_[id.value()];
@@ -182,10 +184,10 @@ class PartitionWriter {
   std::vector<PyObject*>& clones_;     // by node of the source; borrowed
   const PartitionId partition_;        // the one being written
   const std::vector<NodeId>& inputs_;  // of the partition, by slot
-  GraphWriter writer_;
+  fx::GraphWriter writer_;
   std::vector<PyObject*> input_nodes_;                 // by slot; borrowed
   std::vector<std::pair<NodeId, PyObject*>> entered_;  // regions re-entered here
-  ModuleAttributes attributes_;                        // what the graph's nodes refer to
+  fx::ModuleAttributes attributes_;                    // what the graph's nodes refer to
 };
 
 class BaseWriter {
@@ -228,26 +230,26 @@ class BaseWriter {
     if (values_[id.value()] != nullptr) return;
     PyObject* original = context_.node(id);
     if (context_.graph().ops[id.value()] == Op::kPlaceholder) {
-      const Ref type_expr = node_field(original, symbols.node_type_expr);
+      const Ref type_expr = fx::node_field(original, fx::symbols.node_type_expr);
       const Ref target = context_.options.keep_original_node_name
-                             ? node_field(original, symbols.node_name)
+                             ? fx::node_field(original, fx::symbols.node_name)
                              : Ref::borrow(context_.target(id));
-      const NewNode node = {Op::kPlaceholder, target.get(),
-                            context_.names.candidate_for_target(target.get()), type_expr.get()};
+      const fx::NewNode node = {Op::kPlaceholder, target.get(),
+                                context_.names.candidate_for_target(target.get()), type_expr.get()};
       values_[id.value()] =
-          writer_.leaf(node, default_value(original), GraphWriter::copy_meta(original));
+          writer_.leaf(node, default_value(original), fx::GraphWriter::copy_meta(original));
     } else if (context_.graph().ops[id.value()] == Op::kGetAttr) {
       PyObject* target = context_.target(id);
-      const NewNode node = {Op::kGetAttr, target, context_.names.candidate_for_target(target),
-                            Py_None};
+      const fx::NewNode node = {Op::kGetAttr, target, context_.names.candidate_for_target(target),
+                                Py_None};
       values_[id.value()] =
-          writer_.leaf(node, Ref::borrow(no_args), GraphWriter::copy_meta(original));
+          writer_.leaf(node, Ref::borrow(fx::no_args), fx::GraphWriter::copy_meta(original));
       attributes_.emplace_back(target, context_.attribute(id));
     }
   }
 
   static Ref default_value(PyObject* placeholder) {
-    Ref args = args_of(placeholder);
+    Ref args = fx::args_of(placeholder);
     return PyTuple_GET_SIZE(args.get()) > 1 ? Ref::steal(PyTuple_GetSlice(args.get(), 0, 1))
                                             : std::move(args);
   }
@@ -261,9 +263,10 @@ class BaseWriter {
     }
     Ref args = new_tuple(inputs);
     PyObject* name = context_.plan.submodule_names[p.value()].get();
-    const NewNode node = {Op::kCallModule, name, context_.names.candidate_for_target(name),
-                          Py_None};
-    PyObject* result = writer_.create(node, std::move(args), Ref::borrow(no_kwargs), inputs, {});
+    const fx::NewNode node = {Op::kCallModule, name, context_.names.candidate_for_target(name),
+                              Py_None};
+    PyObject* result =
+        writer_.create(node, std::move(args), Ref::borrow(fx::no_kwargs), inputs, {});
     attributes_.emplace_back(name, submodules_[p.value()].get());
     unpack(result, context_.partition(p).outputs);
   }
@@ -284,37 +287,37 @@ class BaseWriter {
       uint32_t use = context_.graph().input_begin[i];
       for (NodeId id : context_.graph().inputs_of(NodeId(i))) import(id);
       PyObject* original = context_.node(NodeId(i));
-      writer_.output(returned_value(original).get(), [&](PyObject*) {
-        if (use == context_.graph().input_begin[i + 1]) raise_edited("split_module");
+      writer_.output(fx::returned_value(original).get(), [&](PyObject*) {
+        if (use == context_.graph().input_begin[i + 1]) fx::raise_edited("split_module");
         PyObject* value = values_[context_.graph().inputs[use++].value()];
         FXPRESS_CHECK(value != nullptr, "output of the graph was not computed");
         return value;
       });
-      if (use != context_.graph().input_begin[i + 1]) raise_edited("split_module");
+      if (use != context_.graph().input_begin[i + 1]) fx::raise_edited("split_module");
     }
   }
 
   Context& context_;
   std::span<const Ref> submodules_;  // by partition
-  GraphWriter writer_;
-  std::vector<PyObject*>& values_;  // by node of the source: where the base graph has it
-  ModuleAttributes attributes_;     // what the base graph's nodes refer to
-  bool placeholders_done_ = false;  // keep_original_order: imported before the first call
-  CurrentMeta current_meta_;        // of the nodes that unpack
+  fx::GraphWriter writer_;
+  std::vector<PyObject*>& values_;   // by node of the source: where the base graph has it
+  fx::ModuleAttributes attributes_;  // what the base graph's nodes refer to
+  bool placeholders_done_ = false;   // keep_original_order: imported before the first call
+  CurrentMeta current_meta_;         // of the nodes that unpack
 };
 
 void record_partition_names(PyObject* module, std::span<const Ref> submodule_names) {
   const Ref set = Ref::steal(PySet_New(nullptr));
   for (const Ref& name : submodule_names) check(PySet_Add(set.get(), name.get()));
-  const Ref meta = get_attr(module, names.meta);
-  check(PyDict_SetItem(meta.get(), names.partition_names, set.get()));
+  const Ref meta = get_attr(module, fx::names.meta);
+  check(PyDict_SetItem(meta.get(), fx::names.partition_names, set.get()));
 }
 
 }  // namespace
 
 WrittenSplit write_split(const SplitPlan& plan, const SplitOptions& options) {
   WrittenSplit split;
-  NameWriter name_writer(NameWriter::Forbidden::kForNodes);
+  fx::NameWriter name_writer(fx::NameWriter::Forbidden::kForNodes);
   Context context{plan, options, name_writer, split.stale};
   std::vector<PyObject*> written(plan.source.graph.size(), nullptr);
   std::vector<Ref> submodules;
@@ -327,4 +330,4 @@ WrittenSplit write_split(const SplitPlan& plan, const SplitOptions& options) {
   return split;
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::split

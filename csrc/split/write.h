@@ -5,7 +5,7 @@
 
 #include "split/plan.h"
 
-namespace fxpress::fx {
+namespace fxpress::split {
 
 struct WrittenSplit {
   Ref result;              // the module that calls the partitions' modules
@@ -15,4 +15,4 @@ struct WrittenSplit {
 // Makes the objects that the plan describes. No code is generated yet.
 WrittenSplit write_split(const SplitPlan& plan, const SplitOptions& options);
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::split

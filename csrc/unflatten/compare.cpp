@@ -6,13 +6,11 @@
 #include "fx/arguments.h"
 #include "fx/symbols.h"
 
-namespace fxpress::fx {
+namespace fxpress::unflatten {
 
 using core::FrameId;
 using core::Op;
 using core::PlannedId;
-using unflatten::Planned;
-using unflatten::PlannedNode;
 
 namespace {
 
@@ -59,7 +57,7 @@ void FrameComparer::dump_node(PlannedId id, std::string& out) {
     }
     if (kind == Planned::kState) append_number(out, node.path.value());
     if (kind == Planned::kCall) {
-      const unflatten::Frame& callee = plan_.outline.frames[node.index];
+      const Frame& callee = plan_.outline.frames[node.index];
       append_number(out, callee.key.value());
       append_number(out, graph_of_[node.index]);
       for (size_t k = callee.front.size(); k-- > 0;) {
@@ -89,10 +87,10 @@ void FrameComparer::dump_node(PlannedId id, std::string& out) {
   } else if (op == Op::kGetAttr) {
     dump_text(plan_.program.target(node.source), out);
   }
-  InputCursor inputs(plan_.outline.inputs_of(id), "unflatten");
+  fx::InputCursor inputs(plan_.outline.inputs_of(id), "unflatten");
   PyObject* original = plan_.program.original(node.source);
-  dump_arguments(args_of(original).get(), inputs, out);
-  dump_arguments(kwargs_of(original).get(), inputs, out);
+  dump_arguments(fx::args_of(original).get(), inputs, out);
+  dump_arguments(fx::kwargs_of(original).get(), inputs, out);
   inputs.finish();
 }
 
@@ -103,7 +101,7 @@ void FrameComparer::dump_inputs(PlannedId id, std::string& out) {
   }
 }
 
-void FrameComparer::dump_arguments(PyObject* object, InputCursor<PlannedId>& inputs,
+void FrameComparer::dump_arguments(PyObject* object, fx::InputCursor<PlannedId>& inputs,
                                    std::string& out) {
   // Texts run Python code, which may take any container out of the one around it.
   struct Open {
@@ -112,9 +110,9 @@ void FrameComparer::dump_arguments(PyObject* object, InputCursor<PlannedId>& inp
   };
   std::vector<Open> stack;
   std::vector<Ref> known;  // containers that the trail has noted: their addresses stay their own
-  ArgTrail trail;
+  fx::ArgTrail trail;
   const auto enter = [&](PyObject* item) {
-    if (is_node(item)) {
+    if (fx::is_node(item)) {
       out += '%';
       append_number(out, position_[plan_.outline.resolve(inputs.next()).value()]);
       return;
@@ -157,4 +155,4 @@ void FrameComparer::dump_text(PyObject* object, std::string& out) {
   out += characters;
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::unflatten

@@ -8,7 +8,7 @@
 #include "fx/edited.h"
 #include "unflatten/write.h"
 
-namespace fxpress::fx {
+namespace fxpress::unflatten {
 
 // Compares what torch's textual dump of a graph shows: ops, functions, attributes, arguments. And
 // what it does not show: calls must be of the same modules, and those run the same graphs.
@@ -21,7 +21,7 @@ class FrameComparer {
  private:
   void dump(core::FrameId frame);
   void dump_node(core::PlannedId id, std::string& out);
-  void dump_arguments(PyObject* object, InputCursor<core::PlannedId>& inputs, std::string& out);
+  void dump_arguments(PyObject* object, fx::InputCursor<core::PlannedId>& inputs, std::string& out);
   void dump_text(PyObject* object, std::string& out);
   void dump_inputs(core::PlannedId id, std::string& out);
 
@@ -31,4 +31,4 @@ class FrameComparer {
   std::vector<uint32_t> position_;                    // by planned node: its place in its graph
 };
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::unflatten

@@ -7,17 +7,15 @@
 #include "fx/edited.h"
 #include "fx/symbols.h"
 
-namespace fxpress::fx {
+namespace fxpress::unflatten {
 
 using core::FrameId;
 using core::NodeId;
 using core::Op;
 using core::PlannedId;
 using core::StringId;
-using unflatten::Planned;
-using unflatten::PlannedNode;
 
-FrameWriter::FrameWriter(const UnflattenPlan& plan, NameWriter& name_writer)
+FrameWriter::FrameWriter(const UnflattenPlan& plan, fx::NameWriter& name_writer)
     : plan_(plan),
       names_(name_writer),
       nodes_(plan.outline.nodes.size(), nullptr),
@@ -25,7 +23,8 @@ FrameWriter::FrameWriter(const UnflattenPlan& plan, NameWriter& name_writer)
 
 Ref FrameWriter::write(FrameId frame, Ref into, std::vector<Ref>& call_nodes) {
   argument_names_.clear();
-  GraphWriter writer = into ? GraphWriter(names_, std::move(into)) : GraphWriter(names_);
+  fx::GraphWriter writer =
+      into ? fx::GraphWriter(names_, std::move(into)) : fx::GraphWriter(names_);
   name_nodes(writer, frame);
   for (PlannedId id : plan_.outline.order(frame)) {
     poll_signals(id.value());
@@ -34,7 +33,7 @@ Ref FrameWriter::write(FrameId frame, Ref into, std::vector<Ref>& call_nodes) {
     const Planned kind = planned(id).kind;
     if (kind == Planned::kCall) call_nodes[planned(id).index] = Ref::borrow(node);
     if (kind == Planned::kInput || kind == Planned::kArgument || kind == Planned::kPlaceholder) {
-      argument_names_.push_back(node_field(node, symbols.node_target));
+      argument_names_.push_back(fx::node_field(node, fx::symbols.node_target));
     }
   }
   writer.finish();
@@ -43,7 +42,7 @@ Ref FrameWriter::write(FrameId frame, Ref into, std::vector<Ref>& call_nodes) {
 
 // Names depend on the order in which torch creates nodes, which is not their order in the graph,
 // and on nodes that it erases later.
-void FrameWriter::name_nodes(GraphWriter& writer, FrameId frame) {
+void FrameWriter::name_nodes(fx::GraphWriter& writer, FrameId frame) {
   for (PlannedId id : plan_.outline.frames[frame.value()].created) {
     name_[id.value()] = names_.table().create(candidate(id));
     if (planned(id).removed) writer.take_name(name_[id.value()]);
@@ -62,7 +61,7 @@ Ref FrameWriter::own_target(PlannedId id) const {
     case Planned::kSpec:
       return Ref::steal(PyUnicode_FromFormat("_spec_%u", node.index));
     case Planned::kArgument: {
-      const unflatten::CallSignature& signature = signature_of(node);
+      const CallSignature& signature = signature_of(node);
       if (node.index < signature.positional) {
         return Ref::steal(PyUnicode_FromFormat("_positional_arg_%u", node.index));
       }
@@ -85,7 +84,7 @@ StringId FrameWriter::candidate(PlannedId id) {
     case Planned::kRecompute:
       return names_.candidate_for_target(plan_.program.target(node.source));
     case Planned::kInputLeaf: {
-      const unflatten::SignatureLeaf& leaf = signature_of(node).inputs[node.index];
+      const SignatureLeaf& leaf = signature_of(node).inputs[node.index];
       const Ref name = leaf.constant.valid()
                            ? Ref::steal(PyUnicode_FromFormat("_constant_%u", node.index))
                            : new_string(strings.text(leaf.name));
@@ -93,7 +92,7 @@ StringId FrameWriter::candidate(PlannedId id) {
     }
     case Planned::kCall: {
       // The call was named before calls were merged.
-      const unflatten::Frame& callee = plan_.outline.frames[node.index];
+      const Frame& callee = plan_.outline.frames[node.index];
       const std::string_view caller = strings.text(plan_.outline.frames[node.frame.value()].path);
       const size_t skip = caller.empty() ? 0 : caller.size() + 1;
       return names_.candidate_for_target(
@@ -101,24 +100,24 @@ StringId FrameWriter::candidate(PlannedId id) {
     }
     case Planned::kFlattenInputs:
     case Planned::kFlattenOutputs:
-      return names_.candidate_for_target(symbols.tree_flatten_spec);
+      return names_.candidate_for_target(fx::symbols.tree_flatten_spec);
     case Planned::kUnflattenInputs:
     case Planned::kUnflattenOutputs:
-      return names_.candidate_for_target(symbols.tree_unflatten);
+      return names_.candidate_for_target(fx::symbols.tree_unflatten);
     case Planned::kItem:
     case Planned::kKeywordItem:
     case Planned::kOutputItem:
-      return names_.candidate_for_target(symbols.getitem);
+      return names_.candidate_for_target(fx::symbols.getitem);
     case Planned::kWriteBack:
-      return names_.candidate_for_target(symbols.copy_);
+      return names_.candidate_for_target(fx::symbols.copy_);
     case Planned::kOutput:
-      return names_.candidate_for_target(symbols.output);
+      return names_.candidate_for_target(fx::symbols.output);
     default:
       return names_.candidate_for_target(own_target(id).get());
   }
 }
 
-const unflatten::CallSignature& FrameWriter::signature_of(const PlannedNode& node) const {
+const CallSignature& FrameWriter::signature_of(const PlannedNode& node) const {
   return plan_.signatures.calls[plan_.outline.frames[node.frame.value()].signature];
 }
 
@@ -137,18 +136,18 @@ std::vector<PyObject*> FrameWriter::inputs_of(PlannedId id) const {
 // ---- meta ----
 
 Ref FrameWriter::meta_of(NodeId source) const {
-  return GraphWriter::copy_meta(plan_.program.original(source));
+  return fx::GraphWriter::copy_meta(plan_.program.original(source));
 }
 
 Ref FrameWriter::value_of(NodeId source) const {
-  const Ref meta = node_field(plan_.program.original(source), symbols.node_meta);
-  PyObject* value = PyDict_Check(meta.get()) ? dict_get(meta.get(), names.val) : nullptr;
+  const Ref meta = fx::node_field(plan_.program.original(source), fx::symbols.node_meta);
+  PyObject* value = PyDict_Check(meta.get()) ? dict_get(meta.get(), fx::names.val) : nullptr;
   return Ref::borrow(value == nullptr ? Py_None : value);
 }
 
 Ref FrameWriter::value_meta(Ref value) const {
   Ref meta = Ref::steal(PyDict_New());
-  check(PyDict_SetItem(meta.get(), names.val, value.get()));
+  check(PyDict_SetItem(meta.get(), fx::names.val, value.get()));
   return meta;
 }
 
@@ -157,16 +156,16 @@ void FrameWriter::adjust_meta(PyObject* node, PlannedId id) const {
   const auto cut =
       plan_.program.cut_stacks.find(plan_.program.origin[node_plan.source.value()].value());
   if (cut == plan_.program.cut_stacks.end() && !node_plan.lose_custom) return;
-  const Ref meta = node_field(node, symbols.node_meta);
+  const Ref meta = fx::node_field(node, fx::symbols.node_meta);
   if (cut != plan_.program.cut_stacks.end()) {
-    check(PyDict_SetItem(meta.get(), names.nn_module_stack, cut->second.get()));
+    check(PyDict_SetItem(meta.get(), fx::names.nn_module_stack, cut->second.get()));
   }
-  if (node_plan.lose_custom) check(PyDict_DelItem(meta.get(), names.custom));
+  if (node_plan.lose_custom) check(PyDict_DelItem(meta.get(), fx::names.custom));
 }
 
 // ---- nodes ----
 
-PyObject* FrameWriter::write_node(GraphWriter& writer, PlannedId id) {
+PyObject* FrameWriter::write_node(fx::GraphWriter& writer, PlannedId id) {
   const PlannedNode& node = planned(id);
   switch (node.kind) {
     case Planned::kCopy:
@@ -194,7 +193,7 @@ PyObject* FrameWriter::write_node(GraphWriter& writer, PlannedId id) {
       return write_unflatten(writer, id, true);
     case Planned::kFlattenOutputs: {
       const auto inputs = inputs_of(id);
-      return write_function(writer, id, symbols.tree_flatten_spec, new_tuple(inputs), inputs,
+      return write_function(writer, id, fx::symbols.tree_flatten_spec, new_tuple(inputs), inputs,
                             value_meta(Ref::borrow(Py_None)));
     }
     case Planned::kInputLeaf:
@@ -210,7 +209,7 @@ PyObject* FrameWriter::write_node(GraphWriter& writer, PlannedId id) {
                         value_meta(value_of(node.source)));
     case Planned::kWriteBack: {
       const auto inputs = inputs_of(id);
-      return write_function(writer, id, symbols.copy_, new_tuple(inputs), inputs,
+      return write_function(writer, id, fx::symbols.copy_, new_tuple(inputs), inputs,
                             meta_of(node.source));
     }
     case Planned::kCall:
@@ -221,51 +220,51 @@ PyObject* FrameWriter::write_node(GraphWriter& writer, PlannedId id) {
   FXPRESS_CHECK(false, "unknown kind of planned node");
 }
 
-PyObject* FrameWriter::write_copy(GraphWriter& writer, PlannedId id) {
+PyObject* FrameWriter::write_copy(fx::GraphWriter& writer, PlannedId id) {
   const PlannedNode& node = planned(id);
   if (plan_.program.graph.ops[node.source.value()] == Op::kOutput) {
     return write_root_output(writer, id);
   }
   PyObject* original = plan_.program.original(node.source);
-  const Ref type_expr = node_field(original, symbols.node_type_expr);
-  const NewNode copy{plan_.program.graph.ops[node.source.value()],
-                     plan_.program.target(node.source), StringId(), type_expr.get(),
-                     name_[id.value()]};
-  InputCursor inputs(plan_.outline.inputs_of(id), "unflatten");
+  const Ref type_expr = fx::node_field(original, fx::symbols.node_type_expr);
+  const fx::NewNode copy{plan_.program.graph.ops[node.source.value()],
+                         plan_.program.target(node.source), StringId(), type_expr.get(),
+                         name_[id.value()]};
+  fx::InputCursor inputs(plan_.outline.inputs_of(id), "unflatten");
   PyObject* made = writer.copy(copy, original, [&](PyObject*) { return written(inputs.next()); });
   inputs.finish();
   return made;
 }
 
 // Something that unflatten has put in, to write a value in place.
-PyObject* FrameWriter::write_write(GraphWriter& writer, PlannedId id) {
+PyObject* FrameWriter::write_write(fx::GraphWriter& writer, PlannedId id) {
   const PlannedNode& node = planned(id);
   const FlatKind kind = plan_.program.kinds[node.source.value()];
-  PyObject* function = kind == FlatKind::kWrite    ? symbols.copy_
-                       : kind == FlatKind::kDetach ? symbols.detach
-                                                   : symbols.clone;
+  PyObject* function = kind == FlatKind::kWrite    ? fx::symbols.copy_
+                       : kind == FlatKind::kDetach ? fx::symbols.detach
+                                                   : fx::symbols.clone;
   const auto inputs = inputs_of(id);
   return write_function(writer, id, function, new_tuple(inputs), inputs, meta_of(node.source));
 }
 
-PyObject* FrameWriter::write_root_output(GraphWriter& writer, PlannedId id) {
+PyObject* FrameWriter::write_root_output(fx::GraphWriter& writer, PlannedId id) {
   const PlannedNode& node = planned(id);
   PyObject* original = plan_.program.original(node.source);
-  Ref kept = returned_value(original);
+  Ref kept = fx::returned_value(original);
   if (plan_.program.is_exported) {
     const Ref all = Ref::steal(PySequence_Tuple(kept.get()));
     const auto skip = static_cast<Py_ssize_t>(plan_.program.skipped_outputs);
     kept = Ref::steal(PyTuple_GetSlice(all.get(), skip, PyTuple_GET_SIZE(all.get())));
   }
-  InputCursor inputs(plan_.outline.inputs_of(id), "unflatten");
+  fx::InputCursor inputs(plan_.outline.inputs_of(id), "unflatten");
   PyObject* output = writer.output(
       kept.get(), [&](PyObject*) { return written(inputs.next()); }, name_[id.value()]);
   inputs.finish();
-  set_node_field(output, symbols.node_meta, meta_of(node.source).get());
+  fx::set_node_field(output, fx::symbols.node_meta, meta_of(node.source).get());
   return output;
 }
 
-PyObject* FrameWriter::write_output(GraphWriter& writer, PlannedId id) {
+PyObject* FrameWriter::write_output(fx::GraphWriter& writer, PlannedId id) {
   const auto inputs = inputs_of(id);
   Ref value;
   if (inputs.size() == 1) {
@@ -276,31 +275,33 @@ PyObject* FrameWriter::write_output(GraphWriter& writer, PlannedId id) {
   return writer.output(value.get(), [](PyObject* node) { return node; }, name_[id.value()]);
 }
 
-PyObject* FrameWriter::write_leaf(GraphWriter& writer, PlannedId id, Op op, Ref meta) {
+PyObject* FrameWriter::write_leaf(fx::GraphWriter& writer, PlannedId id, Op op, Ref meta) {
   const Ref target = own_target(id);
   Ref type_expr = Ref::borrow(Py_None);
   if (planned(id).kind == Planned::kInput) {
-    type_expr = node_field(plan_.program.original(planned(id).source), symbols.node_type_expr);
+    type_expr =
+        fx::node_field(plan_.program.original(planned(id).source), fx::symbols.node_type_expr);
   }
   return writer.leaf({op, target.get(), StringId(), type_expr.get(), name_[id.value()]},
-                     Ref::borrow(no_args), std::move(meta));
+                     Ref::borrow(fx::no_args), std::move(meta));
 }
 
-PyObject* FrameWriter::write_function(GraphWriter& writer, PlannedId id, PyObject* function,
+PyObject* FrameWriter::write_function(fx::GraphWriter& writer, PlannedId id, PyObject* function,
                                       Ref args, std::span<PyObject* const> inputs, Ref meta) {
   return writer.create({Op::kCallFunction, function, StringId(), Py_None, name_[id.value()]},
-                       std::move(args), Ref::borrow(no_kwargs), inputs, std::move(meta));
+                       std::move(args), Ref::borrow(fx::no_kwargs), inputs, std::move(meta));
 }
 
-PyObject* FrameWriter::write_item(GraphWriter& writer, PlannedId id, Ref key, Ref meta) {
+PyObject* FrameWriter::write_item(fx::GraphWriter& writer, PlannedId id, Ref key, Ref meta) {
   PyObject* value = written(plan_.outline.inputs_of(id)[0]);
   Ref args = Ref::steal(PyTuple_Pack(2, value, key.get()));
-  return write_function(writer, id, symbols.getitem, std::move(args), {&value, 1}, std::move(meta));
+  return write_function(writer, id, fx::symbols.getitem, std::move(args), {&value, 1},
+                        std::move(meta));
 }
 
 // tree_flatten_spec((args, kwargs), spec)
-PyObject* FrameWriter::write_flatten_inputs(GraphWriter& writer, PlannedId id) {
-  const unflatten::CallSignature& signature = signature_of(planned(id));
+PyObject* FrameWriter::write_flatten_inputs(fx::GraphWriter& writer, PlannedId id) {
+  const CallSignature& signature = signature_of(planned(id));
   const auto inputs = inputs_of(id);
   const std::span<PyObject* const> all(inputs);
   const Ref args = new_tuple(all.first(signature.positional));
@@ -309,15 +310,16 @@ PyObject* FrameWriter::write_flatten_inputs(GraphWriter& writer, PlannedId id) {
     const Ref key = new_string(plan_.program.strings.text(signature.keywords[i]));
     check(PyDict_SetItem(kwargs.get(), key.get(), all[signature.positional + i]));
   }
-  const Ref immutable = Ref::steal(PyObject_CallOneArg(symbols.immutable_dict_type, kwargs.get()));
+  const Ref immutable =
+      Ref::steal(PyObject_CallOneArg(fx::symbols.immutable_dict_type, kwargs.get()));
   const Ref both = Ref::steal(PyTuple_Pack(2, args.get(), immutable.get()));
-  return write_function(writer, id, symbols.tree_flatten_spec,
+  return write_function(writer, id, fx::symbols.tree_flatten_spec,
                         Ref::steal(PyTuple_Pack(2, both.get(), all.back())), inputs, {});
 }
 
 // tree_unflatten(leaves, spec); constants of the signature stand between the values.
-PyObject* FrameWriter::write_unflatten(GraphWriter& writer, PlannedId id, bool outputs) {
-  const unflatten::CallSignature& signature = plan_.signatures.calls[planned(id).index];
+PyObject* FrameWriter::write_unflatten(fx::GraphWriter& writer, PlannedId id, bool outputs) {
+  const CallSignature& signature = plan_.signatures.calls[planned(id).index];
   const auto& leaves = outputs ? signature.outputs : signature.inputs;
   const auto inputs = plan_.outline.inputs_of(id);
   std::vector<PyObject*> values;
@@ -335,22 +337,22 @@ PyObject* FrameWriter::write_unflatten(GraphWriter& writer, PlannedId id, bool o
   used.push_back(written(inputs.back()));
   Ref sequence = new_tuple(values);
   if (!outputs) {
-    sequence = Ref::steal(PyObject_CallOneArg(symbols.immutable_list_type, sequence.get()));
+    sequence = Ref::steal(PyObject_CallOneArg(fx::symbols.immutable_list_type, sequence.get()));
   }
   Ref args = Ref::steal(PyTuple_Pack(2, sequence.get(), used.back()));
-  return write_function(writer, id, symbols.tree_unflatten, std::move(args), used, {});
+  return write_function(writer, id, fx::symbols.tree_unflatten, std::move(args), used, {});
 }
 
-PyObject* FrameWriter::write_call(GraphWriter& writer, PlannedId id) {
+PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
   const PlannedNode& node = planned(id);
-  const unflatten::Frame& callee = plan_.outline.frames[node.index];
+  const Frame& callee = plan_.outline.frames[node.index];
   std::vector<PyObject*> arguments;
   for (size_t k = callee.front.size(); k-- > 0;) {
     if (!planned(callee.front[k]).removed) arguments.push_back(written(callee.passed[k]));
   }
   const auto own = inputs_of(id);
   std::vector<StringId> keywords;
-  if (callee.signature != unflatten::Frame::kNoSignature) {
+  if (callee.signature != Frame::kNoSignature) {
     keywords = plan_.signatures.calls[callee.signature].keywords;
   }
   const size_t positional = own.size() - keywords.size();
@@ -364,19 +366,19 @@ PyObject* FrameWriter::write_call(GraphWriter& writer, PlannedId id) {
   }
   arguments.insert(arguments.end(), own.begin(), own.begin() + static_cast<ptrdiff_t>(positional));
   Ref args = new_tuple(arguments);
-  Ref kwargs = Ref::borrow(no_kwargs);
+  Ref kwargs = Ref::borrow(fx::no_kwargs);
   if (!keywords.empty()) {
     const Ref dict = Ref::steal(PyDict_New());
     for (size_t i = 0; i < keywords.size(); ++i) {
       const Ref key = new_string(plan_.program.strings.text(keywords[i]));
       check(PyDict_SetItem(dict.get(), key.get(), own[positional + i]));
     }
-    kwargs = Ref::steal(PyObject_CallOneArg(symbols.immutable_dict_type, dict.get()));
+    kwargs = Ref::steal(PyObject_CallOneArg(fx::symbols.immutable_dict_type, dict.get()));
   }
 
   // A preserved call has its value on the node that takes the result apart.
   Ref meta;
-  if (callee.signature != unflatten::Frame::kNoSignature) {
+  if (callee.signature != Frame::kNoSignature) {
     meta = Ref::steal(PyDict_New());
   } else if (callee.outputs.size() == 1) {
     meta = value_meta(value_of(callee.outputs[0]));
@@ -388,11 +390,12 @@ PyObject* FrameWriter::write_call(GraphWriter& writer, PlannedId id) {
     meta = value_meta(Ref::borrow(values.get()));
   }
   if (node.custom != 0) {
-    check(PyDict_SetItem(meta.get(), names.custom, plan_.program.custom_meta[node.custom].get()));
+    check(
+        PyDict_SetItem(meta.get(), fx::names.custom, plan_.program.custom_meta[node.custom].get()));
   }
   const Ref target = own_target(id);
   return writer.create({Op::kCallModule, target.get(), StringId(), Py_None, name_[id.value()]},
                        std::move(args), std::move(kwargs), inputs, std::move(meta));
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::unflatten

@@ -6,10 +6,9 @@
 #include "fx/symbols.h"
 #include "unflatten/plan/outline.h"
 
-namespace fxpress::fx {
+namespace fxpress::unflatten {
 
 using core::NodeId;
-using unflatten::ModuleCall;
 
 namespace {
 
@@ -22,7 +21,7 @@ class MetaReader {
     program_.custom_meta.emplace_back();  // 0 is taken
     for (uint32_t i = 0; i < program_.graph.size(); ++i) {
       poll_signals(i);
-      const Ref meta = node_field(program_.original(NodeId(i)), symbols.node_meta);
+      const Ref meta = fx::node_field(program_.original(NodeId(i)), fx::symbols.node_meta);
       program_.stacks.push_back(stack(NodeId(i), meta.get()));
       program_.custom.push_back(custom(meta.get()));
     }
@@ -31,7 +30,7 @@ class MetaReader {
  private:
   // The number of the node's custom meta: one for each distinct value.
   uint32_t custom(PyObject* meta) {
-    const Ref value = find_item(meta, names.custom);
+    const Ref value = find_item(meta, fx::names.custom);
     const int is_set = value ? PyObject_IsTrue(value.get()) : 0;
     check(is_set);
     if (is_set == 0) return 0;
@@ -46,10 +45,10 @@ class MetaReader {
     return static_cast<uint32_t>(program_.custom_meta.size() - 1);
   }
 
-  unflatten::StackId stack(NodeId id, PyObject* meta) {
-    if (program_.is_placed[id.value()] != 0) return unflatten::OutlineSource::kInherits;
+  StackId stack(NodeId id, PyObject* meta) {
+    if (program_.is_placed[id.value()] != 0) return OutlineSource::kInherits;
     PyObject* node = program_.original(id);
-    Ref stack = find_item(meta, names.nn_module_stack);
+    Ref stack = find_item(meta, fx::names.nn_module_stack);
     if (!stack || stack.get() == Py_None) return {};
     if (!PyDict_Check(stack.get())) {
       raise(PyExc_ValueError, "nn_module_stack of node %R is no dict but %R", node, stack.get());
@@ -69,7 +68,7 @@ class MetaReader {
     const bool is_last =
         std::equal(scopes_.begin(), scopes_.end(), last_scopes_.begin(), last_scopes_.end(), same);
     if (!is_last && program_.is_exported) cut(id, node, stack.get());
-    if (begins_with_marker && scopes_.size() == 1) return unflatten::OutlineSource::kInherits;
+    if (begins_with_marker && scopes_.size() == 1) return OutlineSource::kInherits;
     if (!is_last) {
       last_scopes_ = scopes_;
       last_ = program_.scopes.intern(scopes_);
@@ -104,7 +103,7 @@ class MetaReader {
   }
 
   static bool is_empty_marker(PyObject* key) {
-    const int equal = PyObject_RichCompareBool(key, names.empty_nn_module_stack, Py_EQ);
+    const int equal = PyObject_RichCompareBool(key, fx::names.empty_nn_module_stack, Py_EQ);
     check(equal);
     return equal == 1;
   }
@@ -120,7 +119,7 @@ class MetaReader {
     // A key without such an end stands for the first call: names of modules may contain an @ too,
     // as those of an unflattened module that was exported again.
     const std::string_view module = text.substr(0, text.rfind('@'));
-    const bool has_number = unflatten::is_call_of(text, module);
+    const bool has_number = is_call_of(text, module);
     scope.key = program_.strings.intern(has_number ? module : text);
     if (has_number && module.size() < text.size()) {
       std::from_chars(text.data() + module.size() + 1, text.data() + text.size(), scope.call);
@@ -147,12 +146,12 @@ class MetaReader {
   }
 
   void cut(NodeId id, PyObject* node, PyObject* stack) {
-    const size_t depth = unflatten::ModuleCallStacks::valid_depth(scopes_, program_.strings);
+    const size_t depth = ModuleCallStacks::valid_depth(scopes_, program_.strings);
     if (depth == scopes_.size()) return;
     if (program_.kinds[id.value()] == FlatKind::kOriginal) {
       CutStack cut{node, {}, scopes_.size() - depth};
       for (const ModuleCall& scope : scopes_) {
-        cut.paths.emplace_back(unflatten::without_call(program_.strings.text(scope.path)));
+        cut.paths.emplace_back(without_call(program_.strings.text(scope.path)));
       }
       program_.cuts.push_back(std::move(cut));
     }
@@ -176,7 +175,7 @@ class MetaReader {
   core::FlatMap places_;                 // addresses of key and value -> place in known_
   ModuleCall other_;                     // an entry whose place was taken
   std::vector<ModuleCall> last_scopes_;  // the stack that was read last, after its cut
-  unflatten::StackId last_;              // its id
+  StackId last_;                         // its id
   std::vector<ModuleCall> scopes_;       // of the node being read
   core::FlatMap by_text_;                // string -> number of a type
   core::FlatMap by_identity_;            // address -> number of a type
@@ -188,4 +187,4 @@ void read_meta(FlatProgram& program) {
   MetaReader(program).run();
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::unflatten

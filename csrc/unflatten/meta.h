@@ -3,9 +3,9 @@
 
 #include "unflatten/program.h"
 
-namespace fxpress::fx {
+namespace fxpress::unflatten {
 
 // Fills in everything of the program that concerns stacks and custom meta.
 void read_meta(FlatProgram& program);
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::unflatten

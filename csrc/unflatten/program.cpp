@@ -10,7 +10,7 @@
 #include "unflatten/plan/aliases.h"
 #include "unflatten/plan/module_tree.h"
 
-namespace fxpress::fx {
+namespace fxpress::unflatten {
 
 using core::NodeId;
 using core::Op;
@@ -42,10 +42,10 @@ class ProgramReader {
 
   // Raises the errors that torch raises for such arguments while it copies the graph.
   static void expect_arguments(PyObject* node) {
-    const Ref args = node_field(node, symbols.node_args);
-    if (!PyTuple_Check(args.get())) raise_not_copied(node, "args", "tuple", args.get());
-    const Ref kwargs = node_field(node, symbols.node_kwargs);
-    if (!PyDict_Check(kwargs.get())) raise_not_copied(node, "kwargs", "dict", kwargs.get());
+    const Ref args = fx::node_field(node, fx::symbols.node_args);
+    if (!PyTuple_Check(args.get())) fx::raise_not_copied(node, "args", "tuple", args.get());
+    const Ref kwargs = fx::node_field(node, fx::symbols.node_kwargs);
+    if (!PyDict_Check(kwargs.get())) fx::raise_not_copied(node, "kwargs", "dict", kwargs.get());
   }
 
  private:
@@ -61,7 +61,7 @@ class ProgramReader {
   void find_output() {
     const bool ends_well = source_.size() > 0 && source_.ops.back() == Op::kOutput;
     const Ref args =
-        ends_well ? args_of(node(NodeId(source_.size() - 1))) : Ref::steal(PyTuple_New(0));
+        ends_well ? fx::args_of(node(NodeId(source_.size() - 1))) : Ref::steal(PyTuple_New(0));
     if (!ends_well || PyTuple_GET_SIZE(args.get()) != 1) {
       raise(PyExc_AssertionError,
             "expected output node with op='output' and 1 arg at the end of the graph");
@@ -83,7 +83,8 @@ class ProgramReader {
       if (uses[i] > 0 || source_.ops[i] == Op::kPlaceholder || source_.ops[i] == Op::kOutput) {
         continue;
       }
-      const Ref impure = Ref::steal(PyObject_CallMethodNoArgs(node(NodeId(i)), names.is_impure));
+      const Ref impure =
+          Ref::steal(PyObject_CallMethodNoArgs(node(NodeId(i)), fx::names.is_impure));
       const int has_effect = PyObject_IsTrue(impure.get());
       check(has_effect);
       if (has_effect == 1) continue;
@@ -98,10 +99,10 @@ class ProgramReader {
   void read_names() {
     namespace_.begin_graph();
     for (uint32_t i = 0; i < source_.size(); ++i) {
-      const Ref name = node_field(node(NodeId(i)), symbols.node_name);
+      const Ref name = fx::node_field(node(NodeId(i)), fx::symbols.node_name);
       source_names_.push_back(program_.strings.intern(utf8(name.get())));
       const bool is_output = source_.ops[i] == Op::kOutput;
-      const StringId candidate = is_output ? namespace_.candidate_for_target(symbols.output)
+      const StringId candidate = is_output ? namespace_.candidate_for_target(fx::symbols.output)
                                            : namespace_.candidate(name.get());
       copied_names_.push_back(namespace_.table().create(candidate));
     }
@@ -145,12 +146,12 @@ class ProgramReader {
       const bool is_input = source_.ops[write.value.value()] == Op::kPlaceholder;
       if (!aliases[write.value.value()].empty() && !snapshots_.contains(write.value.value())) {
         // The value may change with a write, as when buffers are swapped.
-        snapshots_.emplace(write.value.value(), name_for(symbols.clone));
+        snapshots_.emplace(write.value.value(), name_for(fx::symbols.clone));
       }
       if (mutations_[i].target == WriteTarget::kParameter) {
-        write.detach_name = name_for(symbols.detach);
+        write.detach_name = name_for(fx::symbols.detach);
       }
-      write.name = name_for(symbols.copy_);
+      write.name = name_for(fx::symbols.copy_);
       const uint32_t read = last_read[write.input.value()];
       const NodeId at = is_input ? output : std::max(write.value, NodeId(read));
       writes_[at.value()].push_back(write);
@@ -160,7 +161,7 @@ class ProgramReader {
   std::vector<std::vector<NodeId>> find_written_aliases(const std::vector<Write>& writes) {
     std::vector<NodeId> written;
     for (const Write& write : writes) written.push_back(write.input);
-    return unflatten::find_aliases(source_, written, [&](NodeId id) {
+    return find_aliases(source_, written, [&](NodeId id) {
       if (source_.ops[id.value()] == Op::kOutput) return false;
       const Ref answer = Ref::steal(PyObject_CallOneArg(may_alias_, node(id)));
       const int may = PyObject_IsTrue(answer.get());
@@ -245,7 +246,7 @@ class ProgramReader {
   std::map<uint32_t, StringId> snapshots_;                   // values to save -> name of the clone
   std::unordered_map<uint32_t, NodeId> snapshot_of_;         // saved values -> node of the program
   std::vector<NodeId> value_ = std::vector<NodeId>(source_.size());  // source -> program
-  NameWriter namespace_{NameWriter::Forbidden::kForNodes};           // of torch's copy of the graph
+  fx::NameWriter namespace_{fx::NameWriter::Forbidden::kForNodes};   // of torch's copy of the graph
 };
 
 }  // namespace
@@ -253,9 +254,9 @@ class ProgramReader {
 void read_program(FlatProgram& program, PyObject* graph, const Mutations& mutations,
                   bool is_exported, bool drop_dead_code) {
   program.is_exported = is_exported;
-  program.source = read_graph(graph, InputOrder::kArguments);
+  program.source = fx::read_graph(graph, fx::InputOrder::kArguments);
   ProgramReader(program, mutations).run(drop_dead_code);
   read_meta(program);
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::unflatten

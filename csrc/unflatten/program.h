@@ -10,7 +10,7 @@
 #include "fx/reader.h"
 #include "unflatten/plan/module_calls.h"
 
-namespace fxpress::fx {
+namespace fxpress::unflatten {
 
 enum class WriteTarget : uint8_t { kBufferOrInput, kParameter };
 
@@ -41,19 +41,19 @@ struct CutStack {
 };
 
 struct FlatProgram {
-  ReadGraph source;                        // as the program has it
-  core::StringPool strings;                // names, paths, keys
-  std::vector<Ref> string_objects;         // by string; empty until asked for
-  core::Graph graph;                       // ops and inputs; ids are positions in this program
-  std::vector<core::NodeId> origin;        // by node: of the source
-  std::vector<FlatKind> kinds;             // by node
-  std::vector<uint8_t> is_placed;          // by node: belongs to the module it stands in
-  std::vector<Ref> names;                  // by node: the name that its copies would like to have
-  std::vector<core::NodeId> node_of;       // by name in the source, see node_named()
-  bool is_exported = false;                // returns a tuple, of which mutated values come first
-  size_t skipped_outputs = 0;              // how many those are
-  unflatten::ModuleCallStacks scopes;      // distinct stacks
-  std::vector<unflatten::StackId> stacks;  // by node
+  fx::ReadGraph source;               // as the program has it
+  core::StringPool strings;           // names, paths, keys
+  std::vector<Ref> string_objects;    // by string; empty until asked for
+  core::Graph graph;                  // ops and inputs; ids are positions in this program
+  std::vector<core::NodeId> origin;   // by node: of the source
+  std::vector<FlatKind> kinds;        // by node
+  std::vector<uint8_t> is_placed;     // by node: belongs to the module it stands in
+  std::vector<Ref> names;             // by node: the name that its copies would like to have
+  std::vector<core::NodeId> node_of;  // by name in the source, see node_named()
+  bool is_exported = false;           // returns a tuple, of which mutated values come first
+  size_t skipped_outputs = 0;         // how many those are
+  ModuleCallStacks scopes;            // distinct stacks
+  std::vector<StackId> stacks;        // by node
   std::unordered_map<uint32_t, Ref> cut_stacks;  // node of the source -> its new nn_module_stack
   std::vector<CutStack> cuts;                    // for the log
   std::vector<uint32_t> custom;                  // by node: its custom meta in custom_meta; 0: none
@@ -84,4 +84,4 @@ struct FlatProgram {
 void read_program(FlatProgram& program, PyObject* graph, const Mutations& mutations,
                   bool is_exported, bool drop_dead_code);
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::unflatten

@@ -2,7 +2,7 @@
 
 #include "fx/symbols.h"
 
-namespace fxpress::fx {
+namespace fxpress::unflatten {
 
 using core::StringId;
 
@@ -44,24 +44,25 @@ void ProgramState::read_specs(PyObject* specs) {
 }
 
 void ProgramState::read_spec(PyObject* spec) {
-  const Ref kind = get_attr(spec, names.kind);
+  const Ref kind = get_attr(spec, fx::names.kind);
   Role role = Role::kConstant;
-  if (kind.get() == symbols.input_is_parameter) {
+  if (kind.get() == fx::symbols.input_is_parameter) {
     role = Role::kParameter;
-  } else if (kind.get() == symbols.input_is_buffer) {
-    const int persistent = PyObject_IsTrue(get_attr(spec, names.persistent).get());
+  } else if (kind.get() == fx::symbols.input_is_buffer) {
+    const int persistent = PyObject_IsTrue(get_attr(spec, fx::names.persistent).get());
     check(persistent);
     role = persistent == 1 ? Role::kBuffer : Role::kTransientBuffer;
-  } else if (kind.get() != symbols.input_is_constant && kind.get() != symbols.input_is_object) {
+  } else if (kind.get() != fx::symbols.input_is_constant &&
+             kind.get() != fx::symbols.input_is_object) {
     return;
   }
-  const Ref argument = get_attr(spec, names.arg);
-  const Ref placeholder = find_attr(argument.get(), names.name);
+  const Ref argument = get_attr(spec, fx::names.arg);
+  const Ref placeholder = find_attr(argument.get(), fx::names.name);
   if (!placeholder || !PyUnicode_Check(placeholder.get())) {
     raise(PyExc_AssertionError, "expected s.arg to have 'name' attribute for kind %S, got %R",
           kind.get(), reinterpret_cast<PyObject*>(Py_TYPE(argument.get())));
   }
-  const Ref target = get_attr(spec, names.target);
+  const Ref target = get_attr(spec, fx::names.target);
   if (!PyUnicode_Check(target.get())) {
     raise(PyExc_AssertionError, "expected s.target to be str for kind %S, got %R", kind.get(),
           reinterpret_cast<PyObject*>(Py_TYPE(target.get())));
@@ -113,7 +114,7 @@ void ProgramState::plan(const HeldState& held) {
     if (holds(is_assigned_, name)) continue;
     PyObject* value = PyList_GET_ITEM(values_.get(), static_cast<Py_ssize_t>(i));
     const uint32_t group = held.groups[i];
-    const int is_parameter = PyObject_IsInstance(value, symbols.parameter_type);
+    const int is_parameter = PyObject_IsInstance(value, fx::symbols.parameter_type);
     check(is_parameter);
     const bool is_buffer = is_used[0][group] != 0 || is_parameter == 0;
     const Role role = is_buffer ? Role::kBuffer : Role::kParameter;
@@ -178,4 +179,4 @@ std::vector<NamedState> ProgramState::assigned() const {
   return result;
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::unflatten

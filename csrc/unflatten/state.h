@@ -8,7 +8,7 @@
 #include "core/string_pool.h"
 #include "py/object.h"
 
-namespace fxpress::fx {
+namespace fxpress::unflatten {
 
 // The role of a value that a module holds. A transient buffer is not part of the state dict.
 enum class Role : uint8_t { kParameter, kBuffer, kTransientBuffer, kConstant };
@@ -93,4 +93,4 @@ class ProgramState {
   std::vector<std::vector<core::StringId>> group_names_;  // by group that an input stands for
 };
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::unflatten

@@ -9,13 +9,12 @@
 #include "unflatten/plan/state_lowering.h"
 #include "unflatten/plan/state_places.h"
 
-namespace fxpress::fx {
+namespace fxpress::unflatten {
 
 using core::FrameId;
 using core::ModuleId;
 using core::NodeId;
 using core::StringId;
-using unflatten::OutlineError;
 
 namespace {
 
@@ -29,13 +28,13 @@ class Unflattener {
   }
 
   FlatProgram& program() { return program_; }
-  unflatten::Outline& result() { return outline_; }
+  Outline& result() { return outline_; }
   core::StringPool& strings() { return program_.strings; }
 
   void outline() {
     const auto is_remade = [&](NodeId node) { return is_inner_tensor(node); };
-    unflatten::adopt_stacks(program_.graph, program_.stacks, is_remade);
-    const unflatten::OutlineSource source{
+    adopt_stacks(program_.graph, program_.stacks, is_remade);
+    const OutlineSource source{
         program_.graph,
         program_.stacks,
         program_.scopes,
@@ -55,11 +54,11 @@ class Unflattener {
 
   // Bodies of higher-order operators move to the module that runs them.
   void move_attributes() {
-    for (const unflatten::Frame& frame : outline_.frames) {
+    for (const Frame& frame : outline_.frames) {
       for (NodeId node : frame.get_attrs) {
         PyObject* name = program_.target(node);
         const Ref value = get_attr(source_.owner, name);
-        if (PyObject_IsInstance(value.get(), symbols.module_type) == 1) {
+        if (PyObject_IsInstance(value.get(), fx::symbols.module_type) == 1) {
           const StringId id = strings().intern(utf8(name));
           const ModuleId known = tree_.child(frame.module, id);
           const ModuleId given = known.valid() ? known : tree_.add();
@@ -76,7 +75,7 @@ class Unflattener {
 
   void place_state() {
     if (source_.state == nullptr) return;
-    unflatten::StatePlaces places(tree_, strings(), outline_.root);
+    StatePlaces places(tree_, strings(), outline_.root);
     const std::vector<ModuleId>* modules = &places.modules_at("");
     std::string_view last_path;
     for (const NamedState& state : source_.state->assigned()) {
@@ -106,20 +105,20 @@ class Unflattener {
         for (StringId name : state.names_of(group)) names.push_back(id(name));
       }
     }
-    unflatten::lower_state(outline_, tree_, strings(), targets);
+    lower_state(outline_, tree_, strings(), targets);
   }
 
   void arrange() {
     UnflattenPlan plan = this->plan();
     FrameComparer comparer(plan);
     const auto same = [&](FrameId a, FrameId b) { return comparer.same(a, b); };
-    unflatten::merge_displaced(outline_, tree_, strings(), same);
-    const unflatten::Redirects redirects = unflatten::merge_calls(outline_, tree_, strings(), same);
+    merge_displaced(outline_, tree_, strings(), same);
+    const Redirects redirects = merge_calls(outline_, tree_, strings(), same);
     std::vector<StringId> preserved;
     for (const std::string& name : source_.with_signature) {
       if (!name.empty()) preserved.push_back(strings().intern(name));
     }
-    dispatchers_ = unflatten::dispatch_calls(outline_, tree_, strings(), preserved, redirects);
+    dispatchers_ = dispatch_calls(outline_, tree_, strings(), preserved, redirects);
     std::vector<StringId> paths;
     for (const std::string& path : source_.paths) {
       const StringId id = strings().intern(path);
@@ -127,7 +126,7 @@ class Unflattener {
         paths.push_back(id);
       }
     }
-    unflatten::arrange_modules(outline_, tree_, strings(), paths);
+    arrange_modules(outline_, tree_, strings(), paths);
   }
 
   UnflattenPlan plan() {
@@ -143,7 +142,7 @@ class Unflattener {
 
   void read_signatures() {
     for (const SignatureSource& source : source_.signatures) {
-      unflatten::CallSignature call;
+      CallSignature call;
       call.positional = source.positional;
       for (const std::string& keyword : source.keywords) {
         call.keywords.push_back(strings().intern(keyword));
@@ -158,10 +157,10 @@ class Unflattener {
     }
   }
 
-  std::vector<unflatten::SignatureLeaf> read_leaves(const std::vector<LeafSource>& sources) {
-    std::vector<unflatten::SignatureLeaf> leaves;
+  std::vector<SignatureLeaf> read_leaves(const std::vector<LeafSource>& sources) {
+    std::vector<SignatureLeaf> leaves;
     for (const LeafSource& source : sources) {
-      unflatten::SignatureLeaf leaf;
+      SignatureLeaf leaf;
       if (source.constant) {
         leaf.constant = core::ObjectId(signatures_.constants.size());
         signatures_.constants.push_back(Ref::borrow(source.constant.get()));
@@ -177,10 +176,10 @@ class Unflattener {
   bool is_recomputable(NodeId node) const {
     PyObject* target = program_.target(node);
     if (program_.kinds[node.value()] != FlatKind::kOriginal) return false;
-    const int listed = PySet_Contains(symbols.recomputable_targets, target);
+    const int listed = PySet_Contains(fx::symbols.recomputable_targets, target);
     check(listed);
     if (listed == 1) return true;
-    const Ref module = find_attr(target, names.module_attribute);
+    const Ref module = find_attr(target, fx::names.module_attribute);
     return module && PyUnicode_Check(module.get()) &&
            PyUnicode_CompareWithASCIIString(module.get(), "_operator") == 0;
   }
@@ -196,9 +195,9 @@ class Unflattener {
   bool is_mutation(NodeId node) const {
     if (program_.kinds[node.value()] == FlatKind::kWrite) return true;
     PyObject* target = program_.target(node);
-    if (PyObject_IsInstance(target, symbols.op_overload_type) != 1) return false;
-    const Ref schema = get_attr(target, names.schema);
-    return get_attr(schema.get(), names.is_mutable).get() == Py_True;
+    if (PyObject_IsInstance(target, fx::symbols.op_overload_type) != 1) return false;
+    const Ref schema = get_attr(target, fx::names.schema);
+    return get_attr(schema.get(), fx::names.is_mutable).get() == Py_True;
   }
 
   [[noreturn]] void rethrow(const OutlineError& error) {
@@ -238,22 +237,22 @@ class Unflattener {
   }
 
   static Ref stack_of(PyObject* node) {
-    const Ref meta = node_field(node, symbols.node_meta);
-    PyObject* stack = dict_get(meta.get(), names.nn_module_stack);
+    const Ref meta = fx::node_field(node, fx::symbols.node_meta);
+    PyObject* stack = dict_get(meta.get(), fx::names.nn_module_stack);
     return Ref::borrow(stack == nullptr ? Py_None : stack);
   }
 
   const UnflattenSource& source_;
   FlatProgram program_;
-  unflatten::ModuleTree tree_;
-  unflatten::Outline outline_;
+  ModuleTree tree_;
+  Outline outline_;
   Signatures signatures_;
   std::unordered_map<uint32_t, uint32_t> signature_of_;  // call name -> signature
   std::vector<std::vector<State>> state_;                // by module
   std::vector<Ref> attributes_;                          // of the program, that state_ borrows
   core::FlatMap state_group_;                            // see UnflattenPlan
   std::vector<std::pair<ModuleId, Ref>> given_;          // bodies of higher-order operators
-  std::vector<unflatten::Dispatcher> dispatchers_;
+  std::vector<Dispatcher> dispatchers_;
 };
 
 }  // namespace
@@ -277,21 +276,21 @@ Outlined outline_submodules(const UnflattenSource& source, PyObject* root) {
   const GcPause pause;
   const WrittenModules written = write_modules(unflattener.plan(), root);
   Outlined result;
-  const unflatten::Outline& outline = unflattener.result();
+  const Outline& outline = unflattener.result();
   const auto text = [&](StringId id) { return new_string(unflattener.strings().text(id)); };
   const auto object = [&](ModuleId module) {
     return Ref::borrow(written.modules[module.value()].get());
   };
   for (size_t i = 0; i < outline.keys.size(); ++i) {
     for (FrameId id : outline.calls[i]) {
-      const unflatten::Frame& frame = outline.frames[id.value()];
-      const unflatten::Frame& caller = outline.frames[frame.parent.value()];
+      const Frame& frame = outline.frames[id.value()];
+      const Frame& caller = outline.frames[frame.parent.value()];
       result.calls.push_back({text(outline.keys[i]), text(caller.path), object(caller.module),
                               Ref::borrow(written.call_nodes[id.value()].get()), text(frame.path),
                               frame.call_index + 1, object(frame.module)});
     }
   }
-  for (const unflatten::Frame& frame : outline.frames) {
+  for (const Frame& frame : outline.frames) {
     for (NodeId node : frame.get_attrs) {
       result.attributes.push_back({text(frame.call_name),
                                    Ref::borrow(unflattener.program().target(node)),
@@ -301,4 +300,4 @@ Outlined outline_submodules(const UnflattenSource& source, PyObject* root) {
   return result;
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::unflatten

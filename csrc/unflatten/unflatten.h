@@ -6,7 +6,7 @@
 
 #include "unflatten/write.h"
 
-namespace fxpress::fx {
+namespace fxpress::unflatten {
 
 // One leaf of a preserved signature: the name of a value, or a constant.
 struct LeafSource {
@@ -71,4 +71,4 @@ struct Outlined {
 // The outlining alone, into `root`: nothing is sunk, merged or sorted.
 Outlined outline_submodules(const UnflattenSource& source, PyObject* root);
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::unflatten

@@ -6,7 +6,7 @@
 #include "py/instance_dict.h"
 #include "unflatten/graph_of_frame.h"
 
-namespace fxpress::fx {
+namespace fxpress::unflatten {
 
 using core::FrameId;
 using core::ModuleId;
@@ -16,11 +16,14 @@ namespace {
 class ModuleWriter {
  public:
   ModuleWriter(const UnflattenPlan& plan, PyObject* root)
-      : plan_(plan), root_(root), names_(NameWriter::Forbidden::kForNodes), frames_(plan, names_) {
+      : plan_(plan),
+        root_(root),
+        names_(fx::NameWriter::Forbidden::kForNodes),
+        frames_(plan, names_) {
     result_.modules.resize(plan.tree.size());
     result_.call_nodes.resize(plan.outline.frames.size());
     children_.resize(plan.tree.size());  // there are no more tables than modules
-    for (const unflatten::Dispatcher& dispatcher : plan.dispatchers) {
+    for (const Dispatcher& dispatcher : plan.dispatchers) {
       dispatcher_of_.emplace(dispatcher.module.value(), &dispatcher);
       for (ModuleId call : dispatcher.calls) {
         dispatched_by_.emplace(call.value(), dispatcher.module.value());
@@ -50,13 +53,13 @@ class ModuleWriter {
   PyObject* make(ModuleId module) {
     Ref& known = result_.modules[module.value()];
     if (known) return known.get();
-    PyObject* type = symbols.module_type;
+    PyObject* type = fx::symbols.module_type;
     if (dispatcher_of_.contains(module.value())) {
       type = plan_.classes.dispatcher;
     } else if (plan_.outline.is_outlined(module)) {
       type = plan_.classes.interpreter;
     }
-    known = new_module(as_type(type));
+    known = fx::new_module(as_type(type));
     open_.push_back(module);
     return known.get();
   }
@@ -79,21 +82,21 @@ class ModuleWriter {
   void fill_interpreter(ModuleId module, PyObject* dict, bool is_root) {
     const FrameId frame = plan_.outline.frame_of(module);
     Ref graph;
-    if (is_root) graph = get_attr(root_, names.graph);
+    if (is_root) graph = get_attr(root_, fx::names.graph);
     if (!frame.valid()) {
-      if (!graph) graph = Ref::steal(PyObject_CallNoArgs(symbols.graph_type));
+      if (!graph) graph = Ref::steal(PyObject_CallNoArgs(fx::symbols.graph_type));
     } else {
       graph = frames_.write(frame, std::move(graph), result_.call_nodes);
     }
     if (!is_root) {
-      check(PyDict_SetItem(dict, names.graph, graph.get()));
+      check(PyDict_SetItem(dict, fx::names.graph, graph.get()));
       const uint32_t type = plan_.outline.module_type[module.value()];
-      check(PyDict_SetItem(
-          dict, names.ty,
-          type == unflatten::ModuleCall::kNoType ? Py_None : plan_.program.types[type].get()));
-      check(PyDict_SetItem(dict, names.run_with_interpreter,
+      check(
+          PyDict_SetItem(dict, fx::names.ty,
+                         type == ModuleCall::kNoType ? Py_None : plan_.program.types[type].get()));
+      check(PyDict_SetItem(dict, fx::names.run_with_interpreter,
                            plan_.run_with_interpreter ? Py_True : Py_False));
-      check(PyObject_SetAttr(graph.get(), names.owning_module, object(module)));
+      check(PyObject_SetAttr(graph.get(), fx::names.owning_module, object(module)));
     }
     if (!frame.valid()) return;
     if (!is_root) {
@@ -101,7 +104,7 @@ class ModuleWriter {
       for (const Ref& name : frames_.argument_names()) {
         check(PyList_Append(arguments.get(), name.get()));
       }
-      check(PyDict_SetItem(dict, names.arg_names, arguments.get()));
+      check(PyDict_SetItem(dict, fx::names.arg_names, arguments.get()));
     }
     const auto& specs = plan_.outline.frames[frame.value()].specs;
     for (size_t i = 0; i < specs.size(); ++i) {
@@ -112,21 +115,20 @@ class ModuleWriter {
     }
   }
 
-  void fill_dispatcher(PyObject* dict, const unflatten::Dispatcher& dispatcher) {
+  void fill_dispatcher(PyObject* dict, const Dispatcher& dispatcher) {
     const Ref calls = Ref::steal(PyList_New(0));
     for (ModuleId call : dispatcher.calls) check(PyList_Append(calls.get(), make(call)));
     const uint32_t type = plan_.outline.module_type[dispatcher.calls.front().value()];
-    check(PyDict_SetItem(
-        dict, names.ty,
-        type == unflatten::ModuleCall::kNoType ? Py_None : plan_.program.types[type].get()));
-    check(PyDict_SetItem(dict, names.call_modules, calls.get()));
+    check(PyDict_SetItem(dict, fx::names.ty,
+                         type == ModuleCall::kNoType ? Py_None : plan_.program.types[type].get()));
+    check(PyDict_SetItem(dict, fx::names.call_modules, calls.get()));
     const Ref zero = Ref::steal(PyLong_FromLong(0));
-    check(PyDict_SetItem(dict, names.num_calls, zero.get()));
+    check(PyDict_SetItem(dict, fx::names.num_calls, zero.get()));
   }
 
   // Modules that share a table of children share the dict.
   void add_children(ModuleId module, PyObject* dict) {
-    PyObject* children = dict_get(dict, names.module_dict_modules);
+    PyObject* children = dict_get(dict, fx::names.module_dict_modules);
     Ref& known = children_[plan_.tree.table_of(module)];
     if (!known) {
       known = Ref::borrow(children);
@@ -137,14 +139,14 @@ class ModuleWriter {
         check(PyDict_SetItem(mine.get(), key, make(child)));
       }
     } else {
-      check(PyDict_SetItem(dict, names.module_dict_modules, known.get()));
+      check(PyDict_SetItem(dict, fx::names.module_dict_modules, known.get()));
     }
   }
 
   // Checks the name as nn.Module.add_module does, for a module that has no children, parameters and
   // buffers so far.
   void check_free(ModuleId module, PyObject* dict, PyObject* name) {
-    if (dict_get(dict, name) == nullptr && !is_taken_by_class(Py_TYPE(object(module)), name))
+    if (dict_get(dict, name) == nullptr && !fx::is_taken_by_class(Py_TYPE(object(module)), name))
       return;
     raise(PyExc_KeyError,
           "attribute '%U' already exists: module '%s', a %s, cannot have a submodule of that name",
@@ -160,14 +162,14 @@ class ModuleWriter {
     if (group == core::FlatMap::kAbsent && dispatched != dispatched_by_.end()) {
       group = holder.value();
     }
-    const bool has_buffers =
-        group != core::FlatMap::kAbsent && share(buffers_, group, dict, names.module_dict_buffers);
+    const bool has_buffers = group != core::FlatMap::kAbsent &&
+                             share(buffers_, group, dict, fx::names.module_dict_buffers);
     if (group != core::FlatMap::kAbsent) {
-      share(transient_, group, dict, names.non_persistent_buffers);
+      share(transient_, group, dict, fx::names.non_persistent_buffers);
     }
     const bool has_parameters =
         dispatched != dispatched_by_.end() &&
-        share(parameters_, dispatched->second, dict, names.module_dict_parameters);
+        share(parameters_, dispatched->second, dict, fx::names.module_dict_parameters);
     for (const State& state : plan_.state[holder.value()]) {
       const bool is_buffer = state.role == Role::kBuffer || state.role == Role::kTransientBuffer;
       if (is_buffer && has_buffers) continue;
@@ -176,7 +178,7 @@ class ModuleWriter {
         add_state(object(module), state);
       } catch (pybind11::error_already_set& error) {
         if (!error.matches(PyExc_KeyError)) throw;
-        const Ref arguments = get_attr(error.value().ptr(), names.args);
+        const Ref arguments = get_attr(error.value().ptr(), fx::names.args);
         raise(PyExc_KeyError, "%S: state of module '%s', a %s",
               PyTuple_GET_ITEM(arguments.get(), 0), path_of(module).c_str(),
               Py_TYPE(object(module))->tp_name);
@@ -217,11 +219,11 @@ class ModuleWriter {
     PyObject* name = plan_.program.string(state.name);
     switch (state.role) {
       case Role::kParameter:
-        register_parameter(module, name, state.value);
+        fx::register_parameter(module, name, state.value);
         return;
       case Role::kBuffer:
       case Role::kTransientBuffer:
-        register_buffer(module, name, state.value, state.role == Role::kBuffer);
+        fx::register_buffer(module, name, state.value, state.role == Role::kBuffer);
         return;
       case Role::kConstant:
         check(PyObject_SetAttr(module, name, state.value));
@@ -231,12 +233,12 @@ class ModuleWriter {
 
   const UnflattenPlan& plan_;
   PyObject* root_;
-  NameWriter names_;
+  fx::NameWriter names_;
   FrameWriter frames_;
   WrittenModules result_;
-  std::vector<ModuleId> open_;  // made, but not filled
-  std::vector<Ref> children_;   // by table of children: the dict
-  std::unordered_map<uint32_t, const unflatten::Dispatcher*> dispatcher_of_;  // by module
+  std::vector<ModuleId> open_;                                     // made, but not filled
+  std::vector<Ref> children_;                                      // by table of children: the dict
+  std::unordered_map<uint32_t, const Dispatcher*> dispatcher_of_;  // by module
   std::unordered_map<uint32_t, uint32_t> dispatched_by_;  // call or dispatcher -> dispatcher
   std::unordered_map<uint32_t, Ref> buffers_;             // by group of modules: their tables
   std::unordered_map<uint32_t, Ref> transient_;
@@ -249,4 +251,4 @@ WrittenModules write_modules(const UnflattenPlan& plan, PyObject* root) {
   return ModuleWriter(plan, root).run();
 }
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::unflatten

@@ -9,7 +9,7 @@
 #include "unflatten/program.h"
 #include "unflatten/state.h"
 
-namespace fxpress::fx {
+namespace fxpress::unflatten {
 
 // A name under which a module holds a value, and that value.
 struct State {
@@ -19,7 +19,7 @@ struct State {
 };
 
 struct Signatures {
-  std::vector<unflatten::CallSignature> calls;     // by number
+  std::vector<CallSignature> calls;                // by number
   std::vector<Ref> in_specs;                       // by number
   std::vector<Ref> out_specs;                      // by number
   std::vector<Ref> constants;                      // by the ids in `calls`
@@ -36,12 +36,12 @@ struct ModuleClasses {
 struct UnflattenPlan {
   FlatProgram& program;
   const Signatures& signatures;
-  unflatten::ModuleTree& tree;
-  unflatten::Outline& outline;
+  ModuleTree& tree;
+  Outline& outline;
   std::vector<std::vector<State>>& state;  // by module
   const core::FlatMap& state_group;        // module -> the module whose state it shares, or kAbsent
   std::vector<std::pair<core::ModuleId, Ref>>& given;  // modules of the tree that exist already
-  std::vector<unflatten::Dispatcher>& dispatchers;
+  std::vector<Dispatcher>& dispatchers;
   ModuleClasses classes;
   bool run_with_interpreter;  // the flag that new modules get
 };
@@ -55,4 +55,4 @@ struct WrittenModules {
 // Fills `root`, a module whose __init__ has run. Every module below is new.
 WrittenModules write_modules(const UnflattenPlan& plan, PyObject* root);
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::unflatten

@@ -60,6 +60,17 @@ def test_includes(folder: str) -> None:
                 assert not re.match(r"torch/|ATen/|c10/", name), f"{path}: {name}"
 
 
+@pytest.mark.parametrize("folder", sorted(set(ALLOWED) - {"aten"}))
+def test_a_room_has_one_namespace(folder: str) -> None:
+    """It has the room's name; `cpython` for `py`, because `py` is pybind11."""
+    room = folder.split("/", maxsplit=1)[0]
+    expected = {f"fxpress::{'cpython' if room == 'py' else room}"}
+    for path in sorted((ROOT / "csrc" / folder).glob("*")):
+        if path.suffix in (".h", ".cpp"):
+            found = set(re.findall(r"^namespace (fxpress::[\w:]+) \{", path.read_text(), re.M))
+            assert found == expected, path
+
+
 @pytest.mark.parametrize("folder", ["csrc", "python", "tests", "benchmarks", "cmake"])
 def test_no_file_is_longer_than_600_lines(folder: str) -> None:
     for path in (ROOT / folder).rglob("*"):
