@@ -1,1 +1,1 @@
-"""The Python side of `fxpress.serialize`: what is asked once for each operator, program or file."""
+"""The Python side of `fxpress.serialize`: code that runs once for an operator, program or file."""

@@ -1,4 +1,4 @@
-"""State, constants and example inputs as bytes, and back: what `torch.save` writes."""
+"""Convert state, constants and example inputs to and from the bytes of `torch.save`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ log = logging.getLogger("fxpress")
 
 
 def _reduce_fake_tensor(tensor: Any) -> tuple[Any, tuple[bytes, bool]]:
-    """A fake tensor is saved as its metadata; torch's function of that name reads it back."""
+    """Return the pickle of a fake tensor: its metadata, and torch's function that reads it back.
+
+    Stands in for `torch._export.serde.serialize._reduce_fake_tensor`.
+    """
     is_parameter = isinstance(tensor, torch.nn.Parameter)
     return compat.reconstruct_fake_tensor, (SCHEMA.encode_tensor_meta(tensor), is_parameter)
 
 
-# The table of the process stays as it is, whoever saves in another thread.
+# A table of our own: changing the process's table would affect other threads that save.
 _reducers: ChainMap[Any, Any] = ChainMap(
     {compat.FakeTensor: _reduce_fake_tensor}, copyreg.dispatch_table
 )
@@ -44,7 +47,7 @@ _pickle = types.SimpleNamespace(__name__="fxpress", Pickler=_Pickler)
 
 
 class UnpicklableError(compat.SerializeError, pickle.PicklingError, AttributeError, TypeError):
-    """An object cannot be pickled: any of the kinds that pickle raises for one."""
+    """An object cannot be pickled. It has all the types that pickle raises for such an object."""
 
 
 def pickled(value: Any, pickle_protocol: int, module: Any = pickle) -> bytes:
@@ -58,9 +61,14 @@ def pickled(value: Any, pickle_protocol: int, module: Any = pickle) -> bytes:
 
 
 def save_artifact(value: Any, pickle_protocol: int = compat.DEFAULT_PICKLE_PROTOCOL) -> bytes:
-    """Return the bytes of a value; no bytes for None.
+    """Return the bytes that `torch.save` writes for a value; no bytes for None.
 
-    Stands in for torch's `serialize_torch_artifact`.
+    Fake tensors are saved as their metadata.
+
+    Stands in for `torch._export.serde.serialize.serialize_torch_artifact`.
+
+    Raises:
+        UnpicklableError: the value cannot be pickled.
     """
     if value is None:
         return b""
@@ -73,17 +81,23 @@ def deserialize_torch_artifact(
     allow_pickle: bool = False,
     limits: Limits | None = None,
 ) -> Any:
-    """Return the value that `save_artifact` wrote, outside of any program; see `load_artifact`.
+    """Return the value that `save_artifact` wrote; its fake tensors get a fake mode of their own.
+
+    Stands in for `torch._export.serde.serialize.deserialize_torch_artifact`, which unpickles values
+    without being asked.
 
     Args:
-        limits: what it may cost; None: the defaults.
+        serialized: the bytes; no bytes stand for an empty dict. A dict or tuple is returned
+            unchanged.
+        allow_pickle: unpickle objects that `torch.load(weights_only=True)` does not take, which may
+            run any code.
+        limits: the limits on the cost of reading; None: the defaults.
 
     Raises:
-        fxpress.SerializeError: the bytes are damaged, or need `allow_pickle`.
-        fxpress.LimitError: they would cost more than the limits allow.
+        fxpress.SerializeError: the bytes are damaged, hold neither a dict nor a tuple, or need
+            `allow_pickle`.
+        fxpress.LimitError: reading would cost more than the limits allow.
         TypeError: `serialized` is neither bytes, a dict nor a tuple.
-
-    Stands in for torch's `deserialize_torch_artifact`, which unpickles what needs it.
     """
     values = Values({}, budget=Budget(limits, sizes_of(serialized)))
     return load_artifact(serialized, "the artifact", values, allow_pickle=allow_pickle)
@@ -99,11 +113,14 @@ def load_artifact(
     """Return the value that `save_artifact` wrote.
 
     Args:
-        saved: the bytes; none stand for an empty dict. A dict or tuple is returned as it is.
+        saved: the bytes; no bytes stand for an empty dict. A dict or tuple is returned unchanged.
         record, values, allow_pickle: as for `load_any`.
 
     Raises:
-        SerializeError: the bytes are damaged, or need `allow_pickle`.
+        SerializeError: the bytes are damaged, hold neither a dict nor a tuple, or need
+            `allow_pickle`.
+        LimitError: reading would cost more than the budget of `values` has.
+        TypeError: `saved` is neither bytes, a dict nor a tuple.
     """
     if isinstance(saved, (dict, tuple)):
         return saved
@@ -118,7 +135,12 @@ def load_artifact(
 
 
 def _check_pickle(data: bytes, record: str, budget: Budget) -> None:
-    """LimitError for a pickle whose result is too large, or a tree without end."""
+    """Check the value that a pickle makes before it is made.
+
+    Raises:
+        LimitError: the value is too large or too deep.
+        SerializeError: a list or dict contains itself.
+    """
     budget.native.set_place(record)
     elements, depth, contains_itself = _native.scan_pickle(data, budget.native)
     budget.native.set_place("the program")
@@ -134,14 +156,15 @@ def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = 
     """Return the value that `torch.save` wrote.
 
     Args:
-        record: what it is, for messages.
-        values: where fake tensors among it belong to.
-        allow_pickle: what `torch.load(weights_only=True)` does not take is unpickled, which may
+        saved: the bytes.
+        record: the name of the value in messages.
+        values: the owner of the fake mode, the device and the budget for the value.
+        allow_pickle: unpickle objects that `torch.load(weights_only=True)` does not take, which may
             run any code.
 
     Raises:
         SerializeError: the bytes are damaged, or need `allow_pickle`.
-        LimitError: they would cost more than the budget of `values` has.
+        LimitError: reading would cost more than the budget of `values` has.
     """
     reader = _native.GraphReader(CLASSES, values, {})
     budget = values.budget

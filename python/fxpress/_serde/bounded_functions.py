@@ -1,6 +1,6 @@
-"""The functions of expressions, each with what it takes: sympy can be slow for small arguments.
+"""Call the functions of expressions, after checking that sympy is fast for their arguments.
 
-One call of sympy cannot be interrupted, so that its arguments are weighed before it.
+Some functions of sympy are slow for small arguments, and a call of sympy cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import sympy
 from fxpress._serde.limits import Budget, LimitError
 from fxpress._torch import serde as compat
 
-_LARGEST_EXPONENT = 64  # of a power, of all powers within each other
-_LARGEST_EXPONENT_OF_SUM = 8  # which sympy may multiply out
-_LARGEST_ARGUMENT = 1024  # of functions that grow fast
-_MOST_ARGUMENTS = 32  # of what compares all of them with each other
-_HIGHEST_DEGREE = 16  # of what is divided or compared: sympy looks for factors and roots
+_LARGEST_EXPONENT = 64  # the product of the exponents of nested powers
+_LARGEST_EXPONENT_OF_SUM = 8  # sympy may multiply out a power of a sum
+_LARGEST_ARGUMENT = 1024  # the largest argument of functions that grow fast
+_MOST_ARGUMENTS = 32  # of a function that compares all its arguments with each other
+_HIGHEST_DEGREE = 16  # of an operand of a division or comparison: sympy looks for its roots
 _PLACE = "an expression"
 # Functions that are more than linear in the terms of an expression take the limit on terms divided
 # by these numbers.
@@ -33,14 +33,14 @@ class ExpressionError(compat.SerializeError):
 class Operand(NamedTuple):
     """A part of an expression."""
 
-    value: Any  # of sympy; a str only as an argument of Symbol and Float
-    terms: int
-    degree: int  # as a polynomial, at most
-    expanded: int = 1  # terms of the sum that it is when it is multiplied out, at most
+    value: Any  # a sympy object; a str only as an argument of Symbol and Float
+    terms: int  # the number of numbers, symbols and functions in it
+    degree: int  # an upper bound of its degree as a polynomial
+    expanded: int = 1  # an upper bound of the number of terms after multiplying out
 
 
 def _is_small(value: Any, budget: Budget) -> bool:
-    """Whether a number is a rational or a float of few digits."""
+    """Return whether a number is a float, or a rational with as few digits as the limits allow."""
     if value.is_Rational:
         bits = max(int(value.p).bit_length(), int(value.q).bit_length())
         return bits <= most_bits(budget)
@@ -178,7 +178,7 @@ def call(name: str, arguments: list[Operand], budget: Budget) -> Operand:
 
     Raises:
         ExpressionError: there is no such function, or it does not take these arguments.
-        LimitError: they are too large for it.
+        LimitError: the arguments or the result are too large, or the time for symbolic work is up.
     """
     function = FUNCTIONS.get(name)
     if function is None:
@@ -186,7 +186,7 @@ def call(name: str, arguments: list[Operand], budget: Budget) -> Operand:
     budget.check_time(_PLACE)
     if name in ("Add", "Mul", "Pow"):
         for argument in arguments:
-            if not isinstance(argument.value, sympy.Expr):  # sympy takes them still, and warns
+            if not isinstance(argument.value, sympy.Expr):  # sympy accepts it with a warning
                 shown = str(argument.value)[:80]
                 raise ExpressionError(f"{shown!r} is not an expression with a value")
     check = _CHECKS[name]

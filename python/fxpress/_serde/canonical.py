@@ -1,4 +1,4 @@
-"""The canonical form of programs of torch's schema."""
+"""Bring programs of torch's schema into their canonical form."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ def _refuse_unknown_fields() -> None:
 
 
 def canonicalize(ep: Any, constants: set[str] | None = None) -> Any:
-    """The canonical form of a program: the same for programs that differ only in the names of
-    values, the order of independent nodes, and the metadata of nodes.
+    """Return the canonical form of a program.
+
+    Programs that differ only in the names of values, the order of independent nodes and the
+    metadata of nodes have equal canonical forms.
 
     Args:
-        ep: an ExportedProgram of torch's schema; it stays as it is.
-        constants: names of constants, which no node defines.
+        ep: an ExportedProgram of torch's schema, which is not changed.
+        constants: the names of constants, which no node defines.
 
     Returns:
-        Another ExportedProgram of the schema. Names inside of dicts and of custom objects that are
-        user inputs are replaced like all others, where torch leaves the old ones.
+        Another ExportedProgram of the schema. All names are replaced, also the names inside of
+        dicts and the names of custom objects that are user inputs, which torch leaves unchanged.
 
     Raises:
-        AssertionError: the graph has a cycle, or names that nothing or more than one node defines,
-            or another number of inputs or outputs than the signature.
-        KeyError: the signature has a name that the graph has not.
+        AssertionError: `ep` is of another class; or the graph has a cycle, uses a name that no node
+            or more than one node defines, or has another number of inputs or outputs than the
+            signature.
+        KeyError: the signature has a name that the graph does not have.
         fxpress.UnsupportedError: the schema of this torch has fields that fxpress does not know.
 
     Stands in for `torch._export.serde.serialize.canonicalize`.
@@ -52,9 +55,14 @@ def _like(given: Sequence[Any], values: list[Any]) -> Sequence[Any]:
 def _canonicalize_graph(
     sorted_inputs: Sequence[Any], sorted_outputs: Sequence[Any], graph: Any, constants: set[str]
 ) -> tuple[Any, dict[str, str]]:
-    """The canonical form of a graph with these inputs and outputs, and the new names of its values.
+    """Return the canonical form of a graph, and a dict from old names of values to new names.
 
-    Stands in for torch's function of that name, which changes the graph that it is given.
+    Stands in for `torch._export.serde.serialize._canonicalize_graph`, which changes its argument.
+
+    Args:
+        sorted_inputs, sorted_outputs: the inputs and outputs that replace those of the graph.
+        graph: a `schema.Graph`, which is not changed.
+        constants: the names of constants, which no node defines.
     """
     _refuse_unknown_fields()
     ordered = dataclasses.replace(graph, inputs=list(sorted_inputs), outputs=list(sorted_outputs))

@@ -1,4 +1,4 @@
-"""The input of the native check of a program; see `csrc/serde/check.h`."""
+"""Collect the input of the native check of a program (`csrc/serde/check.h`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from fxpress._torch import serde as compat
 
-# The graph modules, the root first, the state, the constants, whether graphs must be functional.
+# (graph modules with the root first, state, constants, whether graphs have to be functional)
 ToCheck = tuple[list[torch.fx.GraphModule], Any, Any, bool]
 
 

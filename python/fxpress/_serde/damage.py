@@ -59,7 +59,7 @@ def damage_is_named(
 
 
 def validate(program: ExportedProgram) -> None:
-    """Torch's verifier looks at a program; an `InvalidProgramError` says what it has found."""
+    """Check a program by torch's verifier; InvalidProgramError, with its message, if it refuses."""
     try:
         program.validate()
     except compat.SpecViolationError as e:

@@ -1,4 +1,4 @@
-"""Where two programs differ."""
+"""Find the places where two programs differ."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fxpress._torch import serde as compat
 
 _ORDER = "computed otherwise, or in another order of writes, random operators, effects or modes"
 _SYMBOL = re.compile(r"Symbol\('(\w+)'")
-# The fields of the schema in which two programs that compute the same may differ.
+# The fields of the schema in which two programs with equal computations may differ.
 _IGNORED = {"metadata", "hint", "kind"}
 _DIFFERS = "differs"  # the identity of values whose difference is shown elsewhere
 _schema = compat.schema
@@ -28,9 +28,10 @@ class Difference:
     """One place where two programs differ.
 
     Attributes:
-        path: of the place, in the first program; in the second where only that has it.
-        first: what the first program has there; None where it has nothing.
-        second: likewise of the second program.
+        path: the path to the place in the first program, or in the second where only the second
+            has the place.
+        first: the value in the first program; None where it has none.
+        second: the value in the second program; None where it has none.
     """
 
     path: str
@@ -43,7 +44,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class _Value:
-    """A value of a graph: equal when it is made in the same way, whatever its name."""
+    """A value of a graph. Values of equal origin are equal, though their names may differ."""
 
     name: str = dataclasses.field(compare=False)
     identity: Any = None
@@ -53,7 +54,7 @@ class _Value:
 
 
 class _Side:
-    """One of the programs, as dicts and lists in which names are values."""
+    """One of the two programs, as dicts and lists with a `_Value` in place of each name."""
 
     def __init__(self, program: ExportedProgram, include_state: bool) -> None:
         document, self.hash, self.known, digests = hash_parts(program, include_state)
@@ -80,7 +81,7 @@ class _Side:
                 self.values[name] = (digest, index)
 
     def plain(self, value: Any, values: dict[str, Any]) -> Any:
-        """A part of the program without what does not enter into its hash."""
+        """Return a part of the program as plain data, with only the facts that enter the hash."""
         if isinstance(value, _schema.Graph):
             inner: dict[str, Any] = {}
             for name in itertools.chain(
@@ -146,7 +147,7 @@ class _Side:
         }
 
     def forget(self, key: str) -> None:
-        """Has an input count as equal: its difference is known."""
+        """Let an input count as equal from now on, because its difference has been reported."""
         if key in self.inputs:
             names = _names(getattr(self.inputs[key].value, "arg", None))
             self.values.update(dict.fromkeys(names, _DIFFERS))
@@ -189,13 +190,13 @@ class _Side:
 
 
 def _names(value: Any) -> Iterator[str]:
-    """The names of values in arguments, but for those of graphs in them."""
+    """Yield the names of values in arguments, without the names inside of nested graphs."""
     if isinstance(
         value, (_schema.TensorArgument, _schema.TokenArgument, _schema.CustomObjArgument)
     ):
         yield value.name
     elif isinstance(value, compat.Union):
-        tag = str(value.type)  # unions compare theirs with tags of their own alone
+        tag = str(value.type)  # the tag itself is equal only to tags of its own union
         if tag == "as_name":
             yield value.value
         elif tag != "as_graph":
@@ -208,7 +209,7 @@ def _names(value: Any) -> Iterator[str]:
 
 
 def _compare(path: str, first: Any, second: Any) -> Iterator[Difference]:
-    """The places in two trees of dicts and lists, the first ones first."""
+    """Yield the places where two trees of dicts and lists differ, in order."""
     if isinstance(first, dict) and isinstance(second, dict):
         for key in {**first, **second}:
             yield from _compare(f"{path}.{key}", first.get(key), second.get(key))
@@ -220,7 +221,7 @@ def _compare(path: str, first: Any, second: Any) -> Iterator[Difference]:
 
 
 def _pairs(first: _Side, second: _Side) -> Iterator[tuple[int | None, int | None]]:
-    """Nodes that stand for each other, as well as can be told: of one operator, in order."""
+    """Yield pairs of differing nodes, of one operator where possible; None stands for no node."""
     others = second.roots(Counter(first.digests))
     for index in first.roots(Counter(second.digests)):
         target = first.graph.nodes[index].target
@@ -267,23 +268,27 @@ def diff(
     limit: int = 10,
     include_state: bool = False,
 ) -> list[Difference]:
-    """The first places where two programs differ in what they compute.
+    """Return the first places where the computations of two programs differ.
 
-    A node is compared with the node of the other program that stands for it, whatever their names
-    and places; of nodes that differ because their arguments do, only the arguments are shown.
+    A node is compared with its counterpart in the other program, which may have another name and
+    another place. Where nodes differ because their arguments differ, only the arguments are
+    returned. torch has no such function.
 
     Args:
-        limit: how many differences to return at most.
-        include_state: the values of parameters and buffers are compared too.
+        first, second: the programs, which are not changed.
+        limit: the largest number of differences to return.
+        include_state: compare the values of parameters and buffers too.
 
     Returns:
-        Differences in the order of the program: of inputs, nodes, outputs, ranges and guards. None
-        exactly when `graph_hash` of the two is equal.
+        The differences in inputs, nodes, outputs, ranges and guards, in this order. The list is
+        empty if and only if the `graph_hash` of both programs is equal.
 
     Raises:
-        ValueError: `limit` is not positive.
-        TypeError: `limit` is no int, or a program no ExportedProgram.
-        fxpress.SerializeError, fxpress.UnsupportedError: as `graph_hash`.
+        ValueError: `limit` is not a positive integer.
+        TypeError: `limit` is no number, or a program is no ExportedProgram.
+        fxpress.SerializeError: a node cannot be written; the message names it.
+        fxpress.UnsupportedError: a program has something that fxpress cannot write, or a constant
+            that cannot be hashed.
     """
     if limit < 1:
         raise ValueError(f"limit must be positive, not {limit}")

@@ -1,4 +1,4 @@
-"""Specifications of dynamic shapes as plain data, and back."""
+"""Convert specifications of dynamic shapes to and from plain data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _invalid(message: str) -> NoReturn:
 
 
 def _of_tensor(path: Any, value: Any, shape: Any) -> list[Any] | None:
-    """One entry for each dimension of a tensor, None for what is none."""
+    """Return one entry for each dimension of a tensor; None for other values."""
     if not isinstance(value, torch.Tensor):
         return None
     if shape is None:
@@ -40,7 +40,7 @@ def _of_tensor(path: Any, value: Any, shape: Any) -> list[Any] | None:
 
 
 def _note(entry: Any, roots: dict[str, tuple[Any, set[str]]]) -> int | str | None:
-    """An entry as plain data; the dimensions it mentions are added to `roots`."""
+    """Return an entry as plain data, and add the dimensions that it names to `roots`."""
     if entry is None or isinstance(entry, int):
         return entry
     if isinstance(entry, compat.DimHint):
@@ -61,17 +61,19 @@ def _dump_dynamic_shapes(
     kwargs: dict[str, Any] | None = None,
     to_dict: bool | None = False,
 ) -> Any:
-    """A specification for `torch.export.export` as plain data.
+    """Return a specification of dynamic shapes as plain data.
 
     Args:
-        dynamic_shapes: as `export` takes it; a dict stands for its values, in order.
-        args, kwargs: the example inputs that it belongs to.
-        to_dict: return dicts instead of a `DynamicShapesSpec`.
+        dynamic_shapes: the specification, as `torch.export.export` takes it. A dict stands for its
+            values, in order.
+        args, kwargs: the example inputs that the specification is for.
+        to_dict: return a dict, with a dict for each dimension, instead of a `DynamicShapesSpec`.
 
     Returns:
-        "dynamic_shapes", a tuple with a list for every tensor among the inputs (sizes, texts of
-        dimensions and hints) and None for anything else; "dims", symbol -> its limits and the
-        expressions derived from it. Always a dict when `dynamic_shapes` is None, as in torch.
+        A `DynamicShapesSpec` with two fields. "dynamic_shapes" is a tuple with a list for every
+        tensor among the inputs (sizes, texts of dimensions and hints) and None for other inputs.
+        "dims" is a dict from each symbol to its limits and the expressions that are derived from
+        it. When `dynamic_shapes` is None, the result is a dict in any case, as in torch.
 
     Raises:
         UserError (of Dynamo): the specification does not fit the inputs.
@@ -133,7 +135,7 @@ def _check_root(name: Any, stored: Any) -> Any:
 
 
 def _read(spec: Any, from_dict: bool) -> tuple[Any, dict[str, Any]]:
-    """The shapes, and the dimensions that they may name."""
+    """Return the shapes, and the dimensions that the shapes may name."""
     if not from_dict:
         if not isinstance(spec, compat.DynamicShapesSpec):
             _invalid(f"Expected `spec` to be a DynamicShapesSpec, got {type(spec)}")
@@ -157,7 +159,7 @@ def _parse(text: str) -> Any:
 
 
 def _derive(root: Any, symbol: Any, text: str) -> Any:
-    """The dimension that an expression makes of another."""
+    """Return the dimension that an expression derives from `root`."""
     expression = _parse(text)
     if expression.free_symbols != {symbol}:
         _invalid(
@@ -172,10 +174,11 @@ def _derive(root: Any, symbol: Any, text: str) -> Any:
 
 
 def _load_dynamic_shapes(spec: Any, from_dict: bool | None = False) -> Any:
-    """The specification that `_dump_dynamic_shapes` wrote, for `torch.export.export`.
+    """Return the specification that `_dump_dynamic_shapes` wrote, for `torch.export.export`.
 
     Args:
-        spec: a `DynamicShapesSpec`, or a dict with `from_dict`.
+        spec: a `DynamicShapesSpec`; a dict when `from_dict` is true.
+        from_dict: whether `spec` is a dict.
 
     Raises:
         UserError (of Dynamo): `spec` has another form, or names unknown dimensions.

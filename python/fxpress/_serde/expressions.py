@@ -1,8 +1,8 @@
-"""Symbolic expressions from their text: sympy's `srepr`, and the infix form of older files.
+"""Parse symbolic expressions: the text of sympy's `srepr`, and the infix form of older files.
 
-Nothing is evaluated but the constructors in a fixed table, on what the text spells out; torch hands
-the text to `sympy.sympify`, which runs it as Python code. The text is read with stacks of our own:
-Python's parser recurses as deep as the text says.
+The parser calls only the functions of a fixed table, with the arguments in the text. torch passes
+the text to `sympy.sympify`, which runs it as Python code. The parser has its own stacks, because
+Python's parser recurses as deep as the text is nested.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fxpress._serde.bounded_functions import CONSTANTS, Operand, call, most_bits
 from fxpress._serde.bounded_functions import ExpressionError as ExpressionError
 from fxpress._serde.limits import Budget, LimitError
 
-_CHARACTERS_OF_TERM = 64  # of a symbol with its assumptions
-_LARGEST_EXPONENT = 400  # of a float: those of 64 bits have 308
+_CHARACTERS_OF_TERM = 64  # enough for a symbol with its assumptions
+_LARGEST_EXPONENT = 400  # of a float; the largest float of 64 bits has the exponent 308
 _PLACE = "an expression"
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -34,7 +34,7 @@ _TOKEN = re.compile(
 )
 _FLOAT = re.compile(r"([+-]?)(\d*)\.?(\d*)(?:[eE]([+-]?\d+))?")
 
-# The binary operators: how tightly each binds, and (in `_NAMES`) the function that it stands for.
+# Binary operator -> how tightly it binds. `_NAMES` has the functions that operators stand for.
 _COMPARISON = 1
 _BINARY = {
     **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), _COMPARISON),
@@ -55,9 +55,9 @@ class _Frame:
         self.function = function
         self.done: list[Operand] = []  # arguments
         self.keywords: dict[str, Operand] = {}
-        self.keyword: str | None = None  # of the argument at work
+        self.keyword: str | None = None  # the keyword of the argument that is being read
         self.operands: list[Operand] = []
-        self.operators: list[tuple[str, int]] = []  # and how tightly they bind
+        self.operators: list[tuple[str, int]] = []  # each with how tightly it binds
         self.has_comma = False
 
 
@@ -71,7 +71,7 @@ class _Reader:
     def read(self, text: str) -> Any:
         tokens = self._tokens(text)
         at = 0
-        is_operand = False  # the last token ended one
+        is_operand = False  # whether the last token ended an operand
         while at < len(tokens):
             kind, token = tokens[at]
             following = tokens[at + 1][1] if at + 1 < len(tokens) else ""
@@ -80,7 +80,7 @@ class _Reader:
                 if is_operand:
                     raise ExpressionError(f"an operator is missing before {token[:40]!r}")
                 is_operand = self._value(kind, token, following)
-                at += not is_operand  # its bracket, or the = of a keyword
+                at += not is_operand  # skip the bracket of a function, or the = of a keyword
             else:
                 is_operand = self._operator(token, is_operand)
         if len(self._frames) != 1:
@@ -106,7 +106,7 @@ class _Reader:
     # ---- operands -------------------------------------------------------------------------------
 
     def _value(self, kind: str, token: str, following: str) -> bool:
-        """Takes a name, number or text; False when the next token was a part of it."""
+        """Read a name, number or text; return False when it used the next token too."""
         frame = self._frames[-1]
         if kind == "name" and following == "(":
             self._count()
@@ -160,11 +160,11 @@ class _Reader:
     # ---- operators ------------------------------------------------------------------------------
 
     def _operator(self, token: str, is_operand: bool) -> bool:
-        """Takes an operator or a bracket. Whether an operand ends there."""
+        """Read an operator or a bracket; return whether an operand ends there."""
         frame = self._frames[-1]
         if token == "(":
             if is_operand:
-                raise ExpressionError("a call of something else than a function")
+                raise ExpressionError("an operator is missing before a bracket")
             self._count()
             self._open(_Frame(None))
             return False
@@ -192,7 +192,7 @@ class _Reader:
 
     def _binary(self, frame: _Frame, token: str) -> None:
         binds = _BINARY[token]
-        is_power = token == "**"  # from the right, and - of its left side comes after it
+        is_power = token == "**"  # powers group from the right: an equal one before it waits
         while frame.operators and frame.operators[-1][1] >= binds + is_power:
             if binds == _COMPARISON == frame.operators[-1][1]:
                 raise ExpressionError("several comparisons in a row")
@@ -200,7 +200,7 @@ class _Reader:
         frame.operators.append((token, binds))
 
     def _apply(self, frame: _Frame) -> None:
-        """Does what the last operator says."""
+        """Apply the last operator to the last operands."""
         token, _ = frame.operators.pop()
         right = _numeric(frame.operands.pop())
         if token.startswith("unary"):
@@ -267,7 +267,7 @@ class _Reader:
         return self._call(name, *map(_numeric, args))
 
     def _precise(self, args: list[Operand], keywords: dict[str, Operand]) -> Any:
-        """A Float with its precision, in bits."""
+        """Return a Float with its precision in bits."""
         bits = keywords.pop("precision", Operand(sympy.Integer(53), 1, 0)).value
         if keywords or len(args) != 1 or not isinstance(bits, sympy.Integer):
             raise ExpressionError("Float takes a text and a precision")
@@ -283,14 +283,14 @@ class _Reader:
 
 
 def most_digits(precision: int) -> int:
-    """How many decimal digits a float of so many bits may be written with."""
+    """Return the largest number of decimal digits in the text of a float of `precision` bits."""
     return precision // 3 + 3
 
 
 def _numeric(operand: Operand) -> Operand:
-    """The operand; ExpressionError for a text."""
+    """Return the operand; ExpressionError when it is a text."""
     if isinstance(operand.value, str):
-        raise ExpressionError(f"a text, {operand.value[:40]!r}, is no number")
+        raise ExpressionError(f"the text {operand.value[:40]!r} is no number")
     return operand
 
 
@@ -307,16 +307,16 @@ def _symbol(args: list[Operand], keywords: dict[str, Operand]) -> Any:
 
 
 def parse(text: str, symbols: Mapping[str, Any], budget: Budget | None = None) -> Any:
-    """The sympy expression that a text spells out.
+    """Return the sympy expression that a text describes.
 
     Args:
-        text: what `sympy.srepr` writes, or infix notation.
-        symbols: what names stand for; others become symbols without assumptions.
-        budget: what it may cost; None: what the default limits allow.
+        text: the text of `sympy.srepr`, or infix notation.
+        symbols: name -> expression; other names become symbols without assumptions.
+        budget: the budget of the load; None: the default limits for a small file.
 
     Raises:
-        ExpressionError: the text is something else, or too large.
-        LimitError: it would cost more than the budget has.
+        ExpressionError: the text is no expression, or an operation in it is too large.
+        LimitError: parsing would cost more than the budget allows.
     """
     budget = Budget(None, 0) if budget is None else budget
     if len(text) > budget.limits.terms * _CHARACTERS_OF_TERM:
@@ -326,7 +326,7 @@ def parse(text: str, symbols: Mapping[str, Any], budget: Budget | None = None) -
             result = _Reader(symbols, budget).read(text.strip())
     except (ExpressionError, LimitError):
         raise
-    except Exception as e:  # sympy has many
+    except Exception as e:  # sympy raises many kinds
         raise ExpressionError(f"not an expression: {text[:200]!r}: {e}") from e
     if not isinstance(result, sympy.Basic):
         raise ExpressionError(f"not an expression: {text[:200]!r}")

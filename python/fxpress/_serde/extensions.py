@@ -1,4 +1,4 @@
-"""Operators of other kinds than torch's: who writes and reads their names."""
+"""Register handlers that write and read the names of operators of other kinds than torch's."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from fxpress._torch import serde as compat
 
 
 def register_extension(op_type: type[Any], extension_handler: type[Any]) -> None:
-    """Has a handler write and read the operators of a type, here and in torch.
+    """Make a handler write and read the operators of a type, in fxpress and in torch.
 
     Args:
-        op_type: the type of the operators, of a module outside of torch and builtins.
-        extension_handler: a subclass of `ExtensionHandler`, with a namespace of its own.
+        op_type: the type of the operators, from a module outside of torch and builtins.
+        extension_handler: a subclass of `ExtensionHandler` with a namespace of its own.
 
     Raises:
-        AssertionError: the type or the namespace is taken, or one of them is not as said.
+        AssertionError: the type or the namespace is registered already, `op_type` is no type or
+            comes from torch or builtins, or `extension_handler` is no `ExtensionHandler`.
+        TypeError: `extension_handler` is no class.
 
     Stands in for `torch._export.serde.serialize.register_extension`.
     """
@@ -38,12 +40,21 @@ def register_extension(op_type: type[Any], extension_handler: type[Any]) -> None
 
 
 def _registered_extension_types() -> tuple[type[Any], ...]:
-    """The types of operators that have a handler."""
+    """Return the types of operators that have a registered handler.
+
+    Stands in for `torch._export.serde.serialize._registered_extension_types`.
+    """
     return tuple(compat.EXTENSIONS)
 
 
 def _get_schema_from_target(target: Any) -> Any:
-    """The schema of an overload or of a registered extension; RuntimeError for anything else."""
+    """Return the schema of an overload or of a registered extension's operator.
+
+    Stands in for `torch._export.serde.serialize._get_schema_from_target`.
+
+    Raises:
+        RuntimeError: `target` is neither.
+    """
     schema = schema_of(target)
     if schema is None:
         raise RuntimeError(f"Cannot find schema for {type(target)}")

@@ -1,4 +1,8 @@
-"""Single facts as objects of torch's schema, and back: numbers, devices, tensors, ranges."""
+"""Convert numbers, devices, tensor metadata and ranges to and from objects of torch's schema.
+
+The functions that `fxpress.serialize` exports stand in for the functions of their names in
+`torch._export.serde.serialize`.
+"""
 
 from __future__ import annotations
 
@@ -21,29 +25,29 @@ _schema = compat.schema
 
 
 def deserialize_device(d: Any) -> torch.device:
-    """The device that a `schema.Device` names."""
+    """Return the device that a `schema.Device` names; RuntimeError for an unknown kind."""
     return torch.device(d.type) if d.index is None else torch.device(d.type, d.index)
 
 
 def deserialize_storage_offset(offset: Any) -> int:
-    """The number in a `schema.SymInt`; AssertionError when it is symbolic."""
+    """Return the number in a `schema.SymInt`; AssertionError when it is symbolic."""
     if offset.type != "as_int":
         raise AssertionError(f"Only as_int is supported, got {offset.type}")
     return int(offset.as_int)
 
 
 def deserialize_size(sizes: Sequence[Any]) -> tuple[int, ...]:
-    """The numbers in a list of `schema.SymInt`; AssertionError when one is symbolic."""
+    """Return the numbers in a list of `schema.SymInt`; AssertionError when one is symbolic."""
     return tuple(map(deserialize_storage_offset, sizes))
 
 
 def deserialize_stride(strides: Sequence[Any]) -> tuple[int, ...]:
-    """As `deserialize_size`."""
+    """Return the numbers in a list of `schema.SymInt`; AssertionError when one is symbolic."""
     return deserialize_size(strides)
 
 
 def deserialize_scalar_type(st: Any) -> torch.dtype:
-    """The dtype that a `schema.ScalarType` or its number names; KeyError when there is none."""
+    """Return the dtype of a `schema.ScalarType` or its number; KeyError when there is none."""
     return compat.DTYPES[st]
 
 
@@ -51,7 +55,7 @@ def deserialize_scalar_type(st: Any) -> torch.dtype:
 
 
 def _print_sympy(s: Any) -> str:
-    """The text of a symbolic number, or of a sympy expression."""
+    """Return the `srepr` text of a symbolic number or of a sympy expression."""
     expression = s.node.expr if isinstance(s, compat.SYMBOLIC_NUMBERS) else s
     return str(sympy.printing.repr.srepr(expression))
 
@@ -59,7 +63,7 @@ def _print_sympy(s: Any) -> str:
 def _serialize_number(
     value: Any, kinds: tuple[type[Any], ...], is_concrete: Any, union: Any, kind: type[Any]
 ) -> Any:
-    """A number, or the expression that it is with its hint."""
+    """Return the union for a number, or for a symbolic expression with its hint."""
     if not isinstance(value, kinds):
         name = union.__name__
         raise compat.SerializeError(
@@ -75,19 +79,29 @@ def _serialize_number(
 
 
 def serialize_sym_int(s: Any) -> Any:
-    """An int or `torch.SymInt` as a `schema.SymInt`; SerializeError for anything else."""
+    """Return the `schema.SymInt` of an int or `torch.SymInt`.
+
+    Raises:
+        AssertionError: `s` is a sympy symbol, as in torch.
+        SerializeError: `s` is of another type.
+    """
     kinds = (torch.SymInt, sympy.Symbol, int)
     return _serialize_number(s, kinds, compat.is_concrete_int, _schema.SymInt, int)
 
 
 def serialize_sym_float(s: Any) -> Any:
-    """A float or `torch.SymFloat` as a `schema.SymFloat`; SerializeError for anything else."""
+    """Return the `schema.SymFloat` of a float or `torch.SymFloat`.
+
+    Raises:
+        AssertionError: `s` is a sympy symbol, as in torch.
+        SerializeError: `s` is of another type.
+    """
     kinds = (torch.SymFloat, sympy.Symbol, float)
     return _serialize_number(s, kinds, compat.is_concrete_float, _schema.SymFloat, float)
 
 
 def serialize_sym_bool(s: Any) -> Any:
-    """A bool or `torch.SymBool` as a `schema.SymBool`; SerializeError for anything else."""
+    """Return the `schema.SymBool` of a bool or `torch.SymBool`; SerializeError for other types."""
     kinds = (torch.SymBool, bool)
     return _serialize_number(s, kinds, compat.is_concrete_bool, _schema.SymBool, bool)
 
@@ -103,10 +117,15 @@ _ROUNDING = {"ceil": math.ceil, "floor": math.floor}
 
 
 def _sympy_int_to_int(val: Any, adjust: str) -> int | None:
-    """A limit of a range as it is written: None when there is none.
+    """Return a limit of a range as a file stores it: None for an infinite limit.
 
     Args:
-        adjust: "ceil" or "floor", for limits that are not integers, with a warning.
+        val: the limit, a number of sympy.
+        adjust: "ceil" or "floor": the function that rounds a limit that is no integer. Rounding
+            logs a warning.
+
+    Raises:
+        RuntimeError: the limit has to be rounded, and `adjust` has another value.
     """
     if val in (sympy.oo, compat.int_oo, -sympy.oo, -compat.int_oo):
         return None
@@ -125,7 +144,7 @@ def _sympy_int_to_int(val: Any, adjust: str) -> int | None:
 
 
 def _int_to_sympy_int(val: Any, default: Any) -> Any:
-    """A limit that was read, as sympy has it; `default` for None."""
+    """Return the sympy number for a limit that was read; `default` for None."""
     if val is None:
         return default
     if val in (compat.int_oo, -compat.int_oo):
@@ -136,7 +155,7 @@ def _int_to_sympy_int(val: Any, default: Any) -> Any:
 
 
 def value_range(lowest: Any, highest: Any) -> Any:
-    """A range that was read, as torch has it; None: no limit."""
+    """Return torch's `ValueRanges` for a range that was read; a limit of None is infinite."""
     return compat.ValueRanges(
         _int_to_sympy_int(lowest, -compat.int_oo), _int_to_sympy_int(highest, compat.int_oo)
     )
@@ -145,7 +164,7 @@ def value_range(lowest: Any, highest: Any) -> Any:
 def deserialize_range_constraints(
     ranges: Mapping[str, Any], symbols: Mapping[str, Any]
 ) -> dict[Any, Any]:
-    """Symbol -> range, from those by name; a warning for names that no symbol has."""
+    """Return symbol -> range, from ranges by name; log a warning for names without a symbol."""
     constraints = {}
     for name, limits in ranges.items():
         symbol = symbols.get(name)
@@ -157,7 +176,7 @@ def deserialize_range_constraints(
 
 
 def serialize_range_constraints(range_constraints: Mapping[Any, Any]) -> dict[str, Any]:
-    """Symbol -> range, as texts and `schema.RangeConstraint`."""
+    """Return the ranges of symbols as name -> `schema.RangeConstraint`."""
     return {
         str(symbol): _schema.RangeConstraint(
             _sympy_int_to_int(limits.lower, "ceil"), _sympy_int_to_int(limits.upper, "floor")
@@ -167,10 +186,10 @@ def serialize_range_constraints(range_constraints: Mapping[Any, Any]) -> dict[st
 
 
 def _symbol_index(sym: Any, sym_type: Any) -> int:
-    """The number in the name of a symbol: 12 for "u12"."""
+    """Return the number in the name of a symbol, such as 12 for "u12"."""
     return int(str(sym).removeprefix(compat.prefix_str[sym_type]))
 
 
 def _reverse_map(d: Mapping[Any, Any]) -> dict[Any, Any]:
-    """A table from the other side: the values of enums -> keys."""
+    """Return the reverse of a dict whose values are enum members: member.value -> key."""
     return {member.value: key for key, member in d.items()}

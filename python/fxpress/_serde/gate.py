@@ -1,7 +1,7 @@
-"""The rules of `csrc/schema/gate.h` for texts of a file that are not in a document of the schema.
+"""Apply the rules of `csrc/schema/gate.h` to texts outside of documents of the schema.
 
-Texts in documents pass the gate when the document is read. These come by other ways: tree specs,
-the keys of example inputs, names in pickled states, records of archives.
+Texts in a document pass the gate when the document is read. Tree specs, the keys of example inputs,
+the names in pickled states and the records of archives have texts too, which are checked here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ _SHOWN = 120  # characters of a value that an error shows
 
 
 def check(rule: str, text: Any, field: str, error: type[Exception] = compat.SerializeError) -> None:
-    """Raises `error` where a text breaks a rule.
+    """Raise `error` for a text that breaks a rule, or for a value that is no text.
 
     Args:
-        rule: its name, without the "k" of `gate_rules.def`.
-        field: where the text is, for the message.
+        rule: the name of the rule, without the "k" of `gate_rules.def`.
+        text: the text.
+        field: the place of the text, for the message.
+        error: the class of the exception.
     """
     if not isinstance(text, str):
         raise error(f"{field}: expected a text, got a {type(text).__name__}")
@@ -30,14 +32,14 @@ def check(rule: str, text: Any, field: str, error: type[Exception] = compat.Seri
 
 
 def check_names(rule: str, names: Iterable[Any], field: str) -> None:
-    """The same for many, such as the keys of a state dict."""
+    """Raise SerializeError for the first of many texts that breaks a rule."""
     refused = _native.first_refused(rule, names)
     if refused is not None:
         check(rule, refused, field)
 
 
 def check_example_inputs(examples: Any) -> None:
-    """SerializeError for keys in example inputs that cannot stand in a guard.
+    """Raise SerializeError for keys in example inputs that cannot stand in a guard.
 
     `ExportedProgram.module()` makes Python code of the path of each example input.
     """
@@ -48,7 +50,7 @@ def check_example_inputs(examples: Any) -> None:
 
 
 def check_input_keys(spec: Any) -> None:
-    """SerializeError for keys in the tree spec of inputs that cannot stand in source code.
+    """Raise SerializeError for keys in the tree spec of inputs that cannot stand in source code.
 
     Names of keyword arguments become names in a signature; other keys become parts of guards.
     """
@@ -66,7 +68,7 @@ def check_input_keys(spec: Any) -> None:
 
 
 def _keys_of(context: Any) -> Iterator[str]:
-    """The texts in the lists of keys of one level."""
+    """Yield the texts in the context of one node of a tree spec, lists within it included."""
     waiting = [context] if isinstance(context, (list, tuple)) else []
     while waiting:
         for item in waiting.pop():

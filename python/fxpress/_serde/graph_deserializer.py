@@ -1,4 +1,4 @@
-"""Graphs, and parts of them one by one, from objects of torch's schema."""
+"""Make graphs, or single parts of graphs, from objects of torch's schema."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ _OUTPUTS = ("as_tensor", "as_none", "as_int", "as_float", "as_bool")
 
 
 class LazyMap(dict[Any, Any]):
-    """Values by name, made when they are first asked for. Stands in for torch's `LazyMap`.
+    """A dict of functions whose items are their results: each function runs at the first access.
 
-    Setting an item gives the function that makes the value.
+    `map[key] = function` sets an item; `map[key]` returns the result of the function.
+
+    Stands in for `torch._export.serde.serialize.LazyMap`.
     """
 
     def __init__(self) -> None:
@@ -63,7 +65,7 @@ class LazyMap(dict[Any, Any]):
 
 
 class NodesByName(Mapping[str, torch.fx.Node]):
-    """The nodes of a graph that is read by their names in the file, as they are now."""
+    """A live view of the nodes of an open graph, by their names in the file."""
 
     def __init__(self, reader: _native.GraphReader) -> None:
         self._reader = reader
@@ -90,7 +92,7 @@ def _document(value: Any) -> _native.Document:
 
 
 def _as_argument(value: Any) -> Any:
-    """The schema's Argument for what a list of results may hold."""
+    """Return a tensor or symbolic argument wrapped in an Argument; other values are unchanged."""
     kinds = (
         ("as_tensor", _schema.TensorArgument),
         ("as_sym_int", _schema.SymIntArgument),
@@ -104,7 +106,7 @@ def _as_argument(value: Any) -> Any:
 
 
 def _plain(argument: Any) -> Any:
-    """Lists and dicts that may be changed in the place of those of a node's arguments."""
+    """Return an argument of a node with plain lists and dicts instead of fx's immutable ones."""
     if isinstance(argument, list):
         return [_plain(item) for item in argument]
     if isinstance(argument, dict):
@@ -114,24 +116,27 @@ def _plain(argument: Any) -> Any:
 
 @final
 class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass]
-    """Stands in for `torch._export.serde.serialize.GraphModuleDeserializer`.
+    """Read graph modules, or single parts of them, from objects of torch's schema.
 
-    `deserialize` reads a whole graph natively. The other methods read parts into the graph that is
-    open, which has the nodes of the last `deserialize`, or none; nodes that the caller adds to
-    `graph` meanwhile keep their names.
+    `deserialize` reads a whole graph natively. The other methods read parts into the open graph. It
+    has the nodes of the last `deserialize`, or is empty before the first. Nodes that the caller
+    adds to `graph` in between keep their names.
+
+    Stands in for `torch._export.serde.serialize.GraphModuleDeserializer`.
 
     Attributes:
-        graph: that is open.
-        module: what holds the graphs within it.
+        graph: the open graph.
+        module: the module that holds the graphs of higher-order operators in `graph`.
         serialized_name_to_node: name in the file -> node; read only.
-        serialized_name_to_meta: name in the file -> value, made when it is first asked for; a copy.
-        signature: of the whole graph; names inputs that are constants.
+        serialized_name_to_meta: a new `LazyMap` of name in the file -> value.
+        signature: the signature of the whole graph, which names the inputs that are constants.
         constants: the objects that literal arguments name.
-        example_inputs: those of the last `deserialize`.
-        fake_tensor_mode, shape_env: of the values; setting the mode sets both.
-        symbol_name_to_symbol: text -> expression, of all that were met.
+        example_inputs: the example inputs of the last `deserialize`.
+        fake_tensor_mode, shape_env: the fake mode and the shape environment of the values. Setting
+            the mode sets both.
+        symbol_name_to_symbol: text -> expression, for all expressions that were read.
         symbol_name_to_range: text of a symbol or expression -> its `ValueRanges`.
-        unbacked_symbols: that no node of the open graph has defined yet.
+        unbacked_symbols: the symbols that no node of the open graph has defined yet.
     """
 
     @dataclasses.dataclass
@@ -151,7 +156,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         self._reader = _native.GraphReader(CLASSES, self._values, {})
         self.example_inputs: Any = None
 
-    # ---- what is open ---------------------------------------------------------------------------
+    # ---- the open graph -------------------------------------------------------------------------
 
     @property
     def graph(self) -> torch.fx.Graph:
@@ -240,12 +245,12 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
 
     @contextlib.contextmanager
     def save_graph_module(self) -> Iterator[None]:
-        """While it is open, another graph is."""
+        """Return a block in which a new graph is open; after it, the old graph is open again."""
         reader, values = self._reader, self._values
         reader.open()
         try:
             yield
-        finally:  # another `deserialize` may have brought its own
+        finally:  # a `deserialize` in the block replaces the reader and the values
             self._reader, self._values = reader, values
             reader.close()
 
@@ -269,18 +274,22 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         allow_pickle: bool = False,
         limits: Limits | None = None,
     ) -> Result:
-        """The graph, signature and state of a `schema.GraphModule`.
+        """Return the graph, the signature and the state of a `schema.GraphModule`.
 
         Args:
-            serialized_graph_module: the object; it stays as it is.
-            serialized_state_dict: bytes, or a dict that is returned as it is; likewise
-                `constants` and `example_inputs`.
-            symbol_name_to_range: symbol or expression -> its range.
-            allow_pickle, limits: see `fxpress.serialize.deserialize`.
+            serialized_graph_module: the object, which is not changed.
+            serialized_state_dict, constants, example_inputs: each is bytes, or the value itself,
+                which is returned unchanged.
+            symbol_name_to_range: symbol or expression -> its `ValueRanges`.
+            allow_pickle: unpickle parts that `torch.load(weights_only=True)` does not take, which
+                may run any code.
+            limits: the limits on the cost of reading; None: the defaults.
 
         Raises:
-            SerializeError: the graph is damaged, or names something that is not registered.
-            fxpress.UnsupportedError: it has something that fxpress cannot read.
+            fxpress.LimitError: reading would cost more than the limits allow.
+            fxpress.SerializeError: the graph is damaged, names something that is not registered, or
+                needs `allow_pickle`.
+            fxpress.UnsupportedError: the graph has something that fxpress cannot read.
         """
         ranges = {k: (r.lower, r.upper) for k, r in (symbol_name_to_range or {}).items()}
         whole = _schema.ExportedProgram(
@@ -314,26 +323,27 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         )
 
     def deserialize_graph(self, serialized_graph: Any) -> torch.fx.Graph:
-        """Adds a whole graph to the one that is open, which it returns."""
+        """Add the nodes of a `schema.Graph` to the open graph, and return the open graph."""
         graph: torch.fx.Graph = self._part("graph", serialized_graph)
         return graph
 
     def deserialize_node(self, serialized_node: Any, target: Any) -> None:
-        """Adds a node that calls `target`, and the nodes that take its results apart."""
+        """Add a node that calls `target`, and the nodes that unpack its results."""
         self._part("node", serialized_node, targets.describe_target(target))
 
     def deserialize_graph_output(self, output: Any) -> Any:
-        """The node or the constant that a graph returns."""
+        """Return the node or constant of a graph's output; SerializeError for other kinds."""
         if output.type not in (*_OUTPUTS, *_SYMBOLIC):
             raise compat.SerializeError(f"Unable to deserialize output node {output}")
         return self.deserialize_input(output)
 
     def sync_fx_node(self, name: str, fx_node: torch.fx.Node) -> None:
-        """Gives a node the name that it has in the file, and its value.
+        """Give a node its name in the file, and the value that the tables have for the name.
 
         Raises:
-            SerializeError: another node has the name, or the tables of the graph have not.
-            AssertionError: the node has a value.
+            SerializeError: the name is no identifier, another node has it, or the tables of the
+                graph do not have it.
+            AssertionError: the node has a value already, and no node has the name.
         """
         if "val" in fx_node.meta and name not in self.serialized_name_to_node:
             raise AssertionError(f"fx_node {name} already has 'val' in meta")
@@ -344,7 +354,11 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     # ---- targets --------------------------------------------------------------------------------
 
     def deserialize_operator(self, serialized_target: str) -> Any:
-        """The operator or function with this name; the text when there is none in this process."""
+        """Return the operator or function with a name; the name when this process has none.
+
+        Raises:
+            SerializeError: no extension is registered for the namespace of a name with "#".
+        """
         if serialized_target.startswith("#"):
             return self.deserialize_extension_operator(serialized_target)
         try:
@@ -353,22 +367,22 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
             return serialized_target
 
     def deserialize_extension_operator(self, serialized_target: str) -> Any:
-        """The operator of a registered extension: "#namespace:name"."""
+        """Return the operator of a registered extension by its text, "#namespace:name"."""
         return targets.find_target(serialized_target)
 
     # ---- arguments ------------------------------------------------------------------------------
 
     def deserialize_inputs(self, target: Any, serialized_node: Any) -> Any:
-        """The arguments of a node by the schema of its operator: (args, kwargs)."""
+        """Return the (args, kwargs) of a node, by the schema of its operator."""
         return _plain(self._part("inputs", serialized_node, targets.describe_target(target)))
 
     def deserialize_hoo_inputs(self, inputs: list[Any]) -> Any:
-        """The arguments of what has no schema: (args, kwargs)."""
+        """Return the (args, kwargs) of a higher-order operator, which has no schema."""
         described = targets.described_kind(targets.Kind.HIGHER_ORDER)
         return _plain(self._part("inputs", self._node_of(inputs), described))
 
     def deserialize_sym_op_inputs(self, inputs: Sequence[Any]) -> Any:
-        """The arguments of a function of symbolic numbers: args."""
+        """Return the positional arguments of a function on symbolic numbers."""
         described = targets.described_kind(targets.Kind.SYMBOLIC)
         return _plain(self._part("inputs", self._node_of(inputs), described)[0])
 
@@ -377,14 +391,14 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return _plain(self._part("argument", inp))
 
     def deserialize_sym_argument(self, sym_arg: Any) -> Any:
-        """The node or the number that a symbolic argument stands for."""
+        """Return the node or number of a symbolic argument; SerializeError for other arguments."""
         argument = _as_argument(sym_arg)
         if argument is sym_arg or isinstance(sym_arg, _schema.TensorArgument):
             raise compat.SerializeError(f"Unknown symbolic argument type: {sym_arg}")
         return self.deserialize_input(argument)
 
     def deserialize_constant_input(self, inp: Any) -> Any:
-        """The number or text that a `schema.ConstantValue` holds."""
+        """Return the value of a `schema.ConstantValue`; SerializeError for an unknown kind."""
         if inp.type == "as_none":
             return None
         if inp.type not in _CONSTANTS:
@@ -394,17 +408,17 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     # ---- results --------------------------------------------------------------------------------
 
     def deserialize_outputs(self, serialized_node: Any, fx_node: torch.fx.Node) -> None:
-        """Names what a node returns, and adds the nodes that take it apart."""
+        """Name the results of a node, and add the nodes that unpack them."""
         higher_order = "torch.ops.higher_order" in serialized_node.target
         kind = targets.Kind.HIGHER_ORDER if higher_order else targets.Kind.SCHEMA
         self._part("outputs", serialized_node, (targets.described_kind(kind), fx_node))
 
     def deserialize_sym_op_outputs(self, serialized_node: Any, fx_node: torch.fx.Node) -> None:
-        """Names the only result of a function of symbolic numbers."""
+        """Name the only result of a function on symbolic numbers."""
         self.sync_fx_node(serialized_node.outputs[0].value.as_name, fx_node)
 
     def deserialize_multiple_outputs(self, serialized_node: Any, fx_node: torch.fx.Node) -> None:
-        """Adds the nodes that take the results of a node apart."""
+        """Add the nodes that unpack the results of a node; AssertionError if they are no list."""
         outputs = serialized_node.outputs
         if len(outputs) == 1 and not isinstance(outputs[0].value, list):
             raise AssertionError(f"expected list, got {type(outputs[0].value).__name__}")
@@ -418,7 +432,18 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         idx: int,
         deserialized_metadata: dict[str, Any],
     ) -> None:
-        """Adds a node that takes result `idx` of another, and its value to `meta_val`."""
+        """Add a node that takes result `idx` of `fx_node`, and append its value to `meta_val`.
+
+        Args:
+            meta_val: the list that gets the value.
+            fx_node: the node whose result is taken.
+            arg: the schema's argument for the result.
+            idx: the position of the result.
+            deserialized_metadata: the entries to add to `Node.meta` of every new node.
+
+        Raises:
+            AssertionError: `arg` is no argument of the schema.
+        """
         argument = _as_argument(arg)
         if not isinstance(argument, _schema.Argument):
             raise AssertionError(f"a result cannot be {type(arg).__name__}")
@@ -436,7 +461,13 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         args: Sequence[Any],
         deserialized_metadata: dict[str, Any],
     ) -> None:
-        """Adds nodes that take all results of another, which may be lists themselves."""
+        """Add nodes that take all results of `fx_node`, which may be lists themselves.
+
+        The arguments are those of `generate_getitem`, with a list of results.
+
+        Raises:
+            NotImplementedError: a result is of a kind that no node returns.
+        """
         for idx, arg in enumerate(args):
             if isinstance(arg, _schema.Argument) and arg.type not in _RESULTS:
                 raise NotImplementedError(f"a result cannot be {arg}")
@@ -445,7 +476,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     # ---- values ---------------------------------------------------------------------------------
 
     def _parse_sym_expr(self, expr_str: Any, hint: Any = None) -> Any:
-        """The expression with this text, which the shape environment knows from then on."""
+        """Return the expression with this text, after adding it to the shape environment."""
         return self._values.expression(expr_str, hint)
 
     def _number(self, s: Any, kind: type, hinted: bool = True) -> Any:
@@ -466,23 +497,23 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return self._values.number(type(s).__name__, s.value.expr_str, value)
 
     def deserialize_sym_int(self, s: Any) -> Any:
-        """The int or `torch.SymInt` that a `schema.SymInt` stands for."""
+        """Return the int or `torch.SymInt` that a `schema.SymInt` stands for."""
         return self._number(s, int)
 
     def deserialize_sym_float(self, s: Any) -> Any:
-        """The float or `torch.SymFloat` that a `schema.SymFloat` stands for."""
+        """Return the float or `torch.SymFloat` that a `schema.SymFloat` stands for."""
         return self._number(s, float)
 
     def deserialize_sym_bool(self, s: Any) -> Any:
-        """The bool or `torch.SymBool` that a `schema.SymBool` stands for."""
+        """Return the bool or `torch.SymBool` that a `schema.SymBool` stands for."""
         return self._number(s, bool, hinted=False)
 
     def deserialize_tensor_meta(self, tensor_meta: Any) -> Any:
-        """A fake tensor with this metadata."""
+        """Return a fake tensor with the metadata in a `schema.TensorMeta`."""
         return self._part("tensor", tensor_meta)
 
     def deserialize_script_obj_meta(self, script_obj_meta: Any) -> Any:
-        """The argument that stands for a custom object."""
+        """Return the `CustomObjArgument` of torch.export for one of the schema."""
         return _signature.CustomObjArgument(
             name=script_obj_meta.name, class_fqn=script_obj_meta.class_fqn
         )
@@ -502,27 +533,27 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     # ---- signatures -----------------------------------------------------------------------------
 
     def deserialize_input_spec(self, i: Any) -> Any:
-        """An `InputSpec` of torch.export."""
+        """Return the `InputSpec` of torch.export for one of the schema."""
         return self._part("input_spec", i)
 
     def deserialize_output_spec(self, o: Any) -> Any:
-        """An `OutputSpec` of torch.export."""
+        """Return the `OutputSpec` of torch.export for one of the schema."""
         return self._part("output_spec", o)
 
     def deserialize_signature(self, sig: Any) -> Any:
-        """The `ExportGraphSignature`."""
+        """Return the `ExportGraphSignature` for a `schema.GraphSignature`."""
         return self._part("signature", sig)
 
     def deserialize_argument_spec(self, x: Any) -> Any:
-        """The spec of an argument of the graph or of a module's call."""
+        """Return the argument of a signature (of torch.export) for a `schema.Argument`."""
         return self._part("argument_spec", x)
 
     def deserialize_module_call_signature(self, module_call_signature: Any) -> Any:
-        """The `ModuleCallSignature` of torch.export."""
+        """Return the `ModuleCallSignature` of torch.export for one of the schema."""
         return self._part("call_signature", module_call_signature)
 
     def deserialize_module_call_graph(self, module_call_graph: list[Any]) -> list[Any]:
-        """The entries, one for each module whose calls are kept."""
+        """Return the entries, one for each module call that the program keeps."""
         return [
             compat.ModuleCallEntry(
                 fqn=entry.fqn,

@@ -1,4 +1,4 @@
-"""Graphs, and parts of them one by one, as objects of torch's schema."""
+"""Convert graphs, or single parts of graphs, to objects of torch's schema."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _signature = compat.graph_signature
 
 @dataclasses.dataclass
 class GraphState:
-    """The state of the graph that is being written. Stands in for torch's `GraphState`."""
+    """The state of the graph that is being written.
+
+    Stands in for `torch._export.serde.serialize.GraphState`.
+    """
 
     inputs: list[Any] = dataclasses.field(default_factory=list)
     outputs: list[Any] = dataclasses.field(default_factory=list)
@@ -36,15 +39,24 @@ class GraphState:
 
 @final
 class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
-    """Stands in for `torch._export.serde.serialize.GraphModuleSerializer`.
+    """Write graph modules, or single parts of them, as objects of torch's schema.
 
-    Every method encodes natively what it is given; values that nodes define are noted in
-    `graph_state`. That an argument is a symbolic number is told by its own metadata, so that parts
+    Every method encodes its arguments natively, and adds the values that nodes define to
+    `graph_state`. The metadata of an argument tells whether it is a symbolic number, so that parts
     may be written in any order.
 
+    Stands in for `torch._export.serde.serialize.GraphModuleSerializer`.
+
     Args:
-        graph_signature: what `serialize` writes beside the graph; None when only parts are wanted.
-        module_call_graph: likewise.
+        graph_signature: the signature for `serialize`; the other methods do not need it.
+        module_call_graph: the module calls for `serialize`.
+
+    Attributes:
+        graph_state: the state of the current graph.
+        graph_signature, module_call_graph: the arguments.
+        custom_objs: name -> custom object that was written as a literal.
+        duplicate_getitem_nodes: name of a getitem node -> name of the node that stands for it in
+            the file, because it takes the same result.
     """
 
     def __init__(self, graph_signature: Any, module_call_graph: list[Any]) -> None:
@@ -57,13 +69,13 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
 
     @property
     def treespec_namedtuple_fields(self) -> dict[str, Any]:
-        """Type -> `schema.NamedTupleDef`, of the tree specs that were written."""
+        """Return type -> `schema.NamedTupleDef`, for the tree specs that were written so far."""
         fields = self._treespecs.fields
         return {name: _schema.NamedTupleDef(field_names=names) for name, names in fields.items()}
 
     @contextlib.contextmanager
     def save_graph_state(self) -> Iterator[None]:
-        """While it is open, another graph is at work."""
+        """Return a block with a new `graph_state`; the old one is restored after it."""
         saved, self.graph_state = self.graph_state, GraphState()
         try:
             yield
@@ -86,7 +98,11 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
             raise AssertionError(f"expected {op} op, got {node.op}")
 
     def handle_placeholder(self, node: torch.fx.Node) -> None:
-        """Adds an input to the graph at work."""
+        """Add an input to the current graph.
+
+        Raises:
+            AssertionError: `node` is no placeholder, or its value is of a kind that is not known.
+        """
         self._expect(node, "placeholder")
         value = node.meta["val"]
         if isinstance(value, _signature.CustomObjArgument):
@@ -104,7 +120,7 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         self.graph_state.inputs.append(made)
 
     def handle_output(self, node: torch.fx.Node) -> None:
-        """Sets the outputs of the graph at work."""
+        """Set the outputs of the current graph; AssertionError if `node` is no output node."""
         self._expect(node, "output")
         if len(node.args) != 1:
             raise AssertionError(f"FX.Node's args should have one arg, got {len(node.args)}")
@@ -118,13 +134,20 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
             self.graph_state.is_single_tensor_return = True
 
     def handle_call_function(self, node: torch.fx.Node) -> None:
-        """Adds a node to the graph at work, and the values that it defines."""
+        """Add a node, and the values that it defines, to the current graph.
+
+        A getitem node is written with the node whose result it takes.
+
+        Raises:
+            AssertionError: `node` is no call_function node.
+            SerializeError: the node cannot be written; the message names it.
+        """
         self._expect(node, "call_function")
-        if not operators.is_getitem(node.target):  # written with the node that it reads
+        if not operators.is_getitem(node.target):
             self.graph_state.nodes.append(self._part("node", node))
 
     def handle_get_attr(self, node: torch.fx.Node) -> None:
-        """Nothing: attributes are written where they are used."""
+        """Do nothing, because attributes are written where they are used."""
 
     def serialize_operator(self, target: Any) -> str:
         """Return the name of an operator or function."""
@@ -144,54 +167,67 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
     # ---- inputs ---------------------------------------------------------------------------------
 
     def serialize_input(self, arg: Any, arg_type: Any | None = None) -> Any:
-        """An argument; `arg_type`, its type in the operator's schema, tells what empty lists are.
+        """Return the `schema.Argument` of an argument.
+
+        Args:
+            arg: a node or a constant, or a container of them.
+            arg_type: the type of the argument in the operator's schema. It tells the type of the
+                items of an empty list.
 
         Raises:
-            SerializeError: it is of a kind that has no place in the schema.
+            SerializeError: the schema has no place for arguments of this kind.
         """
         return self._part("argument", arg, arg_type)
 
     def serialize_inputs(
         self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
-        """The arguments of an operator in the order of its schema, without defaults."""
+        """Return the arguments of an operator in the order of its schema, without defaults.
+
+        Raises:
+            AssertionError: the operator has no schema.
+        """
         described = operators.describe_call(target, args)
         found: list[Any] = self._part("inputs", described, args, dict(kwargs or {}))
         return found
 
     def serialize_sym_op_inputs(self, op: Any, args: Sequence[Any]) -> list[Any]:
-        """The arguments of a function on numbers, named as its parameters."""
+        """Return the arguments of a function on numbers, with the names of its parameters.
+
+        Raises:
+            AssertionError: `op` is another function.
+        """
         found: list[Any] = self._part("inputs", operators.describe_symbolic(op), args, {})
         return found
 
     def serialize_hoo_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The arguments of a higher-order operator, which has no schema."""
+        """Return the arguments of a higher-order operator, which has no schema."""
         found: list[Any] = self._part("inputs", operators.HIGHER_ORDER, args, dict(kwargs))
         return found
 
     def is_inductor_sym_int_arg(self, arg: Any) -> bool:
-        """Whether an argument of Inductor's is an integer, known or symbolic."""
+        """Return whether an argument of Inductor is an int or a `torch.SymInt`."""
         return type(arg) is int or isinstance(arg, torch.SymInt)
 
     def _is_in(self, arg: Any, table: dict[str, Any]) -> bool:
         return isinstance(arg, torch.fx.Node) and arg.name in table
 
     def is_sym_int_arg(self, arg: Any) -> bool:
-        """Whether an argument is an integer, or a node that gives one."""
+        """Return whether an argument is an int, or a node with an integer as its value."""
         return type(arg) is int or self._is_in(arg, self.graph_state.sym_int_values)
 
     def is_sym_float_arg(self, arg: Any) -> bool:
-        """Whether an argument is a float, or a node that gives one."""
+        """Return whether an argument is a float, or a node with a float as its value."""
         return isinstance(arg, float) or self._is_in(arg, self.graph_state.sym_float_values)
 
     def is_sym_bool_arg(self, arg: Any) -> bool:
-        """Whether an argument is a bool, or a node that gives one."""
+        """Return whether an argument is a bool, or a node with a bool as its value."""
         return isinstance(arg, bool) or self._is_in(arg, self.graph_state.sym_bool_values)
 
     # ---- outputs --------------------------------------------------------------------------------
 
     def _output_node_at_index(self, node: torch.fx.Node, index: Any) -> torch.fx.Node | None:
-        """The node that takes a result; others that take the same are noted as duplicates."""
+        """Return the node that takes a result; note other nodes that take it as duplicates."""
         for user in node.users:
             if not operators.is_getitem(user.target):
                 raise AssertionError(f"{user} is not a getitem node")
@@ -205,8 +241,12 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return f"{node.name}_unused_{index}" if taker is None else taker.name
 
     def serialize_outputs(self, node: torch.fx.Node) -> list[Any]:
-        """Return the outputs of a call, with the names of the nodes that unpack its result."""
-        operators.describe_call(node.target, node.args)  # AssertionError: it has no schema
+        """Return the outputs of a call, with the names of the nodes that unpack its result.
+
+        Raises:
+            AssertionError: the operator has no schema.
+        """
+        operators.describe_call(node.target, node.args)  # raises AssertionError without a schema
         return self.serialize_hoo_outputs(node)
 
     def serialize_hoo_outputs(self, node: torch.fx.Node) -> list[Any]:
@@ -228,27 +268,32 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         noted[name] = value
 
     def serialize_tensor_output(self, name: str, meta_val: torch.Tensor) -> Any:
-        """Notes a tensor of the graph at work; AssertionError when its name is taken."""
+        """Add a tensor to the current graph; AssertionError when its name is taken."""
         self._note("tensor_values", name, facts.serialize_tensor_meta(meta_val))
         return _schema.TensorArgument(name=name)
 
     def serialize_sym_int_output(self, name: str, meta_val: Any) -> Any:
-        """Notes an integer of the graph at work; AssertionError when its name is taken."""
+        """Add an integer to the current graph; AssertionError when its name is taken."""
         self._note("sym_int_values", name, facts.serialize_sym_int(meta_val))
         return _schema.SymIntArgument.create(as_name=name)
 
     def serialize_sym_float_output(self, name: str, meta_val: Any) -> Any:
-        """Notes a float of the graph at work; AssertionError when its name is taken."""
+        """Add a float to the current graph; AssertionError when its name is taken."""
         self._note("sym_float_values", name, facts.serialize_sym_float(meta_val))
         return _schema.SymFloatArgument.create(as_name=name)
 
     def serialize_sym_bool_output(self, name: str, meta_val: Any) -> Any:
-        """Notes a bool of the graph at work; AssertionError when its name is taken."""
+        """Add a bool to the current graph; AssertionError when its name is taken."""
         self._note("sym_bool_values", name, facts.serialize_sym_bool(meta_val))
         return _schema.SymBoolArgument.create(as_name=name)
 
     def serialize_output(self, name: str, meta_val: Any) -> Any:
-        """Notes a value of the graph at work; SerializeError when it is of another kind."""
+        """Add a value to the current graph, and return the `schema.Argument` that names it.
+
+        Raises:
+            AssertionError: the name is taken.
+            SerializeError: the value is neither a tensor, a number, a bool nor None.
+        """
         create = _schema.Argument.create
         if meta_val is None:
             return create(as_none=True)
@@ -269,39 +314,40 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return _schema.CustomObjArgument(script_obj_meta.name, script_obj_meta.class_fqn)
 
     def serialize_input_spec(self, spec: Any) -> Any:
-        """An entry of the signature's inputs; AssertionError for a kind that is not known."""
+        """Return the `schema.InputSpec` of an input; AssertionError for an unknown kind."""
         return self._part("input_spec", spec)
 
     def serialize_output_spec(self, spec: Any) -> Any:
-        """An entry of the signature's outputs; AssertionError for a kind that is not known."""
+        """Return the `schema.OutputSpec` of an output; AssertionError for an unknown kind."""
         return self._part("output_spec", spec)
 
     def serialize_signature(self, sig: Any) -> Any:
-        """The signature of a program."""
+        """Return the `schema.GraphSignature` of a program's signature."""
         return self._part("signature", sig)
 
     def serialize_argument_spec(self, x: Any) -> Any:
-        """An argument or result of a module call."""
+        """Return the `schema.Argument` of an argument or result of a module call."""
         return self._part("argument_spec", x)
 
     def serialize_treespec(self, treespec: Any) -> str:
-        """The text of a tree spec; its named tuples are noted."""
+        """Return the text of a tree spec, and note the named tuples in it."""
         return self._treespecs(treespec)
 
     def serialize_module_call_signature(self, module_call_signature: Any) -> Any:
-        """The signature of a module call."""
+        """Return the `schema.ModuleCallSignature` of a module call's signature."""
         return self._part("call_signature", module_call_signature)
 
     def serialize_module_call_graph(self, module_call_graph: list[Any]) -> list[Any]:
-        """The module calls of a program."""
+        """Return the `schema.ModuleCallEntry` of each module call of a program."""
         return [self._part("call", entry) for entry in module_call_graph]
 
     # ---- graphs ---------------------------------------------------------------------------------
 
     def serialize_graph(self, graph_module: torch.fx.GraphModule) -> Any:
-        """A graph; it becomes the one at work.
+        """Return the `schema.Graph` of a graph module, which becomes the current graph.
 
         Raises:
+            AssertionError: `graph_module` is no GraphModule.
             SerializeError: a node cannot be written; the message names it.
         """
         if not isinstance(graph_module, torch.fx.GraphModule):
@@ -315,7 +361,12 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         return graph_metadata(meta)
 
     def serialize(self, graph_module: torch.fx.GraphModule) -> Any:
-        """A graph module as a `schema.GraphModule`; see `serialize_graph`."""
+        """Return the `schema.GraphModule` of a graph module, with the signature and module calls.
+
+        Raises:
+            AssertionError: `graph_module` is no GraphModule.
+            SerializeError: a node or the metadata cannot be written; the message names the node.
+        """
         return _schema.GraphModule(
             graph=self.serialize_graph(graph_module),
             signature=self.serialize_signature(self.graph_signature),

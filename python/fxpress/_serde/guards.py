@@ -1,7 +1,8 @@
-"""Arithmetic in the guards of a file is arithmetic on numbers.
+"""Check that the arithmetic in the guards of a file works on numbers.
 
-The grammar of guards (`csrc/schema/guard_grammar.h`) bounds what numbers cost. Sequences cost more:
-`L['mode'] * 9 ** 9` is a text of 3 GB, `L['x'].size() * 9 ** 9` a tuple of 30 GB.
+The grammar of guards (`csrc/schema/guard_grammar.h`) bounds the cost of arithmetic on numbers.
+Sequences cost more: `L['mode'] * 9 ** 9` is a text of 3 GB, `L['x'].size() * 9 ** 9` a tuple of
+30 GB.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fxpress._torch import serde as compat
 
 _NUMBERS = (int, float, bool, torch.Tensor, torch.SymInt, torch.SymFloat)
 _ARITHMETIC = re.compile(r"[-+*/%&|^~]|<<|>>")
-_SEQUENCES = {"size", "stride"}  # methods whose result is one
+_SEQUENCES = {"size", "stride"}  # methods that return a sequence
 _PASSED_ON = {"max", "min", "sym_max", "sym_min"}  # functions whose result is an argument
 
 
@@ -26,18 +27,18 @@ _PASSED_ON = {"max", "min", "sym_max", "sym_min"}  # functions whose result is a
 class _Leaf:
     """An example input."""
 
-    path: list[str]  # the argument that it is in and the steps from there on, as source code
-    is_number: bool  # or a tensor
+    path: list[str]  # the argument that holds it, and the steps from there, as source code
+    is_number: bool  # also true for a tensor
 
 
 def check_arithmetic(guards: Sequence[str], examples: Any, names: Sequence[str] | None) -> None:
-    """SerializeError for a guard that calculates with what may not be a number.
+    """Raise SerializeError for a guard with arithmetic on a value that may not be a number.
 
     Args:
         guards: guards that have passed the gate.
-        examples: the program's example inputs, whose paths torch replaces in guards; None: no guard
-            is run.
-        names: of its arguments; without any torch calls them arg_0, arg_1, ...
+        examples: the program's example inputs, whose paths torch replaces in guards. Without
+            example inputs torch runs no guard, and nothing is checked.
+        names: the names of the program's arguments; None: torch calls them arg_0, arg_1, ...
     """
     if not examples:
         return
@@ -55,7 +56,7 @@ def check_arithmetic(guards: Sequence[str], examples: Any, names: Sequence[str] 
 
 
 def _leaves(examples: Any, names: Sequence[str] | None) -> Iterator[_Leaf]:
-    """The example inputs that torch finds by the names of their arguments."""
+    """Yield the example inputs that torch finds by the names of their arguments."""
     for path, value in compat.leaves_with_path(examples):
         name = _argument_name(path, names)
         if name is not None:
@@ -114,10 +115,10 @@ def _is_number_there(place: ast.expr, leaves: Sequence[_Leaf]) -> bool:
         return len(steps) == 1 and isinstance(place, ast.Subscript)
     if not isinstance(at, ast.Name) or at.id != "L":
         return True  # math.pi
-    if steps[0] == "['flat_args']":  # torch puts the path of a leaf there
+    if steps[0] == "['flat_args']":  # torch replaces it by the path of any leaf
         return len(steps) == 2 and all(leaf.is_number for leaf in leaves)
     if len(steps) > 1 and steps[1].startswith("[") and steps[1][1:-1].isdigit():
-        # torch takes L['args'][0] for L['args_0'], if there is one
+        # torch reads L['args'][0] as L['args_0'] when there is an argument of that name
         joined = [f"{steps[0][:-2]}_{steps[1][1:-1]}']", *steps[2:]]
         return _is_number_in(leaves, steps) and _is_number_in(leaves, joined)
     return _is_number_in(leaves, steps)
@@ -128,4 +129,4 @@ def _is_number_in(leaves: Sequence[_Leaf], steps: list[str]) -> bool:
         if steps[: len(leaf.path)] == leaf.path:
             beyond = steps[len(leaf.path) :]
             return leaf.is_number and (not beyond or beyond[0].startswith("["))  # a row of a tensor
-    return True  # torch knows no such input, and says so
+    return True  # torch raises an error for an input that it does not know

@@ -1,4 +1,4 @@
-"""A hash of what a program computes."""
+"""Hash the computation of a program, apart from names and metadata."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from fxpress._torch import serde as compat
 # `OperatorTraits` of `csrc/schema/graph_hash.h`: aliased, written, random, effectful, changes_mode
 _Traits = tuple[list[str], list[str], bool, bool, bool]
 
-_known: dict[Any, _Traits] = {}  # of permanent operators
-# These operators write their running statistics, which their schemas do not say.
+_known: dict[Any, _Traits] = {}  # the traits of permanent operators
+# These operators write their running statistics, but their schemas do not declare it.
 _BATCH_NORMS = (
     "batch_norm",
     "instance_norm",
@@ -48,7 +48,7 @@ def _describe(target: Any) -> _Traits:
     written = [name for name, info in aliases.items() if info.is_write]
     aliased = list(aliases)
     is_overload = isinstance(target, torch_fx.OpOverload)
-    if not aliases and is_overload and compat.is_composite(target):  # may be a view all the same
+    if not aliases and is_overload and compat.is_composite(target):  # it may return a view
         aliased = [a.name for a in schema.arguments]
     if schema.name.removeprefix("aten::") in _BATCH_NORMS:
         written += _STATISTICS
@@ -111,10 +111,10 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 
 
 def _digest(value: Any, name: str) -> bytes:
-    """The hash of a constant or a part of the state.
+    """Return the hash of a constant or a part of the state.
 
     Raises:
-        UnsupportedError: nothing says what is in it.
+        UnsupportedError: fxpress cannot read the content of the value.
     """
     if type(value) in _PLAIN:
         return _new_hash(f"{type(value).__qualname__} {value!r}".encode()).digest()
@@ -138,8 +138,11 @@ def _digest(value: Any, name: str) -> bytes:
 def hash_parts(
     program: ExportedProgram, include_state: bool
 ) -> tuple[_native.Document, bytes, dict[str, bytes], bytes]:
-    """A program as a document, its hash, those of its constants, and those of the document's nodes,
-    32 bytes each."""
+    """Return a program as a document, and the hashes of the program, its constants and its nodes.
+
+    A hash has 32 bytes. The hashes of the constants are a dict by name. The hashes of the
+    document's nodes are one bytes object.
+    """
     check_program(program, "program")
     treespecs = TreeSpecWriter()
     objects: dict[str, Any] = {}
@@ -164,20 +167,23 @@ def hash_parts(
 
 
 def graph_hash(program: ExportedProgram, *, include_state: bool = False) -> str:
-    """A hash of what a program computes, the same in every process and on every machine.
+    """Return a hash of the computation of a program, equal in every process and on every machine.
 
-    It is the same for programs that differ in names of values and symbols, in the order of nodes
-    that do not depend on each other, in metadata, hints and stack traces alone. It differs when
-    anything that is computed differs: operators, arguments, shapes, strides, dtypes, devices, the
-    signature, ranges of symbols, guards, and the values of constants. Of parameters and buffers
-    names, shapes and dtypes enter.
+    Two programs have equal hashes when they differ only in the names of values and symbols, in the
+    order of nodes that do not depend on each other, or in metadata, hints and stack traces. The
+    hashes differ when the computations differ: in operators, arguments, shapes, strides, dtypes,
+    devices, the signature, ranges of symbols, guards, or the values of constants. Parameters and
+    buffers enter the hash with their names, shapes and dtypes.
 
-    The order among writes to a storage and reads of it enters, as does that of random operators, of
-    effects, and of calls that change a mode. Names that callers use enter: those of parameters,
-    buffers and keyword arguments. That inputs share storage with each other does not.
+    The order of reads from and writes to one storage enters the hash, and so does the order of
+    random operators, of effects, and of calls that change a mode. The names that callers use enter:
+    the names of parameters, buffers and keyword arguments. A storage that inputs share does not.
+
+    torch has no such function.
 
     Args:
-        include_state: the values of parameters and buffers enter too.
+        program: the program, which is not changed.
+        include_state: hash the values of parameters and buffers too.
 
     Returns:
         64 hexadecimal digits. Another version of fxpress may give others.

@@ -14,11 +14,11 @@ _MOST_BYTES = 1 << 62
 
 
 class LimitError(SerializeError):
-    """Reading a file would cost more than the limits allow, see `fxpress.archive.Limits`.
+    """Reading a file would cost more than its `fxpress.archive.Limits` allow.
 
     Attributes:
         limit: the name of the field of `Limits`.
-        place: where in the file it was reached.
+        place: the place in the file at which the limit was reached.
     """
 
     __module__ = "fxpress"
@@ -42,18 +42,20 @@ class Limits:
     Real programs stay far below the defaults. A file that goes over one raises `LimitError`.
 
     Attributes:
-        memory: bytes that a load may take whatever the size of the file: unpacked records, zeros
-            that are not stored, and the objects that are made, which are estimated.
-        memory_per_byte: the same, for each byte of the file.
-        elements: items of a tree of example inputs or of a tree spec, each counted as often as
-            it is reached; what was saved once and is shared counts every time.
-        depth: values, graphs, trees or brackets within each other. Threads with a small stack
-            allow for less.
+        memory: bytes that a load may take for a file of any size: for unpacked records, for zeros
+            that are not stored, and for the objects that are made, whose size is estimated.
+        memory_per_byte: bytes that a load may take besides, for each byte of the file.
+        elements: items of a tree of example inputs or of a tree spec. A shared item is saved once,
+            but counts each time that it is reached.
+        depth: the number of values, graphs, trees or brackets within each other. Threads with a
+            small stack allow for less.
         digits: decimal digits of a number in a symbolic expression.
         terms: numbers, symbols and functions in one symbolic expression.
-        seconds: processor time of this thread for symbolic expressions, whatever the size of the
-            file.
-        seconds_per_megabyte: the same, for each megabyte (2**20 bytes) of the file.
+        seconds: processor time of this thread for symbolic expressions, for a file of any size.
+        seconds_per_megabyte: processor time besides, for each megabyte (2**20 bytes) of the file.
+
+    Raises:
+        ValueError: a limit is not a number, or is negative.
     """
 
     memory: int = 192 << 20
@@ -68,25 +70,25 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
-                raise ValueError(f"{name} is a number that is not negative, not {value!r}")
+                raise ValueError(f"{name} has to be a number that is not negative, not {value!r}")
 
 
 DEFAULT = Limits()
 
 
 class SymbolicWork:
-    """Counts the processor time of this thread in its blocks, which may be within each other.
+    """Count the processor time of this thread in `with` blocks, which may be nested.
 
     Attributes:
-        done: seconds in the blocks that are closed.
+        done: seconds in the outermost blocks that are closed.
     """
 
     __slots__ = ("_open", "_since", "done")
 
     def __init__(self) -> None:
         self.done = 0.0
-        self._open = 0  # blocks
-        self._since = 0.0  # when the outermost was opened
+        self._open = 0  # the number of open blocks
+        self._since = 0.0  # the time at which the outermost block was opened
 
     def __enter__(self) -> None:
         if self._open == 0:
@@ -99,7 +101,7 @@ class SymbolicWork:
             self.done += time.thread_time() - self._since
 
     def seconds(self) -> float:
-        """All of it, until now."""
+        """Return the seconds in all blocks until now, open blocks included."""
         return self.done + (time.thread_time() - self._since if self._open else 0.0)
 
 
@@ -107,20 +109,23 @@ class Budget:
     """The part of the limits that is left for one file. Only one thread at a time may use it.
 
     Args:
-        limits: None: the defaults.
-        size: of the file, bytes.
+        limits: the limits; None: the defaults.
+        size: the size of the file in bytes.
 
     Raises:
-        TypeError: `limits` is something else.
+        TypeError: `limits` is neither `Limits` nor None.
 
     Attributes:
-        native: what the native code charges.
-        symbolic: a block for symbolic work, whose time is counted.
+        limits: the limits that apply to the file.
+        native: the budget of memory and depth that native code charges.
+        symbolic: the `with` block around symbolic work, whose time is counted.
     """
 
     def __init__(self, limits: Limits | None, size: int) -> None:
         if not isinstance(limits, Limits | None):
-            raise TypeError(f"limits is a fxpress.archive.Limits, not a {type(limits).__name__}")
+            raise TypeError(
+                f"limits has to be a fxpress.archive.Limits, not a {type(limits).__name__}"
+            )
         self.limits = DEFAULT if limits is None else limits
         self.native = _native.Budget(_as_bytes(self.limits.memory), int(self.limits.depth))
         self._seconds = float(self.limits.seconds)
@@ -128,29 +133,33 @@ class Budget:
         self.grow(size)
 
     def grow(self, size: int) -> None:
-        """There is a file of so many bytes more."""
+        """Add the memory and the time that the limits allow for `size` more bytes of the file."""
         self.native.grow(_as_bytes(self.limits.memory_per_byte * size))
         self._seconds += self.limits.seconds_per_megabyte * size / _MEGABYTE
 
     def charge(self, size: int, place: str) -> None:
-        """So many bytes are about to be allocated for something; LimitError if that is too much."""
+        """Charge `size` bytes that are about to be allocated; LimitError when too few are left."""
         self.native.set_place(place)
         self.native.charge(_as_bytes(size))
         self.native.set_place("the program")
 
     def check_json(self, text: str | bytes, place: str) -> None:
-        """LimitError for JSON text that is nested too deeply to be read, or too large."""
+        """Raise LimitError for JSON text that is nested too deeply, or needs too much memory."""
         if _native.is_nested_deeper(text, self.limits.depth):
             raise LimitError("depth", place)
         self.charge(_JSON_RATIO * len(text), place)
 
     def check_time(self, place: str) -> None:
-        """LimitError when symbolic work has taken too long."""
+        """Raise LimitError when symbolic work, open blocks included, has taken too long."""
         if self.symbolic.seconds() > self._seconds:
             raise LimitError("seconds", place)
 
     def check_time_before(self, place: str) -> None:
-        """The same without the block that is open: asks for no time, which every tensor would."""
+        """Raise LimitError when the closed blocks of symbolic work have taken too long.
+
+        Unlike `check_time`, it does not read the clock, so that it is cheap enough to call for
+        every tensor.
+        """
         if self.symbolic.done > self._seconds:
             raise LimitError("seconds", place)
 
@@ -163,5 +172,5 @@ _JSON_RATIO = 24  # bytes of Python's objects for each byte of JSON text
 
 
 def sizes_of(*parts: Any) -> int:
-    """The bytes of those parts of a file that are bytes."""
+    """Return the total size of the parts that are bytes-like; other parts count as 0."""
     return sum(len(part) for part in parts if isinstance(part, (bytes, bytearray, memoryview)))

@@ -1,4 +1,4 @@
-"""Objects of torch's schema classes, dicts and JSON: each made of the others."""
+"""Convert between objects of torch's schema classes, dicts and JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from fxpress._torch import serde as compat
 
 
 class EnumEncoder(json.JSONEncoder):
-    """Writes enums as their values and bytes in base64. Stands in for torch's `EnumEncoder`."""
+    """Encode enums as their values and bytes in base64.
+
+    Stands in for `torch._export.serde.serialize.EnumEncoder`.
+    """
 
     def default(self, o: Any) -> Any:
         if isinstance(o, Enum):
@@ -29,7 +32,10 @@ class EnumEncoder(json.JSONEncoder):
 
 
 def _dataclass_to_dict(obj: Any) -> Any:
-    """Dataclasses and unions as dicts, floats that are not finite as texts."""
+    """Return a value with dicts for dataclasses and unions, and texts for infinities and NaN.
+
+    Stands in for `torch._export.serde.serialize._dataclass_to_dict`.
+    """
     if isinstance(obj, compat.Union):
         return {obj.type: _dataclass_to_dict(obj.value)}
     if dataclasses.is_dataclass(obj):
@@ -46,21 +52,24 @@ def _dataclass_to_dict(obj: Any) -> Any:
 
 
 def _to_json_bytes(obj: Any) -> bytes:
-    """The JSON of an object of the schema, or of any other dataclass.
+    """Return the JSON of an object of the schema, or of any other dataclass.
 
-    Stands in for torch's `_to_json_bytes`.
+    Stands in for `torch._export.serde.serialize._to_json_bytes`.
     """
     if type(obj) in TYPES.values():
         try:
             return CLASSES.write(obj)
-        except TypeError:  # something that is not of the schema: enums of others, bytes
+        except TypeError:  # it holds values outside of the schema, such as other enums or bytes
             pass
     text = json.dumps(_dataclass_to_dict(obj), cls=EnumEncoder, allow_nan=False)
     return text.encode("utf-8")
 
 
 def _resolve_schema_cls(cls: Any) -> Any:
-    """The class that a forward reference names, if the schema has it."""
+    """Return the class that a name or forward reference stands for; the name if there is none.
+
+    Stands in for `torch._export.serde.serialize._resolve_schema_cls`.
+    """
     if isinstance(cls, typing.ForwardRef):
         cls = cls.__forward_arg__
     return getattr(compat.schema, cls, cls) if isinstance(cls, str) else cls
@@ -72,9 +81,14 @@ def _hints(cls: Any) -> dict[str, Any]:
 
 
 def _dict_to_dataclass(cls: Any, data: Any) -> Any:
-    """An object of a class of the schema from what `json.loads` gives.
+    """Return an object of a schema class, made from the result of `json.loads`.
 
-    Stands in for torch's `_dict_to_dataclass`: keys that the class does not have are ignored.
+    Keys that the class does not have are ignored, as in torch.
+
+    Stands in for `torch._export.serde.serialize._dict_to_dataclass`.
+
+    Raises:
+        AssertionError: the schema has no class of that name, or `data` is no union.
     """
     cls = _resolve_schema_cls(cls)
     if isinstance(cls, str):
@@ -107,14 +121,14 @@ def _dict_to_dataclass(cls: Any, data: Any) -> Any:
 
 
 def _bytes_to_dataclass(cls: Any, artifact_bytes: bytes) -> Any:
-    """An object of a class of the schema from JSON.
+    """Return an object of a schema class, made from JSON.
 
-    Stands in for torch's `_bytes_to_dataclass`.
+    Stands in for `torch._export.serde.serialize._bytes_to_dataclass`.
 
     Raises:
-        fxpress.SerializeError: the text is not JSON, or not of the schema; the message names the
-            place.
-        TypeError: `artifact_bytes` are no bytes.
+        fxpress.SerializeError: the text is not JSON, or does not fit the class; for a class of the
+            schema the message names the place.
+        TypeError: `artifact_bytes` is not bytes.
     """
     if cls in TYPES.values():
         return SCHEMA.read(artifact_bytes, cls.__name__).field(CLASSES, "")

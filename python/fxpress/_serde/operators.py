@@ -1,4 +1,4 @@
-"""Facts about operators, arguments and numbers for the native code in `csrc/serde`."""
+"""Tell facts about operators, arguments and numbers to the native code in `csrc/serde`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class UnsupportedProgramError(UnsupportedError, compat.SerializeError):
 
 
 class _Kind(IntEnum):
-    """`OperatorKind` of `csrc/serde/operators.h`."""
+    """The values of `OperatorKind` in `csrc/serde/operators.h`."""
 
     GETITEM = 0
     SYMBOLIC = 1
@@ -36,11 +36,11 @@ class _Kind(IntEnum):
 
 _TENSOR, _TENSOR_LIST, _OTHER = range(3)  # ReturnKind
 _Described = tuple[int, str, tuple[tuple[str, bool, Any], ...], tuple[int, ...], bool, bool]
-_known: dict[Any, _Described] = {}  # of permanent operators
+_known: dict[Any, _Described] = {}  # the descriptions of permanent operators
 
 
 def operator_name(target: Any) -> str:
-    """The name of an operator or function in a file."""
+    """Return the name of an operator or function in a file; a str is returned unchanged."""
     if isinstance(target, str):
         return target
     module = target.__module__
@@ -50,12 +50,12 @@ def operator_name(target: Any) -> str:
 
 
 def is_permanent(target: Any) -> bool:
-    """Whether an operator lives, and stays as it is, as long as torch does."""
+    """Return whether an operator exists unchanged as long as torch does."""
     return isinstance(target, torch_fx.OpOverload) and target.namespace in ("aten", "prims")
 
 
 def schema_of(target: Any) -> Any:
-    """The schema of an overload or of a registered extension; None without any."""
+    """Return the schema of an overload or of a registered extension's operator, or None."""
     if isinstance(target, torch_fx.OpOverload):
         return compat.schema_of(target)
     handler = compat.EXTENSIONS.get(type(target))
@@ -75,7 +75,7 @@ def _return_kind(declared: Any) -> int:
 def _with_schema(name: str, schema: Any) -> _Described:
     arguments = tuple((a.name, a.kwarg_only, a.type) for a in schema.arguments)
     returns = tuple(_return_kind(r.real_type) for r in schema.returns)
-    is_overload = not name.startswith("#")  # of others the verifier decides
+    is_overload = not name.startswith("#")  # the verifier decides about extensions
     functional = is_overload and not schema.is_mutable
     return _Kind.SCHEMA, name, arguments, returns, is_overload, functional
 
@@ -91,7 +91,7 @@ def _extension_name(target: Any) -> str:
     return f"#{namespace}:{name}"
 
 
-# The description of a higher-order operator that is not known: its arguments have no names.
+# The description of any higher-order operator without its name. Its arguments have no names.
 HIGHER_ORDER: _Described = (_Kind.HIGHER_ORDER, "", (), (), False, False)
 
 
@@ -107,7 +107,11 @@ def _symbolic(target: Any) -> _Described:
 
 
 def describe_symbolic(target: Any) -> _Described:
-    """A function on numbers, as `describe_operator` has it; AssertionError for another one."""
+    """Return the description of a function on numbers, in the form of `describe_operator`.
+
+    Raises:
+        AssertionError: `target` is neither an overload nor one of torch's functions on numbers.
+    """
     if isinstance(target, torch_fx.OpOverload):
         names = tuple((a.name, False, None) for a in compat.schema_of(target).arguments)
         return _Kind.SYMBOLIC, operator_name(target), names, (), True, True
@@ -117,10 +121,14 @@ def describe_symbolic(target: Any) -> _Described:
 
 
 def describe_call(target: Any, args: Any) -> _Described:
-    """An operator with a schema that is called with some arguments, as `describe_operator` has it.
+    """Return the description of a call of an operator, in the form of `describe_operator`.
+
+    Args:
+        target: an operator with a schema.
+        args: the positional arguments, on which the schema of `call_torchbind` depends.
 
     Raises:
-        AssertionError: it has none.
+        AssertionError: `target` has no schema.
     """
     if isinstance(target, compat.CallTorchBind):
         return _with_schema("", target.schema(args[0], args[1]))
@@ -164,7 +172,15 @@ def describe_operator(target: Any) -> _Described:
 
 
 def empty_list_tag(declared: Any) -> str:
-    """The kind of an empty list, which only the schema tells."""
+    """Return the field of Argument for an empty list, whose items only the schema can tell.
+
+    Args:
+        declared: the type of the argument in the operator's schema; None: a list of tensors.
+
+    Raises:
+        AssertionError: `declared` is not the type of a list.
+        SerializeError: the schema has no field for lists of such items.
+    """
     if declared is None:
         return "as_tensors"
     if isinstance(declared, torch.OptionalType):
@@ -187,7 +203,11 @@ def empty_list_tag(declared: Any) -> str:
 
 
 def symbolic(value: Any) -> int | float | bool | tuple[str, Any]:
-    """A symbolic number: its value when it is one after all, else (expression, hint or None)."""
+    """Return the value of a symbolic number if it is known, else (expression, hint or None).
+
+    Raises:
+        SerializeError: `value` is no symbolic number.
+    """
     import sympy
 
     if isinstance(value, torch.SymInt):
@@ -206,7 +226,15 @@ def symbolic(value: Any) -> int | float | bool | tuple[str, Any]:
 
 
 def other_argument(value: Any, objects: dict[str, Any]) -> tuple[str, ...]:
-    """Arguments that are met seldom: (field of Argument, text), or with the name of a class."""
+    """Return a rare kind of argument as (field of Argument, text) or (field, text, class name).
+
+    Args:
+        value: the argument.
+        objects: name -> custom object; gets the argument if it is a custom object.
+
+    Raises:
+        SerializeError: the schema has no place for the argument.
+    """
     if isinstance(value, (torch_fx.OpOverload, torch_fx.HigherOrderOperator)):
         return "as_operator", operator_name(value)
     if isinstance(value, torch.SymInt):
@@ -247,7 +275,11 @@ def _buffer_name(value: Any) -> str:
 
 
 def other_list(values: Any) -> tuple[bool, list[str | None]]:
-    """A list of Inductor's buffers: whether some are None, and their names."""
+    """Return, for a list of Inductor's buffers, whether some are None, and their names.
+
+    Raises:
+        SerializeError: the list holds other values.
+    """
     inductor = sys.modules.get(compat.INDUCTOR)
     if inductor is not None:
         buffers = (inductor.Buffer, inductor.ReinterpretView)
@@ -260,7 +292,12 @@ def other_list(values: Any) -> tuple[bool, list[str | None]]:
 
 
 def module_argument(attribute: Any, name: str) -> str:
-    """The text that stands for a lowered module among the arguments."""
+    """Return the text that stands for a lowered module among the arguments.
+
+    Raises:
+        SerializeError: `attribute` is no lowered module.
+        AssertionError: the lowered module has no name or no backend.
+    """
     if type(attribute).__name__ != "LoweredBackendModule":
         raise compat.SerializeError(
             f"Unsupported getattr attribute {name} with type: {type(attribute)}"
@@ -275,7 +312,7 @@ def module_argument(attribute: Any, name: str) -> str:
 
 
 def dumps(value: Any, node: torch.fx.Node) -> str:
-    """The "custom" metadata of a node as JSON."""
+    """Return the "custom" metadata of a node as JSON; SerializeError when JSON cannot hold it."""
     try:
         return json.dumps(value)
     except Exception as e:
@@ -285,7 +322,10 @@ def dumps(value: Any, node: torch.fx.Node) -> str:
 
 
 def node_failed(node: torch.fx.Node, error: Exception) -> None:
-    """Raises what names the node that could not be written."""
+    """Raise a SerializeError that names the node that could not be written.
+
+    An UnsupportedError or InternalError is raised unchanged.
+    """
     if isinstance(error, (UnsupportedError, InternalError)):
         raise error
     text = "".join(traceback.format_exception(error))

@@ -1,4 +1,4 @@
-"""An exported program to bytes."""
+"""Write an exported program as bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from fxpress._torch import serde as compat
 
 
 def graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
-    """Return the metadata of a graph module as a file stores it."""
+    """Return the metadata of a graph module as a file stores it.
+
+    Raises:
+        SerializeError: the "custom" metadata cannot be written as JSON.
+    """
     custom = meta.get("custom")
     if not custom:
         return {}
@@ -53,7 +57,12 @@ def facts_of(
 def encode(
     program: ExportedProgram, opset_version: dict[str, int] | None = None
 ) -> tuple[bytes, dict[str, Any]]:
-    """The JSON bytes of a program, and the custom objects that its graph has as literals."""
+    """Return the JSON bytes of a program, and the custom objects that are literals in its graph.
+
+    Raises:
+        InvalidProgramError: torch's verifier refuses the program.
+        SerializeError: a node cannot be written; the message names it.
+    """
     checked = to_check(
         program.graph_module, program.verifiers, program.state_dict, program.constants
     )
@@ -64,7 +73,7 @@ def encode(
     facts = facts_of(program, treespecs, opset_version)
     parts = (program.graph_module, program.graph_signature, program.module_call_graph)
     text = SCHEMA.encode_program(*parts, facts, objects, treespecs, checked)
-    if text is None:  # something may be wrong: torch's verifier says what, or that it is not
+    if text is None:  # the program may not be valid: torch's verifier decides
         validate(program)
         objects.clear()
         treespecs.fields.clear()
@@ -79,7 +88,13 @@ def serialize_parts(
     pickle_protocol: int,
     wanted: tuple[bool, bool, bool],
 ) -> tuple[bytes, bytes, bytes, bytes]:
-    """The program, its state, its constants and its example inputs, the last three if wanted."""
+    """Return the bytes of the program, its state, its constants and its example inputs.
+
+    Args:
+        program, opset_version, pickle_protocol: as for `serialize`, with its errors.
+        wanted: whether to write state, constants and example inputs; no bytes stand for a part
+            that is not wanted.
+    """
     check_program(program, "exported_program")
     check_opset_version(opset_version)
     check_pickle_protocol(pickle_protocol)
@@ -108,29 +123,28 @@ def serialize(
     serialize_constants: bool = True,
     serialize_example_inputs: bool = True,
 ) -> compat.SerializedArtifact:
-    """An exported program as bytes: the same that torch writes.
+    """Return an exported program as bytes, which are the bytes that torch writes.
 
-    Ids of graphs in the nodes' "from_node" metadata count from 0 instead of being addresses, so
-    that equal exports give equal bytes in every process.
+    One thing differs: ids of graphs in the nodes' "from_node" metadata count from 0, and are not
+    addresses, so that equal exports give equal bytes in every process.
 
     Args:
-        exported_program: what is written; it stays as it is.
+        exported_program: the program, which is not changed.
         opset_version: operator set -> version; "aten" is added when it is missing.
-        pickle_protocol: for state, constants and example inputs.
-        serialize_state_dict, serialize_constants, serialize_example_inputs: what is left out is
-            written as no bytes.
+        pickle_protocol: the pickle protocol for state, constants and example inputs.
+        serialize_state_dict, serialize_constants, serialize_example_inputs: whether to write these
+            parts; no bytes stand for a part that is left out.
 
     Raises:
-        fxpress.SerializeError: a node cannot be written, the message names it; the program is not
-            valid, then it is torch's SpecViolationError too; or an object cannot be pickled, then
-            it is a PicklingError, an AttributeError and a TypeError too.
+        fxpress.SerializeError: a node cannot be written, and the message names it. It is also
+            torch's SpecViolationError when the program is not valid, and also a PicklingError, an
+            AttributeError and a TypeError when an object cannot be pickled.
         fxpress.UnsupportedError: the program has something that fxpress cannot write.
         AssertionError: a constant and an object of the graph have one name.
         TypeError: an argument is of a wrong type.
         ValueError: there is no such `pickle_protocol`.
 
-    What methods of the caller's own classes raise when objects of them are pickled comes out as it
-    is.
+    Other exceptions that the caller's own classes raise while they are pickled pass through.
 
     Stands in for `torch._export.serde.serialize.serialize`.
     """

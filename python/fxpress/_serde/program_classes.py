@@ -1,4 +1,4 @@
-"""Programs as objects of torch's schema, from exported programs and back."""
+"""Convert exported programs to and from objects of torch's schema."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from fxpress._torch import serde as compat
 
 @final
 class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
-    """Stands in for `torch._export.serde.serialize.ExportedProgramSerializer`.
+    """Write exported programs as objects of torch's schema.
+
+    Stands in for `torch._export.serde.serialize.ExportedProgramSerializer`.
 
     Args:
         opset_version: operator set -> version; "aten" is added when it is missing.
-        pickle_protocol: for state, constants and example inputs.
+        pickle_protocol: the pickle protocol for state, constants and example inputs.
     """
 
     def __init__(
@@ -37,11 +39,22 @@ class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metacla
         serialize_constants: bool = True,
         serialize_example_inputs: bool = True,
     ) -> Any:
-        """The program as an object of the schema, the other parts as bytes.
+        """Return a program as an object of the schema, with its other parts as bytes.
+
+        Args:
+            exported_program: the program, which is not changed.
+            serialize_state_dict, serialize_constants, serialize_example_inputs: whether to write
+                these parts; no bytes stand for a part that is left out.
+
+        Returns:
+            A `torch._export.serde.serialize._SerializedProgram`.
 
         Raises:
-            fxpress.SerializeError, fxpress.UnsupportedError: see `fxpress.serialize.serialize`.
-            AssertionError, TypeError, ValueError: see there.
+            fxpress.SerializeError: a node or object cannot be written, or the program is not valid.
+            fxpress.UnsupportedError: the program has something that fxpress cannot write.
+            AssertionError: a constant and an object of the graph have one name.
+            TypeError: an argument is of a wrong type.
+            ValueError: there is no such pickle protocol.
         """
         text, *others = serialize_parts(
             exported_program,
@@ -55,10 +68,12 @@ class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metacla
 
 @final
 class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metaclass]
-    """Stands in for `torch._export.serde.serialize.ExportedProgramDeserializer`.
+    """Read exported programs from objects of torch's schema.
+
+    Stands in for `torch._export.serde.serialize.ExportedProgramDeserializer`.
 
     Args:
-        expected_opset_version: is not compared, as in torch.
+        expected_opset_version: not compared, as in torch.
     """
 
     def __init__(self, expected_opset_version: dict[str, int] | None = None) -> None:
@@ -67,7 +82,7 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
     def deserialize_range_constraints(
         self, symbol_name_to_range: dict[str, Any], symbol_name_to_symbol: dict[str, Any]
     ) -> dict[Any, Any]:
-        """The ranges by symbol; a warning for names that no symbol has."""
+        """Return symbol -> range, from ranges by name; log a warning for names without a symbol."""
         return deserialize_range_constraints(symbol_name_to_range, symbol_name_to_symbol)
 
     def deserialize(
@@ -81,12 +96,24 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
         allow_pickle: bool = False,
         limits: Limits | None = None,
     ) -> ExportedProgram:
-        """The program that an object of the schema describes; see `fxpress.serialize.deserialize`.
+        """Return the program that an object of the schema describes.
+
+        Args:
+            exported_program: a `schema.ExportedProgram`, which is not changed.
+            state_dict, constants, example_inputs: each is bytes, or the value itself.
+            _unsafe_skip_version_check: accept schemas of another major version.
+            allow_pickle: unpickle parts that `torch.load(weights_only=True)` does not take, which
+                may run any code. Example inputs that cannot be read, because they need it or are
+                damaged, are left out with a warning.
+            limits: the limits on the cost of reading; None: the defaults.
 
         Raises:
-            fxpress.SerializeError, fxpress.UnsupportedError, fxpress.LimitError: see there.
+            fxpress.LimitError: reading would cost more than the limits allow.
+            fxpress.SerializeError: a part is damaged, names something that is not registered, or
+                needs `allow_pickle`; or torch's verifier refuses the program.
+            fxpress.UnsupportedError: the program has something that fxpress cannot read.
             AssertionError: `exported_program` is not a `schema.ExportedProgram`.
-            TypeError: `limits` are no Limits.
+            TypeError: `limits` is no `Limits`.
         """
         if not isinstance(exported_program, compat.schema.ExportedProgram):
             raise AssertionError(f"expected ExportedProgram, got {type(exported_program).__name__}")

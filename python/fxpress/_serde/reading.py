@@ -1,4 +1,4 @@
-"""An exported program from bytes."""
+"""Read an exported program from bytes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from fxpress._serde.values import Location, Values
 from fxpress._torch import serde as compat
 
 log = logging.getLogger("fxpress")
-_RANGE_BYTES = 1500  # of the objects for the range of a symbol, as an estimate
+_RANGE_BYTES = 1500  # an estimate of the size of the objects for the range of a symbol
 _MOST_VERIFIERS = 16
 
 
 def check_version(version: Any, skip: bool) -> None:
-    """SerializeError for the schema of another major version."""
+    """Raise SerializeError for a schema of another major version, unless `skip` is true."""
     current = compat.schema.SCHEMA_VERSION
     unversioned = version.major == 0 and version.minor == 0
     if version.major != current[0] and not unversioned and not skip:
@@ -41,9 +41,13 @@ def check_version(version: Any, skip: bool) -> None:
 
 
 def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> tuple[Any, str | None]:
-    """The example inputs, and why they are left out: None when they are there.
+    """Return the example inputs, and the reason for leaving them out; either is None without one.
 
-    Without any, or when they would have to be unpickled, the former are None.
+    Example inputs are left out, with a warning, when they need `allow_pickle`, are damaged, or have
+    keys that the gate refuses.
+
+    Raises:
+        LimitError: reading them would cost more than the budget has.
     """
     if saved is None or len(saved) == 0:
         return None, None
@@ -59,7 +63,7 @@ def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> tuple[Any,
 
 
 def _is_valid(root: torch.fx.GraphModule, fields: dict[str, Any]) -> bool:
-    """True when torch's verifier has nothing to say against the program for sure."""
+    """Return True when torch's verifier would certainly accept the program."""
     checked = to_check(root, fields["verifiers"], fields["state_dict"], fields["constants"])
     return checked is not None and _native.is_surely_valid(
         fields["graph_signature"], fields["module_call_graph"], checked
@@ -90,14 +94,17 @@ def decode_graph_module(
     budget: Budget,
     location: Location = None,
 ) -> Decoded:
-    """The graph of a program and what belongs to it.
+    """Return the graph of a program and the other parts of the document.
 
     Args:
-        document: of the type ExportedProgram.
+        document: a document of the type ExportedProgram.
         ranges: symbol or expression -> (lowest, highest) value; None: no limit.
-        state_dict: bytes, or a dict; likewise `constants` and `example_inputs`.
-        budget: what all of it may cost.
-        location: where what is read goes, see `Values`.
+        state_dict, constants, example_inputs: each is bytes, or the value itself.
+        allow_pickle: unpickle parts that `torch.load(weights_only=True)` does not take, which may
+            run any code.
+        budget: the budget of the load.
+        location: the device for all tensors, or a dict from the names of stored devices to others;
+            None: the stored devices.
     """
     budget.charge(len(ranges) * _RANGE_BYTES, "range_constraints")
     values = Values(dict(ranges), location, budget)
@@ -113,7 +120,7 @@ def decode_graph_module(
     reader = _native.GraphReader(CLASSES, values, objects)
     with compat.without_modes(), compat.module_inputs(examples), says_what_was_left_out(left_out):
         root, signature, calls, has_objects = reader.program(document)
-    if has_objects:  # objects have no source text: torch says so, and makes a module without
+    if has_objects:  # an object has no source text: torch warns, and makes a module without code
         root = compat.create_graph_module(root, root.graph)
     if custom := document.field(CLASSES, "graph_module.metadata").get("custom"):
         budget.check_json(custom, "the custom metadata of the graph")
@@ -127,7 +134,11 @@ def decode_graph_module(
 
 
 def _verifiers(names: list[str]) -> list[Any]:
-    """The verifiers of these dialects, each of which looks at the whole program."""
+    """Return the verifiers of dialects.
+
+    Raises:
+        SerializeError: there are too many. Each verifier checks the whole program.
+    """
     if len(names) > _MOST_VERIFIERS:
         raise compat.SerializeError(f"the program has {len(names)} verifiers")
     return [compat.load_verifier(name) for name in names]
@@ -150,7 +161,10 @@ def decode(
     allow_pickle: bool = False,
     location: Location = None,
 ) -> ExportedProgram:
-    """The program in a document of the type ExportedProgram."""
+    """Return the program in a document of the type ExportedProgram.
+
+    The arguments are those of `decode_graph_module`, which reads the document.
+    """
     stored = document.field(CLASSES, "range_constraints")
     with damage_is_named("range_constraints"):
         ranges = {name: (r.min_val, r.max_val) for name, r in stored.items()}
@@ -181,29 +195,29 @@ def deserialize(
     allow_pickle: bool = False,
     limits: Limits | None = None,
 ) -> ExportedProgram:
-    """The exported program that `serialize` wrote, here or in torch.
+    """Return the exported program that `serialize` wrote, by fxpress or by torch.
 
-    Nothing in the artifact is run while it is read: expressions and tree specs go through parsers
-    of fxpress, names are identifiers, and targets of nodes are operators that this process knows.
-    Guards become code, as in torch, when `module()` is called. Any number of threads may read at
-    once.
+    Reading runs no code of the artifact: expressions and tree specs go through parsers of fxpress,
+    names are identifiers, and targets of nodes are operators that this process knows. Guards become
+    code when `module()` is called, as in torch. Any number of threads may read at once.
 
     Args:
-        artifact: the program as bytes; the other parts as bytes, or as the values themselves.
-        expected_opset_version: is not compared, as in torch.
-        _unsafe_skip_version_check: takes schemas of another major version.
-        allow_pickle: parts that `torch.load(weights_only=True)` does not take are unpickled, which
-            may run any code. Without it, example inputs that need it are left out with a warning.
-        limits: what reading may cost; None: the defaults, see `fxpress.archive.Limits`.
+        artifact: the program as bytes; each other part as bytes, or as the value itself.
+        expected_opset_version: not compared, as in torch.
+        _unsafe_skip_version_check: accept schemas of another major version.
+        allow_pickle: unpickle parts that `torch.load(weights_only=True)` does not take, which may
+            run any code. Example inputs that cannot be read, because they need it or are damaged,
+            are left out with a warning.
+        limits: the limits on the cost of reading, as `fxpress.archive.Limits`; None: the defaults.
 
     Raises:
-        fxpress.LimitError: reading would cost more; a kind of SerializeError.
+        fxpress.LimitError: reading would cost more than the limits allow; a kind of SerializeError.
         fxpress.SerializeError: the bytes are damaged, name something that is not registered, or
-            need `allow_pickle`. It is torch's SpecViolationError too for a program that torch's
+            need `allow_pickle`. It is also torch's SpecViolationError for a program that torch's
             verifier refuses.
         fxpress.UnsupportedError: the program has something that fxpress cannot read.
         AssertionError: the program is not bytes.
-        TypeError: `artifact` is no `SerializedArtifact`.
+        TypeError: `artifact` is no `SerializedArtifact`, or `limits` is no `Limits`.
 
     Stands in for `torch._export.serde.serialize.deserialize`.
     """
@@ -218,7 +232,7 @@ def deserialize(
             *(artifact.constants, artifact.example_inputs),
         ),
     )
-    with _native.GcPause():  # nothing that is made here is garbage when it is done
+    with _native.GcPause():  # none of the objects that are made here are garbage at the end
         document = SCHEMA.read(artifact.exported_program, "ExportedProgram", budget.native)
         check_version(document.field(CLASSES, "schema_version"), _unsafe_skip_version_check)
         return decode(

@@ -1,4 +1,4 @@
-"""Records of zip files in memory: how they are unpacked, and those of what `torch.save` wrote."""
+"""Unpack records of zip files in memory, and serve the records of `torch.save` to `torch.load`."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ class DamagedRecordError(ValueError):
 
 
 def unpack(data: bytes, size: int, place: str, budget: Budget) -> bytes:
-    """Deflated bytes as they were.
+    """Return the bytes that were deflated to `data`.
 
     Args:
-        size: how many there were.
-        place: where they are, for errors.
+        data: the deflated bytes, without a header.
+        size: the number of bytes before they were deflated.
+        place: the place of the bytes in the file, for errors.
+        budget: the budget that is charged.
 
     Raises:
-        LimitError: they are too many.
-        DamagedRecordError: they are others, or not as many.
+        LimitError: the budget has no room for the bytes.
+        DamagedRecordError: `data` are not deflated bytes, or give another number of bytes.
     """
-    budget.charge(2 * size, place)  # in parts, and in one
+    budget.charge(2 * size, place)  # zlib holds the parts and the joined result at once
     unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
         unpacked = unpacker.decompress(data, size + 1)
@@ -40,11 +42,12 @@ def unpack(data: bytes, size: int, place: str, budget: Budget) -> bytes:
 class SavedRecords:
     """The records of a zip file that `torch.save` wrote, with the methods that torch.load calls.
 
-    torch's own reader believes the sizes that a pickle names, and unpacks whatever there is.
+    torch's own reader trusts the sizes in a pickle, and unpacks records of any size.
 
     Args:
-        saved: the file.
-        place: what it is, for errors.
+        saved: the bytes of the file.
+        place: the name of the file in errors.
+        budget: the budget that unpacked and copied bytes are charged to.
     """
 
     def __init__(self, saved: bytes, place: str, budget: Budget) -> None:
@@ -70,22 +73,34 @@ class SavedRecords:
         return ""
 
     def get_record(self, name: str) -> bytes:
-        """Return the bytes of a record; KeyError when there is none."""
+        """Return the bytes of a record.
+
+        Raises:
+            KeyError: there is no such record.
+            LimitError: the budget has no room for the bytes.
+            DamagedRecordError: the record cannot be unpacked.
+        """
         _, _, size, _, is_deflated = self._records[name]
         place = f"{self._place}: record {name!r}"
-        if name in self._read:  # a copy for the same bytes of the file
+        if name in self._read:  # another copy of bytes that the size of the file allowed for once
             self._budget.charge(size, place)
         self._read.add(name)
         data: bytes = self._native.stored_bytes(name)
         return unpack(data, size, place, self._budget) if is_deflated else data
 
     def get_record_offset(self, name: str) -> int:
-        """Where its bytes are in the file."""
+        """Return the offset of a record's stored bytes in the file; KeyError when there is none."""
         offset: int = self._records[name][0]
         return offset
 
     def get_storage_from_record(self, name: str, size: int, _kind: Any) -> torch.Tensor:
-        """Its bytes as a tensor; ValueError when there are not so many."""
+        """Return the bytes of a record as a tensor of `size` elements of the dtype uint8.
+
+        Raises:
+            KeyError: there is no such record.
+            ValueError: the record has another number of bytes.
+            LimitError, DamagedRecordError: as for `get_record`.
+        """
         _, _, found, _, is_deflated = self._records[name]
         if found != size:
             raise ValueError(f"record {name!r} has {found} bytes, not {size}")

@@ -1,7 +1,7 @@
-"""torch's serialization schema, announced to the native code.
+"""Describe torch's serialization schema to the native code.
 
-Fields, their order, shapes and defaults are read from torch's dataclasses, so that another torch
-version is followed; what the native code cannot give a meaning to is refused there.
+The fields, their order, shapes and defaults are read from torch's dataclasses, so that fxpress
+follows the installed torch. The native code refuses fields whose meaning it does not know.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SIMPLE = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
 def _shape(hint: Any) -> str:
-    """A type hint in the words of `csrc/schema/schema.h`."""
+    """Return a type hint in the notation of `csrc/schema/schema.h`."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _shape(arguments[0])
@@ -38,14 +38,14 @@ def _shape(hint: Any) -> str:
 
 
 def _default(field: dataclasses.Field[Any]) -> str | None:
-    """The default of a field as JSON; None when it must be given."""
+    """Return the default of a field as JSON; None when the field has none."""
     if field.default_factory is not dataclasses.MISSING:
         return json.dumps(field.default_factory())
     return None if field.default is dataclasses.MISSING else json.dumps(field.default)
 
 
 def describe(cls: type[Any]) -> tuple[str, bool, list[tuple[str, str, str | None]]]:
-    """A class of the schema: its name, whether it is a union, and (field, shape, default)."""
+    """Return a class of the schema as (name, whether it is a union, [(field, shape, default)])."""
     hints = typing.get_type_hints(cls, globalns={**vars(schema), "NodeSource": NodeSource})
     is_union = issubclass(cls, Union)
     fields = [
@@ -78,6 +78,6 @@ TYPES["NodeSource"] = NodeSource
 
 SCHEMA = _native.Schema([describe(cls) for cls in TYPES.values()])
 
-# The native code numbers the types in an order of its own.
+# The native code numbers the types in its own order, and takes their classes in that order.
 _BY_POSITION = [TYPES[name] for name in SCHEMA.type_names()]
 CLASSES = _native.SchemaClasses(SCHEMA, _BY_POSITION, make_union_tag)

@@ -24,7 +24,7 @@ Described = tuple[int, Any, tuple[tuple[str, bool, bool], ...], bool, bool]
 
 
 class Kind(IntEnum):
-    """`Target::Kind` of `csrc/serde/targets.h`."""
+    """The values of `Target::Kind` in `csrc/serde/targets.h`."""
 
     SYMBOLIC = 0
     SCHEMA = 1
@@ -43,12 +43,12 @@ _UNREGISTERED = (
 
 
 def _operator(text: str) -> Any:
-    """The operator with this name, or None: "torch.ops.aten.add.Tensor"."""
+    """Return the operator with a name such as "torch.ops.aten.add.Tensor", or None."""
     match text.split("."):
         case ["torch", "ops", "higher_order", name]:
             found = getattr(torch.ops.higher_order, name, None)
         case ["torch", "ops", namespace, name, overload]:
-            if not compat.has_operator(namespace, name):  # torch.ops would remember the question
+            if not compat.has_operator(namespace, name):  # a failed look-up would stay in torch.ops
                 return None
             packet = getattr(getattr(torch.ops, namespace), name, None)
             found = getattr(packet, overload, None)
@@ -67,10 +67,12 @@ def _extension(text: str) -> Any:
 
 
 def find_target(text: str) -> Any:
-    """The operator or function that a file names. Stands in for torch's `deserialize_operator`.
+    """Return the operator or function that a file names.
+
+    Stands in for `GraphModuleDeserializer.deserialize_operator` of torch.
 
     Raises:
-        SerializeError: there is no such operator in this process.
+        UnknownNameError: this process has no such operator, function or extension.
     """
     if text.startswith("#"):
         return _extension(text)
@@ -96,7 +98,7 @@ def describe_target(target: Any) -> Described:
     """Return the description of a target, as in `csrc/serde/targets.h`.
 
     Raises:
-        SerializeError: it cannot be the target of a node.
+        SerializeError: `target` is not callable, so that no node can call it.
         fxpress.UnsupportedError: torch cannot read nodes with this target either.
     """
     if not callable(target):

@@ -1,4 +1,4 @@
-"""Tree specs from and to the text that files have of them; no class is imported for it."""
+"""Convert tree specs to and from their text in files, without importing any class."""
 
 from __future__ import annotations
 
@@ -25,7 +25,14 @@ _DEFAULTDICT_KEYS = {"default_factory_module", "default_factory_name", "dict_con
 
 
 class TreeSpecWriter:
-    """Writes tree specs, and collects the fields of the named tuples among them."""
+    """Write tree specs, and collect the fields of the named tuples among them.
+
+    Attributes:
+        fields: name of a named tuple in the file -> its fields.
+
+    Raises:
+        SerializeError: two named tuples with different fields have one name in the file.
+    """
 
     def __init__(self) -> None:
         self.fields: dict[str, Any] = {}
@@ -52,7 +59,7 @@ class TreeSpecWriter:
 
 
 def _imported(module: str, path: str) -> Any:
-    """A class of a module that is imported already."""
+    """Return a class of a module that is imported already; UnknownNameError for other names."""
     found: Any = sys.modules.get(module)
     for name in path.split("."):
         found = vars(found).get(name) if hasattr(found, "__dict__") else None
@@ -75,10 +82,10 @@ def _enum_member(value: dict[str, Any]) -> Any:
 
 def _defaultdict_context(stored: Any) -> Any:
     if not isinstance(stored, dict) or set(stored) != _DEFAULTDICT_KEYS:
-        raise compat.SerializeError(f"not the context of a defaultdict: {stored!r}")
+        raise compat.SerializeError(f"the context of a defaultdict is damaged: {stored!r}")
     module, name = stored["default_factory_module"], stored["default_factory_name"]
     factory = _imported(str(module), str(name))
-    # It is called when somebody asks the result for a key that is not there.
+    # The defaultdict calls its factory for each missing key, so that no other code may be named.
     if factory not in _FACTORIES and factory not in compat.SUPPORTED_SERIALIZED_TYPES:
         raise compat.SerializeError(
             f"a tree spec names {module}:{name} as the default_factory of a defaultdict; it may be "
@@ -109,12 +116,15 @@ def _spec(stored: Any) -> Any:
 
 
 def load_treespec(text: str, budget: Budget) -> Any:
-    """The tree spec that a text describes. Stands in for `pytree.treespec_loads`.
+    """Return the tree spec that a text describes.
+
+    Stands in for `torch.utils._pytree.treespec_loads`.
 
     Raises:
-        SerializeError: the text is damaged, or a class in it is not registered with pytree; the
-            latter is an `UnknownNameError`.
-        LimitError: the tree is too deep, or too large.
+        UnknownNameError: a class in the text is not registered with pytree, or not imported; a kind
+            of SerializeError.
+        SerializeError: the text is damaged.
+        LimitError: the tree is too deep or too large.
     """
     budget.check_json(text, "a tree spec")
     if text.count("children_spec") > budget.limits.elements:

@@ -1,4 +1,4 @@
-"""Names in a file that this process does not know, and how it may come to know them."""
+"""Report names in a file that this process does not know, and hint at a way to register them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class UnknownNameError(compat.SerializeError):
 
 
 def _is_of_a_name(error: BaseException | None) -> bool:
-    """Whether a name is the cause, however many errors say where it stands."""
+    """Return whether an UnknownNameError is the error or one of its causes."""
     while error is not None and not isinstance(error, UnknownNameError):
         error = error.__cause__
     return error is not None
@@ -21,19 +21,21 @@ def _is_of_a_name(error: BaseException | None) -> bool:
 
 @contextmanager
 def says_what_was_left_out(reason: str | None) -> Iterator[None]:
-    """Errors about names say what else was not read, and how to read it.
+    """Add the reason for a part that was left out to errors about unknown names in the block.
 
-    To unpickle an object is to import the module of its class, which may register what is missing.
+    Unpickling an object imports the module of its class, which may register the unknown name.
 
     Args:
-        reason: why a part of the program was left out; None when everything is there.
+        reason: the reason why a part of the program was left out; None when no part was.
 
     Raises:
-        SerializeError: as from inside, with the reason.
+        SerializeError: the block raised an error about an unknown name; the message has both.
     """
     try:
         yield
     except compat.SerializeError as e:
         if reason is None or not _is_of_a_name(e):
             raise
-        raise compat.SerializeError(f"{e} What was left out may bring it: {reason}") from e
+        raise compat.SerializeError(
+            f"{e} Reading the part that was left out may register the name: {reason}"
+        ) from e

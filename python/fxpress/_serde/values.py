@@ -1,4 +1,4 @@
-"""The values of a graph that is read: numbers, symbols and tensors in a shape environment."""
+"""Make the numbers, symbols and fake tensors of a graph that is read from a file."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Location: TypeAlias = torch.device | str | dict[str, str] | None
 
 
 def located(location: Location, kind: str, index: int | None) -> torch.device:
-    """The device that a stored one is mapped to.
+    """Return the device that a stored device is mapped to.
 
     Args:
-        location: of `Values`.
-        kind, index: of the stored device.
+        location: the argument of `Values`.
+        kind, index: the kind of the stored device ("cuda"), and its index or None.
 
     Raises:
-        RuntimeError: there is no such kind of device.
+        RuntimeError: torch has no such kind of device.
     """
     name = kind if index is None else f"{kind}:{index}"
     if isinstance(location, dict):
@@ -36,19 +36,22 @@ def located(location: Location, kind: str, index: int | None) -> torch.device:
 
 
 class Values:
-    """The symbols of one program that is read. Only one thread at a time may use an instance.
+    """The symbols and values of one program. Only one thread at a time may use an instance.
 
     Args:
         ranges: symbol or expression -> (lowest, highest) value; None: no limit.
-        location: the device that everything goes to, or a dict from the names of stored devices to
-            others; None: the stored ones.
-        budget: the limits on the whole cost; None: the default limits for a small file.
+        location: the device for all tensors, or a dict from the names of stored devices to others;
+            None: the stored devices.
+        budget: the budget of the load; None: the default limits for a small file.
 
     Attributes:
+        budget: the budget of the load.
+        location: the argument `location`.
         fake_mode: the mode of all fake tensors of the program.
-        symbols: text of an expression -> the expression, for all that were met.
-        ranges: as given, as torch's value ranges.
-        unbacked_symbols: that no node of the open graph has defined yet.
+        shape_env: the shape environment of the program's symbols.
+        symbols: text of an expression -> the expression, for all expressions that were read.
+        ranges: symbol or expression -> its `ValueRanges`.
+        unbacked_symbols: the symbols that no node of the open graph has defined yet.
     """
 
     def __init__(
@@ -64,27 +67,33 @@ class Values:
         self.symbols: dict[str, Any] = {}
         self.ranges = {name: value_range(*limits) for name, limits in ranges.items()}
         self._treespecs: dict[str, Any] = {}
-        self._input_treespecs: set[str] = set()  # that have passed the gate
+        self._input_treespecs: set[str] = set()  # specs of inputs that have passed the gate
         self.unbacked_symbols: set[Any] = set()
         self._of_offsets: set[Any] = set()  # unbacked symbols that only storage offsets have
         self._outer: list[set[Any]] = []  # unbacked symbols of the graphs around the open one
         compat.reserve_unbacked_names(self.shape_env, ranges)
 
     def device(self, kind: str, index: int | None) -> torch.device:
-        """The device that stands for a stored one."""
+        """Return the device that a stored device is mapped to, as `located` does."""
         return located(self.location, kind, index)
 
     def begin_graph(self) -> None:
-        """Opens a graph within the one that is open, or the first."""
+        """Open a graph within the open graph, or the first graph."""
         self._outer.append(self.unbacked_symbols)
         self.unbacked_symbols = set()
 
     def leave_graph(self) -> None:
-        """Goes back to the graph around the one that is open."""
+        """Close the open graph; the graph around it is open again."""
         self.unbacked_symbols = self._outer.pop()
 
     def end_graph(self, graph: torch.fx.Graph) -> None:
-        """Tells the nodes of the open graph, which are all there, which symbols they define."""
+        """Store the unbacked symbols that each node of the open graph defines in its meta.
+
+        The graph has to be complete.
+
+        Raises:
+            SerializeError: no node defines a symbol that the graph uses.
+        """
         with self.budget.symbolic:
             self._bind_symbols(graph)
 
@@ -97,7 +106,7 @@ class Values:
                 bindings = compat.unbacked_bindings(value, self.shape_env, pending)
                 if bindings:
                     node.meta["unbacked_bindings"] = bindings
-        # An offset may tell of what was traced on the way to a value and is in no graph.
+        # An offset may have symbols of values that were traced, but are in no graph any more.
         if undefined := pending - self._of_offsets:
             names = sorted(map(str, undefined))
             raise compat.SerializeError(f"no node of the graph defines the symbols {names}")
@@ -105,7 +114,7 @@ class Values:
         pending.clear()
 
     def _note(self, expression: Any, hint: Any, is_offset: bool = False) -> Any:
-        """Tells the shape environment of an expression and its parts; returns the one to use."""
+        """Add an expression and its parts to the shape environment; return the one to use."""
         if expression.is_Integer or expression.is_Float or expression.is_Boolean:
             return expression
         self.budget.check_time("the symbols of an expression")
@@ -133,19 +142,26 @@ class Values:
         return expression
 
     def expression(self, text: str | sympy.Basic, hint: Any = None, is_offset: bool = False) -> Any:
-        """The expression, or that with this text, known to the shape environment."""
+        """Return an expression, given as such or as text, after adding it to the environment."""
         with self.budget.symbolic:
             if isinstance(text, str):
                 text = expressions.parse(text, self.symbols, self.budget)
             return self._note(text, hint, is_offset)
 
     def number(self, kind: str, text: str, hint: Any, is_offset: bool = False) -> Any:
-        """A symbolic number.
+        """Return a symbolic number.
 
         Args:
             kind: "SymInt", "SymFloat" or "SymBool".
-            is_offset: whether it is the storage offset of a tensor. No node need define the
-                symbols of those.
+            text: its expression.
+            hint: the value that it had for the example inputs, or None.
+            is_offset: whether it is the storage offset of a tensor. The symbols of an offset need
+                not be defined by a node.
+
+        Raises:
+            ExpressionError: `text` is not an expression.
+            SerializeError: the hint of an integer is no int.
+            LimitError: symbolic work has taken too long.
         """
         with self.budget.symbolic:
             self.budget.check_time_before("the symbolic numbers")
@@ -160,11 +176,11 @@ class Values:
         if kind == "SymFloat":
             return self.shape_env.create_symfloatnode(expression, hint=hint)
         if hint is not None and type(hint) is not int:
-            raise compat.SerializeError(f"the hint of an integer is {hint!r}")
+            raise compat.SerializeError(f"the hint of an integer has to be an int, not {hint!r}")
         return self.shape_env.create_symintnode(expression, hint=hint)
 
     def fake_state(self, device: torch.device) -> dict[str, Any]:
-        """The attributes of every fake tensor on a device."""
+        """Return the attributes that all fake tensors on a device have in common."""
         made = compat.FakeTensor(self.fake_mode, torch.empty(0, device="meta"), device)
         return dict(vars(made))
 
@@ -178,7 +194,7 @@ class Values:
         device: torch.device,
         requires_grad: bool,
     ) -> Any:
-        """A fake tensor whose sizes are symbolic, or that is not at the start of its storage."""
+        """Return a fake tensor with symbolic sizes, or one that starts inside of its storage."""
         made: torch.Tensor
         with self.budget.symbolic, self.fake_mode:
             self.budget.check_time_before("the sizes of a tensor")
@@ -200,9 +216,10 @@ class Values:
         dtype: torch.dtype,
         device: torch.device,
     ) -> torch.Tensor:
-        """A fake tensor that is somewhere in its storage.
+        """Return a fake tensor with an offset into its storage.
 
-        Where that cannot be decided without running the program, it is at the start, as in torch.
+        Where only running the program could tell a symbolic offset, the tensor is at the start of
+        its storage, as in torch.
         """
         last = storage_offset
         for size, stride in zip(sizes, strides, strict=True):
@@ -210,8 +227,8 @@ class Values:
         if isinstance(last, torch.SymInt):
             compat.limit_symbols(self.shape_env, last.node.expr)
         try:
-            with self.shape_env.suppress_guards():  # nothing in the program asks for the place
-                # Unlike torch.empty this asks nothing of a symbolic size.
+            with self.shape_env.suppress_guards():  # the program has no guards on the offset
+                # torch.empty would add guards on a symbolic size.
                 whole = torch.empty_strided((last + 1,), (1,), dtype=dtype, device=device)
                 return whole.as_strided(sizes, strides, storage_offset).detach()
         except Exception:
@@ -236,13 +253,16 @@ class Values:
             compat.constrain_size(self.shape_env, value.node.expr)
 
     def treespec(self, text: str) -> Any:
-        """The tree spec with this text."""
+        """Return the tree spec with this text. The errors are those of `load_treespec`."""
         if text not in self._treespecs:
             self._treespecs[text] = load_treespec(text, self.budget)
         return self._treespecs[text]
 
     def input_treespec(self, text: str) -> Any:
-        """The same for inputs, whose keys may become source code."""
+        """Return the tree spec of inputs with this text, after checking its keys by the gate.
+
+        The keys of inputs may become source code.
+        """
         spec = self.treespec(text)
         if text not in self._input_treespecs:
             gate.check_input_keys(spec)
