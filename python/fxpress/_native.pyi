@@ -25,7 +25,7 @@ class ComputedAttribute:
     def __delete__(self, instance: object, /) -> None: ...
 
 class DeferredAttribute:
-    """A data descriptor that calls `materialize` on the first access, and repeats the access."""
+    """A data descriptor that calls `materialize` at the first access, and repeats the access."""
 
     name: str
     def __init__(self, name: str, /) -> None: ...
@@ -142,7 +142,10 @@ def rewrite_captured(
     module_paths: dict[str, str],
     birth: dict[str, object],
 ) -> GraphModule:
-    """Return a captured module with other inputs and outputs; see csrc/capture/rewrite.h.
+    """Return a module with a captured graph, and other inputs and outputs.
+
+    The module takes the flat inputs of the caller, and names no module around the callable. The
+    arguments after `module` are the fields of `RewritePlan` in `csrc/capture/rewrite.h`.
 
     Raises:
         IndexError, KeyError, ValueError: the plan does not fit the graph.
@@ -203,7 +206,7 @@ class ProgramState:
 def unflatten(
     source: Source, root: Module, /
 ) -> tuple[str | None, list[tuple[Node, list[str], int]]]:
-    """Fill `root`. Return its class, and the stacks that were cut: (node, paths, how many)."""
+    """Fill `root`. Return its class, and (node, paths, number of cut paths) for each cut stack."""
 
 def outline_submodules(
     source: Source, root: Module, /
@@ -259,7 +262,7 @@ def make_lite_graph_module(
 def initialize_serde(objects: dict[str, Any], /) -> None: ...
 
 class Budget:
-    """The budget of a load; see `fxpress._serde.limits`."""
+    """The memory in bytes and the depth that are left for a load; LimitError when too few are."""
 
     used: int  # bytes that were charged
     def __init__(self, memory: int, depth: int, /) -> None: ...
@@ -271,7 +274,7 @@ def is_nested_deeper(text: str | bytes, depth: int, /) -> bool:
     """Return whether brackets of a JSON text are nested deeper than `depth`."""
 
 def scan_pickle(data: bytes, budget: Budget, /) -> tuple[int, int, bool]:
-    """Return (elements, depth, whether it contains itself) of the value that a pickle makes."""
+    """Return (elements, depth, whether the value contains itself) of the value of a pickle."""
 
 class SchemaClasses:
     def __init__(

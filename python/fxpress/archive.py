@@ -1,4 +1,4 @@
-"""Save and load programs: drop-in for `torch.export.save`, `load`, `torch.export.pt2_archive`."""
+"""Save and load programs: stands in for `torch.export.save`, `load` and `pt2_archive`."""
 
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.load import load, load_pt2, load_weights_to_pt2_contents

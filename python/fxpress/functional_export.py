@@ -90,7 +90,7 @@ __all__ = [
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-clean_nn_module_stack = clean_nn_module_stack_and_source_fn  # as older versions call it
+clean_nn_module_stack = clean_nn_module_stack_and_source_fn  # its name in older versions
 
 
 def _outside_of_programs(capture: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -148,8 +148,8 @@ def _dynamo_graph_capture_for_export(
         mod: a module or another callable.
         constraints: the constraints on sizes of the inputs.
         dynamic_shapes: the user's dynamic shapes of the inputs, for messages.
-        check: how constraints are checked; see `check_constraints`, which sets it for captures that
-            other code starts. torch has no such argument.
+        check: how constraints are checked: `"guards"` or `"light"`. None: as `check_constraints`
+            has set it, which is for captures that other code starts. torch has no such argument.
 
     Returns:
         A function that takes the arguments of `mod` and returns a GraphModule, which takes them
@@ -231,7 +231,7 @@ class _Captured:
         if self.out.graph_capture_output.output_graph is None:
             raise AssertionError("Dynamo gave no output_graph")
         given = self.out.backend_input
-        if given is None:  # nothing is computed
+        if given is None:  # the callable computes nothing
             graph = Graph()
             graph.output(None)
             self.graph_module = GraphModule(torch.nn.Module(), graph)

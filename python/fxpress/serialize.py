@@ -1,7 +1,9 @@
-"""Drop-in for `torch._export.serde.serialize`.
+"""Write programs as bytes and read them: stands in for `torch._export.serde.serialize`.
 
 Native code writes programs directly from the graph and reads them directly into a graph, without
-objects of torch's schema. For callers that want such objects, they are converted from and to JSON.
+objects of torch's schema. Callers that want such objects use the serializer and deserializer
+classes. `ExportedProgramSerializer` makes the objects from the JSON text, and
+`ExportedProgramDeserializer` reads the objects without JSON.
 """
 
 from fxpress._serde.artifacts import _reduce_fake_tensor, deserialize_torch_artifact

@@ -39,8 +39,8 @@ class Partition:
     Attributes:
         name, submod_name: the partition's id as text, and the name of the submodule.
         node_names: names of the nodes in it, in graph order.
-        inputs, outputs: names of the values that it takes and gives, as keys of a dict.
-        dependencies, dependents: names of the partitions it waits for and that wait for it.
+        inputs, outputs: names of the values that it takes and returns, as keys of a dict.
+        dependencies, dependents: names of the partitions that it needs, and that need it.
         graph: the graph of the submodule.
         environment: node of the original graph -> node of `graph`.
         targets: attributes of the submodule, by name.
@@ -195,7 +195,11 @@ def _clone_nodes_into_partitions(
     partition_outputs: dict[int, dict[str, Node]],
     seen_partitions: list[int],
 ) -> dict[int, dict[Node, Node]]:
-    """Second step: fill the graphs; return ``{id: {original node: node of the partition}}``."""
+    """Fill the graphs of the partitions: the second step of `split_module_simple`.
+
+    Returns:
+        ``{id: {original node: node of the partition}}``.
+    """
     return _native.clone_nodes_into_partitions(
         m, partition_graphs, partition_inputs, partition_outputs, seen_partitions
     )
@@ -209,7 +213,7 @@ def _build_stitching_graph(
     seen_partitions: list[int],
     partition_affix: str | None = None,
 ) -> GraphModule:
-    """Third step: return the module that calls the partitions one after the other."""
+    """Return the module that calls the partitions: the last step of `split_module_simple`."""
     return _native.build_stitching_graph(
         m, partition_graphs, partition_inputs, partition_outputs, seen_partitions, partition_affix
     )

@@ -1,6 +1,6 @@
 """Copy tensors: in memory, between devices, and to and from files.
 
-The functions copy many tensors at a time; tensors that share a storage share one afterwards.
+The functions copy many tensors at a time. Copies of tensors that share a storage share one too.
 `unflatten`, `archive.save` and `archive.load` copy with the same code.
 """
 

@@ -1,4 +1,6 @@
-"""Drop-in for `torch.export.unflatten`: the same names, signatures and results.
+"""Rebuild the module tree of an exported program: stands in for `torch.export.unflatten`.
+
+The names, signatures and results are torch's.
 
 `unflatten` and `UnflattenedModule` plan the whole module tree natively and then create it once.
 Its modules run on fxpress's engine instead of `torch.fx.Interpreter`.
@@ -58,5 +60,5 @@ __all__ = [
     "unflatten",
 ]
 
-# New modules run on the engine; see `_disable_interpreter`.
+# Whether new modules run on the engine, or else the code generated from their graphs.
 RUN_WITH_INTERPRETER = True

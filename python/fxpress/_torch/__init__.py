@@ -1,6 +1,7 @@
-"""All that knows torch's private names.
+"""The only package that uses torch's private names.
 
-Each name is looked up here, under one that says what it is for: `fx` (graphs, nodes, generated
-code), `tables` (of the native code of `csrc/fx`), `export` (exported programs, unflattening),
-`serde`, `archive`, `engine`, `capture`, `tracking`, and `versions` (how releases of torch differ).
+It looks up each name, and gives it a name of fxpress. The modules are `fx` (graphs, nodes,
+generated code), `tables` (tables for the native code in `csrc/fx`), `export` (exported programs,
+unflattening), `serde`, `archive`, `engine`, `capture`, `tracking`, and `versions` (differences
+between releases of torch).
 """

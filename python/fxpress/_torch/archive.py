@@ -1,7 +1,7 @@
-"""Archives.
+"""torch's names for archives.
 
-torch's module of archives imports Inductor, which takes a second: it is imported when somebody
-asks for what only it has.
+torch's module of archives imports Inductor, which takes a second. It is imported only by the
+functions that need it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def load_compiled_model(path: str, model: str, *options: Any) -> Any:
 
     Args:
         path: the archive, a file.
-        model: its name there.
+        model: the name of the model in the archive.
         options: whether to run in one thread, the number of runners, the index of the device.
     """
     from torch._inductor.codecache import get_device_information

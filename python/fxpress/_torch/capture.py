@@ -1,4 +1,4 @@
-"""Dynamo's capture, tracers and guards."""
+"""torch's names for Dynamo's capture, tracers and guards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from torch.utils._traceback import shorten_filename as shorten_filename
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# Dynamo tells what a traced frame returns by the identity of this class.
+# Dynamo recognizes the result of a traced frame by the identity of this class.
 ExportTracerOutput = torch_capture.ExportTracerOutput
 EXPORT_ROOT_REPLACEMENTS = torch_capture.EXPORT_ROOT_REPLACEMENTS
 compiling_state = _compiling_state_context
@@ -79,19 +79,19 @@ def reset() -> None:
 
 
 def settings(**config: Any) -> contextlib.AbstractContextManager[Any]:
-    """Dynamo with these settings."""
+    """Return a block in which Dynamo has these settings."""
     return cast(contextlib.AbstractContextManager[Any], torch._dynamo.config.patch(**config))
 
 
 @contextlib.contextmanager
 def timed() -> Iterator[None]:
-    """Writes down how long a capture takes."""
+    """Return a block whose time is recorded in Dynamo's metrics as that of a capture."""
     with get_metrics_context(), dynamo_timed("fullgraph_capture"):
         yield
 
 
 def does_more_than_forward(module: torch.nn.Module) -> bool:
-    """Whether a call of a module is more than its `forward` and its own forward hooks."""
+    """Return whether a call of a module runs more than `forward` and its own forward hooks."""
     return bool(
         module._backward_hooks
         or module._backward_pre_hooks
@@ -124,25 +124,25 @@ _GUARD_LOGS = ("", ".__guards", ".__verbose_guards")
 def guards_are_logged() -> bool:
     """Return whether a log shows the guards that are made."""
     logs = (logging.getLogger(f"torch._dynamo.guards{name}") for name in _GUARD_LOGS)
-    # torch puts a handler there that has no folder and leaves with the first record.
+    # torch installs a handler without a folder, which removes itself at the first record.
     traced = any(getattr(each, "root_dir", "") is not None for each in trace_log.handlers)
     return traced or any(each.isEnabledFor(logging.DEBUG) for each in logs)
 
 
 def is_relaxed(constraint: object) -> bool:
-    """Whether a constraint leaves the size of its dimension open."""
+    """Return whether a constraint leaves the size of its dimension open."""
     return isinstance(constraint, _RelaxedConstraint)
 
 
 def fake_input(fake_mode: Any, tensor: torch.Tensor, dynamic: set[int]) -> torch.Tensor:
-    """A fake tensor whose sizes in these dimensions are symbols."""
+    """Return a fake tensor for a tensor; the sizes of the dimensions in `dynamic` are symbols."""
     sizes = [DimDynamic.DYNAMIC if d in dynamic else DimDynamic.STATIC for d in range(tensor.dim())]
     context = StatelessSymbolicContext(dynamic_sizes=sizes, constraint_sizes=[None] * tensor.dim())
     return cast(torch.Tensor, fake_mode.from_tensor(tensor, symbolic_context=context))
 
 
 def with_input_names(text: str, args: Any, kwargs: Any, signature: Any) -> str:
-    """A message about sources that says what the user calls them."""
+    """Return a message with the user's names of inputs in place of Dynamo's sources."""
     return cast(str, _replace_sources(text, _get_input_paths((args, kwargs), signature)))
 
 
@@ -157,7 +157,10 @@ def tracing_context(fake_mode: Any, tensor_to_context: Any) -> Any:
 
 
 def birth_rules() -> dict[str, object]:
-    """How torch's tracers fill the meta of nodes at this moment: see `BirthRules` in csrc."""
+    """Return the rules by which torch's tracers fill the meta of a node that is traced now.
+
+    The keys are the fields of `BirthRules` in `csrc/capture/birth_meta.h`.
+    """
     sample = torch.fx.Graph().placeholder("sample")
     source = fx_traceback.NodeSource(sample, TRANSFORMER_PASS, fx_traceback.NodeSourceAction.CREATE)
     keeps_sequence = fx_traceback._is_preserving_node_seq_nr()
@@ -182,7 +185,7 @@ def birth_rules() -> dict[str, object]:
 
 
 def _line_of(code: types.CodeType, name: str) -> int:
-    """The line on which an attribute is first used."""
+    """Return the line on which an attribute is first used."""
     offset = next(i.offset for i in dis.get_instructions(code) if i.argval == name)
     return next(
         line for start, end, line in code.co_lines() if start <= offset < end and line is not None
@@ -190,10 +193,10 @@ def _line_of(code: types.CodeType, name: str) -> int:
 
 
 def as_traced_by_torch(forward: _Function) -> _Function:
-    """A `forward` at the place where torch has its own.
+    """Give a `forward` the file and line of torch's own `forward`, and return it.
 
-    Stack traces of every captured node name the file and the line in which the user's callable is
-    called.
+    The stack trace of every captured node names the file and the line of the call of the user's
+    callable, and is to be equal to torch's.
     """
     torchs = torch_capture.ModuleToTrace.forward.__code__
     code = cast(types.FunctionType, forward).__code__

@@ -1,4 +1,4 @@
-"""The objects and names of torch that the engine (`csrc/engine`) works with, by role."""
+"""Look up the objects and names of torch that the engine (`csrc/engine`) uses, by role."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from torch.nn.modules import module as nn_module
 
 
 def living_overload(overload: OpOverload) -> OpOverload:
-    """The overload that is registered under the name of one whose operator may be gone.
+    """Return the overload that is registered now under the name of another overload.
 
     Raises:
-        RuntimeError: there is none.
+        RuntimeError: no overload of the name is registered any more.
     """
     space, _, name = overload._name.partition("::")
     try:
@@ -39,7 +39,13 @@ def engine_symbols(
     int_operators: tuple[str, ...],
     missing_argument: Callable[..., Any],
 ) -> dict[str, object]:
-    """The objects of `csrc/engine/symbols.def`, by role."""
+    """Return the objects of `csrc/engine/symbols.def`, by role.
+
+    Args:
+        annotate, call_with_meta, fetch_attr, missing_argument: functions of fxpress, by role.
+        int_operators: the names in `operator` of the functions that the engine computes on ints,
+            in the order of the engine's numbers.
+    """
     fields = vars(fx_node._NodeBase)
     module = vars(torch.nn.Module)
     return {

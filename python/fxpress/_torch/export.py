@@ -1,4 +1,4 @@
-"""Exported programs, and the modules that unflattening makes of them."""
+"""torch's names for exported programs, and for the modules that unflattening makes of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ check_input_constraints: Callable[..., None] = export_utils._check_input_constra
 
 
 def print_readable(module: Any, title: str, *flags: bool) -> str:
-    """`torch.fx.graph_module._print_readable`: the code of a module and those below it."""
+    """Return the code of a module and its submodules, by torch.fx's `_print_readable`."""
     return cast(str, fx_graph_module._print_readable(module, title, *flags))
 
 
@@ -65,7 +65,7 @@ def without_effect_tokens(program: ExportedProgram) -> ExportedProgram:
 
 
 def _copy_graph_module(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A module with graphs of its own, all the way down; attributes and values are shared."""
+    """Return a copy with copies of all graphs, nested ones included; it shares other attributes."""
     result = torch.fx.GraphModule(module, copy.deepcopy(module.graph))
     result.meta = dict(module.meta)
     for name, child in module._modules.items():
@@ -81,10 +81,10 @@ PICKLE_ALL = _graph_pickler.Options(ops_filter=None, node_metadata_key_filter=No
 
 
 class GraphCarrier(torch.fx.GraphModule):  # type: ignore[misc]
-    """Nothing but a case for a graph: `GraphPickler` knows no bare ones."""
+    """A module that only holds a graph, because `GraphPickler` cannot pickle a graph alone."""
 
     def recompile(self) -> None:
-        """It is asked for, and of no use: the case is opened again when it is read."""
+        """Generate no code: pickling calls this method, but only the graph is needed."""
 
 
 def graph_carrier(graph: torch.fx.Graph) -> GraphCarrier:
@@ -98,6 +98,6 @@ def fake_mode_of_its_own() -> FakeTensorMode:
     return FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
 
 
-# Operators that take an inner tensor out of a tensor subclass. export puts such nodes in front of
-# all modules.
+# Operators that read an inner tensor of a tensor subclass. export puts their nodes before the
+# nodes of all modules.
 INNER_TENSOR_TARGETS = frozenset({torch.ops.export.access_subclass_inner_tensor.default})

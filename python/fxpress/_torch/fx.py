@@ -1,4 +1,4 @@
-"""torch.fx: graphs, nodes, generated code, and the trees of values around them."""
+"""torch's names for graphs, nodes, generated code, and the trees of values around them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from fxpress._torch.versions import features
 
 _T = TypeVar("_T")
 
-# A torch that has the newer name logs a warning for the older one.
+# A torch that has the newer name logs a warning when the older name is used.
 is_opaque_value: Callable[[Any], bool] = (
     opaque_object.is_custom_class_obj
     if features.opaque_values_are_custom_classes
@@ -59,20 +59,20 @@ LazyGraphModule: type[torch.fx.GraphModule] = lazy_graph_module._LazyGraphModule
 
 
 def compatibility(*, is_backward_compatible: bool) -> Callable[[_T], _T]:
-    """Registers a public object in torch.fx's table of stable or unstable interfaces."""
+    """Return a decorator that adds an object to torch.fx's table of (un)stable interfaces."""
     return cast(Callable[[_T], _T], fx_compatibility(is_backward_compatible=is_backward_compatible))
 
 
 def uses_lazy_graph_modules() -> bool:
-    """Whether torch's own flag asks for lazy GraphModules (`_use_lazy_graph_module`)."""
+    """Return whether torch's flag for lazy GraphModules (`_use_lazy_graph_module`) is set."""
     return issubclass(lazy_graph_module._get_graph_module_cls(), LazyGraphModule)
 
 
-# A GraphModule as this torch makes it: the pattern for classes and instances that we fill in.
+# A GraphModule made by this torch: fxpress makes its classes and instances after this pattern.
 PATTERN = torch.fx.GraphModule({}, torch.fx.Graph())
 _PATTERN_CLASS = type(PATTERN)
 
-# The very function that torch installs: Dynamo recognizes and skips it by its file.
+# The function itself that torch installs, because Dynamo recognizes and skips it by its file.
 CALL_WRAPPED = vars(_PATTERN_CLASS)["__call__"]
 CLASS_QUALNAME: str = _PATTERN_CLASS.__qualname__
 CLASS_MODULE: str = _PATTERN_CLASS.__module__
@@ -80,7 +80,7 @@ CODE_ATTRIBUTES = ("_code", "_lineno_map", "_prologue_start")
 
 # The entries that `recompile` leaves in the instance's state, in order.
 RECOMPILED_STATE = ("_in_spec", "_out_spec", *CODE_ATTRIBUTES)
-PENDING = "_fxpress_pending"  # on a class whose code is deferred: weak reference to its instance
+PENDING = "_fxpress_pending"  # a class with deferred code has a weak reference to its instance
 GRAPH_SLOT = "_graph"
 
 
@@ -101,7 +101,15 @@ def forward_from_code(
     namespace: dict[str, Any],
     graph: torch.fx.Graph,
 ) -> Any:
-    """The function of generated source whose code is known but for the names of its locals."""
+    """Return the function of a source that differs from another source only in names of locals.
+
+    Args:
+        pattern: the code of the other source.
+        names: the names of the locals.
+        source: the source text, for `linecache`.
+        namespace: the globals of the function.
+        graph: the graph of the source.
+    """
     namespace = {**namespace, "__builtins__": vars(builtins)}
     key = fx_graph_module._loader.cache(source, namespace, getattr(graph, "_co_fields", {}))
     code = pattern.replace(co_filename=key, co_varnames=names)
@@ -109,15 +117,15 @@ def forward_from_code(
 
 
 def _with_own_nodes(graph: torch.fx.Graph) -> torch.fx.Graph:
-    """A graph that is written like `graph`, with nodes that nobody else sees.
+    """Return a graph with the source of `graph`, but with nodes of its own.
 
-    torch's generator gives the nodes other names while it writes. Code is generated when somebody
-    first asks for it, and then another thread may be reading the same nodes.
+    torch's generator renames nodes while it writes. Code is generated when it is first needed, and
+    another thread may read the nodes of `graph` at that moment.
     """
     twin = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in graph.nodes:
-        # Made as a node that nothing is checked of: what is wrong with it, the generator will say.
+        # create_node does not check a get_attr node; the generator reports faults of the node.
         copied = copies[node] = twin.create_node("get_attr", "", type_expr=node.type)
         copied.name, copied.op, copied.target = node.name, node.op, node.target
         arguments = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: copies.get(n, n))
@@ -129,10 +137,14 @@ def _with_own_nodes(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 
 def recompile_aside(graph: torch.fx.Graph) -> tuple[PythonCode, Any, dict[str, Any]]:
-    """torch's `recompile` without a trace: the code, the function, the attributes that it sets."""
+    """Run torch's `recompile` without changing the graph or its module.
+
+    Returns:
+        The code, the function, and the attributes that `recompile` sets.
+    """
     module = torch.fx.GraphModule.__new__(torch.fx.GraphModule)
     torch.nn.Module.__init__(module)
-    # A class of its own may write its nodes by rules of its own, which a copy would not know.
+    # A subclass of Graph may write its nodes by other rules, which a plain copy would not have.
     module._graph = _with_own_nodes(graph) if type(graph) is torch.fx.Graph else graph
     code = module.recompile()
     state = {name: vars(module)[name] for name in RECOMPILED_STATE if name in vars(module)}
@@ -140,19 +152,23 @@ def recompile_aside(graph: torch.fx.Graph) -> tuple[PythonCode, Any, dict[str, A
 
 
 def enriches_profiler_metadata() -> bool:
-    """Whether generated source must carry profiler marks, which only torch's generator writes."""
+    """Return whether source must have profiler marks, which only torch's generator writes."""
     return bool(fx_config.enrich_profiler_metadata)
 
 
 def shows_meta_in_source() -> bool:
-    """Whether FX_GRAPH_SHOW_META asks torch's generator to print metadata into the source."""
+    """Return whether FX_GRAPH_SHOW_META makes torch's generator write metadata into the source."""
     import os
 
     return os.environ.get("FX_GRAPH_SHOW_META", "0") == "1"
 
 
 def describe_target(target: Callable[..., Any]) -> tuple[str, str]:
-    """Kind (of `csrc/fx/target_kinds.def`) and text of a function in generated source."""
+    """Return the kind (in `csrc/fx/target_kinds.def`) and the text of a function in source.
+
+    Raises:
+        AssertionError: `target` is not callable.
+    """
     if not callable(target):
         raise AssertionError(f"Expected node.target to be callable, got {type(target)}")
     if getattr(target, "__module__", "") == "_operator":
@@ -173,14 +189,14 @@ def _base_globals(_registered: int) -> dict[str, Any]:
 
 
 def base_globals() -> dict[str, Any]:
-    """The globals that every generated source has: those of an empty graph."""
+    """Return the globals that every generated source has, which an empty graph has too."""
     return _base_globals(len(fx_graph._custom_builtins))
 
 
 def parse_name(name: str) -> tuple[str, str, str]:
-    """Candidate, base and number ("": none) of a name, by the rules of `_Namespace.create_name`.
+    """Return candidate, base and number ("" for none) of a name, as `_Namespace.create_name` does.
 
-    Only asked for names outside of ASCII; the rest is parsed natively.
+    Native code parses ASCII names, and calls this function for other names.
     """
     candidate = name
     match = fx_graph._name_regex.match(candidate)
@@ -195,7 +211,7 @@ def parse_name(name: str) -> tuple[str, str, str]:
 
 
 def current_node_meta() -> dict[str, Any] | None:
-    """The meta that a node traced now would be born with; None outside of `preserve_node_meta`."""
+    """Return the initial meta of a node traced now; None outside of `preserve_node_meta`."""
     if not fx_traceback.has_preserved_node_meta():
         return None
     scratch = torch.fx.Graph()
@@ -212,7 +228,7 @@ def storage_key(storage: torch.UntypedStorage) -> int:
 
 
 def log_interpreter_error(module: torch.nn.Module, message: str) -> None:
-    """Leave the structured log that `Interpreter.run` leaves when a GraphModule's node fails."""
+    """Write the structured log that `Interpreter.run` writes when a GraphModule's node fails."""
     graph = module.graph if isinstance(module, torch.fx.GraphModule) else None
     if not isinstance(graph, torch.fx.Graph):
         return
@@ -228,5 +244,5 @@ def log_interpreter_error(module: torch.nn.Module, message: str) -> None:
 
 
 def guards_log() -> logging.Logger:
-    """Where torch says what is wrong with the text of a guard."""
+    """Return the logger to which torch reports faults in the text of a guard."""
     return logging.getLogger("torch._dynamo.guards")

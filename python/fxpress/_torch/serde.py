@@ -1,4 +1,4 @@
-"""Serialization: the schema, files, symbols, verifiers."""
+"""torch's names for serialization: the schema, files, symbols, verifiers."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ from fxpress._errors import Error
 from fxpress._torch.versions import features
 
 OPS = "torch._ops"  # the module that operators name
-INDUCTOR = "torch._inductor.ir"  # only asked for when somebody has imported it
+INDUCTOR = "torch._inductor.ir"  # looked up in sys.modules, because importing it is slow
 # Classes and tables that callers, registrations and files share with torch.
 SerializedProgram = torch_serialize._SerializedProgram
 ExtensionHandler = torch_serialize.ExtensionHandler
-Final = torch_serialize.Final  # classes of it cannot be subclassed
+Final = torch_serialize.Final  # the metaclass of classes that cannot be subclassed
 MetaType = torch_serialize.MetaType
 DEFAULT_PICKLE_PROTOCOL = torch_serialize.DEFAULT_PICKLE_PROTOCOL
 ST_DELIMITER = torch_serialize.ST_DELIMITER
@@ -72,9 +72,9 @@ DTYPES = torch_serialize._SERIALIZE_TO_TORCH_DTYPE
 LAYOUTS_BY_NUMBER = torch_serialize._SERIALIZE_TO_TORCH_LAYOUT
 MEMORY_FORMATS_BY_NUMBER = torch_serialize._SERIALIZE_TO_TORCH_MEMORY_FORMAT
 SYMBOLIC_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
-# Where a fake tensor keeps its device.
+# The attribute in which a fake tensor keeps its device.
 FAKE_DEVICE = "_fake_device" if features.fake_device_is_a_property else "fake_device"
-# Pickles of fake tensors name it: it is part of the file format.
+# Pickles of fake tensors name this function, so that its name is part of the file format.
 reconstruct_fake_tensor = torch_serialize._reconstruct_fake_tensor
 SYM_OPS = torch_serialize._SYM_OPS
 SCALAR_TYPES = torch_serialize._TORCH_TO_SERIALIZE_DTYPE
@@ -88,10 +88,11 @@ TorchSerializeError = torch_serialize.SerializeError
 
 
 class SerializeError(Error, torch_serialize.SerializeError):  # type: ignore[misc]
-    """A program cannot be written, or what is read is damaged, or names something unknown.
+    """A program cannot be written, or a file is damaged, or a file names something unknown.
 
-    It is torch's `SerializeError` too, so that code that catches that one goes on working; torch's
-    own functions raise theirs, which is no `fxpress.Error`.
+    It is a subclass of `torch._export.serde.serialize.SerializeError`, so that code that catches
+    torch's class catches it too. torch's own functions raise torch's class, which is no
+    `fxpress.Error`.
     """
 
     __module__ = "fxpress"
@@ -126,24 +127,25 @@ ScriptObject = torch._C.ScriptObject
 
 
 def allowed_builtins() -> list[Any]:
-    """The builtin functions that torch's verifier takes as targets."""
+    """Return the builtin functions that torch's verifier accepts as targets."""
     return list(_Verifier().allowed_builtin_ops())
 
 
 def with_aten(versions: dict[str, int] | None) -> dict[str, int]:
-    """Versions of operator sets, with that of this torch for "aten" where it is missing."""
+    """Return a copy of versions of operator sets; a missing "aten" gets this torch's version."""
     complete = dict(versions or {})
     complete.setdefault("aten", int(torch._C._get_max_operator_version()))
     return complete
 
 
-_module_uses: dict[type, set[int]] = {}  # classes that are registered for module_inputs -> by whom
-# A user may be forgotten, and give back what it has, wherever an object may die.
+_module_uses: dict[type, set[int]] = {}  # registered class -> ids of the module_inputs that use it
+# Reentrant: the collector may destroy a module_inputs, which takes the lock, while this thread
+# holds the lock.
 _module_uses_lock = threading.RLock()
 
 
 def _forget_lock() -> None:
-    """A forked child starts with a lock that no thread of its own holds."""
+    """Replace the lock in a forked child, because a thread of the parent may have held it."""
     global _module_uses_lock
     _module_uses_lock = threading.RLock()
 
@@ -152,11 +154,11 @@ os.register_at_fork(after_in_child=_forget_lock)
 
 
 class module_inputs:  # noqa: N801
-    """While it is open, pytree knows the nn.Module classes among the example inputs.
+    """A `with` block in which pytree knows the nn.Module classes among the example inputs.
 
-    The table is the process's: the first that needs a class adds it, the last takes it out again.
-    A signal handler that raises anywhere in it leaves nothing behind for longer than the error
-    lives: the object then gives back what it has when it dies.
+    pytree's table belongs to the process: the first block that needs a class adds it, and the last
+    such block removes it. When a signal handler raises inside of `__enter__` or `__exit__`, the
+    object removes its classes when it is destroyed.
     """
 
     def __init__(self, example_inputs: Any) -> None:
@@ -169,7 +171,7 @@ class module_inputs:  # noqa: N801
         with _module_uses_lock:
             for cls in classes:
                 if cls in pytree.SUPPORTED_NODES and cls not in _module_uses:
-                    continue  # the user's own
+                    continue  # the user has registered the class
                 self._used.add(cls)
                 users = _module_uses.setdefault(cls, set())
                 users.add(id(self))
@@ -188,7 +190,7 @@ class module_inputs:  # noqa: N801
                 self._used.discard(cls)
 
     def __del__(self) -> None:
-        for _ in range(10):  # what a handler raises here is lost, and nobody comes after us
+        for _ in range(10):  # a signal handler may interrupt every attempt; nothing would try later
             if not getattr(self, "_used", None):
                 break
             with suppress(BaseException):
@@ -219,22 +221,22 @@ def _deregister_module(cls: type) -> None:
 
 
 def schema_of(target: Any) -> Any:
-    """The schema of an overload."""
+    """Return the schema of an overload."""
     return target._schema
 
 
 def guards_code(program: Any) -> list[str]:
-    """The guards of a program as source text."""
+    """Return the guards of a program as source texts."""
     return program._guards_code  # type: ignore[no-any-return]
 
 
 def is_effectful(target: Any) -> bool:
-    """Whether a call of an operator matters though nobody uses its result."""
+    """Return whether a call of an operator has an effect besides its result."""
     return target in fx_node._side_effectful_functions or effects._get_effect(target) is not None
 
 
 def is_composite(target: Any) -> bool:
-    """Whether an overload is made of other operators, of which each may give a view."""
+    """Return whether an overload is composed of other operators, any of which may return a view."""
     key = "CompositeImplicitAutograd"
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key))
 
@@ -255,16 +257,16 @@ def special_operators() -> frozenset[Any]:
 
 
 def dump_treespec(spec: Any) -> str:
-    """The text of a tree spec in a file."""
+    """Return the text of a tree spec in a file."""
     return str(pytree.treespec_dumps(spec, schema.TREESPEC_VERSION))
 
 
 def is_namedtuple(kind: Any) -> bool:
-    """Whether the type of a tree spec's node is that of named tuples, or is one of them."""
+    """Return whether a type in a tree spec is `namedtuple` or a class of named tuples."""
     return bool(kind is namedtuple or pytree.is_namedtuple_class(kind))
 
 
-# sympy functions of torch's own that expressions in files name.
+# torch's own sympy functions, which expressions in files may name.
 SYMPY_FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: value
     for name, value in vars(sympy_functions).items()
@@ -297,7 +299,7 @@ _OTHER_FUNCTIONS = """
 
 
 def allowed_functions() -> Iterator[Any]:
-    """The functions, beside those on numbers, that torch's verifier takes as targets."""
+    """Yield the functions besides `SYM_OPS` that torch's verifier accepts as targets."""
     for path in _OTHER_FUNCTIONS.split():
         found: Any = torch
         for name in path.split(".")[1:]:
@@ -307,7 +309,7 @@ def allowed_functions() -> Iterator[Any]:
 
 
 def make_fake_mode() -> Any:
-    """The mode, with a shape environment of its own, that programs are read in."""
+    """Return a fake mode with a new shape environment, for reading one program."""
     return FakeTensorMode(
         allow_fallback_kernels=False,
         allow_non_fake_inputs=True,
@@ -316,7 +318,10 @@ def make_fake_mode() -> Any:
 
 
 def add_hint(shape_env: Any, expression: Any, hint: Any) -> None:
-    """Says what value an expression had, unless that is known."""
+    """Store the value that an expression had, unless the environment has one.
+
+    A torch whose environments have a table of symbols by name stores values of symbols only.
+    """
     if expression in shape_env.backed_var_to_val or (
         features.symbols_by_name and not expression.is_Symbol
     ):
@@ -325,14 +330,14 @@ def add_hint(shape_env: Any, expression: Any, hint: Any) -> None:
 
 
 def limit_symbols(shape_env: Any, expression: Any) -> None:
-    """Says of the symbols in a size or an offset that nothing has a range for: not negative."""
+    """Constrain the symbols in a size or an offset to at least 0, if they have no range yet."""
     for symbol in expression.free_symbols:
         if symbol not in shape_env.var_to_range:
             shape_env.constrain_symbol_range(symbol, compiler_min=0, compiler_max=int_oo)
 
 
 def reserve_unbacked_names(shape_env: Any, names: Any) -> None:
-    """Symbols that are made later get other names than those."""
+    """Advance the counters of unbacked symbols, so that new symbols get none of these names."""
     for kind, counter in (
         (SymT.UNBACKED_FLOAT, "unbacked_symfloat_counter"),
         (SymT.UNBACKED_INT, "unbacked_symint_counter"),
@@ -348,7 +353,7 @@ def _is_numbered(name: str, prefix: str) -> bool:
 
 
 def is_unbacked(expression: Any) -> bool:
-    """Whether an expression is a symbol for a number that only running tells."""
+    """Return whether an expression is a symbol whose value is known only when the program runs."""
     import sympy
 
     return isinstance(expression, sympy.Symbol) and symbolic_shapes.symbol_is_type(
@@ -357,7 +362,7 @@ def is_unbacked(expression: Any) -> bool:
 
 
 def unbacked_bindings(value: Any, shape_env: Any, pending: set[Any]) -> dict[Any, Any]:
-    """Which of the pending symbols a value defines, and where in it; they are pending no more."""
+    """Return pending symbol -> its path in a value that defines it; remove it from `pending`."""
     found = symbolic_shapes._free_unbacked_symbols_with_path(
         value, (), shape_env=shape_env, pending=pending, simplify=True
     )
@@ -365,27 +370,33 @@ def unbacked_bindings(value: Any, shape_env: Any, pending: set[Any]) -> dict[Any
 
 
 def constrain_size(shape_env: Any, expression: Any) -> None:
-    """Says that an expression is the size of something."""
+    """Constrain an expression to the values that a size may have."""
     shape_env._constrain_range_for_size(expression)
 
 
 def stack_here() -> Any:
-    """The Python stack of the caller, for messages about symbols."""
+    """Return the Python stack of the caller, for messages about symbols."""
     return CapturedTraceback.extract(skip=1)
 
 
 def has_operator(namespace: str, name: str) -> bool:
-    """Whether an operator is registered in this process."""
+    """Return whether an operator is registered in this process."""
     return bool(torch._C._jit_get_schemas_for_operator(f"{namespace}::{name}"))
 
 
 def is_torchs(module: types.ModuleType) -> bool:
-    """Whether a module is torch, or a part of it."""
+    """Return whether a module is torch or one of its submodules."""
     return module.__name__.partition(".")[0] == "torch"
 
 
 def unpickle_with(function: Callable[..., Any], file: io.BytesIO, location: Any = None) -> Any:
-    """`torch.load(file, location, weights_only=False)`: `function` reads fake tensors."""
+    """Return `torch.load(file, location, weights_only=False)`, with a function for fake tensors.
+
+    Args:
+        function: called with the pickled arguments of `_reconstruct_fake_tensor`, in its place.
+        file: the bytes that `torch.save` wrote.
+        location: the `map_location` of `torch.load`.
+    """
 
     class Reader(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
@@ -398,13 +409,18 @@ def unpickle_with(function: Callable[..., Any], file: io.BytesIO, location: Any 
 
 
 def load_with(function: Callable[..., Any], archive: Any, location: Any = None) -> Any:
-    """`torch.load(archive, location, weights_only=True)`, whose fake tensors `function` reads.
+    """Return `torch.load(archive, location, weights_only=True)`, with a function for fake tensors.
 
-    The tables of the process, which torch's context manager changes for all threads, stay as they
-    are: the same code of torch's unpickler runs over a table of this call.
+    torch's context manager for allowed functions changes a table of the process, for all threads.
+    This function runs the code of torch's unpickler with a table of its own instead.
 
     Args:
-        archive: the records, see `SavedRecords`.
+        function: called with the pickled arguments of `_reconstruct_fake_tensor`, in its place.
+        archive: the records, as a `fxpress._serde.records.SavedRecords`.
+        location: the `map_location` of `torch.load`.
+
+    Raises:
+        ValueError: the file is a TorchScript archive.
     """
     name = f"{torch_serialize.__name__}.{reconstruct_fake_tensor.__name__}"
     allowed = {**_weights_only_unpickler._get_user_allowed_globals(), name: function}
@@ -413,13 +429,13 @@ def load_with(function: Callable[..., Any], archive: Any, location: Any = None) 
     load = types.FunctionType(plain.load.__code__, names, "load")
     reader = type("Unpickler", (plain,), {"load": load})
     if serialization._is_torchscript_zip(archive):
-        raise ValueError("it is a TorchScript archive, which holds code")
+        raise ValueError("the file is a TorchScript archive, which holds code")
     pickles = types.SimpleNamespace(__name__="fxpress", Unpickler=reader)
     return serialization._load(archive, location, pickles, encoding="utf-8")
 
 
-# The constructor checks again what is known to hold. A torch whose programs have other fields than
-# these has it do its work.
+# The constructor would check a valid program again. For a torch whose programs have other fields
+# than these, fxpress calls the constructor.
 _FIELDS = """
     _graph_module _graph_signature _state_dict _range_constraints _module_call_graph
     _example_inputs _constants _verifiers _guards_code
@@ -428,11 +444,12 @@ _FIELDS_ARE_KNOWN = set(_FIELDS.split()) == set(ExportedProgram.__annotations__)
 
 
 def make_program(fields: dict[str, Any], is_valid: bool) -> ExportedProgram:
-    """An ExportedProgram.
+    """Return an ExportedProgram.
 
     Args:
-        fields: the arguments of the constructor but for the graph, and `guards_code`.
-        is_valid: the program was checked, and no two of its nodes take the same result.
+        fields: the arguments of the constructor except `graph`, and `guards_code`.
+        is_valid: whether the program was checked, and no two of its nodes take the same result of
+            another node. The constructor, which checks too, is not called then.
     """
     guards = fields.pop("guards_code")
     root = fields.pop("root")
@@ -448,5 +465,8 @@ def make_program(fields: dict[str, Any], is_valid: bool) -> ExportedProgram:
 
 
 def create_graph_module(root: torch.nn.Module, graph: torch.fx.Graph) -> Any:
-    """A module whose code is generated now, or cannot be."""
+    """Return a GraphModule of a graph, whose code is generated now.
+
+    If the code has a SyntaxError, as with custom objects, torch warns, and the module has no code.
+    """
     return exported_program._create_graph_module_for_export(root, graph)

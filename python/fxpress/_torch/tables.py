@@ -1,4 +1,4 @@
-"""The objects and names of torch that the native code of `csrc/fx` works with, by role."""
+"""Look up the objects and names of torch that the native code of `csrc/fx` uses, by role."""
 
 from __future__ import annotations
 
@@ -66,7 +66,13 @@ _RECOMPUTABLE = frozenset(
 def native_symbols(
     *, deferred_body: dict[str, Any], materialize: Callable[[type], None], errors: dict[str, type]
 ) -> dict[str, object]:
-    """The objects of `csrc/fx/symbols.def`, by role."""
+    """Return the objects of `csrc/fx/symbols.def`, by role.
+
+    Args:
+        deferred_body: the entries of a class whose code is deferred, besides torch's own.
+        materialize: the function that generates the deferred code of a class.
+        errors: the exception classes of fxpress, by role.
+    """
     node, base = torch.fx.Node, fx_node._NodeBase
     fields = {**vars(base), **{k: v for k, v in vars(node).items() if k == "_prepend"}}
     lazy_body = {

@@ -1,4 +1,4 @@
-"""How Dynamo tracks modules."""
+"""torch's names for the tracking of modules in Dynamo."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ from fxpress import _native
 from fxpress._errors import UnsupportedError
 from fxpress._torch.versions import features
 
-# The classes override methods of Dynamo's by their names, which differ between versions.
+# fxpress's classes override methods of Dynamo by name, and the names differ between versions.
 if not features.modules_tracked_by_var_getattr:
     raise UnsupportedError(f"torch {torch.__version__} tracks modules by other methods")
 
@@ -84,7 +84,7 @@ Args: TypeAlias = list[VariableTracker]
 Kwargs: TypeAlias = dict[str, VariableTracker]
 TorchNNModuleVariable = torch_tracking.NNModuleVariable
 TorchUnspecializedNNModuleVariable = torch_tracking.UnspecializedNNModuleVariable
-# Its own fields, which the traced program does not see.
+# The fields of the variable itself, which the traced program does not see.
 PLAIN_FIELDS_OF_UNSPECIALIZED = frozenset(TorchUnspecializedNNModuleVariable._nonvar_fields)
 TorchUnspecializedBuiltinNNModuleVariable = torch_tracking.UnspecializedBuiltinNNModuleVariable
 TorchFSDPManagedNNModuleVariable = torch_tracking.FSDPManagedNNModuleVariable
@@ -151,8 +151,13 @@ def guard_attribute_exists(source: Source, name: str) -> None:
 
 
 def tracker_caches(ours: tuple[type, ...]) -> list[Callable[[], object]]:
-    """Built-in functions that drop what Dynamo remembers of its classes; it looks them up again
-    when it needs them."""
+    """Return built-in functions that clear Dynamo's caches of its classes.
+
+    Dynamo fills the caches again when it needs the classes.
+
+    Args:
+        ours: the classes of fxpress, whose entries are removed.
+    """
     handlers = cast(dict[Any, Any], BuiltinVariable.call_function_handler_cache)
     return [
         BuiltinVariable._binop_handlers.cache_clear,

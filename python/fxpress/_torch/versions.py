@@ -1,7 +1,7 @@
-"""How releases of torch differ: what the installed one has, found by probing, and what is expected.
+"""Find the features of the installed torch by probing, because releases of torch differ.
 
-Nothing here compares version numbers but the table of what each minor release is expected to have,
-which a test holds against the probes.
+The code compares no version numbers. The table `EXPECTED` lists the features of each minor release,
+and a test compares it with the probes.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ class Features:
 
     @cached_property
     def fake_device_is_a_property(self) -> bool:
-        """A fake tensor keeps its device in `_fake_device`."""
+        """True if a fake tensor keeps its device in `_fake_device`, not in `fake_device`."""
         from torch._subclasses.fake_tensor import FakeTensor
 
         return hasattr(FakeTensor, "fake_device")
 
     @cached_property
     def opaque_values_are_custom_classes(self) -> bool:
-        """`is_custom_class_obj` is the name of the test that was `is_opaque_value`."""
+        """True if older releases' function `is_opaque_value` is named `is_custom_class_obj`."""
         from torch._library import opaque_object
 
         return hasattr(opaque_object, "is_custom_class_obj")
 
     @cached_property
     def opaque_records(self) -> bool:
-        """Archives have records of opaque objects."""
+        """True if archives may have records of opaque objects."""
         from torch.export.pt2_archive import constants
 
         return hasattr(constants, "OPAQUE_OBJ_FILENAME_PREFIX")
 
     @cached_property
     def symbols_by_name(self) -> bool:
-        """A ShapeEnv has a table of symbols by name, and hints of symbols alone."""
+        """True if a ShapeEnv has a table of symbols by name, and hints for symbols only."""
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
         return hasattr(ShapeEnv(), "name_to_symbol")
 
     @cached_property
     def modules_tracked_by_var_getattr(self) -> bool:
-        """Dynamo's variables answer attributes by `var_getattr`, which our classes override."""
+        """True if Dynamo's variables look up attributes by `var_getattr`, as fxpress's do."""
         from torch._dynamo import exc, utils
         from torch._dynamo.variables import base, nn_module
 
@@ -66,7 +66,7 @@ EXPECTED: dict[str, frozenset[str]] = {
 
 
 def built_for() -> str | None:
-    """The torch version that `_aten_ext` was compiled against; None when it was not built."""
+    """Return the torch version that `_aten_ext` was compiled against; None if it was not built."""
     try:
         from fxpress import _build_torch  # written by the build
     except ImportError:
@@ -75,7 +75,7 @@ def built_for() -> str | None:
 
 
 def is_of_torch(error: ImportError | AttributeError) -> bool:
-    """Whether an import of fxpress failed for a name that torch does not have."""
+    """Return whether an import of fxpress failed because torch lacks a module or a name."""
     if isinstance(error, ImportError):
         module = error.name or ""
     elif isinstance(error.obj, ModuleType):
