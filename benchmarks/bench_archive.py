@@ -1,4 +1,4 @@
-"""Saving and loading against torch's, against plain files, and the copying of many tensors."""
+"""Compare saving and loading with torch and with plain files, and time copies of many tensors."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ MAPPED = Goal(100, of_ratio=False)
 PEAK = Goal(64, of_ratio=False)
 SMALL = Goal(5, more_is_better=True)
 TENSORS = 64
-PIECE = 1 << 24  # bytes of a plain write or read
+PIECE = 1 << 24  # the bytes of one plain write or read
 
 
 def measure(program: Program, rounds: int) -> list[Figure]:
-    """A program with small weights, to a file and back."""
+    """Measure saving and loading of a program with small weights."""
     saved = program.program
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs = (Path(folder) / side / "model.pt2" for side in ("ours", "torch"))
@@ -65,7 +65,7 @@ def measure(program: Program, rounds: int) -> list[Figure]:
 
 
 def _assert_same(ours: Path, theirs: Path, program: Program) -> None:
-    """Shows that torch and fxpress read the same from both files."""
+    """Assert that torch and fxpress read equal programs from both files."""
     expected = program.program.module()(*program.inputs)
     for path in (ours, theirs):
         for load in (archive.load, torch.export.load):
@@ -73,7 +73,7 @@ def _assert_same(ours: Path, theirs: Path, program: Program) -> None:
 
 
 class Large(torch.nn.Module):  # type: ignore[misc]
-    """A graph of two nodes, and weights of so many bytes."""
+    """A module with a graph of two nodes and large weights."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Large(torch.nn.Module):  # type: ignore[misc]
 
 
 def measure_large(size: int, rounds: int) -> list[Figure]:
-    """Weights of so many bytes, beside a plain write and fsync, and a plain read."""
+    """Measure files of `size` bytes, beside a plain write with fsync and a plain read."""
     with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:
         return _measure_large(size, rounds, Path(folder))
 
@@ -119,7 +119,7 @@ def _measure_large(size: int, rounds: int, folder: Path) -> list[Figure]:
         return tensors
 
     def from_nothing(call: Callable[[], Any]) -> Action:
-        """There is no file that is replaced, and none on its way to the disk."""
+        """Return an action that times a call when no file is there and the disk is idle."""
 
         def action() -> float:
             path.unlink(missing_ok=True)
@@ -165,8 +165,10 @@ def _measure_large(size: int, rounds: int, folder: Path) -> list[Figure]:
 
 
 def _peaks(program: ExportedProgram, path: Path, size: int) -> dict[str, float]:
-    """MiB that calls need beside the weights, the file's pages not counted; none where the system
-    keeps no high-water mark."""
+    """Return the MiB that calls need besides the weights, without the file's pages.
+
+    The dict is empty where the system keeps no high-water mark.
+    """
     calls: dict[str, tuple[Callable[[], Any], int]] = {
         "peak of save": (lambda: archive.save(program, path), 0),
         "peak of load, less the weights": (lambda: archive.load(path), size),
@@ -182,7 +184,7 @@ def _peaks(program: ExportedProgram, path: Path, size: int) -> dict[str, float]:
 
 
 def measure_clones(size: int, rounds: int) -> list[Figure]:
-    """Copies of one large tensor and of 10,000 small ones, on two threads as on all there are."""
+    """Measure copies of one large tensor and of 10,000 small tensors, on two threads and on all."""
     threads = torch.get_num_threads()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     try:
@@ -219,7 +221,7 @@ def _measure_large_clone(size: int, rounds: int) -> list[Figure]:
 
 
 def _threaded_copy(tensors: list[torch.Tensor]) -> float:
-    """Seconds for copying arrays into memory that is as new, on all threads."""
+    """Return the seconds for copying arrays into new memory on all threads."""
     arrays = [tensor.numpy() for tensor in tensors]
     count = torch.get_num_threads()
     copies: list[list[Any]] = [[] for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Capturing a callable as a graph, and two of its steps, against torch's."""
+"""Compare the capture of a callable as a graph, and two of its steps, with torch."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class _Model:
 
 
 def measure(layers: int, rounds: int, depths: Depths, *, every_model: bool) -> list[Figure]:
-    """The function of the guards, the rewrite, and captures and strict exports as a whole.
+    """Measure the function of the guards, the rewrite, whole captures and strict exports.
 
     Args:
-        layers: of the transformer.
-        depths: frames below which captures are timed, once at each.
-        every_model: a CNN and, with `transformers`, a Llama as well; growth.
+        layers: the number of layers of the transformer.
+        depths: numbers of stack frames; captures are timed once below each.
+        every_model: measure a CNN and, with `transformers`, a Llama as well, and the growth.
     """
     transformer = _transformer(layers)
     figures = _measure_whole(transformer, depths)
@@ -82,7 +82,7 @@ def _convolutions(count: int) -> _Model:
 
 
 def _llama() -> list[_Model]:
-    """Nothing without `transformers`."""
+    """Return a list with a Llama; it is empty without `transformers`."""
     if importlib.util.find_spec("transformers") is None:
         return []
     module, inputs = graphs.llama_module(LLAMA_LAYERS)
@@ -94,7 +94,7 @@ def _goals(*bounds: float) -> list[Goal]:
 
 
 def _measure_guards(model: _Model, rounds: int, depths: Depths) -> Figure:
-    """The source of the function that checks guards."""
+    """Measure the generation of the function that checks guards."""
     calls = _recorded(lambda: torch.export.export(model.module, model.inputs, strict=True))
     parts, arguments = max(calls, key=lambda call: len(call[0]))
     theirs = functools.partial(torch_guards.build_guard_function, parts, arguments)
@@ -114,7 +114,7 @@ def _measure_guards(model: _Model, rounds: int, depths: Depths) -> Figure:
 
 
 def _measure_rewrite(model: _Model, rounds: int) -> list[Figure]:
-    """The flat inputs and outputs, the cleaning of names, and with the code as well."""
+    """Measure the rewrite to flat inputs and outputs with clean names, without and with code."""
     given: list[Any] = []
 
     def record(*arguments: Any) -> GraphModule:
@@ -165,7 +165,7 @@ def _measure_rewrite(model: _Model, rounds: int) -> list[Figure]:
 
 
 def _captured(size: int) -> GraphModule:
-    """A graph of `size` calls with the meta that Dynamo gives them."""
+    """Return a graph of `size` calls with the meta that Dynamo gives nodes."""
     graph = Graph()
     node = graph.placeholder("l_flat_args_0_")
     for i in range(size):
@@ -185,7 +185,7 @@ def _captured(size: int) -> GraphModule:
 
 
 def _measure_growth(rounds: int) -> Figure:
-    """Rewrite and cleaning over the floor, of 20,000 nodes beside 2,000."""
+    """Measure rewrite and cleaning over the floor, for 20,000 nodes and for 2,000."""
     outputs = {0: ("graph_out", 0)}
 
     def rewrite(module: GraphModule) -> GraphModule:
@@ -206,13 +206,13 @@ def _measure_growth(rounds: int) -> Figure:
 
 
 def _measure_whole(model: _Model, depths: Depths) -> list[Figure]:
-    """Strict capture, strict export and compilation, once at each depth."""
+    """Measure strict capture, strict export and compilation, once at each depth."""
 
     def capture() -> GraphModule:
         made: GraphModule = torch_capture._dynamo_graph_capture_for_export(model.module)(
             *model.inputs
         )
-        assert made.code  # ours would be generated later
+        assert made.code  # fxpress would generate the code later
         return made
 
     def export() -> torch.export.ExportedProgram:
@@ -221,7 +221,7 @@ def _measure_whole(model: _Model, depths: Depths) -> list[Figure]:
     def compile_() -> torch.Tensor:
         torch._dynamo.reset()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Llama's side effects, which both warn of each time
+            warnings.simplefilter("ignore")  # both sides warn of Llama's side effects each time
             result = torch.compile(model.module, backend="eager", fullgraph=True)(*model.inputs)
         return result if isinstance(result, torch.Tensor) else result[0]
 
@@ -258,7 +258,7 @@ def _measure_whole(model: _Model, depths: Depths) -> list[Figure]:
 
 
 def _settled(call: Callable[[], Any]) -> Action:
-    """Times a call behind another, as what is installed stays: Python's caches are warm."""
+    """Return an action that times the second of two calls, with warm caches, as after `install`."""
     timed = stopwatch(call)
 
     def action() -> float:

@@ -1,4 +1,4 @@
-"""Split and first forward in a process that has split next to nothing, each in its own process."""
+"""Measure the first split and the first forward in new processes that have split a tiny graph."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ WARM_UP = 40  # nodes
 
 
 def measure(case: Case, rounds: int) -> list[Figure]:
-    """Processes take turns; `case` is the model that they export again.
+    """Measure in new processes that take turns; each exports the model of `case` again.
 
-    The times are of another process's model, so equality is shown on this one's.
+    The times belong to the models of other processes, so that equality is shown on `case` here.
     """
     assert_same_split(splits.ours(case), splits.torch_default(case), case.inputs)
     seconds: dict[str, list[float]] = {name: [] for name in SPLITS}
@@ -44,7 +44,7 @@ def measure(case: Case, rounds: int) -> list[Figure]:
 
 
 def work(name: str) -> float:
-    """Seconds of the first split and forward, behind one of an unrelated tiny graph."""
+    """Return the seconds of the first split and forward, after those of an unrelated tiny graph."""
     torch.set_num_threads(1)
     split = SPLITS[name]
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Forward passes of unflattened modules, against eager and torch's unflattened modules."""
+"""Compare forward passes of unflattened modules with eager and torch's unflattened modules."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from programs import Program
 from timing import interleaved, per_node, ratio, stopwatch
 
 DEPTH = 32  # layers of the models measured here
-REPEATS = 4  # runs in one measurement, so that the clock's reading is small beside it
+REPEATS = 4  # runs in one measurement, so that reading the clock takes little of its time
 INTERPRETER_ROUNDS = 5
 
 NO_GRAD = Goal(0.7, aim=0.55)
 GRAD = Goal(0.9)
-LARGE = Goal(1.02)  # never slower; within the noise of a measurement
+LARGE = Goal(1.02)  # not slower, within the noise of a measurement
 
 Run = Callable[[], Any]
 
 
 class Model:
-    """An exported program, unflattened, and the eager module that it came from."""
+    """An unflattened program, and the eager module that it was exported from."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -45,7 +45,7 @@ class Model:
 
 
 def measure(rounds: int, *, every_model: bool) -> list[Figure]:
-    """An overhead-bound model without and with autograd; with `every_model` a large one too."""
+    """Measure an overhead-bound model without and with autograd; if `every_model`, a large one."""
     small = Model(programs.transformer(DEPTH))
     figures = [
         *measure_interpreter(small, min(rounds, INTERPRETER_ROUNDS)),
@@ -61,7 +61,7 @@ def measure(rounds: int, *, every_model: bool) -> list[Figure]:
 def measure_forward(
     model: Model, rounds: int, mode: AbstractContextManager[Any], label: str, goal: Goal
 ) -> list[Figure]:
-    """The unflattened module against the eager one."""
+    """Compare the unflattened module with the eager module."""
     with mode:
         _assert_same_result(model)
         seconds = _timed({"ours": model.run_ours, "eager": model.run_eager}, rounds)
@@ -69,7 +69,7 @@ def measure_forward(
 
 
 def measure_interpreter(model: Model, rounds: int) -> list[Figure]:
-    """The unflattened module against torch's, which runs on `torch.fx.Interpreter`."""
+    """Compare the unflattened module with torch's, which runs on `torch.fx.Interpreter`."""
     theirs = torch.export.unflatten(model.program.program)
     with torch.no_grad():
         run = {"ours": model.run_ours, "torch": lambda: theirs(*model.program.inputs)}
@@ -102,7 +102,7 @@ def _repeated(run: Run) -> Callable[[], float]:
             run()
 
     timed = stopwatch(repeat)
-    run()  # once ahead, behind the garbage collection that emptied the caches
+    run()  # the garbage collection before has emptied the caches
 
     def action() -> float:
         run()

@@ -1,10 +1,10 @@
-"""Hostile files through load, each in a process of its own: memory and time against the promise.
+"""Load hostile files, each in a new process, and compare memory and time with the promise.
 
     python benchmarks/bench_hostile.py [NAME ...] [--all]
 
 A file of n bytes takes at most 10 n + 256 MB of memory and 2 s + 10 s for each MB of processor
-time, whatever is in it. The table has the files that come closest to it; with --all every one.
-Ends with 1 when one goes over it, or ends the process.
+time, with any content. The table has the files that come closest to these limits, or all files
+with --all. The exit status is 1 when a file exceeds a limit or ends its process.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tests.fuzz.hostile.cases import read_archive
 from tests.fuzz.make_hostile import frozen
 
 _MEGABYTE = 1 << 20
-_PATIENCE = 3  # a file is given up when it takes so many times what is promised
+_PATIENCE = 3  # a load that takes this many times the promised time is stopped
 _SHOWN = 20
 
 
 class Cost(NamedTuple):
-    """What one file took."""
+    """The cost of loading one file."""
 
     name: str
     size: int  # bytes
@@ -46,23 +46,23 @@ class Cost(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Of what is promised; 1: all of it."""
+        """Return the cost as a share of the promised cost; 1 is all of it."""
         memory = self.memory / (10 * self.size + 256 * _MEGABYTE)
         return max(memory, self.seconds / promised_seconds(self.size))
 
     @property
     def is_kept(self) -> bool:
-        """Whether the promise is."""
+        """Return whether the promise is kept."""
         return self.share <= 1 and self.outcome[0] != "!"
 
 
 def promised_seconds(size: int) -> float:
-    """What a file of so many bytes may take of the processor."""
+    """Return the promised limit on processor time for a file of `size` bytes."""
     return 2 + 10 * size / _MEGABYTE
 
 
 def _status(key: str) -> int:
-    """A figure of this process, in bytes."""
+    """Return a field of /proc/self/status, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(key):
             return int(line.split()[1]) << 10
@@ -70,7 +70,7 @@ def _status(key: str) -> int:
 
 
 def _read(name: str, data: bytes) -> tuple[str, int, float]:
-    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is measured from here
     before, start = _status("VmRSS"), time.process_time()
     try:
         CASES[name].read(data)
@@ -83,7 +83,7 @@ def _read(name: str, data: bytes) -> tuple[str, int, float]:
 
 
 def measure(name: str, data: bytes) -> Cost:
-    """What a file takes, in a child of this process."""
+    """Return the cost of loading a file in a child of this process."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -109,13 +109,13 @@ def measure(name: str, data: bytes) -> Cost:
 
 
 def _warm_up() -> None:
-    """What a process imports and makes once is not the cost of a file."""
+    """Load a file first, so that imports and first calls do not count as the cost of a file."""
     for name in ("keys", "guarded"):
         read_archive(seeds.frozen()[name])
 
 
 def table(costs: list[Cost]) -> str:
-    """The costs as lines of text."""
+    """Return the costs as lines of text."""
     head = f"{'file':52} {'bytes':>9} {'memory':>9} {'time':>8} {'share':>6}  outcome"
     rows = [
         f"{cost.name[:52]:52} {cost.size:9,} {cost.memory / _MEGABYTE:6.0f} MB "

@@ -1,4 +1,4 @@
-"""How split grows with the graph: ratio to the floor, and memory; each size in a fresh process."""
+"""Measure the growth of split with the graph: ratio to the floor and memory, by size."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from timing import Ratio, interleaved, per_node, ratio, stopwatch
 
 @dataclass(frozen=True)
 class Point:
-    """What one process measured.
+    """The measurements of one process.
 
     Attributes:
         size: calls in the graph.
         times: microseconds a source node, by name: ours, floor, torch, lazy.
-        over_floor: our time over the floor.
-        rounds: measurements behind each of the two.
-        beyond: bytes a source node that the split needs beyond its result; None: not measurable.
+        over_floor: the time of fxpress over the floor.
+        rounds: the number of measurements of each of the two.
+        beyond: bytes a source node that the split needs besides its result; None: not measurable.
         result: bytes a source node of the result.
-        compared: whether the result was shown to equal torch's.
+        compared: whether the result was compared with torch's, and is equal.
     """
 
     size: int
@@ -42,7 +42,7 @@ class Point:
 
 
 def measure(size: int, rounds: int, torch_rounds: int) -> Point:
-    """Measures one size in a process of its own."""
+    """Measure one size in a new process."""
     point = worker.run(
         "bench_scale.py", "--size", str(size), "--rounds", str(rounds), "--torch", str(torch_rounds)
     )
@@ -50,7 +50,7 @@ def measure(size: int, rounds: int, torch_rounds: int) -> Point:
 
 
 def work(size: int, rounds: int, torch_rounds: int) -> Point:
-    """The process of one size: memory first, while it has freed nothing, then equality, then time.
+    """Measure one size: memory first, because the process has freed nothing, equality, then time.
 
     Without rounds of torch's splits (they take minutes for the largest graphs) equality is not
     shown at this size, but at the smaller ones of the same make; here nodes are counted.
@@ -72,7 +72,7 @@ def work(size: int, rounds: int, torch_rounds: int) -> Point:
             "torch": stopwatch(lambda: splits.torch_default(case)),
             "lazy": stopwatch(lambda: splits.torch_lazy(case)),
         }
-        del action, split  # what lives slows torch's garbage collections
+        del action, split  # living objects slow down torch's garbage collections
         seconds |= interleaved(others, torch_rounds)
     return Point(
         size,
@@ -86,14 +86,14 @@ def work(size: int, rounds: int, torch_rounds: int) -> Point:
 
 
 def _calls(case: Case, split: torch.fx.GraphModule) -> int:
-    """Nodes of the partitions that stand for a source node."""
+    """Return the number of nodes of the partitions that stand for a source node."""
     targets = {node.target for node in case.ids}
     graphs = [module.graph for module in graph_modules(split)[1:]]
     return sum(n.target in targets for g in graphs for n in g.nodes if n.op == "call_function")
 
 
 def figures(points: list[Point]) -> list[Figure]:
-    """The table's lines about sizes; points are in order of size."""
+    """Return the table's lines about sizes, for points in order of size."""
     lines = [line for point in points for line in _point_figures(point)]
     first, last = points[0], points[-1]
     if first.size != last.size:
@@ -117,7 +117,7 @@ def _point_figures(point: Point) -> list[Figure]:
         )
     ]
     for name, what in (("torch", "torch / split"), ("lazy", "torch lazy / split")):
-        if name in times:  # in rounds of its own: there are no pairs to compare
+        if name in times:  # it is measured in other rounds, so that there are no pairs to compare
             lines.append(Figure(model, what, "us/node", times["ours"], times[name]))
     if point.beyond is not None:
         lines.append(Figure(model, "peak beyond result", "bytes/node", point.beyond, goal=MEMORY))

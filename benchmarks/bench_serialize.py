@@ -1,4 +1,4 @@
-"""Exported programs as bytes, back and in canonical form, against torch; growth and memory."""
+"""Compare serialization, deserialization and canonical form with torch; growth and memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ALONE: dict[str, Any] = {
 
 
 def measure(layers: int, rounds: int, *, large: bool) -> list[Figure]:
-    """The default model of so many layers; with `large` one of 18,000 nodes as well."""
+    """Measure the default model with `layers` layers; with `large`, a model of 18,000 nodes too."""
     figures = measure_program(programs.transformer(layers), rounds)
     if large:
         figures += measure_program(programs.transformer(LARGE), 2)
@@ -65,20 +65,20 @@ def _torch_objects(program: ExportedProgram, **options: Any) -> Any:
 
 
 def _torch_canonical(program: ExportedProgram) -> Any:
-    """What torch has to tell whether two programs are the same."""
+    """Return the canonical form of torch, by which it compares programs."""
     return _torch.canonicalize(_torch_objects(program, **ALONE).exported_program)
 
 
 def measure_program(program: Program, rounds: int) -> list[Figure]:
-    """Results that are equal first, then times."""
+    """Assert that the results are equal, then measure the times."""
     exported = program.program
     ours, theirs = serialize(exported), _torch.serialize(exported)
     assert ours == theirs
     read, read_by_torch = deserialize(ours), _torch.deserialize(ours)
     assert str(read) == str(read_by_torch)
-    # State as a dict: what torch.load does with it is not measured.
+    # The state is a dict, so that the time of torch.load is not measured.
     alone = SerializedArtifact(ours.exported_program, exported.state_dict, exported.constants, b"")
-    # Each its own: torch's deep copy leaves dicts in the objects that it copies.
+    # Each side has its own objects: torch's deep copy leaves dicts in the objects that it copies.
     stored, stored_for_torch = (
         _torch._bytes_to_dataclass(schema.ExportedProgram, ours.exported_program) for _ in range(2)
     )
@@ -120,14 +120,14 @@ def measure_program(program: Program, rounds: int) -> list[Figure]:
 
 
 def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
-    """Times over the floor, of the largest hand-built program beside the smallest; its memory."""
+    """Measure times over the floor for the smallest and the largest hand-built program; memory."""
     ratios: dict[str, dict[int, Ratio]] = {}
     beyond = None
     for size in sizes:
         exported = programs.hand_built(size).program
         alone = functools.partial(serialize, exported, **ALONE)
         artifact, needed = memory.measure(alone)
-        if size == min(sizes):  # of the largest torch needs a quarter of an hour
+        if size == min(sizes):  # torch needs a quarter of an hour for the largest
             assert artifact == _torch.serialize(exported, **ALONE)
         if needed is not None:
             beyond = needed.beyond / len(artifact.exported_program)
@@ -152,12 +152,12 @@ def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
 
 
 def _floor(exported: ExportedProgram) -> Action:
-    """Creates the nodes again, when everything about them is known."""
+    """Create the nodes again from their known parts."""
     return lambda: _native.creation_times([exported.graph_module], 1)[0]
 
 
 def measure_phases(program: Program, rounds: int) -> list[Figure]:
-    """Where the time goes, beside what it takes to create the same objects and nothing else."""
+    """Measure the phases, beside the time for only creating the resulting objects."""
     exported = program.program
     written = serialize(exported, **ALONE).exported_program
     stored = SerializedArtifact(written, exported.state_dict, exported.constants, b"")
@@ -206,7 +206,7 @@ def measure_phases(program: Program, rounds: int) -> list[Figure]:
 
 
 def _new_fake(value: FakeTensor) -> FakeTensor:
-    """A fake tensor like another, made without FakeTensor's constructor."""
+    """Return a copy of a fake tensor, made without FakeTensor's constructor."""
     real = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
     made = torch.Tensor._make_subclass(
         FakeTensor,

@@ -1,4 +1,4 @@
-"""split_module and split_module_simple against torch's, warm: the same process, many times."""
+"""Compare split_module and split_module_simple with torch's, many times in one process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Split = Callable[[Case], GraphModule]
 
 
 def measure_split(case: Case, rounds: int) -> list[Figure]:
-    """The call alone, against torch's two ways."""
+    """Measure the call alone, against torch's two kinds of split."""
     split = splits.ours(case)
     assert_same_split(split, splits.torch_default(case), case.inputs)
     assert_same_split(split, splits.torch_lazy(case), case.inputs)
@@ -40,7 +40,7 @@ def measure_split(case: Case, rounds: int) -> list[Figure]:
 
 
 def measure_simple(case: Case, rounds: int) -> list[Figure]:
-    """split_module_simple, which takes graphs without parameters of their own."""
+    """Measure split_module_simple, which takes graphs without parameters."""
     assert_same_split(splits.ours_simple(case), splits.torch_simple(case), case.inputs)
     seconds = interleaved(
         {
@@ -53,7 +53,7 @@ def measure_simple(case: Case, rounds: int) -> list[Figure]:
 
 
 def measure_first_forward(case: Case, rounds: int) -> list[Figure]:
-    """The call and the first forward of its result."""
+    """Measure the call and the first forward of its result."""
     assert_same_split(splits.ours(case), splits.torch_default(case), case.inputs)
 
     def split_and_run(split: Split) -> tuple[GraphModule, Any]:
@@ -72,7 +72,7 @@ def measure_first_forward(case: Case, rounds: int) -> list[Figure]:
 
 
 def measure_source(case: Case, rounds: int) -> list[Figure]:
-    """The source of all graphs of a split, a node of theirs."""
+    """Measure the source of all graphs of a split, as time per node."""
     ours, theirs = splits.ours(case), splits.torch_default(case)
     assert_same_split(ours, theirs, case.inputs)
     graphs = [module.graph for module in graph_modules(ours)]

@@ -1,4 +1,4 @@
-"""unflatten against torch's and against the floor, its growth, and the copying of state."""
+"""Compare unflatten with torch's and with the floor; measure its growth and copies of state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATE_BYTES = 2**28
 
 
 def measure_unflatten(program: Program, rounds: int, goal: Goal) -> list[Figure]:
-    """The call, against torch's and against creating what it creates."""
+    """Measure the call, against torch's and against creating its result from known parts."""
     ours = unflatten(program.program)
     assert_same_tree(ours, _torch.unflatten(program.program), program.inputs)
     seconds = interleaved(
@@ -62,7 +62,7 @@ def measure_unflatten(program: Program, rounds: int, goal: Goal) -> list[Figure]
 
 
 def floor(unflattened: torch.nn.Module, program: Program) -> Action:
-    """Creates the modules, their graphs and the parameters, when everything about them is known."""
+    """Create the modules, their graphs and the parameters again from known parts."""
     modules = list(unflattened.modules())
     tensors = list(program.program.state_dict.values())
     are_parameters = [isinstance(tensor, torch.nn.Parameter) for tensor in tensors]
@@ -76,7 +76,7 @@ def floor(unflattened: torch.nn.Module, program: Program) -> Action:
 
 
 def assert_same_tree(ours: Any, theirs: Any, inputs: tuple[torch.Tensor, ...]) -> None:
-    """Shows that two unflattened modules have the same modules, nodes and outputs."""
+    """Assert that two unflattened modules have equal modules, nodes and outputs."""
     pairs = zip(ours.named_modules(), theirs.named_modules(), strict=True)
     for (name, mine), (other_name, other) in pairs:
         assert name == other_name
@@ -90,7 +90,7 @@ def assert_same_tree(ours: Any, theirs: Any, inputs: tuple[torch.Tensor, ...]) -
 
 
 def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
-    """Microseconds a node of the largest hand-built program over those of the smallest."""
+    """Compare the time per node of the largest hand-built program with that of the smallest."""
     times = {}
     for size in sizes:
         program = programs.hand_built(size)
@@ -103,7 +103,7 @@ def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
 
 
 def measure_state(rounds: int) -> list[Figure]:
-    """Copying of state, beside memcpy into memory that is as new."""
+    """Measure copies of state, beside memcpy into new memory."""
     tensors = [torch.randn(STATE_BYTES // 64) for _ in range(16)]
     arrays = [tensor.numpy() for tensor in tensors]
     copies = _aten.clone_separately(tensors, [True] * len(tensors))

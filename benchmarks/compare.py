@@ -1,4 +1,4 @@
-"""Equality of two splits: a benchmark shows it before it times them."""
+"""Compare two splits, which a benchmark does before it times them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.fx import Graph, GraphModule, Node
 
 
 def graph_modules(split: GraphModule) -> list[GraphModule]:
-    """The split module and its partitions: the GraphModules that splitting creates."""
+    """Return the GraphModules that splitting creates: the split module and its partitions."""
     names = _created(split)
     return [split, *(child for name, child in split.named_children() if name in names)]
 
@@ -21,11 +21,11 @@ def assert_same_split(
     theirs: GraphModule,
     inputs: tuple[torch.Tensor, ...],
 ) -> None:
-    """Shows that two splits are the same, node by node.
+    """Assert that two splits are equal, node by node.
 
     Args:
         ours, theirs: results of splitting one module.
-        inputs: arguments to call both with and compare the outputs.
+        inputs: the arguments for calling both and comparing the outputs.
 
     Raises:
         AssertionError: they differ; the message names the place.
@@ -35,7 +35,7 @@ def assert_same_split(
     for mine, other in pairs:
         _assert_same_graph(mine.graph, other.graph)
         assert mine.code == other.code, f"code: {mine.code}\n{other.code}"
-    # Not state_dict(): modules of torch's split_module_simple lack tables that it looks at.
+    # Modules of torch's split_module_simple lack tables that state_dict() needs.
     assert _state_keys(ours) == _state_keys(theirs), "keys of the state"
     with torch.no_grad():
         _assert_same_output(ours(*inputs), theirs(*inputs))
@@ -74,7 +74,7 @@ def _assert_same_node(ours: Node, theirs: Node) -> None:
 
 
 class _Named(str):
-    """The name of a node, which is no string argument."""
+    """The name of a node, as a type that differs from a string argument."""
 
 
 def _by_name(argument: Any) -> Any:
@@ -82,7 +82,7 @@ def _by_name(argument: Any) -> Any:
 
 
 def _same_value(ours: Any, theirs: Any) -> bool:
-    """The same object, or equal values of one type, also in containers."""
+    """Return whether two values are one object, or equal and of one type, also in containers."""
     if ours is theirs:
         return True
     if type(ours) is not type(theirs):

@@ -1,4 +1,4 @@
-"""How much a run measures."""
+"""Describe how much a run measures."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ class Effort:
     """Sizes and repetitions.
 
     Attributes:
-        layers: of the transformer that is split, unflattened and written.
-        rounds: measurements of a model in one process.
-        rounds_of_torch: of the calls that take torch longest.
+        layers: layers of the transformer that is split, unflattened and written.
+        rounds: the number of measurements of a model in one process.
+        rounds_of_torch: the number of measurements of the slowest calls of torch.
         every_model: measure the other models and larger graphs as well.
-        cold_rounds: pairs of fresh processes; 0: none.
-        split_sizes: nodes of a hand-built graph -> rounds of ours and the floor, rounds of torch.
+        cold_rounds: the number of pairs of fresh processes; may be 0.
+        split_sizes: nodes of a hand-built graph -> rounds of fxpress and floor, rounds of torch.
         program_sizes: nodes of hand-built programs to unflatten.
         written_sizes: nodes of hand-built programs to serialize.
-        weight_bytes: of weights to save, load and clone.
-        captured_layers: of the transformer that is captured; the CNN has twice as many blocks.
-        depths: frames below which captures are timed, once at each.
+        weight_bytes: the size of the weights to save, load and clone.
+        captured_layers: layers of the captured transformer; the CNN has twice as many blocks.
+        depths: numbers of stack frames; captures are timed once below each.
     """
 
     layers: int
@@ -60,5 +60,5 @@ FULL = Effort(
     written_sizes=[10_000, 1_000_000],
     weight_bytes=2**32,
     captured_layers=32,
-    depths=(0, 20, 60),  # the time of guards depends on where in the stack they are made
+    depths=(0, 20, 60),  # the time of making guards depends on the depth of the stack
 )

@@ -1,4 +1,4 @@
-"""Figures that benchmarks give, and what they should be."""
+"""Define the figures of benchmarks, and the goals for figures."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Goal:
     """A bound for a figure.
 
     Attributes:
-        bound: the figure may not be above it, or below it where more is better.
-        more_is_better: which of the two.
-        aim: what is hoped for beyond the bound.
-        of_ratio: the bound is for the ratio, not for our own figure.
+        bound: the highest figure that meets the goal; the lowest where more is better.
+        more_is_better: whether a higher figure is better.
+        aim: a figure beyond the bound that would be better still.
+        of_ratio: the bound is for the ratio, not for the figure of fxpress.
     """
 
     bound: float
@@ -47,15 +47,15 @@ class Figure:
     """A line of the table.
 
     Attributes:
-        model: what was measured on.
-        what: what was measured, and against what.
-        unit: of `ours` and `other`.
+        model: the name of the model.
+        what: the measured operation, and its counterpart.
+        unit: the unit of `ours` and `other`.
         ours: fxpress's figure.
-        other: what it is compared with.
+        other: the figure of the counterpart.
         ratio: the larger over the smaller in the direction that `what` says.
-        rounds: how many measurements the medians are of.
-        goal: what it should be.
-        operation: what users call it, if this line is its headline; "" otherwise.
+        rounds: the number of measurements behind the medians.
+        goal: the goal for the figure.
+        operation: the name of the operation, if this line is its headline; "" otherwise.
     """
 
     model: str
@@ -70,14 +70,14 @@ class Figure:
 
     @property
     def times_as_fast(self) -> float:
-        """How many times as fast as the other fxpress is: of times, and of rates ("GB/s")."""
+        """Return how many times as fast as the other fxpress is, by times or by rates ("GB/s")."""
         assert self.other is not None, self.what
         is_rate = self.unit.endswith("/s")
         return self.ours / self.other if is_rate else self.other / self.ours
 
     @property
     def met(self) -> bool | None:
-        """Whether the goal is met; None without a goal."""
+        """Return whether the goal is met; None without a goal."""
         if self.goal is None:
             return None
         if not self.goal.of_ratio:
@@ -86,7 +86,7 @@ class Figure:
         return self.goal.met(self.ratio.median)
 
     def record(self) -> dict[str, Any]:
-        """For a JSON file."""
+        """Return the figure as a dict for a JSON file."""
         ratio = self.ratio
         return {
             "model": self.model,
@@ -103,7 +103,7 @@ class Figure:
 
 
 def growth(what: str, times: dict[int, list[float]], rounds: int) -> Figure:
-    """The time for a node of the largest hand-built graph over that of the smallest.
+    """Return the time per node of the largest hand-built graph over that of the smallest.
 
     Args:
         times: nodes -> seconds a node, of each round.
@@ -122,7 +122,7 @@ def growth(what: str, times: dict[int, list[float]], rounds: int) -> Figure:
 
 
 def growth_over_floor(what: str, ratios: dict[int, Ratio], rounds: int) -> Figure:
-    """What is over the floor of the largest hand-built graph, over that of the smallest.
+    """Return the ratio to the floor of the largest hand-built graph over that of the smallest.
 
     Args:
         ratios: nodes -> time over the floor's at that size.

@@ -1,4 +1,4 @@
-"""What is measured: exported models and hand-built graphs, each with its partitions."""
+"""Make the graphs to measure: exported models and hand-built graphs, each with partitions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LLAMA_LAYERS = 40
 WIDTH = 32
 HEADS = 4
 BLOCK = 37  # nodes in a partition of a hand-built graph
-REACH = 8  # a hand-built node takes its inputs from as many nodes before it
-KERNELS = (  # with 1, 2 and 3 inputs; values stay small however long the chain
+REACH = 8  # a hand-built node takes its inputs from this many nodes before it
+KERNELS = (  # with 1, 2 and 3 inputs; values stay small in long chains
     torch.ops.aten.tanh.default,
     torch.ops.aten.minimum.default,
     torch.ops.aten.clamp.Tensor,
@@ -30,7 +30,7 @@ class Case:
     """A graph to split.
 
     Attributes:
-        name: as it is called in the table.
+        name: its name in the table.
         module: the module to split; benchmarks leave it as it is.
         inputs: positional arguments of `module` and of its splits.
         ids: partition id of every node that can be in a partition.
@@ -76,13 +76,13 @@ class Layer(nn.Module):  # type: ignore[misc]
 
 
 def blocks(graph: Graph, count: int) -> dict[Node, int]:
-    """Cuts a graph into `count` blocks of consecutive nodes, nearly equal in size."""
+    """Cut a graph into `count` blocks of consecutive nodes, nearly equal in size."""
     nodes = [n for n in graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
     return {node: i * count // len(nodes) for i, node in enumerate(nodes)}
 
 
 def transformer_program(layers: int) -> tuple[Any, tuple[torch.Tensor, ...]]:
-    """The default model's ExportedProgram, and its inputs."""
+    """Return the default model's ExportedProgram and its inputs."""
     torch.manual_seed(0)
     model = nn.Sequential(*(Layer(WIDTH, HEADS) for _ in range(layers))).eval()
     inputs = (torch.randn(2, 8, WIDTH),)
@@ -90,13 +90,13 @@ def transformer_program(layers: int) -> tuple[Any, tuple[torch.Tensor, ...]]:
 
 
 def transformer() -> Case:
-    """The default model as `ep.module()`: parameters are get_attr nodes."""
+    """Return the default model as `ep.module()`, in which parameters are get_attr nodes."""
     program, inputs = transformer_program(LAYERS)
     return _module_case(_transformer_name(LAYERS), program, inputs, LAYERS)
 
 
 def transformer_cases(layers: int) -> list[Case]:
-    """The default model as `ep.module()` and as `ep.graph_module`."""
+    """Return the default model as `ep.module()` and as `ep.graph_module`."""
     program, inputs = transformer_program(layers)
     name = _transformer_name(layers)
     module = _module_case(name, program, inputs, layers)
@@ -110,7 +110,7 @@ def _transformer_name(layers: int) -> str:
 
 
 def llama_module(layers: int) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """A Llama with random weights, and inputs; needs `transformers`."""
+    """Return a Llama with random weights, and inputs; needs `transformers`."""
     import transformers
 
     torch.manual_seed(0)
@@ -130,7 +130,7 @@ def llama_module(layers: int) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
 
 
 def llama() -> Case | None:
-    """An exported 40-layer Llama; None without `transformers`."""
+    """Return an exported 40-layer Llama; None without `transformers`."""
     if importlib.util.find_spec("transformers") is None:
         return None
     module, inputs = llama_module(LLAMA_LAYERS)
@@ -139,7 +139,7 @@ def llama() -> Case | None:
 
 
 def hand_built(size: int) -> Case:
-    """A graph of `size` calls with one to three inputs each, in blocks of 37 nodes."""
+    """Return a graph of `size` calls with one to three inputs each, in blocks of 37 nodes."""
     rng = random.Random(0)
     graph = Graph()
     nodes = [graph.placeholder("x")]
@@ -158,7 +158,7 @@ def hand_built(size: int) -> Case:
     ids = {node: i // BLOCK for i, node in enumerate(nodes[1:])}
     module = GraphModule(nn.Module(), Graph())
     graph.owning_module = module
-    module._graph = graph  # the setter would generate its code, which nobody calls
+    module._graph = graph  # the setter would generate code that nobody calls
     return Case(f"hand-built, {size:,} nodes", module, (torch.randn(4),), ids)
 
 
@@ -168,13 +168,13 @@ def _module_case(name: str, program: Any, inputs: tuple[torch.Tensor, ...], coun
 
 
 def _lifted_values(program: Any) -> list[torch.Tensor]:
-    """What `program.graph_module` takes ahead of the user's inputs."""
+    """Return the inputs that `program.graph_module` takes before the user's inputs."""
     values = {**program.state_dict, **program.constants}
     return [values[spec.target] for spec in program.graph_signature.input_specs if spec.target]
 
 
 def _meta(index: int) -> dict[str, Any]:
-    """Keys that export leaves in a node; one layer's nodes share their module stack."""
+    """Return the meta that export gives a node; nodes of one layer share their module stack."""
     layer = f"layers.{index // BLOCK}"
     return {
         "stack_trace": f'  File "model.py", line {index}, in forward',

@@ -1,4 +1,4 @@
-"""The groups of benchmarks: what each measures, and what it is expected to take."""
+"""List the groups of benchmarks, with their functions and expected times."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Group:
     """Benchmarks that share a process.
 
     Attributes:
-        measure: gives their figures.
-        short: seconds of a short run on two quiet cores.
-        full: the same of a full one.
+        measure: the function that returns their figures.
+        short: expected seconds of a short run on two quiet cores.
+        full: expected seconds of a full run on two quiet cores.
     """
 
     measure: Measure
@@ -156,7 +156,7 @@ GROUPS = {
     "growth": Group(_growth, 0, 300),
     "llama": Group(_llama, 30, 60),
 }
-# A run measures these unless it is told which.
+# A run measures these groups unless its arguments name others.
 SHORT_GROUPS = (
     "split",
     "unflatten",

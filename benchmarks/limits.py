@@ -1,4 +1,4 @@
-"""The floor: what it takes to create a split's nodes, Graphs and Modules and nothing else."""
+"""Measure the floor: the time for only creating a split's nodes, Graphs and Modules."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from timing import Action, interleaved, per_node, ratio, stopwatch
 
 
 def floor(split: GraphModule) -> Action:
-    """Creates the split's GraphModules again, when everything about them is known."""
+    """Create the split's GraphModules again from their known parts."""
     modules = graph_modules(split)
     return lambda: _native.creation_times(modules, 1)[0]
 
 
 def measure(case: Case, rounds: int) -> list[Figure]:
-    """Our split against the floor."""
+    """Compare the split of fxpress with the floor."""
     split = splits.ours(case)
     assert_same_split(split, splits.torch_default(case), case.inputs)
     seconds = interleaved(

@@ -1,4 +1,4 @@
-"""Resident memory of this process, from Linux's /proc."""
+"""Measure the resident memory of this process, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that a call needed.
+    """The bytes that a call needed.
 
     Attributes:
-        result: resident memory with the result alive, less that before the call.
-        beyond: highest resident memory during the call, less that with the result alive.
+        result: resident memory with the result alive, minus resident memory before the call.
+        beyond: highest resident memory during the call, minus that with the result alive.
     """
 
     result: int
@@ -28,9 +28,9 @@ class Memory:
 
 
 def measure(call: Callable[[], Result]) -> tuple[Result, Memory | None]:
-    """Runs a call and watches memory; gives its result, and what it needed.
+    """Run a call; return its result, and the memory that it needed.
 
-    The latter is None where the system keeps no high-water mark.
+    The memory is None where the system keeps no high-water mark.
 
     The allocator's free memory is given back before and after, as far as it lies in whole pages:
     before, so that the call cannot hide in it; after, so that it does not count as result. Measure
@@ -65,7 +65,7 @@ def _reset_high_water() -> bool:
 
 
 def _status(key: str) -> int | None:
-    """A field of /proc/self/status, in bytes."""
+    """Return a field of /proc/self/status, in bytes."""
     try:
         lines = (_PROC / "status").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Pictures: time against the number of nodes, and how many times as fast each operation is."""
+"""Draw time against the number of nodes, and how many times as fast each operation is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINES = {  # name -> label, colour, style
 
 
 _HAND_BUILT = "hand-built, "
-# What a line of the table compares -> the name of the other side.
+# The comparison in a line of the table -> the name of the other side.
 _OTHERS = {"split / floor": "floor", "torch / split": "torch", "torch lazy / split": "lazy"}
 
 
@@ -78,7 +78,7 @@ def _draw_times(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
 
 
 def _times(lines: Sequence[figures.Figure]) -> dict[str, dict[int, float]]:
-    """Name -> nodes of a hand-built graph -> seconds."""
+    """Return name -> nodes of a hand-built graph -> seconds."""
     times: dict[str, dict[int, float]] = {}
     for line in lines:
         if line.model.startswith(_HAND_BUILT) and line.what in _OTHERS and line.other is not None:

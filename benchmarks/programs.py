@@ -1,4 +1,4 @@
-"""Exported programs to unflatten, each beside the eager module that it came from."""
+"""Make exported programs to unflatten, each with the eager module that was exported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.export import ExportedProgram, export
 import graphs
 
 MOE_LAYERS = 8
-EXPERTS = 64  # in a layer, each a module of its own
+EXPERTS = 64  # the number of experts in a layer; each is a module
 LAYER_CALLS = 10  # calls in a layer of a hand-built program
 
 
@@ -21,9 +21,9 @@ class Program:
     """An exported program.
 
     Attributes:
-        name: as it is called in the table.
+        name: its name in the table.
         eager: the module that was exported; None for a hand-built program.
-        program: what export made of it; benchmarks leave it as it is.
+        program: the exported program, which benchmarks do not change.
         inputs: positional arguments of both.
     """
 
@@ -60,7 +60,7 @@ class Experts(nn.Module):  # type: ignore[misc]
 
 
 def transformer(layers: int = graphs.LAYERS, width: int = graphs.WIDTH, length: int = 8) -> Program:
-    """The default model, or one like it."""
+    """Return the default model, or a model like it of another size."""
     torch.manual_seed(0)
     eager = nn.Sequential(*(graphs.Layer(width, graphs.HEADS) for _ in range(layers))).eval()
     inputs = (torch.randn(2, length, width),)
@@ -69,7 +69,7 @@ def transformer(layers: int = graphs.LAYERS, width: int = graphs.WIDTH, length: 
 
 
 def mixture_of_experts() -> Program:
-    """Many small modules."""
+    """Return a program of many small modules."""
     torch.manual_seed(0)
     eager = nn.Sequential(*(Experts(16, EXPERTS) for _ in range(MOE_LAYERS))).eval()
     inputs = (torch.randn(4, 16),)
@@ -78,7 +78,7 @@ def mixture_of_experts() -> Program:
 
 
 def hand_built(size: int) -> Program:
-    """About `size` nodes in layers of `LAYER_CALLS` calls, as export would write them."""
+    """Return a program like export's, of about `size` nodes in layers of `LAYER_CALLS` calls."""
     graph = torch.fx.Graph()
     layers = max(1, size // (LAYER_CALLS + 1))
     value = torch._subclasses.FakeTensorMode().from_tensor(torch.randn(4))

@@ -1,4 +1,4 @@
-"""Tells on the error stream what is being measured, and about how long it will take."""
+"""Report on the error stream which group is measured, and the expected time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands; goes to the process that measures.
+    """The progress of a run, which is passed to the process that measures.
 
     Attributes:
         start: seconds since the epoch when the run began.
-        done: what the groups that have been measured were expected to take, seconds.
-        left: the same of those that have not, the present one included.
+        done: expected seconds of the groups that have been measured.
+        left: expected seconds of the other groups, the present one included.
         group_start: seconds since the epoch when the present group began.
     """
 
@@ -29,6 +29,6 @@ class Progress:
         print(line, file=sys.stderr, flush=True)
 
     def _seconds_left(self, now: float) -> float:
-        """What was expected, as much slower as this machine has been until now."""
+        """Return the expected seconds, scaled by the speed of this machine until now."""
         pace = (self.group_start - self.start) / self.done if self.done else 1.0
         return max(1.0, self.left * pace - (now - self.group_start))

@@ -1,4 +1,4 @@
-"""The tables on the screen, and the JSON file."""
+"""Print the tables, and write the JSON file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MET = {True: "met", False: "NOT met", None: ""}
 
 
 def show_machine() -> None:
-    """Says what the figures are of: machine, torch and Python."""
+    """Print the machine and the versions of torch and Python."""
     machine = _machine()
     gigabytes = machine["memory_bytes"] / 2**30
     build = fxpress.build_info()["native"]
@@ -38,10 +38,10 @@ def show_machine() -> None:
 
 
 def show(figures: Sequence[Figure], *, goals: bool) -> None:
-    """Prints the headlines, then every figure by model.
+    """Print the headlines, then every figure by model.
 
     Args:
-        goals: print what a figure should be, and whether it is.
+        goals: print the goal of each figure, and whether it is met.
     """
     console = Console(width=WIDTH if not sys.stdout.isatty() else None, highlight=False)
     console.print(_headlines(figures))
@@ -49,7 +49,7 @@ def show(figures: Sequence[Figure], *, goals: bool) -> None:
 
 
 def _headlines(figures: Sequence[Figure]) -> Table:
-    """One line for each operation: on the first model that it is measured on."""
+    """Return a table with a line for each operation, on the first model that it is measured on."""
     table = Table(title="fxpress beside torch", box=SIMPLE_HEAD, title_justify="left")
     for title in ("operation", "model"):
         table.add_column(title, no_wrap=True)
@@ -101,12 +101,12 @@ def _cells(figure: Figure) -> tuple[str, ...]:
 
 
 def _number(value: float) -> str:
-    """Three digits; whole numbers from 100 on."""
+    """Return a number as text with three digits, from 100 on as a whole number."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def save(path: Path, figures: Sequence[Figure]) -> None:
-    """Writes figures, machine and versions as JSON."""
+    """Write figures, machine and versions as JSON."""
     record = {
         "machine": _machine(),
         "versions": {
@@ -120,7 +120,7 @@ def save(path: Path, figures: Sequence[Figure]) -> None:
 
 
 def stamp() -> str:
-    """The time of the run, for the names of its files."""
+    """Return the time of the run, for the names of its files."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H%M%SZ")
 
 

@@ -1,8 +1,9 @@
-"""fxpress against torch, on models that are made here: a table, a JSON file and a plot.
+"""Compare fxpress with torch on models that are made here: a table, a JSON file and a plot.
 
-Takes less than three minutes; `--full` makes the long table of the documentation in about an hour.
-Every benchmark first shows that fxpress and torch give the same result, then takes its time. Each
-group runs in a process of its own: what one leaves in memory would be in the times of the next.
+A run takes less than three minutes; with `--full`, it makes the long table of the documentation in
+about an hour. Every benchmark first shows that fxpress and torch give the same result, then takes
+its time. Each group runs in a new process, because the objects that a group leaves in memory would
+slow down the next group.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def main() -> None:
 
 
 def _measure(names: Sequence[str], effort: Effort, *, full: bool) -> list[Figure]:
-    """The figures of groups, one after the other."""
+    """Measure groups one after the other, and return their figures."""
     expected = {name: GROUPS[name].full if full else GROUPS[name].short for name in names}
     start = time.time()
     done = 0.0
@@ -55,14 +56,14 @@ def _measure(names: Sequence[str], effort: Effort, *, full: bool) -> list[Figure
 
 
 def _alone(name: str, effort: Effort, progress: Progress) -> list[Figure]:
-    """The figures of a group, from a new process."""
+    """Return the figures of a group, from a new process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, _prepare) as process:
         return process.submit(GROUPS[name].measure, effort, progress).result()
 
 
 def _prepare() -> None:
-    """torch uses one thread, and keeps its warnings about itself from the screen."""
+    """Make torch use one thread, and silence its warnings about itself."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Times of actions that take turns, so that a slow spell of the machine meets all of them."""
+"""Time actions in turn, so that a slow spell of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Action = Callable[[], float]  # does it once; gives the seconds it took
+Action = Callable[[], float]  # runs the action once, and returns the seconds
 
 
 def stopwatch(call: Callable[[], Any]) -> Action:
-    """Times a call; dropping its result is not part of the time."""
+    """Return an action that times a call, without the time for dropping its result."""
 
     def action() -> float:
         start = time.perf_counter()
@@ -26,9 +26,9 @@ def stopwatch(call: Callable[[], Any]) -> Action:
 
 
 def interleaved(actions: Mapping[str, Action], rounds: int) -> dict[str, list[float]]:
-    """Runs the actions in turn, `rounds` times, each behind a full garbage collection.
+    """Run the actions in turn, `rounds` times, each after a full garbage collection.
 
-    Every other round goes backwards, so that none always follows the same one.
+    Every other round goes backwards, so that no action always follows one other action.
 
     Returns:
         Seconds by name, in order of the rounds.
@@ -45,11 +45,11 @@ def interleaved(actions: Mapping[str, Action], rounds: int) -> dict[str, list[fl
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times longer one action takes than another.
+    """The time of one action over the time of another.
 
     Attributes:
         median: ratio of the medians.
-        low, high: smallest and largest ratio within a round.
+        low, high: the smallest and the largest ratio of a single round.
     """
 
     median: float
@@ -58,11 +58,11 @@ class Ratio:
 
 
 def ratio(longer: list[float], shorter: list[float]) -> Ratio:
-    """Compares times of the same rounds."""
+    """Return the ratio of two lists of times, which are in the order of common rounds."""
     pairs = [a / b for a, b in zip(longer, shorter, strict=True)]
     return Ratio(statistics.median(longer) / statistics.median(shorter), min(pairs), max(pairs))
 
 
 def per_node(seconds: list[float], nodes: int) -> float:
-    """Median in microseconds a node."""
+    """Return the median time per node in microseconds."""
     return statistics.median(seconds) / nodes * 1e6

@@ -1,4 +1,4 @@
-"""Parts of benchmarks that need a fresh process: a script called again with --worker."""
+"""Run parts of benchmarks in a fresh process, by calling a script again with --worker."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 
 def run(script: str, *arguments: str) -> Any:
-    """Runs `script --worker arguments` of this directory; gives what it printed, as JSON.
+    """Run `script --worker arguments` of this directory; return its output, parsed as JSON.
 
     Raises:
-        RuntimeError: it failed; its error output is the message.
+        RuntimeError: the script failed; its error output is the message.
     """
     path = Path(__file__).with_name(script)
     command = [sys.executable, str(path), "--worker", *arguments]
