@@ -1,6 +1,6 @@
 // The module fxpress._native: lists of bindings and the translation of errors.
 
-#include "bind/convert.h"
+#include "bind/rooms.h"
 #include "core/check.h"
 #include "fx/computed.h"
 #include "fx/deferred.h"
@@ -36,7 +36,8 @@ void translate_internal_errors(std::exception_ptr pointer) {
 PYBIND11_MODULE(_native, m) {
   m.doc() = "fxpress: graphs and torch.fx objects, without libtorch.";
   py::register_exception_translator(translate_internal_errors);
-  m.def("build_info", build_info);
+  m.def("build_info", build_info,
+        "Return the versions of fxpress, the compiler, pybind11 and Python.");
   bind_archive(m);
   bind_budget(m);
   bind_capture(m);
@@ -45,14 +46,19 @@ PYBIND11_MODULE(_native, m) {
   bind_process(m);
   // Functions on graphs appear only once the tables are filled, so that none can be called too
   // early.
-  m.def("initialize", [](const py::dict& objects, const py::dict& names) {
-    fx::initialize_symbols(objects.ptr(), names.ptr());
-    auto self = py::module_::import("fxpress._native");
-    bind_graphs(self);
-    bind_serde(self);
-    bind_split(self);
-    bind_unflatten(self);
-  });
+  m.def(
+      "initialize",
+      [](const py::dict& objects, const py::dict& names) {
+        fx::initialize_symbols(objects.ptr(), names.ptr());
+        auto self = py::module_::import("fxpress._native");
+        bind_floor(self);
+        bind_graphs(self);
+        bind_serde(self);
+        bind_split(self);
+        bind_unflatten(self);
+      },
+      "objects"_a, "names"_a,
+      "Fill the tables of torch.fx's objects, and add the functions on graphs.");
   m.attr("ComputedAttribute") = to_object(fx::make_computed_attribute_type());
   m.attr("DeferredAttribute") = to_object(fx::make_deferred_attribute_type());
 }
