@@ -13,7 +13,7 @@ py::dict build_info() {
   py::dict info;
   info["version"] = FXPRESS_VERSION;
   info["compiler"] = __VERSION__;
-  info["cplusplus"] = static_cast<long>(__cplusplus);
+  info["cplusplus"] = __cplusplus;
   info["build_type"] = FXPRESS_BUILD_TYPE;
   info["pybind11"] = PYBIND11_TOSTRING(PYBIND11_VERSION_MAJOR) "." PYBIND11_TOSTRING(
       PYBIND11_VERSION_MINOR) "." PYBIND11_TOSTRING(PYBIND11_VERSION_MICRO);

@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include <system_error>
+#include <utility>
 
 #include "archive/error.h"
 #include "archive/objects/reader.h"
@@ -17,7 +18,7 @@ namespace {
 
 void translate_system_errors(std::exception_ptr pointer) {
   try {
-    if (pointer) std::rethrow_exception(pointer);
+    if (pointer) std::rethrow_exception(std::move(pointer));
   } catch (const std::system_error& error) {
     errno = error.code().value();
     PyErr_SetFromErrno(PyExc_OSError);

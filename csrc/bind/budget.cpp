@@ -3,6 +3,7 @@
 #include "core/budget.h"
 
 #include <string>
+#include <utility>
 
 #include "bind/closed_class.h"
 #include "bind/rooms.h"
@@ -15,7 +16,7 @@ namespace {
 
 void translate_limits(std::exception_ptr pointer) {
   try {
-    if (pointer) std::rethrow_exception(pointer);
+    if (pointer) std::rethrow_exception(std::move(pointer));
   } catch (const core::LimitReached& error) {
     const auto type = py::module_::import("fxpress._serde.limits").attr("LimitError");
     const py::tuple arguments = py::make_tuple(error.limit, error.what());

@@ -1,5 +1,7 @@
 // The module fxpress._native: lists of bindings and the translation of errors.
 
+#include <utility>
+
 #include "bind/rooms.h"
 #include "core/check.h"
 #include "fx/computed.h"
@@ -14,7 +16,7 @@ py::dict build_info() {
   py::dict info;
   info["version"] = FXPRESS_VERSION;
   info["compiler"] = __VERSION__;
-  info["cplusplus"] = static_cast<long>(__cplusplus);
+  info["cplusplus"] = __cplusplus;
   info["build_type"] = FXPRESS_BUILD_TYPE;
   info["pybind11"] = PYBIND11_TOSTRING(PYBIND11_VERSION_MAJOR) "." PYBIND11_TOSTRING(
       PYBIND11_VERSION_MINOR) "." PYBIND11_TOSTRING(PYBIND11_VERSION_MICRO);
@@ -24,7 +26,7 @@ py::dict build_info() {
 
 void translate_internal_errors(std::exception_ptr pointer) {
   try {
-    if (pointer) std::rethrow_exception(pointer);
+    if (pointer) std::rethrow_exception(std::move(pointer));
   } catch (const core::InternalError& error) {
     PyObject* type = fx::symbols.internal_error;  // null before the tables are filled
     PyErr_SetString(type != nullptr ? type : PyExc_RuntimeError, error.what());

@@ -51,9 +51,11 @@ py::object plain_copy(const py::object& module, const py::object& graph) {
 
 std::vector<double> creation_times(const std::vector<py::object>& modules, size_t repeats) {
   std::vector<GraphCopier> copiers;
+  copiers.reserve(modules.size());
   for (const py::object& module : modules) copiers.emplace_back(module.attr("graph").ptr());
   return seconds_of(repeats, [&] {
     std::vector<Ref> created;
+    created.reserve(modules.size());
     for (size_t i = 0; i < modules.size(); ++i) {
       created.push_back(copiers[i].copy_module(modules[i].ptr(), fx::CodeMode::kDeferred));
     }
@@ -71,6 +73,7 @@ std::vector<double> plain_creation_times(const std::vector<py::object>& all, siz
   }
   return seconds_of(repeats, [&] {
     std::vector<py::object> created;
+    created.reserve(modules.size());
     for (size_t i = 0; i < copiers.size(); ++i) {
       created.push_back(plain_copy(modules[i], to_object(copiers[i].copy())));
     }

@@ -173,12 +173,10 @@ class Generator {
     }
     const int plain = PySet_Contains(symbols.plain_repr_types, type);
     check(plain);
-    if (plain == 1) {
+    if (plain == 1 || (in_dict && is_operator(object))) {
       append_python_repr(object);
-    } else if (is_operator(object) && !in_dict) {
-      body_ += function_name(object);
     } else if (is_operator(object)) {
-      append_python_repr(object);
+      body_ += function_name(object);
     } else {
       throw NotPlain();
     }

@@ -8,7 +8,8 @@ namespace fxpress::archive {
 
 // Answers Ctrl-C, and calls `report(bytes)` unless it is None.
 inline Progress::Report to_report(const pybind11::object& report) {
-  return [report](uint64_t bytes) {
+  // pybind11 counts references with the GIL alone, which is held.
+  return [report](uint64_t bytes) {  // NOLINT(bugprone-exception-escape)
     const pybind11::gil_scoped_acquire acquire;
     check(PyErr_CheckSignals());
     if (!report.is_none()) report(bytes);
