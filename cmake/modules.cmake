@@ -1,7 +1,7 @@
 # The two extension modules.
 #   _native    pybind11 from PyPI, no libtorch: runs with any torch.
-#   _aten_ext  torch's headers and torch's own pybind11: one torch minor version. `fxpress._aten`
-#              checks that version before it loads this file.
+#   _aten_213  and its like: torch's headers and torch's own pybind11, one for each torch minor
+#              version. `fxpress._aten` loads the one for the torch that runs.
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 find_package(pybind11 3 CONFIG REQUIRED)
 
@@ -109,21 +109,55 @@ if(NOT FXPRESS_ATEN)
   return()
 endif()
 
-# find_package(Torch) asks for a CUDA toolkit when torch was built with CUDA; we need none, so the
-# paths come from torch itself.
-execute_process(
-  COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_LIST_DIR}/torch_paths.py
-  OUTPUT_VARIABLE torch_paths OUTPUT_STRIP_TRAILING_WHITESPACE
-  RESULT_VARIABLE torch_result)
-if(NOT torch_result EQUAL 0)
-  message(FATAL_ERROR "torch is not importable by ${Python_EXECUTABLE}: install torch, or configure "
-                      "with -DFXPRESS_ATEN=OFF for a build without the tensor parts")
+# The folders of torch: those that the build backend names, else the one that is installed. What is
+# asked about them stands in files: find_package(Torch) asks for a CUDA toolkit when torch was built
+# with CUDA, and importing torch takes seconds.
+if(NOT FXPRESS_TORCH)
+  execute_process(
+    COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/build/fxpress_build.py
+    OUTPUT_VARIABLE FXPRESS_TORCH COMMAND_ERROR_IS_FATAL ANY)
 endif()
-list(GET torch_paths 0 torch_version)
-list(GET torch_paths 1 torch_root)
-list(GET torch_paths 2 torch_abi)
+if(NOT FXPRESS_TORCH)
+  message(FATAL_ERROR "${Python_EXECUTABLE} has no torch: install torch, or configure with "
+                      "-DFXPRESS_ATEN=OFF for a build without the tensor parts")
+endif()
 
-Python_add_library(_aten_ext MODULE WITH_SOABI
+# An extension for the torch in a folder: _aten_213 for torch 2.13.
+function(fxpress_add_aten folder)
+  file(STRINGS ${folder}/version.py line REGEX "^__version__ = ")
+  if(NOT line MATCHES "'([0-9]+)\\.([0-9]+)\\.([^']*)'")
+    message(FATAL_ERROR "${folder}/version.py has no version")
+  endif()
+  set(version ${CMAKE_MATCH_1}.${CMAKE_MATCH_2}.${CMAKE_MATCH_3})
+  set(name _aten_${CMAKE_MATCH_1}${CMAKE_MATCH_2})
+  file(STRINGS ${folder}/share/cmake/Torch/TorchConfig.cmake abi REGEX "_GLIBCXX_USE_CXX11_ABI=0")
+  message(STATUS "${name} for torch ${version} in ${folder}")
+
+  Python_add_library(${name} MODULE WITH_SOABI ${FXPRESS_ATEN_SOURCES})
+  target_include_directories(${name} SYSTEM PRIVATE
+    ${folder}/include ${folder}/include/torch/csrc/api/include)
+  target_include_directories(${name} PRIVATE csrc)
+  target_compile_definitions(${name} PRIVATE
+    _GLIBCXX_USE_CXX11_ABI=$<IF:$<BOOL:${abi}>,0,1> FXPRESS_TORCH_VERSION="${version}"
+    FXPRESS_ATEN_MODULE=${name} FXPRESS_ATEN_NAME="${name}"
+    FXPRESS_VERSION="${PROJECT_VERSION}" FXPRESS_BUILD_TYPE="${CMAKE_BUILD_TYPE}")
+  target_link_directories(${name} PRIVATE ${folder}/lib)
+  target_link_libraries(${name} PRIVATE torch_python torch_cpu c10)
+  fxpress_compile_options(${name})
+  fxpress_unite_rooms(${name})
+  if(NOT FXPRESS_UNITY)
+    target_precompile_headers(${name} PRIVATE
+      <ATen/ATen.h> <ATen/core/dispatch/Dispatcher.h> <torch/csrc/autograd/python_variable.h>
+      <torch/csrc/utils/pybind.h>)
+  endif()
+  # `import torch` has loaded these libraries before ours is: no path of the build machine is kept.
+  set_target_properties(${name} PROPERTIES INSTALL_RPATH "$ORIGIN/../torch/lib"
+                        BUILD_WITH_INSTALL_RPATH ON)
+  install(TARGETS ${name} LIBRARY DESTINATION fxpress)
+  add_dependencies(aten ${name})
+endfunction()
+
+set(FXPRESS_ATEN_SOURCES
   csrc/aten/engine.cpp
   csrc/aten/module.cpp
   csrc/aten/tensor.cpp
@@ -150,25 +184,7 @@ Python_add_library(_aten_ext MODULE WITH_SOABI
   csrc/tensor/state.cpp
   csrc/tensor/storages.cpp
 )
-target_include_directories(_aten_ext SYSTEM PRIVATE
-  ${torch_root}/include ${torch_root}/include/torch/csrc/api/include)
-target_include_directories(_aten_ext PRIVATE csrc)
-target_compile_definitions(_aten_ext PRIVATE
-  _GLIBCXX_USE_CXX11_ABI=${torch_abi} FXPRESS_TORCH_VERSION="${torch_version}"
-  FXPRESS_VERSION="${PROJECT_VERSION}" FXPRESS_BUILD_TYPE="${CMAKE_BUILD_TYPE}")
-target_link_directories(_aten_ext PRIVATE ${torch_root}/lib)
-target_link_libraries(_aten_ext PRIVATE torch_python torch_cpu c10)
-fxpress_compile_options(_aten_ext)
-fxpress_unite_rooms(_aten_ext)
-if(NOT FXPRESS_UNITY)
-  target_precompile_headers(_aten_ext PRIVATE
-    <ATen/ATen.h> <ATen/core/dispatch/Dispatcher.h> <torch/csrc/autograd/python_variable.h>
-    <torch/csrc/utils/pybind.h>)
-endif()
-# `import torch` has loaded these libraries before ours is: no path of the build machine is kept.
-set_target_properties(_aten_ext PROPERTIES INSTALL_RPATH "$ORIGIN/../torch/lib"
-                      BUILD_WITH_INSTALL_RPATH ON)
-install(TARGETS _aten_ext LIBRARY DESTINATION fxpress)
-
-configure_file(cmake/_build_torch.py.in ${CMAKE_CURRENT_BINARY_DIR}/_build_torch.py @ONLY)
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/_build_torch.py DESTINATION fxpress)
+add_custom_target(aten)
+foreach(folder IN LISTS FXPRESS_TORCH)
+  fxpress_add_aten(${folder})
+endforeach()

@@ -1,4 +1,4 @@
-// A list of bindings for each room of _aten_ext.
+// A list of bindings for each room of _aten.
 #pragma once
 
 #include <pybind11/pybind11.h>

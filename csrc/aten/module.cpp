@@ -1,5 +1,5 @@
-// The module fxpress._aten_ext: what needs libtorch. Built for one torch minor version; the Python
-// module fxpress._aten checks that version before it loads this one.
+// The modules fxpress._aten_213 and its like: what needs libtorch. Each is built for one torch minor
+// version; the Python module fxpress._aten loads the one for the torch that runs.
 
 #include "aten/lists.h"
 
@@ -23,7 +23,7 @@ py::dict build_info() {
 
 }  // namespace
 
-PYBIND11_MODULE(_aten_ext, m) {
+PYBIND11_MODULE(FXPRESS_ATEN_MODULE, m) {
   m.doc() = "fxpress: tensors and state, against libtorch.";
   m.def("build_info", build_info,
         "Return the versions of fxpress, the compiler, pybind11 and torch.");

@@ -79,7 +79,7 @@ PyType_Slot slots[] = {
 };
 
 PyType_Spec spec = {
-    "fxpress._aten_ext.Plan",
+    "fxpress." FXPRESS_ATEN_NAME ".Plan",
     sizeof(PlanObject),
     0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,

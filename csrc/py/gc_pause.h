@@ -42,7 +42,7 @@ class Hold {
 // copy() of a meta of another class; while a program is read also unpickling, where it is allowed,
 // what is registered for pytrees, and torch's verifier.
 //
-// Each extension module counts for itself: those of _aten_ext end before the GIL is given up.
+// Each extension module counts for itself: those of _aten end before the GIL is given up.
 class GcPause {
  public:
   GcPause();
