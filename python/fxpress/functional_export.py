@@ -50,6 +50,7 @@ from fxpress._torch.capture import (
     GetItemSource,
     OpOverload,
     argument_names,
+    bound_spec,
     check_inputs,
     compiling_state,
     frees_tensors_for_export,
@@ -136,7 +137,7 @@ def _dynamo_graph_capture_for_export(
     mod: Callable[..., Any],
     *,
     constraints: list[Any] | None = None,
-    dynamic_shapes: dict[str, Any] | tuple[Any] | list[Any] | None = None,
+    dynamic_shapes: Any = None,
     check: Check | None = None,
 ) -> Callable[..., GraphModule]:
     """Return a function that captures a callable as a graph with flat inputs and outputs.
@@ -147,7 +148,8 @@ def _dynamo_graph_capture_for_export(
     Args:
         mod: a module or another callable.
         constraints: the constraints on sizes of the inputs.
-        dynamic_shapes: the user's dynamic shapes of the inputs, for messages.
+        dynamic_shapes: the user's dynamic shapes of the inputs, for messages. A `ParamsSpec` or a
+            `ShapesSpec`, which newer releases of torch have, says itself which sizes are symbols.
         check: how constraints are checked: `"guards"` or `"light"`. None: as `check_constraints`
             has set it, which is for captures that other code starts. torch has no such argument.
 
@@ -160,23 +162,25 @@ def _dynamo_graph_capture_for_export(
     @_outside_of_programs
     def capture(*args: Any, **kwargs: Any) -> GraphModule:
         with compiling_state():
-            flat_inputs, in_spec = pytree.tree_flatten((args, kwargs))
+            bound = bound_spec(dynamic_shapes, mod, args, kwargs)
+            spec, flat_inputs, in_spec = bound or (None, *pytree.tree_flatten((args, kwargs)))
             check_inputs(flat_inputs)
             called = mod.forward if isinstance(mod, torch.nn.Module) else mod
             reset()
             captured = _Captured(mod, flat_inputs, in_spec, constraints)
             checked = contextlib.nullcontext() if check is None else check_constraints(check)
-            with timed(), captured.settings(), checked, _native.RareCollections():
+            with timed(), captured.settings(spec), checked, _native.RareCollections():
                 captured.trace()
-                _suggest_or_raise_constraint_violation(
-                    captured.traced,
-                    called,
-                    captured.fake_mode,
-                    captured.out,
-                    args,
-                    kwargs,
-                    dynamic_shapes,
-                )
+                if spec is None:  # the sizes of a spec are unbacked: there are no constraints
+                    _suggest_or_raise_constraint_violation(
+                        captured.traced,
+                        called,
+                        captured.fake_mode,
+                        captured.out,
+                        args,
+                        kwargs,
+                        dynamic_shapes,
+                    )
             made = captured.module()
             names = argument_names(inspect.signature(called), args, kwargs)
             out_spec = captured.metadata.out_spec
@@ -207,9 +211,15 @@ class _Captured:
         self.examples: list[Any] = []
 
     @staticmethod
-    def settings() -> Any:
-        """Make Dynamo specialize numbers, and keep parameters and buffers as attributes."""
+    def settings(spec: Any) -> Any:
+        """Make Dynamo specialize numbers, and keep parameters and buffers as attributes.
+
+        Args:
+            spec: which sizes of the inputs are symbols; None for a torch that has no such setting.
+        """
+        of_spec = {} if spec is None else {"_dynamic_shapes_spec": spec}
         return settings(
+            **of_spec,
             specialize_int=True,
             specialize_float=True,
             assume_static_by_default=True,
@@ -257,8 +267,11 @@ class _Captured:
         """Return the graph module with the caller's inputs and outputs."""
         dynamic_dims = self._dynamic_dims()
         sources = self.metadata.graph_input_idx_to_local_source
+        # A slice of the inputs is no input.
         order = {
-            source.index: at for at, source in sources.items() if isinstance(source, GetItemSource)
+            source.index: at
+            for at, source in sources.items()
+            if isinstance(source, GetItemSource) and isinstance(source.index, int)
         }
         flat_inputs = list(self.flat_inputs)
         for i, at in order.items():

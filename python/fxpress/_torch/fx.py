@@ -8,7 +8,7 @@ import logging
 import re
 import types
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 import torch
 import torch.fx
@@ -48,6 +48,15 @@ is_opaque_value: Callable[[Any], bool] = (
     if features.opaque_values_are_custom_classes
     else opaque_object.is_opaque_value
 )
+
+
+def is_fake(value: object) -> TypeGuard[torch.Tensor]:
+    """Return whether a value is a fake tensor: of the Python class, or of torch's C++."""
+    return isinstance(value, FakeTensor) or (
+        features.fake_tensors_of_cpp
+        and isinstance(value, torch.Tensor)
+        and torch._C._is_fake_tensor(value)
+    )
 
 
 pytree = _pytree
