@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fxpress._torch.versions import features
 from tests.support.tracking import Tracer
 from tests.support.tracking_cases import L1, module, scenario, x
 
@@ -99,3 +100,10 @@ def hooks_read_by_the_program(t: Tracer) -> None:
 @scenario
 def lazy_module(t: Tracer) -> None:
     t.call(nn.LazyLinear(2), x)
+
+
+if features.modules_tracked_by_slots:  # older releases fail: see test_lazy_module_exported
+
+    @scenario
+    def lazy_module_exported(t: Tracer) -> None:
+        t.export(module(lambda self, x: self.lin(x), lin=nn.LazyLinear(4)), x)

@@ -144,7 +144,7 @@ def test_state_assigned_before_the_constructor(part: Any) -> None:
 
 
 def recompiles(change: Callable[[nn.Module], Any], back: Callable[[], Any] = lambda: None) -> None:
-    """A change of the class after a first call is seen by the second, and torch misses it."""
+    """A change of the class after a first call is seen by the second; torch misses most."""
 
     def program(t: Tracer) -> None:
         m = type("Leaf", (type("Base", (L1,), {}),), {})()
@@ -160,8 +160,10 @@ def recompiles(change: Callable[[nn.Module], Any], back: Callable[[], Any] = lam
     assert frames == 2
     assert values[1] == values[2] != values[0]
     theirs = observed(program)
-    assert len(theirs.graphs) == 1
-    assert theirs.values[1] != theirs.values[2]
+    if len(theirs.graphs) == 1:
+        assert theirs.values[1] != theirs.values[2]
+    else:  # torch 2.15 sees that a class gets a forward
+        assert theirs.values == values
 
 
 def test_forward_of_the_class_is_replaced() -> None:
@@ -472,6 +474,16 @@ def test_lazy_module_of_a_dynamic_size() -> None:
 
     frames, values = frames_and_values(program)
     assert (frames, values[1]) == (1, [2, 5])
+
+
+def test_lazy_module_exported() -> None:
+    """torch 2.13 gives it no parameters: the batch is a symbol in legacy export."""
+
+    def program(t: Tracer) -> None:
+        t.export(module(lambda self, x: self.lin(x), lin=nn.LazyLinear(4)), x)
+
+    assert frames_and_values(program)[0] == 1
+    assert (observed(program).error is None) == features.modules_tracked_by_slots
 
 
 def test_the_initialization_of_lazy_modules_is_looked_up_without_code_of_the_user() -> None:
