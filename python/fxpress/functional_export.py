@@ -15,54 +15,57 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch.fx import Graph, GraphModule
 
-from fxpress import _native
-from fxpress._capture.bytecode import (
-    DynamoBytecodeFlatten,
-    DynamoBytecodeUnflatten,
-    InputProcessor,
-    Yield,
-    _DynamoBytecodeCodeGen,
-)
-from fxpress._capture.constraints import (
-    Check,
-    _suggest_or_raise_constraint_violation,
-    check_constraints,
-)
-from fxpress._capture.from_bytecode import (
-    _normalize_shuffle_graph,
-    create_fx_graph_from_captured_output,
-    normalize_graph_module,
-    op_wrapper,
-)
-from fxpress._capture.rewrite import rewrite_and_clean
-from fxpress._capture.root_names import (
-    clean_export_root,
-    clean_export_root_string,
-    clean_nn_module_stack_and_source_fn,
-    post_process_error_msg,
-)
-from fxpress._capture.traced import ModuleToTrace
-from fxpress._capture.transformer import DynamoGraphTransformer
-from fxpress._frame_room import with_room
-from fxpress._torch.capture import (
-    EXPORT_ROOT_REPLACEMENTS,
-    ExportTracerOutput,
-    GetItemSource,
-    OpOverload,
-    argument_names,
-    bound_spec,
-    check_inputs,
-    compiling_state,
-    frees_tensors_for_export,
-    fullgraph_capture,
-    installs_free_tensors,
-    is_relaxed,
-    pytree_codegen,
-    reset,
-    settings,
-    timed,
-)
-from fxpress._torch.fx import pytree
+from fxpress._torch.probes import room
+
+with room("functional_export"):
+    from fxpress import _native
+    from fxpress._capture.bytecode import (
+        DynamoBytecodeFlatten,
+        DynamoBytecodeUnflatten,
+        InputProcessor,
+        Yield,
+        _DynamoBytecodeCodeGen,
+    )
+    from fxpress._capture.constraints import (
+        Check,
+        _suggest_or_raise_constraint_violation,
+        check_constraints,
+    )
+    from fxpress._capture.from_bytecode import (
+        _normalize_shuffle_graph,
+        create_fx_graph_from_captured_output,
+        normalize_graph_module,
+        op_wrapper,
+    )
+    from fxpress._capture.rewrite import rewrite_and_clean
+    from fxpress._capture.root_names import (
+        clean_export_root,
+        clean_export_root_string,
+        clean_nn_module_stack_and_source_fn,
+        post_process_error_msg,
+    )
+    from fxpress._capture.traced import ModuleToTrace
+    from fxpress._capture.transformer import DynamoGraphTransformer
+    from fxpress._frame_room import with_room
+    from fxpress._torch.capture import (
+        EXPORT_ROOT_REPLACEMENTS,
+        ExportTracerOutput,
+        GetItemSource,
+        OpOverload,
+        argument_names,
+        bound_spec,
+        check_inputs,
+        compiling_state,
+        frees_tensors_for_export,
+        fullgraph_capture,
+        installs_free_tensors,
+        is_relaxed,
+        pytree_codegen,
+        reset,
+        settings,
+        timed,
+    )
+    from fxpress._torch.fx import pytree
 
 __all__ = [
     "EXPORT_ROOT_REPLACEMENTS",
