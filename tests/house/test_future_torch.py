@@ -26,7 +26,7 @@ ROOMS = (
 
 START = """
 import importlib, logging, sys
-import torch, torch.export, torch._export.serde.serialize, torch._dynamo.functional_export
+import torch, torch.export._trace, torch._export.serde.serialize, torch._dynamo.functional_export
 import torch.fx.passes.split_module
 torch.__version__ = torch.torch_version.TorchVersion("2.99.0")
 """
