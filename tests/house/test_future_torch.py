@@ -129,11 +129,10 @@ def test_an_unknown_release_alone() -> None:
     assert {name for name, text in said.items() if text != "works"} == TIED
 
 
-@pytest.mark.parametrize("change", CHANGES)
+# With other arguments of its own functions, torch's capture would not work either.
+@pytest.mark.parametrize("change", sorted(CHANGES.keys() - {"a capture takes other arguments"}))
 def test_install_leaves_to_torch_what_does_not_work(change: str) -> None:
     code, lost, _ = CHANGES[change]
-    if change == "a capture takes other arguments":
-        pytest.skip("torch itself does not work with this change")
     done = run(START + code + INSTALLED)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "done"
