@@ -91,6 +91,7 @@ target_link_libraries(_native PRIVATE fxpress_core)
 target_compile_definitions(_native PRIVATE
   FXPRESS_VERSION="${PROJECT_VERSION}" FXPRESS_BUILD_TYPE="${CMAKE_BUILD_TYPE}")
 fxpress_compile_options(_native)
+fxpress_unite_rooms(_native)
 target_precompile_headers(_native PRIVATE <pybind11/pybind11.h> <pybind11/stl.h>)
 install(TARGETS _native LIBRARY DESTINATION fxpress)
 
@@ -146,9 +147,12 @@ target_compile_definitions(_aten_ext PRIVATE
 target_link_directories(_aten_ext PRIVATE ${torch_root}/lib)
 target_link_libraries(_aten_ext PRIVATE torch_python torch_cpu c10)
 fxpress_compile_options(_aten_ext)
-target_precompile_headers(_aten_ext PRIVATE
-  <ATen/ATen.h> <ATen/core/dispatch/Dispatcher.h> <torch/csrc/autograd/python_variable.h>
-  <torch/csrc/utils/pybind.h>)
+fxpress_unite_rooms(_aten_ext)
+if(NOT FXPRESS_UNITY)
+  target_precompile_headers(_aten_ext PRIVATE
+    <ATen/ATen.h> <ATen/core/dispatch/Dispatcher.h> <torch/csrc/autograd/python_variable.h>
+    <torch/csrc/utils/pybind.h>)
+endif()
 # `import torch` has loaded these libraries before ours is: no path of the build machine is kept.
 set_target_properties(_aten_ext PROPERTIES INSTALL_RPATH "$ORIGIN/../torch/lib"
                       BUILD_WITH_INSTALL_RPATH ON)

@@ -269,7 +269,7 @@ class ArchiveReader {
   archive::Directory directory_;
 };
 
-void translate_errors(std::exception_ptr pointer) {
+void translate_system_errors(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);
   } catch (const std::system_error& error) {
@@ -282,7 +282,7 @@ void translate_errors(std::exception_ptr pointer) {
 
 void bind_archive(py::module_& m) {
   py::register_exception<archive::ArchiveError>(m, "ArchiveError", PyExc_RuntimeError);
-  py::register_local_exception_translator(translate_errors);
+  py::register_local_exception_translator(translate_system_errors);
   closed_class<ArchiveWriter>(m, "ArchiveWriter")
       .def(py::init<py::object, std::string, py::object>(), py::arg("target"), py::arg("root"),
            py::arg("report") = py::none())

@@ -22,7 +22,7 @@ py::dict build_info() {
   return info;
 }
 
-void translate_errors(std::exception_ptr pointer) {
+void translate_internal_errors(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);
   } catch (const core::InternalError& error) {
@@ -35,7 +35,7 @@ void translate_errors(std::exception_ptr pointer) {
 
 PYBIND11_MODULE(_native, m) {
   m.doc() = "fxpress: graphs and torch.fx objects, without libtorch.";
-  py::register_exception_translator(translate_errors);
+  py::register_exception_translator(translate_internal_errors);
   m.def("build_info", build_info);
   bind_archive(m);
   bind_budget(m);

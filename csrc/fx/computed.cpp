@@ -7,9 +7,12 @@
 
 namespace fxpress::fx {
 
+// Each such type has functions of these names.
+namespace computed_attribute {
+
 namespace {
 
-PyObject* computed_attribute_type = nullptr;  // the type; owned, for good
+PyObject* the_type = nullptr;  // the type; owned, for good
 
 struct ComputedAttribute {
   PyObject_HEAD PyObject* name;  // the attribute; owned
@@ -127,16 +130,18 @@ PyType_Spec spec = {"fxpress._native.ComputedAttribute", sizeof(ComputedAttribut
 
 }  // namespace
 
+}  // namespace computed_attribute
+
 Ref make_computed_attribute_type() {
-  Ref type = Ref::steal(PyType_FromSpec(&spec));
-  computed_attribute_type = Ref::borrow(type.get()).release();
+  Ref type = Ref::steal(PyType_FromSpec(&computed_attribute::spec));
+  computed_attribute::the_type = Ref::borrow(type.get()).release();
   return type;
 }
 
 bool is_taken_by_class(PyTypeObject* type, PyObject* name) {
   PyObject* attribute = _PyType_Lookup(type, name);
   return attribute != nullptr &&
-         reinterpret_cast<PyObject*>(Py_TYPE(attribute)) != computed_attribute_type;
+         reinterpret_cast<PyObject*>(Py_TYPE(attribute)) != computed_attribute::the_type;
 }
 
 }  // namespace fxpress::fx

@@ -7,6 +7,9 @@
 
 namespace fxpress::fx {
 
+// Each such type has functions of these names.
+namespace deferred_attribute {
+
 namespace {
 
 struct DeferredAttribute {
@@ -117,8 +120,10 @@ PyType_Spec spec = {"fxpress._native.DeferredAttribute", sizeof(DeferredAttribut
 
 }  // namespace
 
+}  // namespace deferred_attribute
+
 Ref make_deferred_attribute_type() {
-  return Ref::steal(PyType_FromSpec(&spec));
+  return Ref::steal(PyType_FromSpec(&deferred_attribute::spec));
 }
 
 }  // namespace fxpress::fx

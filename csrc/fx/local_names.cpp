@@ -33,7 +33,7 @@ std::string_view word_at(std::string_view text, size_t begin) {
   return text.substr(begin, end - begin);
 }
 
-class Names {
+class LocalNames {
  public:
   // The number of a name, counted in order of first appearance.
   size_t number(std::string_view name) {
@@ -64,7 +64,7 @@ class Names {
 // Whether an unmarked word names a local, too: a placeholder may be called like a global (`torch`,
 // `max`), and the repr of an argument may be the name of a value (symbolic sizes). The word means
 // the local then, and in a text with other names it does not.
-bool mentions_local(std::string_view marked, const Names& names) {
+bool mentions_local(std::string_view marked, const LocalNames& names) {
   for (size_t at = 0; at < marked.size();) {
     if (marked[at] == kLocalMark) {
       at += 1 + word_at(marked, at + 1).size();
@@ -103,7 +103,7 @@ std::optional<TextShape> text_shape(std::string_view marked) {
     return {};
   TextShape shape;
   shape.key.reserve(marked.size());
-  Names names;
+  LocalNames names;
   for (size_t at = 0;;) {
     const size_t mark = std::min(marked.find(kLocalMark, at), marked.size());
     shape.key += marked.substr(at, mark - at);

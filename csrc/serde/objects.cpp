@@ -33,7 +33,7 @@ PyObject* tag_name() {
 }
 
 // The hash that a str keeps, -1 where there is none: its text lies elsewhere in memory.
-Py_hash_t hash_of(PyObject* string) {
+Py_hash_t kept_hash(PyObject* string) {
   return PyUnicode_Check(string) ? reinterpret_cast<PyASCIIObject*>(string)->hash : -1;
 }
 
@@ -184,7 +184,7 @@ class SchemaClasses::Walk {
             declared.name.c_str());
     }
     const Ref tag = Ref::steal(found);
-    const auto known = std::find(info.hashes.begin(), info.hashes.end(), hash_of(tag.get()));
+    const auto known = std::find(info.hashes.begin(), info.hashes.end(), kept_hash(tag.get()));
     const int position = known != info.hashes.end() ? static_cast<int>(known - info.hashes.begin())
                                                     : declared.find(Text(tag.get()).view());
     if (position < 0) {
