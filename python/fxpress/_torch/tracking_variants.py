@@ -91,7 +91,10 @@ LISTED_METHODS: frozenset[str] = frozenset(
 
 
 def has_slot(variable: Any, name: str) -> bool:
-    """Return whether Dynamo answers a method by a slot, where it is not guessed at."""
+    """Return whether Dynamo answers a method by a slot.
+
+    Such a method is not guessed to be a computation.
+    """
     return features.containers_answer_by_slots and variable.lookup_slotdefs(name) is not None
 
 
