@@ -20,7 +20,7 @@ struct BirthRules {
   Ref source_type;
   Ref info_type;  // of what a NodeSource says about the node
   Ref copy;       // copy.copy
-  Ref deepcopy;   // copy.deepcopy
+  Ref deepcopy;   // copies the records of earlier passes: copy.deepcopy, or list to share them
 };
 
 // Whether a dict has a true value under a key.

@@ -1,6 +1,7 @@
 #include "fx/codegen.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -120,6 +121,20 @@ class Generator {
     body_ += utf8(text.get());
   }
 
+  // The repr of a complex number loses the sign of a zero, and that of a part that is not finite is
+  // no number in source text. A torch that knows it writes a call.
+  void append_complex(PyObject* number) {
+    const Py_complex parts = PyComplex_AsCComplex(number);
+    const bool is_exact = parts.real != 0.0 && parts.imag != 0.0 && std::isfinite(parts.real) &&
+                          std::isfinite(parts.imag);
+    if (is_exact || symbols.complex_calls != Py_True) return append_python_repr(number);
+    body_ += "complex(";
+    append_python_repr(Ref::steal(PyFloat_FromDouble(parts.real)).get());
+    body_ += ", ";
+    append_python_repr(Ref::steal(PyFloat_FromDouble(parts.imag)).get());
+    body_ += ')';
+  }
+
   template <class Item>
   void append_sequence(PyObject* sequence, const char* open, const char* close, Item item) {
     ArgCursor cursor{sequence, arg_kind(sequence)};
@@ -173,7 +188,9 @@ class Generator {
     }
     const int plain = PySet_Contains(symbols.plain_repr_types, type);
     check(plain);
-    if (plain == 1 || (in_dict && is_operator(object))) {
+    if (PyComplex_CheckExact(object) && !in_dict) {
+      append_complex(object);
+    } else if (plain == 1 || (in_dict && is_operator(object))) {
       append_python_repr(object);
     } else if (is_operator(object)) {
       body_ += function_name(object);
@@ -336,6 +353,7 @@ class Generator {
 
   void emit_function(NodeId id, PyObject* node, PyObject* target, PyObject* args,
                      PyObject* kwargs) {
+    if (symbols.boxed_arguments == Py_True && has_boxes(node, target)) throw NotPlain();
     const TargetText text = describe_target(target);  // a copy: arguments may ask about others
     if (text.kind == TargetKind::kOperator) {
       start_assignment(id);
@@ -360,6 +378,20 @@ class Generator {
     body_ += function;
     append_call_arguments(args, kwargs, 0);
     note_wrapped(node, function);
+  }
+
+  // Whether the node, or its function, names arguments that are freed before the call.
+  static bool has_boxes(PyObject* node, PyObject* target) {
+    const Ref meta = node_field(node, symbols.node_meta);
+    Ref indices;
+    if (PyDict_Check(meta.get())) {
+      indices = Ref::borrow(dict_get(meta.get(), names.boxed_arg_indices));
+    }
+    if (!indices) indices = find_attr(target, names.target_boxed_arg_indices);
+    if (!indices) return false;
+    const int truth = PyObject_IsTrue(indices.get());
+    check(truth);
+    return truth == 1;
   }
 
   // getattr(x, "name") is written x.name.

@@ -144,14 +144,18 @@ bool ListEncoder::tensor_list(PyObject* items) {
   return false;
 }
 
-// Writes lists of lists of numbers: grids of Triton kernels are lists of tuples.
+// Writes lists of lists of numbers: grids of Triton kernels are lists of tuples. Older releases of
+// torch have no place for lists of lists of ints.
 bool ListEncoder::nested_list(PyObject* items) {
   const auto ints_only = [](PyObject* x) {
-    return PyTuple_Check(x) && all_exactly(x, PyLong_Type);
+    const bool is_list = symbols.lists_of_int_lists == Py_True && PyList_Check(x);
+    return (is_list || PyTuple_Check(x)) &&
+           all_exactly(Ref::steal(PySequence_Fast(x, "")).get(), PyLong_Type);
   };
   if (all_of(items, ints_only)) {
-    return write(Field::Argument_as_int_lists, items,
-                 [&](PyObject* x) { out_.list(x, [&](PyObject* y) { out_.integer(y); }); });
+    return write(Field::Argument_as_int_lists, items, [&](PyObject* x) {
+      out_.list(Ref::steal(PySequence_Fast(x, "")).get(), [&](PyObject* y) { out_.integer(y); });
+    });
   }
   const auto floats_only = [&](PyObject* x) {
     return is_sequence(x) && all_of(Ref::steal(PySequence_Fast(x, "")).get(),

@@ -7,7 +7,7 @@ change nothing at all.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fxpress._errors import Error, InternalError, UnsupportedError
+from fxpress._errors import Error, InternalError, UnsupportedError, UnsupportedTorchError
 
 if TYPE_CHECKING:
     from fxpress._archive.errors import ArchiveError
@@ -28,6 +28,7 @@ __all__ = [
     "LimitError",
     "SerializeError",
     "UnsupportedError",
+    "UnsupportedTorchError",
     "build_info",
     "diff",
     "graph_hash",
@@ -56,12 +57,23 @@ _MODULES = {
     "uninstall": "fxpress._install",
 }
 
+# Package of fxpress -> the room that it belongs to.
+_ROOMS = {"_archive": "archive", "_serde": "serialize", "_torch": "serialize"}
+
 
 def __getattr__(name: str) -> Any:
     """Import the module that has the name: `import fxpress` alone imports nothing of torch."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULES[name]), name)
+    module = _MODULES[name]
+    needed = _ROOMS.get(module.split(".")[1])
+    if needed is None:
+        value = getattr(importlib.import_module(module), name)
+    else:
+        from fxpress._torch.probes import room
+
+        with room(needed):
+            value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value
 

@@ -9,6 +9,7 @@ the places of the generated `forward`, `_code` and so on. The first access to an
 from __future__ import annotations
 
 import collections
+import functools
 import keyword
 import os
 import threading
@@ -38,10 +39,27 @@ def _holder(cls: type) -> type | None:
     return next((c for c in cls.__mro__ if torch_fx.PENDING in vars(c)), None)
 
 
+@functools.cache
+def _writes_as_torch() -> bool:
+    """Return whether the native generator writes what the installed torch writes, for a sample."""
+    graph = torch_fx.sample_graph()
+    native = _native.python_source(graph)
+    if native is None:
+        return False
+    *parts, _, _ = native
+    try:
+        code = torch_fx.PythonCode(*parts)
+    except TypeError:  # this torch keeps other facts about code
+        return False
+    return bool(code.src == graph.python_code("self").src)
+
+
 def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[str, Any]]:
     """Return the code of a graph, its function, and the entries for the module's state."""
     native = None
-    if not (torch_fx.shows_meta_in_source() or torch_fx.enriches_profiler_metadata()):
+    if _writes_as_torch() and not (
+        torch_fx.shows_meta_in_source() or torch_fx.enriches_profiler_metadata()
+    ):
         native = _native.python_source(graph)
     if native is None:
         # torch writes the code of other generators and of annotations, for a module used only here.

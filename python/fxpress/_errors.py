@@ -25,6 +25,16 @@ class UnsupportedError(Error, NotImplementedError, RuntimeError):
     __module__ = "fxpress"
 
 
+class UnsupportedTorchError(UnsupportedError, ImportError):
+    """The installed torch lacks what a module of fxpress needs.
+
+    It is raised when the module is imported. ``fxpress.install()`` leaves to torch what the module
+    would replace.
+    """
+
+    __module__ = "fxpress"
+
+
 class InternalError(Error, RuntimeError):
     """An invariant of fxpress does not hold. This is a bug of fxpress, never the caller's.
 

@@ -84,6 +84,7 @@ def serde() -> None:
 
     from fxpress._serde import kernels, operators, targets
     from fxpress._torch import serde as compat
+    from fxpress._torch.versions import features
 
     try:
         from fxpress._aten import extension
@@ -116,6 +117,7 @@ def serde() -> None:
             "graph_signature_type": signature.ExportGraphSignature,
             "input_spec_type": signature.InputSpec,
             "output_spec_type": signature.OutputSpec,
+            "lists_of_int_lists": features.lists_of_lists_of_ints,
             "make_subclass": compat.make_subclass,
             "make_subclass_keywords": ("dispatch_device", "device_for_backend_keys"),
             "meta_device": torch.device("meta"),

@@ -15,53 +15,57 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch.fx import Graph, GraphModule
 
-from fxpress import _native
-from fxpress._capture.bytecode import (
-    DynamoBytecodeFlatten,
-    DynamoBytecodeUnflatten,
-    InputProcessor,
-    Yield,
-    _DynamoBytecodeCodeGen,
-)
-from fxpress._capture.constraints import (
-    Check,
-    _suggest_or_raise_constraint_violation,
-    check_constraints,
-)
-from fxpress._capture.from_bytecode import (
-    _normalize_shuffle_graph,
-    create_fx_graph_from_captured_output,
-    normalize_graph_module,
-    op_wrapper,
-)
-from fxpress._capture.rewrite import rewrite_and_clean
-from fxpress._capture.root_names import (
-    clean_export_root,
-    clean_export_root_string,
-    clean_nn_module_stack_and_source_fn,
-    post_process_error_msg,
-)
-from fxpress._capture.traced import ModuleToTrace
-from fxpress._capture.transformer import DynamoGraphTransformer
-from fxpress._frame_room import with_room
-from fxpress._torch.capture import (
-    EXPORT_ROOT_REPLACEMENTS,
-    ExportTracerOutput,
-    GetItemSource,
-    OpOverload,
-    argument_names,
-    check_inputs,
-    compiling_state,
-    frees_tensors_for_export,
-    fullgraph_capture,
-    installs_free_tensors,
-    is_relaxed,
-    pytree_codegen,
-    reset,
-    settings,
-    timed,
-)
-from fxpress._torch.fx import pytree
+from fxpress._torch.probes import room
+
+with room("functional_export"):
+    from fxpress import _native
+    from fxpress._capture.bytecode import (
+        DynamoBytecodeFlatten,
+        DynamoBytecodeUnflatten,
+        InputProcessor,
+        Yield,
+        _DynamoBytecodeCodeGen,
+    )
+    from fxpress._capture.constraints import (
+        Check,
+        _suggest_or_raise_constraint_violation,
+        check_constraints,
+    )
+    from fxpress._capture.from_bytecode import (
+        _normalize_shuffle_graph,
+        create_fx_graph_from_captured_output,
+        normalize_graph_module,
+        op_wrapper,
+    )
+    from fxpress._capture.rewrite import rewrite_and_clean
+    from fxpress._capture.root_names import (
+        clean_export_root,
+        clean_export_root_string,
+        clean_nn_module_stack_and_source_fn,
+        post_process_error_msg,
+    )
+    from fxpress._capture.traced import ModuleToTrace
+    from fxpress._capture.transformer import DynamoGraphTransformer
+    from fxpress._frame_room import with_room
+    from fxpress._torch.capture import (
+        EXPORT_ROOT_REPLACEMENTS,
+        ExportTracerOutput,
+        GetItemSource,
+        OpOverload,
+        argument_names,
+        bound_spec,
+        check_inputs,
+        compiling_state,
+        frees_tensors_for_export,
+        fullgraph_capture,
+        installs_free_tensors,
+        is_relaxed,
+        pytree_codegen,
+        reset,
+        settings,
+        timed,
+    )
+    from fxpress._torch.fx import pytree
 
 __all__ = [
     "EXPORT_ROOT_REPLACEMENTS",
@@ -136,7 +140,7 @@ def _dynamo_graph_capture_for_export(
     mod: Callable[..., Any],
     *,
     constraints: list[Any] | None = None,
-    dynamic_shapes: dict[str, Any] | tuple[Any] | list[Any] | None = None,
+    dynamic_shapes: Any = None,
     check: Check | None = None,
 ) -> Callable[..., GraphModule]:
     """Return a function that captures a callable as a graph with flat inputs and outputs.
@@ -147,7 +151,8 @@ def _dynamo_graph_capture_for_export(
     Args:
         mod: a module or another callable.
         constraints: the constraints on sizes of the inputs.
-        dynamic_shapes: the user's dynamic shapes of the inputs, for messages.
+        dynamic_shapes: the user's dynamic shapes of the inputs, for messages. A `ParamsSpec` or a
+            `ShapesSpec`, which newer releases of torch have, says itself which sizes are symbols.
         check: how constraints are checked: `"guards"` or `"light"`. None: as `check_constraints`
             has set it, which is for captures that other code starts. torch has no such argument.
 
@@ -160,23 +165,25 @@ def _dynamo_graph_capture_for_export(
     @_outside_of_programs
     def capture(*args: Any, **kwargs: Any) -> GraphModule:
         with compiling_state():
-            flat_inputs, in_spec = pytree.tree_flatten((args, kwargs))
+            bound = bound_spec(dynamic_shapes, mod, args, kwargs)
+            spec, flat_inputs, in_spec = bound or (None, *pytree.tree_flatten((args, kwargs)))
             check_inputs(flat_inputs)
             called = mod.forward if isinstance(mod, torch.nn.Module) else mod
             reset()
             captured = _Captured(mod, flat_inputs, in_spec, constraints)
             checked = contextlib.nullcontext() if check is None else check_constraints(check)
-            with timed(), captured.settings(), checked, _native.RareCollections():
+            with timed(), captured.settings(spec), checked, _native.RareCollections():
                 captured.trace()
-                _suggest_or_raise_constraint_violation(
-                    captured.traced,
-                    called,
-                    captured.fake_mode,
-                    captured.out,
-                    args,
-                    kwargs,
-                    dynamic_shapes,
-                )
+                if spec is None:  # the sizes of a spec are unbacked: there are no constraints
+                    _suggest_or_raise_constraint_violation(
+                        captured.traced,
+                        called,
+                        captured.fake_mode,
+                        captured.out,
+                        args,
+                        kwargs,
+                        dynamic_shapes,
+                    )
             made = captured.module()
             names = argument_names(inspect.signature(called), args, kwargs)
             out_spec = captured.metadata.out_spec
@@ -207,9 +214,15 @@ class _Captured:
         self.examples: list[Any] = []
 
     @staticmethod
-    def settings() -> Any:
-        """Make Dynamo specialize numbers, and keep parameters and buffers as attributes."""
+    def settings(spec: Any) -> Any:
+        """Make Dynamo specialize numbers, and keep parameters and buffers as attributes.
+
+        Args:
+            spec: which sizes of the inputs are symbols; None for a torch that has no such setting.
+        """
+        of_spec = {} if spec is None else {"_dynamic_shapes_spec": spec}
         return settings(
+            **of_spec,
             specialize_int=True,
             specialize_float=True,
             assume_static_by_default=True,
@@ -257,8 +270,11 @@ class _Captured:
         """Return the graph module with the caller's inputs and outputs."""
         dynamic_dims = self._dynamic_dims()
         sources = self.metadata.graph_input_idx_to_local_source
+        # A slice of the inputs is no input.
         order = {
-            source.index: at for at, source in sources.items() if isinstance(source, GetItemSource)
+            source.index: at
+            for at, source in sources.items()
+            if isinstance(source, GetItemSource) and isinstance(source.index, int)
         }
         flat_inputs = list(self.flat_inputs)
         for i, at in order.items():

@@ -6,54 +6,57 @@ classes. `ExportedProgramSerializer` makes the objects from the JSON text, and
 `ExportedProgramDeserializer` reads the objects without JSON.
 """
 
-from fxpress._serde.artifacts import _reduce_fake_tensor, deserialize_torch_artifact
-from fxpress._serde.artifacts import save_artifact as serialize_torch_artifact
-from fxpress._serde.canonical import _canonicalize_graph, canonicalize
-from fxpress._serde.dynamic_shapes import _dump_dynamic_shapes, _load_dynamic_shapes
-from fxpress._serde.extensions import (
-    _get_schema_from_target,
-    _registered_extension_types,
-    register_extension,
-)
-from fxpress._serde.facts import (
-    _int_to_sympy_int,
-    _print_sympy,
-    _reverse_map,
-    _symbol_index,
-    _sympy_int_to_int,
-    deserialize_device,
-    deserialize_scalar_type,
-    deserialize_size,
-    deserialize_storage_offset,
-    deserialize_stride,
-    serialize_range_constraints,
-    serialize_sym_bool,
-    serialize_sym_float,
-    serialize_sym_int,
-    serialize_tensor_meta,
-)
-from fxpress._serde.graph_deserializer import GraphModuleDeserializer, LazyMap
-from fxpress._serde.graph_serializer import GraphModuleSerializer, GraphState
-from fxpress._serde.kernels import get_triton_kernel_and_cache_entry, is_metadata_matched
-from fxpress._serde.objects import (
-    EnumEncoder,
-    _bytes_to_dataclass,
-    _dataclass_to_dict,
-    _dict_to_dataclass,
-    _resolve_schema_cls,
-    _to_json_bytes,
-)
-from fxpress._serde.program import serialize
-from fxpress._serde.program_classes import (
-    ExportedProgramDeserializer,
-    ExportedProgramSerializer,
-)
-from fxpress._serde.reading import deserialize
-from fxpress._torch import serde as _compat
-from fxpress._torch.serde import (
-    ExtensionHandler,
-    SerializedArtifact,
-)
+from fxpress._torch.probes import room
+
+with room("serialize"):
+    from fxpress._serde.artifacts import _reduce_fake_tensor, deserialize_torch_artifact
+    from fxpress._serde.artifacts import save_artifact as serialize_torch_artifact
+    from fxpress._serde.canonical import _canonicalize_graph, canonicalize
+    from fxpress._serde.dynamic_shapes import _dump_dynamic_shapes, _load_dynamic_shapes
+    from fxpress._serde.extensions import (
+        _get_schema_from_target,
+        _registered_extension_types,
+        register_extension,
+    )
+    from fxpress._serde.facts import (
+        _int_to_sympy_int,
+        _print_sympy,
+        _reverse_map,
+        _symbol_index,
+        _sympy_int_to_int,
+        deserialize_device,
+        deserialize_scalar_type,
+        deserialize_size,
+        deserialize_storage_offset,
+        deserialize_stride,
+        serialize_range_constraints,
+        serialize_sym_bool,
+        serialize_sym_float,
+        serialize_sym_int,
+        serialize_tensor_meta,
+    )
+    from fxpress._serde.graph_deserializer import GraphModuleDeserializer, LazyMap
+    from fxpress._serde.graph_serializer import GraphModuleSerializer, GraphState
+    from fxpress._serde.kernels import get_triton_kernel_and_cache_entry, is_metadata_matched
+    from fxpress._serde.objects import (
+        EnumEncoder,
+        _bytes_to_dataclass,
+        _dataclass_to_dict,
+        _dict_to_dataclass,
+        _resolve_schema_cls,
+        _to_json_bytes,
+    )
+    from fxpress._serde.program import serialize
+    from fxpress._serde.program_classes import (
+        ExportedProgramDeserializer,
+        ExportedProgramSerializer,
+    )
+    from fxpress._serde.reading import deserialize
+    from fxpress._torch import serde as _compat
+    from fxpress._torch.serde import (
+        ExtensionHandler,
+        SerializedArtifact,
+    )
 
 # torch's own class, so that code that changes its import catches the errors of both. fxpress raises
 # the subclass `fxpress.SerializeError`.

@@ -16,12 +16,15 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from fxpress import _native, _native_setup
-from fxpress._torch import fx as torch_fx
+from fxpress._torch.probes import room
+
+with room("split_module"):
+    from fxpress import _native, _native_setup
+    from fxpress._torch import fx as torch_fx
+
+    _native_setup.fx()
 
 __all__ = ["Partition", "split_module", "split_module_simple"]
-
-_native_setup.fx()
 
 log = _LOGGER = logging.getLogger(__name__)
 

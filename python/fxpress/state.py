@@ -4,7 +4,10 @@ The functions copy many tensors at a time. Copies of tensors that share a storag
 `unflatten`, `archive.save` and `archive.load` copy with the same code.
 """
 
-from fxpress._state.copies import clone, move
-from fxpress._state.files import load_into, read, write
+from fxpress._torch.probes import room
+
+with room("state"):
+    from fxpress._state.copies import clone, move
+    from fxpress._state.files import load_into, read, write
 
 __all__ = ["clone", "load_into", "move", "read", "write"]

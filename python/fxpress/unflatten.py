@@ -8,47 +8,50 @@ Its modules run on fxpress's engine instead of `torch.fx.Interpreter`.
 
 import sys
 
-from fxpress._torch.export import AttrKind as _AttrKind
-from fxpress._torch.export import FlatArgsAdapter
-from fxpress._torch.export import TensorID as _TensorID
-from fxpress._unflatten import switch
-from fxpress._unflatten.attributes import (
-    _add_submodule,
-    _assign_attr,
-    _call_name,
-    _compute_accessor,
-    _get_submodule,
-    _is_call_name,
-    _is_prefix,
-)
-from fxpress._unflatten.frames import (
-    _add_spec,
-    _generate_flatten,
-    _generate_flatten_spec,
-    _generate_unflatten,
-    _ModuleFrame,
-    _outline_submodules,
-    _SubmoduleEntry,
-)
-from fxpress._unflatten.ivals import _IVals
-from fxpress._unflatten.modules import (
-    InterpreterModule,
-    InterpreterModuleDispatcher,
-    UnflattenedModule,
-    _SubmoduleBase,
-    unflatten,
-)
-from fxpress._unflatten.passes import (
-    _check_graph_equivalence,
-    _copy_graph_attrs,
-    _deduplicate_modules,
-    _fix_nn_module_stacks,
-    _inplace_buffer_and_input_mutations,
-    _reorder_submodules,
-    _root_module_type,
-    _sink_params,
-)
-from fxpress._unflatten.switch import _disable_interpreter as _disable_interpreter
+from fxpress._torch.probes import room
+
+with room("unflatten"):
+    from fxpress._torch.export import AttrKind as _AttrKind
+    from fxpress._torch.export import FlatArgsAdapter
+    from fxpress._torch.export import TensorID as _TensorID
+    from fxpress._unflatten import switch
+    from fxpress._unflatten.attributes import (
+        _add_submodule,
+        _assign_attr,
+        _call_name,
+        _compute_accessor,
+        _get_submodule,
+        _is_call_name,
+        _is_prefix,
+    )
+    from fxpress._unflatten.frames import (
+        _add_spec,
+        _generate_flatten,
+        _generate_flatten_spec,
+        _generate_unflatten,
+        _ModuleFrame,
+        _outline_submodules,
+        _SubmoduleEntry,
+    )
+    from fxpress._unflatten.ivals import _IVals
+    from fxpress._unflatten.modules import (
+        InterpreterModule,
+        InterpreterModuleDispatcher,
+        UnflattenedModule,
+        _SubmoduleBase,
+        unflatten,
+    )
+    from fxpress._unflatten.passes import (
+        _check_graph_equivalence,
+        _copy_graph_attrs,
+        _deduplicate_modules,
+        _fix_nn_module_stacks,
+        _inplace_buffer_and_input_mutations,
+        _reorder_submodules,
+        _root_module_type,
+        _sink_params,
+    )
+    from fxpress._unflatten.switch import _disable_interpreter as _disable_interpreter
 
 switch.holder = sys.modules[__name__]
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch.export import export
 
-from fxpress import archive, state
+from fxpress import UnsupportedError, archive, state
+from fxpress._archive import compiled
+from fxpress._archive.tensors import has_class_of_its_own, without_lazy_bits
+from fxpress._torch.fx import is_fake
+from fxpress._torch.versions import features
 from tests.support.archived import records_of, rewritten, saved_by_us, sharing
+from tests.support.versions import needs
 
 
 class Model(torch.nn.Module):
@@ -262,3 +267,53 @@ def test_a_copy_of_the_archive_alone(path: Path, tmp_path: Path) -> None:
             with archive.PT2ArchiveReader(source) as reader:
                 reader.copy_to(copy)
             assert copy.getvalue() == data
+
+
+class Loader:
+    """What is asked of torch's loader of compiled models."""
+
+    asked: ClassVar[list[tuple[Any, ...]]] = []
+
+    @staticmethod
+    def load_metadata_from_package(path: str, model: str) -> dict[str, str]:
+        return {}
+
+    def __init__(self, *given: Any) -> None:
+        self.asked.append(given)
+
+
+def test_streams_of_compiled_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    has_streams = features.compiled_models_follow_streams
+    monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", Loader)
+    monkeypatch.setattr(Loader, "asked", [])
+    (tmp_path / "model.so").write_bytes(b"code")
+    path = tmp_path / "model.pt2"
+    archive.package_pt2(path, aoti_files={"model": [str(tmp_path / "model.so")]})
+    archive.load_pt2(path, allow_compiled=True)
+    expected = (str(path), "model", False, 1, -1)
+    assert Loader.asked.pop() == (*expected, *([False] if has_streams else []))
+    for load in (archive.load_pt2, compiled.load_package):
+        options = {"allow_compiled": True} if load is archive.load_pt2 else {}
+        if has_streams:
+            load(path, use_stream_affinity=True, **options)
+            assert Loader.asked.pop() == (*expected, True)
+        else:
+            with pytest.raises(UnsupportedError, match="has no use_stream_affinity"):
+                load(path, use_stream_affinity=True, **options)
+            assert Loader.asked == []
+
+
+@needs("fake_tensors_of_cpp")
+def test_fake_tensors_of_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such tensors are plain tensors for Python, and have no bytes to save."""
+    fake, real = torch.ones(3), torch.ones(3)
+    monkeypatch.setattr(torch._C, "_is_fake_tensor", lambda tensor: tensor is fake)
+    assert [is_fake(value) for value in (fake, real, 3)] == [True, False, False]
+    assert has_class_of_its_own(fake) is False
+    assert without_lazy_bits(fake) is fake
+
+
+def test_fake_tensors_of_python() -> None:
+    with torch._subclasses.FakeTensorMode():
+        assert is_fake(torch.ones(3))
+    assert not is_fake(torch.ones(3))

@@ -12,6 +12,8 @@ from torch._dynamo import functional_export as torch_capture
 
 import fxpress
 from fxpress import UnsupportedError, functional_export
+from fxpress._torch.capture import does_more_than_forward
+from fxpress._torch.versions import features
 from fxpress.functional_export import (
     _dynamo_graph_capture_for_export,
     dynamo_graph_capture_for_export,
@@ -187,3 +189,37 @@ def test_processor_of_another_module() -> None:
     processor.root = second
     with pytest.raises(AssertionError, match="another module"):
         first(x())
+
+
+def test_outputs_before_inputs() -> None:
+    """Newer releases of torch say that an interpreter has forgotten the inputs."""
+    made = [
+        way.dynamo_graph_capture_for_export(Model())(x())
+        for way in (functional_export, torch_capture)
+    ]
+    outputs = made[0](x())
+    flat = tuple(torch.utils._pytree.tree_leaves(outputs))
+    for module in made:
+        if features.outputs_need_inputs:
+            with pytest.raises(AssertionError, match="process_outputs called before"):
+                module.graph.process_outputs(flat)
+        else:
+            with pytest.raises(TypeError):
+                module.graph.process_outputs(flat)
+
+
+def test_tracing_is_asked_about_as_by_torch() -> None:
+    """A pause of tracing turns it off for calls of modules, in newer releases of torch."""
+    found = []
+
+    class Asking(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found.append(does_more_than_forward(self))
+            state = torch._C._get_tracing_state()
+            torch._C._set_tracing_state(None)
+            found.append(does_more_than_forward(self))
+            torch._C._set_tracing_state(state)
+            return x + 1
+
+    torch.jit.trace(Asking(), (torch.ones(2),), check_trace=False)
+    assert found == [True, False]

@@ -13,9 +13,10 @@ from torch._dynamo.source import GetItemSource, LocalSource
 from torch.fx import Graph, GraphModule, Node
 from torch.fx import traceback as fx_traceback
 
-from fxpress import _native
+from fxpress import _native, functional_export
 from fxpress._capture.rewrite import rewrite_captured
 from fxpress._torch.capture import birth_rules
+from fxpress._torch.versions import features
 from fxpress.functional_export import DynamoGraphTransformer
 from tests.support.captured import assert_same_captured_graph
 
@@ -263,3 +264,30 @@ def test_code_is_made_once() -> None:
         made = rewrite_captured(module, *plan())
         generate.assert_not_called()
     assert "torch.cat" in made.code
+
+
+def test_earlier_provenance_is_shared_as_by_torch() -> None:
+    made = captured()
+    node = functions(made.graph)[0]
+    earlier = node.meta["from_node"]
+    theirs = fx_traceback.NodeSource(node).from_node
+    (ours,) = functions(native(made).graph)[0].meta["from_node"]
+    assert (ours.from_node[0] is earlier[0]) == (theirs[0] is earlier[0])
+    assert (theirs[0] is earlier[0]) == features.provenance_is_shared
+    assert ours.from_node is not earlier
+
+
+def test_slices_of_inputs_are_no_inputs() -> None:
+    """Only an index that is a number says which flat input a placeholder stands for."""
+    whole = functional_export._Captured(lambda a: a, [torch.ones(2)], None, None)
+    sources = {0: GetItemSource(LOCAL, slice(0, 1)), 1: GetItemSource(LOCAL, 0)}
+    metadata = mock.Mock(graph_input_idx_to_local_source=sources)
+    whole.out = mock.Mock()
+    whole.out.graph_capture_output.output_graph.export_metadata = metadata
+    whole.examples = [torch.zeros(1), torch.zeros(2)]
+    with mock.patch.object(functional_export, "rewrite_and_clean") as rewrite:
+        whole.graph_module = mock.Mock()
+        whole.module()
+    _, flat_inputs, _, order, *_ = rewrite.call_args.args
+    assert order == {0: 1}
+    assert flat_inputs[0] is whole.examples[1]

@@ -1,15 +1,17 @@
-"""docs/fidelity.md names tests that are there."""
+"""docs/fidelity.md names tests that are there, and says of each release what it has."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from fxpress._torch.versions import EXPECTED
+
 TESTS = Path(__file__).parents[1]
 ROWS = [
     line
     for line in (TESTS.parent / "docs" / "fidelity.md").read_text().splitlines()
-    if re.match(r"\| [SUZCT]-\d", line)
+    if re.match(r"\| [SUZCTV]-\d", line)
 ]
 # A file, whose folder may be left out where another row has it, or a function in the latest file.
 NAMED = re.compile(r"([\w/]+\.(?:py|cpp|h))|::(\w+)")
@@ -30,3 +32,20 @@ def test_rows_name_tests_that_exist() -> None:
                 assert re.search(rf"\b{function}\b", file.read_text()), f"{function}: {row}"
         if state == "matched":
             assert file is not None, row
+
+
+def test_rows_of_releases_say_what_each_has() -> None:
+    releases = [row for row in ROWS if row.startswith("| V-")]
+    said: dict[str, dict[str, bool]] = {}
+    for row in releases:
+        _, _, feature, *cells, _ = (cell.strip() for cell in row.strip("|").split("|"))
+        assert len(cells) == len(EXPECTED), row
+        if feature.startswith("`"):
+            said[feature.strip("`")] = {
+                minor: {"yes": True, "no": False}[cell]
+                for minor, cell in zip(EXPECTED, cells, strict=True)
+            }
+    assert said == {
+        feature: {minor: feature in has for minor, has in EXPECTED.items()}
+        for feature in frozenset().union(*EXPECTED.values())
+    }

@@ -23,7 +23,10 @@ from torch.export import ExportedProgram, export
 
 from fxpress import serialize
 from fxpress._torch import serde as compat
+from fxpress._torch.versions import features
 from tests.support.serialized import first_difference, with_numbered_graphs
+
+CAN_USE_TRITON: Any = compat.can_use_triton  # the tests have another in its place
 
 
 class JITFunction:
@@ -60,8 +63,8 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> None:
         module = types.ModuleType(name)
         vars(module).update(members)
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(compat, "has_triton", lambda: True)
-    monkeypatch.setattr(torch_serialize, "has_triton", lambda: True)
+    monkeypatch.setattr(compat, "can_use_triton", lambda: True)
+    monkeypatch.setattr(torch_serialize, "has_triton", lambda **_: True)
 
 
 PARAMETERS = [("x", False, "*fp32"), ("out", False, ""), ("n", False, "i32"), ("BLOCK", True, "")]
@@ -210,7 +213,7 @@ def test_what_a_kernel_was_run_in() -> None:
 
 
 def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compat, "has_triton", lambda: False)
+    monkeypatch.setattr(compat, "can_use_triton", lambda: False)
     with pytest.raises(serialize.SerializeError, match="triton required to serialize"):
         serialize.serialize(program(kernel({"key": entry()})))
 
@@ -250,3 +253,8 @@ def test_compiled_models(weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     del made.graph_module.lowered
     with pytest.raises(serialize.SerializeError, match="owning_module does not have attribute"):
         serialize.serialize(made)
+
+
+def test_whether_triton_can_be_used_is_asked_as_by_torch() -> None:
+    options = {"include_cpu": True} if features.triton_on_cpu else {}
+    assert getattr(CAN_USE_TRITON, "keywords", {}) == options

@@ -5,6 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fxpress._torch.versions import features
+
 # torch.fx.passes.split_module changed in 2.12 and 2.13; ours is the one of 2.13 under any torch.
 PARITY = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
 needs_parity = pytest.mark.skipif(not PARITY, reason="torch's own split is older than 2.13")
+
+
+def needs(feature: str) -> pytest.MarkDecorator:
+    """Skip a test of what only a torch with a feature of `fxpress._torch.versions` has."""
+    return pytest.mark.skipif(
+        not getattr(features, feature), reason=f"this torch lacks the feature {feature}"
+    )

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support import tracking_classes as tracking_classes  # these add their own
 from tests.support import tracking_more as tracking_more
+from tests.support import tracking_releases as tracking_releases
 from tests.support.tracking import assert_same_traces
 from tests.support.tracking_cases import SCENARIOS
 

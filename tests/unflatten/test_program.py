@@ -44,10 +44,11 @@ class Prints(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.child = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.ones(4), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         torch.ops.aten._print("before")
-        x = self.child(x)
+        x = self.child(x) * self.scale
         torch.ops.aten._print("after")
         return x
 
@@ -66,6 +67,7 @@ def test_u1_programs_with_effect_tokens(capfd: pytest.CaptureFixture[str]) -> No
         (n.name, n.target) for n in other.graph.nodes
     ]
     assert ours.graph_signature == other.graph_signature
+    assert list(ours.state_dict()) == list(other.state_dict())
     capfd.readouterr()
     assert_runs_as_eager(ours, model, (torch.randn(2, 4),), calls=1)
     assert capfd.readouterr().out == "before\nafter\n" * 2

@@ -87,6 +87,7 @@ def load_package(
     run_single_threaded: bool = False,
     num_runners: int = 1,
     device_index: int = -1,
+    use_stream_affinity: bool = False,
 ) -> Any:
     """Return a model that AOTInductor compiled. torch loads its code into the process.
 
@@ -96,11 +97,13 @@ def load_package(
     Args:
         path: an archive: a path, an open file, or a buffer; or a package of an older torch.
         model_name: the name of the model in the archive.
-        run_single_threaded, num_runners, device_index: see `fxpress.archive.load_pt2`.
+        run_single_threaded, num_runners, device_index, use_stream_affinity: see
+            `fxpress.archive.load_pt2`.
 
     Raises:
         OSError: the file cannot be read.
         fxpress.archive.ArchiveError: the file is damaged, or is not an archive.
+        fxpress.UnsupportedError: this torch has no `use_stream_affinity`.
         RuntimeError: there is no compiled model of that name; or torch cannot load it.
 
     Stands in for `torch._inductor.package.package.load_package`, which
@@ -112,5 +115,6 @@ def load_package(
             raise RuntimeError(f"Model {model_name} not found in package")
         with named_file(archive, str(path) if is_path(path) else None) as name:
             return torch_archive.load_compiled_model(
-                *(name, model_name, run_single_threaded, num_runners, device_index)
+                *(name, model_name, run_single_threaded, num_runners, device_index),
+                use_stream_affinity=use_stream_affinity,
             )

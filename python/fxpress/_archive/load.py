@@ -124,6 +124,7 @@ def load_pt2(
     num_runners: int = 1,
     device_index: int = -1,
     load_weights_from_disk: bool = False,
+    use_stream_affinity: bool = False,
     map_location: Location = None,
     mmap: bool = False,
     load_weights: bool = True,
@@ -143,12 +144,15 @@ def load_pt2(
         num_runners: the number of runners of compiled code.
         device_index: the device of compiled code; -1: the current device.
         load_weights_from_disk: give compiled code the weights in the archive.
+        use_stream_affinity: give each stream of the device a runner of compiled code of its own, in
+            a torch that can.
         map_location, mmap, load_weights, allow_pickle, check_crc, limits: see `load`.
         allow_compiled: let torch load code that AOTInductor compiled into the process, which may
             run any code. Without it, an archive that has such code is refused.
 
     Raises:
-        OSError, fxpress.ArchiveError, fxpress.UnsupportedError: see `load`.
+        OSError, fxpress.ArchiveError: see `load`.
+        fxpress.UnsupportedError: see `load`; or this torch has no `use_stream_affinity`.
         fxpress.SerializeError: see `load`; or the archive needs `allow_compiled`.
         torch.OutOfMemoryError, TypeError, ValueError: see `load`.
         RuntimeError: see `load`; or torch cannot load code that AOTInductor compiled.
@@ -177,7 +181,8 @@ def load_pt2(
             with compiled.named_file(archive, path) as name:
                 runners = {
                     model: torch_archive.load_compiled_model(
-                        *(name, model, run_single_threaded, num_runners, device_index)
+                        *(name, model, run_single_threaded, num_runners, device_index),
+                        use_stream_affinity=use_stream_affinity,
                     )
                     for model in models
                 }

@@ -15,7 +15,7 @@ from fxpress._archive import tensors
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.tensor_file import DTYPES, METADATA, TensorFile
 from fxpress._errors import UnsupportedError
-from fxpress._torch import serde as compat
+from fxpress._torch.fx import is_fake
 
 NUMBER = "fxpress_save"  # the key of the save's number in the file's metadata
 _ALIGNMENT = 8  # bytes
@@ -62,7 +62,7 @@ def write_tensors(
 
 def _dtype_of(name: str, tensor: torch.Tensor) -> str:
     code = _NAMES.get(tensor.dtype)
-    is_there = tensor.device.type != "meta" and not isinstance(tensor, compat.FakeTensor)
+    is_there = tensor.device.type != "meta" and not is_fake(tensor)
     if code is None or tensor.layout is not torch.strided or not is_there:
         what = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
         raise UnsupportedError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fxpress._aten import storage_places
-from fxpress._torch import serde as compat
+from fxpress._torch.fx import is_fake
 
 
 @dataclass
@@ -28,12 +28,12 @@ class Group:
 
 def has_class_of_its_own(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is of a subclass, which the bytes of a storage do not describe."""
-    return type(tensor.data) is not torch.Tensor and not isinstance(tensor, compat.FakeTensor)
+    return type(tensor.data) is not torch.Tensor and not is_fake(tensor)
 
 
 def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor itself, or a copy if it reads its storage conjugated or negated."""
-    if isinstance(tensor, compat.FakeTensor) or not (tensor.is_conj() or tensor.is_neg()):
+    if is_fake(tensor) or not (tensor.is_conj() or tensor.is_neg()):
         return tensor
     plain = tensor.detach().resolve_conj().resolve_neg()
     if isinstance(tensor, torch.nn.Parameter):
@@ -43,7 +43,7 @@ def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
 
 def _place_of(tensor: torch.Tensor) -> tuple[int | None, int]:
     """Return the place of a tensor that `_aten.storage_places` leaves out; None for a fake one."""
-    if isinstance(tensor, compat.FakeTensor):
+    if is_fake(tensor):
         return None, 0
     storage = tensor.untyped_storage()
     address = storage.data_ptr()

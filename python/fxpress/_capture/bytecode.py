@@ -15,6 +15,7 @@ from fxpress._torch.capture import (
     untraced,
 )
 from fxpress._torch.fx import pytree
+from fxpress._torch.versions import features
 
 
 class InputProcessor:
@@ -178,7 +179,13 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
         return results
 
     def process_outputs(self, outputs: Any) -> Any:
-        """Return the result of the callable, for interpreters."""
+        """Return the result of the callable, for interpreters.
+
+        Raises:
+            AssertionError: `process_inputs` was not called before, in a torch that says so.
+        """
+        if self._inputs is None and features.outputs_need_inputs:
+            raise AssertionError("process_outputs called before process_inputs")
         results = self.dynamo_bytecode_unflatten(outputs, self._inputs)
         self._inputs = None
         return (results,) if self.wrap_tuple else results

@@ -24,7 +24,7 @@ from fxpress._blocks import attribute_block
 from fxpress._errors import UnsupportedError
 from fxpress._install.rooms import Entry
 from fxpress._install.stand_ins import Policy, class_stand_in, function_stand_in, log
-from fxpress._torch.versions import is_of_torch
+from fxpress._torch.probes import is_due_to_torch
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -139,8 +139,8 @@ class Installation:
                     loaded.append((entry, source, getattr(importlib.import_module(provider), name)))
             except UnsupportedError as error:
                 reason = str(error)
-            except (ImportError, AttributeError) as error:
-                if not is_of_torch(error):
+            except Exception as error:
+                if not is_due_to_torch(error):
                     raise
                 reason = f"torch {torch.__version__}: {error}"
             else:

@@ -163,7 +163,8 @@ def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = 
             run any code.
 
     Raises:
-        SerializeError: the bytes are damaged, or need `allow_pickle`.
+        SerializeError: the bytes are damaged, have a sparse tensor with wrong indices, or need
+            `allow_pickle`.
         LimitError: reading would cost more than the budget of `values` has.
     """
     reader = _native.GraphReader(CLASSES, values, {})
@@ -182,6 +183,8 @@ def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = 
         return compat.load_with(fake_tensor, archive, values.location)
     except LimitError:
         raise
+    except compat.InvalidSparseTensorError as e:
+        raise compat.SerializeError(f"{record} has a sparse tensor with wrong indices: {e}") from e
     except OF_WRONG_VALUES as e:
         if not allow_pickle:
             raise compat.SerializeError(

@@ -79,7 +79,7 @@ def get_triton_kernel_and_cache_entry(node: torch.fx.Node) -> tuple[Any, Any]:
     """
     if node.target is not compat.triton_kernel_wrapper_functional:
         raise AssertionError(f"expected triton_kernel_wrapper_functional, got {node.target}")
-    if not compat.has_triton():
+    if not compat.can_use_triton():
         raise AssertionError("triton required to serialize triton kernels")
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.jit import JITFunction

@@ -16,6 +16,7 @@ from fxpress._errors import InternalError, UnsupportedError
 from fxpress._torch import fx as torch_fx
 from fxpress._torch import serde as compat
 from fxpress._torch.fx import is_opaque_value
+from fxpress._torch.versions import features
 
 
 class UnsupportedProgramError(UnsupportedError, compat.SerializeError):
@@ -199,6 +200,13 @@ def empty_list_tag(declared: Any) -> str:
     ):
         if isinstance(element, kind):
             return tag
+    if isinstance(element, torch.ListType) and features.empty_lists_of_lists:
+        inner = element.getElementType()
+        if isinstance(inner, torch.IntType):
+            return "as_int_lists"
+        if isinstance(inner, torch.FloatType):
+            return "as_float_lists"
+        raise compat.SerializeError(f"Empty list with nested type {element} nyi.")
     raise compat.SerializeError(f"Empty list with type {element} nyi.")
 
 

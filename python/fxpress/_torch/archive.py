@@ -13,6 +13,9 @@ from torch.export.pt2_archive._package_weights import Weights as Weights
 from torch.export.pt2_archive._package_weights import get_complete_tensor as get_complete_tensor
 from torch.export.pt2_archive._package_weights import group_weights as group_weights
 
+from fxpress._errors import UnsupportedError
+from fxpress._torch.versions import features
+
 pickle_script_object = torch._C._pickle_save
 unpickle_script_object = torch._C._pickle_load_obj
 
@@ -31,18 +34,29 @@ def compiled_model_class() -> Any:
     return AOTICompiledModel
 
 
-def load_compiled_model(path: str, model: str, *options: Any) -> Any:
+def load_compiled_model(
+    path: str, model: str, *options: Any, use_stream_affinity: bool = False
+) -> Any:
     """Load the code that AOTInductor made of a model from an archive, and return it.
 
     Args:
         path: the archive, a file.
         model: the name of the model in the archive.
         options: whether to run in one thread, the number of runners, the index of the device.
+        use_stream_affinity: keep a runner for each stream of the device.
+
+    Raises:
+        UnsupportedError: this torch has no affinity to streams.
     """
     from torch._inductor.codecache import get_device_information
 
+    if use_stream_affinity and not features.compiled_models_follow_streams:
+        raise UnsupportedError(f"torch {torch.__version__} has no use_stream_affinity")
     loader = torch._C._aoti.AOTIModelPackageLoader
     metadata = loader.load_metadata_from_package(path, model)
+    if features.compiled_models_follow_streams:
+        options = (*options, use_stream_affinity)
+    loaded = compiled_model_class()(loader(path, model, *options))
     device = metadata.get("AOTI_DEVICE_KEY")  # older packages have none
     for key, value in (get_device_information(device) if device else {}).items():
         if metadata.get(key, value) != value:
@@ -52,4 +66,4 @@ def load_compiled_model(path: str, model: str, *options: Any) -> Any:
                 "%s was compiled for another device: %s is %s here, and was %s there.",
                 *(model, key, value, metadata[key]),
             )
-    return compiled_model_class()(loader(path, model, *options))
+    return loaded

@@ -42,6 +42,8 @@ from torch.nn.modules import module as nn_module
 from torch.utils._traceback import format_frame as format_frame
 from torch.utils._traceback import shorten_filename as shorten_filename
 
+from fxpress._torch.versions import features
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # Dynamo recognizes the result of a traced frame by the identity of this class.
@@ -56,6 +58,10 @@ delete_attribute = _del_attr
 log = torch_capture.log
 OPERATORS = (torch._ops.OpOverloadPacket, torch._ops.OpOverload)
 OpOverload = torch._ops.OpOverload
+# A call of a module asks this. The newer function is false while tracing is paused.
+_is_tracing: Callable[[], object] = (
+    torch._C._is_tracing if features.calls_ask_whether_tracing else torch._C._get_tracing_state
+)
 # The name with which a NodeSource says that this pass made a node.
 TRANSFORMER_PASS = "Interpreter_DynamoGraphTransformer"
 # The keys of `Node.meta` that `Interpreter` copies, besides those that a tracer copies.
@@ -97,7 +103,7 @@ def does_more_than_forward(module: torch.nn.Module) -> bool:
         or module._backward_pre_hooks
         or module._compiled_call_impl is not None
         or nn_module._has_any_global_hook()
-        or torch._C._get_tracing_state()
+        or _is_tracing()
     )
 
 
@@ -146,6 +152,37 @@ def with_input_names(text: str, args: Any, kwargs: Any, signature: Any) -> str:
     return cast(str, _replace_sources(text, _get_input_paths((args, kwargs), signature)))
 
 
+def bound_spec(
+    dynamic_shapes: Any, called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, list[Any], Any] | None:
+    """Return the spec of the flat inputs for a `ParamsSpec` or a `ShapesSpec`, and the flat inputs.
+
+    Args:
+        dynamic_shapes: the user's dynamic shapes; for others than these two, and in a torch that
+            does not have them, the result is None.
+        called: the module or callable whose parameters the spec names.
+        args, kwargs: the inputs.
+
+    Returns:
+        The spec for Dynamo's setting `_dynamic_shapes_spec`, the flat inputs, and their tree.
+
+    Raises:
+        ValueError: the spec does not fit the inputs.
+    """
+    if not features.shapes_specs:
+        return None
+    from torch.fx.experimental._spec_binding import _bind_spec_to_args
+    from torch.fx.experimental.dynamic_spec import ParamsSpec, ShapesSpec
+
+    if not isinstance(dynamic_shapes, (ParamsSpec, ShapesSpec)):
+        return None
+    whole = dynamic_shapes if isinstance(dynamic_shapes, ShapesSpec) else ShapesSpec(dynamic_shapes)
+    leaves, flat_inputs, in_spec = _bind_spec_to_args(called, args, kwargs, whole)
+    # What Dynamo traces takes the flat inputs as its only parameter.
+    flat = ShapesSpec(ParamsSpec({"*args": leaves}), assumptions=whole._assumptions or None)
+    return flat, flat_inputs, in_spec
+
+
 def pytree_codegen(names: list[str], in_spec: Any, out_spec: Any) -> Any:
     return _PyTreeCodeGen(_PyTreeInfo(names, in_spec, out_spec))
 
@@ -180,7 +217,7 @@ def birth_rules() -> dict[str, object]:
         "source": fx_traceback.NodeSource,
         "source_info": fx_traceback.NodeSource.NodeInfo,
         "copy": copy.copy,
-        "deepcopy": copy.deepcopy,
+        "deepcopy": list if features.provenance_is_shared else copy.deepcopy,
     }
 
 

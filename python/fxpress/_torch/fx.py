@@ -5,10 +5,11 @@ from __future__ import annotations
 import builtins
 import functools
 import logging
+import operator
 import re
 import types
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 import torch
 import torch.fx
@@ -48,6 +49,15 @@ is_opaque_value: Callable[[Any], bool] = (
     if features.opaque_values_are_custom_classes
     else opaque_object.is_opaque_value
 )
+
+
+def is_fake(value: object) -> TypeGuard[torch.Tensor]:
+    """Return whether a value is a fake tensor: of the Python class, or of torch's C++."""
+    return isinstance(value, FakeTensor) or (
+        features.fake_tensors_of_cpp
+        and isinstance(value, torch.Tensor)
+        and torch._C._is_fake_tensor(value)
+    )
 
 
 pytree = _pytree
@@ -161,6 +171,23 @@ def shows_meta_in_source() -> bool:
     import os
 
     return os.environ.get("FX_GRAPH_SHOW_META", "0") == "1"
+
+
+def sample_graph() -> torch.fx.Graph:
+    """Return a graph with each kind of statement and argument that the native generator writes."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    y = graph.placeholder("y", default_value=1)
+    total = graph.call_function(torch.add, (x, 1), {"alpha": 2.5})
+    total = graph.call_method("mul", (total, y), {"other": [x, (y,)]})
+    total = graph.call_module("layers.0", (total,))
+    total = graph.call_function(operator.add, (total, graph.get_attr("layers.0.weight")))
+    total = graph.call_function(operator.iadd, (total, -1))
+    shape = graph.call_function(getattr, (total, "shape"))
+    graph.call_function(torch.ops.aten.sin.default, (x,))  # nothing uses it
+    constants = (None, True, "text", 2 + 3j, 1j, slice(1, None), torch.float32, torch.device("cpu"))
+    graph.output((total, [shape, constants], {"key": x}))
+    return graph
 
 
 def describe_target(target: Callable[..., Any]) -> tuple[str, str]:

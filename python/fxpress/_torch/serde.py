@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import pickle
@@ -54,13 +55,17 @@ from torch.utils._sympy.symbol import SymT
 from torch.utils._sympy.symbol import prefix_str as prefix_str
 from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 from torch.utils._traceback import CapturedTraceback
-from torch.utils._triton import has_triton as has_triton
+from torch.utils._triton import has_triton
 
 from fxpress._errors import Error
 from fxpress._torch.versions import features
 
 OPS = "torch._ops"  # the module that operators name
 INDUCTOR = "torch._inductor.ir"  # looked up in sys.modules, because importing it is slow
+# Whether Triton kernels can be written here; where torch knows them, those of its CPU backend too.
+can_use_triton: Callable[[], bool] = (
+    functools.partial(has_triton, include_cpu=True) if features.triton_on_cpu else has_triton
+)
 # Classes and tables that callers, registrations and files share with torch.
 SerializedProgram = torch_serialize._SerializedProgram
 ExtensionHandler = torch_serialize.ExtensionHandler
@@ -408,6 +413,50 @@ def unpickle_with(function: Callable[..., Any], file: io.BytesIO, location: Any 
     return torch.load(file, location, pickle_module=pickles, weights_only=False)
 
 
+class InvalidSparseTensorError(ValueError):
+    """The indices of a sparse tensor in a file are outside of the tensor, or do not fit its values.
+
+    Operators read and write memory at the indices without looking at them.
+    """
+
+
+def _valid_sparse_tensor(layout: Any, data: tuple[Any, ...]) -> torch.Tensor:
+    """Return a sparse tensor from a file; its arguments are those of `_rebuild_sparse_tensor`.
+
+    torch makes such tensors unchecked, and checks all of them afterwards, where it checks them at
+    all. The list of the unchecked ones belongs to the process, and another thread may empty it.
+
+    Raises:
+        InvalidSparseTensorError: the indices are wrong.
+    """
+    *indices, values, size = data[:3] if layout is torch.sparse_coo else data
+    options = {"check_invariants": True}
+    make = torch.sparse_coo_tensor
+    if layout is not torch.sparse_coo:
+        make = functools.partial(torch.sparse_compressed_tensor, layout=layout)
+    elif len(data) > 3:  # older files do not say whether the tensor is coalesced
+        options["is_coalesced"] = data[3]
+    try:
+        return make(*indices, values, size, **options)
+    except RuntimeError as e:
+        raise InvalidSparseTensorError(str(e)) from e
+
+
+@functools.lru_cache(maxsize=1)
+def _allowed_globals() -> dict[str, Any]:
+    """Return torch's table of what pickles may name, with our function for sparse tensors.
+
+    It has no constructors of sparse tensors, which `torch.save` does not write.
+    """
+    table = {
+        name: value
+        for name, value in _weights_only_unpickler._get_allowed_globals().items()
+        if not (value in torch._tensor_classes and "sparse" in value.__module__)
+    }
+    table["torch._utils._rebuild_sparse_tensor"] = _valid_sparse_tensor
+    return table
+
+
 def load_with(function: Callable[..., Any], archive: Any, location: Any = None) -> Any:
     """Return `torch.load(archive, location, weights_only=True)`, with a function for fake tensors.
 
@@ -421,11 +470,17 @@ def load_with(function: Callable[..., Any], archive: Any, location: Any = None) 
 
     Raises:
         ValueError: the file is a TorchScript archive.
+        InvalidSparseTensorError: the indices of a sparse tensor are wrong.
     """
     name = f"{torch_serialize.__name__}.{reconstruct_fake_tensor.__name__}"
-    allowed = {**_weights_only_unpickler._get_user_allowed_globals(), name: function}
+    by_user = {**_weights_only_unpickler._get_user_allowed_globals(), name: function}
+    by_torch = _allowed_globals()
     plain = _weights_only_unpickler.Unpickler
-    names = {**vars(_weights_only_unpickler), "_get_user_allowed_globals": lambda: allowed}
+    names = {
+        **vars(_weights_only_unpickler),
+        "_get_user_allowed_globals": lambda: by_user,
+        "_get_allowed_globals": lambda: by_torch,
+    }
     load = types.FunctionType(plain.load.__code__, names, "load")
     reader = type("Unpickler", (plain,), {"load": load})
     if serialization._is_torchscript_zip(archive):

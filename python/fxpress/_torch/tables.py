@@ -36,6 +36,7 @@ from fxpress._torch.fx import (
     parse_name,
     pytree,
 )
+from fxpress._torch.versions import features
 
 
 def _state_behind(key: str, state: dict[str, Any], *, without: tuple[str, ...]) -> dict[str, Any]:
@@ -85,8 +86,10 @@ def native_symbols(
         "output": "output",
         "placeholder": "placeholder",
         "base_globals": base_globals,
+        "boxed_arguments": features.boxed_arguments,
         "clone": torch.ops.aten.clone.default,
         "codegen_type": fx_graph.CodeGen,
+        "complex_calls": features.complex_constants_are_calls,
         "copy_": torch.ops.aten.copy_.default,
         "current_node_meta": current_node_meta,
         "defaultdict": collections.defaultdict,
@@ -173,6 +176,7 @@ NATIVE_NAMES = {
     "autograd_backward": "autograd_backward",
     "base_count": "_base_count",
     "body_transformer": "_body_transformer",
+    "boxed_arg_indices": "boxed_arg_indices",
     "call_modules": "_call_modules",
     "codegen": "_codegen",
     "custom": "custom",
@@ -228,6 +232,7 @@ NATIVE_NAMES = {
     "stack_trace": "stack_trace",
     "table": "table",
     "target": "target",
+    "target_boxed_arg_indices": "_boxed_arg_indices",
     "training": "training",
     "ty": "_ty",
     "unbacked_bindings": "unbacked_bindings",

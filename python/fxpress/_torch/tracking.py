@@ -15,6 +15,7 @@ from torch._dynamo.exc import UnspecializeRestartAnalysis as UnspecializeRestart
 from torch._dynamo.exc import Unsupported as Unsupported
 from torch._dynamo.exc import handle_observed_exception as handle_observed_exception
 from torch._dynamo.exc import raise_observed_exception
+from torch._dynamo.exc import raise_type_error as raise_type_error
 from torch._dynamo.exc import unimplemented as unimplemented
 from torch._dynamo.guards import GuardBuilder as GuardBuilder
 from torch._dynamo.guards import get_verbose_code_parts
@@ -33,6 +34,9 @@ from torch._dynamo.source import UnspecializedNNModuleSource as UnspecializedNNM
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.trace_rules import check as is_skipped
 from torch._dynamo.trace_rules import is_torch_inline_allowed as is_torch_inline_allowed
+from torch._dynamo.utils import (
+    enumerate_items_with_dict_position as enumerate_items_with_dict_position,
+)
 from torch._dynamo.utils import get_custom_getattr as get_custom_getattr
 from torch._dynamo.utils import get_fake_value as get_fake_value
 from torch._dynamo.utils import is_lazy_module as is_lazy_module
@@ -48,6 +52,7 @@ from torch._dynamo.utils import unpatched_nn_module_call as unpatched_nn_module_
 from torch._dynamo.utils import unpatched_nn_module_call_impl as unpatched_nn_module_call_impl
 from torch._dynamo.utils import unpatched_nn_module_getattr as unpatched_nn_module_getattr
 from torch._dynamo.variables import nn_module as torch_tracking
+from torch._dynamo.variables.base import NO_SUCH_SUBOBJ as NO_SUCH_SUBOBJ
 from torch._dynamo.variables.base import ValueMutationNew as ValueMutationNew
 from torch._dynamo.variables.base import VariableTracker as VariableTracker
 from torch._dynamo.variables.base import VariableTrackerMeta
@@ -66,18 +71,6 @@ from torch._guards import Source as Source
 from torch._guards import TracingContext
 
 from fxpress import _native
-from fxpress._errors import UnsupportedError
-from fxpress._torch.versions import features
-
-# fxpress's classes override methods of Dynamo by name, and the names differ between versions.
-if not features.modules_tracked_by_var_getattr:
-    raise UnsupportedError(f"torch {torch.__version__} tracks modules by other methods")
-
-from torch._dynamo.exc import raise_type_error as raise_type_error
-from torch._dynamo.utils import (
-    enumerate_items_with_dict_position as enumerate_items_with_dict_position,
-)
-from torch._dynamo.variables.base import NO_SUCH_SUBOBJ as NO_SUCH_SUBOBJ
 
 Translator: TypeAlias = InstructionTranslatorBase
 Args: TypeAlias = list[VariableTracker]
@@ -143,6 +136,12 @@ def is_captured(tx: Translator) -> bool:
     """Return whether the graph outlives the process that traces: exported, or kept in a file."""
     compiler = getattr(tx.output.compiler_fn, "__qualname__", "")
     return compiler.startswith("_fullgraph_capture_frame.") or tx.output.package is not None
+
+
+def size_hint(size: Any) -> int | None:
+    """Return the value of a size that the traced example has; None where it has none."""
+    hint = size.node.hint if isinstance(size, torch.SymInt) else size
+    return hint if isinstance(hint, int) else None
 
 
 def guard_attribute_exists(source: Source, name: str) -> None:

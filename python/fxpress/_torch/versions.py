@@ -7,6 +7,8 @@ and a test compares it with the probes.
 from __future__ import annotations
 
 from functools import cached_property
+from importlib.util import find_spec
+from inspect import signature
 from types import ModuleType
 
 
@@ -41,28 +43,200 @@ class Features:
 
         return hasattr(ShapeEnv(), "name_to_symbol")
 
+    # Generated code
+
+    @cached_property
+    def complex_constants_are_calls(self) -> bool:
+        """True if code calls `complex` for constants whose repr would lose a sign or fail."""
+        from torch.fx import Graph
+
+        graph = Graph()
+        graph.call_function(abs, (1j,))
+        return "complex(0.0, 1.0)" in graph.python_code("self").src
+
+    @cached_property
+    def boxed_arguments(self) -> bool:
+        """True if a node's `boxed_arg_indices` name arguments that code frees before the call."""
+        from torch.fx import Graph
+
+        graph = Graph()
+        graph.call_function(abs, (1,)).meta["boxed_arg_indices"] = (0,)
+        return "boxed_arg_0" in graph.python_code("self").src
+
+    @cached_property
+    def provenance_is_shared(self) -> bool:
+        """True if a NodeSource shares the records of the node that it describes."""
+        from torch.fx import Graph
+        from torch.fx.traceback import NodeSource
+
+        node = Graph().placeholder("x")
+        node.meta["from_node"] = [NodeSource(node)]
+        return NodeSource(node).from_node[0] is node.meta["from_node"][0]
+
+    # Modules
+
+    @cached_property
+    def calls_ask_whether_tracing(self) -> bool:
+        """True if a call of a module asks `_is_tracing`, which a pause of tracing turns off."""
+        from torch.nn import Module
+
+        return "_is_tracing" in Module._call_impl.__code__.co_names
+
+    @cached_property
+    def fake_tensors_of_cpp(self) -> bool:
+        """True if torch's C++ has fake tensors that are no instances of `FakeTensor`."""
+        import torch
+
+        return hasattr(torch._C, "_is_fake_tensor")
+
+    # Files
+
+    @cached_property
+    def lists_of_lists_of_ints(self) -> bool:
+        """True if an argument of a node may be a list of lists of ints, not only of tuples."""
+        return _is_written([[1], [2]], None)
+
+    @cached_property
+    def empty_lists_of_lists(self) -> bool:
+        """True if an argument that is declared as a list of lists may be empty."""
+        import torch
+
+        return _is_written([], torch.ListType(torch.ListType(torch.IntType.get())))
+
+    @cached_property
+    def reading_validates_sparse_tensors(self) -> bool:
+        """True if torch's loader itself validates sparse tensors in weights-only files."""
+        from torch import serialization
+
+        return "weights_only" in signature(serialization._load).parameters
+
+    @cached_property
+    def triton_on_cpu(self) -> bool:
+        """True if Triton kernels of its CPU backend are written on machines without GPU."""
+        from torch.utils._triton import has_triton
+
+        return "include_cpu" in signature(has_triton).parameters
+
+    @cached_property
+    def compiled_models_follow_streams(self) -> bool:
+        """True if torch's loader of compiled models takes `use_stream_affinity`."""
+        import torch
+
+        loader = torch._C._aoti.AOTIModelPackageLoader
+        return "use_stream_affinity" in (loader.__init__.__doc__ or "")
+
+    # Capture
+
+    @cached_property
+    def shapes_specs(self) -> bool:
+        """True if `dynamic_shapes` may be a `ParamsSpec` or a `ShapesSpec`."""
+        return find_spec("torch.fx.experimental._spec_binding") is not None
+
+    @cached_property
+    def outputs_need_inputs(self) -> bool:
+        """True if the code generator of captured modules refuses outputs before inputs."""
+        from torch._dynamo.functional_export import _DynamoBytecodeCodeGen
+
+        codegen = _DynamoBytecodeCodeGen([], lambda: (), lambda *_: ())
+        try:
+            codegen.process_outputs(())
+        except AssertionError:
+            return True
+        return False
+
+    # Tracking of modules
+
     @cached_property
     def modules_tracked_by_var_getattr(self) -> bool:
-        """True if Dynamo's variables look up attributes by `var_getattr`, as fxpress's do."""
-        from torch._dynamo import exc, utils
-        from torch._dynamo.variables import base, nn_module
+        """True if Dynamo's variables look up attributes by `var_getattr`."""
+        return _tracks_modules_by("var_getattr", "bool_impl", "repr_impl", "sq_length")
 
-        return (
-            "var_getattr" in vars(nn_module.NNModuleVariable)
-            and hasattr(exc, "raise_type_error")
-            and hasattr(utils, "enumerate_items_with_dict_position")
-            and hasattr(base, "NO_SUCH_SUBOBJ")
-        )
+    @cached_property
+    def modules_tracked_by_slots(self) -> bool:
+        """True if Dynamo's variables have methods named after CPython's slots, and a table."""
+        slots = ("tp_getattro_impl", "nb_bool_impl", "tp_repr_impl", "sq_length_impl")
+        return _tracks_modules_by(*slots, "tp_methods")
+
+    @cached_property
+    def containers_answer_by_slots(self) -> bool:
+        """True if a tracked container of modules answers `in` and others by slots."""
+        return _tracks_modules_by("sq_contains_impl")
+
+    @cached_property
+    def hook_tables_have_types(self) -> bool:
+        """True if a variable for a table of hooks takes the type of the table."""
+        from torch._dynamo import variables
+
+        return "user_cls" in signature(variables.NNModuleHooksDictVariable).parameters
+
+    @cached_property
+    def partial_forwards_are_guarded_by_parts(self) -> bool:
+        """True if a `functools.partial` as `forward` is guarded by its function and arguments."""
+        from torch._dynamo.variables import nn_module
+
+        return hasattr(nn_module, "guard_to_detect_forward_partial_monkeypatching")
+
+    @cached_property
+    def methods_are_bound_to_variables(self) -> bool:
+        """True if a variable for a method takes the variable of its function."""
+        from torch._dynamo.variables import UserMethodVariable
+
+        return "im_func" in signature(UserMethodVariable).parameters
+
+
+def _is_written(value: object, declared: object) -> bool:
+    """Return whether torch's serializer has a place for an argument of a declared type."""
+    from torch._export.serde.serialize import GraphModuleSerializer, SerializeError
+
+    serializer = object.__new__(GraphModuleSerializer)
+    try:
+        serializer.serialize_input(value, declared)
+    except (SerializeError, AssertionError):
+        return False
+    return True
+
+
+def _tracks_modules_by(*methods: str) -> bool:
+    """Return whether Dynamo's variable of a module has methods of its own by these names."""
+    from torch._dynamo.variables.nn_module import NNModuleVariable
+
+    return all(method in vars(NNModuleVariable) for method in methods)
 
 
 features = Features()
 
 # Minor release of torch -> the names of the features that it has.
-EXPECTED: dict[str, frozenset[str]] = {
-    "2.13": frozenset(
-        {"fake_device_is_a_property", "opaque_records", "modules_tracked_by_var_getattr"}
-    ),
+_2_13 = frozenset(
+    {
+        "fake_device_is_a_property",
+        "hook_tables_have_types",
+        "modules_tracked_by_var_getattr",
+        "opaque_records",
+    }
+)
+_2_14 = _2_13 - {"hook_tables_have_types", "modules_tracked_by_var_getattr"} | {
+    "boxed_arguments",
+    "complex_constants_are_calls",
+    "empty_lists_of_lists",
+    "fake_tensors_of_cpp",
+    "lists_of_lists_of_ints",
+    "modules_tracked_by_slots",
+    "opaque_values_are_custom_classes",
+    "outputs_need_inputs",
+    "partial_forwards_are_guarded_by_parts",
+    "reading_validates_sparse_tensors",
+    "shapes_specs",
 }
+_2_15 = _2_14 | {
+    "calls_ask_whether_tracing",
+    "compiled_models_follow_streams",
+    "containers_answer_by_slots",
+    "methods_are_bound_to_variables",
+    "provenance_is_shared",
+    "symbols_by_name",
+    "triton_on_cpu",
+}
+EXPECTED: dict[str, frozenset[str]] = {"2.13": _2_13, "2.14": _2_14, "2.15": _2_15}
 
 
 def built_for() -> str | None:

@@ -22,6 +22,7 @@ from fxpress._torch.tracking import (
     is_captured,
     no_traced_hooks,
 )
+from fxpress._torch.tracking_variants import attribute_of, guard_partial
 
 # The names of the methods that a call of a module looks up in its class.
 _LOOKED_UP = ("__call__", "_call_impl", "forward")
@@ -30,6 +31,8 @@ _ABSENT = object()
 
 def guard_to_detect_forward_monkeypatching(source: Source | None, mod: Module) -> None:
     """Guard on the ``forward`` of a module object: on its code, or on its absence.
+
+    Of a ``functools.partial``, newer releases of torch guard on the parts.
 
     The guard reads the module object itself, without the changes that the traced program makes.
 
@@ -47,6 +50,9 @@ def guard_to_detect_forward_monkeypatching(source: Source | None, mod: Module) -
         install_guard(source.make_guard(absent))
         return
     found: Source = AttrSource(source, "forward")
+    if isinstance(forward, functools.partial):
+        guard_partial(source, mod, found, forward)
+        return
     if type(forward) is types.MethodType:
         found = AttrSource(found, "__func__")
     install_guard(found.make_guard(GuardBuilder.CLOSURE_MATCH))
@@ -109,7 +115,7 @@ def guarded_global_hooks(tx: Translator, namespace: Any) -> bool:
     kept: dict[str, Any] = vars(tx.output.current_tracer)
     known = kept.get("_fxpress_global_hooks")
     if known is None or tx.output.side_effects.has_pending_mutation(namespace):
-        tables = [namespace.var_getattr(tx, name).realize() for name in GLOBAL_HOOKS]
+        tables = [attribute_of(namespace, tx, name).realize() for name in GLOBAL_HOOKS]
         known = tables, namespace.source.make_guard(no_traced_hooks)
         kept["_fxpress_global_hooks"] = known
     tables, guard = known

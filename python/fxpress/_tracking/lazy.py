@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from fxpress._torch.tracking import (
     is_namedtuple,
     proxy_args_kwargs,
     raise_observed,
+    size_hint,
 )
 
 
@@ -27,19 +29,19 @@ def initialize_lazy_module(
     """Give a lazy module its parameters, as its first call would; other modules stay as they are.
 
     The module itself changes while it is traced: its parameters have the shapes that the fake
-    tensors behind the arguments ask for.
+    tensors behind the arguments ask for. A size that is a symbol counts as its hint.
 
     Stands in for ``torch._dynamo.variables.nn_module.initialize_lazy_module``.
 
     Raises:
         ObservedAttributeError: the module's own code raised AttributeError.
     """
-    if not hasattr(mod, "_initialize_hook"):
-        return
+    if inspect.getattr_static(mod, "_initialize_hook", None) is None:
+        return  # looked up without the user's `__getattr__`
 
     def fake(value: Any) -> Any:
         if isinstance(value, torch.fx.Proxy):
-            return get_fake_value(value.node, tx)
+            return _of_known_sizes(get_fake_value(value.node, tx))
         if is_namedtuple(value):
             return type(value)(*map(fake, value))
         if isinstance(value, dict):
@@ -56,3 +58,16 @@ def initialize_lazy_module(
         infer(mod, fake_args, fake_kwargs)
     except AttributeError:
         raise_observed(tx, AttributeError, "AttributeError during lazy module initialization")
+
+
+def _of_known_sizes(fake: Any) -> Any:
+    """Return a tensor with the hints of the symbols among a fake tensor's sizes in their place.
+
+    What gives a lazy module its parameters works on real modules.
+    """
+    if not (isinstance(fake, torch.Tensor) and fake._has_symbolic_sizes_strides):
+        return fake
+    sizes = [size_hint(size) for size in fake.shape]
+    if None in sizes:
+        raise AssertionError(f"a lazy module needs known sizes, not {fake.shape}")
+    return torch.empty(sizes, dtype=fake.dtype, device=fake.device)

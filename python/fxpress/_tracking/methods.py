@@ -29,6 +29,7 @@ from fxpress._torch.tracking import (
     variables,
     wrap_fx_proxy,
 )
+from fxpress._torch.tracking_variants import LISTED_METHODS, has_slot
 from fxpress._tracking.stack import record_nn_module_stack
 
 # Method: the table whose order it depends on, the arguments that it heeds (None: it takes none),
@@ -45,6 +46,8 @@ _LISTS: dict[str, tuple[str | None, tuple[str, ...] | None, str]] = {
     "buffers": ("_buffers", ("recurse",), "named_buffers"),
     "values": (None, None, "items"),
 }
+# The methods whose result older releases never take for a constant.
+_BEFORE_CONSTANTS = ("_call_impl", "_wrapped_call_impl", "forward", "_get_item_by_idx")
 _PAIRS = ("named_children", "named_parameters", "named_buffers", "named_modules", "items")
 
 
@@ -74,48 +77,76 @@ def call_live_method(
         module: the module.
         name: the method.
         args, kwargs: its arguments.
-        constant: whether the result is a constant of the graph.
+        constant: whether the result is a constant of the graph. Older releases of Dynamo trace a
+            call of ``forward`` all the same.
     """
+    if constant and (LISTED_METHODS or name not in _BEFORE_CONSTANTS):
+        result_name = f"{type(module).__name__}_{name}_result"
+        function = getattr(module, name)
+        return invoke_and_store_as_constant(tx, function, result_name, args, kwargs)
+    result = call_listed_method(module_vt, tx, module, name, args, kwargs)
+    if result is not None or name in LISTED_METHODS:
+        return result
+    if name == "__iter__":
+        return module_vt.tp_iter_impl(tx)
+    if name == "__contains__" and args:
+        found = has_child(tx, module, args[0])
+        if found is not None:
+            return found
+    # A guess: a method that takes only tensors is a computation that the graph can call.
+    if (
+        not has_slot(module_vt, name)
+        and callable(vars(type(module)).get(name))
+        and all(each.is_tensor() for each in itertools.chain(args, kwargs.values()))
+    ):
+        return _call_in_graph(module_vt, tx, module, name, args, kwargs)
+    return None
+
+
+def call_listed_method(
+    module_vt: Any, tx: Translator, module: Any, name: str, args: Args, kwargs: Kwargs
+) -> VariableTracker | None:
+    """Call a method that fxpress knows; None for others. The arguments are `call_live_method`'s."""
+    if name in ("_call_impl", "_wrapped_call_impl"):
+        return module_vt.call_function(tx, args, kwargs)
     if name == "forward":
         source = module_vt.get_nn_module_stack_source()
         with record_nn_module_stack(module_vt.module_key, source, tx, module):
             return _call_in_graph(module_vt, tx, module, name, args, kwargs)
-    if name == "_check_input_dim" and is_torch_inline_allowed(
-        inspect.getfile(type(module)._check_input_dim)
-    ):
+    if name == "_check_input_dim" and _checks_as_torch(module):
         return variables.ConstantVariable.create(True)
     if name == "_get_item_by_idx":
         return _item_by_index(module_vt, tx, module, args)
-    if constant:
-        result_name = f"{type(module).__name__}_{name}_result"
-        function = getattr(module, name)
-        return invoke_and_store_as_constant(tx, function, result_name, args, kwargs)
     if name in _LISTS:
         return _list_members(module_vt, tx, module, name, args, kwargs)
     if name == "keys":
         _takes_nothing(tx, name, args, kwargs)
         keys = [VariableTracker.build(tx, key) for key in module]
         return variables.ListIteratorVariable(keys, mutation_type=ValueMutationNew())
-    if name == "__iter__":
-        return module_vt.tp_iter_impl(tx)
-    if (
-        name == "__contains__"
-        and isinstance(module, (torch.nn.ModuleDict, torch.nn.ParameterDict))
-        and args
-        and args[0].is_python_constant()
-    ):
-        return VariableTracker.build(tx, args[0].as_python_constant() in module._modules)
     if _is_traced(module, name):
         source = AttrSource(AttrSource(module_vt.source, name), "__func__")
         function = getattr(module, name).__func__
         tracked = variables.UserFunctionVariable(function, source=source)
         return tx.inline_user_function_return(tracked, [module_vt, *args], kwargs)
-    # A guess: a method that takes only tensors is a computation that the graph can call.
-    if callable(vars(type(module)).get(name)) and all(
-        each.is_tensor() for each in itertools.chain(args, kwargs.values())
-    ):
-        return _call_in_graph(module_vt, tx, module, name, args, kwargs)
     return None
+
+
+def has_child(tx: Translator, module: Any, item: VariableTracker) -> VariableTracker | None:
+    """Return whether a dict of modules or parameters has a key; None where it cannot be told."""
+    if not isinstance(module, (torch.nn.ModuleDict, torch.nn.ParameterDict)):
+        return None
+    if not item.is_python_constant():
+        return None
+    return VariableTracker.build(tx, item.as_python_constant() in module)
+
+
+def _checks_as_torch(module: Any) -> bool:
+    """Return whether the check of the input is torch's own, which need not be traced."""
+    check: Any = getattr(type(module), "_check_input_dim", None)
+    try:
+        return bool(is_torch_inline_allowed(inspect.getfile(check)))
+    except TypeError:  # there is none, or it has no file
+        return False
 
 
 def _is_traced(module: Any, name: str) -> bool:

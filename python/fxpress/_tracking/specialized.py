@@ -45,9 +45,21 @@ from fxpress._torch.tracking import (
     variables,
     wrap_fx_proxy,
 )
+from fxpress._torch.tracking_variants import (
+    GET_ATTRIBUTE,
+    LISTED_METHODS,
+    bound_method,
+    fills_slots,
+    method_table,
+)
 from fxpress._tracking.guards import guard_to_detect_forward_monkeypatching
 from fxpress._tracking.lazy import initialize_lazy_module
-from fxpress._tracking.methods import call_live_method, register_child
+from fxpress._tracking.methods import (
+    call_listed_method,
+    call_live_method,
+    has_child,
+    register_child,
+)
 from fxpress._tracking.stack import StackSource, record_nn_module_stack
 
 _ORDERED = (torch.nn.ModuleList, torch.nn.ParameterList, torch.nn.Sequential)
@@ -56,6 +68,7 @@ _SUBSCRIPTS = tuple(
 )
 
 
+@fills_slots
 class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc]
     """A module that the graph calls or whose code is traced, with guards on its identity.
 
@@ -84,7 +97,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         return tx.output.get_submodule(self.module_key)
 
     def get_dict_vt(self, tx: Translator) -> Any:
-        if "dict_vt" not in vars(self):
+        if getattr(self, "dict_vt", None) is None:
             self.dict_vt = variables.DunderDictVariable.create(tx, self)
         return self.dict_vt
 
@@ -97,14 +110,20 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
     def get_real_python_backed_value(self) -> object:
         return self.value
 
-    def bool_impl(self, tx: Translator) -> Any:
+    def truth_value(self, tx: Translator) -> Any:
         return variables.ConstantVariable.create(bool(self._module(tx)))
 
-    def repr_impl(self, tx: Translator) -> VariableTracker:
+    def representation(self, tx: Translator) -> VariableTracker:
         return VariableTracker.build(tx, repr(self._module(tx)))
 
-    def sq_length(self, tx: Translator) -> VariableTracker:
+    def length(self, tx: Translator) -> VariableTracker:
         return VariableTracker.build(tx, len(self._module(tx)))
+
+    def contains(self, tx: Translator, item: VariableTracker) -> VariableTracker:
+        found = has_child(tx, self._module(tx), item)
+        if found is None:
+            found = VariableTracker.sq_contains_impl(self, tx, item)
+        return found
 
     def is_training(self, tx: Translator) -> bool:
         return bool(getattr(self._module(tx), "training", False))
@@ -197,13 +216,13 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
 
     # Attributes
 
-    def var_getattr(self, tx: Translator, name: str) -> VariableTracker:
+    def get_attribute(self, tx: Translator, name: str) -> VariableTracker:
         module = self._module(tx)
         own: dict[str, Any] = object.__getattribute__(module, "__dict__")
         if not self.source:
             unimplemented(
                 gb_type="getattr with no source",
-                context=f"var_getattr {self} {name}",
+                context=f"{GET_ATTRIBUTE} {self} {name}",
                 explanation="An attribute of an nn.Module without a source was asked for.",
                 hints=[*graph_break_hints.DYNAMO_BUG],
             )
@@ -239,11 +258,11 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
             return function.call_function(tx, [self], {})
         if kind is classmethod:
             owner = variables.UserDefinedObjectVariable(type(module))
-            return variables.UserMethodVariable(found.__func__, owner, source=source)
+            return bound_method(found.__func__, owner, source)
         if kind is staticmethod:
             return variables.UserFunctionVariable(found.__get__(module), source=source)
         if kind is types.FunctionType:
-            return variables.UserMethodVariable(found, self, source=source)
+            return bound_method(found, self, source)
         if is_safe_constant(found) or istensor(found):
             return VariableTracker.build(tx, found, NNModuleSource(source))
         unimplemented(
@@ -266,7 +285,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         if object_has_getattribute(base):
             function: Any = inspect.getattr_static(type(base), "__getattribute__")
             source = AttrSource(obj_source, "__getattribute__") if obj_source else None
-            method = variables.UserMethodVariable(function, self, source=source)
+            method = bound_method(function, self, source)
             try:
                 return method.call_function(tx, [variables.ConstantVariable.create(name)], {})
             except ObservedAttributeError:
@@ -274,7 +293,7 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
             except Unsupported:
                 unimplemented(
                     gb_type="Custom __getattribute__ in nn.Module attribute access",
-                    context=f"var_getattr {self} {name}",
+                    context=f"{GET_ATTRIBUTE} {self} {name}",
                     explanation="The `__getattribute__` of this `nn.Module` cannot be traced.",
                     hints=[
                         "Write a `@property` in its place, or a simpler `__getattribute__`.",
@@ -287,16 +306,14 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
         if not isinstance(function, types.FunctionType):
             unimplemented(
                 gb_type="torch.nn.Module with a non-function custom __getattr__",
-                context=f"var_getattr {self} {name}",
+                context=f"{GET_ATTRIBUTE} {self} {name}",
                 explanation="The `__getattr__` of this `nn.Module` is no Python function.",
                 hints=[
                     "Write `__getattr__` as a Python function.",
                     *graph_break_hints.SUPPORTABLE,
                 ],
             )
-        method = variables.UserMethodVariable(
-            function, self, source=AttrSource(obj_source, "__getattr__")
-        )
+        method = bound_method(function, self, AttrSource(obj_source, "__getattr__"))
         return method.call_function(tx, [VariableTracker.build(tx, name)], {})
 
     # Calls
@@ -360,12 +377,17 @@ class NNModuleVariable(StackSource, TorchNNModuleVariable):  # type: ignore[misc
     def call_method(
         self, tx: Translator, name: str, args: Args, kwargs: Kwargs, constant: bool = False
     ) -> VariableTracker:
-        if name in ("_call_impl", "_wrapped_call_impl"):
-            return self.call_function(tx, args, kwargs)
         result = call_live_method(self, tx, self._module(tx), name, args, kwargs, constant)
         if result is not None:
             return result
         return VariableTracker.call_method(self, tx, name, list(args), kwargs)
+
+    def call_listed_method(
+        self, tx: Translator, name: str, args: Args, kwargs: Kwargs
+    ) -> VariableTracker | None:
+        return call_listed_method(self, tx, self._module(tx), name, args, kwargs)
+
+    tp_methods = method_table(LISTED_METHODS)
 
 
 _MISSING = object()

@@ -48,6 +48,14 @@ from fxpress._torch.tracking import (
     unpatched_nn_module_getattr,
     variables,
 )
+from fxpress._torch.tracking_variants import (
+    breaks_on_pending_mutation,
+    empty_hooks,
+    fills_slots,
+    hook_table,
+    plain_get_attribute,
+    storage_of,
+)
 from fxpress._tracking.guards import (
     guard_class_lookups,
     guard_to_detect_forward_monkeypatching,
@@ -72,6 +80,7 @@ _ITERATED = (
 )
 
 
+@fills_slots
 class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVariable):  # type: ignore[misc]
     """A module whose graph serves all modules of its class; what Dynamo makes of most modules.
 
@@ -206,7 +215,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
                 guard_all(self.source, _HOOKS, GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT)
         else:
             for name in _HOOKS:
-                table: Any = self.var_getattr(tx, name).realize()
+                table: Any = self.get_attribute(tx, name).realize()
                 if table.len():
                     return True
         return guarded_global_hooks(tx, globals_.realize())
@@ -294,12 +303,19 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
 
     # Attributes
 
-    def var_getattr(self, tx: Translator, name: str) -> VariableTracker:
+    def get_attribute(self, tx: Translator, name: str) -> VariableTracker:
+        if breaks_on_pending_mutation(self, tx, name):
+            unimplemented(
+                gb_type="getattr() on nn.Module with pending mutation",
+                context=f"getattr({self}, {name})",
+                explanation="The state of this nn.Module is listed after the program changed it.",
+                hints=[],
+            )
         if name in _HOOKS:
             hooks = self._hooks(tx, name)
             if hooks is not None:
                 return hooks
-        return UserDefinedObjectVariable.var_getattr(self, tx, name)
+        return plain_get_attribute(self, tx, name)
 
     def _hooks(self, tx: Translator, name: str) -> VariableTracker | None:
         """Return a table of hooks without guards on its keys, which differ between objects."""
@@ -309,7 +325,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         if isinstance(hooks, dict) and not hooks:
             if self.source:
                 guard_all(self.source, (name,), GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT)
-            return variables.ConstDictVariable({})
+            return empty_hooks(hooks, self.source and AttrSource(self.source, name))
         if not self.source or name not in _FORWARD_HOOKS:
             return None
         source = AttrSource(self.source, name)
@@ -319,7 +335,7 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         for place, key, hook in enumerate_items_with_dict_position(hooks):
             found = DictGetItemSource(source, ConstDictKeySource(source, place))
             items[VariableTracker.build(tx, key)] = LazyVariableTracker.create(hook, found, tx=tx)
-        return variables.NNModuleHooksDictVariable(items, type(hooks), source=source)
+        return hook_table(items, hooks, source)
 
     def lookup_class_mro_attr(self, name: str) -> object:
         return _native.class_attribute(self.value.__class__, name, NO_SUCH_SUBOBJ)
@@ -371,19 +387,19 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     ) -> VariableTracker | None:
         table = self._table(tx, field)
         if isinstance(table, variables.UserDefinedDictVariable):
-            table = table._base_vt
+            table = storage_of(table)
         if isinstance(table, variables.ConstDictVariable):
             return table.maybe_getitem_const(name_vt)
         return None
 
     def _table(self, tx: Translator, field: str) -> VariableTracker | None:
-        """Return `var_getattr` of a table, cached as long as nothing was assigned to the module."""
+        """Return the variable of a table, cached as long as nothing was assigned to the module."""
         if tx.output.side_effects.has_pending_mutation(self):
-            return self.var_getattr(tx, field)
+            return self.get_attribute(tx, field)
         tracer = tx.output.current_tracer
         known = self._tables.get(field)
         if known is None or known[0] is not tracer:
-            known = self._tables[field] = (tracer, self.var_getattr(tx, field))
+            known = self._tables[field] = (tracer, self.get_attribute(tx, field))
         return known[1]
 
 

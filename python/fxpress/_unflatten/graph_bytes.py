@@ -37,7 +37,7 @@ def _is_fake(tensor: Any) -> bool:
     open_ = [tensor]
     while open_:
         part = open_.pop()
-        if isinstance(part, torch_fx.FakeTensor):
+        if torch_fx.is_fake(part):
             return True
         if torch_fx.is_traceable_wrapper_subclass(part):
             open_ += [getattr(part, name) for name in part.__tensor_flatten__()[0]]

@@ -103,7 +103,7 @@ def _is_static_match(value: object, placeholder: torch.fx.Node) -> bool:
     expected = placeholder.meta.get("val")
     return (
         isinstance(value, torch.Tensor)
-        and isinstance(expected, torch_fx.FakeTensor)
+        and torch_fx.is_fake(expected)
         and not expected._has_symbolic_sizes_strides
         and value.shape == expected.shape
     )

@@ -1,0 +1,161 @@
+"""Check at a room's import what the room stands on, so that an unknown torch fails in one sentence.
+
+A name that is gone fails by itself. The table here has the functions whose arguments a room gives:
+a call with other arguments would fail much later, in the middle of a user's work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from fxpress._errors import UnsupportedError, UnsupportedTorchError
+from fxpress._torch.versions import EXPECTED, is_of_torch
+
+# Room -> the functions that it calls or overrides, with an underscore for each argument that is
+# given by its place, and the names of the others. Methods take the object first.
+_CALLS = {
+    "split_module": """
+        torch.fx.graph_module:GraphModule(_, _)
+        torch.fx.graph_module:GraphModule.recompile(_)
+        torch.fx.graph_module:_forward_from_src(_, _, _)
+        torch.fx.graph_module:_loader.cache(_, _, _)
+        torch.fx.graph_module:_WrappedCall(_, _)
+        torch.fx.graph:Graph.create_node(_, _, _, type_expr)
+        torch.fx.graph:Graph.python_code(_, _)
+        torch.fx.graph:_is_from_torch(_)
+        torch.fx.node:_get_qualified_name(_)
+    """,
+    "unflatten": """
+        torch.export._tree_utils:reorder_kwargs(_, _)
+        torch.export._remove_effect_tokens_pass:_remove_effect_tokens(_)
+        torch._export.utils:_check_input_constraints_for_graph(_, _, _)
+    """,
+    "serialize": """
+        torch.serialization:_load(_, _, _, encoding)
+        torch.serialization:_is_torchscript_zip(_)
+        torch._weights_only_unpickler:Unpickler(_, encoding)
+        torch._weights_only_unpickler:Unpickler.load(_)
+        torch._weights_only_unpickler:_get_allowed_globals()
+        torch._weights_only_unpickler:_get_user_allowed_globals()
+        torch.export.exported_program:ExportedProgram(root, graph, graph_signature, state_dict,
+            range_constraints, module_call_graph, example_inputs, constants, verifiers)
+        torch.export.exported_program:_create_graph_module_for_export(_, _)
+        torch.fx.experimental.symbolic_shapes:ShapeEnv(assume_static_by_default)
+        torch._subclasses.fake_tensor:FakeTensorMode(allow_fallback_kernels,
+            allow_non_fake_inputs, shape_env)
+        torch.utils._pytree:treespec_dumps(_, _)
+    """,
+    "archive": """
+        torch.export.pt2_archive._package_weights:group_weights(_)
+    """,
+    "state": "",
+    "functional_export": """
+        torch._dynamo.convert_frame:fullgraph_capture(_, _, _, constraints)
+        torch._dynamo.convert_frame:fullgraph_capture(_, _, constraints,
+            _is_export_deprecated_do_not_use)
+        torch._dynamo.convert_frame:get_traced_fn(_)
+        torch._dynamo.eval_frame:check_user_input_output(_, _)
+        torch._dynamo.eval_frame:argument_names(_, _, _)
+        torch._guards:TracingContext(_)
+        torch.fx.traceback:NodeSource(_, _, _)
+        torch.fx.graph:_PyTreeInfo(_, _, _)
+        torch.export._unlift:_get_input_paths(_, _)
+        torch.export._unlift:_replace_sources(_, _)
+    """,
+    "nn_module": """
+        torch._dynamo.variables.base:VariableTracker.build(_, _, _, realize)
+        torch._dynamo.variables.nn_module:NNModuleVariable(_, _, _)
+        torch._dynamo.variables.nn_module:NNModuleVariable.call_function(_, _, _, _)
+        torch._dynamo.variables.nn_module:NNModuleVariable.call_method(_, _, _, _, _, _)
+        torch._dynamo.variables.nn_module:NNModuleVariable.mp_subscript_impl(_, _, _)
+        torch._dynamo.variables.nn_module:NNModuleVariable.tp_iter_impl(_, _)
+        torch._dynamo.variables.nn_module:NNModuleVariable.unpack_var_sequence(_, _)
+        torch._dynamo.variables.nn_module:NNModuleVariable.call_obj_hasattr(_, _, _)
+        torch._dynamo.variables.nn_module:NNModuleVariable.is_training(_, _)
+        torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable(_)
+        torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.call_function(_, _, _, _)
+        torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.call_method(_, _, _, _, _)
+        torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.generic_getattr(_, _, _)
+        torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.getattr_helper(_, _, _, _)
+        torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.lookup_class_mro_attr(_, _)
+        torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.has_key_in_generic_dict(_,
+            _, _)
+        torch._dynamo.variables.nn_module:UnspecializedNNModuleVariable.get_source_by_walking_mro(_,
+            _, _)
+        torch._dynamo.variables.nn_module:initialize_lazy_module(_, _, _, _)
+        torch._dynamo.variables.nn_module:record_nn_module_stack(_, _, _, _)
+        torch._dynamo.variables.nn_module:guard_to_detect_forward_monkeypatching(_, _)
+        torch._dynamo.exc:unimplemented(gb_type, context, explanation, hints)
+        torch._dynamo.exc:raise_observed_exception(_, _, args)
+        torch._dynamo.utils:proxy_args_kwargs(_, _)
+    """,
+}
+# The rooms that a room is built on.
+_STANDS_ON = {
+    "unflatten": ("split_module",),
+    "serialize": ("split_module",),
+    "archive": ("serialize",),
+    "functional_export": ("split_module",),
+}
+_CALL = re.compile(r"([\w.]+):([\w.]+)\(([^)]*)\)")
+
+
+@functools.cache
+def check(room: str) -> None:
+    """Raise UnsupportedTorchError if torch lacks a function that a room calls, or an argument."""
+    for below in _STANDS_ON.get(room, ()):
+        check(below)
+    for module, path, arguments in _CALL.findall(_CALLS[room]):
+        found: Any = importlib.import_module(module)
+        for name in path.split("."):
+            found = getattr(found, name)
+        given = re.findall(r"\w+", arguments)
+        names = [name for name in given if name != "_"]
+        try:
+            inspect.signature(found).bind(
+                *(None for name in given if name == "_"), **dict.fromkeys(names)
+            )
+        except TypeError as error:
+            raise UnsupportedTorchError(f"{module}.{path}: {error}") from error
+
+
+def is_known() -> bool:
+    """Return whether fxpress was tested with the minor release of the installed torch."""
+    import torch
+
+    return ".".join(torch.__version__.split(".")[:2]) in EXPECTED
+
+
+def is_due_to_torch(error: Exception) -> bool:
+    """Return whether an import failed because of the installed torch.
+
+    With a release that fxpress does not know, any failure counts as one.
+    """
+    lacks_name = isinstance(error, (ImportError, AttributeError)) and is_of_torch(error)
+    return lacks_name or isinstance(error, UnsupportedError) or not is_known()
+
+
+@contextlib.contextmanager
+def room(name: str) -> Iterator[None]:
+    """Import in the `with` block what a room needs.
+
+    Raises:
+        UnsupportedTorchError: the installed torch lacks what the room needs.
+    """
+    import torch
+
+    try:
+        check(name)
+        yield
+    except Exception as error:
+        if not is_due_to_torch(error):
+            raise
+        raise UnsupportedTorchError(
+            f"fxpress.{name} does not work with torch {torch.__version__}: {error}"
+        ) from error

@@ -1,0 +1,212 @@
+"""What Dynamo's variables for modules are named in each release, with the variants side by side.
+
+Newer releases name the methods of variables after CPython's slots, and list the methods that a
+variable answers itself in a table.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import inspect
+import types
+from typing import Any, TypeVar
+
+import torch
+from torch._dynamo import variables
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import AttrSource, DictGetItemSource, GetItemSource
+from torch._dynamo.utils import is_safe_constant
+from torch._dynamo.variables import nn_module as torch_tracking
+from torch._guards import Source
+
+from fxpress._errors import UnsupportedError
+from fxpress._torch.versions import features
+
+_T = TypeVar("_T", bound=type)
+
+if not (features.modules_tracked_by_slots or features.modules_tracked_by_var_getattr):
+    raise UnsupportedError(f"torch {torch.__version__} tracks modules by other methods")
+
+# Our name of a method -> the name by which Dynamo calls it. Not every release has all of them.
+_SLOTS = (
+    {
+        "get_attribute": "tp_getattro_impl",
+        "truth_value": "nb_bool_impl",
+        "representation": "tp_repr_impl",
+        "length": "sq_length_impl",
+        "contains": "sq_contains_impl" if features.containers_answer_by_slots else "",
+    }
+    if features.modules_tracked_by_slots
+    else {
+        "get_attribute": "var_getattr",
+        "truth_value": "bool_impl",
+        "representation": "repr_impl",
+        "length": "sq_length",
+        "contains": "",
+    }
+)
+# The name of the method that looks up attributes; messages of graph breaks begin with it.
+GET_ATTRIBUTE = _SLOTS["get_attribute"]
+# Looks up an attribute of a variable for any object: (variable, translator, name).
+plain_get_attribute = getattr(variables.UserDefinedObjectVariable, GET_ATTRIBUTE)
+
+
+def fills_slots(cls: _T) -> _T:
+    """Give the methods of a class that `_SLOTS` lists the names by which Dynamo calls them."""
+    for ours, slot in _SLOTS.items():
+        if slot and ours in vars(cls):
+            setattr(cls, slot, vars(cls)[ours])
+    return cls
+
+
+def attribute_of(variable: Any, tx: Any, name: str) -> Any:
+    """Return the variable for an attribute."""
+    return getattr(variable, GET_ATTRIBUTE)(tx, name)
+
+
+# Methods
+
+
+def method_table(names: frozenset[str]) -> dict[str, Any]:
+    """Return a table of the methods that a variable answers by its `call_method`.
+
+    Dynamo finds torch's own table in a base class otherwise.
+    """
+    if not features.modules_tracked_by_slots:
+        return {}
+    from torch._dynamo.variables.base import Method
+
+    def handler(name: str, variable: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        return variable.call_listed_method(tx, name, args, kwargs)
+
+    return {name: Method(functools.partial(handler, name)) for name in names}
+
+
+# The methods that torch's variable for a module lists. Other methods that take only tensors are
+# guessed to be computations.
+LISTED_METHODS: frozenset[str] = frozenset(
+    torch_tracking.NNModuleVariable.tp_methods if features.modules_tracked_by_slots else ()
+)
+
+
+def has_slot(variable: Any, name: str) -> bool:
+    """Return whether Dynamo answers a method by a slot.
+
+    Such a method is not guessed to be a computation.
+    """
+    return features.containers_answer_by_slots and variable.lookup_slotdefs(name) is not None
+
+
+def bound_method(function: Any, owner: Any, source: Source | None) -> Any:
+    """Return the variable for a method.
+
+    Args:
+        function: the function.
+        owner: the variable of the object that it is bound to.
+        source: where the traced program finds the bound method.
+    """
+    if not features.methods_are_bound_to_variables:
+        return variables.UserMethodVariable(function, owner, source=source)
+    # Not by the builder, which would guard on the function before it is used.
+    of_function = AttrSource(source, "__func__") if source else None
+    if inspect.getattr_static(function, "_torchdynamo_inline", False):
+        inlined = variables.WrapperUserFunctionVariable(
+            function, "_torchdynamo_inline", source=of_function
+        )
+        return variables.WrapperUserMethodVariable(inlined, owner, source=source)
+    return variables.UserMethodVariable(
+        variables.UserFunctionVariable(function, source=of_function), owner, source=source
+    )
+
+
+# Tables of a module
+
+
+def storage_of(table: Any) -> Any:
+    """Return the variable that holds the items of a user's subclass of dict."""
+    return getattr(table, "_base_vt", table)
+
+
+def empty_hooks(hooks: Any, source: Source | None) -> Any:
+    """Return the variable for an empty table of hooks."""
+    if features.hook_tables_have_types:
+        return variables.ConstDictVariable({})
+    is_ordered = isinstance(hooks, collections.OrderedDict)
+    kind = variables.OrderedDictVariable if is_ordered else variables.ConstDictVariable
+    return kind({}, source=source)
+
+
+def hook_table(items: Any, hooks: Any, source: Source) -> Any:
+    """Return the variable for a table of hooks."""
+    if features.hook_tables_have_types:
+        return variables.NNModuleHooksDictVariable(items, type(hooks), source=source)
+    return variables.NNModuleHooksDictVariable(items, source=source)
+
+
+# Guards on a `forward` of an object
+
+
+def guard_partial(module_source: Source, mod: Any, source: Source, partial: Any) -> None:
+    """Guard on the parts of a `functools.partial` that a call of it depends on.
+
+    Args:
+        module_source, mod: the module whose `forward` it is.
+        source: where the traced program finds the partial.
+        partial: the partial.
+    """
+    if not features.partial_forwards_are_guarded_by_parts:
+        install_guard(source.make_guard(GuardBuilder.CLOSURE_MATCH))
+        return
+    # A partial of a partial is open work too: the depth is the user's.
+    open_ = [(source, partial)]
+    while open_:
+        place, value = open_.pop()
+        install_guard(place.make_guard(GuardBuilder.TYPE_MATCH))
+        arguments = AttrSource(place, "args")
+        keywords = AttrSource(place, "keywords")
+        install_guard(arguments.make_guard(GuardBuilder.SEQUENCE_LENGTH))
+        install_guard(keywords.make_guard(GuardBuilder.DICT_KEYS_MATCH))
+        parts = [(AttrSource(place, "func"), value.func, True)]
+        parts += [(GetItemSource(arguments, i), x, False) for i, x in enumerate(value.args)]
+        parts += [(DictGetItemSource(keywords, k), x, False) for k, x in value.keywords.items()]
+        for found, part, is_called in parts:
+            if isinstance(part, functools.partial):
+                open_.append((found, part))
+            else:
+                guard = _kind_of_guard(module_source, mod, found, part, is_called)
+                install_guard(found.make_guard(guard))
+
+
+def _kind_of_guard(
+    module_source: Source, mod: Any, source: Source, value: Any, is_called: bool
+) -> Any:
+    """Return the kind of guard on a part of a partial: its function, or an argument."""
+    from torch._dynamo.guards import make_dupe_guard
+
+    if is_called or type(value) is types.FunctionType:
+        return GuardBuilder.CLOSURE_MATCH
+    if value is mod:
+        return make_dupe_guard(source, module_source) or GuardBuilder.ID_MATCH
+    return GuardBuilder.CONSTANT_MATCH if is_safe_constant(value) else GuardBuilder.ID_MATCH
+
+
+# Where torch looks for a changed module before it lists its state.
+_LISTERS = frozenset(
+    {"named_parameters", "parameters", "named_buffers", "buffers", "named_modules", "modules"}
+)
+
+
+def breaks_on_pending_mutation(variable: Any, tx: Any, name: str) -> bool:
+    """Return whether the traced program lists the state of a module that it has changed.
+
+    Older releases find it themselves, in the builtin function `getattr`.
+    """
+    effects = tx.output.side_effects
+    return (
+        name in _LISTERS
+        and features.modules_tracked_by_slots
+        and variable.is_state_mutated
+        and effects.is_attribute_mutation(variable)
+        and effects.has_pending_mutation(variable)
+    )
