@@ -1,39 +1,43 @@
-"""Load `_aten_ext`, the part that needs libtorch, if it was built for the running torch.
+"""Load the part that needs libtorch, which is built once for each minor version of torch.
 
 Raises:
-    UnsupportedTorchError: `_aten_ext` was built for another torch minor version. Loading it anyway
-        could crash the process: libtorch's C++ interface changes with each minor version.
-    ImportError: `_aten_ext` was not built.
+    UnsupportedTorchError: fxpress has no such part for the running torch. One of another minor
+        version could crash the process: libtorch's C++ interface changes with each.
+    ImportError: fxpress was built without such parts.
 """
+
+import importlib
 
 import torch
 
 from fxpress._errors import UnsupportedTorchError
 from fxpress._torch.versions import built_for as _built_for
+from fxpress._torch.versions import minor as _minor
 
 _built = _built_for()
-_REBUILD = "rebuild it with `pip install --no-build-isolation --no-deps --force-reinstall fxpress`"
+_REBUILD = (
+    "install a newer fxpress, or build it for this torch with "
+    "`pip install --no-deps --force-reinstall --no-binary fxpress fxpress`"
+)
 
-if _built is None:
+if not _built:
     raise ImportError(f"fxpress was built without its tensor part (_aten): {_REBUILD}.")
-if _built.split(".")[:2] != torch.__version__.split(".")[:2]:
+if _minor() not in _built:
     raise UnsupportedTorchError(
-        f"fxpress._aten was built for torch {_built} and cannot be used with torch "
-        f"{torch.__version__}: {_REBUILD}."
+        f"fxpress was built for torch {' and '.join(_built)}, and its tensor part (_aten) cannot "
+        f"be used with torch {torch.__version__}: {_REBUILD}."
     )
 
-from fxpress import _aten_ext as extension  # noqa: E402
-from fxpress._aten_ext import (  # noqa: E402
-    allocate_bytes,
-    build_info,
-    clone_aliased,
-    clone_separately,
-    make_views,
-    same_data,
-    storage_bytes,
-    storage_places,
-    storages_of,
-)
+extension = importlib.import_module(f"fxpress._aten_{_minor().replace('.', '')}")
+allocate_bytes = extension.allocate_bytes
+build_info = extension.build_info
+clone_aliased = extension.clone_aliased
+clone_separately = extension.clone_separately
+make_views = extension.make_views
+same_data = extension.same_data
+storage_bytes = extension.storage_bytes
+storage_places = extension.storage_places
+storages_of = extension.storages_of
 
 __all__ = [
     "allocate_bytes",

@@ -12,8 +12,8 @@ import fxpress
 
 MISMATCH = """
 import torch
-from fxpress import _build_torch
-_build_torch.TORCH_VERSION = "2.1.7"
+from fxpress._torch import versions
+versions.built_for = lambda: ("2.1",)
 import fxpress
 from fxpress.split_module import split_module
 graph = torch.fx.Graph()
@@ -21,7 +21,7 @@ graph.output(graph.call_function(torch.neg, (graph.placeholder("x"),)))
 module = torch.fx.GraphModule({}, graph)
 assert split_module(module, None, lambda n: 0)(torch.ones(1)).item() == -1
 info = fxpress.build_info()["aten"]
-assert info["usable"] is False and info["torch"] == "2.1.7"
+assert info["usable"] is False and info["torch"] == ("2.1",)
 try:
     import fxpress._aten
 except ImportError as error:
@@ -62,6 +62,6 @@ def test_aten_under_another_torch() -> None:
     assert run.returncode == 0, run.stderr
     message = run.stdout.strip()
     assert message.count(". ") == 0
-    assert "torch 2.1.7" in message
+    assert "torch 2.1," in message
     assert torch.__version__ in message
-    assert "pip install --no-build-isolation" in message
+    assert "pip install" in message

@@ -239,13 +239,20 @@ _2_15 = _2_14 | {
 EXPECTED: dict[str, frozenset[str]] = {"2.13": _2_13, "2.14": _2_14, "2.15": _2_15}
 
 
-def built_for() -> str | None:
-    """Return the torch version that `_aten_ext` was compiled against; None if it was not built."""
-    try:
-        from fxpress import _build_torch  # written by the build
-    except ImportError:
-        return None
-    return _build_torch.TORCH_VERSION
+def minor() -> str:
+    """Return the minor version of the running torch, such as "2.13"."""
+    import torch
+
+    return ".".join(torch.__version__.split(".")[:2])
+
+
+def built_for() -> tuple[str, ...]:
+    """Return the minor versions of torch that fxpress has an `_aten` extension for, in order."""
+    return tuple(
+        known
+        for known in dict.fromkeys([*EXPECTED, minor()])
+        if find_spec(f"fxpress._aten_{known.replace('.', '')}") is not None
+    )
 
 
 def is_of_torch(error: ImportError | AttributeError) -> bool:
