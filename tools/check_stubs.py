@@ -11,9 +11,11 @@ from pathlib import Path
 
 from mypy import stubtest
 
-from fxpress import _native_setup
+from fxpress import _aten, _native_setup
 
 _native_setup.serde()
+# One stub serves the extensions for all minor versions of torch.
+sys.modules["fxpress._aten_ext"] = _aten.extension
 _ROOT = Path(__file__).parents[1]
 _ARGUMENTS = [
     "fxpress._native",

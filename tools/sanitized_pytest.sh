@@ -33,7 +33,7 @@ package=$build/package/fxpress
 rm -rf "$build/package"
 mkdir -p "$build/package"
 cp -rs "$PWD/python/fxpress" "$build/package/"
-ln -sf "$build"/_native*.so "$build"/_aten_ext*.so "$build/_build_torch.py" "$package/"
+ln -sf "$build"/_native*.so "$build"/_aten_*.so "$package/"
 
 library() { g++ -print-file-name="$1"; }
 export PYTHONPATH=$build/package PYTHONMALLOC=malloc PYTHONDONTWRITEBYTECODE=1

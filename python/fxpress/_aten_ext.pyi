@@ -1,3 +1,4 @@
+# What `_aten_213` and its like have, each of which is built for one minor version of torch.
 from collections.abc import Callable, Sequence
 from typing import Any, final
 

@@ -61,7 +61,7 @@ def fx() -> None:
 
 @_once
 def engine() -> None:
-    """Fill the table of `csrc/engine/symbols.def`. The engine is part of `_aten_ext`."""
+    """Fill the table of `csrc/engine/symbols.def`. The engine is part of `_aten`."""
     from fxpress._aten import extension
     from fxpress._engine import callbacks
     from fxpress._torch.engine import ENGINE_NAMES, engine_symbols

@@ -61,7 +61,8 @@ def declared(function: Any) -> dict[str, Any]:
 
 
 def stubs(module: ModuleType) -> Iterator[tuple[str, ast.FunctionDef]]:
-    stub = Path(_native_setup.__file__).with_name(module.__name__.rpartition(".")[2] + ".pyi")
+    name = "_native" if module is _native else "_aten_ext"
+    stub = Path(_native_setup.__file__).with_name(f"{name}.pyi")
     for item in ast.parse(stub.read_text()).body:
         if isinstance(item, ast.FunctionDef):
             yield f"{module.__name__}.{item.name}", item
