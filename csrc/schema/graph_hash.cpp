@@ -452,9 +452,13 @@ Digest GraphHasher::input(const Value& spec, const Value& argument, size_t& user
       hasher.text("token");
       hasher.size(tokens++);
       break;
-    default:
+    case Field::InputSpec_user_input:
+    case Field::InputSpec_constant_input:
       hasher.text("user");
       hasher.size(user_inputs++);
+      break;
+    default:
+      throw CanonicalError("Unknown kind of input");
   }
   add(hasher, argument, Names::kDefine);
   const Digest made = hasher.finish();

@@ -80,6 +80,7 @@ bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& progra
     check(is_parameter);
     return is_parameter != 0;
   }
+  if (kind != InputKind::kBuffer) return false;
   check(PySet_Add(targets.buffers.get(), target.get()));
   const Ref persistent = get_attr(spec, fx::names.persistent);
   const bool stored = has_key(program.state, target.get());

@@ -25,6 +25,8 @@ LAYERS = (
     FACADES,
     ("nn_module", "partition", "_build"),
     ("_install",),
+    ("_doctor",),
+    ("__main__",),
 )
 LEVEL = {name: i for i, row in enumerate(LAYERS) for name in row}
 FILLS_TABLES = "fxpress._native_setup"

@@ -433,7 +433,7 @@ def test_an_interrupt_before_it_is_there_changes_nothing(room, module, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(_install.rebind, "_caches", interrupted)
+        patched.setattr(_install.installation, "_caches", interrupted)
         for begin in (install, installed().__enter__):
             with pytest.raises(KeyboardInterrupt):
                 begin()

@@ -14,7 +14,7 @@ import torch
 
 from fxpress import archive, state
 from fxpress._archive import payloads, storages
-from fxpress._archive.options import Options
+from fxpress._archive.load_options import Options
 from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._archive.writer import PT2ArchiveWriter
 from fxpress._tensor import pinned, transfer

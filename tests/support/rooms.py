@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from fxpress import _install
-from fxpress._install.rebind import Installation
+from fxpress._install.installation import Installation
 from fxpress._install.rooms import Entry
 
 TORCH, OURS = "faketorch_cut", "fxpress._fake_room"

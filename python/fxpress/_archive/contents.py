@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from fxpress import _native
 from fxpress._archive import names, weight_files
 from fxpress._archive.errors import ArchiveError
-from fxpress._archive.options import Options
+from fxpress._archive.load_options import Options
 from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._archive.storages import View, read_tensors, view_of
 from fxpress._serde.artifacts import load_any

@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 
 from fxpress import _native
 from fxpress._archive.errors import ArchiveError, FormatError
-from fxpress._archive.options import Options
+from fxpress._archive.load_options import Options
 from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._serde.reading import check_version, decode
 from fxpress._serde.schema import CLASSES, SCHEMA

@@ -17,7 +17,7 @@ from fxpress._archive.contents import read_extra_files, read_parts
 from fxpress._archive.errors import ArchiveError, MissingProgramError
 from fxpress._archive.files import is_path
 from fxpress._archive.legacy import read_legacy
-from fxpress._archive.options import Options, check_location
+from fxpress._archive.load_options import Options, check_location
 from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._serde.limits import Limits
 from fxpress._serde.values import Location

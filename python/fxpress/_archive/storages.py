@@ -9,7 +9,7 @@ import torch
 
 from fxpress import _native
 from fxpress._archive.errors import ArchiveError, OutOfMemoryError
-from fxpress._archive.options import Options
+from fxpress._archive.load_options import Options
 from fxpress._archive.progress import progress_bar
 from fxpress._archive.reader import PT2ArchiveReader, Target
 from fxpress._aten import allocate_bytes, make_views

@@ -16,7 +16,7 @@ from fxpress._archive import names, tensors
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.files import AtomicFile
 from fxpress._archive.folders import short
-from fxpress._archive.options import Options
+from fxpress._archive.load_options import Options
 from fxpress._archive.payloads import Config, check_state
 from fxpress._archive.replacing import Place
 from fxpress._archive.storages import View, bytes_by_record, make_all

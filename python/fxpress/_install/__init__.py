@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from fxpress import _native
-from fxpress._install.rebind import Installation
+from fxpress._install.installation import Installation
 from fxpress._install.rooms import ROOMS
 from fxpress._install.stand_ins import Policy
 
@@ -78,3 +78,13 @@ def installed(*, on_unsupported: Policy = "raise") -> _native.InstalledBlock:
 def is_installed() -> bool:
     """Whether torch's names stand for fxpress's now; False where ``FXPRESS_DISABLE`` left them."""
     return _installation.policy is not None
+
+
+def policy() -> Policy | None:
+    """Return the `on_unsupported` in force; None while torch is itself."""
+    return _installation.policy
+
+
+def replaced() -> dict[str, int]:
+    """Return how many names of each module of torch stand for fxpress's now."""
+    return _installation.replaced()

@@ -17,7 +17,7 @@ from fxpress._archive.again import again_when_replaced
 from fxpress._archive.contents import read_weights
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.files import is_path
-from fxpress._archive.options import Options, check_location
+from fxpress._archive.load_options import Options, check_location
 from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._archive.weight_files import copy_values, fitting, open_weights
 from fxpress._archive.writer import PT2ArchiveWriter, Replace

