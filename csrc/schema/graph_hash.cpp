@@ -24,8 +24,7 @@ constexpr size_t kMaxDepth = 256;  // graphs and arguments within each other
 
 // Operators that run a graph and may return what it is given, or views of it.
 bool returns_views(std::string_view target) {
-  return target.find("wrap") != std::string_view::npos ||
-         target.find("checkpoint") != std::string_view::npos;
+  return target.find("wrap") != target.npos || target.find("checkpoint") != target.npos;
 }
 
 class GraphHasher {
@@ -424,8 +423,7 @@ Digest GraphHasher::subgraph(const Value& graph) {
 }
 
 // User inputs are known by their place, parameters and buffers by their name, constants by value.
-Digest GraphHasher::input(const Value& spec, const Value& argument, size_t& user_inputs,
-                          size_t& tokens) {
+Digest GraphHasher::input(const Value& spec, const Value& argument, size_t& users, size_t& tokens) {
   Hasher hasher("input");
   const Value& content = document_.content(spec);
   switch (document_.tag(spec)) {
@@ -455,7 +453,7 @@ Digest GraphHasher::input(const Value& spec, const Value& argument, size_t& user
     case Field::InputSpec_user_input:
     case Field::InputSpec_constant_input:
       hasher.text("user");
-      hasher.size(user_inputs++);
+      hasher.size(users++);
       break;
     default:
       throw CanonicalError("Unknown kind of input");
