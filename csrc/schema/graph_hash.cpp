@@ -90,7 +90,7 @@ class GraphHasher {
   void add_known(Hasher& hasher, const Value& name);
   Digest subgraph(const Value& graph);
   Digest node(const Value& node);
-  Digest input(const Value& spec, const Value& argument, size_t& user_inputs, size_t& tokens);
+  Digest input(const Value& spec, const Value& argument, size_t& users, size_t& tokens);
   Digest output(const Value& spec);
   Digest call(const Value& entry);
   Digest range(std::string_view name, const Value& limits);

@@ -63,6 +63,10 @@ _ROOMS = {"_archive": "archive", "_serde": "serialize", "_torch": "serialize"}
 
 def __getattr__(name: str) -> Any:
     """Import the module that has the name: `import fxpress` alone imports nothing of torch."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("fxpress")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = _MODULES[name]
@@ -79,4 +83,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    return sorted({*globals(), *_MODULES, "__version__"})
