@@ -114,7 +114,7 @@ endif()
 # with CUDA, and importing torch takes seconds.
 if(NOT FXPRESS_TORCH)
   execute_process(
-    COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/build/fxpress_build.py
+    COMMAND ${Python_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/backend/fxpress_build.py
     OUTPUT_VARIABLE FXPRESS_TORCH COMMAND_ERROR_IS_FATAL ANY)
 endif()
 if(NOT FXPRESS_TORCH)

@@ -1,0 +1,114 @@
+"""Builds fxpress against the torch that will run it: a build backend around scikit-build-core's.
+
+pip builds in an environment of its own, where it would install another torch, of gigabytes and
+perhaps of another release. This backend looks for torch where the package will be installed, and
+asks for torch as a requirement of the build only where there is none. The environment variable
+FXPRESS_TORCH names other folders of torch, separated by colons: an extension is built for each.
+
+Run as a program, it prints the folders, separated by semicolons.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+_TORCH = "torch>=2.11"  # as in pyproject.toml
+_Settings = dict[str, Any] | None
+
+
+def torch_folders() -> list[str]:
+    """Return the folders of torch to build against; empty when there is no torch."""
+    named = os.environ.get("FXPRESS_TORCH")
+    if named:
+        return [folder for folder in named.split(os.pathsep) if folder]
+    return list(_installed())[:1]
+
+
+def _installed() -> Iterator[str]:
+    # In pip's environment these are still those of the environment that pip installs into.
+    places = [sysconfig.get_path("platlib"), sysconfig.get_path("purelib")]
+    if site.ENABLE_USER_SITE:
+        places.append(site.getusersitepackages())
+    for found in distributions(name="torch", path=[*places, *sys.path]):
+        folder = Path(str(found.locate_file("torch")))
+        if (folder / "include").is_dir():
+            yield folder.as_posix()
+
+
+def _with_torch(requirements: list[str]) -> list[str]:
+    return requirements if torch_folders() else [*requirements, _TORCH]
+
+
+def _settings(given: _Settings) -> dict[str, Any]:
+    return {"cmake.define.FXPRESS_TORCH": ";".join(torch_folders()), **(given or {})}
+
+
+def get_requires_for_build_wheel(config_settings: _Settings = None) -> list[str]:
+    """Return what a wheel's build needs besides the build system."""
+    from scikit_build_core import build
+
+    return _with_torch(build.get_requires_for_build_wheel(config_settings))
+
+
+def get_requires_for_build_editable(config_settings: _Settings = None) -> list[str]:
+    """Return what an editable build needs besides the build system."""
+    from scikit_build_core import build
+
+    return _with_torch(build.get_requires_for_build_editable(config_settings))
+
+
+def get_requires_for_build_sdist(config_settings: _Settings = None) -> list[str]:
+    """Return what an sdist needs besides the build system: torch is not part of it."""
+    from scikit_build_core import build
+
+    return build.get_requires_for_build_sdist(config_settings)
+
+
+def prepare_metadata_for_build_wheel(directory: str, config_settings: _Settings = None) -> str:
+    """Write the metadata of a wheel, without a build."""
+    from scikit_build_core import build
+
+    return build.prepare_metadata_for_build_wheel(directory, _settings(config_settings))
+
+
+def prepare_metadata_for_build_editable(directory: str, config_settings: _Settings = None) -> str:
+    """Write the metadata of an editable install, without a build."""
+    from scikit_build_core import build
+
+    return build.prepare_metadata_for_build_editable(directory, _settings(config_settings))
+
+
+def build_wheel(
+    directory: str, config_settings: _Settings = None, metadata_directory: str | None = None
+) -> str:
+    """Build a wheel, and return its name."""
+    from scikit_build_core import build
+
+    return build.build_wheel(directory, _settings(config_settings), metadata_directory)
+
+
+def build_editable(
+    directory: str, config_settings: _Settings = None, metadata_directory: str | None = None
+) -> str:
+    """Build an editable wheel, and return its name."""
+    from scikit_build_core import build
+
+    return build.build_editable(directory, _settings(config_settings), metadata_directory)
+
+
+def build_sdist(directory: str, config_settings: _Settings = None) -> str:
+    """Build an sdist, and return its name."""
+    from scikit_build_core import build
+
+    return build.build_sdist(directory, config_settings)
+
+
+if __name__ == "__main__":
+    print(";".join(torch_folders()), end="")
