@@ -6,14 +6,14 @@ set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 
-include(CheckIPOSupported)
-check_ipo_supported(RESULT FXPRESS_HAS_LTO OUTPUT FXPRESS_LTO_REASON LANGUAGES CXX)
+# Compilers are asked through ccache where it is installed.
+find_program(FXPRESS_CCACHE ccache)
+if(FXPRESS_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${FXPRESS_CCACHE})
+endif()
 
 function(fxpress_compile_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow)
-  if(FXPRESS_HAS_LTO AND CMAKE_BUILD_TYPE STREQUAL "Release")
-    set_target_properties(${target} PROPERTIES INTERPROCEDURAL_OPTIMIZATION ON)
-  endif()
   if(FXPRESS_SANITIZE)
     target_compile_options(${target} PUBLIC -fsanitize=${FXPRESS_SANITIZERS} ${FXPRESS_SANITIZE_FLAGS}
                            -fno-sanitize-recover=all -fno-omit-frame-pointer)

@@ -6,11 +6,15 @@ find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 find_package(pybind11 3 CONFIG REQUIRED)
 
 pybind11_add_module(_native MODULE NO_EXTRAS
+  csrc/archive/objects/object_sink.cpp
+  csrc/archive/objects/reader.cpp
+  csrc/archive/objects/writer.cpp
   csrc/bind/archive.cpp
   csrc/bind/budget.cpp
   csrc/bind/capture.cpp
   csrc/bind/closed_class.cpp
   csrc/bind/expressions.cpp
+  csrc/bind/floor.cpp
   csrc/bind/graphs.cpp
   csrc/bind/module.cpp
   csrc/bind/process.cpp
@@ -21,13 +25,14 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/capture/birth_meta.cpp
   csrc/capture/clean.cpp
   csrc/capture/rewrite.cpp
+  csrc/floor/creation_times.cpp
+  csrc/floor/graph_copy.cpp
   csrc/fx/arg_mapper.cpp
   csrc/fx/attributes.cpp
   csrc/fx/codegen.cpp
   csrc/fx/codegen_target.cpp
   csrc/fx/computed.cpp
   csrc/fx/deferred.cpp
-  csrc/fx/graph_copy.cpp
   csrc/fx/graph_module.cpp
   csrc/fx/local_names.cpp
   csrc/fx/names.cpp
@@ -35,6 +40,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/symbols.cpp
   csrc/fx/writer.cpp
   csrc/install/installation.cpp
+  csrc/install/installed_block.cpp
   csrc/install/rebind.cpp
   csrc/py/gc_pause.cpp
   csrc/serde/check.cpp
@@ -60,7 +66,9 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/serde/encode_values.cpp
   csrc/serde/errors.cpp
   csrc/serde/gate.cpp
+  csrc/serde/graph_reader.cpp
   csrc/serde/graph_values.cpp
+  csrc/serde/hash.cpp
   csrc/serde/kinds.cpp
   csrc/serde/node_names.cpp
   csrc/serde/objects.cpp
@@ -68,6 +76,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/serde/operators.cpp
   csrc/serde/payloads.cpp
   csrc/serde/scalars.cpp
+  csrc/serde/schema_tables.cpp
   csrc/serde/schema_writer.cpp
   csrc/serde/symbols.cpp
   csrc/serde/targets.cpp
@@ -83,6 +92,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/unflatten/graph_of_frame.cpp
   csrc/unflatten/meta.cpp
   csrc/unflatten/program.cpp
+  csrc/unflatten/source.cpp
   csrc/unflatten/state.cpp
   csrc/unflatten/unflatten.cpp
   csrc/unflatten/write.cpp
@@ -114,12 +124,14 @@ list(GET torch_paths 1 torch_root)
 list(GET torch_paths 2 torch_abi)
 
 Python_add_library(_aten_ext MODULE WITH_SOABI
+  csrc/aten/engine.cpp
   csrc/aten/module.cpp
-  csrc/engine/bind.cpp
+  csrc/aten/tensor.cpp
   csrc/engine/build.cpp
   csrc/engine/build_calls.cpp
   csrc/engine/call_counters.cpp
   csrc/engine/convert.cpp
+  csrc/engine/entry.cpp
   csrc/engine/errors.cpp
   csrc/engine/gil.cpp
   csrc/engine/modules.cpp

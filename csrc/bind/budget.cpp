@@ -1,11 +1,12 @@
-// Binds the budget of a load, and the passes over a text that estimate the cost of reading it.
+// The budget of a load, and the passes over a text that estimate the cost of reading it.
 
 #include "core/budget.h"
 
 #include <string>
+#include <utility>
 
 #include "bind/closed_class.h"
-#include "bind/convert.h"
+#include "bind/rooms.h"
 #include "schema/json_reader.h"
 #include "schema/pickle_scan.h"
 
@@ -15,7 +16,7 @@ namespace {
 
 void translate_limits(std::exception_ptr pointer) {
   try {
-    if (pointer) std::rethrow_exception(pointer);
+    if (pointer) std::rethrow_exception(std::move(pointer));
   } catch (const core::LimitReached& error) {
     const auto type = py::module_::import("fxpress._serde.limits").attr("LimitError");
     const py::tuple arguments = py::make_tuple(error.limit, error.what());
@@ -39,14 +40,24 @@ py::tuple scan(const py::bytes& bytes, core::Budget& budget) {
 
 void bind_budget(py::module_& m) {
   py::register_exception_translator(translate_limits);
-  closed_class<core::Budget>(m, "Budget")
-      .def(py::init<uint64_t, size_t>())
-      .def("charge", [](core::Budget& budget, uint64_t bytes) { budget.charge(bytes); })
-      .def("grow", [](core::Budget& budget, uint64_t bytes) { budget.grow(bytes); })
-      .def("set_place", &core::Budget::set_place)
-      .def_property_readonly("used", &core::Budget::used);
-  m.def("is_nested_deeper", &schema::is_nested_deeper);
-  m.def("scan_pickle", &scan);
+  closed_class<core::Budget>(
+      m, "Budget",
+      "The memory in bytes and the depth that are left for a load; LimitError when too few are.")
+      .def(py::init<uint64_t, size_t>(), "memory"_a, "depth"_a, py::pos_only(),
+           "Begin with this many bytes and levels.")
+      .def(
+          "charge", [](core::Budget& budget, uint64_t bytes) { budget.charge(bytes); }, "bytes"_a,
+          py::pos_only(), "Take bytes for good.")
+      .def(
+          "grow", [](core::Budget& budget, uint64_t bytes) { budget.grow(bytes); }, "bytes"_a,
+          py::pos_only(), "Add bytes of a file that is read to the bytes that are left.")
+      .def("set_place", &core::Budget::set_place, "place"_a, py::pos_only(),
+           "Name the place in the file that errors are about from now on.")
+      .def_property_readonly("used", &core::Budget::used, "The bytes that were charged.");
+  m.def("is_nested_deeper", &schema::is_nested_deeper, "text"_a, "depth"_a, py::pos_only(),
+        "Return whether brackets of a JSON text are nested deeper than `depth`.");
+  m.def("scan_pickle", &scan, "data"_a, "budget"_a, py::pos_only(),
+        "Return (elements, depth, whether the value contains itself) of the value of a pickle.");
 }
 
 }  // namespace fxpress::bind

@@ -15,8 +15,8 @@ PyObject* closed_metaclass();
 // constructor has seen, by `cls.__new__(cls)`, and its methods then read memory that is not there.
 // These classes cannot be derived from either, so that no __init__ is left out.
 template <class Type>
-pybind11::class_<Type> closed_class(pybind11::module_& module, const char* name) {
-  pybind11::class_<Type> made(module, name, pybind11::metaclass(closed_metaclass()),
+pybind11::class_<Type> closed_class(pybind11::module_& module, const char* name, const char* doc) {
+  pybind11::class_<Type> made(module, name, doc, pybind11::metaclass(closed_metaclass()),
                               pybind11::is_final());
   auto* type = reinterpret_cast<PyTypeObject*>(made.ptr());
   type->tp_new = nullptr;  // object.__new__ and its like refuse a class without one

@@ -1,6 +1,8 @@
 // The module fxpress._native: lists of bindings and the translation of errors.
 
-#include "bind/convert.h"
+#include <utility>
+
+#include "bind/rooms.h"
 #include "core/check.h"
 #include "fx/computed.h"
 #include "fx/deferred.h"
@@ -14,7 +16,7 @@ py::dict build_info() {
   py::dict info;
   info["version"] = FXPRESS_VERSION;
   info["compiler"] = __VERSION__;
-  info["cplusplus"] = static_cast<long>(__cplusplus);
+  info["cplusplus"] = __cplusplus;
   info["build_type"] = FXPRESS_BUILD_TYPE;
   info["pybind11"] = PYBIND11_TOSTRING(PYBIND11_VERSION_MAJOR) "." PYBIND11_TOSTRING(
       PYBIND11_VERSION_MINOR) "." PYBIND11_TOSTRING(PYBIND11_VERSION_MICRO);
@@ -24,7 +26,7 @@ py::dict build_info() {
 
 void translate_internal_errors(std::exception_ptr pointer) {
   try {
-    if (pointer) std::rethrow_exception(pointer);
+    if (pointer) std::rethrow_exception(std::move(pointer));
   } catch (const core::InternalError& error) {
     PyObject* type = fx::symbols.internal_error;  // null before the tables are filled
     PyErr_SetString(type != nullptr ? type : PyExc_RuntimeError, error.what());
@@ -36,7 +38,8 @@ void translate_internal_errors(std::exception_ptr pointer) {
 PYBIND11_MODULE(_native, m) {
   m.doc() = "fxpress: graphs and torch.fx objects, without libtorch.";
   py::register_exception_translator(translate_internal_errors);
-  m.def("build_info", build_info);
+  m.def("build_info", build_info,
+        "Return the versions of fxpress, the compiler, pybind11 and Python.");
   bind_archive(m);
   bind_budget(m);
   bind_capture(m);
@@ -45,14 +48,19 @@ PYBIND11_MODULE(_native, m) {
   bind_process(m);
   // Functions on graphs appear only once the tables are filled, so that none can be called too
   // early.
-  m.def("initialize", [](const py::dict& objects, const py::dict& names) {
-    fx::initialize_symbols(objects.ptr(), names.ptr());
-    auto self = py::module_::import("fxpress._native");
-    bind_graphs(self);
-    bind_serde(self);
-    bind_split(self);
-    bind_unflatten(self);
-  });
+  m.def(
+      "initialize",
+      [](const py::dict& objects, const py::dict& names) {
+        fx::initialize_symbols(objects.ptr(), names.ptr());
+        auto self = py::module_::import("fxpress._native");
+        bind_floor(self);
+        bind_graphs(self);
+        bind_serde(self);
+        bind_split(self);
+        bind_unflatten(self);
+      },
+      "objects"_a, "names"_a,
+      "Fill the tables of torch.fx's objects, and add the functions on graphs.");
   m.attr("ComputedAttribute") = to_object(fx::make_computed_attribute_type());
   m.attr("DeferredAttribute") = to_object(fx::make_deferred_attribute_type());
 }

@@ -3,133 +3,50 @@
 #include <pybind11/stl.h>
 
 #include "bind/closed_class.h"
-#include "bind/convert.h"
+#include "bind/rooms.h"
+#include "unflatten/source.h"
 
 namespace fxpress::bind {
 
-using namespace py::literals;
-
-namespace {
-
-Ref own(const py::handle& object) {
-  return Ref::borrow(object.ptr());
-}
-
-// (name, None) or ("", (constant,))
-std::vector<unflatten::LeafSource> leaves(const py::handle& items) {
-  std::vector<unflatten::LeafSource> result;
-  for (const py::handle& item : items) {
-    const auto [name, constant] = item.cast<std::pair<std::string, py::object>>();
-    unflatten::LeafSource leaf{name, {}};
-    if (!constant.is_none()) leaf.constant = own(constant.cast<py::tuple>()[0]);
-    result.push_back(std::move(leaf));
-  }
-  return result;
-}
-
-unflatten::SignatureSource signature(const py::handle& item) {
-  const auto fields = item.cast<py::tuple>();
-  return {fields[0].cast<std::string>(),
-          leaves(fields[1]),
-          leaves(fields[2]),
-          fields[3].cast<uint32_t>(),
-          fields[4].cast<std::vector<std::string>>(),
-          own(fields[5]),
-          own(fields[6])};
-}
-
-// The dict that python/fxpress/_unflatten makes; see the stub for its keys.
-unflatten::UnflattenSource read_source(const py::dict& source) {
-  unflatten::UnflattenSource result;
-  result.graph = py::handle(source["graph"]).ptr();
-  result.owner = py::handle(source["owner"]).ptr();
-  result.may_alias = py::handle(source["may_alias"]).ptr();
-  result.parts = py::handle(source["parts"]).ptr();
-  for (const py::handle& item : source["mutations"]) {
-    const auto [is_parameter, input] = item.cast<std::pair<bool, std::string>>();
-    result.mutations.push_back(
-        {is_parameter ? unflatten::WriteTarget::kParameter : unflatten::WriteTarget::kBufferOrInput,
-         input});
-  }
-  for (const py::handle& item : source["signatures"]) result.signatures.push_back(signature(item));
-  result.with_signature = source["with_signature"].cast<std::vector<std::string>>();
-  result.state = source["state"].cast<const unflatten::ProgramState*>();
-  result.paths = source["paths"].cast<std::vector<std::string>>();
-  result.classes = {py::handle(source["interpreter"]).ptr(),
-                    py::handle(source["dispatcher"]).ptr()};
-  result.run_with_interpreter = source["run_with_interpreter"].cast<bool>();
-  result.drop_dead_code = source["drop_dead_code"].cast<bool>();
-  return result;
-}
-
-std::unique_ptr<unflatten::ProgramState> program_state(
-    const py::list& names, const py::list& values, size_t constants_begin,
-    std::vector<uint32_t> groups, const py::object& specs, const py::object& check_constant,
-    bool copies_unused) {
-  if (names.size() != values.size() || groups.size() != values.size() ||
-      constants_begin > values.size()) {
-    throw py::value_error("a name and a group for each value");
-  }
-  for (uint32_t group : groups) {
-    if (group >= values.size()) throw py::value_error("groups count from 0");
-  }
-  return std::make_unique<unflatten::ProgramState>(
-      unflatten::HeldState{names.ptr(), values.ptr(), constants_begin, std::move(groups),
-                           specs.ptr(), check_constant.ptr(), copies_unused});
-}
-
-// The values to copy, and for each: will it be a parameter?
-py::tuple wanted(const unflatten::ProgramState& state) {
-  const auto& values = state.wanted();
-  py::list objects(values.size());
-  py::list flags(values.size());
-  for (size_t i = 0; i < values.size(); ++i) {
-    objects[i] = py::reinterpret_borrow<py::object>(values[i]);
-    flags[i] = py::bool_(state.are_parameters()[i] != 0);
-  }
-  return py::make_tuple(objects, flags);
-}
-
-py::tuple unflatten(const py::dict& source, const py::handle& root) {
-  unflatten::Unflattened result = unflatten::unflatten(read_source(source), root.ptr());
-  py::list cuts;
-  for (const unflatten::CutStack& cut : result.cuts) {
-    cuts.append(
-        py::make_tuple(py::reinterpret_borrow<py::object>(cut.node), cut.paths, cut.dropped));
-  }
-  return py::make_tuple(to_object(std::move(result.root_type)), cuts);
-}
-
-py::tuple outline_submodules(const py::dict& source, const py::handle& root) {
-  unflatten::Outlined result = unflatten::outline_submodules(read_source(source), root.ptr());
-  py::list calls;
-  for (unflatten::OutlinedCall& call : result.calls) {
-    calls.append(py::make_tuple(
-        to_object(std::move(call.key)), to_object(std::move(call.caller_path)),
-        to_object(std::move(call.caller)), to_object(std::move(call.call_node)),
-        to_object(std::move(call.path)), call.number, to_object(std::move(call.module))));
-  }
-  py::list attributes;
-  for (unflatten::OutlinedAttribute& attribute : result.attributes) {
-    attributes.append(py::make_tuple(to_object(std::move(attribute.call_name)),
-                                     to_object(std::move(attribute.target)),
-                                     to_object(std::move(attribute.module))));
-  }
-  return py::make_tuple(calls, attributes);
-}
-
-}  // namespace
-
 void bind_unflatten(py::module_& m) {
-  closed_class<unflatten::ProgramState>(m, "ProgramState")
-      .def(py::init(&program_state), py::kw_only(), "names"_a, "values"_a, "constants_begin"_a,
-           "groups"_a, "specs"_a, "check_constant"_a, "copies_unused"_a)
-      .def("wanted", wanted)
-      .def("fill", [](unflatten::ProgramState& state, const py::list& copies) {
-        state.fill(copies.ptr());
-      });
-  m.def("unflatten", unflatten);
-  m.def("outline_submodules", outline_submodules);
+  using unflatten::ProgramState;
+  closed_class<ProgramState>(m, "ProgramState",
+                             R"(The values for the names of a program's state.
+
+They are in the order in which torch assigns them. Values of one group are one object or see the
+same data. Unless `copies_unused`, values that share no data with an input of the graph are not
+copied.
+
+Raises:
+    KeyError: the specs name state that does not exist.
+    AssertionError: specs or constants that an export does not write.)")
+      .def(py::init(&unflatten::program_state), py::kw_only(), "names"_a, "values"_a,
+           "constants_begin"_a, "groups"_a, "specs"_a, "check_constant"_a, "copies_unused"_a,
+           "Take names and values; those from `constants_begin` on are constants.")
+      .def("wanted", unflatten::wanted_values,
+           "Return the values to copy, and whether each copy is a parameter.")
+      .def(
+          "fill", [](ProgramState& state, const py::list& copies) { state.fill(copies.ptr()); },
+          "copies"_a, py::pos_only(), "Take the copies.");
+  m.def(
+      "unflatten",
+      [](const py::dict& source, const py::handle& root) {
+        return unflatten::to_tuple(
+            unflatten::unflatten(unflatten::read_source(source), root.ptr()));
+      },
+      "source"_a, "root"_a, py::pos_only(),
+      "Fill `root`. Return its class, and (node, paths, number of cut paths) for each cut stack.");
+  m.def(
+      "outline_submodules",
+      [](const py::dict& source, const py::handle& root) {
+        return unflatten::to_tuple(
+            unflatten::outline_submodules(unflatten::read_source(source), root.ptr()));
+      },
+      "source"_a, "root"_a, py::pos_only(),
+      R"(Outline into `root`, and return its calls and attributes.
+
+A call is a module id and the fields of `_SubmoduleEntry`. An attribute is the call name, target and
+module of a get_attr node.)");
 }
 
 }  // namespace fxpress::bind

@@ -158,6 +158,7 @@ class Rewriter {
     PyObject* old = source_.nodes[last];
     const Ref computed = fx::returned_value(old);
     std::vector<Ref> values;
+    values.reserve(static_cast<size_t>(PyList_GET_SIZE(plan_.outputs.get())));
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(plan_.outputs.get()); ++i) {
       values.push_back(output_value(PyList_GET_ITEM(plan_.outputs.get(), i), computed.get()));
     }

@@ -134,9 +134,10 @@ bool Builder::try_boxed(Open& open, const NodeGuard& guard) {
       object = PyDict_GetItemString(kwargs, parameters[i].name().c_str());
       if (object != nullptr) ++keywords;
     }
-    if (object == nullptr && !parameters[i].default_value()) return false;
-    const auto argument = object == nullptr ? constant(*parameters[i].default_value())
-                                            : resolve(open, parameters[i], object, numbers);
+    const auto& missing = parameters[i].default_value();
+    if (object == nullptr && !missing) return false;
+    const auto argument =
+        object == nullptr ? constant(*missing) : resolve(open, parameters[i], object, numbers);
     if (!argument) return false;
     resolved.push_back(*argument);
   }

@@ -190,12 +190,10 @@ class Generator {
     check(plain);
     if (PyComplex_CheckExact(object) && !in_dict) {
       append_complex(object);
-    } else if (plain == 1) {
+    } else if (plain == 1 || (in_dict && is_operator(object))) {
       append_python_repr(object);
-    } else if (is_operator(object) && !in_dict) {
-      body_ += function_name(object);
     } else if (is_operator(object)) {
-      append_python_repr(object);
+      body_ += function_name(object);
     } else {
       throw NotPlain();
     }

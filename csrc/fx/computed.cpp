@@ -114,7 +114,12 @@ PyMemberDef members[] = {
     {nullptr, 0, 0, 0, nullptr},
 };
 
+constexpr char kDoc[] =
+    "ComputedAttribute(name, compute, /)\n--\n\n"
+    "A data descriptor of `instance.__dict__[name]`; `compute(instance)` makes a missing value.";
+
 PyType_Slot slots[] = {
+    {Py_tp_doc, const_cast<char*>(kDoc)},
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
     {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
     {Py_tp_clear, reinterpret_cast<void*>(clear)},

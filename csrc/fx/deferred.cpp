@@ -105,7 +105,12 @@ PyMemberDef members[] = {
     {nullptr, 0, 0, 0, nullptr},
 };
 
+constexpr char kDoc[] =
+    "DeferredAttribute(name, /)\n--\n\n"
+    "A data descriptor that calls `materialize` on the first access, and repeats the access.";
+
 PyType_Slot slots[] = {
+    {Py_tp_doc, const_cast<char*>(kDoc)},
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
     {Py_tp_descr_get, reinterpret_cast<void*>(descr_get)},
     {Py_tp_descr_set, reinterpret_cast<void*>(descr_set)},

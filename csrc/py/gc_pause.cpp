@@ -91,7 +91,8 @@ RareCollections::RareCollections() : hold_(rare) {
   if (rare.count == 1) make_rare();
 }
 
-RareCollections::~RareCollections() {
+// make_usual() throws errors of Python alone.
+RareCollections::~RareCollections() {  // NOLINT(bugprone-exception-escape)
   if (!hold_.leave()) return;
   try {
     make_usual();

@@ -10,7 +10,7 @@ namespace fxpress::serde {
 // The preprocessor keeps the fields of the union Argument: with another type's name the second
 // parameter of FXPRESS_SECOND is FXPRESS_DROP.
 #define FXPRESS_TYPE_IS_Argument ~, FXPRESS_KEEP
-#define FXPRESS_KEEP(name) name = static_cast<uint16_t>(::fxpress::schema::Field::Argument_##name),
+#define FXPRESS_KEEP(name) name = static_cast<uint16_t>(schema::Field::Argument_##name),
 #define FXPRESS_DROP(name)
 #define FXPRESS_SECOND(first, second, ...) second
 #define FXPRESS_SELECT(...) FXPRESS_SECOND(__VA_ARGS__)
@@ -32,8 +32,7 @@ enum class ArgumentKind : uint16_t {
 
 // The kind of a value of the union Argument. It is none of the enum for a kind that only a later
 // torch knows.
-inline ArgumentKind argument_kind(const ::fxpress::schema::Document& document,
-                                  const ::fxpress::schema::Value& argument) {
+inline ArgumentKind argument_kind(const schema::Document& document, const schema::Value& argument) {
   return static_cast<ArgumentKind>(document.tag(argument));
 }
 

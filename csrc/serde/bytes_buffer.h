@@ -6,7 +6,7 @@
 
 namespace fxpress::serde {
 
-class BytesBuffer final : public ::fxpress::schema::Buffer {
+class BytesBuffer final : public schema::Buffer {
  public:
   // `expected` bytes are asked for at once: memory that is not written to costs nothing, and moving
   // what was written costs twice its size.

@@ -174,7 +174,7 @@ Ref ArgumentDecoder::graph(const Value& value) {
     graphs_.open();
     struct Close {
       OpenGraphs& graphs;
-      ~Close() { graphs.close(); }
+      ~Close() { graphs.close(); }  // NOLINT(bugprone-exception-escape): there is one to close
     } const closes{graphs_};
     module = graphs_within_.graph_module(file_.field(value, Field::GraphArgument_graph));
   }

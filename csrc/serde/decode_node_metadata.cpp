@@ -102,7 +102,7 @@ void NodeMetadataDecoder::add(const NodeMetadata& metadata, PyObject* meta) {
     if (name == fx::names.custom) {  // of any depth
       const std::string_view text = utf8(found);
       file_.charge(text.size(), kJsonRatio);
-      if (::fxpress::schema::is_nested_deeper(text, file_.context.budget->depth())) {
+      if (schema::is_nested_deeper(text, file_.context.budget->depth())) {
         throw core::LimitReached("depth", "the custom metadata of a node");
       }
       copy = Ref::steal(PyObject_CallOneArg(symbols.loads, found));
@@ -171,13 +171,13 @@ Ref NodeMetadataDecoder::node_sources(std::string_view text) {
   std::string problem;
   try {
     Document document =
-        ::fxpress::schema::read_json(whole, file_.document->schema(),
-                                     static_cast<uint16_t>(Type::NodeSource), file_.context.budget);
+        schema::read_json(whole, file_.document->schema(), static_cast<uint16_t>(Type::NodeSource),
+                          file_.context.budget);
     pass_gate(document);
     const Value& list = document.field(document.root(), Field::NodeSource_from_node);
     if (list.kind == ValueKind::kNull) return Ref::borrow(Py_None);
     return node_sources(document, list);
-  } catch (const ::fxpress::schema::JsonError& error) {
+  } catch (const schema::JsonError& error) {
     problem = error.what();
   }
   raise(symbols.serialize_error, "from_node is damaged: %s", problem.c_str());

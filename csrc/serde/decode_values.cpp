@@ -167,7 +167,7 @@ Ref ValueDecoder::tensor(const Value& meta) {
   if (dimensions > kMostDimensions) {
     raise(symbols.serialize_error, "a tensor has %u dimensions", dimensions);
   }
-  if (!::fxpress::schema::is_countable(*file_.document, meta)) {
+  if (!schema::is_countable(*file_.document, meta)) {
     raise(symbols.serialize_error, "a tensor's sizes, strides or offset are too large");
   }
   const Value& offset = file_.field(meta, Field::TensorMeta_storage_offset);

@@ -18,11 +18,11 @@
 
 namespace fxpress::serde {
 
-using ::fxpress::schema::Document;
-using ::fxpress::schema::Field;
-using ::fxpress::schema::Type;
-using ::fxpress::schema::Value;
-using ::fxpress::schema::ValueKind;
+using schema::Document;
+using schema::Field;
+using schema::Type;
+using schema::Value;
+using schema::ValueKind;
 
 // The objects that decoding uses. All are borrowed; `values` is a fxpress._serde.values.Values.
 struct DecodeContext {
@@ -57,7 +57,7 @@ struct Decoding {
   // The name of a single result; none when it is a constant, or a list.
   std::optional<std::string_view> name_in(const Value& result) const {
     const std::string_view name =
-        ::fxpress::schema::name_of(*document, is_argument(result) ? content(result) : result);
+        schema::name_of(*document, is_argument(result) ? content(result) : result);
     if (name.empty()) return std::nullopt;
     return name;
   }

@@ -15,7 +15,7 @@
 
 namespace fxpress::serde {
 
-using ::fxpress::schema::Value;
+using schema::Value;
 
 Document read_document(const Schema& schema, PyObject* bytes, const std::string& type,
                        core::Budget* budget) {
@@ -28,13 +28,13 @@ Document read_document(const Schema& schema, PyObject* bytes, const std::string&
   try {
     const auto read = [&] {
       const pybind11::gil_scoped_release release;
-      return ::fxpress::schema::read_json({text, static_cast<size_t>(size)}, schema,
-                                          static_cast<uint16_t>(position), budget);
+      return schema::read_json({text, static_cast<size_t>(size)}, schema,
+                               static_cast<uint16_t>(position), budget);
     };
     Document document = read();
     pass_gate(document);
     return document;
-  } catch (const ::fxpress::schema::JsonError& error) {
+  } catch (const schema::JsonError& error) {
     problem = error.what();
   }
   const Ref message = Ref::steal(
@@ -48,7 +48,7 @@ Ref read_field(const Document& document, const SchemaClasses& classes, const std
   for (size_t start = 0; start < path.size();) {
     const size_t end = std::min(path.find('.', start), path.size());
     const int place = document.schema().type(value->type).find(path.substr(start, end - start));
-    if (value->kind != ::fxpress::schema::ValueKind::kRecord || place < 0) {
+    if (value->kind != schema::ValueKind::kRecord || place < 0) {
       raise(PyExc_KeyError, "%s", path.c_str());
     }
     value = &document.children(*value)[static_cast<size_t>(place)];
@@ -60,7 +60,7 @@ Ref read_field(const Document& document, const SchemaClasses& classes, const std
 
 Document to_document(const Schema& schema, const SchemaClasses& classes, PyObject* object) {
   const GcPause pause;
-  ::fxpress::schema::DocumentBuilder builder(schema);
+  schema::DocumentBuilder builder(schema);
   classes.write(object, builder);
   Document document = builder.finish();
   pass_gate(document);
@@ -79,22 +79,22 @@ Document in_order(const Document& document, PyObject* constants, PyObject* renam
   }
   std::string problem;
   PyObject* type = PyExc_AssertionError;
-  ::fxpress::schema::NewNames made;
+  schema::NewNames made;
   try {
     const auto form = [&] {
       const pybind11::gil_scoped_release release;
-      if (renamed == nullptr) return ::fxpress::schema::canonicalize(document, known);
-      return ::fxpress::schema::canonicalize_graph(document, known, made);
+      if (renamed == nullptr) return schema::canonicalize(document, known);
+      return schema::canonicalize_graph(document, known, made);
     };
     Document result = form();
     for (const auto& [name, other] : made) {
       check(PyDict_SetItem(renamed, new_text(name).get(), new_text(other).get()));
     }
     return result;
-  } catch (const ::fxpress::schema::UnknownName& error) {
+  } catch (const schema::UnknownName& error) {
     problem = error.what();
     type = PyExc_KeyError;
-  } catch (const ::fxpress::schema::CanonicalError& error) {
+  } catch (const schema::CanonicalError& error) {
     problem = error.what();
   }
   raise(type, "%s", problem.c_str());
@@ -105,7 +105,7 @@ Document in_order(const Document& document, PyObject* constants, PyObject* renam
 Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject* object,
                    PyObject* constants, PyObject* renamed) {
   const GcPause pause;
-  ::fxpress::schema::DocumentBuilder builder(schema);
+  schema::DocumentBuilder builder(schema);
   const std::vector<Ref> kept = classes.write_for_order(object, builder);
   const Document document = in_order(builder.finish(), constants, renamed);
   Ref made = classes.make(document, document.root(), kept);

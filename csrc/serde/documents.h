@@ -11,8 +11,8 @@
 
 namespace fxpress::serde {
 
-using ::fxpress::schema::Document;
-using ::fxpress::schema::Schema;
+using schema::Document;
+using schema::Schema;
 
 // Reads a value of the named type. SerializeError names the place where the text is wrong. The GIL
 // is released meanwhile. The load is charged to `budget` unless that is null.

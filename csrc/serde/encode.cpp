@@ -36,7 +36,7 @@ size_t expected_bytes(PyObject* graph_module) {
 Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signature,
                    PyObject* calls, PyObject* facts, const EncodeContext& context) {
   BytesBuffer buffer(expected_bytes(graph_module));
-  ::fxpress::schema::JsonWriter writer(buffer);
+  schema::JsonWriter writer(buffer);
   try {
     Encoders encoders(schema, writer, context);
     ProgramEncoder(encoders, facts).program(graph_module, signature, calls);
@@ -46,10 +46,9 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
   return buffer.finish();
 }
 
-::fxpress::schema::Document encode_document(const Schema& schema, PyObject* graph_module,
-                                            PyObject* signature, PyObject* calls, PyObject* facts,
-                                            const EncodeContext& context) {
-  ::fxpress::schema::DocumentBuilder builder(schema);
+schema::Document encode_document(const Schema& schema, PyObject* graph_module, PyObject* signature,
+                                 PyObject* calls, PyObject* facts, const EncodeContext& context) {
+  schema::DocumentBuilder builder(schema);
   EncodeContext bare = context;
   bare.metadata = false;
   const size_t bytes = expected_bytes(graph_module);
@@ -59,10 +58,9 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
   return builder.finish();
 }
 
-::fxpress::schema::Document encode_part(const Schema& schema, const std::string& kind,
-                                        PyObject* values, const EncodeContext& context,
-                                        PyObject* results, PyObject* merged) {
-  ::fxpress::schema::DocumentBuilder builder(schema);
+schema::Document encode_part(const Schema& schema, const std::string& kind, PyObject* values,
+                             const EncodeContext& context, PyObject* results, PyObject* merged) {
+  schema::DocumentBuilder builder(schema);
   Encoders encoders(schema, builder, context);
   PartEncoder(encoders, results, merged).part(kind, values);
   return builder.finish();
@@ -70,7 +68,7 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
 
 Ref encode_payload_config(const Schema& schema, PyObject* entries) {
   BytesBuffer buffer(kSmall);
-  ::fxpress::schema::JsonWriter writer(buffer);
+  schema::JsonWriter writer(buffer);
   Encoding to{SchemaWriter(schema, writer), kNoContext};
   write_payload_config(to, entries);
   return buffer.finish();
@@ -78,7 +76,7 @@ Ref encode_payload_config(const Schema& schema, PyObject* entries) {
 
 Ref encode_tensor_meta(const Schema& schema, PyObject* tensor) {
   BytesBuffer buffer(kSmall);
-  ::fxpress::schema::JsonWriter writer(buffer);
+  schema::JsonWriter writer(buffer);
   Encoding to{SchemaWriter(schema, writer), kNoContext};
   ValueEncoder(to).tensor_meta(tensor);
   return buffer.finish();
@@ -86,7 +84,7 @@ Ref encode_tensor_meta(const Schema& schema, PyObject* tensor) {
 
 Ref write_objects(const SchemaClasses& classes, PyObject* object) {
   BytesBuffer buffer(kSmall);
-  ::fxpress::schema::JsonWriter writer(buffer);
+  schema::JsonWriter writer(buffer);
   classes.write(object, writer);
   return buffer.finish();
 }

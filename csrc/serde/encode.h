@@ -14,16 +14,14 @@ Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signa
                    PyObject* calls, PyObject* facts, const EncodeContext& context);
 
 // Returns a program as a document, without the metadata of nodes, and without a check.
-::fxpress::schema::Document encode_document(const Schema& schema, PyObject* graph_module,
-                                            PyObject* signature, PyObject* calls, PyObject* facts,
-                                            const EncodeContext& context);
+schema::Document encode_document(const Schema& schema, PyObject* graph_module, PyObject* signature,
+                                 PyObject* calls, PyObject* facts, const EncodeContext& context);
 
 // A part of a program as a document: "argument" (value, type), "inputs" (described operator, args,
 // kwargs), "node", "outputs", "metadata" (node), "graph" (graph module), "signature", "input_spec",
 // "output_spec", "argument_spec", "call_signature", "call"; see PartEncoder.
-::fxpress::schema::Document encode_part(const Schema& schema, const std::string& kind,
-                                        PyObject* values, const EncodeContext& context,
-                                        PyObject* results, PyObject* merged);
+schema::Document encode_part(const Schema& schema, const std::string& kind, PyObject* values,
+                             const EncodeContext& context, PyObject* results, PyObject* merged);
 
 // The bytes of a tensor's metadata.
 Ref encode_tensor_meta(const Schema& schema, PyObject* tensor);

@@ -169,18 +169,17 @@ int64_t NodeMetadataEncoder::graph_number(PyObject* graph_id) {
 void NodeMetadataEncoder::node_source(PyObject* source, std::string& text) {
   const RecursionGuard guard(" in from_node");
   core::check_stack("from_node");
-  ::fxpress::schema::StringBuffer buffer;
+  schema::StringBuffer buffer;
   const auto quoted = [&](PyObject* value) {
     if (value == Py_None) return buffer.append("null");
-    ::fxpress::schema::write_json_string(buffer, Text(value).view());
+    schema::write_json_string(buffer, Text(value).view());
   };
   buffer.append("{\"name\": ");
   quoted(get_attr(source, fx::names.name).get());
   buffer.append(", \"target\": ");
   quoted(get_attr(source, fx::names.target).get());
   buffer.append(", \"graph_id\": ");
-  ::fxpress::schema::write_json_integer(buffer,
-                                        graph_number(get_attr(source, names.graph_id).get()));
+  schema::write_json_integer(buffer, graph_number(get_attr(source, names.graph_id).get()));
   buffer.append(", \"pass_name\": ");
   quoted(get_attr(source, names.pass_name).get());
   buffer.append(", \"action\": ");
@@ -194,7 +193,7 @@ void NodeMetadataEncoder::node_source(PyObject* source, std::string& text) {
       actions += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
     }
   }
-  ::fxpress::schema::write_json_string(buffer, actions);
+  schema::write_json_string(buffer, actions);
   buffer.append(", \"from_node\": ");
   text += buffer.text();
   node_sources(get_attr(source, names.from_node).get(), text);

@@ -6,7 +6,7 @@ namespace fxpress::serde {
 
 void node_failed(PyObject* node, pybind11::error_already_set& error) {
   if (!error.matches(PyExc_Exception)) throw error;
-  const pybind11::object value = error.value();
+  const pybind11::object& value = error.value();
   PyObject* arguments[] = {node, value.ptr()};
   Ref::steal(PyObject_Vectorcall(symbols.node_failed, arguments, 2, nullptr));
   throw error;  // node_failed() always raises

@@ -9,7 +9,7 @@
 
 namespace fxpress::serde {
 
-using ::fxpress::schema::Rule;
+using schema::Rule;
 
 namespace {
 
@@ -29,18 +29,18 @@ Ref beginning(std::string_view text, size_t size) {
 }
 
 Rule known_rule(std::string_view name) {
-  const Rule rule = ::fxpress::schema::rule_named(name);
+  const Rule rule = schema::rule_named(name);
   if (rule == Rule::kNone) raise(PyExc_KeyError, "%s", std::string(name).c_str());
   return rule;
 }
 
 }  // namespace
 
-void pass_gate(::fxpress::schema::Document& document) {
+void pass_gate(schema::Document& document) {
   if (document.has_passed()) return;
   try {
-    ::fxpress::schema::pass_gate(document, is_unicode_identifier);
-  } catch (const ::fxpress::schema::GateError& error) {
+    schema::pass_gate(document, is_unicode_identifier);
+  } catch (const schema::GateError& error) {
     raise(symbols.serialize_error, "%U: %R %s", beginning(error.path(), 4 * kShown).get(),
           beginning(error.value(), kShown).get(), error.fault());
   }
@@ -48,7 +48,7 @@ void pass_gate(::fxpress::schema::Document& document) {
 }
 
 bool passes_gate(std::string_view rule, PyObject* text) {
-  return ::fxpress::schema::passes(known_rule(rule), Text(text).view(), is_unicode_identifier);
+  return schema::passes(known_rule(rule), Text(text).view(), is_unicode_identifier);
 }
 
 Ref first_refused(std::string_view rule, PyObject* texts) {
@@ -56,8 +56,7 @@ Ref first_refused(std::string_view rule, PyObject* texts) {
   const Ref items = Ref::steal(PySequence_Tuple(texts));
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
     PyObject* item = PyTuple_GET_ITEM(items.get(), i);
-    if (PyUnicode_Check(item) &&
-        ::fxpress::schema::passes(known, Text(item).view(), is_unicode_identifier)) {
+    if (PyUnicode_Check(item) && schema::passes(known, Text(item).view(), is_unicode_identifier)) {
       continue;
     }
     return Ref::borrow(item);
@@ -69,8 +68,8 @@ Ref gate_rules() {
   Ref result = Ref::steal(PyDict_New());
   for (size_t i = 1; i < static_cast<size_t>(Rule::kCount); ++i) {
     const auto rule = static_cast<Rule>(i);
-    const Ref fault = Ref::steal(PyUnicode_FromString(::fxpress::schema::fault_of(rule)));
-    const Ref name = new_text(::fxpress::schema::name_of(rule));
+    const Ref fault = Ref::steal(PyUnicode_FromString(schema::fault_of(rule)));
+    const Ref name = new_text(schema::name_of(rule));
     check(PyDict_SetItem(result.get(), name.get(), fault.get()));
   }
   return result;

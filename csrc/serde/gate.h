@@ -10,7 +10,7 @@ namespace fxpress::serde {
 
 // Raises SerializeError that names the field and the value, where a text of the document breaks the
 // rule of its field. A document that has passed is not checked again.
-void pass_gate(::fxpress::schema::Document& document);
+void pass_gate(schema::Document& document);
 
 // Whether a str passes the rule with this name; KeyError when there is none.
 bool passes_gate(std::string_view rule, PyObject* text);

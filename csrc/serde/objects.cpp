@@ -13,14 +13,14 @@
 
 namespace fxpress::serde {
 
-using ::fxpress::schema::Document;
-using ::fxpress::schema::DocumentBuilder;
-using ::fxpress::schema::Kind;
-using ::fxpress::schema::Schema;
-using ::fxpress::schema::Shape;
-using ::fxpress::schema::TypeInfo;
-using ::fxpress::schema::Value;
-using ::fxpress::schema::ValueKind;
+using schema::Document;
+using schema::DocumentBuilder;
+using schema::Kind;
+using schema::Schema;
+using schema::Shape;
+using schema::TypeInfo;
+using schema::Value;
+using schema::ValueKind;
 
 namespace {
 
@@ -320,7 +320,7 @@ class SchemaClasses::Writer : Walk {
     sink_.begin_record(declared);
     for (size_t i = 0; i < info.names.size(); ++i) {
       sink_.field(i);
-      if (kept_ != nullptr && declared.fields[i].id == ::fxpress::schema::Field::Node_metadata) {
+      if (kept_ != nullptr && declared.fields[i].id == schema::Field::Node_metadata) {
         sink_.begin_map();
         sink_.end_map();
         continue;
@@ -374,7 +374,7 @@ class SchemaClasses::Writer : Walk {
 
   void map(uint16_t of, PyObject* object) {
     const Place place = field_;
-    const bool is_of_graph = place.type == &schema_.type(::fxpress::schema::Type::Graph);
+    const bool is_of_graph = place.type == &schema_.type(schema::Type::Graph);
     sink_.begin_map();
     const Ref items = pairs_of(object);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
@@ -408,7 +408,7 @@ void SchemaClasses::write(PyObject* object, Out& sink) const {
 }
 
 template void SchemaClasses::write(PyObject*, DocumentBuilder&) const;
-template void SchemaClasses::write(PyObject*, ::fxpress::schema::JsonWriter&) const;
+template void SchemaClasses::write(PyObject*, schema::JsonWriter&) const;
 
 std::vector<Ref> SchemaClasses::write_for_order(PyObject* object, DocumentBuilder& sink) const {
   std::vector<Ref> kept;

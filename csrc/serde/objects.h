@@ -17,11 +17,11 @@ namespace fxpress::serde {
 class SchemaClasses {
  public:
   // classes: [class] in the order of the schema's types; make_tag: (field, class) -> tag.
-  SchemaClasses(const ::fxpress::schema::Schema& schema, PyObject* classes, PyObject* make_tag);
+  SchemaClasses(const schema::Schema& schema, PyObject* classes, PyObject* make_tag);
 
   // The object for a value; `kept`: what write_for_order() gave. The garbage collector should be
   // paused.
-  Ref make(const ::fxpress::schema::Document& document, const ::fxpress::schema::Value& value,
+  Ref make(const schema::Document& document, const schema::Value& value,
            std::span<const Ref> kept = {}) const;
 
   // Sends the values of an object. TypeError for a value that is not of the schema's shape.
@@ -30,8 +30,7 @@ class SchemaClasses {
   void write(PyObject* object, Out& sink) const;
   // Sends the values that the canonical form depends on: no metadata of nodes, and for the facts
   // that graphs state about their values the numbers of copies, which are returned.
-  std::vector<Ref> write_for_order(PyObject* object,
-                                   ::fxpress::schema::DocumentBuilder& sink) const;
+  std::vector<Ref> write_for_order(PyObject* object, schema::DocumentBuilder& sink) const;
 
  private:
   struct Class {
@@ -50,7 +49,7 @@ class SchemaClasses {
   static Ref new_union(const Class& info, size_t position, PyObject* value);
   uint16_t type_of(PyObject* object) const;
 
-  const ::fxpress::schema::Schema& schema_;
+  const schema::Schema& schema_;
   std::vector<Class> classes_;                           // by type
   std::unordered_map<const PyTypeObject*, size_t> ids_;  // class -> type
 };

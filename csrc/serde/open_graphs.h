@@ -17,11 +17,11 @@ namespace fxpress::serde {
 
 // A name that the tables of a graph or its nodes define.
 struct Defined {
-  const ::fxpress::schema::Value* meta = nullptr;         // what a table says of it
-  const ::fxpress::schema::Document* document = nullptr;  // where it says so
-  Table table = Table::kNone;                             // which
-  Ref value;                                              // made of `meta` when first asked for
-  Ref node;                                               // that has the name
+  const schema::Value* meta = nullptr;         // what a table says of it
+  const schema::Document* document = nullptr;  // where it says so
+  Table table = Table::kNone;                  // which
+  Ref value;                                   // made of `meta` when first asked for
+  Ref node;                                    // that has the name
 };
 
 class OpenGraph {

@@ -11,9 +11,9 @@
 
 namespace fxpress::serde {
 
-using ::fxpress::schema::Document;
-using ::fxpress::schema::Value;
-using ::fxpress::schema::ValueKind;
+using schema::Document;
+using schema::Value;
+using schema::ValueKind;
 
 void write_payload_config(Encoding& to, PyObject* entries) {
   SchemaWriter& out = to.out;

@@ -15,6 +15,6 @@ void write_payload_config(Encoding& to, PyObject* entries);
 // Reads a document of the type PayloadConfig: [(name, record, is_param, use_pickle, meta)]; meta is
 // None or (dtype code, sizes, strides, storage offset, requires_grad, device type, device index or
 // None). SerializeError for symbolic sizes.
-Ref read_payload_config(const ::fxpress::schema::Document& document);
+Ref read_payload_config(const schema::Document& document);
 
 }  // namespace fxpress::serde

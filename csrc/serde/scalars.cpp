@@ -4,14 +4,14 @@
 
 namespace fxpress::serde {
 
-using ::fxpress::schema::ValueKind;
+using schema::ValueKind;
 
 Ref new_text(std::string_view text) {
   return Ref::steal(
       PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass"));
 }
 
-Ref scalar(const ::fxpress::schema::Document& document, const ::fxpress::schema::Value& value) {
+Ref scalar(const schema::Document& document, const schema::Value& value) {
   switch (value.kind) {
     case ValueKind::kNull:
       return Ref::borrow(Py_None);

@@ -10,6 +10,6 @@ namespace fxpress::serde {
 Ref new_text(std::string_view text);
 
 // None, a bool, an int, a float or a str; an empty Ref for a value with others in it.
-Ref scalar(const ::fxpress::schema::Document& document, const ::fxpress::schema::Value& value);
+Ref scalar(const schema::Document& document, const schema::Value& value);
 
 }  // namespace fxpress::serde

@@ -7,10 +7,10 @@
 
 namespace fxpress::serde {
 
-using ::fxpress::schema::EventSink;
-using ::fxpress::schema::Field;
-using ::fxpress::schema::Schema;
-using ::fxpress::schema::Type;
+using schema::EventSink;
+using schema::Field;
+using schema::Schema;
+using schema::Type;
 
 class SchemaWriter {
  public:

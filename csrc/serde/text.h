@@ -31,7 +31,7 @@ class Text {
 };
 
 // An int of any size.
-inline void write_integer(PyObject* value, ::fxpress::schema::EventSink& sink) {
+inline void write_integer(PyObject* value, schema::EventSink& sink) {
   int overflow = 0;
   const long long small = PyLong_AsLongLongAndOverflow(value, &overflow);
   if (small == -1 && PyErr_Occurred() != nullptr) throw_python_error();

@@ -321,6 +321,7 @@ WrittenSplit write_split(const SplitPlan& plan, const SplitOptions& options) {
   Context context{plan, options, name_writer, split.stale};
   std::vector<PyObject*> written(plan.source.graph.size(), nullptr);
   std::vector<Ref> submodules;
+  submodules.reserve(plan.order.size());
   for (uint32_t p = 0; p < plan.order.size(); ++p) {
     submodules.push_back(PartitionWriter(context, written, PartitionId(p)).run());
   }

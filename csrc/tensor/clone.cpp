@@ -312,7 +312,8 @@ class Filling {
         {static_cast<size_t>(at::get_num_threads()), pieces_.size(), bytes / kWorthAThread});
     try {
       for (size_t i = 1; i < threads; ++i) crew_.add([this] { work(Time::max()); });
-    } catch (const std::system_error&) {  // no more threads: those that are there do it
+    } catch (const std::system_error&) {  // NOLINT(bugprone-empty-catch)
+      // No more threads: those that are there do it.
     }
   }
   Filling(const Filling&) = delete;

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <string>
+#include <unordered_set>
 
 #include "tensor/large_pages.h"
 #include "tensor/python_tensors.h"
@@ -32,6 +33,17 @@ std::vector<std::optional<StoragePlace>> storage_places(const std::vector<py::ob
     places.emplace_back(std::in_place, address, address == 0 ? 0 : size);
   }
   return places;
+}
+
+int64_t storage_bytes(const std::vector<at::Tensor>& tensors) {
+  std::unordered_set<const c10::StorageImpl*> seen;
+  int64_t total = 0;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || !tensor.has_storage()) continue;
+    const c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+    if (seen.insert(storage).second) total += static_cast<int64_t>(storage->nbytes());
+  }
+  return total;
 }
 
 std::vector<at::Tensor> storages_of(const std::vector<at::Tensor>& tensors) {

@@ -20,6 +20,10 @@ using StoragePlace = std::pair<uintptr_t, int64_t>;
 std::vector<std::optional<StoragePlace>> storage_places(
     const std::vector<pybind11::object>& values);
 
+// Bytes that the tensors' storages occupy, shared ones counted once. Views of one storage share it;
+// tensors without storage (sparse, meta-free wrappers) count nothing.
+int64_t storage_bytes(const std::vector<at::Tensor>& tensors);
+
 // The storages of tensors as tensors of bytes: uint8, one dimension.
 std::vector<at::Tensor> storages_of(const std::vector<at::Tensor>& tensors);
 

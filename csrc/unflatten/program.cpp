@@ -160,6 +160,7 @@ class ProgramReader {
 
   std::vector<std::vector<NodeId>> find_written_aliases(const std::vector<Write>& writes) {
     std::vector<NodeId> written;
+    written.reserve(writes.size());
     for (const Write& write : writes) written.push_back(write.input);
     return find_aliases(source_, written, [&](NodeId id) {
       if (source_.ops[id.value()] == Op::kOutput) return false;

@@ -1,5 +1,5 @@
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar, final
 
 from torch import Tensor
 from torch.export import ExportGraphSignature, ModuleCallEntry
@@ -13,31 +13,27 @@ CAPTURED_OUTPUT_KINDS: tuple[str, ...]
 INPUT_KINDS: tuple[str, ...]
 OUTPUT_KINDS: tuple[str, ...]
 
+class _ClosedClass(type): ...
+
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+@final
 class ComputedAttribute:
-    """A data descriptor of `instance.__dict__[name]`; `compute(instance)` makes a missing value."""
-
     name: str
-    def __init__(self, name: str, compute: Callable[[Any], Any], /) -> None: ...
+    def __new__(cls, name: str, compute: Callable[[Any], Any], /) -> ComputedAttribute: ...
     def __get__(self, instance: object, owner: type | None = None, /) -> Any: ...
     def __set__(self, instance: object, value: object, /) -> None: ...
     def __delete__(self, instance: object, /) -> None: ...
 
+@final
 class DeferredAttribute:
-    """A data descriptor that calls `materialize` at the first access, and repeats the access."""
-
     name: str
-    def __init__(self, name: str, /) -> None: ...
+    def __new__(cls, name: str, /) -> DeferredAttribute: ...
     def __get__(self, instance: object, owner: type | None = None, /) -> Any: ...
     def __set__(self, instance: object, value: object, /) -> None: ...
 
-class CommonSubexpressions:
-    """The common subexpressions of Python expressions.
-
-    `count` must be called for all expressions before the first `replace`.
-    """
-
+@final
+class CommonSubexpressions(metaclass=_ClosedClass):
     def __init__(self) -> None: ...
     def count(self, text: str, /) -> int | None: ...
     def replace(self, expression: int, /) -> tuple[list[str], str]: ...
@@ -46,25 +42,18 @@ class CommonSubexpressions:
     def variable(self, text: str, /) -> str | None: ...
     def new_variable(self, text: str, /) -> str: ...
 
-class GcPause:
-    """A `with` block in which the garbage collector is paused; counted across threads."""
-
+@final
+class GcPause(metaclass=_ClosedClass):
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
 
-class RareCollections:
-    """A `with` block in which the collector runs rarely, in all threads; blocks may overlap."""
-
+@final
+class RareCollections(metaclass=_ClosedClass):
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
 
-class Block:
-    """A `with` block that begins with one function and ends with another.
-
-    The second function gets the result of the first. Where both are built in, a signal handler
-    cannot raise in between.
-    """
-
+@final
+class Block(metaclass=_ClosedClass):
     def __init__(self, begin: Callable[[], Any], end: Callable[[Any], object], /) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
@@ -74,22 +63,18 @@ Prepared: TypeAlias = tuple[
     Literal["raise", "torch"], list[tuple[object, object]], list[Callable[[], object]]
 ]
 
-class Installation:
-    """The open leases, and the objects that they have replaced."""
-
+@final
+class Installation(metaclass=_ClosedClass):
     def __init__(self) -> None: ...
     def acquire(self, prepared: Prepared, /) -> None: ...
-    def release_newest(self) -> None:
-        """Release the newest lease that is not a block's; RuntimeError when there is none."""
-
+    def release_newest(self) -> None: ...
     @property
     def policy(self) -> Literal["raise", "torch"] | None: ...
     @property
     def leases(self) -> int: ...
 
-class InstalledBlock:
-    """A lease for the length of a `with` block."""
-
+@final
+class InstalledBlock(metaclass=_ClosedClass):
     def __init__(
         self,
         installation: Installation,
@@ -97,43 +82,23 @@ class InstalledBlock:
         decorate: Callable[[Any], Any],
         /,
     ) -> None: ...
-    def __call__(self, function: _F, /) -> _F:
-        """Return the function with a block around each call."""
-
+    def __call__(self, function: _F, /) -> _F: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *error: object) -> None: ...
 
-def exchange_attribute(owner: object, name: str, value: Any, /) -> Any:
-    """Set an attribute, and return its old value."""
-
-def forget_keys(dict: dict[Any, Any], parts: tuple[object, ...], /) -> None:
-    """Remove the keys that are tuples with one of the parts in them."""
-
-def end_pauses_of_other_threads() -> None:
-    """End the pauses of the collector that threads of the parent hold, in a forked child."""
-
+def exchange_attribute(owner: object, name: str, value: Any, /) -> Any: ...
+def forget_keys(dict: dict[Any, Any], parts: tuple[object, ...], /) -> None: ...
+def end_pauses_of_other_threads() -> None: ...
 def build_info() -> dict[str, Any]: ...
-def gc_pauses() -> int:
-    """Return the number of pauses of the garbage collector in force; 0 outside of native calls."""
-
+def gc_pauses() -> int: ...
 def initialize(objects: dict[str, object], names: dict[str, str]) -> None: ...
-def insert_after(dict: dict[str, Any], key: str, items: dict[str, Any]) -> None:
-    """Insert items right behind `key`, keeping the order of the rest."""
-
+def insert_after(dict: dict[str, Any], key: str, items: dict[str, Any]) -> None: ...
 def python_source(
     graph: Graph,
-) -> tuple[str, dict[str, Any], dict[int, int | None], int, bytes | None, tuple[str, ...]] | None:
-    """Return source, globals, line numbers, prologue line, shape and local names.
-
-    The shape is equal for sources that differ only in local names of the same length. It is None
-    when the names cannot be told from the rest of the text, when compiling the source runs more
-    than a `def`, or when the source is very long. The result is None for a graph whose code only
-    torch's generator can write.
-    """
-
-def creation_times(modules: Sequence[GraphModule], repeats: int) -> list[float]:
-    """Return, for each repeat, the seconds to create the modules again from known parts."""
-
+) -> (
+    tuple[str, dict[str, Any], dict[int, int | None], int, bytes | None, tuple[str, ...]] | None
+): ...
+def creation_times(modules: Sequence[GraphModule], repeats: int) -> list[float]: ...
 def rewrite_captured(
     module: GraphModule,
     inputs: list[dict[str, Any]],
@@ -141,51 +106,18 @@ def rewrite_captured(
     outputs: list[tuple[int, Any]],
     module_paths: dict[str, str],
     birth: dict[str, object],
-) -> GraphModule:
-    """Return a module with a captured graph, and other inputs and outputs.
+) -> GraphModule: ...
+def clean_name(name: str) -> str: ...
+def clean_stacks(graph: Graph, drop_self: bool) -> None: ...
+def class_attribute(type: type, name: str, missing: object, /) -> Any: ...
+def has_empty_tables(module: object, names: tuple[str, ...], /) -> bool: ...
+def has_plain_tables(namespace: dict[str, Any], names: tuple[str, ...], /) -> bool: ...
+def path_without_tables(path: str, /) -> str: ...
+def submodule_name(partition: str, /) -> str: ...
+def make_graph_module(root: Module, graph: Graph, /) -> GraphModule: ...
 
-    The module takes the flat inputs of the caller, and names no module around the callable. The
-    arguments after `module` are the fields of `RewritePlan` in `csrc/capture/rewrite.h`.
-
-    Raises:
-        IndexError, KeyError, ValueError: the plan does not fit the graph.
-    """
-
-def clean_name(name: str) -> str:
-    """Return a name without the module around the callable; AttributeError if it is no str."""
-
-def clean_stacks(graph: Graph, drop_self: bool) -> None:
-    """Clean the nn_module_stack and the source_fn_stack of all nodes."""
-
-def class_attribute(type: type, name: str, missing: object, /) -> Any:
-    """Return the class's attribute, as CPython finds it; `missing` where it has none."""
-
-def has_empty_tables(module: object, names: tuple[str, ...], /) -> bool:
-    """Return whether these attributes are empty plain dicts of the object itself."""
-
-def has_plain_tables(namespace: dict[str, Any], names: tuple[str, ...], /) -> bool:
-    """Return whether all of these values are dicts, and not of a subclass."""
-
-def path_without_tables(path: str, /) -> str:
-    """Return `L['m']._modules['a'].b` as `L['m'].a.b`, and likewise for parameters and buffers."""
-
-def submodule_name(partition: str, /) -> str:
-    """Return the name of the submodule of a partition."""
-
-def make_graph_module(root: Module, graph: Graph, /) -> GraphModule:
-    """Return `torch.fx.GraphModule(root, graph)`; its source is generated when it is needed."""
-
-class ProgramState:
-    """The values for the names of a program's state, in the order in which torch assigns them.
-
-    Values of one group are one object or see the same data. Unless `copies_unused`, values that
-    share no data with an input of the graph are not copied.
-
-    Raises:
-        KeyError: the specs name state that does not exist.
-        AssertionError: specs or constants that an export does not write.
-    """
-
+@final
+class ProgramState(metaclass=_ClosedClass):
     def __init__(
         self,
         *,
@@ -197,29 +129,18 @@ class ProgramState:
         check_constant: Callable[[str, Any], None],
         copies_unused: bool,
     ) -> None: ...
-    def wanted(self) -> tuple[list[Any], list[bool]]:
-        """Return the values to copy, and whether each copy is a parameter."""
-
-    def fill(self, copies: list[Any], /) -> None:
-        """Take the copies."""
+    def wanted(self) -> tuple[list[Any], list[bool]]: ...
+    def fill(self, copies: list[Any], /) -> None: ...
 
 def unflatten(
     source: Source, root: Module, /
-) -> tuple[str | None, list[tuple[Node, list[str], int]]]:
-    """Fill `root`. Return its class, and (node, paths, number of cut paths) for each cut stack."""
-
+) -> tuple[str | None, list[tuple[Node, list[str], int]]]: ...
 def outline_submodules(
     source: Source, root: Module, /
-) -> tuple[list[tuple[str, str, Module, Node, str, int, Module]], list[tuple[str, str, Module]]]:
-    """Outline into `root`, and return its calls and attributes.
-
-    A call is a module id and the fields of `_SubmoduleEntry`. An attribute is the call name, target
-    and module of a get_attr node.
-    """
-
-def plain_creation_times(modules: Sequence[Module], repeats: int) -> list[float]:
-    """Return the `creation_times` of modules that run their `graph`: a Graph and nn.Module each."""
-
+) -> tuple[
+    list[tuple[str, str, Module, Node, str, int, Module]], list[tuple[str, str, Module]]
+]: ...
+def plain_creation_times(modules: Sequence[Module], repeats: int) -> list[float]: ...
 def split_module(
     module: GraphModule,
     callback: Callable[[Node], Any],
@@ -261,43 +182,36 @@ def make_lite_graph_module(
 ) -> GraphModule: ...
 def initialize_serde(objects: dict[str, Any], /) -> None: ...
 
-class Budget:
-    """The memory in bytes and the depth that are left for a load; LimitError when too few are."""
-
-    used: int  # bytes that were charged
+@final
+class Budget(metaclass=_ClosedClass):
+    @property
+    def used(self) -> int: ...
     def __init__(self, memory: int, depth: int, /) -> None: ...
     def charge(self, bytes: int, /) -> None: ...
     def grow(self, bytes: int, /) -> None: ...
     def set_place(self, place: str, /) -> None: ...
 
-def is_nested_deeper(text: str | bytes, depth: int, /) -> bool:
-    """Return whether brackets of a JSON text are nested deeper than `depth`."""
+def is_nested_deeper(text: str | bytes, depth: int, /) -> bool: ...
+def scan_pickle(data: bytes, budget: Budget, /) -> tuple[int, int, bool]: ...
 
-def scan_pickle(data: bytes, budget: Budget, /) -> tuple[int, int, bool]:
-    """Return (elements, depth, whether the value contains itself) of the value of a pickle."""
-
-class SchemaClasses:
+@final
+class SchemaClasses(metaclass=_ClosedClass):
     def __init__(
         self, schema: Schema, classes: list[type[Any]], make_tag: Callable[[str, type[Any]], str], /
     ) -> None: ...
     def write(self, object: Any, /) -> bytes: ...
 
 def passes_gate(rule: str, text: str, /) -> bool: ...
-def first_refused(rule: str, texts: Iterable[Any], /) -> Any:
-    """Return the first value that is no text, or breaks the rule; None when there is none."""
+def first_refused(rule: str, texts: Iterable[Any], /) -> Any: ...
+def gate_rules() -> dict[str, str]: ...
 
-def gate_rules() -> dict[str, str]:
-    """Return the name of each rule, and the message for a text that breaks it."""
-
-class Document:
-    """A value of the schema that was read."""
-
-    size: int  # bytes in memory
+@final
+class Document(metaclass=_ClosedClass):
+    @property
+    def size(self) -> int: ...
     def field(self, classes: SchemaClasses, path: str, /) -> Any: ...
     def targets(self) -> list[str]: ...
-    def payloads(self) -> list[tuple[str, str, bool, bool, tuple[Any, ...] | None]]:
-        """Return the entries of a PayloadConfig: (name, record, is_param, use_pickle, metadata)."""
-
+    def payloads(self) -> list[tuple[str, str, bool, bool, tuple[Any, ...] | None]]: ...
     def hash(
         self,
         traits: dict[str, tuple[list[str], list[str], bool, bool, bool]],
@@ -305,14 +219,16 @@ class Document:
         /,
     ) -> tuple[bytes, bytes]: ...
 
-class GraphReader:
-    """A graph that is read from one document, or from parts of one."""
-
-    graph: Graph
-    root: Module
+@final
+class GraphReader(metaclass=_ClosedClass):
     constants: dict[str, Any]
     signature: Any
-    scope: int  # a number of the open graph's own
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def root(self) -> Module: ...
+    @property
+    def scope(self) -> int: ...
     def __init__(
         self, classes: SchemaClasses, values: Any, constants: dict[str, Any], /
     ) -> None: ...
@@ -334,7 +250,8 @@ def is_surely_valid(
     /,
 ) -> bool: ...
 
-class Schema:
+@final
+class Schema(metaclass=_ClosedClass):
     def read(self, text: bytes, type: str, budget: Budget | None = None, /) -> Document: ...
     def to_document(self, classes: SchemaClasses, object: Any, /) -> Document: ...
     def canonical(
@@ -352,15 +269,11 @@ class Schema:
         self, types: list[tuple[str, bool, list[tuple[str, str, str | None]]]], /
     ) -> None: ...
     def type_names(self) -> list[str]: ...
-    def rules(self) -> list[tuple[str, str, str | None, bool]]:
-        """Return each field's rule: (type, field, rule, whether native code reads the field)."""
-
+    def rules(self) -> list[tuple[str, str, str | None, bool]]: ...
     def difference(self) -> str: ...
     def encode_payload_config(
         self, entries: Iterable[tuple[str, str, Tensor | None, bool, bool]], /
-    ) -> bytes:
-        """Encode entries of (name, record, tensor, is a parameter, is pickled)."""
-
+    ) -> bytes: ...
     def encode_tensor_meta(self, tensor: Tensor, /) -> bytes: ...
     def encode_document(
         self,
@@ -394,12 +307,10 @@ class Schema:
         /,
     ) -> bytes | None: ...
 
-class ArchiveError(RuntimeError):
-    """An archive is damaged, or used wrongly."""
+class ArchiveError(RuntimeError): ...
 
-class ArchiveWriter:
-    """A writer of zip files like torch's PyTorchFileWriter; for one thread at a time."""
-
+@final
+class ArchiveWriter(metaclass=_ClosedClass):
     def __init__(
         self,
         target: int | Callable[[memoryview], Any],
@@ -408,38 +319,28 @@ class ArchiveWriter:
     ) -> None: ...
     def begin(self, name: str, size: int, /) -> None: ...
     def append(self, data: Any, /) -> None: ...
-    def add_memory(self, parts: Sequence[tuple[str, int, int, int, int]], /) -> None:
-        """Write memory as records: (name, bytes of the record, start, address, bytes)."""
-
+    def add_memory(self, parts: Sequence[tuple[str, int, int, int, int]], /) -> None: ...
     def end(self) -> None: ...
     def add(self, name: str, data: Any, /) -> None: ...
     def finish(self) -> None: ...
     def has_record(self, name: str | bytes, /) -> bool: ...
-    def count_records(self, prefix: str | bytes, /) -> int:
-        """Return the number of records whose names start with a prefix."""
-
+    def count_records(self, prefix: str | bytes, /) -> int: ...
     @property
     def is_finished(self) -> bool: ...
 
-class ArchiveReader:
-    """A reader of a zip file's directory and records; any number of threads may use it."""
-
+@final
+class ArchiveReader(metaclass=_ClosedClass):
     def __init__(self, source: Any, start: int = 0) -> None: ...
-    def records(self) -> dict[str, tuple[int, int, int, int, bool]]:
-        """Return name -> (offset, stored, size, crc, is_deflated), in the directory's order."""
-
+    def records(self) -> dict[str, tuple[int, int, int, int, bool]]: ...
     def stored_bytes(self, name: str, /) -> bytes: ...
-    def copy_stored(self, name: str, size: int, address: int, /) -> None:
-        """Copy a record's stored bytes into memory; ValueError when their number is not `size`."""
-
+    def copy_stored(self, name: str, size: int, address: int, /) -> None: ...
     def read_into(
         self,
         targets: Sequence[tuple[str, int, int, int]],
         check: bool,
         threads: int,
         report: Callable[[int], Any] | None = None,
-    ) -> list[int]:
-        """Fill memory with parts of records (name, start, bytes, address); return checksums."""
+    ) -> list[int]: ...
 
 def crc32(data: Any, /) -> int: ...
 def crc32_of_both(first: int, second: int, second_length: int) -> int: ...

@@ -1,4 +1,4 @@
-#include "engine/bind.h"
+#include "engine/entry.h"
 
 #include <utility>
 
@@ -66,6 +66,8 @@ Lease plan_for(PyObject* module, PyObject* graph) {
   return made;
 }
 
+}  // namespace
+
 PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
   try {
     if (count != 3 || (!PyTuple_Check(args[2]) && !PyList_Check(args[2]))) {
@@ -81,9 +83,6 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   return nullptr;
 }
-
-PyMethodDef run_method = {"run", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(run)),
-                          METH_FASTCALL, "run(module, graph, args) -> the graph's output"};
 
 py::object plan_info(const py::object& graph) {
   const Ref dict = instance_dict(graph.ptr());
@@ -110,30 +109,6 @@ void set_next_call(const py::object& dispatcher, int64_t index) {
   } else if (scope->next(dispatcher.ptr()) >= 0) {
     scope->set(dispatcher.ptr(), index);
   }
-}
-
-}  // namespace
-
-void bind(py::module_& extension) {
-  add_plan_type(extension.ptr());
-  py::list int_operators;
-#define FXPRESS_INT_OP(op, function) int_operators.append(#function);
-#include "engine/int_ops.def"
-#undef FXPRESS_INT_OP
-  extension.attr("INT_OPERATORS") = py::tuple(int_operators);
-  extension.def("initialize_engine", [](const py::dict& objects, const py::dict& attribute_names) {
-    initialize_symbols(objects.ptr(), attribute_names.ptr());
-    watch_operators();
-  });
-  extension.def("register_forward", [](const py::object& function, bool dispatches, bool counts) {
-    const Forward dispatcher = counts ? Forward::kCounting : Forward::kDispatcher;
-    register_forward(function.ptr(), dispatches ? dispatcher : Forward::kModule);
-  });
-  extension.def("plan_info", plan_info);
-  extension.def("next_call", next_call);
-  extension.def("set_next_call", set_next_call);
-  extension.attr("run") =
-      py::reinterpret_steal<py::object>(check(PyCFunction_New(&run_method, nullptr)));
 }
 
 }  // namespace fxpress::engine

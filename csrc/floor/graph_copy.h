@@ -4,7 +4,7 @@
 #include "fx/graph_module.h"
 #include "fx/reader.h"
 
-namespace fxpress::fx {
+namespace fxpress::floor {
 
 // Holds what is needed to create a graph's nodes again; the graph must not change meanwhile.
 class GraphCopier {
@@ -15,14 +15,14 @@ class GraphCopier {
   Ref copy() const;
 
   // A new GraphModule with such a graph, which refers to the attributes of `owner`.
-  Ref copy_module(PyObject* owner, CodeMode mode) const;
+  Ref copy_module(PyObject* owner, fx::CodeMode mode) const;
 
   size_t size() const { return source_.graph.size(); }
 
  private:
-  ReadGraph source_;        // the graph, flat
+  fx::ReadGraph source_;    // the graph, flat
   std::vector<Ref> names_;  // by node
   std::vector<Ref> types_;  // by node: its annotation, or None
 };
 
-}  // namespace fxpress::fx
+}  // namespace fxpress::floor

@@ -1,26 +1,14 @@
-// Small helpers of the bindings.
+// A list of bindings for each room. Every function has the names of its arguments and a sentence.
 #pragma once
 
 #include <pybind11/pybind11.h>
 
-#include <span>
-
-#include "py/object.h"
+#include "py/convert.h"
 
 namespace fxpress::bind {
 
 namespace py = pybind11;
-
-inline py::object to_object(Ref ref) {
-  return py::reinterpret_steal<py::object>(ref.release());
-}
-
-// The names of an enum's members, in their order: Python looks its own up by them.
-inline py::tuple texts(std::span<const char* const> names) {
-  py::tuple result(names.size());
-  for (size_t i = 0; i < names.size(); ++i) result[i] = py::str(names[i]);
-  return result;
-}
+using namespace py::literals;
 
 // For a method whose result refers to the object that it was called on: as py::keep_alive<0, 1>,
 // which in pybind11 3.1 ends the process when arguments are of wrong types.
@@ -30,6 +18,7 @@ void bind_archive(py::module_& module);
 void bind_budget(py::module_& module);
 void bind_capture(py::module_& module);
 void bind_expressions(py::module_& module);
+void bind_floor(py::module_& module);
 void bind_graphs(py::module_& module);
 void bind_process(py::module_& module);
 void bind_serde(py::module_& module);

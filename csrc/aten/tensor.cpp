@@ -1,0 +1,43 @@
+#include <torch/csrc/utils/pybind.h>
+
+#include "aten/lists.h"
+#include "tensor/clone.h"
+#include "tensor/facts.h"
+#include "tensor/state.h"
+#include "tensor/storages.h"
+
+namespace fxpress::aten {
+
+namespace py = pybind11;
+using namespace py::literals;
+
+void bind_tensor(py::module_& m) {
+  m.def("storage_bytes", tensor::storage_bytes, "tensors"_a,
+        "Return the bytes of the tensors' storages; shared storages count once.");
+  m.def("same_data", tensor::same_data, "values"_a,
+        "Return, for each value, the position of the first one that is the same object or view.");
+  m.def("clone_aliased", tensor::clone_aliased, "values"_a,
+        R"(Return copies that share storages where the originals do, and the values without a copy.
+
+The copy is None for a value that is not a plain CPU tensor; such values are returned by position.)");
+  m.def("clone_separately", tensor::clone_separately, "values"_a, "parameters"_a,
+        R"(Return copies with storages of their own, as Parameters where `parameters` is true.
+
+The copy is None for a value that `clone()` does not simply copy.)");
+  m.def("storage_places", tensor::storage_places, "values"_a,
+        "Return (address, bytes) of the storages; None for a tensor that is more than a view.");
+  m.def("storages_of", tensor::storages_of, "tensors"_a,
+        "Return the tensors' storages, as tensors of bytes: uint8, one dimension.");
+  m.def("allocate_bytes", tensor::allocate_bytes, "sizes"_a, "device"_a,
+        "Return tensors of uninitialized bytes, and their addresses.");
+  m.def("make_views", tensor::make_views, "storages"_a, "views"_a,
+        R"(Return tensors that are views of storages.
+
+views: (position of the storage, its name for errors, dtype, sizes, strides, offset, requires_grad,
+is a parameter). ValueError for a view that is not inside of its storage.)");
+  // How _native reads tensors, which it has no headers for.
+  m.attr("tensor_facts") =
+      py::capsule(reinterpret_cast<void*>(&tensor::read_facts), core::kTensorFactsCapsule);
+}
+
+}  // namespace fxpress::aten

@@ -1,0 +1,21 @@
+// The engine as Python calls it.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+
+namespace fxpress::engine {
+
+// run(module, graph, args) -> the graph's output, as a METH_FASTCALL function: the call itself is
+// part of what a small graph takes. A list of arguments is emptied.
+PyObject* run(PyObject* self, PyObject* const* args, Py_ssize_t count);
+
+// Numbers that describe the graph's plan; None when it has none.
+pybind11::object plan_info(const pybind11::object& graph);
+
+// The index of a dispatcher's next call; -1 when it has no proper counter.
+int64_t next_call(const pybind11::object& dispatcher);
+void set_next_call(const pybind11::object& dispatcher, int64_t index);
+
+}  // namespace fxpress::engine

@@ -1,0 +1,55 @@
+// Blocks of `with` that change the process while they run: the collector, torch's names,
+// attributes. Entering and leaving such a block runs no byte code, so that a signal handler that
+// raises (Ctrl-C) finds the block either not begun or ended, and never half way.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <optional>
+#include <utility>
+
+#include "py/object.h"
+
+namespace fxpress::cpython {
+
+// `with` for something that begins with a constructor and ends with a destructor.
+template <class Held>
+class HeldBlock {
+ public:
+  void enter() { held_.emplace(); }
+  void exit(const pybind11::args&) { held_.reset(); }
+
+ private:
+  std::optional<Held> held_;  // while the block runs
+};
+
+// `with` for two functions: the second one gets what the first one returns. The block is as safe as
+// they are: built-in ones let nothing come in between.
+class Block {
+ public:
+  Block(pybind11::object begin, pybind11::object end)
+      : begin_(std::move(begin)), end_(std::move(end)) {}
+  void enter() {
+    if (token_) raise(PyExc_RuntimeError, "the block was entered already");
+    token_ = begin_();
+  }
+  void exit(const pybind11::args&) {
+    if (const pybind11::object token = std::exchange(token_, {})) end_(token);
+  }
+
+ private:
+  pybind11::object begin_;
+  pybind11::object end_;
+  pybind11::object token_;  // while the block runs
+};
+
+// setattr() that returns the attribute's old value.
+inline pybind11::object exchange_attribute(const pybind11::object& object,
+                                           const pybind11::str& name,
+                                           const pybind11::object& value) {
+  pybind11::object before = object.attr(name);
+  object.attr(name) = value;
+  return before;
+}
+
+}  // namespace fxpress::cpython

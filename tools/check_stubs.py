@@ -1,0 +1,26 @@
+"""Compares the stubs of the extension modules with the modules: `python tools/check_stubs.py`.
+
+Needs mypy, and an fxpress that can be imported. Functions on graphs appear when the tables of the
+native code are filled, which stubtest alone does not do.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from mypy import stubtest
+
+from fxpress import _native_setup
+
+_native_setup.serde()
+_ROOT = Path(__file__).parents[1]
+_ARGUMENTS = [
+    "fxpress._native",
+    "fxpress._aten_ext",
+    f"--mypy-config-file={_ROOT / 'pyproject.toml'}",
+    f"--allowlist={Path(__file__).with_name('stub_differences.txt')}",
+]
+
+if __name__ == "__main__":
+    sys.exit(stubtest.test_stubs(stubtest.parse_options(_ARGUMENTS)))

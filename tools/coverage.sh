@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Shows which lines of Python and C++ the tests run: tools/coverage.sh [arguments of pytest].
+# Without arguments it runs what plain `pytest` runs, which takes half an hour on two cores. The
+# reports are build/coverage/{python,cpp}.txt. Needs `pip install coverage pytest-cov gcovr`, and the
+# packages that tools/sanitized_pytest.sh needs.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=$(command -v python || command -v python3)
+build=$PWD/build/coverage
+mkdir -p build
+pybind11_DIR=$("$python" -m pybind11 --cmakedir) \
+  cmake --preset coverage -DPython_EXECUTABLE="$python" >"$build.log"
+cmake --build --preset coverage
+find "$build" -name '*.gcda' -delete
+
+# The package as it stands here, with these extensions.
+package=$build/package/fxpress
+rm -rf "$build/package"
+mkdir -p "$build/package"
+cp -rs "$PWD/python/fxpress" "$build/package/"
+ln -sf "$build"/_native*.so "$build"/_aten_ext*.so "$build/_build_torch.py" "$package/"
+export PYTHONPATH=$build/package
+
+ctest --preset coverage
+status=0
+"$python" -m pytest --cov=fxpress --cov-report= "$@" || status=$?
+"$python" -m coverage report --skip-covered --sort=cover >"$build/python.txt"
+"$python" -m gcovr --root "$PWD" --filter csrc/ --gcov-ignore-parse-errors \
+  --exclude-throw-branches --sort uncovered-percent "$build" >"$build/cpp.txt"
+tail -n 1 "$build/python.txt"
+grep ^TOTAL "$build/cpp.txt"
+exit $status
