@@ -5,12 +5,15 @@
 #include <new>
 #include <stdexcept>
 
+#include "engine/symbols.h"
+
 namespace fxpress::engine {
 
 void set_python_error(const std::exception_ptr& thrown) noexcept {
-  // torch knows its own errors and makes a RuntimeError of any other. These it leaves to pybind11,
-  // through which Python calls operators.
+  // torch knows its own errors and makes a RuntimeError of any other. Older releases leave these to
+  // pybind11, through which Python calls operators there.
   try {
+    if (symbols.plain_errors == Py_True) return torch::translate_exception_to_python(thrown);
     std::rethrow_exception(thrown);
   } catch (const std::bad_alloc& error) {
     PyErr_SetString(PyExc_MemoryError, error.what());

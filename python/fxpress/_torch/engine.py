@@ -12,6 +12,8 @@ from torch.fx import node as fx_node
 from torch.fx import traceback as fx_traceback
 from torch.nn.modules import module as nn_module
 
+from fxpress._torch.versions import features
+
 
 def living_overload(overload: OpOverload) -> OpOverload:
     """Return the overload that is registered now under the name of another overload.
@@ -76,6 +78,7 @@ def engine_symbols(
         "op_overload_type": OpOverload,
         "output": "output",
         "placeholder": "placeholder",
+        "plain_errors": features.operators_raise_plain_errors,
         "python_kernels": torch.library._impls,
         "traceback_globals": vars(fx_traceback),
     }

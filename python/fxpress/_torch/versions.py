@@ -89,6 +89,21 @@ class Features:
 
         return hasattr(torch._C, "_is_fake_tensor")
 
+    # Operators
+
+    @cached_property
+    def operators_raise_plain_errors(self) -> bool:
+        """True if a C++ exception of an operator that is none of torch's is a RuntimeError."""
+        import torch
+
+        try:
+            torch.ops.aten.tensor_split.sections(torch.ones(1), 2**62)  # a vector of this length
+        except RuntimeError:
+            return True
+        except ValueError:
+            return False
+        return False
+
     # Files
 
     @cached_property
@@ -232,6 +247,7 @@ _2_15 = _2_14 | {
     "compiled_models_follow_streams",
     "containers_answer_by_slots",
     "methods_are_bound_to_variables",
+    "operators_raise_plain_errors",
     "provenance_is_shared",
     "symbols_by_name",
     "triton_on_cpu",
