@@ -167,7 +167,7 @@ set(FXPRESS_ATEN_SOURCES
   csrc/engine/convert.cpp
   csrc/engine/entry.cpp
   csrc/engine/errors.cpp
-  csrc/engine/gil.cpp
+  csrc/engine/take_gil.cpp
   csrc/engine/modules.cpp
   csrc/engine/native.cpp
   csrc/engine/operators.cpp

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "engine/call_counters.h"
-#include "engine/gil.h"
 #include "engine/modules.h"
 #include "engine/plan.h"
 #include "engine/slot.h"
+#include "engine/take_gil.h"
 
 namespace fxpress::engine {
 

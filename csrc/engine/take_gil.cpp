@@ -1,4 +1,4 @@
-#include "engine/gil.h"
+#include "engine/take_gil.h"
 
 #include <unistd.h>
 
