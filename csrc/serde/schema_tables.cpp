@@ -1,8 +1,8 @@
 #include "serde/schema_tables.h"
 
-#include "schema/gate.h"
-
 #include <pybind11/stl.h>
+
+#include "schema/gate.h"
 
 namespace fxpress::serde {
 
