@@ -107,6 +107,7 @@ class Loaded(Dataset):  # type: ignore[type-arg]
         return unflatten(program)(torch.full((2, 8), float(index))).detach()
 
 
+@pytest.mark.deep("80 s where torch is a CUDA build, whose processes take long to fork")
 def test_workers_that_fork_while_the_parent_loads_saves_and_runs(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     archive.save(export(Model(), (torch.ones(2, 8),)), path)
