@@ -11,17 +11,8 @@ import torch
 
 from fxpress import _install, _native
 from fxpress._torch import versions
-from fxpress._torch.probes import is_known
+from fxpress._torch.probes import ROOMS, is_known
 
-ROOMS = (
-    "split_module",
-    "unflatten",
-    "serialize",
-    "archive",
-    "state",
-    "functional_export",
-    "nn_module",
-)
 _ENGINE = "_engine"  # part of the extension for one minor version of torch
 
 

@@ -12,17 +12,9 @@ import textwrap
 
 import pytest
 
-pytestmark = pytest.mark.slow("imports torch in processes of their own")
+from fxpress._torch.probes import ROOMS
 
-ROOMS = (
-    "split_module",
-    "unflatten",
-    "serialize",
-    "archive",
-    "state",
-    "functional_export",
-    "nn_module",
-)
+pytestmark = pytest.mark.slow("imports torch in processes of their own")
 
 START = """
 import importlib, logging, sys

@@ -13,6 +13,7 @@ import torch
 import fxpress
 from fxpress import _doctor
 from fxpress._torch import versions
+from fxpress._torch.probes import ROOMS
 
 
 def run(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
@@ -52,7 +53,7 @@ def test_command() -> None:
     assert len(text.stdout.splitlines()) < 24
     assert f"torch {torch.__version__}" in text.stdout
     report = json.loads(run("doctor", "--json").stdout)
-    assert report["rooms"].keys() == {*_doctor.ROOMS, "_engine"}
+    assert report["rooms"].keys() == {*ROOMS, "_engine"}
 
 
 @pytest.mark.slow("a process of its own")

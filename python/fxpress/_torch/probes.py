@@ -96,6 +96,7 @@ _CALLS = {
         torch._dynamo.utils:proxy_args_kwargs(_, _)
     """,
 }
+ROOMS = tuple(_CALLS)  # by the name of their module
 # The rooms that a room is built on.
 _STANDS_ON = {
     "unflatten": ("split_module",),
