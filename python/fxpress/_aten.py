@@ -11,14 +11,11 @@ import importlib
 import torch
 
 from fxpress._errors import UnsupportedTorchError
+from fxpress._torch.versions import REBUILD as _REBUILD
 from fxpress._torch.versions import built_for as _built_for
 from fxpress._torch.versions import minor as _minor
 
 _built = _built_for()
-_REBUILD = (
-    "install a newer fxpress, or build it for this torch with "
-    "`pip install --no-deps --force-reinstall --no-binary fxpress fxpress`"
-)
 
 if not _built:
     raise ImportError(f"fxpress was built without its tensor part (_aten): {_REBUILD}.")

@@ -93,10 +93,7 @@ def show(report: dict[str, Any]) -> str:
     built = ", ".join(native["for_torch"]) or "no release"
     lines += ["", f"tensor part (_aten): built for torch {built}"]
     if not native["fits"]:
-        lines.append(
-            f"  none for torch {found['torch']}: install a newer fxpress, or build this one again: "
-            "pip install --no-deps --force-reinstall --no-binary fxpress fxpress"
-        )
+        lines.append(f"  none for torch {found['torch']}: {versions.REBUILD}")
     lines.append(f"devices: {', '.join(report['devices'])}")
     lines += ["", _show_installation(report["install"])]
     return "\n".join(lines)

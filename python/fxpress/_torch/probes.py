@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fxpress._errors import UnsupportedError, UnsupportedTorchError
-from fxpress._torch.versions import EXPECTED, is_of_torch
+from fxpress._torch.versions import EXPECTED, is_of_torch, minor
 
 # Room -> the functions that it calls or overrides, with an underscore for each argument that is
 # given by its place, and the names of the others. Methods take the object first.
@@ -128,9 +128,7 @@ def check(room: str) -> None:
 
 def is_known() -> bool:
     """Return whether fxpress was tested with the minor release of the installed torch."""
-    import torch
-
-    return ".".join(torch.__version__.split(".")[:2]) in EXPECTED
+    return minor() in EXPECTED
 
 
 def is_due_to_torch(error: Exception) -> bool:

@@ -255,6 +255,13 @@ _2_15 = _2_14 | {
 EXPECTED: dict[str, frozenset[str]] = {"2.13": _2_13, "2.14": _2_14, "2.15": _2_15}
 
 
+# What to do when fxpress has no extension for the running torch.
+REBUILD = (
+    "install a newer fxpress, or build it for this torch with "
+    "`pip install --no-deps --force-reinstall --no-binary fxpress fxpress`"
+)
+
+
 def minor() -> str:
     """Return the minor version of the running torch, such as "2.13"."""
     import torch
