@@ -8,15 +8,16 @@ import logging
 import zipfile
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.export import export
 
 import fxpress
 from fxpress import archive
 from tests.support.archived import records_of, rewritten, saved_by_us
+from tests.support.generated import examples
 
-OPTIONS = settings(max_examples=300, deadline=None)
+OPTIONS = examples(100)
 # An archive is damaged, or has something that fxpress does not support.
 REFUSED = (fxpress.SerializeError, fxpress.UnsupportedError)
 

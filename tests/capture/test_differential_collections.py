@@ -12,7 +12,12 @@ from torch.export import Dim, ExportedProgram, export
 
 import fxpress
 from tests.support.captured import assert_captures_as_torch, outcome
-from tests.support.exported import exportdb_cases, module_db_cases, transformer_configs
+from tests.support.exported import (
+    architectures,
+    exportdb_cases,
+    module_db_cases,
+    transformer_configs,
+)
 
 
 @pytest.mark.parametrize("name", sorted(exportdb_cases()))
@@ -40,7 +45,7 @@ def model(name: str) -> tuple[nn.Module, torch.Tensor]:
     return made, torch.randint(0, 64, (2, 8))
 
 
-@pytest.mark.parametrize("name", sorted(transformer_configs()))
+@pytest.mark.parametrize("name", architectures())
 def test_transformers(name: str) -> None:
     pytest.importorskip("transformers")
     made, tokens = model(name)
@@ -68,7 +73,7 @@ def assert_same_programs(ours: Any, theirs: Any) -> None:
             assert mine.meta.get(key) == other.meta.get(key), (mine, key)
 
 
-@pytest.mark.parametrize("name", sorted(transformer_configs()))
+@pytest.mark.parametrize("name", architectures())
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_strict_export(name: str, dynamic: bool) -> None:
     pytest.importorskip("transformers")

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxpress import _engine
 from tests.support.engine import assert_same, by_torch
+from tests.support.exported import operator_samples
 
 # torch's collection has deprecated and experimental operators too.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -41,7 +42,7 @@ class Recorder(TorchDispatchMode):
 
 
 def recorded(op: Any, dtype: torch.dtype) -> Iterator[tuple[Any, Any, Any]]:
-    samples = op.sample_inputs("cpu", dtype, requires_grad=False)
+    samples = operator_samples(op, dtype)
     for _, sample in zip(range(SAMPLES), samples, strict=False):
         recorder = Recorder()
         try:

@@ -6,11 +6,12 @@ import operator
 from itertools import combinations
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import fx, nn
 
 from fxpress.partition import balanced
+from tests.support.generated import examples
 
 # Zeros often: most nodes of a real graph use no state.
 WEIGHTS = st.lists(st.one_of(st.just(0), st.integers(0, 12)), min_size=1, max_size=8)
@@ -39,7 +40,7 @@ def least_maximum(weights: list[int], n: int) -> int:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(weights=WEIGHTS.filter(any), data=st.data())
 def test_bottleneck_is_the_optimum(weights: list[int], data: st.DataObject) -> None:
     n = data.draw(st.integers(1, len(weights)), label="n")
@@ -54,7 +55,7 @@ def test_bottleneck_is_the_optimum(weights: list[int], data: st.DataObject) -> N
     assert max(stages) == least_maximum(weights, n)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(count=st.integers(1, 12), data=st.data())
 def test_by_nodes_is_even(count: int, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, count), label="n")

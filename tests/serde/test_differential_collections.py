@@ -6,7 +6,12 @@ import pytest
 import torch
 from torch.testing._internal.hop_db import hop_db
 
-from tests.support.exported import exportdb_cases, exported_or_skipped, module_db_cases
+from tests.support.exported import (
+    exportdb_cases,
+    exported_or_skipped,
+    module_db_cases,
+    operator_samples,
+)
 from tests.support.serialized import both_ways
 
 MODULES = {name: (sample, build) for name, sample, build in module_db_cases()}
@@ -50,7 +55,7 @@ class Call(torch.nn.Module):
 def test_hop_db(name: str, strict: bool) -> None:
     info = HOPS[name]
     try:
-        sample = next(iter(info.sample_inputs("cpu", torch.float32, requires_grad=False)))
+        sample = next(operator_samples(info, torch.float32))
     except Exception as error:
         pytest.skip(f"torch has no sample for it: {type(error).__name__}")
     model = Call(info.op, sample.args, sample.kwargs)

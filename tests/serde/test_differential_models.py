@@ -8,13 +8,13 @@ from torch.export import Dim, export
 
 pytest.importorskip("transformers")
 
-from tests.support.exported import skipped_unless_exported, transformer_configs
+from tests.support.exported import architectures, skipped_unless_exported, transformer_configs
 from tests.support.serialized import both_ways
 from tests.unflatten.test_differential_models import model_of, tokens
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
-@pytest.mark.parametrize("name", sorted(transformer_configs()))
+@pytest.mark.parametrize("name", architectures())
 def test_transformer(name: str, strict: bool) -> None:
     model = model_of(transformer_configs()[name])
     with skipped_unless_exported():
@@ -22,7 +22,7 @@ def test_transformer(name: str, strict: bool) -> None:
     both_ways(program)
 
 
-@pytest.mark.parametrize("name", sorted(transformer_configs()))
+@pytest.mark.parametrize("name", architectures())
 def test_transformer_with_a_dynamic_batch(name: str) -> None:
     model = model_of(transformer_configs()[name])
     shapes = ({0: Dim("batch", min=2, max=64)},)

@@ -11,6 +11,7 @@ import torch
 from torch.export import export
 from torch.testing._internal.common_methods_invocations import op_db
 
+from tests.support.exported import operator_samples
 from tests.support.serialized import assert_travels_as_torch
 
 # Every operator that takes floats or integers, under its name and variant.
@@ -39,7 +40,7 @@ def written(name: str) -> int:
     info = OPERATORS[name]
     dtype = torch.float32 if torch.float32 in info.dtypes else torch.int64
     count = 0
-    samples = info.sample_inputs("cpu", dtype, requires_grad=False)
+    samples = operator_samples(info, dtype)
     for sample in itertools.islice(samples, SAMPLES):
         model = Call(info.op, sample.args, sample.kwargs)
         try:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._export.serde import schema
@@ -27,8 +27,9 @@ from fxpress.serialize import (
     deserialize,
     serialize,
 )
+from tests.support.generated import examples
 
-OPTIONS = settings(max_examples=300, deadline=None)
+OPTIONS = examples(100)
 
 
 class Branches(nn.Module):

@@ -6,14 +6,15 @@ import copy
 import operator
 from typing import Any
 
-from hypothesis import event, given, reject, settings
+from hypothesis import event, given, reject
 from hypothesis import strategies as st
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fxpress import diff, graph_hash
+from tests.support.generated import examples
 from tests.support.shuffled import shuffled
-from tests.unflatten.test_property_trees import OPTIONS, PICKS, Plan, arguments, exported, trees
+from tests.unflatten.test_property_trees import PICKS, Plan, arguments, exported, trees
 
 
 def program_of(
@@ -31,7 +32,7 @@ def program_of(
 PROGRAMS = (trees(writes=True), PICKS, st.booleans(), st.booleans())
 
 
-@settings(OPTIONS, max_examples=12)
+@examples(8)
 @given(*PROGRAMS, st.integers(0, 2**16))
 def test_names_and_order_do_not_enter(
     plan: Plan, picks: list[int], dynamic: bool, by_name: bool, seed: int
@@ -60,7 +61,7 @@ def changed(node: Node, data: st.DataObject) -> bool:
     return True
 
 
-@settings(OPTIONS, max_examples=12)
+@examples(8)
 @given(*PROGRAMS, st.booleans(), st.data())
 def test_a_changed_argument_enters(
     plan: Plan,

@@ -7,13 +7,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch._export.serde import schema as torch_schema
 from torch._export.serde import serialize as torch_serialize
 
 from fxpress._serde import schema
 from fxpress.serialize import SerializeError
+from tests.support.generated import examples
 from tests.support.serialized import rewritten
 
 FIELDS = {
@@ -76,7 +77,7 @@ def torchs(text: bytes, name: str) -> bytes:
     "name", ["Argument", "NamedArgument", "TensorMeta", "GraphSignature", "ModuleCallEntry", "Node"]
 )
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@examples(40)
 def test_read_and_written_as_torch_does(name: str, data: st.DataObject) -> None:
     value = data.draw(values(name))
     text = json.dumps(value, ensure_ascii=data.draw(st.booleans())).encode("utf-8", "replace")
@@ -84,7 +85,7 @@ def test_read_and_written_as_torch_does(name: str, data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
-@settings(max_examples=200, deadline=None)
+@examples(100)
 def test_any_bytes_are_read_or_refused(text: bytes) -> None:
     try:
         rewritten(text, "Argument")
@@ -94,7 +95,7 @@ def test_any_bytes_are_read_or_refused(text: bytes) -> None:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@examples(50)
 def test_damaged_text_is_read_or_refused(data: st.DataObject) -> None:
     text = bytearray(json.dumps(data.draw(values("Node"))).encode())
     for _ in range(data.draw(st.integers(1, 4))):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
+from tests.support.generated import examples
 from tests.support.serialized import assert_travels_as_torch
-from tests.unflatten.test_property_trees import OPTIONS, PICKS, Plan, arguments, exported, trees
+from tests.unflatten.test_property_trees import PICKS, Plan, arguments, exported, trees
 
 
 @pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
-@settings(OPTIONS, max_examples=8)
+@examples(5)
 @given(trees(writes=True), PICKS, st.booleans(), st.booleans(), st.booleans())
 def test_trees(
     strict: bool, plan: Plan, picks: list[int], dynamic: bool, by_name: bool, functional: bool

@@ -7,7 +7,7 @@ import torch
 from torch.export import export
 from torch.testing._internal.hop_db import hop_db
 
-from tests.support.exported import skipped_unless_exported
+from tests.support.exported import operator_samples, skipped_unless_exported
 from tests.support.split_cases import assert_split_as_torch, consecutive, levels
 
 CASES = {info.name: info for info in hop_db}
@@ -31,7 +31,7 @@ class Call(torch.nn.Module):
 def test_hop_db(name: str) -> None:
     info = CASES[name]
     with skipped_unless_exported():
-        sample = next(iter(info.sample_inputs("cpu", torch.float32, requires_grad=False)))
+        sample = next(operator_samples(info, torch.float32))
         model = Call(info.op, sample.args, sample.kwargs)
         program = export(model, (sample.input,), strict=False)
     module = program.module()

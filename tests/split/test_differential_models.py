@@ -7,11 +7,11 @@ import torch
 
 pytest.importorskip("transformers")
 
-from tests.support.exported import transformer, transformer_configs
+from tests.support.exported import architectures, transformer
 from tests.support.split_cases import assert_split_as_torch, consecutive, levels
 
 
-@pytest.mark.parametrize("name", sorted(transformer_configs()))
+@pytest.mark.parametrize("name", architectures())
 def test_split_of_a_transformer(name: str) -> None:
     module, inputs = transformer(name)
     expected = torch.utils._pytree.tree_leaves(module(*inputs))

@@ -7,10 +7,11 @@ import operator
 from typing import Any
 
 import torch
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.fx import Graph, GraphModule, Node
 
+from tests.support.generated import examples
 from tests.support.split_cases import assert_split_as_torch
 
 Pair = collections.namedtuple("Pair", "first second")
@@ -121,11 +122,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(
-    max_examples=200,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@examples(50)
 @given(graphs(), st.lists(st.integers(0, 3), min_size=1), st.booleans(), OPTIONS)
 def test_split_equals_torch(
     module: Any, ids: list[int], rising: bool, options: dict[str, Any]

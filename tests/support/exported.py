@@ -90,6 +90,25 @@ def transformer_configs() -> dict[str, Any]:
     }
 
 
+def architectures() -> list[Any]:
+    """Names of these configurations, for a test of each; three of them stand for all."""
+    further = pytest.mark.deep("further architectures")
+    first = ("bert", "gpt2", "llama")
+    return [
+        name if name in first else pytest.param(name, marks=further)
+        for name in sorted(transformer_configs())
+    ]
+
+
+def operator_samples(info: Any, dtype: torch.dtype) -> Iterator[Any]:
+    """The inputs that torch's collection has for an operator.
+
+    `info.sample_inputs` walks the stack with its sources twice an operator: half of a test's time.
+    """
+    torch.manual_seed(0)
+    return iter(info.sample_inputs_func(info, "cpu", dtype, False))
+
+
 def transformer(name: str) -> tuple[GraphModule, tuple[torch.Tensor, ...]]:
     """The exported module of a small transformer, and inputs for it."""
     import transformers as hf

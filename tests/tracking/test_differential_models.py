@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tests.support.exported import module_db_cases, transformer_configs
+from tests.support.exported import architectures, module_db_cases, transformer_configs
 from tests.support.tracking import Tracer, assert_same_traces
 
 MODULES = {name: (given, build) for name, given, build in module_db_cases()}
@@ -31,7 +31,7 @@ def test_module_db(name: str) -> None:
     assert_same_traces(program)
 
 
-@pytest.mark.parametrize("name", sorted(transformer_configs()))
+@pytest.mark.parametrize("name", architectures())
 def test_transformers(name: str) -> None:
     hf = pytest.importorskip("transformers")
     torch.manual_seed(0)

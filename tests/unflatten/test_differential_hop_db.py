@@ -10,7 +10,7 @@ from torch.export import export
 from torch.nn import Module
 from torch.testing._internal.hop_db import hop_db
 
-from tests.support.exported import skipped_unless_exported
+from tests.support.exported import operator_samples, skipped_unless_exported
 from tests.support.unflatten_cases import assert_unflattens_as_torch
 
 CASES = {info.name: info for info in hop_db}
@@ -45,7 +45,7 @@ class Call(Module):
 def test_hop_db(name: str, strict: bool) -> None:
     info = CASES[name]
     with skipped_unless_exported():
-        sample = next(iter(info.sample_inputs("cpu", torch.float32, requires_grad=False)))
+        sample = next(operator_samples(info, torch.float32))
         model: Any = Call(info.op, sample.args, sample.kwargs)
         program = export(model, (sample.input,), strict=strict)
     try:

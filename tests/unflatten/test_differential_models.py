@@ -10,7 +10,7 @@ from torch.export import export
 
 pytest.importorskip("transformers")
 
-from tests.support.exported import skipped_unless_exported, transformer_configs
+from tests.support.exported import architectures, skipped_unless_exported, transformer_configs
 from tests.support.unflatten_cases import assert_unflattens_as_torch, quietly
 from tests.support.unflatten_compare import assert_runs_as_eager
 
@@ -39,14 +39,14 @@ def tokens() -> torch.Tensor:
     return torch.randint(0, 64, (2, 8), generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("name", sorted(transformer_configs()))
+@pytest.mark.parametrize("name", architectures())
 def test_transformer(name: str) -> None:
     model = model_of(transformer_configs()[name])
     program = export(model, (tokens(),), strict=False)
     assert_unflattens_as_torch(program, model, (tokens(),))
 
 
-@pytest.mark.parametrize("name", sorted(transformer_configs()))
+@pytest.mark.parametrize("name", architectures())
 def test_transformer_strict(name: str) -> None:
     """Strict export puts the rotary embedding's nodes into two groups, which torch's unflatten
     takes for two calls of one module: its result does not run."""

@@ -408,6 +408,18 @@ def test_u95_buffers_of_repeated_preserved_calls_are_buffers() -> None:
     assert ours.inner.weight.dtype == torch.float64
 
 
+def test_u95_state_that_the_graph_does_not_use_is_kept() -> None:
+    inner = Counts()
+    inner.spare = torch.nn.Parameter(torch.randn(3))
+    model, x = Repeated(inner), torch.randn(2)
+    ours = ours_of(copy.deepcopy(model), x, strict=True, preserve_module_call_signature=("inner",))
+    assert isinstance(ours.inner, fxpress.unflatten.InterpreterModuleDispatcher)
+    assert "inner.spare" in ours.state_dict()
+    assert [*ours.load_state_dict(model.state_dict())] == [[], []]
+    assert torch.equal(ours.inner.spare, inner.spare)
+    assert_runs_as_eager(ours, model, (x,), calls=3)
+
+
 # ---- running ------------------------------------------------------------------------------------
 
 

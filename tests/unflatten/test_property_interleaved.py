@@ -10,10 +10,11 @@ import copy
 from typing import Any
 
 import torch
-from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from torch.export import ExportedProgram, export
 
+from tests.support.generated import examples
 from tests.support.unflatten_cases import quietly
 from tests.support.unflatten_compare import assert_same_outputs
 from tests.unflatten.test_property_trees import Generated, Made, Plan, arguments, trees
@@ -51,15 +52,7 @@ def rename_outputs(program: ExportedProgram) -> None:
             spec.arg = type(spec.arg)(value.name)
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[
-        HealthCheck.too_slow,
-        HealthCheck.data_too_large,
-        HealthCheck.filter_too_much,
-    ],
-)
+@examples(30)
 @given(trees(writes=False), EDITS, st.booleans())
 def test_edited_programs(plan: Plan, edits: list[tuple[int, int]], moved: bool) -> None:
     torch.manual_seed(0)

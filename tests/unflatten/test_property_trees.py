@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from hypothesis import HealthCheck, event, given, reject, settings
+from hypothesis import event, given, reject
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
+from tests.support.generated import examples
 from tests.support.unflatten_cases import assert_unflattens_as_torch
 from tests.support.unflatten_compare import assert_runs_as_eager
 
@@ -255,15 +256,7 @@ def check(
         assert_runs_as_eager(result.ours, model, args, kwargs, gradients=not writes)
 
 
-OPTIONS = settings(
-    max_examples=40,
-    deadline=None,
-    suppress_health_check=[
-        HealthCheck.too_slow,
-        HealthCheck.data_too_large,
-        HealthCheck.filter_too_much,
-    ],
-)
+OPTIONS = examples(12)
 PICKS = st.lists(st.integers(0, 5), max_size=2)
 
 
@@ -273,7 +266,7 @@ def test_trees(plan: Plan, dynamic: bool, by_name: bool, functional: bool) -> No
     check(plan, [], dynamic=dynamic, by_name=by_name, functional=functional)
 
 
-@settings(OPTIONS, max_examples=12)
+@examples(4)
 @given(trees(writes=False), PICKS, st.booleans())
 def test_trees_that_dynamo_has_traced(plan: Plan, picks: list[int], by_name: bool) -> None:
     """Modules under several names keep all of them."""
