@@ -15,26 +15,6 @@ std::unordered_map<PyObject*, Forward>& forwards() {
   return *table;
 }
 
-// Changes whenever the dict does, and is never the same for two dicts; 0 where Python has no such
-// number (it was dropped in 3.12): then nothing is remembered.
-uint64_t dict_version(PyObject* dict) {
-#if PY_VERSION_HEX < 0x030C0000
-  return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
-#else
-  (void)dict;
-  return 0;
-#endif
-}
-
-// Changes whenever the class or one of its bases does; 0: unknown.
-unsigned int type_version(PyTypeObject* type) {
-#if PY_VERSION_HEX >= 0x030D0000
-  return type->tp_version_tag;
-#else
-  return PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
-#endif
-}
-
 void refresh_type(ModuleRef& ref) {
   PyTypeObject* type = Py_TYPE(ref.module.get());
   if (type == ref.type && ref.type_version != 0 && type_version(type) == ref.type_version) return;

@@ -26,7 +26,7 @@ inline Ref new_object(PyObject* type) {
 // An object of a class whose attributes are a dict, as __init__ would leave it.
 inline Ref new_instance(PyObject* type, PyObject* dict) {
   Ref object = Ref::steal(as_type(type)->tp_alloc(as_type(type), 0));
-  check(PyObject_GenericSetDict(object.get(), dict, nullptr));
+  check(set_instance_dict(object.get(), dict));
   return object;
 }
 

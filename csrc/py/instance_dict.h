@@ -9,23 +9,6 @@ inline Ref instance_dict(PyObject* instance) {
   return Ref::steal(PyObject_GenericGetDict(instance, nullptr));
 }
 
-// Returns the __dict__ of an instance, borrowed: the instance must stay as it is meanwhile. Returns
-// null without an error when there is none.
-inline PyObject* borrowed_instance_dict(PyObject* instance) {
-#if PY_VERSION_HEX < 0x030C0000
-  PyObject** dict = _PyObject_GetDictPtr(instance);
-  return dict == nullptr ? nullptr : *dict;
-#else
-  PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
-  if (dict == nullptr) {
-    PyErr_Clear();
-    return nullptr;
-  }
-  Py_DECREF(dict);  // the instance holds it
-  return dict;
-#endif
-}
-
 // Functions for descriptors that stand for an attribute of an instance. They do not throw, as slots
 // of types do not.
 

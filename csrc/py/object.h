@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "py/interpreter.h"
+
 namespace fxpress::cpython {
 
 // Turns the error that CPython has set into a C++ exception.
@@ -74,11 +76,7 @@ inline Ref get_attr(PyObject* object, PyObject* name) {
 // The attribute, or an empty Ref when the object has none. Other errors pass through.
 inline Ref find_attr(PyObject* object, PyObject* name) {
   PyObject* result = nullptr;
-#if PY_VERSION_HEX >= 0x030D0000
-  check(PyObject_GetOptionalAttr(object, name, &result));
-#else
-  check(_PyObject_LookupAttr(object, name, &result));
-#endif
+  check(optional_attr(object, name, &result));
   return result == nullptr ? Ref() : Ref::steal(result);
 }
 

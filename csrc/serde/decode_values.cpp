@@ -200,7 +200,7 @@ Ref ValueDecoder::tensor(const Value& meta) {
       PyObject_Vectorcall(symbols.make_subclass, parts, 3, symbols.make_subclass_keywords));
   Ref::steal(PyObject_CallOneArg(symbols.protect_data, fake.get()));
   const Ref attributes = Ref::steal(PyDict_Copy(device.fake.get()));
-  check(PyObject_GenericSetDict(fake.get(), attributes.get(), nullptr));
+  check(set_instance_dict(fake.get(), attributes.get()));
   return fake;
 }
 

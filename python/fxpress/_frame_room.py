@@ -10,27 +10,21 @@ takes the frames of many hundred calls.
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections.abc import Callable
-from types import FunctionType
 from typing import ParamSpec, TypeVar
+
+from fxpress._interpreter import in_large_frame
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-# The size of a chunk is a power of two: a frame of a little more than 256 KiB gets a chunk of 512
-# KiB. A frame object in a traceback has the same size, but its memory is not touched.
-_SLOTS = (1 << 18) // 8
 
 
 def _call(function: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> _R:
     return function(*args, **kwargs)
 
 
-_call_in_large_frame = _call
-if sys.version_info >= (3, 11):
-    _call_in_large_frame = FunctionType(_call.__code__.replace(co_stacksize=_SLOTS), globals())
+_call_in_large_frame = in_large_frame(_call)
 
 
 class _State(threading.local):

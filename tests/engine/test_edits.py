@@ -10,7 +10,15 @@ import torch
 from torch import nn
 
 from fxpress import _engine
-from tests.support.engine import assert_same, by_torch, engine, info, tower, unflattened
+from tests.support.engine import (
+    assert_same,
+    by_torch,
+    engine,
+    has_versions_left,
+    info,
+    tower,
+    unflattened,
+)
 
 
 def same_as_torch(module: Any, *args: Any) -> Any:
@@ -256,7 +264,7 @@ def test_first_run_with_a_patch_inlines_later(monkeypatch: pytest.MonkeyPatch) -
             patch.setattr(nn.Module, "__getattr__", lambda self, name: original(self, name))
             before = module(x)
         assert_same(module(x), before)
-        assert info(module)["inlined"] > 10
+        assert info(module)["inlined"] > 10 or not has_versions_left(type(module.blocks))
 
 
 def test_compiled_call_impl_and_class() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-import sys
+import keyword
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +18,7 @@ from fxpress._capture.bytecode import (
     _DynamoBytecodeCodeGen,
 )
 from fxpress._errors import UnsupportedError
+from fxpress._interpreter import annotations_of
 from fxpress._torch.capture import (
     CaptureOutput,
     WrappedCall,
@@ -117,7 +118,7 @@ def _adopt(root: torch.nn.Module, module: GraphModule) -> None:
     for name in _SHARED:
         setattr(module, name, getattr(root, name))
     module._modules.update(root._modules)
-    kept = {*_annotations(), "meta"}
+    kept = {*annotations_of(torch.nn.Module), "meta"}
     own = vars(module).keys() & vars(root).keys() - kept
     if isinstance(root, GraphModule):
         kept |= own  # the graph and the meta of a GraphModule are its own
@@ -134,14 +135,6 @@ def _adopt(root: torch.nn.Module, module: GraphModule) -> None:
     module.training = root.training
     for name in _HOOKS:
         setattr(module, name, getattr(root, name).copy())
-
-
-def _annotations() -> dict[str, Any]:
-    if sys.version_info >= (3, 14):
-        import annotationlib
-
-        return dict(annotationlib.get_annotations(torch.nn.Module))
-    return dict(torch.nn.Module.__annotations__)
 
 
 def _set_traced_hooks_aside(module: GraphModule) -> None:
@@ -207,10 +200,11 @@ def op_wrapper(op: Any) -> Callable[..., Any]:
         UnsupportedError: the name of an argument is a keyword of Python.
     """
     arguments = op._schema.arguments
-    try:
-        signature = inspect.Signature([_parameter(each) for each in arguments])
-    except ValueError as error:
-        raise UnsupportedError(f"{op} cannot be a function of Python: {error}") from None
+    if keywords := [each.name for each in arguments if keyword.iskeyword(each.name)]:
+        raise UnsupportedError(
+            f"{op} cannot be a function of Python: its argument {keywords[0]!r} is a keyword"
+        )
+    signature = inspect.Signature([_parameter(each) for each in arguments])
     passed = ", ".join(f"{each.name}={each.name}" for each in arguments)
     names: dict[str, Any] = {"op": op}
     exec(f"def op_overload_wrapper{signature}:\n    return op({passed})\n", names)

@@ -32,6 +32,8 @@ def _shape(hint: Any) -> str:
         return "list " + _shape(arguments[0])
     if origin is dict and arguments[0] is str:
         return "map " + _shape(arguments[1])
+    if isinstance(hint, str):
+        return hint  # Python 3.10 does not look up names within `dict[str, "..."]`
     if isinstance(hint, type) and issubclass(hint, enum.IntEnum):
         return "int"
     return _SIMPLE.get(hint) or str(hint.__name__)

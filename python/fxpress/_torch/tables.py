@@ -64,6 +64,14 @@ _RECOMPUTABLE = frozenset(
 )
 
 
+def _of_class_statements() -> dict[str, object]:
+    """Return what Python's class statement, from 3.13 on, gives a class and `type()` does not."""
+    made = vars(type(PATTERN))
+    return {
+        name: made[name] for name in ("__firstlineno__", "__static_attributes__") if name in made
+    }
+
+
 def native_symbols(
     *, deferred_body: dict[str, Any], materialize: Callable[[type], None], errors: dict[str, type]
 ) -> dict[str, object]:
@@ -80,6 +88,7 @@ def native_symbols(
         "__module__": CLASS_MODULE,
         "__qualname__": CLASS_QUALNAME,
         "forward": LazyGraphModule._lazy_forward,
+        **_of_class_statements(),
     }
     return {
         **{op: op for op in ("call_function", "call_method", "call_module", "get_attr")},
@@ -97,6 +106,7 @@ def native_symbols(
             "__module__": CLASS_MODULE,
             "__qualname__": CLASS_QUALNAME,
             "__call__": CALL_WRAPPED,
+            **_of_class_statements(),
             **deferred_body,
         },
         "describe_target": describe_target,

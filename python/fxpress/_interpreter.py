@@ -1,0 +1,37 @@
+"""What depends on the release of CPython; nothing else asks for its version."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any, TypeVar
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+# A frame of a little more than 256 KiB gets a chunk of 512 KiB: a chunk's size is a power of two.
+# A frame object in a traceback has the same size, but its memory is not touched.
+_SLOTS = (1 << 18) // 8
+
+
+def in_large_frame(function: _F) -> _F:
+    """Return a copy of the function whose frames are declared to be of 256 KiB.
+
+    Before 3.11 frames are objects of their own: the function itself is returned.
+    """
+    if sys.version_info < (3, 11):
+        return function
+    code: CodeType = function.__code__.replace(co_stacksize=_SLOTS)
+    return FunctionType(code, function.__globals__)  # type: ignore[return-value]
+
+
+def annotations_of(cls: type) -> dict[str, Any]:
+    """Return the annotations in the body of a class, unevaluated where they can be.
+
+    From 3.14 on they are made when they are asked for, and are no entry of the class's dict.
+    """
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return dict(annotationlib.get_annotations(cls, format=annotationlib.Format.FORWARDREF))
+    return dict(cls.__annotations__)

@@ -1,0 +1,49 @@
+"""What depends on the release of Python stands in one file of Python and one of C++."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fxpress import _interpreter
+
+ROOT = Path(__file__).parents[2]
+PLACES = {
+    "csrc": (r"PY_VERSION_HEX|PY_MINOR_VERSION|ma_version_tag|tp_version_tag", "py/interpreter.h"),
+    "python/fxpress": (r"version_info|hexversion|annotationlib|co_stacksize", "_interpreter.py"),
+}
+
+
+@pytest.mark.parametrize("folder", PLACES)
+def test_one_file_asks_for_the_version(folder: str) -> None:
+    words, place = PLACES[folder]
+    files = (path for path in (ROOT / folder).rglob("*") if path.suffix in {".py", ".h", ".cpp"})
+    asking = {str(p.relative_to(ROOT / folder)) for p in files if re.search(words, p.read_text())}
+    assert asking == {place}
+
+
+def test_annotations_of_a_class() -> None:
+    class Base:
+        x: int
+
+    class Derived(Base):
+        y: NotThere  # type: ignore[name-defined]  # noqa: F821
+
+    assert set(_interpreter.annotations_of(Base)) == {"x"}
+    assert set(_interpreter.annotations_of(Derived)) == {"y"}
+    assert {"_parameters", "training", "call_super_init"} <= set(
+        _interpreter.annotations_of(torch.nn.Module)
+    )
+
+
+def test_a_large_frame() -> None:
+    def call(x: int) -> int:
+        return x + 1
+
+    large = _interpreter.in_large_frame(call)
+    assert large(1) == 2
+    assert (large.__code__.co_stacksize >= 1 << 15) == (sys.version_info >= (3, 11))
