@@ -16,6 +16,7 @@ from torch._export.serde import schema
 from torch._export.serde import serialize as torch_serialize
 from torch.export import export
 
+import fxpress
 from fxpress import serialize
 from fxpress._serde.schema import CLASSES
 from fxpress.serialize import SerializeError
@@ -123,7 +124,8 @@ def test_errors() -> None:
     deep: Any = schema.Argument.create(as_int=1)
     for _ in range(100_000):
         deep = schema.Argument.create(as_string_to_argument={"a": deep})
-    with pytest.raises(RecursionError):
+    # From 3.14 on Python counts no calls of C: the limit for depth comes first.
+    with pytest.raises((RecursionError, fxpress.LimitError)):
         serialize._to_json_bytes(deep)
     while deep.type == "as_string_to_argument":  # taken apart without recursion
         deep = deep.as_string_to_argument.pop("a")

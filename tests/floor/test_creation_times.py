@@ -1,0 +1,68 @@
+"""The least possible time, against which benchmarks hold an operation."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fxpress import _native, _native_setup
+from tests.support.graphs import chain
+
+_native_setup.fx()
+TIMES = [_native.creation_times, _native.plain_creation_times]
+BOTH = pytest.mark.parametrize("times", TIMES, ids=["graph modules", "plain modules"])
+
+
+@BOTH
+def test_a_time_for_each_repeat(times: Callable[..., list[float]]) -> None:
+    seconds = times([chain(50), chain(20)], 7)
+    assert len(seconds) == 7
+    assert all(each > 0 for each in seconds)
+    assert times([chain(50)], 0) == []
+
+
+@BOTH
+def test_larger_graphs_take_longer(times: Callable[..., list[float]]) -> None:
+    small, large = (min(times([chain(size)], 5)) for size in (100, 2_000))
+    assert large > 5 * small  # there are twenty times as many nodes
+
+
+@BOTH
+def test_what_is_created_is_gone_and_the_modules_stay_as_they_are(
+    times: Callable[..., list[float]],
+) -> None:
+    module = chain(50)
+    code, nodes, state = module.code, list(module.graph.nodes), set(vars(module))
+
+    def objects() -> int:
+        gc.collect()
+        return sum(isinstance(each, (torch.fx.Node, nn.Module)) for each in gc.get_objects())
+
+    times([module], 1)
+    before = objects()
+    times([module], 5)
+    assert objects() == before
+    assert list(module.graph.nodes) == nodes
+    assert module.graph.owning_module is module
+    assert set(vars(module)) == state
+    module.recompile()
+    assert module.code == code
+
+
+def test_modules_without_a_graph() -> None:
+    modules: list[Any] = [nn.Linear(1, 1), chain(2_000)]
+    assert min(_native.plain_creation_times(modules, 5)) > 0
+    with pytest.raises(AttributeError, match="graph"):
+        _native.creation_times(modules, 5)
+
+
+def test_a_damaged_graph_is_an_error() -> None:
+    module = chain(3)
+    next(iter(module.graph.nodes)).op = "unknown"
+    with pytest.raises(Exception, match="unknown"):
+        _native.creation_times([module], 1)
