@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Shows which lines of Python and C++ the tests run: tools/coverage.sh [arguments of pytest].
-# Without arguments it runs what plain `pytest` runs, which takes half an hour on two cores. The
+# Shows which lines of Python and C++ the tests run: tools/coverage.sh [files or folders of
+# tests]. Without arguments it runs what plain `pytest` runs, which takes half an hour on two cores. The
 # reports are build/coverage/{python,cpp}.txt. Needs `pip install coverage pytest-cov gcovr`, the
 # packages that tools/sanitized_pytest.sh needs, and Python 3.12 or newer: before, coverage is a trace
 # function, and where one is set, the engine leaves calls to Python.
@@ -30,9 +30,18 @@ export PYTHONPATH=$build/package
 
 ctest --preset coverage
 status=0
+# A process for each room, without xdist: its workers may be killed before they have written what ran.
 # Signals would stop coverage while it holds its lock.
-"$python" -m pytest --cov=fxpress --cov-report= \
-  --deselect tests/all_rooms/test_concurrent_interrupts.py "$@" || status=$?
+rm -f "$build"/python.*
+[ $# -gt 0 ] || set -- tests/*/
+printf '%s\0' "$@" | xargs -0 -P "$(nproc)" -I{} bash -c '
+  COVERAGE_FILE=$1/python.$(basename "$2") "$0" -m pytest -q -n 0 --cov=fxpress --cov-report= \
+    --deselect tests/all_rooms/test_concurrent_interrupts.py "$2"
+  status=$?
+  [ $status = 5 ] || exit $status # 5: no tests
+' "$python" "$build" {} || status=$?
+export COVERAGE_FILE=$build/python
+"$python" -m coverage combine -q "$build"/python.*
 "$python" -m coverage report --skip-covered --sort=cover >"$build/python.txt"
 "$python" -m gcovr --root "$PWD" --filter csrc/ --gcov-ignore-parse-errors \
   --exclude-throw-branches --sort uncovered-percent "$build" >"$build/cpp.txt"

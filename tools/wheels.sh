@@ -2,7 +2,8 @@
 # Builds the wheels as the workflow does, but for the Pythons of this machine, and tests them.
 #
 #   tools/wheels.sh build OUT PYTHON...        a wheel for each Python, into the folder OUT
-#   tools/wheels.sh test OUT PYTHON TORCH...   the fast tests with each release of torch
+#   tools/wheels.sh test OUT PYTHON TORCH...   the fast tests with each release of torch, which is
+#                                              upgraded in place: fxpress is installed once
 #
 # A wheel has an extension for each torch that FXPRESS_TORCH names (folders, separated by colons), or
 # for those of tools/torch_versions.txt, which are downloaded into build/torch. Any Python's torch
@@ -34,17 +35,19 @@ build() {
 }
 
 try() {
-  local python=$1 torch=$2
-  echo "=== $("$python" -V), torch $torch"
+  local python=$1 torch
+  shift
   "$python" -m venv "$work/test"
-  "$work/test/bin/pip" install -q "torch==$torch" numpy
-  "$work/test/bin/pip" install -q --no-index --no-deps --find-links "$out" fxpress
-  "$work/test/bin/pip" install -q "fxpress[test]" "torch==$torch"
+  PATH=$work/test/bin:$PATH
   mkdir "$work/copy" # tests that cannot see the sources
   cp -r tests benchmarks docs csrc tools cmake README.md CMakeLists.txt pyproject.toml .ci "$work/copy"
-  (cd "$work/copy" && "$work/test/bin/python" -m fxpress doctor &&
-    "$work/test/bin/python" -m pytest -q -m fast --ignore tests/house)
-  rm -rf "$work/test" "$work/copy"
+  for torch in "$@"; do
+    echo "=== $(python -V), torch $torch"
+    pip install -q "torch==$torch" numpy
+    python -c 'import fxpress' 2>/dev/null || pip install -q --no-index --no-deps --find-links "$out" fxpress
+    pip install -q "fxpress[test]" "torch==$torch"
+    (cd "$work/copy" && python -m fxpress doctor && python -m pytest -q -m fast --ignore tests/house)
+  done
 }
 
 if [ "$action" = build ]; then
@@ -53,7 +56,5 @@ if [ "$action" = build ]; then
   for python in "$@"; do build "$python"; done
   ls -l "$out"
 else
-  python=$1
-  shift
-  for torch in "$@"; do try "$python" "$torch"; done
+  try "$@"
 fi

@@ -171,6 +171,8 @@ def test_anything_that_is_computed_enters(
     assert len(diff(program, other, limit=1)) == 1
     with pytest.raises(ValueError, match="limit must be positive"):
         diff(program, other, limit=0)
+    with pytest.raises(TypeError, match="integer"):
+        diff(program, other, limit=2.5)  # type: ignore[arg-type]
 
 
 def test_state_enters_when_it_is_asked_for() -> None:

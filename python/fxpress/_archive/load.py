@@ -73,7 +73,8 @@ def load(
         load_weights: False: the state has tensors on the meta device, for
             `fxpress.state.load_into`.
         allow_pickle: unpickle objects that `torch.load(weights_only=True)` does not take, which
-            may run any code. Without it, example inputs that need it are left out with a warning.
+            may run any code. Example inputs that need it, or cannot be read, are left out with a
+            warning.
         check_crc: whether records are compared with their checksums.
         limits: the limits on the cost of reading; None: the defaults, see
             `fxpress.archive.Limits`.

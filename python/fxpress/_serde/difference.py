@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -284,13 +285,13 @@ def diff(
         empty if and only if the `graph_hash` of both programs is equal.
 
     Raises:
-        ValueError: `limit` is not a positive integer.
-        TypeError: `limit` is no number, or a program is no ExportedProgram.
+        ValueError: `limit` is not positive.
+        TypeError: `limit` is no integer, or a program is no ExportedProgram.
         fxpress.SerializeError: a node cannot be written; the message names it.
         fxpress.UnsupportedError: a program has something that fxpress cannot write, or a constant
             that cannot be hashed.
     """
-    if limit < 1:
+    if (limit := operator.index(limit)) < 1:
         raise ValueError(f"limit must be positive, not {limit}")
     sides = _Side(first, include_state), _Side(second, include_state)
     if sides[0].hash == sides[1].hash:
