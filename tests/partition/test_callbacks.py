@@ -7,10 +7,9 @@ import operator
 import pytest
 import torch
 from torch import fx, nn
-from torch.fx.passes.split_module import split_module_simple
 
 from fxpress.partition import around, balanced, by_module, draw
-from fxpress.split_module import split_module
+from fxpress.split_module import split_module, split_module_simple
 from tests.support.towers import (
     TOWER_DEPTH_1,
     TOWER_DEPTH_2,

@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.support.clients import in_torchs_place
 from tests.support.compare import assert_same_module
 from tests.support.deferred import assert_equal
+from tests.support.versions import needs_parity
 
 
 @pytest.fixture(autouse=True)
@@ -280,6 +281,7 @@ class Switching(torch.nn.Module):
         return {"sum": x + y.cos(), "first": x}
 
 
+@needs_parity
 def test_sequential_split() -> None:
     inputs = {"x": torch.randn(2, 4), "y": torch.randn(2, 4)}
     program = torch.export.export(Switching(), (inputs,), strict=False)

@@ -110,6 +110,7 @@ def test_a_binder_that_appears_between_two_uses() -> None:
     assert torch.equal(split(value)[0], value.relu() - value.relu())
 
 
+@needs_parity
 def test_s55_a_binder_in_the_using_partition_is_no_input_of_it() -> None:
     """torch makes it an input of the partition that computes it: its own call cannot have it."""
     bound = Bound(placeholders=False)
