@@ -22,7 +22,7 @@ def in_large_frame(function: _F) -> _F:
     if sys.version_info < (3, 11):
         return function
     code: CodeType = function.__code__.replace(co_stacksize=_SLOTS)
-    return FunctionType(code, function.__globals__)  # type: ignore[return-value]
+    return FunctionType(code, function.__globals__)
 
 
 def annotations_of(cls: type) -> dict[str, Any]:

@@ -200,11 +200,10 @@ def op_wrapper(op: Any) -> Callable[..., Any]:
         UnsupportedError: the name of an argument is a keyword of Python.
     """
     arguments = op._schema.arguments
-    if keywords := [each.name for each in arguments if keyword.iskeyword(each.name)]:
-        raise UnsupportedError(
-            f"{op} cannot be a function of Python: its argument {keywords[0]!r} is a keyword"
-        )
-    signature = inspect.Signature([_parameter(each) for each in arguments])
+    try:
+        signature = inspect.Signature([_parameter(each) for each in arguments])
+    except ValueError as error:
+        raise UnsupportedError(f"{op} cannot be a function of Python: {error}") from None
     passed = ", ".join(f"{each.name}={each.name}" for each in arguments)
     names: dict[str, Any] = {"op": op}
     exec(f"def op_overload_wrapper{signature}:\n    return op({passed})\n", names)
@@ -213,6 +212,8 @@ def op_wrapper(op: Any) -> Callable[..., Any]:
 
 
 def _parameter(argument: Any) -> inspect.Parameter:
+    if keyword.iskeyword(argument.name):  # inspect refuses these from Python 3.11 on
+        raise ValueError(f"{argument.name!r} is a keyword")
     parameter = inspect.Parameter(argument.name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     if argument.kwarg_only:
         parameter = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
