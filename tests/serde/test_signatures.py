@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from torch import nn
+from torch._export.serde import serialize as torch_serialize
 from torch.export import ExportedProgram, export
 from torch.export.experimental import _export_forward_backward
 from torch.export.graph_signature import InputKind, OutputKind
@@ -129,3 +130,13 @@ def test_kinds_enter_the_hash(make: Callable[[], ExportedProgram]) -> None:
             hashes.add(fxpress.graph_hash(program))
             spec.kind, spec.target = before
     assert len(hashes) == 1 + sum(spec.target is not None for spec in specs)
+
+
+@pytest.mark.parametrize("side", ["input_specs", "output_specs"])
+def test_a_kind_that_does_not_exist(side: str) -> None:
+    program = with_writes()
+    getattr(program.graph_signature, side)[-1].kind = "nothing"
+    with pytest.raises(Exception, match="nothing|has no attribute 'name'"):
+        torch_serialize.serialize(program)
+    with pytest.raises(AssertionError, match="Unknown argument kind.*nothing"):
+        fxpress.serialize.serialize(program)
