@@ -136,7 +136,7 @@ def test_kinds_enter_the_hash(make: Callable[[], ExportedProgram]) -> None:
 def test_a_kind_that_does_not_exist(side: str) -> None:
     program = with_writes()
     getattr(program.graph_signature, side)[-1].kind = "nothing"
-    with pytest.raises(Exception, match="nothing|has no attribute 'name'"):
+    with pytest.raises(Exception, match=r"nothing|has no attribute 'name'"):
         torch_serialize.serialize(program)
-    with pytest.raises(AssertionError, match="Unknown argument kind.*nothing"):
+    with pytest.raises(AssertionError, match=r"Unknown argument kind.*nothing"):
         fxpress.serialize.serialize(program)
