@@ -30,11 +30,11 @@ std::unique_ptr<Schema> make_schema(const py::list& types) {
 }
 
 py::list type_names(const Schema& schema) {
-  py::list names;
+  py::list result;
   for (size_t i = 0; i < schema.size(); ++i) {
-    names.append(schema.type(static_cast<uint16_t>(i)).name);
+    result.append(schema.type(static_cast<uint16_t>(i)).name);
   }
-  return names;
+  return result;
 }
 
 py::list rules_of(const Schema& schema) {
