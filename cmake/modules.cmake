@@ -182,6 +182,7 @@ set(FXPRESS_ATEN_SOURCES
   csrc/tensor/clone.cpp
   csrc/tensor/facts.cpp
   csrc/tensor/state.cpp
+  csrc/tensor/gradient_edge.cpp
   csrc/tensor/storages.cpp
 )
 add_custom_target(aten)

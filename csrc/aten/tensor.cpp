@@ -3,6 +3,7 @@
 #include "aten/lists.h"
 #include "tensor/clone.h"
 #include "tensor/facts.h"
+#include "tensor/gradient_edge.h"
 #include "tensor/state.h"
 #include "tensor/storages.h"
 
@@ -35,6 +36,8 @@ The copy is None for a value that `clone()` does not simply copy.)");
 
 views: (position of the storage, its name for errors, dtype, sizes, strides, offset, requires_grad,
 is a parameter). ValueError for a view that is not inside of its storage.)");
+  m.def("share_gradient_edge", tensor::share_gradient_edge, "made"_a, "like"_a,
+        "Make autograd see a tensor as the result of the function that another is a result of.");
   // How _native reads tensors, which it has no headers for.
   m.attr("tensor_facts") =
       py::capsule(reinterpret_cast<void*>(&tensor::read_facts), core::kTensorFactsCapsule);

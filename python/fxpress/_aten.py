@@ -32,6 +32,7 @@ clone_aliased = extension.clone_aliased
 clone_separately = extension.clone_separately
 make_views = extension.make_views
 same_data = extension.same_data
+share_gradient_edge = extension.share_gradient_edge
 storage_bytes = extension.storage_bytes
 storage_places = extension.storage_places
 storages_of = extension.storages_of
@@ -44,6 +45,7 @@ __all__ = [
     "extension",
     "make_views",
     "same_data",
+    "share_gradient_edge",
     "storage_bytes",
     "storage_places",
     "storages_of",

@@ -66,6 +66,8 @@ with room("functional_export"):
         timed,
     )
     from fxpress._torch.fx import pytree
+    from fxpress._tracking.reuse.report import ReuseReport, reuse_report
+    from fxpress._tracking.reuse.settings import check_reuse, reuse_layers
 
 __all__ = [
     "EXPORT_ROOT_REPLACEMENTS",
@@ -75,12 +77,14 @@ __all__ = [
     "ExportTracerOutput",
     "InputProcessor",
     "ModuleToTrace",
+    "ReuseReport",
     "Yield",
     "_DynamoBytecodeCodeGen",
     "_dynamo_graph_capture_for_export",
     "_normalize_shuffle_graph",
     "_suggest_or_raise_constraint_violation",
     "check_constraints",
+    "check_reuse",
     "clean_export_root",
     "clean_export_root_string",
     "clean_nn_module_stack",
@@ -89,6 +93,8 @@ __all__ = [
     "dynamo_graph_capture_for_export",
     "normalize_graph_module",
     "post_process_error_msg",
+    "reuse_layers",
+    "reuse_report",
 ]
 
 _P = ParamSpec("_P")

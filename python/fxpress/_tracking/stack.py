@@ -8,6 +8,17 @@ from torch.nn import Module
 
 from fxpress import _native
 from fxpress._torch.tracking import Source, Translator
+from fxpress._tracking.reuse.opened import open_journal
+
+
+def enter_module(
+    key: str, source: Source, tx: Translator, module: Module
+) -> tuple[str, tuple[str, type]]:
+    """Count a call of a module; return its key and entry in the stack of modules."""
+    path = _native.path_without_tables(source.name)
+    calls = tx.num_calls.get(path, 0)
+    tx.num_calls[path] = calls + 1
+    return f"{key}@{calls}" if calls else key, (path, module.__class__)
 
 
 class record_nn_module_stack:  # noqa: N801
@@ -36,12 +47,11 @@ class record_nn_module_stack:  # noqa: N801
 
     def __enter__(self) -> None:
         translator = self._translator
-        path = _native.path_without_tables(self._source.name)
-        calls = translator.num_calls.get(path, 0)
-        if calls > 0:
-            self._key = f"{self._key}@{calls}"
-        translator.nn_module_stack[self._key] = (path, self._module.__class__)
-        translator.num_calls[path] = calls + 1
+        self._key, entry = enter_module(self._key, self._source, translator, self._module)
+        translator.nn_module_stack[self._key] = entry
+        journal = open_journal(translator)
+        if journal is not None:
+            journal.entered.append((self._key, self._source, self._module))
 
     def __exit__(
         self,

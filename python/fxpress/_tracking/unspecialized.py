@@ -62,6 +62,8 @@ from fxpress._tracking.guards import (
     guarded_global_hooks,
 )
 from fxpress._tracking.lazy import initialize_lazy_module
+from fxpress._tracking.reuse import calls
+from fxpress._tracking.reuse.opened import open_journal
 from fxpress._tracking.stack import StackSource, record_nn_module_stack
 
 _FORWARD_HOOKS = (
@@ -141,6 +143,9 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     # Calls
 
     def call_function(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        return calls.call(self, tx, args, kwargs, lambda: self._call_function(tx, args, kwargs))
+
+    def _call_function(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         module: Any = self.value
         if is_lazy_module(module):
             if module.cls_to_become is not None:
@@ -304,6 +309,9 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     # Attributes
 
     def get_attribute(self, tx: Translator, name: str) -> VariableTracker:
+        journal = open_journal(tx)
+        if journal is not None:
+            journal.reads.append((id(self.value), name))
         if breaks_on_pending_mutation(self, tx, name):
             unimplemented(
                 gb_type="getattr() on nn.Module with pending mutation",

@@ -1,0 +1,416 @@
+"""torch's names for calls of modules that are repeated instead of traced."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import traceback
+import types
+from typing import Any, NoReturn, cast
+
+import torch
+from torch._dynamo import config as config
+from torch._dynamo import variables as variables
+from torch._dynamo.exc import RestartAnalysis as RestartAnalysis
+from torch._dynamo.side_effects import (
+    AttributeMutationExisting,
+    AttributeMutationNew,
+    ValueMutationExisting,
+    ValueMutationNew,
+)
+from torch._dynamo.source import is_from_source as is_from_source
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+from torch._dynamo.variables.base import VariableTracker as VariableTracker
+from torch._dynamo.variables.builder import VariableBuilder as VariableBuilder
+from torch._dynamo.variables.lazy import LazyVariableTracker as LazyVariableTracker
+from torch._dynamo.variables.tensor import SymNodeVariable as SymNodeVariable
+from torch._dynamo.variables.tensor import TensorVariable as TensorVariable
+from torch._guards import ChainedSource, GuardsSet
+from torch._guards import Guard as Guard
+from torch._guards import Source as Source
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.symbolic_shapes import uninteresting_files
+
+# The tables of an output graph that a call may only leave as they are if others shall be like it:
+# what it is -> how long its table is. Not every release has each of them.
+_LASTING = {
+    "a name among the globals": ("installed_globals",),
+    "a hook for the end of the trace": ("cleanup_hooks",),
+    "the place of an attribute of a class": ("mro_source_cache", "guarded_mro_absent_keys"),
+    "the signature of a function": ("signature_cache",),
+    "a random number": ("random_calls",),
+    "byte code before the graph": ("pregraph_bytecode",),
+    "a finalizer of the graph": ("register_finalizer_fns",),
+    "a number that is an input": ("unspec_variable_map",),
+    "a leaf tensor": ("leaf_var_creation_order",),
+    "a dict whose order matters": ("guard_on_key_order",),
+    "the users of a source": ("source_to_user_stacks",),
+    "an operator that is not compliant": ("non_compliant_ops", "compliant_custom_ops"),
+    "an imported module": ("import_sources",),
+    "state of a backward pass": ("backward_state",),
+    "a class that is looked up": ("_fxpress_class_lookups",),
+}
+_NAMES = tuple((why, name) for why, names in _LASTING.items() for name in names)
+
+
+def lasting_state(output: Any) -> tuple[int, ...]:
+    """Return numbers that change when a call changes more of the trace than a stamp repeats."""
+    own = vars(output)
+    effects = output.side_effects
+    shapes = output.shape_env
+    tracer = output.current_tracer
+    return (
+        *[len(own.get(name, ())) for _, name in _NAMES],
+        len(effects.tensor_hooks),
+        len(effects.save_for_backward),
+        len(tracer.bound_symbols),
+        len(shapes.guards),
+        shapes._version_counter,
+        id(tracer),
+        output.should_exit,
+    )
+
+
+def lasting_change(before: tuple[int, ...], after: tuple[int, ...]) -> str:
+    """Return what differs between two states, in words."""
+    for (why, _), old, new in zip(_NAMES, before, after, strict=False):
+        if old != new:
+            return why
+    return "hooks, symbols or guards on shapes"
+
+
+def surroundings(tx: Any) -> tuple[Any, ...]:
+    """Return what a call depends on besides its module, its arguments and torch's global state."""
+    modes = tx.symbolic_torch_function_state
+    streams = getattr(tx, "symbolic_stream_state", None)
+    return (
+        tuple(map(id, getattr(modes, "mode_stack", ()))),
+        getattr(modes, "torch_function_subclass_enabled", None),
+        getattr(modes, "torch_function_mode_enabled", None),
+        len(getattr(streams, "cur_stream_stack", ())),
+        tx.one_graph,
+        getattr(tx, "error_on_graph_break", None),
+        torch.is_inference_mode_enabled(),
+        repr(fx_traceback.current_meta) if fx_traceback.current_meta else None,
+        fx_traceback.has_preserved_node_meta(),
+    )
+
+
+def is_plain_trace(tx: Any) -> bool:
+    """Return whether nothing is traced that a stamp could not repeat, such as an exception."""
+    return (
+        tx.output.current_tracer.parent is None
+        and not len(tx.exn_vt_stack)
+        and not traces_all(tx)
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and not getattr(config, "trace_autograd_ops", False)
+        and not config.use_graph_deduplication
+        and not config.track_nodes_for_deduplication
+    )
+
+
+_TRACES = "_fxpress_traces_all"
+
+
+class _Restart(RestartAnalysis):  # type: ignore[misc]
+    """The trace begins again, and traces every call."""
+
+
+def restart_without_reuse(output: Any, reason: str) -> NoReturn:
+    """Let Dynamo begin again with a frame, and trace what was stamped."""
+    log = output.root_tx.speculation_log
+    log.clear()  # the next attempt has other places
+    vars(log)[_TRACES] = True
+    raise _Restart(restart_reason=reason)
+
+
+def traces_all(tx: Any) -> bool:
+    """Return whether the trace has begun again since it stamped what it could not."""
+    return _TRACES in vars(tx.speculation_log)
+
+
+def expression_of(size: Any) -> Any:
+    """Return what is equal for sizes that are known to be equal: a number or an expression."""
+    return (
+        size.node.expr if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) else size
+    )
+
+
+def items_of(container: Any) -> tuple[VariableTracker, ...]:
+    """Return the variables in a container: of a dict the keys and the values in turn."""
+    if isinstance(container, variables.ConstDictVariable):
+        return tuple(each for key, value in container.items.items() for each in (key.vt, value))
+    return tuple(container.items)
+
+
+def is_changed(variable: VariableTracker) -> bool:
+    """Return whether the program changed a container that it did not make."""
+    kind = variable.mutation_type
+    return isinstance(kind, ValueMutationExisting) and kind.is_modified
+
+
+def outlives_call(variable: VariableTracker) -> bool:
+    """Return whether a change of the object is seen outside of the trace."""
+    return isinstance(variable.mutation_type, (ValueMutationExisting, AttributeMutationExisting))
+
+
+def copy_tensor(variable: Any, proxy: Any) -> VariableTracker:
+    """Return a variable for a new result that is like that of an alike call."""
+    return variable.clone(proxy=proxy, mutation_type=_new_of(variable))
+
+
+def copy_container(variable: Any, items: Any) -> VariableTracker:
+    """Return a variable for a new container with other items."""
+    return variable.clone(items=items, mutation_type=_new_of(variable))
+
+
+def _new_of(variable: VariableTracker) -> Any:
+    kind = variable.mutation_type
+    if isinstance(kind, ValueMutationNew):
+        return ValueMutationNew()
+    return kind if kind is None else type(kind)(*_state_of(kind))
+
+
+def _state_of(kind: AttributeMutationNew) -> tuple[Any, ...]:
+    return (kind.cls_source,) if hasattr(kind, "cls_source") else ()
+
+
+Translator = InstructionTranslatorBase
+global_state = torch._C._dynamo.guards.GlobalStateGuard
+
+
+def input_source(output: Any, node: torch.fx.Node) -> tuple[torch.Tensor, Source] | None:
+    """Return the tensor that an input of the graph stands for and its source; None for others."""
+    given = node.meta.get("grapharg")
+    if given is not None:
+        return given.example, given.source
+    tensor = output.nn_modules.get(node.target)
+    known = output.side_effects.id_to_variable.get(id(tensor))
+    if not isinstance(tensor, torch.Tensor) or known is None or known.source is None:
+        return None
+    return tensor, known.source
+
+
+def is_exhausted(generator: Any) -> bool:
+    """Return whether a generator that was made while tracing has nothing left to run."""
+    for name in ("_frame_state_finished", "_is_generator_exhausted"):  # by release
+        if hasattr(generator, name):
+            return bool(getattr(generator, name)())
+    return False
+
+
+def note_proxyable(tracer: Any, variable: VariableTracker) -> None:
+    """Note a variable where a tracer notes those that it makes."""
+    tracer.record_proxyable_vt(variable)
+
+
+class CallSite:
+    """Where a call stands: the translators, innermost first, and their places."""
+
+    def __init__(self, tx: Any) -> None:
+        self._frames: list[tuple[Any, Any, int]] = []
+        while tx is not None:
+            self._frames.append((tx, tx.current_instruction, tx.lineno))
+            tx = getattr(tx, "parent", None)
+        self._text: str | None = None
+
+    def is_same(self, other: CallSite) -> bool:
+        """Return whether both stand at one place of the program."""
+        return len(self._frames) == len(other._frames) and all(
+            mine[0].f_code is its[0].f_code
+            and mine[2] == its[2]
+            and mine[1].positions == its[1].positions
+            for mine, its in zip(self._frames, other._frames, strict=True)
+        )
+
+    def text(self) -> str:
+        """Return the stack trace that Dynamo gives a node of this place."""
+        if self._text is None:
+            hidden = uninteresting_files()
+            summaries = []
+            for tx, instruction, line in reversed(self._frames):
+                if tx.is_co_filename_from_nn_modules():
+                    continue
+                now = tx.current_instruction, tx.lineno
+                tx.current_instruction, tx.lineno = instruction, line
+                try:
+                    summary = tx.frame_summary()
+                finally:
+                    tx.current_instruction, tx.lineno = now
+                if summary.filename not in hidden:
+                    summaries.append(summary)
+            self._text = "".join(traceback.StackSummary.from_list(summaries).format())
+        return self._text
+
+
+def map_source(source: Source, known: dict[Source, Source]) -> Source:
+    """Return a source whose parts are replaced as the table says; what it finds is added there."""
+    found = known.get(source)
+    if found is None:
+        found = source
+        if isinstance(source, ChainedSource):
+            changed = {}
+            for field in dataclasses.fields(source):
+                value = getattr(source, field.name)
+                if isinstance(value, Source):
+                    mapped = map_source(value, known)
+                    if mapped is not value:
+                        changed[field.name] = mapped
+            if changed:
+                found = dataclasses.replace(source, **changed)
+        known[source] = found
+    return found
+
+
+def guard_kind(guard: Guard) -> Any:
+    """Return the function that makes a guard, without its arguments."""
+    function = guard.create_fn
+    return function.func if isinstance(function, functools.partial) else function
+
+
+_REPEATED = (bool, int, float, str, bytes, type(None), type, types.CodeType)
+
+
+def is_repeatable(guard: Guard) -> bool:
+    """Return whether a guard reads its source alone: another source can be guarded alike."""
+    function = guard.create_fn
+    if not isinstance(function, functools.partial):
+        return isinstance(function, types.FunctionType)
+    given = (*function.args, *function.keywords.values())
+    return all(isinstance(each, (*_REPEATED, Source)) for each in given)
+
+
+def guard_arguments(guard: Guard) -> list[Any]:
+    """Return the arguments of a guard that can be compared: sources and plain values."""
+    function = guard.create_fn
+    if not isinstance(function, functools.partial):
+        return []
+    given = (*function.args, *function.keywords.values())
+    return [each for each in given if isinstance(each, (*_REPEATED, Source))]
+
+
+def guard_key(guard: Guard) -> tuple[Any, ...]:
+    """Return what is equal for guards that check the same."""
+    return guard.originating_source, guard_kind(guard), *guard_arguments(guard)
+
+
+def repeat_guard(guard: Guard, known: dict[Source, Source]) -> Guard:
+    """Return a guard like another one on the source that the table gives in place of its source."""
+    function = guard.create_fn
+    if isinstance(function, functools.partial):
+        args = [map_source(x, known) if isinstance(x, Source) else x for x in function.args]
+        kwargs = {
+            key: map_source(x, known) if isinstance(x, Source) else x
+            for key, x in function.keywords.items()
+        }
+        function = functools.partial(function.func, *args, **kwargs)
+    made = Guard(map_source(guard.originating_source, known), function)
+    made.stack, made.user_stack = guard.stack, guard.user_stack
+    for name in _GUARD_FLAGS:
+        setattr(made, name, getattr(guard, name))
+    return made
+
+
+_GUARD_FLAGS = [
+    field.name for field in dataclasses.fields(Guard) if field.name == "_force_dict_keys_match"
+]
+
+
+class _GuardsApart(GuardsSet):  # type: ignore[misc]
+    """Guards that are looked up, not installed: the stack of the program is not taken."""
+
+    def add(self, guard: Guard, **options: Any) -> None:
+        self.inner.add(guard)
+
+
+class separate_guards:  # noqa: N801
+    """A `with` block whose guards are kept apart: a table by source and kind."""
+
+    def __init__(self, output: Any) -> None:
+        self._context = output.tracing_context.guards_context
+        self._guards = self._context.dynamo_guards
+        self.found: dict[tuple[Source, Any], list[Guard]] = {}
+
+    def __enter__(self) -> separate_guards:
+        self._context.dynamo_guards = _GuardsApart()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        made, self._context.dynamo_guards = self._context.dynamo_guards, self._guards
+        for guard in made:
+            key = guard.originating_source, guard_kind(guard)
+            self.found.setdefault(key, []).append(guard)
+
+
+def copy_fake(like: Any, shares: torch.Tensor | None) -> torch.Tensor:
+    """Return a fake tensor like another one, without autograd's part.
+
+    Args:
+        like: the other one.
+        shares: a tensor whose storage it gets; None for a storage of its own.
+    """
+    size, stride, offset = like.shape, like.stride(), like.storage_offset()
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        if shares is None and _is_whole(like):
+            plain = torch.empty_strided(size, stride, dtype=like.dtype, device="meta")
+        else:
+            if shares is None:
+                bytes_ = like.untyped_storage().nbytes()
+                shares = torch.empty(bytes_, dtype=torch.uint8, device="meta")
+            plain = torch.empty(0, dtype=like.dtype, device="meta")
+            plain.set_(shares.untyped_storage(), offset, size, stride)
+        made: torch.Tensor = FakeTensor(like.fake_mode, plain, like.fake_device)
+    return made
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor of its sizes and strides, made anew, has as large a storage."""
+    if any(type(each) is not int for each in (*tensor.shape, *tensor.stride())):
+        return True  # comparing would put guards on symbols
+    last = sum((size - 1) * by for size, by in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (last + 1) * tensor.element_size() if tensor.numel() else 0
+    return bool(tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == needed)
+
+
+def can_copy_parameter(fake: Any) -> bool:
+    """Return whether Dynamo makes fake parameters of fixed sizes that own their storages."""
+    return (
+        config.force_parameter_static_shapes
+        and type(fake) is FakeTensor
+        and vars(fake).get("_is_param") is True
+        and all(type(size) is int for size in fake.shape)
+        and fake.is_contiguous()
+        and fake.untyped_storage().nbytes() == fake.numel() * fake.element_size()
+    )
+
+
+def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
+    """Return the fake tensor of a parameter that is like another one; None: Dynamo has to make it.
+
+    The converter of the fake mode finds it, and its storage, as long as it lives.
+
+    Args:
+        fake: a fake parameter that `can_copy_parameter`.
+        parameter: a parameter with the same sizes, strides, type and device.
+    """
+    mode = fake.fake_mode
+    converter = mode.fake_tensor_converter
+    meta = converter.meta_converter
+    describer = meta.describer
+    storage = parameter.untyped_storage()
+    if (
+        parameter in describer.lookup_tensor
+        or storage in describer.lookup_storage
+        or parameter.grad is not None
+        or parameter._is_view()
+        or storage.nbytes() != fake.untyped_storage().nbytes()
+        or parameter.storage_offset()
+    ):
+        return None
+    made: Any = copy_fake(fake, None)
+    made.requires_grad_(fake.requires_grad)
+    made._is_param = True
+    converter.set_tensor_memo(parameter, made)
+    meta.set_storage_memo(describer.describe_storage(storage), made.untyped_storage())
+    return cast("torch.Tensor", made)

@@ -1,0 +1,120 @@
+"""Note what Dynamo does to a graph, in order, while modules are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fxpress._torch.reuse import Source, VariableTracker, outlives_call, restart_without_reuse
+from fxpress._tracking.reuse.opened import KEY
+from fxpress._tracking.reuse.report import begin
+
+
+class Journal:
+    """What was done to the graph of one output so far: lists that only grow.
+
+    A call of a module is a part of each list, so that calls that nest cost nothing more.
+    """
+
+    def __init__(self, output: Any) -> None:
+        self.output = output
+        self.graph = output.current_tracer.graph
+        self.effects = output.side_effects
+        # A node, what its name was made from, and the name; or None, what a name was made from
+        # that a node got later, and the name.
+        self.events: list[tuple[torch.fx.Node | None, str, str]] = []
+        self.entered: list[tuple[str, Source, torch.nn.Module]] = []  # a key, a path, a module
+        self.built: list[tuple[torch.nn.Module, Source]] = []  # modules that got a variable
+        self.reads: list[tuple[int, str]] = []  # the id of a module, the name of an attribute
+        self.mutations = 0  # of objects that outlive the trace
+        self.report = begin()
+        self.recordings: dict[Any, list[Any]] = {}
+        self.depth = 0
+        self.place: str | None = None  # the stack trace of the nodes that are made next, if known
+        self._undo: list[Callable[[], None]] = []
+        self._stamped: dict[int, tuple[torch.nn.Module, Source]] = {}
+        self._count_mutations()
+        self._note_modules()
+
+    def is_current(self, output: Any) -> bool:
+        """Return whether Dynamo still writes where it did: an attempt that fails replaces it."""
+        return self.graph is output.current_tracer.graph and self.effects is output.side_effects
+
+    def __enter__(self) -> Journal:
+        self.depth += 1
+        if self.depth == 1:
+            self._listen()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            while self._undo:
+                self._undo.pop()()
+
+    def _count_mutations(self) -> None:
+        check = self.effects.check_allowed_side_effect
+
+        def check_allowed(item: VariableTracker) -> Any:
+            self.mutations += outlives_call(item)
+            return check(item)
+
+        vars(self.effects)["check_allowed_side_effect"] = check_allowed
+
+    def _note_modules(self) -> None:
+        output, built, stamped = self.output, self.built, self._stamped
+        add_module = output.add_fqn_info_for_inlined_modules
+
+        def add_fqn_info(module: torch.nn.Module, source: Source) -> None:
+            built.append((module, source))
+            known = stamped.get(id(module))
+            if known is None:
+                add_module(module, source)
+            elif known[1] != source:
+                # Tracing would have known the module by its first path.
+                restart_without_reuse(output, "a part of a stamped module has another path")
+
+        vars(output)["add_fqn_info_for_inlined_modules"] = add_fqn_info
+
+    def note_stamped(self, module: torch.nn.Module, source: Source) -> None:
+        """Note a module that has no variable though it is part of the trace."""
+        self.output.add_fqn_info_for_inlined_modules(module, source)
+        self._stamped[id(module)] = module, source
+
+    def _listen(self) -> None:
+        tracer = self.output.current_tracer
+        namespace = self.graph._graph_namespace
+        make_name, make_node = namespace.create_name, tracer.create_node
+        events = self.events
+
+        def create_name(candidate: str, obj: object) -> str:
+            name: str = make_name(candidate, obj)
+            events.append((None, candidate, name))
+            return name
+
+        def create_node(*args: Any, **kwargs: Any) -> torch.fx.Node:
+            before = len(events)
+            node: torch.fx.Node = make_node(*args, **kwargs)
+            if len(events) == before + 1:
+                _, candidate, name = events[before]
+                events[before] = (node, candidate, name)
+            if self.place is not None:  # Dynamo looks for the place of nodes without one
+                node.meta["stack_trace"] = self.place
+            return node
+
+        self._replace(namespace, "create_name", create_name)
+        self._replace(tracer, "create_node", create_node)
+
+    def _replace(self, owner: Any, name: str, function: Any) -> None:
+        vars(owner)[name] = function
+        self._undo.append(lambda: vars(owner).pop(name, None))
+
+
+def journal_of(output: Any) -> Journal:
+    """Return the journal of an output graph, which begins with the first call."""
+    found: Journal | None = vars(output).get(KEY)
+    if found is None or not found.is_current(output):
+        found = vars(output)[KEY] = Journal(output)
+    return found

@@ -1,0 +1,77 @@
+"""What became of the calls of modules in the last capture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fxpress import _native
+
+
+@dataclass(frozen=True)
+class ModuleCall:
+    """One call of a module.
+
+    Attributes:
+        path: the module, as the program writes it.
+        kind: the name of its class.
+        stamped_from: the path of the module whose call was repeated; None if this one was traced.
+        reason: why it was traced, in a line; empty if it was stamped.
+    """
+
+    path: str
+    kind: str
+    stamped_from: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        what = f"traced: {self.reason}"
+        if self.stamped_from is not None:
+            what = f"stamped from {self.stamped_from}"
+        return f"{self.path} ({self.kind}) {what}"
+
+
+@dataclass
+class ReuseReport:
+    """What became of the calls of modules in a capture; its text has a line for each.
+
+    Attributes:
+        calls: the calls, in order, without those within stamped calls.
+    """
+
+    calls: list[ModuleCall] = field(default_factory=list)
+
+    @property
+    def stamped(self) -> list[ModuleCall]:
+        """The calls that were stamped."""
+        return [call for call in self.calls if call.stamped_from is not None]
+
+    def add(self, variable: Any, origin: Any, reason: str) -> None:
+        """Add the call of a variable: stamped from another variable, or traced for a reason."""
+        source = None if origin is None else _path(origin)
+        kind = type(variable.value).__name__
+        self.calls.append(ModuleCall(_path(variable), kind, source, reason))
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.stamped)} of {len(self.calls)} calls of modules were stamped"]
+        return "\n".join([*lines, *map(str, self.calls)])
+
+
+def _path(variable: Any) -> str:
+    path: str = _native.path_without_tables(variable.get_nn_module_stack_source().name)
+    return path
+
+
+_last = ReuseReport()
+
+
+def begin() -> ReuseReport:
+    """Return the report of a capture that begins, which is the last one from now on."""
+    global _last
+    _last = ReuseReport()
+    return _last
+
+
+def reuse_report() -> ReuseReport:
+    """Return the report of the last capture."""
+    return _last

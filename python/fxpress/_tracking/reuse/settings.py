@@ -1,0 +1,59 @@
+"""Whether alike calls are stamped, checked or traced."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Literal
+
+Mode = Literal["stamp", "check", "trace"]
+
+_from_environment: Mode = "check" if os.environ.get("FXPRESS_CHECK_REUSE") == "1" else "stamp"
+_mode: contextvars.ContextVar[Mode] = contextvars.ContextVar("reuse", default=_from_environment)
+
+
+def mode() -> Mode:
+    """Return what is done with calls that are like others."""
+    return _mode.get()
+
+
+@contextlib.contextmanager
+def _use(value: Mode) -> Iterator[None]:
+    token = _mode.set(value)
+    try:
+        yield
+    finally:
+        _mode.reset(token)
+
+
+def check_reuse(enabled: bool = True) -> AbstractContextManager[None]:
+    """Return a block in which every call is traced, and compared with what would be stamped.
+
+    The environment variable `FXPRESS_CHECK_REUSE=1` does it for the whole process. torch has no
+    such function.
+
+    Args:
+        enabled: False for a block in which calls are stamped.
+
+    Returns:
+        A `with` block, of one thread or task. A capture in it raises `InternalError` where a stamp
+        would be wrong.
+    """
+    return _use("check" if enabled else "stamp")
+
+
+def reuse_layers(enabled: bool = True) -> AbstractContextManager[None]:
+    """Return a block in which calls of modules that are alike are traced once, or each by itself.
+
+    torch has no such function.
+
+    Args:
+        enabled: False for a block in which every call is traced.
+
+    Returns:
+        A `with` block, of one thread or task.
+    """
+    return _use("stamp" if enabled else "trace")

@@ -1,0 +1,268 @@
+"""Describe what a call of a module can read, so that two calls can be compared.
+
+Two calls are alike when their descriptions are equal. A description is made of plain values and of
+identities: modules, tensors and containers of the module are numbered as they are met, so that
+equal descriptions also mean that the same objects stand in the same places.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from fxpress._torch.reuse import (
+    FakeTensor,
+    LazyVariableTracker,
+    SymNodeVariable,
+    TensorVariable,
+    VariableTracker,
+    expression_of,
+    is_changed,
+    items_of,
+    variables,
+)
+
+_PLAIN_TYPES = frozenset((int, float, complex, str, bytes, bool, type(None)))
+_DICTS = frozenset((dict, collections.OrderedDict))
+_SEQUENCES = frozenset((list, tuple))
+_SETS = frozenset((set, frozenset))
+_CONSTANT_TYPES = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+
+
+class NotAlike(Exception):  # noqa: N818
+    """A call cannot be described, or is unlike the one that was recorded: why."""
+
+
+class ModuleStructure:
+    """The state of a module and of the modules in it.
+
+    Args:
+        module: the module.
+
+    Raises:
+        NotAlike: a module keeps state where only its class knows.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self.objects: list[
+            Any
+        ] = []  # modules, tensors and containers, in the order of their numbers
+        self.numbers: dict[int, int] = {}  # the id of an object -> its number
+        self.modules: list[torch.nn.Module] = []
+        # (number of the module, name) of plain attributes, and their values in the same order. Two
+        # calls may differ in those that nobody reads, such as the index of a layer.
+        self.names: list[tuple[int, str]] = []
+        self.values: list[tuple[type, Any]] = []
+        self._storages: dict[int, int] = {}
+        self._parts: list[Any] = []
+        pending = [module]
+        self._number(module)
+        while pending:
+            pending.extend(self._describe(pending.pop()))
+        self.key = tuple(self._parts)
+
+    def _number(self, item: Any) -> bool:
+        """Return whether an object is met for the first time; note its number."""
+        known = self.numbers.get(id(item))
+        if known is not None:
+            self._parts.append(known)
+            return False
+        self.numbers[id(item)] = len(self.objects)
+        self.objects.append(item)
+        return True
+
+    def _describe(self, module: torch.nn.Module) -> Iterable[torch.nn.Module]:
+        kind = type(module)
+        if _has_slots(kind):
+            raise NotAlike(f"{kind.__name__} has __slots__")
+        self.modules.append(module)
+        number = self.numbers[id(module)]
+        own = vars(module)
+        self._parts += (kind, tuple(own))
+        found: list[torch.nn.Module] = []
+        for name, value in own.items():
+            if _is_plain(value):
+                self.names.append((number, name))
+                self.values.append((type(value), _plain(value)))
+            elif type(value) is dict and not value:
+                self._parts.append(dict)
+            else:
+                self._value(value, found)
+        return found[::-1]
+
+    def _value(self, value: Any, found: list[torch.nn.Module]) -> None:
+        parts = self._parts
+        if isinstance(value, torch.nn.Module):
+            if self._number(value):
+                parts.append("module")
+                found.append(value)
+        elif isinstance(value, torch.Tensor):
+            if self._number(value):
+                parts.append(_tensor_key(value, self._storages))
+        elif _is_plain(value):
+            parts.append((type(value), _plain(value)))
+        elif type(value) in _DICTS:
+            if self._number(value):
+                parts += (type(value), len(value))
+                for key, item in value.items():
+                    parts.append(key if _is_plain(key) else id(key))
+                    self._value(item, found)
+        elif type(value) in _SEQUENCES:
+            if type(value) is tuple or self._number(value):
+                parts += (type(value), len(value))
+                for item in value:
+                    self._value(item, found)
+        elif type(value) in _SETS:
+            if self._number(value):
+                parts += (type(value), frozenset(map(_mark, value)))
+        elif isinstance(value, _CONSTANT_TYPES):
+            parts.append(value)
+        else:
+            parts.append(id(value))  # the same object for both
+
+
+def _has_slots(kind: type) -> bool:
+    return any(vars(base).get("__slots__") for base in kind.__mro__)
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether all of a value is in how it compares: no object of a class with attributes."""
+    return type(value) in _PLAIN_TYPES or isinstance(value, enum.Enum)
+
+
+def _plain(value: Any) -> Any:
+    """Return what is equal for equal constants alone: 0.0 and -0.0 differ, NaN is NaN."""
+    return repr(value) if isinstance(value, (float, complex)) else value
+
+
+def _tensor_key(tensor: torch.Tensor, storages: dict[int, int]) -> tuple[Any, ...]:
+    if tensor.layout is not torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        raise NotAlike(f"a {type(tensor).__name__} is among the state")
+    storage = storages.setdefault(storage_id(tensor), len(storages))
+    return (
+        type(tensor),
+        tensor.dtype,
+        tensor.device,
+        tuple(tensor.shape),
+        tensor.stride(),
+        tensor.storage_offset(),
+        storage,
+        tensor.requires_grad,
+        tensor.is_leaf,
+        tensor.is_conj(),
+        tensor.is_neg(),
+        tensor.grad is not None,
+        len(vars(tensor)) and tuple((name, _mark(value)) for name, value in vars(tensor).items()),
+    )
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """Return a number that tensors with one storage share."""
+    found: int = tensor._typed_storage()._cdata
+    return found
+
+
+def tensor_facts(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return what a program can ask of a fake tensor, but for its identity."""
+    return (
+        type(tensor),
+        tensor.dtype,
+        tensor.device,
+        _sizes(tensor.shape),
+        _sizes(tensor.stride()),
+        *_sizes((tensor.storage_offset(),)),
+        tensor.requires_grad,
+        tensor.is_leaf,
+        tensor.is_conj(),
+        tensor.is_neg(),
+    )
+
+
+def _sizes(sizes: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(size if type(size) is int else expression_of(size) for size in sizes)
+
+
+def _mark(value: Any) -> Any:
+    return (type(value), _plain(value)) if _is_plain(value) else id(value)
+
+
+class CallArguments:
+    """The arguments of a call: a key that is equal for alike calls, and the tensors among them.
+
+    Args:
+        args, kwargs: the variables.
+
+    Raises:
+        NotAlike: an argument is neither a tensor nor a constant, nor a container of these.
+    """
+
+    def __init__(self, args: Iterable[VariableTracker], kwargs: dict[str, VariableTracker]) -> None:
+        self.tensors: list[VariableTracker] = []  # each once
+        self.containers: list[tuple[VariableTracker, tuple[VariableTracker, ...]]] = []
+        self._numbers: dict[int, int] = {}
+        self._storages: dict[int, int] = {}
+        self._parts: list[Any] = [tuple(kwargs)]
+        for each in args:
+            self._describe(each)
+        for each in kwargs.values():
+            self._describe(each)
+        self.key = tuple(self._parts)
+
+    def unchanged(self) -> bool:
+        """Return whether the containers among the arguments have the items that they had."""
+        return all(items_of(container) == items for container, items in self.containers)
+
+    def _describe(self, variable: VariableTracker) -> None:
+        if isinstance(variable, LazyVariableTracker):
+            if not variable.is_realized():  # whoever looks at it gets the same
+                self._parts += (variable.source, id(variable.peek_value()))
+                return
+            variable = variable.realize()
+        parts = self._parts
+        known = self._numbers.get(id(variable))
+        if known is not None:
+            parts.append(known)
+            return
+        self._numbers[id(variable)] = len(self._numbers)
+        kind = type(variable)
+        if kind is TensorVariable:
+            parts.append(self._tensor(variable))
+        elif kind is SymNodeVariable:
+            parts += (kind, expression_of(variable.sym_num), variable.source)
+            self.tensors.append(variable)
+        elif variable.is_python_constant():
+            value = variable.as_python_constant()
+            if not _is_plain(value) and not isinstance(value, _CONSTANT_TYPES):
+                raise NotAlike(f"an argument is a {type(value).__name__}")
+            parts += (kind, type(value), _plain(value))
+        elif kind in (variables.TupleVariable, variables.ListVariable, variables.ConstDictVariable):
+            items = items_of(variable)
+            parts += (kind, len(items), variable.source)
+            if is_changed(variable):
+                raise NotAlike("an argument was changed")
+            self.containers.append((variable, items))
+            for item in items:
+                self._describe(item)
+        else:
+            raise NotAlike(f"an argument is a {kind.__name__}")
+
+    def _tensor(self, variable: Any) -> tuple[Any, ...]:
+        node = variable.proxy.node
+        example = node.meta.get("example_value")
+        if type(example) is not FakeTensor or example.layout is not torch.strided:
+            raise NotAlike(f"an argument is a {type(example).__name__}")
+        self.tensors.append(variable)
+        storage = storage_id(example)
+        same_node = self._numbers.setdefault(id(node), len(self._numbers))
+        return (
+            variable.class_type,
+            variable.source,
+            variable._is_name_set,
+            same_node,
+            self._storages.setdefault(storage, len(self._storages)),
+            *tensor_facts(example),
+        )
