@@ -291,6 +291,76 @@ def test_float_arguments() -> None:
         run_both(graph, torch.randn(2, 3), p_value)
 
 
+def test_bools_that_are_computed() -> None:
+    aten = torch.ops.aten
+    graph = torch.fx.Graph()
+    x, keep = graph.placeholder("x"), graph.placeholder("keep")
+    first = graph.call_function(aten.sum.dim_IntList, (x, [0], keep))
+    is_long = graph.call_function(operator.gt, (graph.call_function(aten.sym_size.int, (x, 1)), 2))
+    second = graph.call_function(aten.sum.dim_IntList, (x, [0], is_long))
+    graph.output((first, second))
+    for keep_value in (True, False, 1):
+        for width in (2, 3):
+            root, x_value = nn.Module(), torch.randn(2, width)
+            theirs = outcome(lambda: by_torch(root, graph, x_value, keep_value))  # noqa: B023
+            ours = outcome(lambda: _engine.run(root, graph, (x_value, keep_value)))  # noqa: B023
+            assert ours[0] == theirs[0]
+            assert_same(ours[1], theirs[1])
+
+
+def test_lists_that_are_computed() -> None:
+    """Of tensors, of ints, and of what else an operator takes."""
+    aten = torch.ops.aten
+    graph = torch.fx.Graph()
+    x, sizes, scales = (graph.placeholder(name) for name in ("x", "sizes", "scales"))
+    parts = graph.call_function(aten.chunk.default, (x, 2))
+    cat = graph.call_function(aten.cat.default, (parts, 1))
+    view = graph.call_function(aten.view.default, (cat, sizes))
+    places = graph.call_function(aten.nonzero_numpy.default, (view,))
+    picked = graph.call_function(aten.index.Tensor, (view, places))
+    image = graph.call_function(aten.view.default, (x, [1, 1, 4, 2]))
+    large = graph.call_function(aten.upsample_nearest2d.vec, (image, None, scales))
+    graph.output((cat, view, picked, large))
+    run_both(graph, torch.randn(4, 2), [8], [2.0, 3.0])
+    run_both(graph, torch.randn(4, 2), (2, 4), [1.0, 1.0])
+
+
+def test_words_that_are_computed() -> None:
+    graph = torch.fx.Graph()
+    x, mode = graph.placeholder("x"), graph.placeholder("mode")
+    divide = torch.ops.aten.div.Tensor_mode
+    graph.output(graph.call_function(divide, (x, 2), {"rounding_mode": mode}))
+    for word in ("floor", "trunc", None):
+        run_both(graph, torch.tensor([3, -3]), word)
+
+
+def test_lists_within_lists() -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    graph.output(graph.call_function(torch.ops.aten.cat.default, ([[x], [x]],)))
+    ours = outcome(lambda: _engine.run(nn.Module(), graph, (torch.ones(2),)))
+    assert ours[0] == "error"
+    assert ours == outcome(lambda: by_torch(nn.Module(), graph, torch.ones(2)))
+
+
+def test_operators_that_return_nothing() -> None:
+    aten = torch.ops.aten
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    y = graph.call_function(aten.neg.default, (x,))
+    nothing = graph.call_function(aten._foreach_add_.Scalar, ([y, y], 1))
+    graph.output((y, nothing, {"a": nothing}))
+    assert run_both(graph, torch.ones(2))[1] is None
+
+
+def test_methods_of_nothing() -> None:
+    graph = torch.fx.Graph()
+    graph.output(graph.call_method("add", ()))
+    ours = outcome(lambda: _engine.run(nn.Module(), graph, ()))
+    assert ours[0] == "error"
+    assert ours == outcome(lambda: by_torch(nn.Module(), graph))
+
+
 def test_custom_operators() -> None:
     @torch.library.custom_op("fxpress_test::scale", mutates_args=())
     def scale(x: torch.Tensor, by: float, sizes: list[int]) -> torch.Tensor:

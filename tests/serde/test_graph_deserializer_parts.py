@@ -229,6 +229,16 @@ def test_what_can_be_set() -> None:
     assert reader.deserialize_sym_int(s0).node.shape_env is reader.shape_env
 
 
+def test_constants_that_were_set() -> None:
+    literal = argument(as_custom_obj=schema.CustomObjArgument("held", "class"))
+    held = object()
+    for module in (ours, theirs):
+        reader = by_hand(module)
+        reader.constants = {"held": held}
+        assert reader.deserialize_input(literal) is held
+        assert reader.constants == {"held": held}
+
+
 def test_values_of_a_graph_are_those_of_it(open_reader: Any) -> None:
     values, nodes = open_reader.serialized_name_to_meta, open_reader.serialized_name_to_node
     with open_reader.save_graph_module():

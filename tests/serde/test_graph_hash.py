@@ -255,6 +255,37 @@ def test_which_arguments_of_a_write_are_one() -> None:
     assert graph_hash(program) != graph_hash(other)
 
 
+def test_written_values_that_may_share_storage() -> None:
+    """What a product reads is what both writes have left, whichever came first."""
+
+    def product(x: Tensor) -> Any:
+        a, b = x.clone(), x.clone()
+        a.add_(1)
+        b.mul_(2)
+        c = torch.matmul(a, b)
+        c.sub_(1)
+        return a, b, c
+
+    def other_order(x: Tensor) -> Any:
+        a, b = x.clone(), x.clone()
+        b.mul_(2)
+        a.add_(1)
+        c = torch.matmul(a, b)
+        c.sub_(1)
+        return a, b, c
+
+    def one_write(x: Tensor) -> Any:
+        a, b = x.clone(), x.clone()
+        a.add_(1)
+        c = torch.matmul(a, b)
+        c.sub_(1)
+        return a, b, c
+
+    x = torch.ones(2, 2)
+    hashes = [graph_hash(exported(f, x)) for f in (product, other_order, one_write)]
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
 def test_what_a_write_leaves_in_each_argument() -> None:
     def first(x: Tensor) -> Any:
         a, b = x.clone(), x.clone()
@@ -486,6 +517,21 @@ def test_nodes_that_cannot_be_written() -> None:
     node = node_of(program, aten.sin.default)
     node.args = (object(),)
     with pytest.raises(SerializeError, match="sin"):
+        graph_hash(program)
+
+
+def test_graphs_in_no_order() -> None:
+    program = small()
+    sin = node_of(program, aten.sin.default)
+    program.graph.output_node().prepend(sin)
+    with pytest.raises(AssertionError, match="nothing is named sin"):
+        graph_hash(program)
+
+
+def test_signatures_of_another_length() -> None:
+    program = small()
+    program.graph_signature.input_specs.pop()
+    with pytest.raises(AssertionError, match=r"the signature has \d inputs, the graph \d"):
         graph_hash(program)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +11,8 @@ import torch
 from torch import nn
 from torch._export.serde import schema
 from torch._export.serde import serialize as theirs
-from torch.export import ExportedProgram
+from torch.export import ExportedProgram, export
+from torch.export.graph_signature import ConstantArgument
 from torch.fx import Node
 
 from fxpress import serialize as ours
@@ -176,6 +179,76 @@ def test_inductor_writes_arguments_without_a_graph(value: Any, kind: Any) -> Non
             mine.serialize_input(value, kind)
         return
     assert mine.serialize_input(value, kind) == expected
+
+
+def with_two_of_one_result() -> ExportedProgram:
+    """Two getitem nodes take the same result."""
+
+    class Model(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            values, _ = x.topk(2)
+            return values.sin()
+
+    made = export(Model(), (torch.randn(3, 4),), strict=False)
+    (topk,) = made.graph.find_nodes(op="call_function", target=aten.topk.default)
+    (sin,) = made.graph.find_nodes(op="call_function", target=aten.sin.default)
+    with made.graph.inserting_before(sin):
+        second = made.graph.call_function(operator.getitem, (topk, 0))
+    second.meta = dict(sin.args[0].meta)
+    sin.args = (second,)
+    return made
+
+
+def test_two_nodes_that_take_one_result() -> None:
+    made = with_two_of_one_result()
+    mine, other = both(made)
+    found, expected = (s.serialize_graph(made.graph_module) for s in (mine, other))
+    assert found == expected
+    assert mine.duplicate_getitem_nodes == other.duplicate_getitem_nodes != {}
+    mine, other = both(made)
+    for node in made.graph.nodes:
+        for serializer in (mine, other):
+            getattr(serializer, f"handle_{node.op}")(node)
+        assert states(mine) == states(other), node
+    assert mine.duplicate_getitem_nodes
+
+
+def test_specs_that_are_not_valid() -> None:
+    made = mixed_program(decomposed=True)
+    specs = {spec.kind.name: spec for spec in made.graph_signature.input_specs}
+    number = ConstantArgument("name", [1])
+    mine, other = both(made)
+
+    def refused(spec: Any) -> None:
+        for serializer in (mine, other):
+            with pytest.raises((AssertionError, theirs.SerializeError)):
+                serializer.serialize_input_spec(spec)
+
+    refused(replace(specs["PARAMETER"], arg=number))
+    refused(replace(specs["PARAMETER"], target=None))
+    buffer = replace(specs["BUFFER"])
+    buffer.persistent = None
+    refused(buffer)
+    refused(replace(specs["USER_INPUT"], arg=number))
+
+
+def test_targets_that_are_no_functions() -> None:
+    made = with_two_of_one_result()
+    mine, other = both(made)
+    (sin,) = made.graph.find_nodes(op="call_function", target=aten.sin.default)
+    sin.target = "text"
+    for serializer in (mine, other):
+        with pytest.raises(theirs.SerializeError, match="Serializing text is not supported"):
+            serializer.handle_call_function(sin)
+
+
+def test_results_that_are_no_sequence() -> None:
+    made = with_two_of_one_result()
+    (topk,) = made.graph.find_nodes(op="call_function", target=aten.topk.default)
+    topk.meta["val"] = 3
+    for serializer in both(made):
+        with pytest.raises(TypeError):
+            serializer.serialize_outputs(topk)
 
 
 def test_inductor_writes_the_inputs_of_a_fallback_kernel() -> None:

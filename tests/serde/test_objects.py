@@ -105,6 +105,43 @@ def test_z109_floats(value: float) -> None:
     assert repr(again) == repr(torch_serialize._bytes_to_dataclass(schema.Argument, made))
 
 
+@pytest.mark.parametrize(
+    "number",
+    [
+        *("1e400", "-1E+400", "1e-400", "-1e-400", "0e400", "0.0", "-0.0e-400"),
+        *("1" + "0" * 400 + ".5", "0." + "0" * 400 + "1", "0." + "0" * 400 + "1e500"),
+        *("1" + "0" * 400 + ".0e-500", "1e99999999999999999999", "-1e-99999999999999999999"),
+        *("1" + "0" * 400 + "e9", "123456789" * 50 + "e-440"),
+    ],
+)
+def test_numbers_that_are_too_long_for_a_float(number: str) -> None:
+    made = f'{{"as_float": {number}}}'.encode()
+    read = [
+        module._bytes_to_dataclass(schema.Argument, made).as_float
+        for module in (serialize, torch_serialize)
+    ]
+    assert repr(read[0]) == repr(read[1])
+
+
+@pytest.mark.parametrize(
+    "text", [r"\ud800", r"\ud800x", r"\ud800\u0041", r"\udc00\ud800", r"\ud83d\ude00", r"\ud800\ud83d\ude00"]
+)
+def test_surrogates_on_their_own(text: str) -> None:
+    made = f'{{"as_string": "{text}"}}'.encode()
+    read = [
+        module._bytes_to_dataclass(schema.Argument, made).as_string
+        for module in (serialize, torch_serialize)
+    ]
+    assert read[0] == read[1]
+
+
+def test_a_tag_that_the_union_does_not_have() -> None:
+    argument = schema.Argument.create(as_int=1)
+    argument._type = "as_nothing"
+    with pytest.raises(AttributeError, match="as_nothing"):
+        serialize._to_json_bytes(argument)
+
+
 def test_values_that_are_not_of_the_schema() -> None:
     """Written as torch writes them: enums, tuples, bytes, subclasses of the simple types."""
     device = schema.Device(type=torch.torch_version.TorchVersion("2.0"), index=True)
