@@ -15,10 +15,12 @@ from torch.export import unflatten as torch_unflatten
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.immutable_collections import immutable_list
 
-from fxpress.split_module import split_module
+from fxpress.split_module import split_module, split_module_simple
 from fxpress.unflatten import unflatten
-from tests.support.compare import assert_same_module
+from tests.support.compare import assert_same_graph, assert_same_module
+from tests.support.split_cases import clean
 from tests.support.unflatten_compare import assert_same_unflattened
+from tests.support.versions import needs_parity
 
 
 def wide(x: Node) -> Any:
@@ -72,6 +74,25 @@ def test_split_module(shape: Callable[[Node], Any]) -> None:
         for f in (split_module, torch_split.split_module)
     ]
     assert_same_module(*made)
+
+
+@needs_parity
+@pytest.mark.parametrize("shape", [*SHAPES, slices])
+def test_split_module_simple(shape: Callable[[Node], Any]) -> None:
+    graph = Graph()
+    x = graph.placeholder("x")
+    y = graph.call_function(torch.relu, (x,))
+    z = graph.call_function(max, (y, y))
+    set_argument(z, 1, shape, y)
+    graph.output(z)
+    module = GraphModule({}, graph)
+    made = []
+    for implementation in (split_module_simple, torch_split.split_module_simple):
+        clean(graph)
+        made.append(implementation(module, {y: 0, z: 1}))
+    assert_same_graph(made[0].graph, made[1].graph)
+    for name, child in made[0].named_children():
+        assert_same_graph(child.graph, getattr(made[1], name).graph)
 
 
 @pytest.fixture

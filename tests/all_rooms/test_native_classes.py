@@ -105,3 +105,19 @@ def test_a_table_that_goes_while_a_key_is_compared() -> None:
     vars(module)["_parameters"] = {Key("other"): 1}
     descriptor = _native.ComputedAttribute("found", lambda module: "computed")
     assert descriptor.__get__(module, type(module)) == "computed"
+
+
+def test_an_attribute_of_the_class_and_of_an_instance() -> None:
+    class Holder:
+        x = _native.ComputedAttribute("x", lambda holder: "computed")
+
+    assert Holder.x is vars(Holder)["x"]
+    assert Holder.x.name == "x"
+    holder = Holder()
+    holder.x = 3
+    assert holder.x == vars(holder)["x"] == 3
+    del holder.x
+    assert vars(holder) == {}
+    assert holder.x == "computed"
+    with pytest.raises(AttributeError):
+        del Holder().x

@@ -16,6 +16,7 @@ import torch
 from torch.export import export
 
 from fxpress import archive
+from fxpress._archive import reader as reading
 from fxpress.archive import LimitError, load
 from tests.support.archived import raises_archive_error, records_of, rewritten, saved_by_us
 
@@ -51,6 +52,24 @@ def with_config(data: bytes, change: Any) -> bytes:
 def test_every_truncation(data: bytes) -> None:
     for size in {*range(0, len(data), 97), *range(len(data) - 30, len(data))}:
         raises_archive_error(data[:size])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_files_that_get_shorter_while_they_are_open(
+    threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, size = tmp_path / "shorter.pt2", 24 << 20
+    with archive.PT2ArchiveWriter(path) as writer:
+        writer.write_bytes("large", bytes(size))
+    monkeypatch.setattr(reading, "_MAX_THREADS", threads)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    to = torch.zeros(size, dtype=torch.uint8)
+    with archive.PT2ArchiveReader(path) as reader:
+        target = reading.Target("large", 0, size, to.data_ptr())
+        reader.read_into([target])
+        os.truncate(path, size // 2)
+        with pytest.raises(archive.ArchiveError, match="end"):
+            reader.read_into([target])
 
 
 def test_flipped_bytes_of_records_name_them(data: bytes) -> None:

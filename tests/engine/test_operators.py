@@ -308,7 +308,15 @@ def test_bools_that_are_computed() -> None:
             assert_same(ours[1], theirs[1])
 
 
-def test_lists_that_are_computed() -> None:
+@pytest.fixture
+def operators() -> Iterator[None]:
+    with torch.library._scoped_library("fxpress_lists", "DEF") as library:
+        library.define("shape(Tensor x) -> int[]")
+        library.impl("shape", lambda x: list(x.shape), "CompositeExplicitAutograd")
+        yield
+
+
+def test_lists_that_are_computed(operators: None) -> None:
     """Of tensors, of ints, and of what else an operator takes."""
     aten = torch.ops.aten
     graph = torch.fx.Graph()
@@ -320,7 +328,9 @@ def test_lists_that_are_computed() -> None:
     picked = graph.call_function(aten.index.Tensor, (view, places))
     image = graph.call_function(aten.view.default, (x, [1, 1, 4, 2]))
     large = graph.call_function(aten.upsample_nearest2d.vec, (image, None, scales))
-    graph.output((cat, view, picked, large))
+    shape = graph.call_function(torch.ops.fxpress_lists.shape.default, (x,))
+    again = graph.call_function(aten.view.default, (view, shape))
+    graph.output((cat, view, picked, large, shape, again))
     run_both(graph, torch.randn(4, 2), [8], [2.0, 3.0])
     run_both(graph, torch.randn(4, 2), (2, 4), [1.0, 1.0])
 

@@ -55,6 +55,13 @@ def test_a_name_under_another_name_twice(room, module):
     assert user.P is room.part
 
 
+def test_modules_with_names_that_are_not_unicode(room, module):
+    user = module("user\ud800", f"from {TORCH} import cut")
+    with installed():
+        assert user.cut is room.torch.cut is not room.cut
+    assert user.cut is room.cut
+
+
 def test_explicit_importers_of_fxpress_are_never_touched(room, module):
     source = f"from {OURS} import cut, Part"
     before = module("ours_before", source)

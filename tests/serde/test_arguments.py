@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from torch._export.serde import schema
 from torch._export.serde import serialize as torch_serialize
 from torch.export import Dim, ExportedProgram, export
+from torch.export.graph_signature import InputKind, InputSpec, SymBoolArgument
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 import fxpress
 from fxpress.serialize import SerializeError, deserialize, serialize
 from tests.support.deserialized import assert_reads_as_torch
-from tests.support.reading_cases import edited, node_of, top
-from tests.support.serialized import assert_serializes_as_torch, assert_travels_as_torch
+from tests.support.reading_cases import node_of, top
+from tests.support.serialized import assert_travels_as_torch
 
 aten = torch.ops.aten
 
@@ -117,10 +118,26 @@ def test_symbolic_floats_of_inductor() -> None:
             assert mine.serialize_input(value) == expected
 
 
+def test_symbolic_bools_as_inputs() -> None:
+    """Nothing that torch exports."""
+    program = dynamic()
+    is_large = symbolic(program, torch.SymBool)
+    with program.graph.inserting_after(program.graph.find_nodes(op="placeholder")[0]):
+        given = program.graph.placeholder("given")
+    given.meta["val"] = is_large.meta["val"]
+    spec = InputSpec(InputKind.USER_INPUT, SymBoolArgument("given"), None)
+    program.graph_signature.input_specs.append(spec)
+    artifact = serialize(program, serialize_example_inputs=False)
+    read = deserialize(artifact)
+    assert read.graph_signature.input_specs == program.graph_signature.input_specs
+    value = read.graph.find_nodes(op="placeholder")[1].meta["val"]
+    assert str(value.node.expr) == str(is_large.meta["val"].node.expr)
+    assert serialize(read).exported_program == artifact.exported_program
+
+
 NESTED: list[Callable[[Node], Any]] = [
     lambda x: [[x, x], [x]],
     lambda x: [(x,), []],
-    lambda x: [[]],
 ]
 
 

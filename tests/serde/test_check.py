@@ -86,6 +86,10 @@ def missing_attribute(p: ExportedProgram) -> None:
     next(n for n in p.graph.nodes if n.op == "get_attr").target = "nothing"
 
 
+def missing_attribute_of_a_body(p: ExportedProgram) -> None:
+    next(n for n in p.graph.nodes if n.op == "get_attr").target = "true_graph_0.nothing"
+
+
 def body_out_of_order(p: ExportedProgram) -> None:
     body = p.graph_module.true_graph_0
     next(n for n in body.graph.nodes if n.op == "call_function").meta.pop("val")
@@ -162,6 +166,7 @@ BROKEN: list[Callable[[ExportedProgram], None]] = [
     mutating_operator,
     odd_function,
     missing_attribute,
+    missing_attribute_of_a_body,
     body_out_of_order,
     missing_input,
     wrong_input_name,

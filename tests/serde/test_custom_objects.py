@@ -1,4 +1,4 @@
-"""Objects of TorchScript's classes: as constants, inputs and arguments, written and read as torch."""
+"""Objects of TorchScript's classes: constants, inputs and arguments, written and read as torch."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ def test_z165_an_object_of_the_user_has_its_name_in_the_signature() -> None:
         torch_serialize.ExportedProgram, serialize(program).exported_program
     )
     ours, theirs = (f(stored, {"packed"}) for f in (canonicalize, torch_serialize.canonicalize))
-    named = [p.graph_module.signature.input_specs[1].user_input.arg.as_custom_obj for p in (ours, theirs)]
+    named = [
+        p.graph_module.signature.input_specs[1].user_input.arg.as_custom_obj for p in (ours, theirs)
+    ]
     assert named[0].name == ours.graph_module.graph.inputs[1].as_custom_obj.name
     assert named[1].name == "packed"
     named[1].name = named[0].name

@@ -21,6 +21,7 @@ from torch.export.graph_signature import (
 from fxpress.serialize import GraphModuleDeserializer, SerializeError, deserialize, serialize
 from tests.support.deserialized import assert_reads_as_torch
 from tests.support.reading_cases import edited, node_of, top
+from tests.support.serialized import assert_travels_as_torch
 
 
 class Given(nn.Module):
@@ -69,12 +70,17 @@ def unknown_argument(stored: Any) -> None:
     node_of(stored, "mul")["inputs"][0]["name"] = "nothing"
 
 
+def stack_of_pairs(stored: Any) -> None:
+    node_of(stored, "mul")["metadata"]["nn_module_stack"] = "key,path;key"
+
+
 DAMAGE: dict[Callable[[Any], None], str] = {
     list_as_input: "Invalid input type: input 1 of a graph",
     symbol_without_name: "input 1 of a graph is a constant",
     single_result: "a graph that returns a single tensor has 2 outputs",
     single_constant: "a graph that returns a single tensor has 1 outputs",
     graph_as_output: "the graph returns body, which has no value",
+    stack_of_pairs: "an entry of nn_module_stack has 2 parts, not 3: 'key,path'",
     unknown_argument: "has no argument 'nothing'",
 }
 
@@ -93,6 +99,14 @@ def test_inputs_without_a_name_are_numbered() -> None:
     assert_reads_as_torch(artifact)
     read = deserialize(artifact)
     assert [n.name for n in read.graph.find_nodes(op="placeholder")] == ["x", "arg1"]
+
+
+def test_names_that_are_not_ascii() -> None:
+    program = given()
+    (mul,) = program.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor)
+    mul._rename("größe_1")
+    program.graph_signature.output_specs[0].arg.name = mul.name
+    assert_travels_as_torch(program)
 
 
 def test_a_constant_whose_name_is_none() -> None:

@@ -336,6 +336,7 @@ def test_types_of_arguments() -> None:
         argument(as_string_to_argument={"a": argument(as_ints=[1])}),
         argument(as_strings=["a"]),
         argument(as_sym_ints=[schema.SymIntArgument.create(as_int=1)]),
+        argument(as_floats=[1, 2.5]),
     ):
         found, expected = (reader.deserialize_input(stored) for reader in readers)
         assert found == expected

@@ -528,6 +528,14 @@ def test_graphs_in_no_order() -> None:
         graph_hash(program)
 
 
+def test_nodes_of_another_graph() -> None:
+    program = small()
+    other = torch.fx.Graph().placeholder("other")
+    node_of(program, aten.sin.default).args = (other,)
+    with pytest.raises(SerializeError, match="other is not in the graph"):
+        graph_hash(program)
+
+
 def test_signatures_of_another_length() -> None:
     program = small()
     program.graph_signature.input_specs.pop()

@@ -230,6 +230,9 @@ def test_specs_that_are_not_valid() -> None:
     buffer.persistent = None
     refused(buffer)
     refused(replace(specs["USER_INPUT"], arg=number))
+    for serializer in (mine, other):
+        with pytest.raises(AssertionError):
+            serializer.serialize_argument_spec(object())
 
 
 def test_targets_that_are_no_functions() -> None:
@@ -240,6 +243,32 @@ def test_targets_that_are_no_functions() -> None:
     for serializer in (mine, other):
         with pytest.raises(theirs.SerializeError, match="Serializing text is not supported"):
             serializer.handle_call_function(sin)
+
+
+@pytest.mark.parametrize("args", [(1,), (1, 2)], ids=repr)
+def test_outputs_that_are_no_tuple(args: Any) -> None:
+    made = with_two_of_one_result()
+    made.graph.output_node().args = args
+    for serializer in both(made):
+        with pytest.raises((theirs.SerializeError, AssertionError), match="expected|one arg"):
+            serializer.serialize_graph(made.graph_module)
+
+
+def test_functions_on_numbers_take_no_keywords() -> None:
+    made = mixed_program()
+    node = next(n for n in made.graph.nodes if n.target in theirs._SYM_OPS)
+    node.kwargs = {"a": 1}
+    for serializer in both(made):
+        with pytest.raises(AssertionError, match="expected no kwargs"):
+            serializer.handle_call_function(node)
+
+
+def test_inputs_of_an_unknown_kind() -> None:
+    made = with_two_of_one_result()
+    made.graph.find_nodes(op="placeholder")[0].meta["val"] = object()
+    for serializer in both(made):
+        with pytest.raises(theirs.SerializeError, match="Unimplemented graph input type"):
+            serializer.serialize_graph(made.graph_module)
 
 
 def test_results_that_are_no_sequence() -> None:

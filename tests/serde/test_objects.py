@@ -124,7 +124,15 @@ def test_numbers_that_are_too_long_for_a_float(number: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [r"\ud800", r"\ud800x", r"\ud800\u0041", r"\udc00\ud800", r"\ud83d\ude00", r"\ud800\ud83d\ude00"]
+    "text",
+    [
+        r"\ud800",
+        r"\ud800x",
+        r"\ud800\u0041",
+        r"\udc00\ud800",
+        r"\ud83d\ude00",
+        r"\ud800\ud83d\ude00",
+    ],
 )
 def test_surrogates_on_their_own(text: str) -> None:
     made = f'{{"as_string": "{text}"}}'.encode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,15 +22,22 @@ aten = torch.ops.aten
 hop = torch.ops.higher_order
 
 
+def fill(xs: list[Tensor]) -> None:
+    for x in xs:
+        x.fill_(1)
+
+
+def split(x: Tensor) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+    return [x + 1, x + 2], x * 2, [x + 3]
+
+
 @pytest.fixture(autouse=True)
 def operators() -> Iterator[None]:
     with torch.library._scoped_library("fxpress_results", "DEF") as library:
         library.define("fill(Tensor(a!)[] xs) -> ()")
-        library.impl("fill", lambda xs: [x.fill_(1) for x in xs] and None, "CompositeExplicitAutograd")
+        library.impl("fill", fill, "CompositeExplicitAutograd")
         library.define("split(Tensor x) -> (Tensor[], Tensor, Tensor[])")
-        library.impl(
-            "split", lambda x: ([x + 1, x + 2], x * 2, [x + 3]), "CompositeExplicitAutograd"
-        )
+        library.impl("split", split, "CompositeExplicitAutograd")
         yield
 
 
@@ -81,12 +87,6 @@ def outputs_of(program: ExportedProgram, target: str) -> list[str]:
     return [next(iter(o)) for o in node_of(stored, target)["outputs"]]
 
 
-def without(program: ExportedProgram, *names: str) -> ExportedProgram:
-    for name in names:
-        program.graph.erase_node(next(n for n in program.graph.nodes if n.name == name))
-    return program
-
-
 @pytest.mark.parametrize(
     ("make", "target", "kinds"),
     [
@@ -113,19 +113,19 @@ def test_nobody_takes_a_none() -> None:
 
 def test_nobody_takes_a_list_within_results() -> None:
     program = splits()
-    (first, second, third) = of(program, "split").users
-    kept = next(iter(program.graph.find_nodes(op="call_function", target=aten.add.Tensor)))
+    first, second, third = of(program, "split").users
     output = program.graph.output_node()
     output.args = ((second,),)
     program.graph_signature.output_specs[0].arg.name = second.name
     for node in reversed(list(program.graph.nodes)):
         if node.op == "call_function" and node is not second and not node.users:
             program.graph.erase_node(node)
-    assert kept not in list(program.graph.nodes)
     assert {first, third}.isdisjoint(program.graph.nodes)
     assert_travels_as_torch(program)
     stored = json.loads(serialize(program).exported_program)
-    names = [[t["name"] for t in o.get("as_tensors", [])] for o in node_of(stored, "split")["outputs"]]
+    names = [
+        [t["name"] for t in o.get("as_tensors", [])] for o in node_of(stored, "split")["outputs"]
+    ]
     assert names == [["split_unused_0_0", "split_unused_0_1"], [], ["split_unused_2_0"]]
 
 
@@ -210,6 +210,17 @@ def test_a_user_that_is_not_a_getitem() -> None:
     for write in (torch_serialize.serialize, serialize):
         with pytest.raises(SerializeError, match="is not a getitem node"):
             write(program)
+
+
+def test_a_node_without_a_result_as_an_argument() -> None:
+    program = export(Fills(), (torch.ones(2), torch.ones(2)), strict=False)
+    fill = of(program, "fill")
+    of(program, "add.Tensor").args = (fill, 1)
+    with pytest.raises(AssertionError, match="'fill' not in def_table"):
+        torch_serialize.serialize(program)
+    with pytest.raises(SerializeError, match="add") as caught:
+        serialize(program)
+    assert "'fill' not in def_table" in str(caught.value.__cause__)
 
 
 def test_a_name_that_another_value_has() -> None:

@@ -331,6 +331,17 @@ def test_what_changes_while_it_is_written_is_held() -> None:
     assert values == []
 
 
+@pytest.mark.parametrize("entry", [("name",), (), 3], ids=repr)
+def test_entries_of_source_fn_stack_that_are_no_pairs(entry: Any) -> None:
+    program = top()
+    add = next(n for n in program.graph.nodes if n.target is torch.ops.aten.add.Tensor)
+    add.meta["source_fn_stack"] = [entry]
+    for function in (torch_serialize.serialize, serialize):
+        with pytest.raises(SerializeError, match=add.name) as caught:
+            function(program)
+        assert isinstance(caught.value.__cause__, (IndexError, TypeError))
+
+
 def test_errors_in_deep_values_leave_no_trace() -> None:
     program = top()
     add = next(n for n in program.graph.nodes if n.target is torch.ops.aten.add.Tensor)
@@ -391,10 +402,17 @@ def test_z88_symbolic_floats_and_bools_as_inputs(kind: str) -> None:
     program.graph_signature.input_specs.insert(
         0, graph_signature.InputSpec(graph_signature.InputKind.USER_INPUT, spec("extra"), None)
     )
-    written = serialize(program, serialize_example_inputs=False).exported_program
-    graph = json.loads(written)["graph_module"]["graph"]
+    artifact = serialize(program, serialize_example_inputs=False)
+    graph = json.loads(artifact.exported_program)["graph_module"]["graph"]
     assert graph["inputs"][0] == {f"as_sym_{kind}": {"as_name": "extra"}}
     assert list(graph[f"sym_{kind}_values"]) == ["extra"]
+    if kind == "bool":
+        with pytest.raises(SerializeError, match="no node of the graph defines the symbols"):
+            deserialize(artifact)
+        return
+    read = deserialize(artifact)
+    assert read.graph_signature.input_specs[0].arg == spec("extra")
+    assert type(read.graph.find_nodes(op="placeholder")[0].meta["val"]) is type(number)
 
 
 @pytest.mark.slow("imports torch in a process of its own")

@@ -123,7 +123,7 @@ def described(value: Any) -> Any:
         return value.to_dict()
     if isinstance(value, Node):
         return "%", value.name
-    if isinstance(value, torch.ScriptObject):
+    if isinstance(value, torch.ScriptObject) and value._has_method("__getstate__"):
         return value._type().qualified_name(), described(value.__getstate__())
     by_identity = type(value).__eq__ is object.__eq__
     if by_identity and not (callable(value) and hasattr(value, "__qualname__")):
