@@ -54,6 +54,7 @@ class Observed:
     values: list[Any] = field(default_factory=list)
     error: type[BaseException] | None = None
     message: str = ""
+    kind_of_break: str | None = None
     _ids: dict[str, str] = field(default_factory=dict)
 
     def graph(self, module: GraphModule) -> list[Any]:
@@ -140,7 +141,14 @@ class Tracer:
         try:
             self.log(call())
         except Exception as error:  # what is compared is its kind
-            self.log([type(error).__name__])
+            self.log([type(error).__name__, _kind_of_break(error)])
+
+
+def _kind_of_break(error: BaseException) -> str | None:
+    """What Dynamo calls a part of a program that it refuses, or the error that came of it."""
+    if isinstance(error, torch._dynamo.exc.InternalTorchDynamoError):
+        return str(error).split(":")[0]
+    return getattr(error, "gb_type", None)
 
 
 Program = Callable[[Tracer], None]
@@ -166,6 +174,7 @@ def observed(program: Program) -> Observed:
             program(tracer)
         except Exception as error:
             tracer.seen.error, tracer.seen.message = type(error), str(error)
+            tracer.seen.kind_of_break = _kind_of_break(error)
     return tracer.seen
 
 
@@ -182,7 +191,7 @@ def assert_same_traces(program: Program) -> tuple[Observed, Observed]:
     again = observed(program)
     for mine, who in ((ours, "ours"), (again, "torch afterwards")):
         assert mine.error is theirs.error, f"{who}: {mine.message}\n\ntorch: {theirs.message}"
-        for field_ in ("graphs", "values"):
+        for field_ in ("kind_of_break", "graphs", "values"):
             a, b = getattr(mine, field_), getattr(theirs, field_)
             assert a == b, f"{who}: {field_}\n{a}\n\ntorch: {b}"
         assert len(mine.guards) == len(theirs.guards), who

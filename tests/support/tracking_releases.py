@@ -45,6 +45,16 @@ def forward_is_a_partial_of_a_partial(t: Tracer) -> None:
 
 
 @scenario
+def forward_has_a_partial_as_argument(t: Tracer) -> None:
+    m = L1()
+    m.lin = nn.Linear(3, 3)
+    m.forward = functools.partial(scaled, m, 2.0, plus=functools.partial(torch.mul, 2))
+    compiled = t.call(m, x)
+    m.forward = functools.partial(scaled, m, 2.0, plus=functools.partial(torch.mul, 3))
+    t.log(compiled(x))
+
+
+@scenario
 def parameters_listed_after_one_was_assigned(t: Tracer) -> None:
     def forward(self: Any, x: Any) -> Any:
         self.extra = self.lin.weight

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.support import tracking_classes as tracking_classes  # these add their own
+from tests.support import tracking_members as tracking_members
 from tests.support import tracking_more as tracking_more
 from tests.support import tracking_releases as tracking_releases
+from tests.support import tracking_specialized as tracking_specialized
 from tests.support.tracking import assert_same_traces
 from tests.support.tracking_cases import SCENARIOS
 

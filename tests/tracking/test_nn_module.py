@@ -15,13 +15,19 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo import variables
-from torch._dynamo.source import AttrSource, LocalSource
+from torch._dynamo.source import (
+    AttrSource,
+    FSDPNNModuleSource,
+    LocalSource,
+    UnspecializedNNModuleSource,
+)
 from torch._dynamo.variables import nn_module as torch_tracking
 from torch._dynamo.variables.base import VariableTrackerMeta
 from torch._dynamo.variables.builtin import BuiltinVariable
 
 import fxpress
 from fxpress import _native, nn_module
+from fxpress._torch.tracking_variants import attribute_of
 from fxpress._torch.versions import features
 from tests.support.tracking import Tracer, observed, observed_with_ours, plain
 from tests.support.tracking_cases import L1, module, x
@@ -92,6 +98,29 @@ def deleting_twice(self: Any, x: Any) -> Any:
 
 def test_second_deletion() -> None:
     as_eager(lambda: module(deleting_twice, lin=nn.Linear(3, 3)))
+
+
+class Table(dict[str, Any]):
+    """A table of state that is a dict of the user's."""
+
+
+def deleting_buffers(self: Any, x: Any) -> Any:
+    del self.b
+    try:
+        del self.b
+    except AttributeError:
+        return x + 100
+    return x
+
+
+def test_second_deletion_from_a_table_of_the_user() -> None:
+    def build() -> nn.Module:
+        m = module(deleting_buffers)
+        m.register_buffer("b", torch.ones(3))
+        m.__dict__["_buffers"] = Table(m._buffers)
+        return m
+
+    as_eager(build)
 
 
 def deleting_members(self: Any, x: Any) -> Any:
@@ -352,6 +381,42 @@ def test_managed_modules_need_a_source() -> None:
     for tracking in (nn_module, torch_tracking):
         with pytest.raises(AssertionError):
             tracking.FSDPManagedNNModuleVariable(L1())
+
+
+@pytest.mark.parametrize("tracking", [nn_module, torch_tracking], ids=["ours", "torch"])
+def test_module_without_a_source(tracking: Any) -> None:
+    m = L1()
+    for each in (
+        tracking.UnspecializedNNModuleVariable(m),
+        tracking.NNModuleVariable(L1, "m", m),
+    ):
+        with pytest.raises(AssertionError):
+            each.get_nn_module_stack_source()
+    tx = SimpleNamespace(output=SimpleNamespace(get_submodule={"m": m}.get))
+    with pytest.raises(torch._dynamo.exc.Unsupported) as raised:
+        attribute_of(each, tx, "lin")
+    assert getattr(raised.value, "gb_type", "getattr with no source") == "getattr with no source"
+
+
+@pytest.mark.parametrize("tracking", [nn_module, torch_tracking], ids=["ours", "torch"])
+def test_class_of_a_module_that_is_lazy_no_longer(tracking: Any) -> None:
+    """A variable is copied with the class that it had."""
+    made = nn.LazyLinear(2)
+    lazy = tracking.UnspecializedNNModuleVariable(made, value_type=nn.LazyLinear)
+    made(x)
+    after = tracking.UnspecializedNNModuleVariable(made, value_type=nn.LazyLinear)
+    assert (lazy.python_type(), after.python_type()) == (nn.LazyLinear, nn.Linear)
+
+
+@pytest.mark.parametrize("tracking", [nn_module, torch_tracking], ids=["ours", "torch"])
+@pytest.mark.parametrize("skip", [True, False])
+def test_sources_of_managed_modules(tracking: Any, skip: bool) -> None:
+    source = LocalSource("m")
+    variable = tracking.FSDPManagedNNModuleVariable(L1(), source=source)
+    with torch._dynamo.config.patch(skip_fsdp_guards=skip):
+        wrapped = variable._wrap_source(source)
+        assert type(wrapped) is (FSDPNNModuleSource if skip else UnspecializedNNModuleSource)
+        assert variable._wrap_source(wrapped) is wrapped
 
 
 def test_class_attributes() -> None:
