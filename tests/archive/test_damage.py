@@ -147,6 +147,24 @@ def test_configs_that_lie(data: bytes, change: Any) -> None:
     raises_archive_error(with_config(data, change), "weight")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sizes": [{"as_int": -4}, {"as_int": 3}]},
+        {"strides": [{"as_int": -3}, {"as_int": 1}]},
+        {"storage_offset": {"as_int": -1}},
+    ],
+    ids=str,
+)
+def test_zeros_that_no_storage_can_hold(data: bytes, change: Any) -> None:
+    lying = with_config(data, lambda meta: meta["tensor_meta"].update(change))
+    raises_archive_error(rewritten(lying, {WEIGHT: b""}), "weight_0.*negative")
+
+
+def test_records_of_parts_of_elements(data: bytes) -> None:
+    raises_archive_error(rewritten(data, {WEIGHT: b"\0" * 47}), "not a multiple of element size")
+
+
 def test_symbolic_sizes(data: bytes) -> None:
     def change(meta: Any) -> None:
         meta["tensor_meta"]["sizes"][0] = {"as_expr": {"expr_str": "s0", "hint": None}}
@@ -163,6 +181,9 @@ def test_sizes_that_nothing_has_memory_for(data: bytes) -> None:
     empty = rewritten(with_config(data, change), {WEIGHT: b""})
     with pytest.raises((MemoryError, archive.SerializeError), match="weight_0"):
         archive.load(empty)
+    unlimited = archive.Limits(memory=2**60)
+    with pytest.raises((MemoryError, archive.SerializeError), match="weight_0"):
+        archive.load(empty, limits=unlimited)
 
 
 class Hostile:

@@ -306,6 +306,26 @@ def test_z187_files_of_aotinductor(tmp_path: Path) -> None:
     assert_same_records(written["ours"], written["torch"])
 
 
+def test_weights_of_compiled_code(tmp_path: Path) -> None:
+    from torch.export.pt2_archive._package_weights import TensorProperties, Weights
+
+    from fxpress._archive.compiled import compiled_weights
+
+    (tmp_path / "model.so").write_text("no library")
+    whole = torch.arange(6.0).reshape(2, 3)
+    parts = {"whole": whole, "part": whole[1:, :2], "turned": whole.t()}
+    weights = Weights({name: (t, TensorProperties(t)) for name, t in parts.items()})
+    library = str(tmp_path / "model.so")
+    buffer = io.BytesIO()
+    torch_package.package_pt2(buffer, aoti_files={"one": [library, weights], "two": [library]})
+    found = compiled_weights(archive.PT2ArchiveReader(buffer), ["one", "two", "three"])
+    assert (list(found), found["two"]) == (["one", "two"], {})
+    for name, value in parts.items():
+        assert torch.equal(found["one"][name], value)
+        assert found["one"][name].stride() == value.stride()
+    assert len({value.untyped_storage().data_ptr() for value in found["one"].values()}) == 1
+
+
 @pytest.mark.parametrize("allow_pickle", [False, True])
 def test_compiled_code_is_allowed_by_name(tmp_path: Path, allow_pickle: bool) -> None:
     """It is refused before anything else is read, and no library is opened."""

@@ -127,8 +127,9 @@ def test_a_program_of_a_device_that_is_not_here(program: Any) -> None:
             archive.load(data)
 
 
-def test_to_the_meta_device(path: Path) -> None:
-    loaded = archive.load(path, map_location="meta")
+@pytest.mark.parametrize("mmap", [False, True])
+def test_to_the_meta_device(path: Path, mmap: bool) -> None:
+    loaded = archive.load(path, map_location="meta", mmap=mmap)
     assert {value.device.type for value in loaded.state_dict.values()} == {"meta"}
     assert loaded.module()(X.to("meta")).device.type == "meta"
 

@@ -569,3 +569,19 @@ def test_any_names_of_arguments(capture: Any, name: str) -> None:
     exec(f"def called(x, {name}): return x + {name}", space)
     made = capture(space["called"])(x(), **{name: x()})
     torch.testing.assert_close(made(x(), **{name: x()}), x() + x())
+
+
+def test_the_module_that_is_traced_runs() -> None:
+    """What Dynamo traces gives the same outside of a trace."""
+    args = ((x(), {"a": 2}), {"more": (x(),)})
+    flat, spec = torch.utils._pytree.tree_flatten(args)
+
+    def called(value: Any, scales: Any, *, more: Any) -> Any:
+        return {"out": value * scales["a"], "more": [*more]}
+
+    found, expected = (
+        module.ModuleToTrace(called, spec)(*flat) for module in (functional_export, torch_capture)
+    )
+    assert type(found) is type(expected)
+    assert found.out_spec == expected.out_spec
+    torch.testing.assert_close(found.flat_args, expected.flat_args)

@@ -225,6 +225,20 @@ def test_z56_an_extension_in_a_program(registered: None, monkeypatch: pytest.Mon
     assert_same_program(read, theirs.deserialize(written))
 
 
+@pytest.mark.parametrize(("namespace", "name"), [(3, "a"), ("a", None), ("a:b", "c"), ("a", "b:c")])
+def test_names_of_extensions(
+    registered: None, monkeypatch: pytest.MonkeyPatch, namespace: Any, name: Any
+) -> None:
+    monkeypatch.setattr(Handler, "namespace", lambda: namespace)
+    monkeypatch.setattr(Handler, "to_op_name", lambda target: name)
+    for module in (ours, theirs):
+        serializer = module.GraphModuleSerializer(None, [])
+        node = torch.fx.Graph().call_function(OPERATOR, (1,))
+        node.meta["val"] = torch.ones(2)
+        with pytest.raises((AssertionError, SerializeError, theirs.SerializeError)):
+            serializer.handle_call_function(node)
+
+
 def test_z153_schemas() -> None:
     add = torch.ops.aten.add.Tensor
     assert ours._get_schema_from_target(add) is theirs._get_schema_from_target(add)

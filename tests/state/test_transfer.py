@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -262,3 +263,34 @@ def test_the_device_to_a_file(
         assert len(weights_in(left)) == sum(n > 0 for n in sizes) + (0 in sizes)
         for name in weights_in(left):
             assert left.read_bytes(name) == right.read_bytes(name)
+
+
+@pytest.mark.parametrize("to", [None, torch.device("cpu")])
+def test_copies_on_the_host(to: torch.device | None) -> None:
+    sources = of_sizes([3, 0, 5, transfer._LARGE])
+    made = transfer.to_device(sources, to)
+    assert all(map(torch.equal, made, sources))
+    made[0].zero_()
+    assert sources[0].any()
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "way"),
+    [
+        ("cpu", "cuda", "_from_host"),
+        ("cuda", "cpu", "_to_host"),
+        ("cuda", "cuda:1", "_within"),
+        ("cpu", "cpu", "_within"),
+        ("cuda", "meta", None),
+    ],
+)
+def test_the_way_between_two_devices(
+    here: str, there: str, way: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Devices that this machine need not have; there is nothing to copy to the meta device."""
+    taken: list[str] = []
+    for name in ("_from_host", "_to_host", "_within"):
+        monkeypatch.setattr(transfer, name, lambda *_, name=name: taken.append(name))
+    source, target = (SimpleNamespace(device=torch.device(name)) for name in (here, there))
+    transfer._copy([source], [target])
+    assert taken == ([] if way is None else [way])

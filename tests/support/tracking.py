@@ -118,11 +118,16 @@ class Tracer:
             **options,
         )(function)
 
+    def keep(self, made: Any) -> Any:
+        """Graphs of several modules are told apart by the modules' addresses."""
+        self._kept.append(made)
+        return made
+
     def call(self, m: Any, *args: Any, fullgraph: bool = True, **kwargs: Any) -> Any:
         def fn(*aa: Any, **kk: Any) -> Any:
             return m(*aa, **kk)
 
-        self._kept.append(m)
+        self.keep(m)
         compiled = self.compile(fn, fullgraph=fullgraph)
         self.log(compiled(*args, **kwargs))
         return compiled

@@ -215,12 +215,12 @@ def of_instances(function: Any) -> Any:
 @scenario
 def methods_of_instances(t: Tracer) -> None:
     for name, function in (
-        ("_call_impl", nn.Module._call_impl),
-        ("_wrapped_call_impl", nn.Module._call_impl),
+        ("_call_impl", lambda self, x: self.forward(x) * 2),
+        ("_wrapped_call_impl", lambda self, x: self.forward(x) * 3),
         ("members", nn.Module.extra_repr),
         ("doubled", lambda self, x: x * 2),
     ):
-        made = type("Own", (L1,), {name: of_instances(function)})()
+        made = t.keep(type("Own", (L1,), {name: of_instances(function)})())
         for call in (lambda m, x: x + m(x), lambda m, x, name=name: getattr(m, name)(x)):
             t.attempt(lambda call=call, made=made: t.log(t.compile(call)(made, x)))
 
@@ -233,7 +233,7 @@ def way_of_assigning(t: Tracer) -> None:
 
     noted: list[str] = []
     for function in (staticmethod(lambda name, value: noted.append(name)), nn.Module.add_module):
-        made = L1()
+        made = t.keep(L1())
         made.__class__ = type("Own", (L1,), {"__setattr__": function})
         t.attempt(lambda made=made: t.log(t.compile(program)(made, x)))
     t.log(noted)
@@ -330,7 +330,7 @@ def lazy_module_with_nested_arguments(t: Tracer) -> None:
         def program(m: Any, x: Any, parts: Any = parts, more: Any = more) -> Any:
             return m(parts(x), more=list(more(x)))
 
-        made = LazySum()
+        made = t.keep(LazySum())
         t.attempt(lambda program=program, made=made: t.log(t.compile(program)(made, x)))
         t.log(type(made.weight))
 

@@ -91,7 +91,21 @@ class Nested(Buffers):
         return view - x
 
 
-MODELS = [ReadsView, Rolls, Transposes, TakesView, ReadsInNoGrad, Nested]
+class Trains(Buffers):
+    """A parameter is written as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.w.add_(x)
+        self.a = self.a + self.w
+        return self.w * x
+
+
+MODELS = [Trains, ReadsView, Rolls, Transposes, TakesView, ReadsInNoGrad, Nested]
 X = torch.tensor([3.0, 5.0])
 
 
@@ -111,8 +125,10 @@ def test_the_step_on_its_own(model: type[nn.Module]) -> None:
     eager = model()
     program = functional(eager)
     names = [spec.arg.name for spec in program.graph_signature.input_specs]
-    kept = [program.graph_signature.inputs_to_buffers.get(name) for name in names]
-    state = {name: value.clone() for name, value in program.state_dict.items()}
+    signature = program.graph_signature
+    held = {**signature.inputs_to_buffers, **signature.inputs_to_parameters}
+    kept = [held.get(name) for name in names]
+    state = {name: value.detach().clone() for name, value in program.state_dict.items()}
     graph = copy.deepcopy(program.graph)
     _inplace_buffer_and_input_mutations(graph, program.graph_signature)
     graph.lint()
@@ -122,6 +138,33 @@ def test_the_step_on_its_own(model: type[nn.Module]) -> None:
     torch.testing.assert_close(result, eager(X))
     for name, value in eager.state_dict().items():
         torch.testing.assert_close(state[name], value)
+
+
+def test_new_values_that_are_inputs() -> None:
+    """They are written at the end, and cloned where another write would change them."""
+
+    class Both(Buffers):
+        def forward(self, x: Tensor) -> Tensor:
+            self.a, self.b = self.a + x, self.b * x
+            return x + 1
+
+    for chosen in (("b_b", "b_a"), ("b_b", "x"), ("x", "x"), ("b_a", "b_a")):
+        program = functional(Both())
+        graph = copy.deepcopy(program.graph)
+        inputs = {node.name: node for node in graph.find_nodes(op="placeholder")}
+        (results,) = graph.output_node().args
+        graph.output_node().args = ((*(inputs[name] for name in chosen), results[-1]),)
+        graph.eliminate_dead_code()
+        _inplace_buffer_and_input_mutations(graph, program.graph_signature)
+        graph.lint()
+        values = {"b_a": Both().a, "b_b": Both().b, "x": X}
+        given = {name: value.clone() for name, value in values.items()}
+        root = copy.deepcopy(program.graph_module)
+        root.graph = graph
+        (result,) = root(*(given[name] for name in inputs))
+        torch.testing.assert_close(result, X + 1)
+        for name, source in zip(("b_a", "b_b"), chosen, strict=True):
+            torch.testing.assert_close(given[name], values[source].expand(2, 2))
 
 
 def test_a_write_that_nobody_has_to_wait_for_stays_with_its_value() -> None:
@@ -154,6 +197,45 @@ def test_which_nodes_may_alias() -> None:
     for target, *rest in [(aten.add.Tensor, 1), (aten.clone.default,), (aten.sum.default,)]:
         assert not may_alias(call(graph, target, x, *rest))
     assert may_alias(graph.call_method("view", (x, 4)))
+
+
+def test_results_of_bodies() -> None:
+    """A body that passes an input on, or a view of one, aliases; a body that computes does not."""
+    root, graph = nn.Module(), Graph()
+    x = graph.placeholder("x")
+    wrap = torch.ops.higher_order.wrap_with_set_grad_enabled
+    bodies = {
+        "same": lambda x: x,
+        "view": lambda x: aten.view.default(aten.t.default(x), [4]),
+        "made": lambda x: aten.add.Tensor(x, 1),
+        "read": lambda x: aten.sum.default(aten.view.default(x, [4])),
+    }
+    calls = {}
+    root.inner = nn.Module()
+    for name, body in bodies.items():
+        root.inner.add_module(name, torch.fx.symbolic_trace(body))
+        calls[name] = call(graph, wrap, False, graph.get_attr(f"inner.{name}"), x)
+    nowhere = call(graph, wrap, False, graph.get_attr("inner.missing"), x)
+    graph.owning_module = root
+    found = {name: may_alias(node) for name, node in calls.items()}
+    assert found == {"same": True, "view": True, "made": False, "read": False}
+    assert not may_alias(nowhere)
+    assert readers([x]) == {*calls.values(), nowhere}
+
+
+def test_values_that_are_read_twice() -> None:
+    graph = Graph()
+    x = graph.placeholder("x")
+    view = call(graph, aten.view.default, x, [4])
+    both = call(graph, aten.add.Tensor, view, x)
+    assert readers([x, view]) == {view, both}
+
+
+def test_graphs_without_an_output() -> None:
+    graph = Graph()
+    graph.placeholder("x")
+    with pytest.raises(AssertionError, match="output"):
+        _inplace_buffer_and_input_mutations(graph, None)
 
 
 def test_readers_are_found_through_views() -> None:

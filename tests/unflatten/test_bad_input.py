@@ -10,6 +10,7 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -475,6 +476,29 @@ def test_u81_graph_that_is_none() -> None:
     module.graph.nodes = [1]
     with pytest.raises(AssertionError, match=r"torch\.fx\.Graph"):
         _sink_params(module, {}, [])
+
+
+def test_state_that_is_no_tensor() -> None:
+    for sink in (_sink_params, import_module("torch.export.unflatten")._sink_params):
+        graph = torch.fx.Graph()
+        graph.output((graph.placeholder("p_part"),))
+        module = nn.Module()
+        module.graph = graph
+        module.part = nn.ReLU()
+        with pytest.raises(AssertionError):
+            sink(module, {"p_part": ["part"]}, [])
+
+
+def test_module_whose_state_is_sunk_already() -> None:
+    for sink in (_sink_params, import_module("torch.export.unflatten")._sink_params):
+        graph = torch.fx.Graph()
+        graph.output((graph.placeholder("p_weight"),))
+        module = nn.Module()
+        module.graph = graph
+        module.weight = nn.Parameter(torch.ones(2))
+        known = {id(module): {"other"}}
+        assert sink(module, {"p_weight": ["weight"]}, [], known) == known
+        assert [node.op for node in graph.nodes] == ["placeholder", "output"]
 
 
 def test_u47_u48_nodes_of_other_graphs() -> None:
