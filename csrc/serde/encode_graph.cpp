@@ -43,17 +43,17 @@ void GraphEncoder::graph(PyObject* graph_module) {
   // torch takes the value that a graph returns from its last output node.
   Ref output;
   const NodeEntry* output_entry = nullptr;
-  for (const NodeEntry& entry : values.entries) {
-    if (entry.op != core::Op::kOutput) continue;
-    const Ref args = fx::args_of(entry.node.get());
-    if (PyTuple_GET_SIZE(args.get()) != 1) {
-      raise(PyExc_AssertionError, "FX.Node's args should have one arg, got %zd",
-            PyTuple_GET_SIZE(args.get()));
-    }
-    output = Ref::borrow(PyTuple_GET_ITEM(args.get(), 0));
-    output_entry = &entry;
-  }
   try {
+    for (const NodeEntry& entry : values.entries) {
+      if (entry.op != core::Op::kOutput) continue;
+      output_entry = &entry;
+      const Ref args = fx::args_of(entry.node.get());
+      if (PyTuple_GET_SIZE(args.get()) != 1) {
+        raise(PyExc_AssertionError, "FX.Node's args should have one arg, got %zd",
+              PyTuple_GET_SIZE(args.get()));
+      }
+      output = Ref::borrow(PyTuple_GET_ITEM(args.get(), 0));
+    }
     out_.record(Type::Graph, [&](Field field) { this->field(field, output.get()); });
   } catch (pybind11::error_already_set& error) {
     if (error.matches(symbols.serialize_error) || output_entry == nullptr) throw;

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "core/budget.h"
+#include "core/check.h"
 #include "py/containers.h"
 #include "py/pairs.h"
 #include "schema/json_writer.h"
@@ -244,9 +245,8 @@ class SchemaClasses::Copier : Walk {
         return instance(shape.of, object);
       case Kind::kList:
         return list(shape.of, object);
-      case Kind::kMap:
-        return map(shape.of, object);
       default:
+        FXPRESS_CHECK(shape.kind != Kind::kMap, "what a graph knows of a value is a map");
         return Ref::borrow(object);
     }
   }
@@ -279,20 +279,6 @@ class SchemaClasses::Copier : Walk {
       field_ = place;
       Ref item = copy(of, PyList_GET_ITEM(result.get(), i));
       check(PyList_SetItem(result.get(), i, item.release()));
-    }
-    return result;
-  }
-
-  Ref map(uint16_t of, PyObject* object) {
-    const Place place = field_;
-    Ref result = Ref::steal(PyDict_New());
-    const Ref items = pairs_of(object);
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
-      PyObject* item = PyList_GET_ITEM(items.get(), i);
-      field_ = place;
-      check_shape({Kind::kString, 0}, PyTuple_GET_ITEM(item, 0));
-      const Ref value = copy(of, PyTuple_GET_ITEM(item, 1));
-      check(PyDict_SetItem(result.get(), PyTuple_GET_ITEM(item, 0), value.get()));
     }
     return result;
   }

@@ -272,7 +272,7 @@ class Kept(torch.nn.Module):
 def test_weights_that_the_file_has_no_place_for(tmp_path: Path) -> None:
     path = tmp_path / "model.pt2"
     made = export(Kept(torch.ones(2, dtype=torch.complex128)), (torch.ones(2),))
-    with pytest.raises(UnsupportedError, match="value.*inline"):
+    with pytest.raises(UnsupportedError, match=r"value.*inline"):
         archive.save(made, path, weights="safetensors")
     assert os.listdir(tmp_path) == []
 
@@ -283,7 +283,7 @@ def test_weights_of_classes_of_their_own(tmp_path: Path) -> None:
     made = program_with(1.0)
     made.state_dict["weight"] = torch.nn.Parameter(TwoTensor(torch.ones(3), torch.zeros(3)))
     for weights in ("safetensors", "none"):
-        with pytest.raises(UnsupportedError, match="TwoTensor.*inline"):
+        with pytest.raises(UnsupportedError, match=r"TwoTensor.*inline"):
             archive.save(made, tmp_path / "model.pt2", weights=weights)
     assert os.listdir(tmp_path) == []
 

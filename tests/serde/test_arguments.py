@@ -221,7 +221,7 @@ def test_lowered_modules() -> None:
 def test_modules_that_are_not_lowered(module: nn.Module) -> None:
     for part in (fxpress.serialize, torch_serialize):
         (held,) = with_lowered(module).graph.find_nodes(op="get_attr")
-        with pytest.raises((SerializeError, AssertionError), match="getattr|should not be None"):
+        with pytest.raises((SerializeError, AssertionError), match=r"getattr|should not be None"):
             part.GraphModuleSerializer(None, []).serialize_input(held)
 
 

@@ -250,7 +250,7 @@ def test_outputs_that_are_no_tuple(args: Any) -> None:
     made = with_two_of_one_result()
     made.graph.output_node().args = args
     for serializer in both(made):
-        with pytest.raises((theirs.SerializeError, AssertionError), match="expected|one arg"):
+        with pytest.raises(theirs.SerializeError, match=r"expected|one arg"):
             serializer.serialize_graph(made.graph_module)
 
 

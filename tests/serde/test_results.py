@@ -178,7 +178,7 @@ def test_results_that_cannot_be_in_a_dict_or_a_list(odd: Any) -> None:
     for value in ({1: first, 2: odd}, ([first, odd], first, second)):
         node.meta["val"] = value
         for write in (torch_serialize.serialize, serialize):
-            with pytest.raises(SerializeError, match="Serialize list output with type .* nyi"):
+            with pytest.raises(SerializeError, match=r"Serialize list output with type .* nyi"):
                 write(program)
 
 
