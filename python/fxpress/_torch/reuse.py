@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import traceback
 import types
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import torch
 from torch._dynamo import config as config
@@ -180,16 +180,14 @@ Translator = InstructionTranslatorBase
 global_state = torch._C._dynamo.guards.GlobalStateGuard
 
 
-def input_source(output: Any, node: torch.fx.Node) -> tuple[torch.Tensor, Source] | None:
-    """Return the tensor that an input of the graph stands for and its source; None for others."""
+def input_variable(output: Any, node: torch.fx.Node) -> tuple[torch.Tensor, Any] | None:
+    """Return the tensor of an input of the graph, and its variable; None for others."""
     given = node.meta.get("grapharg")
-    if given is not None:
-        return given.example, given.source
-    tensor = output.nn_modules.get(node.target)
+    tensor = output.nn_modules.get(node.target) if given is None else given.example
     known = output.side_effects.id_to_variable.get(id(tensor))
     if not isinstance(tensor, torch.Tensor) or known is None or known.source is None:
         return None
-    return tensor, known.source
+    return tensor, known
 
 
 def is_exhausted(generator: Any) -> bool:
@@ -341,76 +339,3 @@ class separate_guards:  # noqa: N801
         for guard in made:
             key = guard.originating_source, guard_kind(guard)
             self.found.setdefault(key, []).append(guard)
-
-
-def copy_fake(like: Any, shares: torch.Tensor | None) -> torch.Tensor:
-    """Return a fake tensor like another one, without autograd's part.
-
-    Args:
-        like: the other one.
-        shares: a tensor whose storage it gets; None for a storage of its own.
-    """
-    size, stride, offset = like.shape, like.stride(), like.storage_offset()
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        if shares is None and _is_whole(like):
-            plain = torch.empty_strided(size, stride, dtype=like.dtype, device="meta")
-        else:
-            if shares is None:
-                bytes_ = like.untyped_storage().nbytes()
-                shares = torch.empty(bytes_, dtype=torch.uint8, device="meta")
-            plain = torch.empty(0, dtype=like.dtype, device="meta")
-            plain.set_(shares.untyped_storage(), offset, size, stride)
-        made: torch.Tensor = FakeTensor(like.fake_mode, plain, like.fake_device)
-    return made
-
-
-def _is_whole(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor of its sizes and strides, made anew, has as large a storage."""
-    if any(type(each) is not int for each in (*tensor.shape, *tensor.stride())):
-        return True  # comparing would put guards on symbols
-    last = sum((size - 1) * by for size, by in zip(tensor.shape, tensor.stride(), strict=True))
-    needed = (last + 1) * tensor.element_size() if tensor.numel() else 0
-    return bool(tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == needed)
-
-
-def can_copy_parameter(fake: Any) -> bool:
-    """Return whether Dynamo makes fake parameters of fixed sizes that own their storages."""
-    return (
-        config.force_parameter_static_shapes
-        and type(fake) is FakeTensor
-        and vars(fake).get("_is_param") is True
-        and all(type(size) is int for size in fake.shape)
-        and fake.is_contiguous()
-        and fake.untyped_storage().nbytes() == fake.numel() * fake.element_size()
-    )
-
-
-def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
-    """Return the fake tensor of a parameter that is like another one; None: Dynamo has to make it.
-
-    The converter of the fake mode finds it, and its storage, as long as it lives.
-
-    Args:
-        fake: a fake parameter that `can_copy_parameter`.
-        parameter: a parameter with the same sizes, strides, type and device.
-    """
-    mode = fake.fake_mode
-    converter = mode.fake_tensor_converter
-    meta = converter.meta_converter
-    describer = meta.describer
-    storage = parameter.untyped_storage()
-    if (
-        parameter in describer.lookup_tensor
-        or storage in describer.lookup_storage
-        or parameter.grad is not None
-        or parameter._is_view()
-        or storage.nbytes() != fake.untyped_storage().nbytes()
-        or parameter.storage_offset()
-    ):
-        return None
-    made: Any = copy_fake(fake, None)
-    made.requires_grad_(fake.requires_grad)
-    made._is_param = True
-    converter.set_tensor_memo(parameter, made)
-    meta.set_storage_memo(describer.describe_storage(storage), made.untyped_storage())
-    return cast("torch.Tensor", made)

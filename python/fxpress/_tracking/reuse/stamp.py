@@ -12,14 +12,13 @@ from fxpress._torch.reuse import (
     VariableBuilder,
     VariableTracker,
     copy_container,
-    copy_fake,
-    copy_parameter,
     copy_tensor,
     map_source,
     note_proxyable,
     repeat_guard,
     separate_guards,
 )
+from fxpress._torch.reuse_inputs import copy_fake, copy_input, copy_parameter
 from fxpress._tracking.reuse.compare import made_name
 from fxpress._tracking.reuse.recording import Call
 from fxpress._tracking.reuse.structure import storage_id
@@ -97,11 +96,15 @@ class _Stamp:
 
     def _add_input(self, step: Step) -> None:
         tensor = self.call.structure.objects[step.number]
+        source = map_source(step.source, self.sources)
+        journal = self.call.journal
         fake = None if step.fake is None else copy_parameter(step.fake, tensor)
-        self.call.journal.place = self._trace(step.node.meta["stack_trace"])
-        variable = VariableBuilder(self.tx, map_source(step.source, self.sources))(tensor)
-        self.call.journal.place = None
-        del fake  # it had to live until it was found
+        journal.place = self._trace(step.node.meta["stack_trace"])
+        if fake is None:
+            variable = VariableBuilder(self.tx, source)(tensor)
+        else:
+            variable = copy_input(self.tx, step.node, step.variable, tensor, fake, source)
+        journal.place = None
         node = variable.as_proxy().node
         self.inputs[step.node] = variable
         self._know(step.node, node)

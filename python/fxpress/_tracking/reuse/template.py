@@ -14,15 +14,15 @@ from fxpress._torch.reuse import (
     SymNodeVariable,
     TensorVariable,
     VariableTracker,
-    can_copy_parameter,
     guard_key,
     guard_kind,
-    input_source,
+    input_variable,
     is_exhausted,
     is_from_source,
     is_repeatable,
     variables,
 )
+from fxpress._torch.reuse_inputs import can_copy_input, can_copy_parameter
 from fxpress._tracking.reuse.recording import Call, Recording
 from fxpress._tracking.reuse.structure import NotAlike
 
@@ -41,13 +41,14 @@ _TAKEN = {"creation_timestamp", "custom", "seq_nr", "partitioner_tag"}
 class Step:
     """One step of a call: an input, a node, or a later name of a node."""
 
-    __slots__ = ("candidate", "fake", "kind", "node", "number", "source")
+    __slots__ = ("candidate", "fake", "kind", "node", "number", "source", "variable")
 
     def __init__(self, kind: str, node: torch.fx.Node, candidate: str) -> None:
         self.kind = kind
         self.node = node
         self.candidate = candidate
         self.source: Any = None  # of an input
+        self.variable: Any = None  # of an input
         self.number = -1  # of an input: the number of its tensor
         self.fake: Any = None
 
@@ -142,10 +143,11 @@ class Template:
 
     def _input(self, node: torch.fx.Node, candidate: str) -> Step:
         step = Step("input", node, candidate)
-        found = input_source(self.call.journal.output, node)
+        found = input_variable(self.call.journal.output, node)
         if found is None:
             raise NotAlike(f"it gets {node.target} from elsewhere")
-        tensor, step.source = found
+        tensor, step.variable = found
+        step.source = step.variable.source
         step.number = self.numbers.get(id(tensor), -1)
         if step.number < 0 or not self.is_inside(step.source):
             raise NotAlike("the first call that reads an input of the graph")
@@ -160,7 +162,8 @@ class Template:
         if step.kind == "input":
             if example._version:
                 raise NotAlike("it changes a parameter or a buffer in place")
-            step.fake = example if can_copy_parameter(example) else None
+            if can_copy_input(step.variable) and can_copy_parameter(example):
+                step.fake = example
             return
         for each in _leaves(example):
             if isinstance(each, torch.Tensor):

@@ -1,0 +1,173 @@
+"""Fake tensors and inputs of a graph that are like others: made without asking Dynamo for each."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from typing import Any, cast
+
+import torch
+from torch._dynamo import config
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.utils import _extract_tensor_dict, get_unique_name_wrt, set_example_value
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.builder import GraphArg, TrackedFake, _clone_input
+from torch._dynamo.variables.tensor import TensorVariable
+from torch._guards import Source
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils.weak import TensorWeakRef
+
+
+def copy_fake(like: Any, shares: torch.Tensor | None) -> torch.Tensor:
+    """Return a fake tensor like another one, without autograd's part.
+
+    Args:
+        like: the other one.
+        shares: a tensor whose storage it gets; None for a storage of its own.
+    """
+    size, stride, offset = like.shape, like.stride(), like.storage_offset()
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        if shares is None and _is_whole(like):
+            plain = torch.empty_strided(size, stride, dtype=like.dtype, device="meta")
+        else:
+            if shares is None:
+                bytes_ = like.untyped_storage().nbytes()
+                shares = torch.empty(bytes_, dtype=torch.uint8, device="meta")
+            plain = torch.empty(0, dtype=like.dtype, device="meta")
+            plain.set_(shares.untyped_storage(), offset, size, stride)
+        made: torch.Tensor = FakeTensor(like.fake_mode, plain, like.fake_device)
+    return made
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor of its sizes and strides, made anew, has as large a storage."""
+    if any(type(each) is not int for each in (*tensor.shape, *tensor.stride())):
+        return True  # comparing would put guards on symbols
+    last = sum((size - 1) * by for size, by in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (last + 1) * tensor.element_size() if tensor.numel() else 0
+    return bool(tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == needed)
+
+
+def can_copy_parameter(fake: Any) -> bool:
+    """Return whether Dynamo makes fake parameters of fixed sizes that own their storages."""
+    return (
+        config.force_parameter_static_shapes
+        and type(fake) is FakeTensor
+        and vars(fake).get("_is_param") is True
+        and all(type(size) is int for size in fake.shape)
+        and fake.is_contiguous()
+        and fake.untyped_storage().nbytes() == fake.numel() * fake.element_size()
+    )
+
+
+def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
+    """Return the fake tensor of a parameter that is like another one; None: Dynamo has to make it.
+
+    The converter of the fake mode finds it, and its storage, as long as it lives.
+
+    Args:
+        fake: a fake parameter that `can_copy_parameter`.
+        parameter: a parameter with the same sizes, strides, type and device.
+    """
+    mode = fake.fake_mode
+    converter = mode.fake_tensor_converter
+    meta = converter.meta_converter
+    describer = meta.describer
+    storage = parameter.untyped_storage()
+    if (
+        parameter in describer.lookup_tensor
+        or storage in describer.lookup_storage
+        or parameter.grad is not None
+        or parameter._is_view()
+        or storage.nbytes() != fake.untyped_storage().nbytes()
+        or parameter.storage_offset()
+    ):
+        return None
+    made: Any = copy_fake(fake, None)
+    made.requires_grad_(fake.requires_grad)
+    made._is_param = True
+    converter.set_tensor_memo(parameter, made)
+    meta.set_storage_memo(describer.describe_storage(storage), made.untyped_storage())
+    return cast("torch.Tensor", made)
+
+
+def copy_input(
+    tx: Any, node: torch.fx.Node, variable: Any, parameter: Any, fake: torch.Tensor, source: Source
+) -> VariableTracker:
+    """Make a parameter an input of the graph, as another one is.
+
+    Args:
+        tx: the translator.
+        node: the node of the other one.
+        variable: the variable of the other one.
+        parameter: the parameter.
+        fake: its fake tensor.
+        source: where the program finds it.
+    """
+    output = tx.output
+    make = _add_placeholder if node.op == "placeholder" else _add_attribute
+    proxy, kind = make(tx, parameter, fake, source)
+    _note_fake(output, _tensor_of(output, node), parameter, fake, source)
+    install_guard(source.make_guard(kind))
+    made = variable.clone(proxy=proxy, source=source, mutation_type=None)
+    made._is_name_set = node.op == "placeholder"
+    output.side_effects.track_object_existing(parameter, made)
+    proxy.node.meta["tensor_dict"] = _extract_tensor_dict(parameter)
+    if node.op == "placeholder":
+        output.input_source_to_var[source] = made
+        proxy.node.meta["grapharg"] = GraphArg(source, parameter, False, fake)
+    else:
+        output.root_tracer.record_proxyable_vt(made)
+    output.variable_tracker_cache[source] = made
+    output.current_tracer.traced_sources.add(source)
+    return cast(VariableTracker, made)
+
+
+def can_copy_input(variable: Any) -> bool:
+    """Return whether a variable of an input is of the plain kind."""
+    return type(variable) is TensorVariable
+
+
+def _tensor_of(output: Any, node: torch.fx.Node) -> Any:
+    given = node.meta.get("grapharg")
+    return output.nn_modules[node.target] if given is None else given.example
+
+
+def _add_placeholder(tx: Any, parameter: Any, fake: Any, source: Source) -> tuple[Any, Any]:
+    name = re.sub(r"[^a-zA-Z0-9]+", "_", source.name)
+    tracer = tx.output.root_tracer
+    proxy = tracer.create_graph_input(name, type(parameter), fake, source=source)
+    if tx.export:
+        _keep_value(tx, proxy, parameter)
+    guard = functools.partial(GuardBuilder.TENSOR_MATCH, value=TensorWeakRef(parameter))
+    return proxy, guard
+
+
+def _add_attribute(tx: Any, parameter: Any, fake: Any, source: Source) -> tuple[Any, Any]:
+    output = tx.output
+    name = output.module_key_name(source.name)
+    name = get_unique_name_wrt(name, output.nn_modules, output.global_scope)
+    output.nn_modules[name] = parameter
+    output.param_name_to_source[name] = source
+    proxy = output.root_tracer.create_proxy("get_attr", name, (), {})
+    if tx.export:
+        _keep_value(tx, proxy, parameter)
+    set_example_value(proxy.node, fake)
+    return proxy, GuardBuilder.TENSOR_MATCH
+
+
+def _keep_value(tx: Any, proxy: Any, parameter: Any) -> None:
+    with torch._C.DisableTorchFunctionSubclass():
+        proxy.tracer.real_value_cache[proxy.node] = _clone_input(parameter, tx.fake_mode)
+
+
+def _note_fake(output: Any, like: Any, parameter: Any, fake: torch.Tensor, source: Source) -> None:
+    contexts = output.tracing_context.tensor_to_context
+    context = dataclasses.replace(
+        contexts[like], tensor_source=source, shape_env_to_source_to_symbol_cache={}
+    )
+    contexts[parameter] = context
+    output.input_source_to_sizes_strides[source] = {"size": fake.size(), "stride": fake.stride()}
+    output.tracked_fakes.append(TrackedFake(fake, source, context))
+    output.tracked_fakes_id_to_source[id(parameter)].append(source)
