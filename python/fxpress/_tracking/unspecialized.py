@@ -62,9 +62,13 @@ from fxpress._tracking.guards import (
     guarded_global_hooks,
 )
 from fxpress._tracking.lazy import initialize_lazy_module
-from fxpress._tracking.reuse import calls
 from fxpress._tracking.reuse.opened import open_journal
 from fxpress._tracking.stack import StackSource, record_nn_module_stack
+
+try:
+    from fxpress._tracking.reuse.calls import call as call_once
+except (ImportError, AttributeError):  # torch lacks what this needs: each call is traced
+    call_once = None  # type: ignore[assignment]
 
 _FORWARD_HOOKS = (
     "_forward_hooks",
@@ -143,7 +147,9 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
     # Calls
 
     def call_function(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
-        return calls.call(self, tx, args, kwargs, lambda: self._call_function(tx, args, kwargs))
+        if call_once is None:
+            return self._call_function(tx, args, kwargs)
+        return call_once(self, tx, args, kwargs, lambda: self._call_function(tx, args, kwargs))
 
     def _call_function(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
         module: Any = self.value

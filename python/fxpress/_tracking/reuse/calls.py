@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fxpress._errors import InternalError
-from fxpress._torch.reuse import Translator, VariableTracker, is_plain_trace
+from fxpress._torch.reuse import Translator, VariableTracker, is_plain_trace, traces_all
 from fxpress._tracking.reuse.compare import difference
-from fxpress._tracking.reuse.journal import journal_of
+from fxpress._tracking.reuse.journal import begin_once, journal_of
 from fxpress._tracking.reuse.recording import Call, Recording
 from fxpress._tracking.reuse.settings import mode
 from fxpress._tracking.reuse.stamp import stamp
@@ -35,6 +35,8 @@ def call(
         trace: traces the call.
     """
     how = mode()
+    if how == "trace" or traces_all(tx):
+        begin_once(tx.output)
     if how == "trace" or not variable.source or not is_plain_trace(tx):
         return trace()
     journal = journal_of(tx.output)

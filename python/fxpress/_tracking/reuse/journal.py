@@ -118,3 +118,10 @@ def journal_of(output: Any) -> Journal:
     if found is None or not found.is_current(output):
         found = vars(output)[KEY] = Journal(output)
     return found
+
+
+def begin_once(output: Any) -> None:
+    """Begin the report of an output graph whose calls are traced without a journal."""
+    if KEY not in vars(output):
+        begin()
+        vars(output)[KEY] = None

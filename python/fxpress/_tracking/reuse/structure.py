@@ -234,11 +234,6 @@ class CallArguments:
         elif kind is SymNodeVariable:
             parts += (kind, expression_of(variable.sym_num), variable.source)
             self.tensors.append(variable)
-        elif variable.is_python_constant():
-            value = variable.as_python_constant()
-            if not _is_plain(value) and not isinstance(value, _CONSTANT_TYPES):
-                raise NotAlike(f"an argument is a {type(value).__name__}")
-            parts += (kind, type(value), _plain(value))
         elif kind in (variables.TupleVariable, variables.ListVariable, variables.ConstDictVariable):
             items = items_of(variable)
             parts += (kind, len(items), variable.source)
@@ -247,6 +242,11 @@ class CallArguments:
             self.containers.append((variable, items))
             for item in items:
                 self._describe(item)
+        elif variable.is_python_constant():
+            value = variable.as_python_constant()
+            if not _is_plain(value) and not isinstance(value, _CONSTANT_TYPES):
+                raise NotAlike(f"an argument is a {type(value).__name__}")
+            parts += (kind, type(value), _plain(value))
         else:
             raise NotAlike(f"an argument is a {kind.__name__}")
 
