@@ -13,7 +13,8 @@ from pathlib import Path
 import graphviz
 import pytest
 import torch
-from torch import fx
+from torch import fx, nn
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxpress.partition import around, by_module, draw
 from fxpress.split_module import split_module
@@ -90,6 +91,63 @@ def test_draw_shows_symbolic_shapes_as_text() -> None:
     symbol = str(gm.graph.find_nodes(op="placeholder")[-1].meta["val"].shape[0])
     svg = draw(split, format="svg")
     assert texts_of(svg, "edge") == [["1 value", f"float32 [{symbol}, 4]"]] * 4
+
+
+def edge_between(*values: object) -> list[str]:
+    """The text of the arrow for values of these examples."""
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    sent = [graph.call_function(torch.neg, (x,)) for _ in values]
+    for node, value in zip(sent, values, strict=True):
+        node.meta["val"] = value
+    graph.output(graph.call_function(torch.cat, (sent,)))
+    gm = fx.GraphModule(nn.Module(), graph)
+    split = split_module(gm, None, lambda node: int(node.target is torch.cat))
+    (edge,) = texts_of(draw(split, format="svg"), "edge")
+    return edge
+
+
+def test_draw_shows_symbolic_numbers_as_text() -> None:
+    size = ShapeEnv().create_unbacked_symint()
+    assert edge_between(size, torch.ones(2)) == ["2 values", "8 B", str(size)]
+
+
+def test_draw_shortens_long_lists_of_symbolic_values() -> None:
+    env = ShapeEnv()
+    sizes = [env.create_unbacked_symint() for _ in range(8)]
+    assert edge_between(*sizes) == ["8 values", *map(str, sizes[:6]), "2 more"]
+
+
+def test_draw_adds_up_what_values_hold() -> None:
+    held = {"a": [torch.ones(2), torch.ones(3)], "b": (torch.ones(4, dtype=torch.int8),)}
+    assert edge_between(held) == ["1 value", "24 B"]
+    assert edge_between(held, [None]) == ["2 values"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1 << 20, "1.0 MiB"),
+        ((1 << 20) - 1, "1.0 MiB"),
+        (3 << 29, "1.5 GiB"),
+        (5 << 50, "5120.0 TiB"),
+    ],
+)
+def test_draw_units_of_bytes(count: int, text: str) -> None:
+    assert edge_between(torch.empty(count, dtype=torch.int8, device="meta"))[1] == text
+
+
+def test_draw_attributes_that_are_no_state() -> None:
+    graph = fx.Graph()
+    x, factor = graph.placeholder("x"), graph.get_attr("factor")
+    graph.output(graph.call_function(torch.mul, (x, factor)))
+    root = nn.Module()
+    root.factor = 3
+    split = split_module(fx.GraphModule(root, graph), None, lambda node: 0)
+    (box,) = texts_of(draw(split, format="svg"), "node")
+    assert box[1] == "1 node, 0 parameters (0 B)"
 
 
 def test_draw_shortens_long_lists_of_names() -> None:
@@ -204,6 +262,15 @@ def test_notebooks_show_the_graph_without_dot(no_dot: None) -> None:
     assert graph._repr_mimebundle_() == {"image/svg+xml": draw(split, format="svg")}
     with pytest.raises(graphviz.ExecutableNotFound):
         graph.pipe(format="svg")
+
+
+def test_notebooks_show_what_the_systems_dot_draws(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    make_dot(tmp_path, 'echo "<svg>$*</svg>"')
+    monkeypatch.setenv("PATH", str(tmp_path))
+    shown = draw(split_in_three())._repr_mimebundle_()
+    assert shown == {"image/svg+xml": "<svg>-Kdot -Tsvg</svg>\n"}
 
 
 def test_draw_from_threads_and_after_a_fork(no_dot: None) -> None:

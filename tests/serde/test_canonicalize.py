@@ -16,6 +16,9 @@ from torch._export.serde import schema
 from torch._export.serde import serialize as torch_serialize
 from torch.export import Dim, export
 
+from fxpress import UnsupportedError, _native
+from fxpress._serde import canonical
+from fxpress._serde.schema import TYPES, describe
 from fxpress.serialize import (
     ExportedProgramDeserializer,
     _canonicalize_graph,
@@ -315,3 +318,12 @@ def test_metadata_of_tensors_is_of_the_schemas_shape(
             canonicalize(program)
 
     check_no_blocks_leak(fails)
+
+
+def test_a_schema_with_other_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    types = [describe(cls) for cls in TYPES.values()]
+    next(fields for name, _, fields in types if name == "Node").append(("color", "str", None))
+    monkeypatch.setattr(canonical, "SCHEMA", _native.Schema(types))
+    program = read(json.loads(text_of()))
+    with pytest.raises(UnsupportedError, match=r"Node\.color.* no known place"):
+        canonicalize(program)

@@ -20,6 +20,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 from fxpress import serialize as ours
 from fxpress.serialize import SerializeError
 from tests.support.deserialized import assert_same_program
+from tests.support.reading_cases import edited, node_of, top
 
 
 def dynamic() -> ExportedProgram:
@@ -200,6 +201,19 @@ def test_z152_registering(registered: None) -> None:
             module.register_extension(type("Other", (), {}), int)
         with pytest.raises(AssertionError, match="should not start with"):
             module.register_extension(torch.Tensor, Handler)
+        with pytest.raises(AssertionError, match="must be a type"):
+            module.register_extension("Other", Handler)
+
+
+def test_an_extension_as_a_source_function(registered: None) -> None:
+    def edit(stored: Any) -> None:
+        node_of(stored, "topk")["metadata"]["source_fn_stack"] = "a,#fxpress_tests:operator"
+
+    written = edited(ours.serialize(top()), edit)
+    for module in (ours, theirs):
+        nodes = module.deserialize(written).graph.nodes
+        stack = next(n for n in nodes if "topk" in n.name).meta["source_fn_stack"]
+        assert stack == [("a", OPERATOR)]
 
 
 def test_z56_an_extension_in_a_program(registered: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,3 +171,31 @@ def test_objects_enter_the_hash() -> None:
     hashes.add(fxpress.graph_hash(of_another_class))
     hashes.add(fxpress.graph_hash(with_object(InputKind.CUSTOM_OBJ, packed(2.0))))
     assert len(hashes) == 4
+
+
+def test_the_place_where_objects_differ() -> None:
+    first, second = (with_object(InputKind.CUSTOM_OBJ, packed(value)) for value in (1.0, 2.0))
+    assert fxpress.diff(first, first) == []
+    (found,) = fxpress.diff(first, second)
+    assert found.path == "graph_module.graph.inputs[custom_obj 0].known"
+
+
+def test_objects_of_nodes_that_differ() -> None:
+    first, second = (with_object(InputKind.CUSTOM_OBJ) for _ in range(2))
+    (call,) = second.graph.find_nodes(
+        op="call_function", target=torch.ops.quantized.linear_dynamic.default
+    )
+    call.args = (call.args[0], packed(2.0))
+    assert [found.path.rpartition(".inputs.")[2] for found in fxpress.diff(first, second)] == [
+        "W_prepack.as_custom_obj.name"
+    ]
+
+
+def test_a_constant_with_the_name_of_an_object() -> None:
+    for module in (fxpress.serialize, torch_serialize):
+        program = with_object(InputKind.CUSTOM_OBJ)
+        call = list(program.graph.nodes)[-2]
+        call.args = (call.args[0], packed())
+        program.constants["_custom_obj_0"] = packed()
+        with pytest.raises(AssertionError, match="'_custom_obj_0' already exists"):
+            module.serialize(program)

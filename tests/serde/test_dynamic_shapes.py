@@ -56,6 +56,16 @@ def test_z169_specifications_that_do_not_fit() -> None:
             dump({"x": (DX, 4, 5)}, (torch.randn(4, 4),))
 
 
+@pytest.mark.parametrize("shape", [3, "ab", ("a",), (1.5,), {0: "a"}], ids=str)
+def test_z169_shapes_and_dimensions_of_other_kinds(shape: Any) -> None:
+    messages = []
+    for dump in (_dump_dynamic_shapes, theirs._dump_dynamic_shapes):
+        with pytest.raises(UserError, match="Unexpected") as caught:
+            dump({"x": shape}, (torch.ones(2),))
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
 ROOT = {"min": 4, "max": 16, "derived": []}
 BROKEN: list[Any] = [
     [],

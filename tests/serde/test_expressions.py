@@ -53,6 +53,20 @@ def test_texts_that_are_no_expressions(text: str) -> None:
         parse(text, {})
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("Pow(Integer(2))", "takes two arguments"),
+        ("Pow(Integer(2), Integer(3), Integer(4))", "takes two arguments"),
+        ("Pow(Symbol('s0'), Rational(1, 100))", "a root is too high"),
+        ("Pow(sqrt(Integer(2)), Symbol('s0'))", "the base of a power is too large"),
+    ],
+)
+def test_powers_that_are_refused(text: str, why: str) -> None:
+    with pytest.raises(SerializeError, match=why):
+        parse(text, {})
+
+
 def test_names_of_what_is_no_expression() -> None:
     with pytest.raises(SerializeError, match="not an expression"):
         parse("a", {"a": object()})

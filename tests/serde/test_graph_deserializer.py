@@ -86,6 +86,7 @@ def test_exportdb(name: str) -> None:
     assert described(vars(found.signature)) == described(vars(expected.signature))
     assert described(found.module_call_graph) == described(expected.module_call_graph)
     assert list(found.names_to_symbols) == list(expected.names_to_symbols)
+    assert list(mine.symbol_name_to_symbol) == list(other.symbol_name_to_symbol)
     assert mine.signature is found.signature
     assert set(mine.serialized_name_to_node) == set(other.serialized_name_to_node)
     for key, node in mine.serialized_name_to_node.items():

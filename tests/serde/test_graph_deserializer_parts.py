@@ -390,3 +390,40 @@ def test_devices_that_cannot_be(index: int) -> None:
         reader.deserialize_input(argument(as_device=schema.Device("cuda", index)))
     found = reader.deserialize_input(argument(as_device=schema.Device("cuda", 1)))
     assert found == torch.device("cuda", 1)
+
+
+def test_an_extension_that_nobody_registered() -> None:
+    for module, error in ((ours, ours.SerializeError), (theirs, KeyError)):
+        with pytest.raises(error, match="nowhere"):
+            module.GraphModuleDeserializer().deserialize_operator("#nowhere:name")
+
+
+def test_arguments_that_are_no_constants() -> None:
+    given = argument(as_device=schema.Device("cpu"))
+    for module in (ours, theirs):
+        with pytest.raises(theirs.SerializeError, match="Unhandled constant argument"):
+            module.GraphModuleDeserializer().deserialize_constant_input(given)
+
+
+def test_numbers_of_another_class() -> None:
+    given = schema.SymIntArgument.create(as_name="s77")
+    for module, error in ((ours, theirs.SerializeError), (theirs, AssertionError)):
+        with pytest.raises(error, match="as_name|as_expr"):
+            module.GraphModuleDeserializer().deserialize_sym_int(given)
+
+
+def test_one_result_that_is_no_list() -> None:
+    stored = schema.Node(SIN, [], [argument(as_int=1)], {})
+    for module in (ours, theirs):
+        with pytest.raises(AssertionError, match="expected list, got int"):
+            module.GraphModuleDeserializer().deserialize_multiple_outputs(stored, None)
+
+
+def test_functions_that_are_no_operators(open_reader: Any) -> None:
+    """Files cannot name them; callers of parts may give any function."""
+    open_reader.deserialize_node(node([], [argument(as_none=True)]), torch.nn.functional.relu)
+    other = theirs.GraphModuleDeserializer()
+    other.graph = torch.fx.Graph()
+    other.deserialize_node(node([], [argument(as_none=True)]), torch.nn.functional.relu)
+    names = [[n.name for n in reader.graph.nodes][-1] for reader in (open_reader, other)]
+    assert names[0] == names[1]

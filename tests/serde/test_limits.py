@@ -276,6 +276,28 @@ def test_a_thread_with_a_small_stack(depth: int) -> None:
         assert error.limit == "depth"
 
 
+def test_the_node_in_which_a_limit_is_reached() -> None:
+    def edit(stored: Any) -> None:
+        sizes = stored["graph_module"]["graph"]["tensor_values"]["linear"]["sizes"]
+        sizes[0]["as_expr"]["expr_str"] = "9" * 41
+
+    error = reached("digits", lambda: deserialize(edited(serialize(dynamic()), edit)))
+    assert error.place.endswith("in a node of 'torch.ops.aten.linear.default'")
+
+
+def test_tree_specs_have_few_parts() -> None:
+    def edit(stored: Any) -> None:
+        leaf = {"type": None, "context": None, "children_spec": []}
+        spec = {"type": "builtins.list", "context": "null", "children_spec": [leaf] * 1000}
+        stored["graph_module"]["module_call_graph"][0]["signature"]["in_spec"] = json.dumps(
+            [1, spec]
+        )
+
+    read = functools.partial(deserialize, edited(written(), edit))
+    assert reached("elements", lambda: read(limits=Limits(elements=999))).place == "a tree spec"
+    read(limits=Limits(elements=1001))
+
+
 def test_tree_specs_and_custom_metadata_are_not_deep() -> None:
     text = '{"a":' * 600 + "1" + "}" * 600
 

@@ -7,7 +7,8 @@ import dataclasses
 import json
 import pickle
 import sys
-from typing import Any
+from enum import Enum
+from typing import Annotated, Any, ForwardRef, Union
 
 import pytest
 import torch
@@ -141,6 +142,59 @@ def test_surrogates_on_their_own(text: str) -> None:
         for module in (serialize, torch_serialize)
     ]
     assert read[0] == read[1]
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
+def test_floats_that_json_has_no_numbers_for(value: float) -> None:
+    assert serialize._dataclass_to_dict([value]) == torch_serialize._dataclass_to_dict([value])
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+def test_enums_that_are_no_numbers() -> None:
+    value = {"a": [Colour.RED]}
+    expected = torch_serialize.EnumEncoder().encode(value)
+    assert serialize.EnumEncoder().encode(value) == expected
+
+
+@pytest.mark.parametrize(
+    ("hint", "data"),
+    [
+        (ForwardRef("Device"), {"type": "cpu", "index": None}),
+        (Annotated[schema.Device, 10], {"type": "cpu", "index": 1}),
+        (Annotated[int, 10], 5),
+    ],
+    ids=str,
+)
+def test_hints_as_schemas_have_them(hint: Any, data: Any) -> None:
+    same(serialize._dict_to_dataclass(hint, data), torch_serialize._dict_to_dataclass(hint, data))
+
+
+@pytest.mark.parametrize(
+    ("hint", "data"),
+    [(Union[int, str, None], 5), (schema.Argument, {1: 2})],  # noqa: UP007
+    ids=["three types", "a tag that is a number"],
+)
+def test_data_that_no_schema_has(hint: Any, data: Any) -> None:
+    for module in (serialize, torch_serialize):
+        with pytest.raises(AssertionError, match="expected"):
+            module._dict_to_dataclass(hint, data)
+
+
+@dataclasses.dataclass
+class Own:
+    """A class that is none of the schema."""
+
+    a: int
+
+
+def test_a_class_of_ones_own() -> None:
+    for module in (serialize, torch_serialize):
+        assert module._bytes_to_dataclass(Own, b'{"a": 1}') == Own(1)
+    with pytest.raises(TypeError, match="expected bytes"):  # AttributeError in torch
+        serialize._bytes_to_dataclass(Own, '{"a": 1}')
 
 
 def test_a_tag_that_the_union_does_not_have() -> None:

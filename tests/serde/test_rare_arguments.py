@@ -20,6 +20,7 @@ from fxpress import UnsupportedError
 from fxpress import serialize as ours
 from fxpress._serde.operators import describe_operator, node_failed, symbolic
 from tests.support.mixed import mixed_program
+from tests.support.opaque import handle_of_a_custom_class
 
 aten = torch.ops.aten
 
@@ -74,6 +75,13 @@ def test_objects_of_cpp(packed: Any) -> None:
     assert as_torch(lambda s: s.serialize_input(cannot)) is theirs.SerializeError
 
 
+def test_objects_of_classes_of_python() -> None:
+    handle = handle_of_a_custom_class()
+    found, _, kept = as_torch(lambda serializer: serializer.serialize_input(handle))
+    assert found.type == "as_custom_obj"
+    assert list(kept.values()) == [handle]
+
+
 def calls() -> list[Node]:
     return [node for node in mixed_program().graph.nodes if node.op == "call_function"]
 
@@ -126,6 +134,8 @@ def test_objects_that_inductor_holds(packed: Any) -> None:
     found, _, kept = as_torch(lambda serializer: serializer.serialize_input(held))
     assert found.type == "as_custom_obj"
     assert kept == {"held": packed}
+    unnamed = ir.TorchBindObject(name=None, value=packed)
+    assert as_torch(lambda serializer: serializer.serialize_input(unnamed)) is AssertionError
     bind = torch.ops.higher_order.call_torchbind
     found, *_ = as_torch(lambda s: s.serialize_inputs(bind, (held, "bias"), {}))
     assert len(found) == 2

@@ -442,6 +442,17 @@ def test_z102_no_text_of_the_graph_is_made(monkeypatch: pytest.MonkeyPatch) -> N
     assert printed
 
 
+def test_metadata_of_graphs_that_is_no_json() -> None:
+    program = top()
+    program.graph_module.meta["custom"] = {"a": object()}
+    messages = []
+    for write in (torch_serialize.serialize, serialize):
+        with pytest.raises(torch_serialize.SerializeError, match="custom metadata") as caught:
+            write(program)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
 @pytest.mark.parametrize("change", ["add", "remove"])
 def test_a_schema_with_other_fields_is_refused(
     change: str, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,6 @@ import copy
 import importlib
 import logging
 import operator
-import types
 from typing import Any
 
 import pytest
@@ -19,8 +18,8 @@ from torch.fx import Graph
 
 import fxpress.unflatten
 from fxpress._torch.fx import is_opaque_value
-from fxpress._torch.versions import features
 from fxpress.unflatten import FlatArgsAdapter, InterpreterModule, unflatten
+from tests.support.opaque import handle_of_a_custom_class
 from tests.support.unflatten_cases import both, exported, ours_of, quietly, torchs
 from tests.support.unflatten_compare import (
     assert_runs_as_eager,
@@ -475,20 +474,6 @@ def test_u72_aliased_constants_stay_aliased(strict: bool) -> None:
         assert values[left] is not program.constants[left]
     assert ours.state_dict() == {}
     assert_runs_as_eager(ours, model, (x,))
-
-
-def handle_of_a_custom_class() -> Any:
-    """An opaque value, which newer releases call an object of a custom class."""
-    from torch._library import opaque_object as library
-
-    is_renamed = features.opaque_values_are_custom_classes
-    base = library.CustomClassBase if is_renamed else library.OpaqueBase
-    kind = types.new_class("Handle", (base,))
-    if is_renamed:
-        library.register_custom_class(kind, typ="symbolic")
-    else:
-        library.register_opaque_type(kind, typ="reference")
-    return kind()
 
 
 def test_u84_opaque_values_can_be_sunk(caplog: pytest.LogCaptureFixture) -> None:
