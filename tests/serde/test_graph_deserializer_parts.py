@@ -408,7 +408,7 @@ def test_arguments_that_are_no_constants() -> None:
 def test_numbers_of_another_class() -> None:
     given = schema.SymIntArgument.create(as_name="s77")
     for module, error in ((ours, theirs.SerializeError), (theirs, AssertionError)):
-        with pytest.raises(error, match="as_name|as_expr"):
+        with pytest.raises(error, match=r"as_name|as_expr"):
             module.GraphModuleDeserializer().deserialize_sym_int(given)
 
 
