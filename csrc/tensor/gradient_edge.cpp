@@ -2,6 +2,8 @@
 
 #include <torch/csrc/autograd/variable.h>
 
+#include <cstdint>
+
 namespace fxpress::tensor {
 
 void share_gradient_edge(const at::Tensor& made, const at::Tensor& like) {
@@ -10,7 +12,8 @@ void share_gradient_edge(const at::Tensor& made, const at::Tensor& like) {
     made.set_requires_grad(like.requires_grad());
     return;
   }
-  torch::autograd::impl::set_gradient_edge(made, {function, like.output_nr()});
+  torch::autograd::impl::set_gradient_edge(made,
+                                           {function, static_cast<uint32_t>(like.output_nr())});
 }
 
 }  // namespace fxpress::tensor
