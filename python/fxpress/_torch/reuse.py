@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch._dynamo import config as config
 from torch._dynamo import variables as variables
-from torch._dynamo.exc import RestartAnalysis as RestartAnalysis
+from torch._dynamo.exc import RestartAnalysis
 from torch._dynamo.side_effects import (
     AttributeMutationExisting,
     AttributeMutationNew,
@@ -102,7 +102,6 @@ def is_plain_trace(tx: Any) -> bool:
     return (
         tx.output.current_tracer.parent is None
         and not len(tx.exn_vt_stack)
-        and not traces_all(tx)
         and torch._C._functorch.peek_interpreter_stack() is None
         and not getattr(config, "trace_autograd_ops", False)
         and not config.use_graph_deduplication
@@ -270,22 +269,25 @@ def guard_kind(guard: Guard) -> Any:
 _REPEATED = (bool, int, float, str, bytes, type(None), type, types.CodeType)
 
 
+def _given(guard: Guard) -> tuple[Any, ...]:
+    """Return the arguments of the function that makes a guard."""
+    function = guard.create_fn
+    if not isinstance(function, functools.partial):
+        return ()
+    return (*function.args, *function.keywords.values())
+
+
 def is_repeatable(guard: Guard) -> bool:
     """Return whether a guard reads its source alone: another source can be guarded alike."""
     function = guard.create_fn
-    if not isinstance(function, functools.partial):
-        return isinstance(function, types.FunctionType)
-    given = (*function.args, *function.keywords.values())
-    return all(isinstance(each, (*_REPEATED, Source)) for each in given)
+    return isinstance(function, (functools.partial, types.FunctionType)) and all(
+        isinstance(each, (*_REPEATED, Source)) for each in _given(guard)
+    )
 
 
 def guard_arguments(guard: Guard) -> list[Any]:
     """Return the arguments of a guard that can be compared: sources and plain values."""
-    function = guard.create_fn
-    if not isinstance(function, functools.partial):
-        return []
-    given = (*function.args, *function.keywords.values())
-    return [each for each in given if isinstance(each, (*_REPEATED, Source))]
+    return [each for each in _given(guard) if isinstance(each, (*_REPEATED, Source))]
 
 
 def guard_key(guard: Guard) -> tuple[Any, ...]:

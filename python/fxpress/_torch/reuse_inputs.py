@@ -93,28 +93,36 @@ def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
 
 
 def copy_input(
-    tx: Any, node: torch.fx.Node, variable: Any, parameter: Any, fake: torch.Tensor, source: Source
+    tx: Any,
+    op: str,
+    variable: Any,
+    like: torch.Tensor,
+    parameter: Any,
+    fake: torch.Tensor,
+    source: Source,
 ) -> VariableTracker:
     """Make a parameter an input of the graph, as another one is.
 
     Args:
         tx: the translator.
-        node: the node of the other one.
+        op: the kind of the node of the other one.
         variable: the variable of the other one.
+        like: the other one.
         parameter: the parameter.
         fake: its fake tensor.
         source: where the program finds it.
     """
     output = tx.output
-    make = _add_placeholder if node.op == "placeholder" else _add_attribute
+    is_placeholder = op == "placeholder"
+    make = _add_placeholder if is_placeholder else _add_attribute
     proxy, kind = make(tx, parameter, fake, source)
-    _note_fake(output, _tensor_of(output, node), parameter, fake, source)
+    _note_fake(output, like, parameter, fake, source)
     install_guard(source.make_guard(kind))
     made = variable.clone(proxy=proxy, source=source, mutation_type=None)
-    made._is_name_set = node.op == "placeholder"
+    made._is_name_set = is_placeholder
     output.side_effects.track_object_existing(parameter, made)
     proxy.node.meta["tensor_dict"] = _extract_tensor_dict(parameter)
-    if node.op == "placeholder":
+    if is_placeholder:
         output.input_source_to_var[source] = made
         proxy.node.meta["grapharg"] = GraphArg(source, parameter, False, fake)
     else:
@@ -127,11 +135,6 @@ def copy_input(
 def can_copy_input(variable: Any) -> bool:
     """Return whether a variable of an input is of the plain kind."""
     return type(variable) is TensorVariable
-
-
-def _tensor_of(output: Any, node: torch.fx.Node) -> Any:
-    given = node.meta.get("grapharg")
-    return output.nn_modules[node.target] if given is None else given.example
 
 
 def _add_placeholder(tx: Any, parameter: Any, fake: Any, source: Source) -> tuple[Any, Any]:

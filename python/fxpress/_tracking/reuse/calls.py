@@ -37,7 +37,8 @@ def call(
     how = mode()
     if how == "trace" or traces_all(tx):
         begin_once(tx.output)
-    if how == "trace" or not variable.source or not is_plain_trace(tx):
+        return trace()
+    if not variable.source or not is_plain_trace(tx):
         return trace()
     journal = journal_of(tx.output)
     with journal:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from fxpress import _native
-from fxpress._torch.reuse import guard_arguments, guard_kind, map_source
+from fxpress._torch.reuse import guard_arguments, guard_kind
+from fxpress._tracking.reuse.correspondence import Correspondence
 from fxpress._tracking.reuse.recording import Recording
 from fxpress._tracking.reuse.structure import NotAlike, tensor_facts
 from fxpress._tracking.reuse.template import Step, Template, template_of
@@ -30,12 +31,9 @@ def difference(old: Template, recording: Recording) -> str | None:
 class _Comparison:
     def __init__(self, old: Template, new: Template) -> None:
         self.old, self.new = old, new
-        before, after = old.call, new.call
-        self.sources: dict[Any, Any] = {before.path: after.path, before.source: after.source}
-        if hasattr(before.source, "base"):
-            self.sources[before.source.base] = after.source.base
-        self.nodes = dict(zip(old.arguments, new.arguments, strict=True))
-        self.names: dict[str, str] = {}
+        self.same = Correspondence(old.call, new.call)
+        self.same.nodes.update(zip(old.arguments, new.arguments, strict=True))
+        self.paths: dict[str, str] = {}
 
     def run(self) -> str | None:
         old, new = self.old, self.new
@@ -47,6 +45,7 @@ class _Comparison:
         ):
             if mine != its:
                 return f"the {what}: {mine} expected, {its} traced"
+        self.paths.update(zip(_paths(old), _paths(new), strict=True))
         for mine, its in zip(old.steps, new.steps, strict=True):
             found = self._step(mine, its)
             if found is not None:
@@ -69,59 +68,49 @@ class _Comparison:
         ]
 
     def _source(self, source: Any, maps: bool) -> Any:
-        return map_source(source, self.sources) if maps else source
+        return self.same.source(source) if maps else source
 
     def _step(self, old: Step, new: Step) -> str | None:
         mine, its = old.node, new.node
         if old.kind == "node" == new.kind:
-            self.nodes[mine] = its
-            self.names[made_name(mine)] = made_name(its)
+            self.same.add_node(mine, its)
             for what in ("op", "target"):
                 if getattr(mine, what) != getattr(its, what):
                     return f"{its}: the {what} is {getattr(its, what)}, not {getattr(mine, what)}"
             for what in ("args", "kwargs"):
-                given = torch.fx.map_arg(getattr(mine, what), lambda x: self.nodes.get(x, x))
+                given = torch.fx.map_arg(getattr(mine, what), self.same.node)
                 if repr(given) != repr(getattr(its, what)):
                     return f"{its}: the {what} are {getattr(its, what)}, not {given}"
             if _facts(old.fake) != _facts(new.fake):
                 return f"{its}: the value is {new.fake}, not {old.fake}"
         elif old.kind == "input" == new.kind:
-            self.nodes[mine] = its
-            if old.number != new.number or self._source(old.source, True) != new.source:
+            self.same.nodes[mine] = its
+            if old.number != new.number or self.same.source(old.source) != new.source:
                 return f"{its}: the input is another"
-        elif self.nodes.get(mine, mine) is not its:
+        elif self.same.node(mine) is not its:
             return f"{its}: a node is named that should not be"
         if (old.kind, old.candidate) != (new.kind, new.candidate) and old.kind != "input":
             return f"{its}: made from {new.kind} {new.candidate}, not {old.kind} {old.candidate}"
         return self._meta(mine, its)
 
     def _meta(self, mine: torch.fx.Node, its: torch.fx.Node) -> str | None:
-        before, after = self.old.call, self.new.call
         stacks = [
             [
                 (path, kind)
                 for path, kind in list(node.meta.get("nn_module_stack", {}).values())[depth:]
             ]
-            for node, depth in ((mine, before.depth), (its, after.depth))
+            for node, depth in ((mine, self.old.call.depth), (its, self.new.call.depth))
         ]
-        paths = dict(zip(self._paths(self.old), self._paths(self.new), strict=True))
-        if [(paths.get(path, path), kind) for path, kind in stacks[0]] != stacks[1]:
+        if [(self.paths.get(path, path), kind) for path, kind in stacks[0]] != stacks[1]:
             return f"{its}: the stack of modules is {stacks[1]}, not {stacks[0]}"
-        functions = [
-            (self.names.get(name, name), kind)
-            for name, kind in mine.meta.get("source_fn_stack", [])
-        ]
+        functions = self.same.functions(mine.meta.get("source_fn_stack", []))
         if functions != its.meta.get("source_fn_stack", []):
             return f"{its}: the stack of functions differs"
-        traces = [node.meta.get("stack_trace", "") for node in (mine, its)]
-        if not before.site.is_same(after.site):
-            traces[0] = after.site.text() + traces[0].removeprefix(before.site.text())
-        if traces[0] != traces[1]:
-            return f"{its}: the stack trace is {traces[1]!r}, not {traces[0]!r}"
+        expected = self.same.trace(mine.meta.get("stack_trace", ""))
+        traced = its.meta.get("stack_trace", "")
+        if expected != traced:
+            return f"{its}: the stack trace is {traced!r}, not {expected!r}"
         return None
-
-    def _paths(self, template: Template) -> list[str]:
-        return [_native.path_without_tables(source.name) for _, source, _ in template.entered]
 
     def _guards(self) -> str | None:
         mine = [self._guard(guard, True) for guard in self.old.guards]
@@ -141,10 +130,8 @@ class _Comparison:
         return self._source(guard.originating_source, maps).name, guard_kind(guard).__name__, given
 
 
-def made_name(node: torch.fx.Node) -> str:
-    """Return the name that a node had when it was made."""
-    stack = node.meta.get("source_fn_stack")
-    return str(stack[-1][0]) if stack else node.name
+def _paths(template: Template) -> list[str]:
+    return [_native.path_without_tables(source.name) for _, source, _ in template.entered]
 
 
 def _facts(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fxpress._torch.reuse import (
     CallSite,
@@ -70,6 +70,18 @@ class Call:
         self.depth = len(tx.nn_module_stack)
 
 
+class Position(NamedTuple):
+    """How long the lists of the journal and of the output graph are."""
+
+    events: int
+    entered: int
+    built: int
+    reads: int
+    guards: int
+    codes: int
+    generators: int
+
+
 class Recording:
     """A traced call: which part of the journal is its, and what it returned."""
 
@@ -87,10 +99,10 @@ class Recording:
         self._containers: list[tuple[Any, tuple[VariableTracker, ...]]] = []
         self.template: Any = None  # made when a call is like this one
 
-    def _position(self) -> tuple[int, ...]:
+    def _position(self) -> Position:
         journal = self.call.journal
         output = journal.output
-        return (
+        return Position(
             len(journal.events),
             len(journal.entered),
             len(journal.built),

@@ -13,13 +13,12 @@ from fxpress._torch.reuse import (
     VariableTracker,
     copy_container,
     copy_tensor,
-    map_source,
     note_proxyable,
     repeat_guard,
     separate_guards,
 )
 from fxpress._torch.reuse_inputs import copy_fake, copy_input, copy_parameter
-from fxpress._tracking.reuse.compare import made_name
+from fxpress._tracking.reuse.correspondence import Correspondence
 from fxpress._tracking.reuse.recording import Call
 from fxpress._tracking.reuse.structure import storage_id
 from fxpress._tracking.reuse.template import Step, Template
@@ -38,14 +37,9 @@ class _Stamp:
         self.tx: Any = call.tx
         self.output = call.journal.output
         self.tracer = self.output.current_tracer
-        old = template.call
-        self.sources: dict[Any, Any] = {old.path: call.path, old.source: call.source}
-        if hasattr(old.source, "base"):
-            self.sources[old.source.base] = call.source.base
-        self.nodes: dict[torch.fx.Node, torch.fx.Node] = {}
+        self.same = Correspondence(template.call, call)
         self.variables: dict[int, Any] = {}
         self.inputs: dict[torch.fx.Node, Any] = {}
-        self.names: dict[str, str] = {}  # of nodes, when they were made
         self.fakes: dict[int, torch.Tensor] = {}
         self.storages: dict[int, Any] = {}
 
@@ -61,7 +55,7 @@ class _Stamp:
         return self.template.result(self)
 
     def _know(self, old: torch.fx.Node, new: torch.fx.Node) -> None:
-        self.nodes[old] = new
+        self.same.nodes[old] = new
         before, after = old.meta.get("example_value"), new.meta.get("example_value")
         if isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
             self.fakes[id(before)] = after
@@ -73,18 +67,17 @@ class _Stamp:
         """Count the calls of modules as tracing counts them, and learn their keys."""
         objects, numbers = self.call.structure.objects, self.template.numbers
         journal = self.call.journal
-        outside = dict(self.tx.nn_module_stack)
-        self.outside = outside
+        self.outside = dict(self.tx.nn_module_stack)
         self.keys: dict[str, tuple[str, tuple[str, type]]] = {}
         for key, source, module in self.template.entered:
             same = objects[numbers[id(module)]]
-            path = map_source(source, self.sources)
+            path = self.same.source(source)
             made = enter_module(str(id(same)), path, self.tx, same)
             self.keys[key] = made
             journal.entered.append((made[0], path, same))
         for module, source in self.template.built:
             same = objects[numbers[id(module)]]
-            journal.note_stamped(same, map_source(source, self.sources))
+            journal.note_stamped(same, self.same.source(source))
         for number, name in self.template.reads:
             journal.reads.append((id(objects[number]), name))
 
@@ -96,14 +89,16 @@ class _Stamp:
 
     def _add_input(self, step: Step) -> None:
         tensor = self.call.structure.objects[step.number]
-        source = map_source(step.source, self.sources)
+        source = self.same.source(step.source)
         journal = self.call.journal
         fake = None if step.fake is None else copy_parameter(step.fake, tensor)
-        journal.place = self._trace(step.node.meta["stack_trace"])
+        journal.place = self.same.trace(step.node.meta["stack_trace"])
         if fake is None:
             variable = VariableBuilder(self.tx, source)(tensor)
         else:
-            variable = copy_input(self.tx, step.node, step.variable, tensor, fake, source)
+            variable = copy_input(
+                self.tx, step.node.op, step.variable, step.tensor, tensor, fake, source
+            )
         journal.place = None
         node = variable.as_proxy().node
         self.inputs[step.node] = variable
@@ -112,41 +107,31 @@ class _Stamp:
 
     def _add_node(self, step: Step) -> None:
         old = step.node
-        args = torch.fx.map_arg(old.args, self._node)
-        kwargs = torch.fx.map_arg(old.kwargs, self._node)
+        args = torch.fx.map_arg(old.args, self.same.node)
+        kwargs = torch.fx.map_arg(old.kwargs, self.same.node)
         node = self.tracer.create_node(old.op, old.target, args, kwargs, step.candidate)
-        self.nodes[old] = node
-        self.names[made_name(old)] = node.name
         node.meta.clear()
+        self.same.add_node(old, node)
         for key, value in old.meta.items():  # in this order
             node.meta[key] = self._meta(key, value)
 
     def _rename(self, step: Step) -> None:
-        node = self.nodes.get(step.node, step.node)
+        node = self.same.node(step.node)
         node._rename(step.candidate)
         for each in self.call.arguments.tensors:
             if each.as_proxy().node is node:
                 each._is_name_set = True
 
-    def _node(self, node: torch.fx.Node) -> torch.fx.Node:
-        return self.nodes.get(node, node)
-
     def _meta(self, key: str, old: Any) -> Any:
         if key == "nn_module_stack":
             return self._stack(old)
         if key == "source_fn_stack":
-            return [(self.names.get(name, name), kind) for name, kind in old]
+            return self.same.functions(old)
         if key == "stack_trace":
-            return self._trace(old)
+            return self.same.trace(old)
         if key == "example_value":
             return self._value(old)
         return old
-
-    def _trace(self, text: str) -> str:
-        old, new = self.template.call.site, self.call.site
-        if old.is_same(new):
-            return text
-        return new.text() + text.removeprefix(old.text())
 
     # Values
 
@@ -177,9 +162,9 @@ class _Stamp:
     def _add_guards(self, fresh: dict[Any, list[Any]]) -> None:
         guards = self.output.guards
         for guard, key in self.template.fresh_guards:
-            made = fresh.get((map_source(key[0], self.sources), key[1])) if key else None
+            made = fresh.get((self.same.source(key[0]), key[1])) if key else None
             guards.add(
-                made.pop(0) if made else repeat_guard(guard, self.sources),
+                made.pop(0) if made else repeat_guard(guard, self.same.sources),
                 collect_debug_stack=False,
             )
 
@@ -190,7 +175,7 @@ class _Stamp:
             return known
         found = self.variables.get(id(old))
         if found is None:
-            proxy = torch.fx.Proxy(self.nodes[step.node], self.tracer)
+            proxy = torch.fx.Proxy(self.same.nodes[step.node], self.tracer)
             if isinstance(old, SymNodeVariable):
                 found = old.clone(proxy=proxy)
             else:

@@ -48,11 +48,9 @@ class ModuleStructure:
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
-        self.objects: list[
-            Any
-        ] = []  # modules, tensors and containers, in the order of their numbers
+        # Modules, tensors and containers, in the order of their numbers.
+        self.objects: list[Any] = []
         self.numbers: dict[int, int] = {}  # the id of an object -> its number
-        self.modules: list[torch.nn.Module] = []
         # (number of the module, name) of plain attributes, and their values in the same order. Two
         # calls may differ in those that nobody reads, such as the index of a layer.
         self.names: list[tuple[int, str]] = []
@@ -79,7 +77,6 @@ class ModuleStructure:
         kind = type(module)
         if _has_slots(kind):
             raise NotAlike(f"{kind.__name__} has __slots__")
-        self.modules.append(module)
         number = self.numbers[id(module)]
         own = vars(module)
         self._parts += (kind, tuple(own))
@@ -103,13 +100,11 @@ class ModuleStructure:
         elif isinstance(value, torch.Tensor):
             if self._number(value):
                 parts.append(_tensor_key(value, self._storages))
-        elif _is_plain(value):
-            parts.append((type(value), _plain(value)))
         elif type(value) in _DICTS:
             if self._number(value):
                 parts += (type(value), len(value))
                 for key, item in value.items():
-                    parts.append(key if _is_plain(key) else id(key))
+                    parts.append(_mark(key))
                     self._value(item, found)
         elif type(value) in _SEQUENCES:
             if type(value) is tuple or self._number(value):
@@ -122,7 +117,7 @@ class ModuleStructure:
         elif isinstance(value, _CONSTANT_TYPES):
             parts.append(value)
         else:
-            parts.append(id(value))  # the same object for both
+            parts.append(_mark(value))
 
 
 def _has_slots(kind: type) -> bool:
@@ -187,6 +182,7 @@ def _sizes(sizes: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _mark(value: Any) -> Any:
+    """Return what is equal for equal constants, and else for one object alone."""
     return (type(value), _plain(value)) if _is_plain(value) else id(value)
 
 

@@ -41,13 +41,14 @@ _TAKEN = {"creation_timestamp", "custom", "seq_nr", "partitioner_tag"}
 class Step:
     """One step of a call: an input, a node, or a later name of a node."""
 
-    __slots__ = ("candidate", "fake", "kind", "node", "number", "source", "variable")
+    __slots__ = ("candidate", "fake", "kind", "node", "number", "source", "tensor", "variable")
 
     def __init__(self, kind: str, node: torch.fx.Node, candidate: str) -> None:
         self.kind = kind
         self.node = node
         self.candidate = candidate
         self.source: Any = None  # of an input
+        self.tensor: Any = None  # of an input
         self.variable: Any = None  # of an input
         self.number = -1  # of an input: the number of its tensor
         self.fake: Any = None
@@ -71,17 +72,18 @@ class Template:
         self.arguments: list[torch.fx.Node] = [
             each.as_proxy().node for each in call.arguments.tensors
         ]
-        self.entered = journal.entered[start[1] : end[1]]
-        self.built = journal.built[start[2] : end[2]]
-        self.codes = list(itertools.islice(output.traced_code, start[5], end[5]))
-        for generator in output.local_generators[start[6] : end[6]] if end[6] else ():
-            if not is_exhausted(generator):
+        self.entered = journal.entered[start.entered : end.entered]
+        self.built = journal.built[start.built : end.built]
+        self.codes = list(itertools.islice(output.traced_code, start.codes, end.codes))
+        if end.generators:
+            made = output.local_generators[start.generators : end.generators]
+            if not all(map(is_exhausted, made)):
                 raise NotAlike("it leaves a generator behind")
         self.numbers = call.structure.numbers
         self._inside = (call.source, getattr(call.source, "base", call.source))
         self.reads = {
             (self.numbers[module], name)
-            for module, name in journal.reads[start[3] : end[3]]
+            for module, name in journal.reads[start.reads : end.reads]
             if module in self.numbers
         }
         if call.tracked not in ((), (0,)):
@@ -89,8 +91,8 @@ class Template:
         for module, source in self.built:
             if id(module) not in self.numbers or not self.is_inside(source):
                 raise NotAlike("the first call that uses another module")
-        self.guards = list(itertools.islice(output.guards.inner, start[4], end[4]))
-        self.steps = list(self._steps(journal.events[start[0] : end[0]]))
+        self.guards = list(itertools.islice(output.guards.inner, start.guards, end.guards))
+        self.steps = list(self._steps(journal.events[start.events : end.events]))
         self.renamed = {step.node for step in self.steps if step.kind == "name"}
         self.fresh_guards = self._fresh_guards()
         self.result = self._result(recording.result)
@@ -122,7 +124,6 @@ class Template:
         return any(is_from_source(source, each) for each in self._inside)
 
     def _steps(self, events: Any) -> Any:
-        made: dict[torch.fx.Node, Step] = {}
         nodes = [node for node, _, _ in events if node is not None]
         by_name = {node.name: node for node in (*nodes, *self.arguments)}
         for node, candidate, name in events:
@@ -138,7 +139,6 @@ class Template:
                 else Step("node", node, candidate)
             )
             self._check_meta(step)
-            made[node] = step
             yield step
 
     def _input(self, node: torch.fx.Node, candidate: str) -> Step:
@@ -146,9 +146,9 @@ class Template:
         found = input_variable(self.call.journal.output, node)
         if found is None:
             raise NotAlike(f"it gets {node.target} from elsewhere")
-        tensor, step.variable = found
+        step.tensor, step.variable = found
         step.source = step.variable.source
-        step.number = self.numbers.get(id(tensor), -1)
+        step.number = self.numbers.get(id(step.tensor), -1)
         if step.number < 0 or not self.is_inside(step.source):
             raise NotAlike("the first call that reads an input of the graph")
         return step
@@ -196,7 +196,7 @@ class Template:
 
     def _guards_before(self) -> set[Any]:
         guards = self.call.journal.output.guards.inner
-        return set(map(guard_key, itertools.islice(guards, self.recording.start[4])))
+        return set(map(guard_key, itertools.islice(guards, self.recording.start.guards)))
 
     # The result
 
