@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
 import platform
 from typing import Any
 
 import torch
 
 from fxpress import _install, _native
+from fxpress._install.installation import is_disabled
 from fxpress._torch import versions
 from fxpress._torch.probes import ROOMS, is_known
 
@@ -71,7 +71,7 @@ def _installation() -> dict[str, Any]:
     return {
         "in_force": _install.is_installed(),
         "policy": _install.policy(),
-        "disabled": bool(os.environ.get("FXPRESS_DISABLE")),
+        "disabled": is_disabled(),
         "replaces": _install.replaced(),
     }
 

@@ -247,8 +247,6 @@ class _Captured:
             constraints=self.constraints,
             _is_export_deprecated_do_not_use=True,
         )
-        if self.out.graph_capture_output.output_graph is None:
-            raise AssertionError("Dynamo gave no output_graph")
         given = self.out.backend_input
         if given is None:  # the callable computes nothing
             graph = Graph()

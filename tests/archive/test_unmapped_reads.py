@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -130,6 +131,16 @@ def test_damaged_safetensors_files(tmp_path: Path, header: Any, size: int) -> No
 def test_a_deep_header_of_a_safetensors_file(tmp_path: Path) -> None:
     with pytest.raises(archive.LimitError, match="depth"):
         TensorFile(safetensors_file(tmp_path / "x.safetensors", b"[" * 100_000, b""))
+
+
+def test_files_that_nobody_closed(tmp_path: Path) -> None:
+    """As when an interrupt comes before the `with` block."""
+    file = TensorFile(safetensors_file(tmp_path / "x.safetensors", {}, b""))
+    descriptor = file._file
+    os.fstat(descriptor)
+    del file
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
 
 
 def test_safetensors_files_of_every_dtype(tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch._dynamo import functional_export as torch_capture
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fxpress
 from fxpress import UnsupportedError, functional_export
@@ -18,7 +20,7 @@ from fxpress.functional_export import (
     _dynamo_graph_capture_for_export,
     dynamo_graph_capture_for_export,
 )
-from tests.capture.test_functional_export import CALLS, Model, x
+from tests.capture.test_functional_export import CALLS, Inner, Model, x
 
 
 class Hooked(Model):
@@ -183,12 +185,103 @@ def test_bytecode_in_strict_export() -> None:
     assert str(programs[0]) == str(programs[1])
 
 
+def test_bytecode_with_tensors_as_attributes() -> None:
+    for way in (functional_export, torch_capture):
+        with (
+            torch._dynamo.config.patch(install_free_tensors=True),
+            pytest.raises(AssertionError, match="install_free_tensors"),
+        ):
+            way.dynamo_graph_capture_for_export(Model())(x())
+
+
 def test_processor_of_another_module() -> None:
     first, second = (dynamo_graph_capture_for_export(Model())(x()) for _ in range(2))
     processor = first._dynamo_bytecode_flatten.input_processor
     processor.root = second
     with pytest.raises(AssertionError, match="another module"):
         first(x())
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [("_codegen", torch.fx.graph.CodeGen()), ("dynamo_bytecode_flatten", lambda *inputs: inputs)],
+    ids=["another code generator", "another function"],
+)
+def test_processor_of_a_module_with_other_code(attribute: str, value: Any) -> None:
+    for way in (functional_export, torch_capture):
+        made = way.dynamo_graph_capture_for_export(Model())(x())
+        flatten = made._dynamo_bytecode_flatten
+        setattr(made.graph if attribute == "_codegen" else made.graph._codegen, attribute, value)
+        with pytest.raises(AssertionError, match=r"CodeGen|input_processor"):
+            flatten(x())
+
+
+class Branches(torch.nn.Module):
+    """Its child has the name that Dynamo gives the first branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cond_true_0 = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.cond_true_0(x)
+        return torch.cond(made.sum() > 0, torch.sin, torch.cos, (made,))
+
+
+def test_children_with_names_of_dynamos() -> None:
+    for way in (functional_export, torch_capture):
+        with pytest.raises(AssertionError, match="attributes"):
+            way.dynamo_graph_capture_for_export(Branches())(x())
+
+
+@pytest.mark.parametrize("value", [3, torch.nn.Linear(4, 4)], ids=["number", "child"])
+@pytest.mark.parametrize("name", ["_dynamo_bytecode_flatten", "_dynamo_bytecode_unflatten"])
+def test_attributes_with_names_of_what_runs_bytecode(name: str, value: Any) -> None:
+    for way in (functional_export, torch_capture):
+        module = Model()
+        setattr(module, name, value)
+        with pytest.raises(AssertionError, match=f"already has {name}|attribute {name} already"):
+            way.dynamo_graph_capture_for_export(module)(x())
+
+
+def test_modules_with_hooks_that_are_called_otherwise() -> None:
+    for way in (functional_export, torch_capture):
+        module = Hooked()
+        module._wrapped_call = 3
+        with pytest.raises(AssertionError):
+            way.dynamo_graph_capture_for_export(module)(x())
+
+
+def test_a_forward_of_ones_own_beside_traced_hooks() -> None:
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda module, args, out: None)
+    try:
+        for way in (functional_export, torch_capture):
+            made = way.dynamo_graph_capture_for_export(Hooked())(x())
+            made.forward = lambda x: x
+            with pytest.raises(AssertionError, match="forward"):
+                made(x())
+    finally:
+        handle.remove()
+
+
+def test_bytecode_that_never_calls_its_graph() -> None:
+    for way in (functional_export, torch_capture):
+        made = way.dynamo_graph_capture_for_export(Model())(x())
+        made._dynamo_bytecode_flatten.out = mock.Mock()
+        with pytest.raises(RuntimeError):
+            made(x())
+
+
+def test_interpreters_with_fake_inputs_of_another_mode() -> None:
+    """The module's own tensors come from the bytecode, and are real."""
+    results = []
+    for way in (functional_export, torch_capture):
+        made = way.dynamo_graph_capture_for_export(Inner())(x())
+        with FakeTensorMode() as mode:
+            result = torch.fx.Interpreter(made).run(mode.from_tensor(x()))
+        assert mode.allow_non_fake_inputs
+        results.append((type(result), result.shape, result.dtype, result.requires_grad))
+    assert results[0] == results[1]
 
 
 def test_outputs_before_inputs() -> None:

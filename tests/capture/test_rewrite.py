@@ -98,6 +98,25 @@ def test_rewritten_as_by_torch(module: bool, source: Any) -> None:
     assert_same_captured_graph(by_node.graph, theirs.graph)
 
 
+@pytest.mark.parametrize("value", [None, "text", 3], ids=repr)
+def test_values_from_elsewhere_that_are_no_tensors(value: Any) -> None:
+    """Without an example they stay inputs."""
+
+    def made() -> GraphModule:
+        module = captured()
+        other = module.graph.find_nodes(op="placeholder")[-1]
+        other.meta = {} if value is None else {"example_value": value}
+        return module
+
+    ours, theirs = both(made(), plan())
+    assert_same_captured_graph(ours.graph, theirs.graph)
+    by_node = DynamoGraphTransformer(made(), *plan()).transform()
+    torch_capture.clean_export_root(by_node)
+    assert_same_captured_graph(by_node.graph, theirs.graph)
+    for module in (ours, theirs, by_node):
+        assert getattr(module, "_captured_2", None) == value
+
+
 def test_tensors_from_elsewhere_with_values() -> None:
     """F22: torch asks a tensor for its truth."""
     made = captured(val=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch import nn
 
 from fxpress import _engine
+from fxpress._torch import fx as torch_fx
 from tests.support.engine import assert_same, by_torch, engine, tower, unflattened
 
 
@@ -106,6 +108,10 @@ def broken_graphs() -> dict[str, tuple[torch.fx.Graph, tuple[Any, ...]]]:
     graph.output(graph.placeholder("x"))
     graph = new("missing attribute")
     graph.output(graph.get_attr("no.such"))
+    graph = new("attribute without a name")
+    nameless = graph.get_attr("a")
+    nameless.target = 3
+    graph.output(nameless)
     graph = new("missing module", 1)
     graph.output(graph.call_module("no.such", (graph.placeholder("x"),)))
     graph = new("missing method", 1)
@@ -141,6 +147,24 @@ def test_broken_graphs(name: str) -> None:
     theirs = error_of(lambda: by_torch(root, graph, *args))
     for _ in range(2):
         same_error(error_of(lambda: _engine.run(root, graph, args)), theirs)
+
+
+def test_the_log_of_a_graph_module_that_fails() -> None:
+    graph = torch.fx.Graph()
+    graph.output(graph.call_function(torch.ops.aten.neg.default, (graph.placeholder("x"),)))
+    module = torch.fx.GraphModule(nn.Module(), graph)
+    logs: list[Any] = []
+
+    def log(name: str, metadata_fn: Any, payload_fn: Any) -> None:
+        logs.append((name, metadata_fn(), payload_fn()))
+
+    for place, run in (
+        (torch_fx, lambda: _engine.run(module, module.graph, ("text",))),
+        (torch.fx.interpreter, lambda: torch.fx.Interpreter(module).run("text")),
+    ):
+        with mock.patch.object(place, "trace_structured", log):
+            error_of(run)
+    assert logs[0] == logs[1]
 
 
 @pytest.mark.parametrize("args", [(), (1,), (nn.Module(), 3, ()), (nn.Module(), None, ())])

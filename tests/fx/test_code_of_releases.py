@@ -11,7 +11,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.passes.split_module import split_module as torch_split
 
-from fxpress import _native
+from fxpress import _deferred_code, _native
 from fxpress._torch.versions import features
 from fxpress.split_module import split_module
 from tests.support.deferred import in_blocks
@@ -88,3 +88,20 @@ def test_boxed_arguments(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ("_boxed_arg_" in ours.submod_0.code) == (features.boxed_arguments and mark != "none")
     x = torch.ones(2)
     torch.testing.assert_close(ours(x), theirs(x))
+
+
+def test_releases_whose_code_the_native_generator_does_not_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Generation is left to torch."""
+
+    def other_facts(source: str) -> Any:
+        raise AssertionError("unreachable")
+
+    writes = _deferred_code._writes_as_torch.__wrapped__
+    assert writes()
+    with monkeypatch.context() as patch:
+        patch.setattr(_deferred_code._native, "python_source", lambda graph: None)
+        assert not writes()
+    monkeypatch.setattr(_deferred_code.torch_fx, "PythonCode", other_facts)
+    assert not writes()

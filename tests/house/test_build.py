@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import fxpress
+from fxpress._torch import versions
 
 MISMATCH = """
 import torch
@@ -37,6 +38,16 @@ def test_build_info() -> None:
         assert int(info[module]["pybind11"].split(".")[0]) >= 3
     assert info["aten"]["torch"] == torch.__version__
     assert info["aten"]["usable"] is True
+
+
+def test_build_info_without_the_part_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(fxpress, "_aten", raising=False)
+    monkeypatch.setitem(sys.modules, "fxpress._aten", None)
+    info = fxpress.build_info()
+    assert info["native"]["version"]
+    assert info["aten"]["usable"] is False
+    assert info["aten"]["torch"] == versions.built_for()
+    assert "fxpress._aten" in info["aten"]["reason"]
 
 
 def test_aten_counts_shared_storage_once() -> None:

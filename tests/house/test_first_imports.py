@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 
 import pytest
+
+import fxpress
 
 
 @pytest.mark.slow("imports torch in processes of their own")
@@ -14,6 +17,15 @@ def test_first_import(module: str) -> None:
     command = [sys.executable, "-c", f"import fxpress.{module}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_names_of_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", {"fxpress": "1.2.3"}.__getitem__)
+    assert fxpress.__version__ == "1.2.3"
+    assert {"install", "load", "ArchiveError", "__version__", *fxpress.__all__} <= set(dir(fxpress))
+    assert dir(fxpress) == sorted(dir(fxpress))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        fxpress.nothing
 
 
 ALONE = """

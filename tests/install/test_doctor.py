@@ -46,6 +46,52 @@ def test_install_is_seen() -> None:
     assert after["replaces"] == {}
 
 
+def test_rooms_that_do_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_doctor, "ROOMS", ("split_module", "nowhere"))
+    report = _doctor.examine()
+    assert report["rooms"]["split_module"] == {"works": True, "reason": None}
+    reason = "ModuleNotFoundError: No module named 'fxpress.nowhere'"
+    assert report["rooms"]["nowhere"] == {"works": False, "reason": reason}
+    lines = [line.strip() for line in _doctor.show(report).splitlines()]
+    assert lines[lines.index(reason) - 1].split(maxsplit=1) == ["nowhere", "DOES NOT WORK"]
+
+
+def test_a_part_for_other_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(versions, "built_for", lambda: ("2.1",))
+    report = _doctor.examine()
+    assert report["native"] | {"for_every_torch": None} == {
+        "for_every_torch": None,
+        "for_torch": ["2.1"],
+        "fits": False,
+    }
+    assert f"none for torch {torch.__version__}: {versions.REBUILD}" in _doctor.show(report)
+
+
+def test_accelerators_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda")
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: device)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    assert _doctor.examine()["devices"] == ["cpu", "cuda:0", "cuda:1"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("1", "install() does nothing: FXPRESS_DISABLE is set"),
+        (" Yes ", "install() does nothing: FXPRESS_DISABLE is set"),
+        ("", "install() is not in force"),
+        ("0", "install() is not in force"),
+    ],
+)
+def test_installing_may_be_turned_off(
+    monkeypatch: pytest.MonkeyPatch, value: str, text: str
+) -> None:
+    monkeypatch.setenv("FXPRESS_DISABLE", value)
+    assert text in _doctor.show(_doctor.examine())
+    with fxpress.installed():
+        assert fxpress.is_installed() == ("does nothing" not in text)
+
+
 @pytest.mark.slow("a process of its own")
 def test_command() -> None:
     text = run("doctor")

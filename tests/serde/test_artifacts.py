@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch._export.serde import serialize as theirs
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from fxpress import serialize as ours
 from tests.support.records import read_records, write_records
@@ -59,3 +60,18 @@ def test_deflated_bytes_that_are_damaged(record: str) -> None:
     data[data.index(record.encode()) + len(record)] = 0xFF  # the kind of the first block
     with pytest.raises(ours.SerializeError):
         ours.deserialize_torch_artifact(bytes(data))
+
+
+class Own:
+    """Something that only unpickling makes."""
+
+
+def test_fake_tensors_beside_what_only_unpickling_makes() -> None:
+    with FakeTensorMode():
+        value = {"fake": torch.nn.Parameter(torch.empty(2, 3)), "own": Own()}
+    data = ours.serialize_torch_artifact(value)
+    assert data == theirs.serialize_torch_artifact(value)
+    read = ours.deserialize_torch_artifact(data, allow_pickle=True)
+    assert isinstance(read["own"], Own)
+    assert isinstance(read["fake"], FakeTensor)
+    assert read["fake"].shape == (2, 3)

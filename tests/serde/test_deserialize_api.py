@@ -354,6 +354,33 @@ def test_storage_offsets_of_inputs_that_no_range_is_written_for() -> None:
     assert serialize(deserialize(written)).exported_program == written.exported_program
 
 
+def test_ranges_that_nodes_give_to_sizes() -> None:
+    """Older releases of torch leave such nodes in programs."""
+
+    class Sized(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            size = x.item()
+            torch._check(size <= 10)
+            return torch.ones(size)  # type: ignore[arg-type]
+
+    program = export(Sized(), (torch.tensor(4),), strict=False)
+    (item,) = program.graph.find_nodes(op="call_function", target=torch.ops.aten.item.default)
+    constrain = torch.ops.aten.sym_constrain_range_for_size.default
+    with program.graph.inserting_after(item):
+        program.graph.call_function(constrain, (item,)).meta["val"] = None
+    read = assert_reads_as_torch(serialize(program))
+    assert read is not None
+    assert read.graph.find_nodes(op="call_function", target=constrain)
+
+
+def test_metadata_of_the_graph() -> None:
+    program = top()
+    program.graph_module.meta["custom"] = {"a": [1, None]}
+    read = assert_reads_as_torch(serialize(program))
+    assert read is not None
+    assert read.graph_module.meta["custom"] == {"a": [1, None]}
+
+
 def test_modules_that_return_nothing() -> None:
     class Nothing(nn.Module):
         def forward(self, x: Tensor) -> tuple[()]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from torch.export import unflatten as torch_unflatten
+from torch.testing._internal.two_tensor import TwoTensor
 
 from tests.support.unflatten_cases import exported, ours_of
 from tests.support.unflatten_compare import assert_runs_as_eager, assert_same_outputs
@@ -273,3 +274,23 @@ def test_shallow_copies_of_dispatchers() -> None:
     dispatcher = copy.copy(ours.inner)
     assert dispatcher.call_modules() is ours.inner.call_modules()
     assert_same_outputs(dispatcher(x), model.inner(x))
+
+
+class Adds(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1
+
+
+@WAYS
+@pytest.mark.parametrize(
+    "value", [torch.arange(3.0), TwoTensor(torch.ones(3), torch.zeros(3))], ids=["plain", "two"]
+)
+def test_tensors_as_arguments(way: Callable[[Any], Any], value: Tensor) -> None:
+    """As a pass may put them into a graph."""
+    module, x = ours_of(Adds(), torch.ones(3)), torch.ones(3)
+    (add,) = module.graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor)
+    add.args = (add.args[0], value)
+    copied = way(module)
+    (add,) = copied.graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor)
+    assert type(add.args[1]) is type(value)
+    assert torch.equal(copied(x), module(x))

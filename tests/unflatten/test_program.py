@@ -6,6 +6,7 @@ import copy
 import pickle
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from torch import Tensor, nn
 from torch.export import export
 from torch.export import unflatten as torch_unflatten
 
+from fxpress import UnsupportedError
 from fxpress.unflatten import unflatten
-from tests.support.unflatten_cases import exported, ours_of, quietly
+from tests.support.unflatten_cases import exported, ours_of, quietly, torchs
 from tests.support.unflatten_compare import (
     assert_runs_as_eager,
     assert_same_outputs,
@@ -71,6 +73,26 @@ def test_u1_programs_with_effect_tokens(capfd: pytest.CaptureFixture[str]) -> No
     capfd.readouterr()
     assert_runs_as_eager(ours, model, (torch.randn(2, 4),), calls=1)
     assert capfd.readouterr().out == "before\nafter\n" * 2
+
+
+def test_u1_effect_tokens_beside_bodies_of_operators(capfd: pytest.CaptureFixture[str]) -> None:
+    class Branches(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            torch.ops.aten._print("before")
+            return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+
+    x = torch.randn(2, 4)
+    program = exported(Branches(), x).run_decompositions({})
+    before = snapshot(program)
+    ours = unflatten(program)
+    assert_untouched(program, before)
+    other = torch_unflatten(copy.deepcopy(program))
+    assert [(n.name, n.target) for n in ours.graph.nodes] == [
+        (n.name, n.target) for n in other.graph.nodes
+    ]
+    capfd.readouterr()
+    assert_runs_as_eager(ours, Branches(), (x,), calls=1)
+    assert capfd.readouterr().out == "before\n" * 2
 
 
 def test_u11_the_program_can_be_copied_afterwards() -> None:
@@ -241,3 +263,29 @@ def test_u4_symbolic_trace(traced: tuple[nn.Module, Any, Tensor]) -> None:
     model, module, x = traced
     graph = torch.fx.symbolic_trace(module)
     torch.testing.assert_close(torch.utils._pytree.tree_leaves(graph(x)), list(model(x).values()))
+
+
+def test_symbolic_trace_with_inputs_in_other_containers() -> None:
+    """A tracer's proxies cannot be asked for what such a container holds."""
+
+    class Takes(nn.Module):
+        def forward(self, inputs: dict[str, Tensor]) -> Tensor:
+            return inputs["a"] + 1
+
+    example = OrderedDict(a=torch.ones(2))
+    module = ours_of(Takes(), example)
+    assert torch.equal(module(example), torch.full((2,), 2.0))
+    with pytest.raises(UnsupportedError, match="OrderedDict"):
+        torch.fx.symbolic_trace(module)
+
+
+def test_inputs_in_the_programs_structure() -> None:
+    """No adapter is asked about them."""
+    model, x = Traced(), torch.randn(3, 4)
+    program = export(model, (x,), strict=False)
+    flat, spec = torch.utils._pytree.tree_flatten(((x,), {}))
+    for module in (quietly(program), torchs(program)):
+        assert module._adapt_flat_args(flat, spec, (x,)) is flat
+        with pytest.raises(TypeError, match="no flat args adapter"):
+            other = torch.utils._pytree.tree_structure(((x, x), {}))
+            module._adapt_flat_args([x, x], other, (x, x))

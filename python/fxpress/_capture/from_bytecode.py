@@ -82,9 +82,6 @@ def create_fx_graph_from_captured_output(
     _, root = get_traced_fn(mod)
     check_inputs(pytree.tree_leaves((args, kwargs)))
     module: GraphModule = captured.graph_module
-    for name in _REPLAYS:
-        if hasattr(module, name):
-            raise AssertionError(f"the captured module has an attribute {name} already")
     if isinstance(root, torch.nn.Module):
         _adopt(root, module)
         _set_traced_hooks_aside(module)
@@ -97,6 +94,8 @@ def create_fx_graph_from_captured_output(
     module.graph.set_codegen(_DynamoBytecodeCodeGen(names, flatten, unflatten))
     normalize_graph_module(module)
     for name, replay in zip(_REPLAYS, (flatten, unflatten), strict=True):
+        if hasattr(module, name):
+            raise AssertionError(f"the captured module has an attribute {name} already")
         setattr(module, name, replay)
     del module._param_name_to_source
     module.recompile()

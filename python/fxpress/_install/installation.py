@@ -44,6 +44,11 @@ class _Here(threading.local):
     left = False  # this thread is in a call that was left to torch
 
 
+def is_disabled() -> bool:
+    """Return whether the environment variable `FXPRESS_DISABLE` leaves torch as it is."""
+    return os.environ.get("FXPRESS_DISABLE", "").strip().lower() in ("1", "true", "yes")
+
+
 class Installation:
     """The state of `install` in one process: the open leases, and the patches that they share.
 
@@ -104,7 +109,7 @@ class Installation:
         """Return the policy and the patches that a new lease needs. Nothing is installed yet."""
         if policy not in ("raise", "torch"):
             raise ValueError(f'on_unsupported must be "raise" or "torch", not {policy!r}')
-        if os.environ.get("FXPRESS_DISABLE", "").strip().lower() in ("1", "true", "yes"):
+        if is_disabled():
             if not self._announced:
                 self._announced = True
                 log.info("FXPRESS_DISABLE is set: torch is left as it is")

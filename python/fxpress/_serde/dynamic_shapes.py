@@ -32,8 +32,6 @@ def _of_tensor(path: Any, value: Any, shape: Any) -> list[Any] | None:
         return None
     if shape is None:
         return [Dim.STATIC] * value.dim()
-    if not isinstance(shape, (dict, tuple, list)):
-        raise AssertionError(f"expected tuple or list, got {type(shape)}")
     given = shape if isinstance(shape, dict) else dict(enumerate(shape))
     entries = ((given.get(i), size) for i, size in enumerate(value.shape))
     return [size if entry is None else entry for entry, size in entries]
@@ -45,8 +43,6 @@ def _note(entry: Any, roots: dict[str, tuple[Any, set[str]]]) -> int | str | Non
         return entry
     if isinstance(entry, compat.DimHint):
         return f"{type(entry).__name__}.{entry.type.name}"
-    if not isinstance(entry, Dim):
-        raise AssertionError(f"expected Dim, got {type(entry)}")
     is_derived = isinstance(entry, compat.DerivedDim)
     root = entry.root if is_derived else entry
     _, derived = roots.setdefault(root.__name__, (root, set()))

@@ -24,8 +24,6 @@ _SIMPLE = {bool: "bool", int: "int", float: "float", str: "str"}
 def _shape(hint: Any) -> str:
     """Return a type hint in the notation of `csrc/schema/schema.h`."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        return _shape(arguments[0])
     if origin in (typing.Union, types.UnionType) and arguments[1] is type(None):
         return "optional " + _shape(arguments[0])
     if origin is list:

@@ -66,11 +66,17 @@ def without_effect_tokens(program: ExportedProgram) -> ExportedProgram:
 
 def _copy_graph_module(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """Return a copy with copies of all graphs, nested ones included; it shares other attributes."""
-    result = torch.fx.GraphModule(module, copy.deepcopy(module.graph))
+    copies = {
+        name: _copy_graph_module(child)
+        for name, child in module._modules.items()
+        if isinstance(child, torch.fx.GraphModule)
+    }
+    # A new module generates the code of its children anew: these must not be the original ones.
+    root = torch.nn.Module()
+    vars(root).update(vars(module), _modules={**module._modules, **copies})
+    result = torch.fx.GraphModule(root, copy.deepcopy(module.graph))
     result.meta = dict(module.meta)
-    for name, child in module._modules.items():
-        if isinstance(child, torch.fx.GraphModule):
-            result._modules[name] = _copy_graph_module(child)
+    result._modules.update(copies)
     return result
 
 

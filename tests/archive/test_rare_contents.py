@@ -1,0 +1,175 @@
+"""Contents that few archives have, with torch and with fxpress."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from torch._inductor.codecache import get_device_information
+from torch.export import ExportedProgram, export
+from torch.export.pt2_archive import _package as torch_package
+
+from fxpress import UnsupportedError, _native, archive, state
+from fxpress._archive import payloads
+from fxpress._serde.schema import TYPES, describe
+from fxpress._torch.archive import load_compiled_model
+from fxpress._torch.versions import features
+from tests.support.archived import (
+    OneWeight,
+    assert_same_records,
+    records_of,
+    rewritten,
+    saved_by_torch,
+    saved_by_us,
+)
+from tests.support.opaque import handle_of_a_custom_class
+
+WAYS = (archive, torch_package)
+
+
+@pytest.fixture
+def program() -> ExportedProgram:
+    return export(OneWeight(), (torch.ones(3),), strict=False)
+
+
+@pytest.mark.skipif(not features.opaque_records, reason="this torch has no such records")
+def test_objects_of_classes_of_python(program: ExportedProgram) -> None:
+    program.constants["handle"] = handle = handle_of_a_custom_class()
+    data = saved_by_us(program)
+    assert_same_records(data, saved_by_torch(program))
+    with pytest.raises(archive.SerializeError, match=r"opaque_obj_0.*allow_pickle"):
+        archive.load(io.BytesIO(data))
+    for load in (torch.export.load, lambda f: archive.load(f, allow_pickle=True)):
+        assert type(load(io.BytesIO(data)).constants["handle"]) is type(handle)
+
+
+def test_a_constant_with_the_name_of_an_object() -> None:
+    """The object is an argument of a node, and has no other name."""
+    weight = torch.quantize_per_tensor(torch.ones(2, 2), 1.0, 0, torch.qint8)
+    packed = torch.ops.quantized.linear_prepack(weight, None)
+    for module in WAYS:
+        program = export(OneWeight(), (torch.ones(3),), strict=False)
+        (call,) = program.graph.find_nodes(op="call_function", target=torch.ops.aten.mul.Tensor)
+        call.target = torch.ops.quantized.linear_dynamic.default
+        call.args = (call.args[0], packed)
+        program.constants["_custom_obj_0"] = packed
+        with pytest.raises(AssertionError, match="'_custom_obj_0' already exists"):
+            module.package_pt2(io.BytesIO(), exported_programs={"model": program})
+
+
+def test_one_program_without_a_name(program: ExportedProgram) -> None:
+    written = []
+    for module in WAYS:
+        buffer = io.BytesIO()
+        module.package_pt2(buffer, exported_programs=program)
+        written.append(buffer.getvalue())
+    assert_same_records(*written)
+
+
+def test_conjugated_parameters(program: ExportedProgram) -> None:
+    plain = torch.tensor([1 + 2j, 3 - 4j])
+    program.state_dict["weight"] = torch.nn.Parameter(plain.conj(), requires_grad=False)
+    loaded = archive.load(io.BytesIO(saved_by_us(program))).state_dict["weight"]
+    assert isinstance(loaded, torch.nn.Parameter)
+    assert not loaded.requires_grad
+    assert torch.equal(loaded.resolve_conj(), plain.conj().resolve_conj())
+
+
+def test_weights_for_compiled_models() -> None:
+    runners = [mock.Mock(), mock.Mock()]
+    weights = {"w": torch.ones(2)}
+    for module, runner in zip(WAYS, runners, strict=True):
+        contents = torch_package.PT2ArchiveContents({}, {"model": runner}, {})
+        module.load_weights_to_pt2_contents(contents, {"model": weights})
+    assert runners[0].mock_calls == runners[1].mock_calls != []
+
+
+@pytest.mark.parametrize("version", [None, b"0", b"7"], ids=str)
+def test_versions_of_archives(program: ExportedProgram, version: bytes | None) -> None:
+    data = saved_by_us(program)
+    (name,) = [name for name in records_of(data) if name.endswith("archive_version")]
+    changed = rewritten(data, {name: version})
+    found = [module.PT2ArchiveReader(io.BytesIO(changed)).archive_version() for module in WAYS]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("position", [-1, None, "1"])
+def test_files_that_are_nowhere(program: ExportedProgram, position: Any) -> None:
+    class Odd(io.BytesIO):
+        def tell(self) -> Any:
+            return position
+
+    with pytest.raises(TypeError, match="its position is"):
+        archive.load(Odd(saved_by_us(program)))
+
+
+WRITERS: list[Callable[[ExportedProgram, io.BytesIO], Any]] = [
+    archive.save,
+    lambda program, file: state.write(program.state_dict, file),
+]
+
+
+@pytest.mark.parametrize("write", WRITERS, ids=["save", "state.write"])
+def test_a_schema_with_other_fields(
+    program: ExportedProgram,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[[ExportedProgram, io.BytesIO], Any],
+) -> None:
+    types = [describe(cls) for cls in TYPES.values()]
+    fields = next(fields for name, _, fields in types if name == "PayloadMeta")
+    fields.append(("color", "str", None))
+    monkeypatch.setattr(payloads, "SCHEMA", _native.Schema(types))
+    with pytest.raises(UnsupportedError, match=r"PayloadMeta\.color"):
+        write(program, io.BytesIO())
+
+
+def test_tensors_that_cannot_be_written(tmp_path: Any) -> None:
+    """The file stays as it was."""
+
+    class Local(torch.Tensor):
+        pass
+
+    path = tmp_path / "state.pt2"
+    state.write({"a": torch.ones(2)}, path)
+    before = path.read_bytes()
+    with pytest.raises((archive.SerializeError, pickle.PicklingError), match="cannot be pickled"):
+        state.write({"a": torch.ones(3), "b": torch.ones(2).as_subclass(Local)}, path)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_tensors_of_the_older_format(program: ExportedProgram) -> None:
+    records = records_of(saved_by_us(program))
+    older = torch._export.serde.serialize.serialize(program).state_dict
+    data = rewritten(saved_by_us(program), {"archive/data/weights/model.pt": older})
+    assert "archive/data/weights/model.pt" not in records
+    with pytest.raises(archive.ArchiveError, match="older format: load the program"):
+        state.read(io.BytesIO(data))
+    loaded = archive.load(io.BytesIO(data))
+    assert torch.equal(loaded.state_dict["weight"], program.state_dict["weight"])
+
+
+@pytest.mark.parametrize("machine", ["this one", "another"])
+def test_models_that_were_compiled_for_another_machine(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, machine: str
+) -> None:
+    facts = {"AOTI_DEVICE_KEY": "cpu", **get_device_information("cpu")}
+    key = list(facts)[-1]
+    if machine == "another":
+        facts[key] = "of another machine"
+    loader = mock.Mock()
+    loader.load_metadata_from_package.return_value = facts
+    monkeypatch.setattr(torch._C._aoti, "AOTIModelPackageLoader", loader)
+    options = (False, 1, -1)
+    messages = []
+    for load in (load_compiled_model, torch_package._load_aoti):
+        caplog.clear()
+        load("path", "model", *options)
+        messages.append([r.getMessage() for r in caplog.records if r.levelname == "WARNING"])
+    assert len(messages[0]) == len(messages[1]) == (machine == "another")
+    assert all(key in text and facts[key] in text for each in messages for text in each)
