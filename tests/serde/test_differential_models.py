@@ -9,17 +9,31 @@ from torch.export import Dim, export
 pytest.importorskip("transformers")
 
 from tests.support.exported import architectures, skipped_unless_exported, transformer_configs
-from tests.support.serialized import both_ways
+from tests.support.serialized import both_ways, both_ways_decomposed
 from tests.unflatten.test_differential_models import model_of, tokens
 
 
-@pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
 @pytest.mark.parametrize("name", architectures())
-def test_transformer(name: str, strict: bool) -> None:
+def test_transformer(name: str) -> None:
     model = model_of(transformer_configs()[name])
     with skipped_unless_exported():
-        program = export(model, (tokens(),), strict=strict)
+        program = export(model, (tokens(),), strict=False)
     both_ways(program)
+    both_ways_decomposed(program)
+
+
+@pytest.mark.parametrize("name", architectures())
+def test_transformer_exported_strictly(name: str) -> None:
+    model = model_of(transformer_configs()[name])
+    with skipped_unless_exported():
+        program = export(model, (tokens(),), strict=True)
+    both_ways(program)
+
+
+@pytest.mark.deep("the decompositions of the other exports give nearly the same graphs")
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_transformer_exported_strictly_and_decomposed(name: str) -> None:
+    both_ways_decomposed(export(model_of(transformer_configs()[name]), (tokens(),), strict=True))
 
 
 @pytest.mark.parametrize("name", architectures())
@@ -29,12 +43,15 @@ def test_transformer_with_a_dynamic_batch(name: str) -> None:
     with skipped_unless_exported():
         program = export(model, (tokens(),), dynamic_shapes=shapes, strict=False)
     both_ways(program)
+    both_ways_decomposed(program)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
 def test_transformer_in_training(name: str) -> None:
     model = model_of(transformer_configs()[name]).train()
-    both_ways(export(model, (tokens(),), strict=False))
+    program = export(model, (tokens(),), strict=False)
+    both_ways(program)
+    both_ways_decomposed(program)
 
 
 def test_joint_graph_with_loss() -> None:
@@ -46,4 +63,6 @@ def test_joint_graph_with_loss() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.linear(x).sum()
 
-    both_ways(export(Loss(), (torch.randn(3, 4),), strict=False))
+    program = export(Loss(), (torch.randn(3, 4),), strict=False)
+    both_ways(program)
+    both_ways_decomposed(program)

@@ -80,12 +80,16 @@ def assert_canonical_as_torch(text: bytes, constants: set[str]) -> Any:
     return ours
 
 
-def both_ways(program: ExportedProgram, **options: Any) -> None:
-    """As above, also in files, and again after the program's decompositions."""
-    assert_travels_as_torch(program, **options)
+def both_ways(program: ExportedProgram) -> None:
+    """As above, also in files."""
+    assert_travels_as_torch(program)
     assert_archives_as_torch(program)
+
+
+def both_ways_decomposed(program: ExportedProgram) -> None:
+    """What torch's decompositions make of a program."""
     try:
         decomposed = program.run_decompositions()
     except Exception:  # torch does not decompose it
         return
-    assert_travels_as_torch(decomposed, **options)
+    assert_travels_as_torch(decomposed)

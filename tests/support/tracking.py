@@ -189,19 +189,24 @@ def observed_with_ours(program: Program) -> Observed:
 
 
 def assert_same_traces(program: Program) -> tuple[Observed, Observed]:
-    """Ours and torch's; afterwards torch is as it was."""
-    observed(program)  # torch's own first run of a program may have other guards than the next
-    theirs = observed(program)
+    """Ours and torch's; afterwards torch is as it was.
+
+    A first run of a program may have other guards than the next, with torch too: the two that
+    are compared are the second and the third.
+    """
+    before = observed(program)
     ours = observed_with_ours(program)
-    again = observed(program)
-    for mine, who in ((ours, "ours"), (again, "torch afterwards")):
+    theirs = observed(program)
+    for mine, who in ((ours, "ours"), (before, "torch before")):
         assert mine.error is theirs.error, f"{who}: {mine.message}\n\ntorch: {theirs.message}"
         for field_ in ("kind_of_break", "graphs", "values"):
             a, b = getattr(mine, field_), getattr(theirs, field_)
             assert a == b, f"{who}: {field_}\n{a}\n\ntorch: {b}"
         assert len(mine.guards) == len(theirs.guards), who
-        for mine_set, other in zip(mine.guards, theirs.guards, strict=True):
-            assert not other - mine_set, f"{who} lacks {other - mine_set}"
-            more = [guard for guard in mine_set - other if mine is again or not is_added(guard)]
-            assert not more, f"{who}: {more}"
+    for mine_set, other, first in zip(ours.guards, theirs.guards, before.guards, strict=True):
+        assert not other - mine_set, f"ours lacks {other - mine_set}"
+        more = [guard for guard in mine_set - other if not is_added(guard)]
+        assert not more, f"ours: {more}"
+        left = [guard for guard in other - first if is_added(guard)]
+        assert not left, f"torch afterwards: {left}"
     return ours, theirs

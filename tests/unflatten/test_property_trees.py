@@ -266,7 +266,7 @@ def test_trees(plan: Plan, dynamic: bool, by_name: bool, functional: bool) -> No
     check(plan, [], dynamic=dynamic, by_name=by_name, functional=functional)
 
 
-@examples(4)
+@examples(2)
 @given(trees(writes=False), PICKS, st.booleans())
 def test_trees_that_dynamo_has_traced(plan: Plan, picks: list[int], by_name: bool) -> None:
     """Modules under several names keep all of them."""
