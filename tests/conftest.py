@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 
 import pytest
+from torch._dynamo import guards
 
 from tests.support.skips import Skip, not_allowed, read_allowed
 
@@ -29,6 +30,16 @@ def _collections_look_at_new_objects() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _compilations_time_no_guards() -> None:
+    """torch empties the processor's caches in each compilation, to time the new guards.
+
+    That took a fifth of the time of the tests that compile; the figure is only logged.
+    """
+    if hasattr(guards, "profile_guard_manager"):
+        guards.profile_guard_manager = lambda *_: 0.0
 
 
 def _is_unit_test(item: pytest.Item) -> bool:

@@ -90,10 +90,10 @@ def transformer_configs() -> dict[str, Any]:
     }
 
 
-def architectures() -> list[Any]:
-    """Names of these configurations, for a test of each; three of them stand for all."""
+def architectures(*first: str) -> list[Any]:
+    """Names of these configurations, for a test of each; `first`, or three, stand for all."""
     further = pytest.mark.deep("further architectures")
-    first = ("bert", "gpt2", "llama")
+    first = first or ("bert", "gpt2", "llama")
     return [
         name if name in first else pytest.param(name, marks=further)
         for name in sorted(transformer_configs())
