@@ -9,17 +9,32 @@ fails when a test is skipped that the list does not allow.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from pathlib import Path
 
 import pytest
 from torch._dynamo import guards
+from torch._logging._internal import trace_log
 
 from tests.support.skips import Skip, not_allowed, read_allowed
 
 _ALLOWED = Path(__file__).with_name("allowed_skips.txt")
 _KINDS = ("differential", "property", "memory", "concurrent", "scaling")
 _NOT_ALLOWED = pytest.StashKey[list[Skip]]()
+
+
+def _add_handler(handler: logging.Handler) -> None:
+    """Add a handler to torch's log of traces, unless it is pytest's.
+
+    With a handler, torch prints each graph for the log, and fxpress takes the ways of captures that
+    are logged: users have none.
+    """
+    if not type(handler).__module__.startswith("_pytest."):
+        logging.Logger.addHandler(trace_log, handler)
+
+
+trace_log.addHandler = _add_handler  # type: ignore[method-assign]
 
 
 @pytest.fixture(autouse=True)

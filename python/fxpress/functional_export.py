@@ -66,6 +66,7 @@ with room("functional_export"):
         timed,
     )
     from fxpress._torch.fx import pytree
+    from fxpress._torch.unwritten_code import unwritten_code
     from fxpress._tracking.reuse.report import ReuseReport, reuse_report
     from fxpress._tracking.reuse.settings import check_reuse, reuse_layers
 
@@ -135,6 +136,7 @@ def dynamo_graph_capture_for_export(
             settings(replay_side_effects=False, side_effect_replay_policy="warn"),
             timed(),
             _native.RareCollections(),
+            unwritten_code(),
         ):
             out = fullgraph_capture(fn, args, kwargs, constraints=constraints)
         return create_fx_graph_from_captured_output(out, fn, args, kwargs)
@@ -179,7 +181,8 @@ def _dynamo_graph_capture_for_export(
             captured = _Captured(mod, flat_inputs, in_spec, constraints)
             checked = contextlib.nullcontext() if check is None else check_constraints(check)
             with timed(), captured.settings(spec), checked, _native.RareCollections():
-                captured.trace()
+                with unwritten_code():
+                    captured.trace()
                 if spec is None:  # the sizes of a spec are unbacked: there are no constraints
                     _suggest_or_raise_constraint_violation(
                         captured.traced,

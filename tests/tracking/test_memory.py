@@ -12,7 +12,10 @@ import torch
 from torch import nn
 
 import fxpress
-from fxpress import _native
+from fxpress import _native, functional_export
+from fxpress._tracking.reuse.journal import Journal
+from fxpress._tracking.reuse.recording import Recording
+from fxpress.functional_export import reuse_report
 from tests.support.memory import check_no_blocks_leak
 
 MODULE = nn.Linear(2, 2)
@@ -63,6 +66,26 @@ def test_memory_of_compilations_does_not_grow() -> None:
             compile_()
         gc.collect()
         assert psutil.Process().memory_info().rss - before < 16 * 2**20
+
+
+def test_what_is_recorded_ends_with_the_trace() -> None:
+    """No collection of garbage is needed."""
+    made = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(4)))
+
+    def recorded() -> list[Any]:
+        return [each for each in gc.get_objects() if type(each) in (Journal, Recording)]
+
+    torch._dynamo.reset()
+    gc.collect()
+    gc.disable()
+    try:
+        with fxpress.installed():
+            captured = functional_export.dynamo_graph_capture_for_export(made)(torch.ones(1, 2))
+        assert reuse_report().stamped
+        assert not recorded()
+    finally:
+        gc.enable()
+    assert captured is not None
 
 
 def test_thresholds_come_back() -> None:

@@ -124,15 +124,19 @@ def with_shape_guards_only(captured: Any) -> Any:
     return made
 
 
+def traces_are_written() -> bool:
+    """Return whether torch writes what it traces into files."""
+    # It installs a handler without a folder, which removes itself at the first record.
+    return any(getattr(each, "root_dir", "") is not None for each in trace_log.handlers)
+
+
 _GUARD_LOGS = ("", ".__guards", ".__verbose_guards")
 
 
 def guards_are_logged() -> bool:
     """Return whether a log shows the guards that are made."""
     logs = (logging.getLogger(f"torch._dynamo.guards{name}") for name in _GUARD_LOGS)
-    # torch installs a handler without a folder, which removes itself at the first record.
-    traced = any(getattr(each, "root_dir", "") is not None for each in trace_log.handlers)
-    return traced or any(each.isEnabledFor(logging.DEBUG) for each in logs)
+    return traces_are_written() or any(each.isEnabledFor(logging.DEBUG) for each in logs)
 
 
 def is_relaxed(constraint: object) -> bool:

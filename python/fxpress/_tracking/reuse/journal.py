@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,7 @@ class Journal:
         self._stamped: dict[int, tuple[torch.nn.Module, Source]] = {}
         self._count_mutations()
         self._note_modules()
+        self._end_with_trace()
 
     def is_current(self, output: Any) -> bool:
         """Return whether Dynamo still writes where it did: an attempt that fails replaces it."""
@@ -77,6 +79,22 @@ class Journal:
                 restart_without_reuse(output, "a part of a stamped module has another path")
 
         vars(output)["add_fqn_info_for_inlined_modules"] = add_fqn_info
+
+    def _end_with_trace(self) -> None:
+        """Free what is noted when Dynamo frees what the output holds."""
+        output = self.output
+        free = vars(output).pop("cleanup", output.cleanup)
+
+        def cleanup() -> None:
+            for name in (KEY, "cleanup", "add_fqn_info_for_inlined_modules"):
+                vars(output).pop(name, None)
+            vars(self.effects).pop("check_allowed_side_effect", None)
+            for recording in itertools.chain(*self.recordings.values()):
+                recording.template = None  # it holds the recording
+            vars(self).clear()
+            free()
+
+        vars(output)["cleanup"] = cleanup
 
     def note_stamped(self, module: torch.nn.Module, source: Source) -> None:
         """Note a module that has no variable though it is part of the trace."""
