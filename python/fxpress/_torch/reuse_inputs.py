@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch._dynamo import config
 from torch._dynamo.guards import GuardBuilder, install_guard
-from torch._dynamo.utils import _extract_tensor_dict, get_unique_name_wrt, set_example_value
+from torch._dynamo.utils import _extract_tensor_dict, get_unique_name_wrt
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import GraphArg, TrackedFake, _clone_input
 from torch._dynamo.variables.tensor import TensorVariable
@@ -92,77 +93,118 @@ def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
     return cast("torch.Tensor", made)
 
 
-def copy_input(
-    tx: Any,
-    op: str,
-    variable: Any,
-    like: torch.Tensor,
-    parameter: Any,
-    fake: torch.Tensor,
-    source: Source,
-) -> VariableTracker:
-    """Make a parameter an input of the graph, as another one is.
+@dataclasses.dataclass
+class Input:
+    """A parameter that becomes an input of the graph, as another one is.
 
-    Args:
-        tx: the translator.
-        op: the kind of the node of the other one.
+    Attributes:
         variable: the variable of the other one.
         like: the other one.
         parameter: the parameter.
         fake: its fake tensor.
         source: where the program finds it.
     """
-    output = tx.output
-    is_placeholder = op == "placeholder"
-    make = _add_placeholder if is_placeholder else _add_attribute
-    proxy, kind = make(tx, parameter, fake, source)
-    _note_fake(output, like, parameter, fake, source)
-    install_guard(source.make_guard(kind))
-    made = variable.clone(proxy=proxy, source=source, mutation_type=None)
-    made._is_name_set = is_placeholder
-    output.side_effects.track_object_existing(parameter, made)
+
+    variable: Any
+    like: torch.Tensor
+    parameter: Any
+    fake: torch.Tensor
+    source: Source
+
+
+def add_placeholder(tx: Any, given: Input) -> VariableTracker:
+    """Give the graph a placeholder for a parameter; return the variable."""
+    output, parameter, source = tx.output, given.parameter, given.source
+    name = re.sub(r"[^a-zA-Z0-9]+", "_", source.name)
+    proxy = output.root_tracer.create_graph_input(name, type(parameter), given.fake, source=source)
+    guard = functools.partial(GuardBuilder.TENSOR_MATCH, value=TensorWeakRef(parameter))
+    made = _variable(tx, given, proxy, guard)
+    made._is_name_set = True
     proxy.node.meta["tensor_dict"] = _extract_tensor_dict(parameter)
-    if is_placeholder:
-        output.input_source_to_var[source] = made
-        proxy.node.meta["grapharg"] = GraphArg(source, parameter, False, fake)
-    else:
-        output.root_tracer.record_proxyable_vt(made)
+    output.input_source_to_var[source] = made
+    proxy.node.meta["grapharg"] = GraphArg(source, parameter, False, given.fake)
+    return cast(VariableTracker, made)
+
+
+def add_attribute(
+    tx: Any, given: Input, make_node: Callable[[str, dict[str, Any]], torch.fx.Node]
+) -> VariableTracker:
+    """Give the graph a node that reads a parameter; return the variable.
+
+    Args:
+        tx: the translator.
+        given: the parameter.
+        make_node: makes a node that reads an attribute with this name and this meta.
+    """
+    output, parameter, source = tx.output, given.parameter, given.source
+    name = output.module_key_name(source.name)
+    name = get_unique_name_wrt(name, output.nn_modules, output.global_scope)
+    output.nn_modules[name] = parameter
+    output.param_name_to_source[name] = source
+    meta = {"example_value": given.fake, "tensor_dict": _extract_tensor_dict(parameter)}
+    proxy = torch.fx.Proxy(make_node(name, meta), output.root_tracer)
+    made = _variable(tx, given, proxy, GuardBuilder.TENSOR_MATCH)
+    made._is_name_set = False
+    output.root_tracer.record_proxyable_vt(made)
+    return cast(VariableTracker, made)
+
+
+def _variable(tx: Any, given: Input, proxy: Any, guard: Any) -> Any:
+    """Return the variable of an input, and note it wherever Dynamo notes inputs."""
+    output, parameter, source = tx.output, given.parameter, given.source
+    if tx.export:
+        _real_values(proxy.tracer).add(proxy.node, parameter, tx.fake_mode)
+    _note_fake(output, given.like, parameter, given.fake, source)
+    install_guard(source.make_guard(guard))
+    made = given.variable.clone(proxy=proxy, source=source, mutation_type=None)
+    output.side_effects.track_object_existing(parameter, made)
     output.variable_tracker_cache[source] = made
     output.current_tracer.traced_sources.add(source)
-    return cast(VariableTracker, made)
+    return made
+
+
+class _RealValues(dict):  # type: ignore[type-arg]
+    """The values of nodes that a trace may ask for; those of stamps are copied when it does.
+
+    Dynamo copies each parameter beforehand: as much memory as the model has.
+    """
+
+    def __init__(self, values: dict[Any, Any]) -> None:
+        super().__init__(values)
+        self._pending: dict[Any, tuple[torch.Tensor, Any]] = {}
+
+    def add(self, node: torch.fx.Node, value: torch.Tensor, fake_mode: Any) -> None:
+        """Note the value of a node, which is copied when somebody asks."""
+        self._pending[node] = value, fake_mode
+
+    def __contains__(self, node: object) -> bool:
+        return super().__contains__(node) or node in self._pending
+
+    def __missing__(self, node: Any) -> Any:
+        value, fake_mode = self._pending.pop(node)
+        with torch._C.DisableTorchFunctionSubclass():
+            made = self[node] = _clone_input(value, fake_mode)
+        return made
+
+    def pop(self, node: Any, *default: Any) -> Any:
+        self._pending.pop(node, None)
+        return super().pop(node, *default)
+
+    def clear(self) -> None:
+        self._pending.clear()
+        super().clear()
+
+
+def _real_values(tracer: Any) -> _RealValues:
+    known = tracer.real_value_cache
+    if not isinstance(known, _RealValues):
+        known = tracer.real_value_cache = _RealValues(known)
+    return known
 
 
 def can_copy_input(variable: Any) -> bool:
     """Return whether a variable of an input is of the plain kind."""
     return type(variable) is TensorVariable
-
-
-def _add_placeholder(tx: Any, parameter: Any, fake: Any, source: Source) -> tuple[Any, Any]:
-    name = re.sub(r"[^a-zA-Z0-9]+", "_", source.name)
-    tracer = tx.output.root_tracer
-    proxy = tracer.create_graph_input(name, type(parameter), fake, source=source)
-    if tx.export:
-        _keep_value(tx, proxy, parameter)
-    guard = functools.partial(GuardBuilder.TENSOR_MATCH, value=TensorWeakRef(parameter))
-    return proxy, guard
-
-
-def _add_attribute(tx: Any, parameter: Any, fake: Any, source: Source) -> tuple[Any, Any]:
-    output = tx.output
-    name = output.module_key_name(source.name)
-    name = get_unique_name_wrt(name, output.nn_modules, output.global_scope)
-    output.nn_modules[name] = parameter
-    output.param_name_to_source[name] = source
-    proxy = output.root_tracer.create_proxy("get_attr", name, (), {})
-    if tx.export:
-        _keep_value(tx, proxy, parameter)
-    set_example_value(proxy.node, fake)
-    return proxy, GuardBuilder.TENSOR_MATCH
-
-
-def _keep_value(tx: Any, proxy: Any, parameter: Any) -> None:
-    with torch._C.DisableTorchFunctionSubclass():
-        proxy.tracer.real_value_cache[proxy.node] = _clone_input(parameter, tx.fake_mode)
 
 
 def _note_fake(output: Any, like: Any, parameter: Any, fake: torch.Tensor, source: Source) -> None:

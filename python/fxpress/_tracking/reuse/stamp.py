@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -17,7 +18,13 @@ from fxpress._torch.reuse import (
     repeat_guard,
     separate_guards,
 )
-from fxpress._torch.reuse_inputs import copy_fake, copy_input, copy_parameter
+from fxpress._torch.reuse_inputs import (
+    Input,
+    add_attribute,
+    add_placeholder,
+    copy_fake,
+    copy_parameter,
+)
 from fxpress._tracking.reuse.correspondence import Correspondence
 from fxpress._tracking.reuse.recording import Call
 from fxpress._tracking.reuse.structure import storage_id
@@ -92,18 +99,33 @@ class _Stamp:
         source = self.same.source(step.source)
         journal = self.call.journal
         fake = None if step.fake is None else copy_parameter(step.fake, tensor)
-        journal.place = self.same.trace(step.node.meta["stack_trace"])
-        if fake is None:
-            variable = VariableBuilder(self.tx, source)(tensor)
+        old = step.node
+        if fake is not None and old.op == "get_attr":
+            given = Input(step.variable, step.tensor, tensor, fake, source)
+            make_node = functools.partial(self._make_attribute, old)
+            variable = add_attribute(self.tx, given, make_node)
         else:
-            variable = copy_input(
-                self.tx, step.node.op, step.variable, step.tensor, tensor, fake, source
+            journal.place = self.same.trace(old.meta["stack_trace"])
+            if fake is None:
+                variable = VariableBuilder(self.tx, source)(tensor)
+            else:
+                given = Input(step.variable, step.tensor, tensor, fake, source)
+                variable = add_placeholder(self.tx, given)
+            journal.place = None
+            variable.as_proxy().node.meta["nn_module_stack"] = self._stack(
+                old.meta["nn_module_stack"]
             )
-        journal.place = None
-        node = variable.as_proxy().node
-        self.inputs[step.node] = variable
-        self._know(step.node, node)
-        node.meta["nn_module_stack"] = self._stack(step.node.meta["nn_module_stack"])
+        self.inputs[old] = variable
+        self._know(old, variable.as_proxy().node)
+
+    def _make_attribute(
+        self, old: torch.fx.Node, name: str, values: dict[str, Any]
+    ) -> torch.fx.Node:
+        node: torch.fx.Node = self.tracer.create_node("get_attr", name, (), {})
+        node.meta.clear()
+        for key, value in old.meta.items():  # in this order
+            node.meta[key] = values[key] if key in values else self._meta(key, value)
+        return node
 
     def _add_node(self, step: Step) -> None:
         old = step.node
