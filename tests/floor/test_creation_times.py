@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fxpress import _native, _native_setup
-from tests.support.graphs import chain
+from tests.support.graphs import chain, mlp
 
 _native_setup.fx()
 TIMES = [_native.creation_times, _native.plain_creation_times]
@@ -52,6 +52,25 @@ def test_what_is_created_is_gone_and_the_modules_stay_as_they_are(
     assert set(vars(module)) == state
     module.recompile()
     assert module.code == code
+
+
+def test_attributes_of_the_module_are_found_and_left_alone() -> None:
+    module = mlp()
+    held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    assert {n.op for n in module.graph.nodes} >= {"get_attr", "call_module"}
+    assert min(_native.creation_times([module], 3)) > 0
+    after = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    assert after.keys() == held.keys()
+    assert all(after[name] is held[name] for name in held)
+
+
+@pytest.mark.parametrize("op", ["get_attr", "call_module"])
+def test_an_attribute_that_the_module_lacks(op: str) -> None:
+    module = chain(3)
+    with module.graph.inserting_before(module.graph.output_node()):
+        module.graph.create_node(op, "not.there")
+    with pytest.raises(AttributeError, match=r"not\.there"):
+        _native.creation_times([module], 1)
 
 
 def test_modules_without_a_graph() -> None:
