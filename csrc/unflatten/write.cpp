@@ -139,6 +139,11 @@ class ModuleWriter {
         check(PyDict_SetItem(mine.get(), key, make(child)));
       }
     } else {
+      if (stands_for_calls(module)) {
+        for (const auto& [name, child] : plan_.tree.children(module)) {
+          check_free(module, dict, plan_.program.string(name));
+        }
+      }
       check(PyDict_SetItem(dict, fx::names.module_dict_modules, known.get()));
     }
   }
@@ -146,11 +151,22 @@ class ModuleWriter {
   // Checks the name as nn.Module.add_module does, for a module that has no children, parameters and
   // buffers so far.
   void check_free(ModuleId module, PyObject* dict, PyObject* name) {
-    if (dict_get(dict, name) == nullptr && !fx::is_taken_by_class(Py_TYPE(object(module)), name))
-      return;
+    if (is_free(module, dict, name)) return;
     raise(PyExc_KeyError,
           "attribute '%U' already exists: module '%s', a %s, cannot have a submodule of that name",
           name, path_of(module).c_str(), Py_TYPE(object(module))->tp_name);
+  }
+
+  // The calls behind a dispatcher have its tables, but names of their own that are taken: those of
+  // the first call are checked, for all of them.
+  bool stands_for_calls(ModuleId module) const {
+    const auto found = dispatched_by_.find(module.value());
+    return found != dispatched_by_.end() &&
+           dispatcher_of_.at(found->second)->calls.front() == module;
+  }
+
+  bool is_free(ModuleId module, PyObject* dict, PyObject* name) const {
+    return dict_get(dict, name) == nullptr && !fx::is_taken_by_class(Py_TYPE(object(module)), name);
   }
 
   // The calls of a module are modules of their own, but have one table of buffers, so that moving
@@ -170,12 +186,19 @@ class ModuleWriter {
     const bool has_parameters =
         dispatched != dispatched_by_.end() &&
         share(parameters_, dispatched->second, dict, fx::names.module_dict_parameters);
+    const bool checks_shared = stands_for_calls(module);
     for (const State& state : plan_.state[holder.value()]) {
       const bool is_buffer = state.role == Role::kBuffer || state.role == Role::kTransientBuffer;
-      if (is_buffer && has_buffers) continue;
-      if (state.role == Role::kParameter && has_parameters) continue;
+      const bool is_shared =
+          (is_buffer && has_buffers) || (state.role == Role::kParameter && has_parameters);
+      if (is_shared && !checks_shared) continue;
       try {
-        add_state(object(module), state);
+        PyObject* name = plan_.program.string(state.name);
+        if (!is_shared) {
+          add_state(object(module), state);
+        } else if (!is_free(module, dict, name)) {
+          raise(PyExc_KeyError, "attribute '%U' already exists", name);
+        }
       } catch (pybind11::error_already_set& error) {
         if (!error.matches(PyExc_KeyError)) throw;
         const Ref arguments = get_attr(error.value().ptr(), fx::names.args);
@@ -187,7 +210,10 @@ class ModuleWriter {
   }
 
   // The path of a module in the tree, for messages.
-  std::string path_of(ModuleId wanted) const {
+  std::string path_of(ModuleId id) const {
+    const auto dispatched = dispatched_by_.find(id.value());  // its calls are in no table
+    const ModuleId wanted =
+        dispatched == dispatched_by_.end() ? id : ModuleId(dispatched->second);
     std::vector<std::pair<std::string, ModuleId>> open{{"", plan_.outline.root}};
     std::vector<uint8_t> seen(plan_.tree.size(), 0);
     while (!open.empty()) {

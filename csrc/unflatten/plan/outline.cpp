@@ -344,9 +344,13 @@ class Outliner {
           return it->second;
         });
     const ModuleId there = tree_.child(parent, name);
-    if (const auto made = uncalled_.find(callee.path.value()); made != uncalled_.end()) {
+    const auto is_uncalled = [&](ModuleId id) {
+      return id.valid() && !result_.frame_of(id).valid();
+    };
+    const auto made = uncalled_.find(callee.path.value());
+    if (made != uncalled_.end() && is_uncalled(made->second)) {
       callee.module = made->second;
-    } else if (there.valid() && !result_.frame_of(there).valid()) {
+    } else if (is_uncalled(there)) {
       callee.module = there;  // made on the way to a call under another path of the caller
     } else {
       callee.module = add_module(type);
