@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram, export
 
+from fxpress import _native
+from fxpress._serde.checks import to_check
 from fxpress.serialize import serialize
 from tests.support.serialized import assert_serializes_as_torch
 
@@ -183,6 +185,22 @@ BROKEN: list[Callable[[ExportedProgram], None]] = [
     wrong_call,
     no_verifier,
 ]
+
+
+def is_surely_valid(p: ExportedProgram) -> bool:
+    checked = to_check(p.graph_module, p.verifiers, p.state_dict, p.constants)
+    return checked is not None and _native.is_surely_valid(
+        p.graph_signature, p.module_call_graph, checked
+    )
+
+
+def test_the_check_that_spares_torchs() -> None:
+    """Nothing that torch refuses is surely valid; most of what torch takes is."""
+    assert is_surely_valid(program())
+    for damage in BROKEN:
+        damaged = program()
+        damage(damaged)
+        assert not is_surely_valid(damaged), damage.__name__
 
 
 def test_the_program_is_valid() -> None:
