@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import pickle
+import zipfile
+import zlib
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -173,3 +175,41 @@ def test_models_that_were_compiled_for_another_machine(
         messages.append([r.getMessage() for r in caplog.records if r.levelname == "WARNING"])
     assert len(messages[0]) == len(messages[1]) == (machine == "another")
     assert all(key in text and facts[key] in text for each in messages for text in each)
+
+
+def zip_with_wide_numbers(**records: bytes) -> bytes:
+    """A ZIP file that has the sizes of its records in extra fields, as those above 4 GiB have."""
+    buffer = io.BytesIO()
+    with mock.patch.object(zipfile, "ZIP64_LIMIT", 1), zipfile.ZipFile(buffer, "w") as file:
+        for name, data in records.items():
+            file.writestr(f"model/{name}", data)
+    return buffer.getvalue()
+
+
+def test_numbers_of_records_in_extra_fields() -> None:
+    records = {"version": b"3\n", "first": b"hello", "second": bytes(1000)}
+    data = zip_with_wide_numbers(**records)
+    assert data.count(b"\xff" * 8) >= len(records)  # both sizes are elsewhere
+    ours, theirs = _native.ArchiveReader(data), torch._C.PyTorchFileReader(io.BytesIO(data))
+    assert sorted(ours.records()) == sorted(theirs.get_all_records())
+    for name, expected in records.items():
+        assert ours.stored_bytes(name) == theirs.get_record(name) == expected
+
+
+@pytest.mark.parametrize("kept", [0, 4, 8, 12])
+def test_extra_fields_that_are_cut(kept: int) -> None:
+    """The size of a field of wide numbers says that there are fewer of them."""
+    data = bytearray(zip_with_wide_numbers(first=b"hello"))
+    directory = data.rindex(b"PK\x01\x02")
+    at = data.index(b"\x01\x00\x10\x00", directory)  # the field's tag and size
+    data[at + 2 : at + 4] = kept.to_bytes(2, "little")
+    with pytest.raises(_native.ArchiveError, match="ends too early"):
+        _native.ArchiveReader(bytes(data))
+
+
+@pytest.mark.parametrize(("start", "size"), [(0, 6), (6, 0), (5, 1), (1, 5), (2**63, 1)])
+def test_parts_beyond_a_record(start: int, size: int) -> None:
+    reader = _native.ArchiveReader(zip_with_wide_numbers(first=b"hello"))
+    with pytest.raises(ValueError, match="'first' has another size"):
+        reader.read_into([("first", start, size, 0)], False, 1)
+    assert reader.read_into([("first", 5, 0, 0)], True, 1) == [zlib.crc32(b"")]

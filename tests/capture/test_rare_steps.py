@@ -56,3 +56,22 @@ def test_sizes_that_turn_out_to_be_numbers() -> None:
                 {},
                 None,
             )
+
+
+def test_stacks_of_functions_that_nodes_share() -> None:
+    made = []
+    for way in WAYS:
+        graph = torch.fx.Graph()
+        root = nn.Module()
+        root.L__self____export_root_w = nn.Parameter(torch.ones(2))
+        w = graph.get_attr("L__self____export_root_w")
+        entry = ("L['self']._export_root.call", nn.Linear)
+        for _ in range(2):
+            w = graph.call_function(torch.neg, (w,))
+            w.meta["source_fn_stack"] = [entry, ("other", torch.neg), 3, (4, 5)]
+        graph.output(w)
+        module = torch.fx.GraphModule(root, graph)
+        way.clean_nn_module_stack_and_source_fn(module)
+        made.append([n.meta.get("source_fn_stack") for n in module.graph.nodes])
+    assert made[0] == made[1]
+    assert "export_root" not in str(made[0])

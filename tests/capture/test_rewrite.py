@@ -259,6 +259,16 @@ def test_graph_without_an_output() -> None:
         native(made)
 
 
+def test_graph_that_is_not_in_order() -> None:
+    made = captured()
+    first, last = functions(made.graph)
+    last.append(first)
+    with pytest.raises(RuntimeError, match=f"nonexistent value {first.name}"):
+        torch_capture.DynamoGraphTransformer(made, *plan()).transform()
+    with pytest.raises(RuntimeError, match=f"{first.name} is used before it is defined"):
+        native(made)
+
+
 def test_copies_that_fail() -> None:
     class Uncopied:
         def __copy__(self) -> Any:
