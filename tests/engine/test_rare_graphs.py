@@ -15,6 +15,7 @@ from tests.support.engine import (
     assert_same,
     by_torch,
     engine,
+    interpreter_module,
     unflattened,
 )
 
@@ -106,6 +107,29 @@ def test_a_list_in_a_tuple(pair: Any, returned: str) -> None:
         made = _engine.run(nn.Module(), graph, (torch.ones(2),))
         assert made[0][1] is made[1]
         assert made[2][0] is made[0]
+
+
+@pytest.mark.parametrize("returned", ["value", "two values", "tuple of it"])
+@pytest.mark.parametrize("many", [aten.topk.default, aten.split.Tensor], ids=["tuple", "list"])
+def test_several_results_that_pass_through_a_module(many: Any, returned: str) -> None:
+    """A list is one object on both sides of the call; a tuple cannot be told from an equal one."""
+    inner = fx.Graph()
+    x = inner.placeholder("x")
+    inner.output({"value": x, "two values": (x, x), "tuple of it": (x,)}[returned])
+    root = nn.Module()
+    root.inner = interpreter_module(inner)
+    graph = fx.Graph()
+    results = graph.call_function(many, (graph.placeholder("x"), 2))
+    called = graph.call_module("inner", (results,))
+    part = graph.call_function(operator.getitem, (results, 0))
+    graph.output((results, called, part))
+    expected = by_torch(root, graph, torch.arange(4.0))
+    with engine():
+        for _ in range(2):
+            made = _engine.run(root, graph, (torch.arange(4.0),))
+            assert_same(made, expected)
+            passed = made[1] if returned == "value" else made[1][0]
+            assert passed is made[0] or many is aten.topk.default
 
 
 class Inner(nn.Module):

@@ -482,3 +482,37 @@ def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(room, lock):
     done.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_holder_whose_name_cannot_be_replaced(room, module):
+    """Its namespace compares names by code that fails: nothing is installed, nobody holds ours."""
+
+    class Key(str):
+        armed = False
+
+        def __hash__(self) -> int:
+            return hash("mine")
+
+        def __eq__(self, other: object) -> bool:
+            if Key.armed:
+                raise ZeroDivisionError
+            return False
+
+    early = module("early_user", f"from {TORCH} import cut, helper")
+    hostile = module("hostile_user")
+    vars(hostile)[Key("other")] = 1  # found before "mine", which has the same hash
+    vars(hostile)["mine"] = room.cut
+    late = module("late_user", f"from {TORCH} import cut, helper")
+    before = [dict(vars(each)) for each in (room.torch, early, late)]
+    Key.armed = True
+    try:
+        with pytest.raises(ZeroDivisionError):
+            install()
+        assert not is_installed()
+    finally:
+        Key.armed = False
+    for each, names in zip((room.torch, early, late), before, strict=True):
+        assert same_names(names, vars(each))
+    with installed():
+        assert hostile.mine("g")[0] == early.cut("g")[0] == "ours"
+    assert hostile.mine is early.cut is room.cut
