@@ -212,8 +212,7 @@ class ModuleWriter {
   // The path of a module in the tree, for messages.
   std::string path_of(ModuleId id) const {
     const auto dispatched = dispatched_by_.find(id.value());  // its calls are in no table
-    const ModuleId wanted =
-        dispatched == dispatched_by_.end() ? id : ModuleId(dispatched->second);
+    const ModuleId wanted = dispatched == dispatched_by_.end() ? id : ModuleId(dispatched->second);
     std::vector<std::pair<std::string, ModuleId>> open{{"", plan_.outline.root}};
     std::vector<uint8_t> seen(plan_.tree.size(), 0);
     while (!open.empty()) {
