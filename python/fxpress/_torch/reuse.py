@@ -12,12 +12,14 @@ import torch
 from torch._dynamo import config as config
 from torch._dynamo import variables as variables
 from torch._dynamo.exc import RestartAnalysis
+from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.side_effects import (
     AttributeMutationExisting,
     AttributeMutationNew,
     ValueMutationExisting,
     ValueMutationNew,
 )
+from torch._dynamo.source import ConstantSource
 from torch._dynamo.source import is_from_source as is_from_source
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables.base import VariableTracker as VariableTracker
@@ -154,6 +156,19 @@ def outlives_call(variable: VariableTracker) -> bool:
     return isinstance(variable.mutation_type, (ValueMutationExisting, AttributeMutationExisting))
 
 
+def changed_objects(effects: Any) -> list[VariableTracker]:
+    """Return the variables of the objects that outlive the trace and that it has changed so far."""
+    stored = [each for each in effects.store_attr_mutations if outlives_call(each)]
+    return stored + list(filter(is_changed, effects.id_to_variable.values()))
+
+
+def ids_within(objects: list[VariableTracker], effects: Any) -> set[int]:
+    """Return the ids of the variables of objects, and of what they hold directly or not."""
+    found: set[int] = set()
+    VariableTracker.visit(lambda each: found.add(id(each)), objects, None, effects)
+    return found
+
+
 def copy_tensor(variable: Any, proxy: Any) -> VariableTracker:
     """Return a variable for a new result that is like that of an alike call."""
     return variable.clone(proxy=proxy, mutation_type=_new_of(variable))
@@ -264,6 +279,16 @@ def guard_kind(guard: Guard) -> Any:
     """Return the function that makes a guard, without its arguments."""
     function = guard.create_fn
     return function.func if isinstance(function, functools.partial) else function
+
+
+def is_constant_of_program(source: Any) -> bool:
+    """Return whether a source is of what a function returned that Dynamo runs, not traces."""
+    return isinstance(source, ConstantSource)
+
+
+def asks_for_identity(guard: Guard) -> bool:
+    """Return whether a guard checks which object it is."""
+    return guard_kind(guard) is GuardBuilder.ID_MATCH
 
 
 _REPEATED = (bool, int, float, str, bytes, type(None), type, types.CodeType)

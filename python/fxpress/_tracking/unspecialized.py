@@ -62,7 +62,7 @@ from fxpress._tracking.guards import (
     guarded_global_hooks,
 )
 from fxpress._tracking.lazy import initialize_lazy_module
-from fxpress._tracking.reuse.opened import open_journal
+from fxpress._tracking.reuse.opened import note_once, open_journal
 from fxpress._tracking.stack import StackSource, record_nn_module_stack
 
 try:
@@ -268,6 +268,18 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
 
         return UserDefinedObjectVariable.call_method(self, tx, name, list(args), kwargs)
 
+    # Identity
+
+    def get_id(self, tx: Translator) -> int | None:
+        note_once(tx, "which object a module is")
+        found: int | None = super().get_id(tx)
+        return found
+
+    def hash_impl(self, tx: Translator) -> tuple[int, bool]:
+        note_once(tx, "the hash of a module")
+        found: tuple[int, bool] = super().hash_impl(tx)
+        return found
+
     # Changes
 
     def _note_assignment(self, own: dict[str, Any], name: str, value: VariableTracker) -> None:
@@ -355,6 +367,9 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         return _native.class_attribute(self.value.__class__, name, NO_SUCH_SUBOBJ)
 
     def generic_getattr(self, tx: Translator, name: str) -> VariableTracker:
+        journal = open_journal(tx)
+        if journal is not None:  # `super().__getattribute__` asks here
+            journal.reads.append((id(self.value), name))
         module: Any = self.value
         kind = type(module)
         kind_getter = _native.class_attribute(kind, "__getattribute__", None)

@@ -8,7 +8,16 @@ from typing import Any
 
 import torch
 
-from fxpress._torch.reuse import Source, VariableTracker, outlives_call, restart_without_reuse
+from fxpress._torch.reuse import (
+    Source,
+    VariableTracker,
+    changed_objects,
+    ids_within,
+    is_constant_of_program,
+    is_exhausted,
+    outlives_call,
+    restart_without_reuse,
+)
 from fxpress._tracking.reuse.opened import KEY
 from fxpress._tracking.reuse.report import begin
 
@@ -29,7 +38,13 @@ class Journal:
         self.entered: list[tuple[str, Source, torch.nn.Module]] = []  # a key, a path, a module
         self.built: list[tuple[torch.nn.Module, Source]] = []  # modules that got a variable
         self.reads: list[tuple[int, str]] = []  # the id of a module, the name of an attribute
-        self.mutations = 0  # of objects that outlive the trace
+        # Objects that others than one call can reach and that were changed, and how often that was.
+        self._changed = changed_objects(self.effects)
+        self.mutations = len(self._changed)
+        self._reached: set[int] = set()  # the ids of what the changed objects hold
+        self._reached_at = 0  # the number of mutations
+        self.once: list[str] = []  # what was asked that has another answer for another call
+        self.known: set[int] = set()  # ids of modules that a call that is over found
         self.report = begin()
         self.recordings: dict[Any, list[Any]] = {}
         self.depth = 0
@@ -60,13 +75,30 @@ class Journal:
         check = self.effects.check_allowed_side_effect
 
         def check_allowed(item: VariableTracker) -> Any:
-            self.mutations += outlives_call(item)
+            if outlives_call(item) or self._is_reached(item):
+                self.mutations += 1
+                self._changed.append(item)
             return check(item)
 
         vars(self.effects)["check_allowed_side_effect"] = check_allowed
 
+    def _is_reached(self, item: VariableTracker) -> bool:
+        """Return whether an object that was made while tracing is part of one that was changed."""
+        if not self.mutations:
+            return False
+        if self._reached_at != self.mutations:
+            self._reached_at = self.mutations
+            self._reached = ids_within(self._changed, self.effects)
+        return id(item) in self._reached
+
+    def has_open_generator(self) -> bool:
+        """Return whether an object that was changed holds a generator that has more to run."""
+        made = getattr(self.output, "local_generators", ()) if self.mutations else ()
+        return any(self._is_reached(each) and not is_exhausted(each) for each in made)
+
     def _note_modules(self) -> None:
-        output, built, stamped = self.output, self.built, self._stamped
+        output, built, stamped, once = self.output, self.built, self._stamped, self.once
+        register = output.register_attr_or_module
         add_module = output.add_fqn_info_for_inlined_modules
 
         def add_fqn_info(module: torch.nn.Module, source: Source) -> None:
@@ -78,7 +110,13 @@ class Journal:
                 # Tracing would have known the module by its first path.
                 restart_without_reuse(output, "a part of a stamped module has another path")
 
+        def register_attr_or_module(target: Any, *names: Any, **options: Any) -> Any:
+            if is_constant_of_program(options.get("source")):
+                once.append("what a function returns that is run while tracing")
+            return register(target, *names, **options)
+
         vars(output)["add_fqn_info_for_inlined_modules"] = add_fqn_info
+        vars(output)["register_attr_or_module"] = register_attr_or_module
 
     def _end_with_trace(self) -> None:
         """Free what is noted when Dynamo frees what the output holds."""

@@ -50,8 +50,13 @@ class Call:
         self.source = variable.source
         self.path = variable.get_nn_module_stack_source()
         self.journal = journal
+        if id(self.module) in journal.known:  # which may have told it from others
+            raise NotAlike("an earlier call looks at the module")
+        if journal.has_open_generator():
+            raise NotAlike("a generator is open")
         self.mutations = journal.mutations
-        self.arguments = CallArguments(args, kwargs)
+        self.once = len(journal.once)
+        self.arguments = CallArguments(args, kwargs, journal.effects)
         self.structure = ModuleStructure(self.module)
         self.key = (
             type(variable),
@@ -118,9 +123,13 @@ class Recording:
         self.end = self._position()
         self.result = result
         self._note_result(result)
+        built = call.journal.built[self.start.built : self.end.built]
+        call.journal.known.update(id(module) for module, _ in built)
         after = lasting_state(call.journal.output)
         if after != self._before:
             self.reason = f"the first call changed {lasting_change(self._before, after)}"
+        elif call.journal.once[call.once :]:
+            self.reason = f"it depends on {call.journal.once[call.once]}"
         elif call.journal.mutations != call.mutations:
             self.reason = "it changes an object that outlives the call"
         elif not call.state.check():

@@ -191,12 +191,16 @@ class CallArguments:
 
     Args:
         args, kwargs: the variables.
+        effects: the changes that the program made so far.
 
     Raises:
         NotAlike: an argument is neither a tensor nor a constant, nor a container of these.
     """
 
-    def __init__(self, args: Iterable[VariableTracker], kwargs: dict[str, VariableTracker]) -> None:
+    def __init__(
+        self, args: Iterable[VariableTracker], kwargs: dict[str, VariableTracker], effects: Any
+    ) -> None:
+        self._effects = effects
         self.tensors: list[VariableTracker] = []  # each once
         self.containers: list[tuple[VariableTracker, tuple[VariableTracker, ...]]] = []
         self._numbers: dict[int, int] = {}
@@ -251,6 +255,10 @@ class CallArguments:
         example = node.meta.get("example_value")
         if type(example) is not FakeTensor or example.layout is not torch.strided:
             raise NotAlike(f"an argument is a {type(example).__name__}")
+        if example.constant is not None:
+            raise NotAlike("an argument is a tensor whose value is known")
+        if variable in self._effects.store_attr_mutations:
+            raise NotAlike("the program gave an argument attributes")
         self.tensors.append(variable)
         storage = storage_id(example)
         same_node = self._numbers.setdefault(id(node), len(self._numbers))

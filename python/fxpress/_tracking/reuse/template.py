@@ -14,6 +14,7 @@ from fxpress._torch.reuse import (
     SymNodeVariable,
     TensorVariable,
     VariableTracker,
+    asks_for_identity,
     guard_key,
     guard_kind,
     input_variable,
@@ -186,6 +187,8 @@ class Template:
                 before = before or self._guards_before()
                 if guard_key(guard) not in before:
                     raise NotAlike(f"the first call that reads {guard.name}")
+            if asks_for_identity(guard) and self._is_of_call(guard.originating_source):
+                raise NotAlike(f"it asks which object {guard.name} is")
             if guard.originating_source in inputs:
                 found.append((guard, (guard.originating_source, guard_kind(guard))))
             elif is_repeatable(guard):
@@ -193,6 +196,10 @@ class Template:
             else:
                 raise NotAlike(f"its guard {guard.create_fn_name()} is of one object")
         return found
+
+    def _is_of_call(self, source: Any) -> bool:
+        """Return whether an alike call may have another object in place of what is at a source."""
+        return isinstance(self.call.journal.output.resolve_source_value(source), _NUMBERED)
 
     def _guards_before(self) -> set[Any]:
         guards = self.call.journal.output.guards.inner
@@ -209,9 +216,14 @@ class Template:
         for place, each in enumerate(self.call.arguments.tensors):
             if each is variable:
                 return lambda stamp: stamp.call.arguments.tensors[place]
+        for place, (container, _) in enumerate(self.call.arguments.containers):
+            if container is variable:
+                return lambda stamp: stamp.call.arguments.containers[place][0]
         kind = type(variable)
         if kind in (TensorVariable, SymNodeVariable):
             node = variable.proxy.node
+            if variable in self.call.journal.effects.store_attr_mutations:
+                raise NotAlike("its result has attributes that the program gave it")
             for step in self.steps:
                 if step.node is node and step.kind != "name":
                     return lambda stamp: stamp.variable(step, variable)
@@ -243,6 +255,7 @@ def template_of(recording: Recording) -> Template:
 
 # Attributes that Dynamo reads without asking the variable of the module.
 _READ_BY_DYNAMO = frozenset(vars(torch.nn.Module()))
+_NUMBERED = (torch.nn.Module, torch.Tensor, dict, list, set)  # of which calls have their own
 _INPUTS = ("placeholder", "get_attr")
 _NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool, type(None), torch.Size)
 
