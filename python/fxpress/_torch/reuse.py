@@ -174,6 +174,11 @@ def copy_tensor(variable: Any, proxy: Any) -> VariableTracker:
     return variable.clone(proxy=proxy, mutation_type=_new_of(variable))
 
 
+def copy_number(variable: Any, proxy: Any) -> VariableTracker:
+    """Return a variable for a new number of a node that is equal to that of an alike call."""
+    return SymNodeVariable(proxy, variable.sym_num)
+
+
 def copy_container(variable: Any, items: Any) -> VariableTracker:
     """Return a variable for a new container with other items."""
     return variable.clone(items=items, mutation_type=_new_of(variable))

@@ -55,7 +55,7 @@ class _Comparison:
     def _entered(self, template: Template, maps: bool) -> list[Any]:
         return [
             (
-                template.numbers[id(module)],
+                template.numbers.get(id(module), module),
                 _native.path_without_tables(self._source(source, maps).name),
             )
             for _, source, module in template.entered
@@ -91,6 +91,8 @@ class _Comparison:
             return f"{its}: a node is named that should not be"
         if (old.kind, old.candidate) != (new.kind, new.candidate) and old.kind != "input":
             return f"{its}: made from {new.kind} {new.candidate}, not {old.kind} {old.candidate}"
+        if its in self.new.arguments:  # it was made before the call
+            return None
         return self._meta(mine, its)
 
     def _meta(self, mine: torch.fx.Node, its: torch.fx.Node) -> str | None:

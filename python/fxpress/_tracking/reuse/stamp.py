@@ -13,6 +13,7 @@ from fxpress._torch.reuse import (
     VariableBuilder,
     VariableTracker,
     copy_container,
+    copy_number,
     copy_tensor,
     note_proxyable,
     repeat_guard,
@@ -77,7 +78,8 @@ class _Stamp:
         self.outside = dict(self.tx.nn_module_stack)
         self.keys: dict[str, tuple[str, tuple[str, type]]] = {}
         for key, source, module in self.template.entered:
-            same = objects[numbers[id(module)]]
+            number = numbers.get(id(module))
+            same = module if number is None else objects[number]  # one module, found by both calls
             path = self.same.source(source)
             made = enter_module(str(id(same)), path, self.tx, same)
             self.keys[key] = made
@@ -199,7 +201,7 @@ class _Stamp:
         if found is None:
             proxy = torch.fx.Proxy(self.same.nodes[step.node], self.tracer)
             if isinstance(old, SymNodeVariable):
-                found = old.clone(proxy=proxy)
+                found = copy_number(old, proxy)
             else:
                 found = copy_tensor(old, proxy)
                 found._is_name_set = step.node in self.template.renamed
