@@ -143,6 +143,8 @@ def add_attribute(
     output.param_name_to_source[name] = source
     meta = {"example_value": given.fake, "tensor_dict": _extract_tensor_dict(parameter)}
     proxy = torch.fx.Proxy(make_node(name, meta), output.root_tracer)
+    if tx.export:
+        _real_values(proxy.tracer).add(proxy.node, parameter, tx.fake_mode)
     made = _variable(tx, given, proxy, GuardBuilder.TENSOR_MATCH)
     made._is_name_set = False
     output.root_tracer.record_proxyable_vt(made)
@@ -152,8 +154,6 @@ def add_attribute(
 def _variable(tx: Any, given: Input, proxy: Any, guard: Any) -> Any:
     """Return the variable of an input, and note it wherever Dynamo notes inputs."""
     output, parameter, source = tx.output, given.parameter, given.source
-    if tx.export:
-        _real_values(proxy.tracer).add(proxy.node, parameter, tx.fake_mode)
     _note_fake(output, given.like, parameter, given.fake, source)
     install_guard(source.make_guard(guard))
     made = given.variable.clone(proxy=proxy, source=source, mutation_type=None)

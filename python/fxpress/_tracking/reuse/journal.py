@@ -21,6 +21,9 @@ from fxpress._torch.reuse import (
 from fxpress._tracking.reuse.opened import KEY
 from fxpress._tracking.reuse.report import begin
 
+# The methods of an output graph that a journal stands in for.
+_WATCHED = ("add_fqn_info_for_inlined_modules", "register_attr_or_module")
+
 
 class Journal:
     """What was done to the graph of one output so far: lists that only grow.
@@ -124,7 +127,7 @@ class Journal:
         free = vars(output).pop("cleanup", output.cleanup)
 
         def cleanup() -> None:
-            for name in (KEY, "cleanup", "add_fqn_info_for_inlined_modules"):
+            for name in (KEY, "cleanup", *_WATCHED):
                 vars(output).pop(name, None)
             vars(self.effects).pop("check_allowed_side_effect", None)
             for recording in itertools.chain(*self.recordings.values()):
