@@ -322,3 +322,11 @@ def test_errors_of_the_graph_name_the_record_and_keep_their_type(data: bytes) ->
     )
     with pytest.raises(archive.SerializeError, match=r"(?s)models/model\.json.*torch\.ops\.x\.y"):
         archive.load(damaged)
+
+
+def test_a_kind_of_device_that_torch_has_not(data: bytes) -> None:
+    def on_another(entry: Any) -> None:
+        entry["tensor_meta"]["device"] = {"type": "abacus", "index": None}
+
+    with pytest.raises(archive.ArchiveError, match=r"'linear.weight' in record .*abacus"):
+        load(io.BytesIO(with_config(data, on_another)))

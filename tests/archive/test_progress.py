@@ -162,3 +162,13 @@ def test_files_over_4_gib_and_tensors_over_2_31_elements(tmp_path: Path) -> None
     with archive.PT2ArchiveReader(path) as ours:
         offset = ours.record("data/weights/weight_0").offset
     assert reader.get_record_offset("data/weights/weight_0") == offset
+
+
+def test_bytes_that_are_written_are_reported() -> None:
+    counts: list[int] = []
+    file = io.BytesIO()
+    writer = archive.PT2ArchiveWriter(file)
+    with writer.reporting_to(counts.append):
+        writer.write_bytes("large", bytes(3 * MIB))
+        writer.complete()
+    assert 3 * MIB <= sum(counts) <= len(file.getvalue())

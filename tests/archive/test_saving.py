@@ -384,3 +384,21 @@ def test_long_names(program: Any, tmp_path: Path) -> None:
 def test_names_that_could_not_be_read_again(program: Any, name: str) -> None:
     with pytest.raises(archive.ArchiveError, match="cannot be the name"):
         archive.save(program, io.BytesIO(), extra_files={name: "x"})
+
+
+class Closing(io.BytesIO):
+    """Takes records, and not the end of an archive."""
+
+    is_full = False
+
+    def write(self, data: Any) -> int:
+        if self.is_full:
+            raise OSError("no room")
+        return super().write(data)
+
+
+def test_an_archive_that_cannot_be_completed() -> None:
+    file = Closing()
+    with pytest.raises(OSError, match="no room"), archive.PT2ArchiveWriter(file) as writer:
+        writer.write_bytes("a", b"x")
+        file.is_full = True

@@ -172,3 +172,24 @@ def test_bugs_of_ours_with_a_known_torch_are_not_hidden() -> None:
     done = run(KNOWN)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("raised")
+
+
+EACH_TRACED = """
+import torch._dynamo.utils
+del torch._dynamo.utils.get_unique_name_wrt
+import fxpress
+from fxpress.functional_export import reuse_report
+layers = torch.nn.Sequential(*[torch.nn.Linear(2, 2) for _ in range(4)])
+x = torch.ones(3, 2)
+with fxpress.installed(on_unsupported="torch"):
+    made = torch.compile(layers, backend="eager")(x)
+    kind = torch._dynamo.variables.nn_module.UnspecializedNNModuleVariable
+    assert kind.__module__.startswith("fxpress")
+torch.testing.assert_close(made, layers(x))
+assert not reuse_report().calls
+"""
+
+
+def test_each_call_is_traced_where_stamps_lack_a_name() -> None:
+    done = run(START + EACH_TRACED)
+    assert done.returncode == 0, done.stderr

@@ -570,3 +570,27 @@ def test_nothing_is_left_behind() -> None:
             graph_hash(broken)
 
     check_no_blocks_leak(hash_both, 200)
+
+
+def test_sizes_among_arguments_that_differ() -> None:
+    def rows(x: Tensor) -> Tensor:
+        return torch.zeros(x.shape[0], x.shape[1])
+
+    def columns(x: Tensor) -> Tensor:
+        return torch.zeros(x.shape[1], x.shape[0])
+
+    class Made(nn.Module):
+        def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+            super().__init__()
+            self.function = function
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.function(x)
+
+    sizes = ({0: Dim("rows"), 1: Dim("columns")},)
+    first, second = (
+        export(Made(each), (torch.zeros(3, 5),), dynamic_shapes=sizes) for each in (rows, columns)
+    )
+    assert graph_hash(first) != graph_hash(second)
+    assert diff(first, second)
+    assert diff(first, first) == []
