@@ -162,10 +162,10 @@ def changed_objects(effects: Any) -> list[VariableTracker]:
     return stored + list(filter(is_changed, effects.id_to_variable.values()))
 
 
-def ids_within(objects: list[VariableTracker], effects: Any) -> set[int]:
-    """Return the ids of the variables of objects, and of what they hold directly or not."""
-    found: set[int] = set()
-    VariableTracker.visit(lambda each: found.add(id(each)), objects, None, effects)
+def within(objects: list[VariableTracker], effects: Any) -> dict[int, VariableTracker]:
+    """Return the variables of objects, and of what they hold directly or not, by their ids."""
+    found: dict[int, VariableTracker] = {}
+    VariableTracker.visit(lambda each: found.update({id(each): each}), objects, None, effects)
     return found
 
 
@@ -207,6 +207,11 @@ def input_variable(output: Any, node: torch.fx.Node) -> tuple[torch.Tensor, Any]
     if not isinstance(tensor, torch.Tensor) or known is None or known.source is None:
         return None
     return tensor, known
+
+
+def is_generator(variable: VariableTracker) -> bool:
+    """Return whether a variable is of a generator that was made while tracing."""
+    return isinstance(variable, variables.LocalGeneratorObjectVariable)
 
 
 def is_exhausted(generator: Any) -> bool:

@@ -12,11 +12,12 @@ from fxpress._torch.reuse import (
     Source,
     VariableTracker,
     changed_objects,
-    ids_within,
     is_constant_of_program,
     is_exhausted,
+    is_generator,
     outlives_call,
     restart_without_reuse,
+    within,
 )
 from fxpress._tracking.reuse.opened import KEY
 from fxpress._tracking.reuse.report import begin
@@ -44,7 +45,8 @@ class Journal:
         # Objects that others than one call can reach and that were changed, and how often that was.
         self._changed = changed_objects(self.effects)
         self.mutations = len(self._changed)
-        self._reached: set[int] = set()  # the ids of what the changed objects hold
+        self._reached: dict[int, VariableTracker] = {}  # what the changed objects hold, by its id
+        self._generators: list[VariableTracker] = []  # among these
         self._reached_at = 0  # the number of mutations
         self.once: list[str] = []  # what was asked that has another answer for another call
         self.known: set[int] = set()  # ids of modules that a call that is over found
@@ -87,17 +89,19 @@ class Journal:
 
     def _is_reached(self, item: VariableTracker) -> bool:
         """Return whether an object that was made while tracing is part of one that was changed."""
-        if not self.mutations:
-            return False
+        self._reach()
+        return id(item) in self._reached
+
+    def _reach(self) -> None:
         if self._reached_at != self.mutations:
             self._reached_at = self.mutations
-            self._reached = ids_within(self._changed, self.effects)
-        return id(item) in self._reached
+            self._reached = within(self._changed, self.effects)
+            self._generators = list(filter(is_generator, self._reached.values()))
 
     def has_open_generator(self) -> bool:
         """Return whether an object that was changed holds a generator that has more to run."""
-        made = getattr(self.output, "local_generators", ()) if self.mutations else ()
-        return any(self._is_reached(each) and not is_exhausted(each) for each in made)
+        self._reach()
+        return not all(map(is_exhausted, self._generators))
 
     def _note_modules(self) -> None:
         output, built, stamped, once = self.output, self.built, self._stamped, self.once
