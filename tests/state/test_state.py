@@ -37,6 +37,7 @@ def tensors_of_every_kind() -> dict[str, torch.Tensor]:
         "bool": torch.tensor([True, False]),
         "channels": torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last),
         "sparse": torch.eye(3).to_sparse(),
+        "sparse parameter": torch.nn.Parameter(torch.eye(3).to_sparse()),
         "rows": torch.eye(3).to_sparse_csr(),
         "quantized": torch.quantize_per_tensor(torch.ones(3), 0.1, 2, torch.quint8),
         "meta": torch.empty(3, 4, device="meta").t(),

@@ -58,7 +58,7 @@ def test_memory_of_compilations_does_not_grow() -> None:
         torch.compile(made, backend="eager")(x)
 
     with fxpress.installed():
-        for _ in range(15):
+        for _ in range(40):  # torch's own tables grow at first
             compile_()
         gc.collect()
         before = psutil.Process().memory_info().rss

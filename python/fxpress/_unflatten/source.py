@@ -171,10 +171,9 @@ def copy_calls(calls: Iterable[Any]) -> list[Any]:
     for entry in calls:
         if entry.signature is None and type(entry) is ModuleCallEntry:
             copy = ModuleCallEntry(entry.fqn)  # most are like this
-        elif entry.signature is None:
-            copy = _copied(entry)
         else:
             copy = _copied(entry)
+        if copy.signature is not None:
             copy.signature.inputs = [_copied(argument) for argument in entry.signature.inputs]
             copy.signature.outputs = [_copied(argument) for argument in entry.signature.outputs]
         result.append(copy)
