@@ -18,6 +18,8 @@ from fxpress._tracking.reuse.template import Step, Template
 from fxpress.functional_export import check_reuse
 from tests.tracking.test_reuse import Model, x
 
+pytestmark = pytest.mark.slow("captures each model with torch, with stamps and with the check")
+
 STATE: dict[str, Any] = {}
 
 

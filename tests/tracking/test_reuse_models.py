@@ -8,6 +8,8 @@ import torch
 from tests.support.exported import architectures, transformer_configs
 from tests.tracking.test_reuse import report_of
 
+pytestmark = pytest.mark.slow("captures each model with torch, with stamps and with the check")
+
 LAYERS = 4
 
 

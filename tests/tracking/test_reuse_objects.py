@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from tests.tracking.test_reuse import Model, stamped_layers, x
 
+pytestmark = pytest.mark.slow("captures each model with torch, with stamps and with the check")
+
 
 class Small(nn.Module):
     def __init__(self, index: int = 0) -> None:

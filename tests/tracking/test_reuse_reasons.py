@@ -15,6 +15,8 @@ import fxpress
 from fxpress.functional_export import ReuseReport, check_reuse, reuse_layers, reuse_report
 from tests.tracking.test_reuse import Model, compiled, report_of, stamped_layers, x
 
+pytestmark = pytest.mark.slow("captures each model with torch, with stamps and with the check")
+
 ONE = 1
 
 
