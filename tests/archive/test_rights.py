@@ -208,6 +208,7 @@ archive.verify("locked/model.pt2")
 """
 
 
+@pytest.mark.slow("processes of their own")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody else")
 def test_folders_and_files_without_permission(program: Any, old: bytes) -> None:
     with tempfile.TemporaryDirectory() as name:

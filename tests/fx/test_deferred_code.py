@@ -366,6 +366,7 @@ assert not [name for name in sys.modules if name.startswith("fxpress.")]
 """
 
 
+@pytest.mark.slow("processes of their own")
 def test_pickles_load_where_fxpress_is_not_installed(tmp_path: Path) -> None:
     file = tmp_path / "modules.pt"
     sources = [traced_net(annotated=annotated) for annotated in (False, True)]

@@ -65,6 +65,7 @@ def test_aten_rejects_what_is_no_tensor() -> None:
         _aten.storage_bytes([1])  # type: ignore[list-item]
 
 
+@pytest.mark.slow("processes of their own")
 def test_aten_under_another_torch() -> None:
     """One sentence with both versions and the way out; split works all the same."""
     run = subprocess.run(
