@@ -112,6 +112,16 @@ def test_a_method_that_somebody_else_replaces(monkeypatch: pytest.MonkeyPatch) -
     assert is_as_before()
 
 
+def test_a_method_that_somebody_else_puts_back_later() -> None:
+    with unwritten_code():
+        ours = vars(OutputGraph)[METHOD]
+        setattr(OutputGraph, METHOD, lambda *args, **kwargs: ours(*args, **kwargs))
+    setattr(OutputGraph, METHOD, ours)
+    made = functional_export.dynamo_graph_capture_for_export(Branches())(torch.randn(2, 3))
+    assert "linear" in made.code
+    assert is_as_before()
+
+
 def test_other_threads_get_code() -> None:
     with ThreadPoolExecutor(1) as pool, unwritten_code():
         (code,) = pool.submit(compiled_code).result()

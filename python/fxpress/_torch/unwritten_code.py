@@ -64,6 +64,8 @@ _original: Any = None  # what `_compile` stands in for while a block is open
 
 def _replace() -> None:
     global _original
+    if vars(OutputGraph)[_METHOD] is _compile:
+        return  # somebody who replaced it in an earlier block has put it back
     _original = vars(OutputGraph)[_METHOD]
     setattr(OutputGraph, _METHOD, functools.update_wrapper(_compile, _original))
 

@@ -125,8 +125,7 @@ class _Stamp:
     ) -> torch.fx.Node:
         node: torch.fx.Node = self.tracer.create_node("get_attr", name, (), {})
         node.meta.clear()
-        for key, value in old.meta.items():  # in this order
-            node.meta[key] = values[key] if key in values else self._meta(key, value)
+        self._fill_meta(node, old, values)
         return node
 
     def _add_node(self, step: Step) -> None:
@@ -136,8 +135,7 @@ class _Stamp:
         node = self.tracer.create_node(old.op, old.target, args, kwargs, step.candidate)
         node.meta.clear()
         self.same.add_node(old, node)
-        for key, value in old.meta.items():  # in this order
-            node.meta[key] = self._meta(key, value)
+        self._fill_meta(node, old, {})
 
     def _rename(self, step: Step) -> None:
         node = self.same.node(step.node)
@@ -145,6 +143,11 @@ class _Stamp:
         for each in self.call.arguments.tensors:
             if each.as_proxy().node is node:
                 each._is_name_set = True
+
+    def _fill_meta(self, node: torch.fx.Node, old: torch.fx.Node, values: dict[str, Any]) -> None:
+        """Give a node the meta in place of that of another one; `values` has what is known."""
+        for key, value in old.meta.items():  # in this order
+            node.meta[key] = values[key] if key in values else self._meta(key, value)
 
     def _meta(self, key: str, old: Any) -> Any:
         if key == "nn_module_stack":
