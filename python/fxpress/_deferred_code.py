@@ -149,6 +149,23 @@ def materialize(cls: type) -> None:
     _materialize(cls)
 
 
+def refresh(module: torch.fx.GraphModule) -> None:
+    """Generate the code of a module and of those below it anew, where the graph was edited since.
+
+    A GraphModule that gets others as children generates all their code. Code that is still
+    deferred, or that the graph would give again, is left as it is.
+    """
+    open_ = [module]
+    while open_:
+        each = open_.pop()
+        if _holder(type(each)) is None:
+            native = _native.python_source(each.graph) if _writes_as_torch() else None
+            if native is None or native[0] != each.code:
+                each.recompile()
+                continue
+        open_ += [child for child in each.children() if isinstance(child, torch.fx.GraphModule)]
+
+
 def _recompile(self: torch.fx.GraphModule) -> Any:
     """Do `GraphModule.recompile` for a module whose code is still deferred.
 

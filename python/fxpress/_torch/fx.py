@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import functools
 import logging
 import operator
@@ -244,6 +245,26 @@ def current_node_meta() -> dict[str, Any] | None:
     scratch = torch.fx.Graph()
     proxy = torch.fx.Proxy(scratch.placeholder("x"))
     return dict(proxy[0].node.meta)
+
+
+NodeSourceAction = fx_traceback.NodeSourceAction
+
+
+def provenance_rules(pass_name: str, *actions: Any) -> dict[str, object]:
+    """Return how a pass notes where nodes come from: `ProvenanceRules` of csrc/fx/provenance.h."""
+    sample = torch.fx.Graph().placeholder("sample")
+    source = fx_traceback.NodeSource(sample, pass_name, list(actions))
+    return {
+        "source": fx_traceback.NodeSource,
+        "source_info": fx_traceback.NodeSource.NodeInfo,
+        "attributes": dict(vars(source)),
+        "keep": list if features.provenance_is_shared else copy.deepcopy,
+    }
+
+
+def pytree_codegen(names: list[str], in_spec: Any, out_spec: Any) -> Any:
+    """Return the generator of code that flattens inputs and builds outputs by tree specs."""
+    return fx_graph._PyTreeCodeGen(fx_graph._PyTreeInfo(names, in_spec, out_spec))
 
 
 foreach_copy = torch._foreach_copy_

@@ -36,6 +36,21 @@ _CALLS = {
         torch.export._remove_effect_tokens_pass:_remove_effect_tokens(_)
         torch._export.utils:_check_input_constraints_for_graph(_, _, _)
     """,
+    "export": """
+        torch._dynamo:dont_skip_tracing(_)
+        torch._export.non_strict_utils:_get_graph_inputs_of_type_nn_module(_)
+        torch._export.non_strict_utils:_enter_enable_graph_inputs_of_type_nn_module(_)
+        torch._export.non_strict_utils:_exit_enable_graph_inputs_of_type_nn_module(_)
+        torch._export.passes.add_runtime_assertions_for_constraints_pass:_convert_range_to_int(_)
+        torch.export._unlift:_ok_to_generate_guards_fn()
+        torch.export._unlift:_unlift_exported_program_lifted_states(_, check_guards)
+        torch.export._unlift:_check_input_constraints_pre_hook(_, _, _)
+        torch.fx._utils:first_call_function_nn_module_stack(_)
+        torch.fx.graph:_PyTreeInfo(_, _, _)
+        torch.fx.graph:Graph(tracer_cls)
+        torch.fx.traceback:NodeSource(_, _, _)
+        torch.utils._sympy.solve:try_solve(_, _)
+    """,
     "serialize": """
         torch.serialization:_load(_, _, _, encoding)
         torch.serialization:_is_torchscript_zip(_)
@@ -100,6 +115,7 @@ ROOMS = tuple(_CALLS)  # by the name of their module
 # The rooms that a room is built on.
 _STANDS_ON = {
     "unflatten": ("split_module",),
+    "export": ("unflatten",),
     "serialize": ("split_module",),
     "archive": ("serialize",),
     "functional_export": ("split_module",),

@@ -39,7 +39,8 @@ def _holders(root: torch.nn.Module, path: list[str]) -> list[torch.nn.Module]:
     return list(holders.values())
 
 
-def _check_kind(value: object, kind: Any) -> None:
+def check_kind(value: object, kind: Any) -> None:
+    """Raise AssertionError for a value that is not of a kind (an `AttrKind`) of attributes."""
     expected: Any = {
         AttrKind.PARAMETER: torch.nn.Parameter,
         AttrKind.BUFFER: torch.Tensor,
@@ -73,7 +74,7 @@ def _assign_attr(
         raise TypeError(f"attr_kind must be one of torch's _AttrKind, not {attr_kind!r}")
     *path, name = target.split(".")
     holders = _holders(to_module, path)
-    _check_kind(from_obj, attr_kind)
+    check_kind(from_obj, attr_kind)
     for holder in holders:
         if attr_kind is AttrKind.PARAMETER:
             holder.register_parameter(name, from_obj)
