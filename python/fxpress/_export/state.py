@@ -13,6 +13,7 @@ import torch.fx
 from torch.export import ExportedProgram, ExportGraphSignature
 
 from fxpress._torch.export import AttrKind
+from fxpress._torch.fx import PATTERN
 from fxpress._unflatten.attributes import _assign_attr, check_kind
 from fxpress._unflatten.bodies import owner_with_bodies_of_its_own
 
@@ -29,13 +30,26 @@ def lifted(program: ExportedProgram) -> list[Named]:
     """Return the state that the graph gets as inputs, checked.
 
     Raises:
-        KeyError: the signature names state that the program does not have.
+        KeyError: the signature names state that the program does not have, or the name is that of
+            something else in the module.
+        TypeError: a constant has the name of the body of an operator.
         AssertionError: a value is not of its kind.
     """
     state = list(_lifted(program.graph_signature, program.state_dict, program.constants))
-    for _, value, kind in state:
+    for name, value, kind in state:
         check_kind(value, kind)
+        if "." not in name:
+            _check_free(name, value, kind, program.graph_module)
     return state
+
+
+def _check_free(name: str, value: object, kind: Any, owner: torch.nn.Module) -> None:
+    """torch registers state in a module that has the program's bodies, and is complete."""
+    if kind is AttrKind.CONSTANT:
+        if name in owner._modules:
+            raise TypeError(f"cannot assign '{type(value)}' as child module '{name}'")
+    elif hasattr(PATTERN, name) or name in owner._modules:
+        raise KeyError(f"attribute '{name}' already exists")
 
 
 def _lifted(
