@@ -42,6 +42,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/provenance.cpp
   csrc/fx/reader.cpp
   csrc/fx/symbols.cpp
+  csrc/fx/tree_inputs.cpp
   csrc/fx/writer.cpp
   csrc/install/installation.cpp
   csrc/install/installed_block.cpp

@@ -41,8 +41,11 @@ def _holder(cls: type) -> type | None:
 
 @functools.cache
 def _writes_as_torch() -> bool:
-    """Return whether the native generator writes what the installed torch writes, for a sample."""
-    graph = torch_fx.sample_graph()
+    """Return whether the native generator writes what the installed torch writes, for samples."""
+    return all(map(_is_written_as_torch, (torch_fx.sample_graph(), torch_fx.sample_graph_with_trees())))
+
+
+def _is_written_as_torch(graph: Graph) -> bool:
     native = _native.python_source(graph)
     if native is None:
         return False
@@ -68,7 +71,8 @@ def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[st
     code = torch_fx.PythonCode(*parts)
     forward = _compiled(code, shape, names, graph)
     values = (code.src, code._lineno_map, code._prologue_start)
-    return code, forward, dict(zip(torch_fx.CODE_ATTRIBUTES, values, strict=True))
+    state = dict(zip(torch_fx.CODE_ATTRIBUTES, values, strict=True))
+    return code, forward, {**torch_fx.tree_specs(graph), **state}
 
 
 # Layers of a model give sources that differ in names only: CPython compiles the first one, which is

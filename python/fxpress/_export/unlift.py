@@ -147,9 +147,7 @@ def _can_be_parameters(names: Sequence[str]) -> bool:
 def _complete(module: torch.fx.GraphModule, program: ExportedProgram) -> None:
     """Add what the constructors of torch's class leave in a module besides its attributes."""
     attributes = vars(module)
-    codegen: Any = module.graph._codegen
-    specs = {"_in_spec": codegen.pytree_info.in_spec, "_out_spec": codegen.pytree_info.out_spec}
-    _native.insert_after(attributes, GRAPH_SLOT, specs)
+    _native.insert_after(attributes, GRAPH_SLOT, torch_fx.tree_specs(module.graph))
     attributes["_tracer_cls"] = torch_unlift.tracer_to_keep(module.graph)
     for table in (module._parameters, module._buffers, module._modules):
         for name in attributes.keys() & table.keys():

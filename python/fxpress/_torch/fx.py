@@ -191,6 +191,43 @@ def sample_graph() -> torch.fx.Graph:
     return graph
 
 
+def sample_graph_with_trees() -> torch.fx.Graph:
+    """Return a graph whose inputs are flattened by a tree spec, and whose outputs are built."""
+    graph = torch.fx.Graph()
+    x, y, input_ = (graph.placeholder(name) for name in ("x", "y_0", "input"))
+    graph.output((x, y, graph.call_function(torch.add, (input_, x))))
+    spec = _pytree.tree_structure(((0, [1]), {"input": 2}))
+    graph.set_codegen(pytree_codegen(["x", "y", "input"], spec, _pytree.tree_structure([0, 1, 2])))
+    return graph
+
+
+def tree_inputs(codegen: Any) -> tuple[list[str], list[str], list[str] | None, bool] | None:
+    """Return how a `_PyTreeCodeGen` flattens inputs; None: torch must write the code.
+
+    Returns:
+        The parameters of `forward`, those flattened by position, the keys of the others where the
+        spec is one of (args, kwargs), and whether there is a spec of the outputs.
+    """
+    info = codegen.pytree_info
+    if info is None or "self" in info.orig_args:
+        return None
+    names, spec = list(info.orig_args), info.in_spec
+    children = spec.children() if spec.type is tuple else []
+    if [child.type for child in children] != [tuple, dict]:
+        return names, names, None, bool(info.out_spec)
+    args, kwargs = children
+    return names, names[: args.num_children], list(map(str, kwargs.context)), bool(info.out_spec)
+
+
+def tree_specs(graph: torch.fx.Graph) -> dict[str, Any]:
+    """Return the specs that `recompile` leaves in the module of a graph."""
+    codegen: Any = graph._codegen
+    if not isinstance(codegen, fx_graph._PyTreeCodeGen):
+        return {}
+    info = codegen.pytree_info
+    return {"_in_spec": info.in_spec, "_out_spec": info.out_spec}
+
+
 def describe_target(target: Callable[..., Any]) -> tuple[str, str]:
     """Return the kind (in `csrc/fx/target_kinds.def`) and the text of a function in source.
 
