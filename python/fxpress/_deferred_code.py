@@ -42,7 +42,9 @@ def _holder(cls: type) -> type | None:
 @functools.cache
 def _writes_as_torch() -> bool:
     """Return whether the native generator writes what the installed torch writes, for samples."""
-    return all(map(_is_written_as_torch, (torch_fx.sample_graph(), torch_fx.sample_graph_with_trees())))
+    return all(
+        map(_is_written_as_torch, (torch_fx.sample_graph(), torch_fx.sample_graph_with_trees()))
+    )
 
 
 def _is_written_as_torch(graph: Graph) -> bool:

@@ -202,9 +202,7 @@ def test_other_objects_are_refused() -> None:
 def test_state_of_several_calls_of_a_module() -> None:
     """Names such as `inner@1.weight`, which unflattened modules have."""
     torch.manual_seed(0)
-    program = export(
-        Special(), (X,), strict=False, preserve_module_call_signature=("inner",)
-    )
+    program = export(Special(), (X,), strict=False, preserve_module_call_signature=("inner",))
     again = export(unflatten(program), (X,), strict=False)
     assert_module_as_torch(again, (X,))
     again = export(unflatten(export(Repeated(nn.Linear(4, 4)), (X,))), (X,), strict=False)

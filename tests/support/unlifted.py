@@ -1,4 +1,4 @@
-"""Equality of the modules of exported programs: classes, tree, state, hooks, guards, graph, code."""
+"""Equality of the modules of exported programs: class, tree, state, hooks, guards, graph, code."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def assert_same_meta(ours: Node, theirs: Node) -> None:
         other = theirs.meta[key]
         if key == "from_node":
             assert notes(mine, ours.graph) == notes(other, theirs.graph), at
-            assert list(map(vars, mine))[0].keys() == list(map(vars, other))[0].keys(), at
+            assert vars(mine[0]).keys() == vars(other[0]).keys(), at
         elif mine is not other:
             assert described(mine) == described(other), f"{at}: {key}: {mine} != {other}"
 
@@ -245,7 +245,7 @@ def assert_same_bodies(ours: GraphModule, theirs: GraphModule) -> None:
 def assert_runs_alike(
     ours: GraphModule, theirs: GraphModule, args: Any, kwargs: Mapping[str, Any]
 ) -> None:
-    """The same results, writes to inputs, and exceptions. Both share their state: it is put back."""
+    """The same results, writes to inputs, exceptions. The state, which both share, is put back."""
     state = [t.detach().clone() for t in tensors_of(theirs)]
 
     def put_back() -> None:

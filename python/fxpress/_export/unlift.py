@@ -215,6 +215,6 @@ def module(ep: ExportedProgram, *, check_guards: bool = True) -> torch.fx.GraphM
         KeyError, AssertionError, RuntimeError, TypeError: the program contradicts its signature.
     """
     made = _unlift_exported_program_lifted_states(ep, check_guards=check_guards)
-    made.train = types.MethodType(_train, made)  # type: ignore[method-assign]
-    made.eval = types.MethodType(_eval, made)  # type: ignore[method-assign]
+    made.train = types.MethodType(_train, made)
+    made.eval = types.MethodType(_eval, made)
     return made
