@@ -42,6 +42,7 @@ _CALLS = {
         torch._export.non_strict_utils:_enter_enable_graph_inputs_of_type_nn_module(_)
         torch._export.non_strict_utils:_exit_enable_graph_inputs_of_type_nn_module(_)
         torch._export.passes.add_runtime_assertions_for_constraints_pass:_convert_range_to_int(_)
+        torch.export._remove_effect_tokens_pass:_remove_effect_tokens(_)
         torch.export._unlift:_ok_to_generate_guards_fn()
         torch.export._unlift:_unlift_exported_program_lifted_states(_, check_guards)
         torch.export._unlift:_check_input_constraints_pre_hook(_, _, _)
@@ -115,7 +116,7 @@ ROOMS = tuple(_CALLS)  # by the name of their module
 # The rooms that a room is built on.
 _STANDS_ON = {
     "unflatten": ("split_module",),
-    "export": ("unflatten",),
+    "export": ("split_module",),
     "serialize": ("split_module",),
     "archive": ("serialize",),
     "functional_export": ("split_module",),

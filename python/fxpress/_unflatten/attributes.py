@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from fxpress._torch import fx as torch_fx
 from fxpress._torch.export import AttrKind
-from fxpress._unflatten import state
 
 
 def _call_name(base: str, n: int) -> str:
@@ -39,6 +39,19 @@ def _holders(root: torch.nn.Module, path: list[str]) -> list[torch.nn.Module]:
     return list(holders.values())
 
 
+def check_constant(value: object, what: str) -> None:
+    """Raise AssertionError for a constant that no module of a graph can hold."""
+    if isinstance(value, torch_fx.FakeScriptObject):
+        raise AssertionError(f"FakeScriptObject should only exist during tracing: {what}")
+    if not isinstance(value, (torch.Tensor, torch.ScriptObject)) and not torch_fx.is_opaque_value(
+        value
+    ):
+        raise AssertionError(
+            f"expected torch.Tensor, torch.ScriptObject, or opaque type for {what}, "
+            f"got {type(value)}"
+        )
+
+
 def check_kind(value: object, kind: Any) -> None:
     """Raise AssertionError for a value that is not of a kind (an `AttrKind`) of attributes."""
     expected: Any = {
@@ -52,7 +65,7 @@ def check_kind(value: object, kind: Any) -> None:
                 f"expected {expected.__name__} for {kind.name} attr_kind, got {type(value)}"
             )
         return
-    state.check_constant(value, "CONSTANT attr_kind")
+    check_constant(value, "CONSTANT attr_kind")
 
 
 def _assign_attr(
