@@ -197,7 +197,9 @@ def _eval(self: torch.nn.Module, mode: bool = True) -> None:
     raise NotImplementedError("Calling eval() is not supported yet.")
 
 
-def module(ep: ExportedProgram, *, check_guards: bool = True) -> torch.fx.GraphModule:
+def module(
+    ep: ExportedProgram, *, check_guards: bool = True, engine: bool = False
+) -> torch.fx.GraphModule:
     """Return an exported program as a module that holds its state.
 
     Stands in for `torch.export.ExportedProgram.module`.
@@ -210,11 +212,19 @@ def module(ep: ExportedProgram, *, check_guards: bool = True) -> torch.fx.GraphM
         ep: the program. It is not changed.
         check_guards: check the inputs by a module `_guards_fn`, which the graph calls behind its
             inputs. Without it, a forward hook checks sizes and ranges.
+        engine: run the graph on fxpress's engine, faster and without its Python code. Exceptions of
+            operators name the node. Tracers run the code all the same, and so do deep copies.
 
     Raises:
+        UnsupportedTorchError: the engine is not there for the installed torch.
         KeyError, AssertionError, RuntimeError, TypeError: the program contradicts its signature.
     """
     made = _unlift_exported_program_lifted_states(ep, check_guards=check_guards)
     made.train = types.MethodType(_train, made)
     made.eval = types.MethodType(_eval, made)
+    if engine:
+        # The engine is tied to libtorch; the rest of this room is not.
+        from fxpress._export.engine import run_on_engine
+
+        run_on_engine(made)
     return made
