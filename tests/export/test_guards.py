@@ -139,14 +139,15 @@ def test_guards_of_placeholders_are_those_of_torch(number: int) -> None:
 def test_a_guard_that_is_too_deep_to_be_shown_is_shown_as_it_is() -> None:
     inputs = guards.Inputs(signature_of("x"), ((1,), {}))
     deep = " + ".join(["L['x']"] * 1500) + " == 1"
-    theirs = _unlift._convert_guards_code_to_fn
     paths = torchs_texts(signature_of("x"), ((1,), {}))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        codes = [
-            guard_code(made) for made in (guards.as_module([deep], inputs), theirs([deep], paths))
-        ]
-    assert codes[0] == codes[1]
+        ours = guard_code(guards.as_module([deep], inputs))
+        try:
+            theirs = guard_code(_unlift._convert_guards_code_to_fn([deep], paths))
+        except RecursionError:  # torch 2.13 cannot show it
+            return
+    assert ours == theirs
 
 
 def test_files_of_some_tools_get_no_guards() -> None:
