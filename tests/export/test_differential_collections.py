@@ -38,11 +38,9 @@ def test_exportdb_decomposed(name: str) -> None:
     case = exportdb_cases()[name]
     args, kwargs = case.example_args, case.example_kwargs or {}
     program = exported_or_skipped(case.model, args, kwargs, dynamic_shapes=case.dynamic_shapes)
-    try:
-        decomposed = program.run_decompositions()
-    except Exception as error:
-        pytest.skip(f"torch does not decompose it: {type(error).__name__}")
-    assert_module_as_torch(decomposed, args, kwargs)
+    with skipped_unless_exported():
+        program = program.run_decompositions()
+    assert_module_as_torch(program, args, kwargs)
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))

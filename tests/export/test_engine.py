@@ -13,8 +13,8 @@ from torch.fx import GraphModule, symbolic_trace
 
 from fxpress._torch.fx import PENDING
 from fxpress.export import module
+from tests.export.test_differential_programs import MODELS, made
 from tests.export.test_module import CALLS, stateful
-from tests.export.test_programs import MODELS, made
 from tests.support.exported import exported_or_skipped
 from tests.support.unflatten_compare import assert_runs_as_eager, assert_same_outputs
 from tests.support.unflatten_models import Nest
@@ -36,6 +36,7 @@ def has_code(made: GraphModule) -> bool:
     return PENDING not in vars(type(made))
 
 
+@pytest.mark.slow("exports and decompositions")
 @pytest.mark.parametrize("decomposed", [False, True])
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_models(name: str, decomposed: bool) -> None:
