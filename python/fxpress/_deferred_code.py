@@ -166,7 +166,7 @@ def refresh(module: torch.fx.GraphModule) -> None:
         each = open_.pop()
         if _holder(type(each)) is None:
             native = _native.python_source(each.graph) if _writes_as_torch() else None
-            if native is None or native[0] != each.code:
+            if native is None or native[0] != vars(each).get(torch_fx.CODE_ATTRIBUTES[0]):
                 each.recompile()
                 continue
         open_ += [child for child in each.children() if isinstance(child, torch.fx.GraphModule)]
