@@ -246,6 +246,18 @@ def test_the_method_of_programs_takes_ours_while_installed() -> None:
     assert is_generated(program.module())
 
 
+@pytest.mark.slow("decompositions")
+def test_decompositions_are_the_same_while_installed() -> None:
+    """They trace the module of the program."""
+    theirs = stateful().run_decompositions()
+    with fxpress.installed():
+        ours = stateful().run_decompositions()
+    assert ours.graph_module.code == theirs.graph_module.code
+    assert str(ours.graph_signature) == str(theirs.graph_signature)
+    pairs = zip(ours.graph.nodes, theirs.graph.nodes, strict=True)
+    assert all(list(a.meta) == list(b.meta) for a, b in pairs)
+
+
 def test_signatures_are_torchs() -> None:
     ours = fxpress.export._unlift_exported_program_lifted_states
     theirs = _unlift._unlift_exported_program_lifted_states
