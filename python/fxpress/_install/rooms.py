@@ -163,6 +163,7 @@ ROOMS: list[Entry] = [
                 "guard_to_detect_forward_monkeypatching",
             ),
         ),
+        ("torch.export._trace", "fxpress.export", ("_export_for_training",)),
         ("torch.export", "fxpress.archive", ("save", "load")),
         (
             "torch.export.pt2_archive._package",

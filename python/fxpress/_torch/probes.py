@@ -68,6 +68,21 @@ _CALLS = {
         torch.export._unlift:_get_input_paths(_, _)
         torch.export._unlift:_replace_sources(_, _)
     """,
+    "export": """
+        torch.export._trace:_export_for_training(_, _, _, _)
+        torch._library.utils:handle_dispatch_mode(_, _, _)
+        torch._subclasses.fake_impls:fast_detach(_, _)
+        torch._subclasses.fake_tensor:FakeTensorMode._get_output_tensor_from_cache_entry(_, _, _, _,
+            _)
+        torch.fx.experimental.proxy_tensor:_should_save_eager_input_vals(_)
+        torch.fx.experimental.proxy_tensor:set_meta(_, _)
+        torch.fx.experimental.proxy_tensor:set_original_aten_op(_)
+        torch.fx.experimental.proxy_tensor:track_tensor(_, _, constant, tracer)
+        torch.fx.experimental.proxy_tensor:track_tensor_tree(_, _, constant, tracer)
+        torch.fx.experimental.symbolic_shapes:_free_unbacked_symbols_with_path(_, _, _, _, _, _)
+        torch.fx.passes.shape_prop:_extract_tensor_metadata(_)
+        torch.fx:Tracer.create_args_for_root(_, _, _, _)
+    """,
     "nn_module": """
         torch._dynamo.variables.base:VariableTracker.build(_, _, _, realize)
         torch._dynamo.variables.nn_module:NNModuleVariable(_, _, _)
@@ -103,6 +118,7 @@ _STANDS_ON = {
     "serialize": ("split_module",),
     "archive": ("serialize",),
     "functional_export": ("split_module",),
+    "export": ("split_module",),
 }
 _CALL = re.compile(r"([\w.]+):([\w.]+)\(([^)]*)\)")
 

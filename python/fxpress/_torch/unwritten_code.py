@@ -10,7 +10,7 @@ from typing import Any
 from torch._dynamo.output_graph import OutputGraph, graph_code_log
 from torch.fx import Graph
 
-from fxpress._replaced_method import ReplacedMethod
+from fxpress._replacement import Replacement
 from fxpress._torch.capture import traces_are_written
 
 
@@ -32,7 +32,7 @@ def _compile(original: Any, self: OutputGraph, *args: Any, **kwargs: Any) -> Any
         vars(graph).pop("python_code", None)
 
 
-_compilation = ReplacedMethod(OutputGraph, "compile_and_call_fx_graph", _compile)
+_compilation = Replacement(OutputGraph, "compile_and_call_fx_graph", _compile)
 
 
 def unwritten_code() -> contextlib.AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""Methods of torch's classes that do something else in the blocks of a thread."""
+"""Functions of torch that do something else in the blocks of a thread."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import contextlib
 import functools
 import os
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
 
-class ReplacedMethod:
-    """A method of a class that is replaced while a thread is in a block.
+class Replacement:
+    """A function of a module, or a method of a class, that is replaced while a thread is in a block.
 
-    The class has the replacement while any thread is in a block; the other threads get the original
+    The owner has the replacement while any thread is in a block; the other threads get the original
     through it.
 
     Args:
-        owner: the class.
-        name: the name of the method.
+        owner: the module or the class.
+        name: the name of the function there.
         body: is called with the original and its arguments, in the threads that are in a block.
     """
 
-    def __init__(self, owner: type, name: str, body: Callable[..., Any]) -> None:
+    def __init__(self, owner: type | types.ModuleType, name: str, body: Callable[..., Any]) -> None:
         self._owner, self._name, self._body = owner, name, body
         self._here = threading.local()
         self._blocks = 0  # the open blocks of all threads
@@ -36,12 +37,6 @@ class ReplacedMethod:
 
         self._replacement = replacement
         os.register_at_fork(after_in_child=self._after_fork)
-
-    @property
-    def original(self) -> Any:
-        """What the class has outside of the blocks."""
-        current = vars(self._owner)[self._name]
-        return self._original if current is self._replacement else current
 
     def is_replaced_here(self) -> bool:
         """Return whether this thread is in a block."""

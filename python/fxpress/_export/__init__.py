@@ -1,0 +1,1 @@
+"""What `fxpress.export` is made of."""

@@ -1,0 +1,33 @@
+"""Export programs, faster: stands in for what `torch.export.export` is made of.
+
+The program, its names and its metadata are torch's. Dynamo, autograd, the dispatcher and the user's
+code run as for torch; the nodes, their metadata, stack traces and generated code are ours.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fxpress._torch.probes import room
+
+with room("export"):
+    from torch.export import ExportedProgram
+
+    from fxpress import _native
+    from fxpress._deferred_code import deferring
+    from fxpress._export.tracing import fast_tracing
+    from fxpress._frame_room import with_room
+    from fxpress._torch.tracing import trace_for_training
+
+__all__ = ["_export_for_training"]
+
+
+@with_room
+def _export_for_training(*args: Any, **kwargs: Any) -> ExportedProgram:
+    """Export a module: trace it, clean the graph, and make a program of it.
+
+    Stands in for `torch.export._trace._export_for_training`, which `torch.export.export` calls; the
+    arguments, the result and the exceptions are those of torch.
+    """
+    with fast_tracing(), deferring(), _native.RareCollections():
+        return trace_for_training(*args, **kwargs)
