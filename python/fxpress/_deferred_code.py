@@ -209,15 +209,15 @@ def _is_deferrable(module: torch.fx.GraphModule) -> bool:
     )
 
 
-class _DeferredPythonCode(torch_fx.PythonCode):
+class _DeferredPythonCode(torch_fx.PythonCode):  # type: ignore[misc]
     """The result of a `recompile` that has generated nothing: reading it generates the code."""
 
     def __init__(self, graph: Graph) -> None:
-        vars(self)["graph"] = graph
+        self.graph = graph
 
     @functools.cached_property
     def written(self) -> Any:
-        return vars(self)["graph"].python_code(root_module="self")
+        return self.graph.python_code(root_module="self")
 
 
 for _field in fields(torch_fx.PythonCode):

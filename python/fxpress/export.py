@@ -13,11 +13,13 @@ from fxpress._torch.probes import room
 with room("export"):
     from torch.export import ExportedProgram
 
-    from fxpress import _native
+    from fxpress import _native, _native_setup
     from fxpress._deferred_code import deferring
     from fxpress._export.tracing import fast_tracing
     from fxpress._frame_room import with_room
     from fxpress._torch.tracing import trace_for_training
+
+    _native_setup.fx()  # for the code that is generated later
 
 __all__ = ["_export_for_training"]
 

@@ -26,9 +26,7 @@ class Inputs:
         self._fakes = fakes
         self._calls: dict[tuple[Any, ...], tuple[list[tuple[Any, int]], Any]] = {}
 
-    def track(
-        self, original: Any, tensor: Any, proxy: Any, *, constant: Any, tracer: Any
-    ) -> None:
+    def track(self, original: Any, tensor: Any, proxy: Any, *, constant: Any, tracer: Any) -> None:
         """Say which proxy stands for a tensor."""
 
         def torchs() -> None:

@@ -89,14 +89,13 @@ class ProxyCalls:
         self, tracer: Any, function: OpOverload, args: Any, kwargs: dict[str, Any]
     ) -> Node:
         name = tracer.graph._target_to_str(function.overloadpacket.__name__)
-        if not tracer.record_stack_traces:
-            return tracer.create_node("call_function", function, args, kwargs, name)  # type: ignore[no-any-return]
+        recorded = tracer.record_stack_traces
         tracer.record_stack_traces = False
         try:
             node: Node = tracer.create_node("call_function", function, args, kwargs, name)
         finally:
-            tracer.record_stack_traces = True
-        if not node.stack_trace:
+            tracer.record_stack_traces = recorded
+        if recorded and not node.stack_trace:
             forward_only = tracer._record_forward_stack_traces_only
             text = self._stacks.text(forward_only=forward_only)
             if text:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch._library import utils as library_utils
@@ -16,6 +15,7 @@ from torch.export._trace import _export_for_training
 from torch.fx import Tracer as Tracer
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental import proxy_tensor as proxy_tensor
+from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode as ProxyTorchDispatchMode
 from torch.fx.experimental.proxy_tensor import (
     PythonKeyTracer,
@@ -25,15 +25,15 @@ from torch.fx.experimental.proxy_tensor import (
 )
 from torch.fx.experimental.proxy_tensor import set_original_aten_op as set_original_aten_op
 from torch.fx.experimental.proxy_tensor import track_tensor_tree as track_tensor_tree
-from torch.fx.experimental import symbolic_shapes
 from torch.fx.experimental.symbolic_shapes import uninteresting_files as uninteresting_files
 from torch.fx.passes.shape_prop import TensorMetadata as TensorMetadata
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
-from torch.fx.proxy import _STACK_TRACE_ANCHORS as STACK_TRACE_ANCHORS
+from torch.fx.proxy import _STACK_TRACE_ANCHORS
 
 trace_for_training = _export_for_training
 TRACERS = (PythonKeyTracer, _ModuleStackTracer)
 ProxyTensor = _ProxyTensor
+STACK_TRACE_ANCHORS = _STACK_TRACE_ANCHORS  # files and names of functions that are shown, too
 describe_tensor = _extract_tensor_metadata
 preserves_meta = fx_traceback.has_preserved_node_meta
 function_modes: Callable[[], int] = torch._C._len_torch_function_stack
