@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Replacement:
-    """A function of a module, or a method of a class, that is replaced while a thread is in a block.
+    """A function of a module, or a method of a class, that is replaced in blocks of a thread.
 
     The owner has the replacement while any thread is in a block; the other threads get the original
     through it.

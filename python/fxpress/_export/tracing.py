@@ -1,4 +1,4 @@
-"""Blocks in which torch's `make_fx` traces faster: the parts that are the work of a graph are ours."""
+"""Blocks in which `make_fx` traces faster: the parts that are the work of a graph are ours."""
 
 from __future__ import annotations
 
