@@ -21,9 +21,13 @@ class Replacement:
         owner: the module or the class.
         name: the name of the function there.
         body: is called with the original and its arguments, in the threads that are in a block.
+
+    Raises:
+        AttributeError: the owner has no such function.
     """
 
     def __init__(self, owner: type | types.ModuleType, name: str, body: Callable[..., Any]) -> None:
+        getattr(owner, name)
         self._owner, self._name, self._body = owner, name, body
         self._here = threading.local()
         self._blocks = 0  # the open blocks of all threads

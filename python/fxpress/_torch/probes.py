@@ -72,8 +72,6 @@ _CALLS = {
         torch.export._trace:_export_for_training(_, _, _, _)
         torch._library.utils:handle_dispatch_mode(_, _, _)
         torch._subclasses.fake_impls:fast_detach(_, _)
-        torch._subclasses.fake_tensor:FakeTensorMode._get_output_tensor_from_cache_entry(_, _, _, _,
-            _)
         torch.fx.experimental.proxy_tensor:_should_save_eager_input_vals(_)
         torch.fx.experimental.proxy_tensor:set_meta(_, _)
         torch.fx.experimental.proxy_tensor:set_original_aten_op(_)
