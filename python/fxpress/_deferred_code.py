@@ -3,23 +3,28 @@
 The modules that fxpress makes are ordinary `torch.fx.GraphModule`s whose class has descriptors in
 the places of the generated `forward`, `_code` and so on. The first access to any of them calls
 `materialize`, which generates the code from the current graph and leaves the class exactly as
-`GraphModule.recompile` would have.
+`GraphModule.recompile` would have. In the blocks of `deferring`, torch's own modules get such
+classes too: its passes recompile a module after each step, and nobody reads most of that code.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import keyword
 import os
 import threading
 import types
+import weakref
+from dataclasses import fields
 from typing import Any
 
 import torch.fx
 from torch.fx import Graph
 
 from fxpress import _native
+from fxpress._replacement import Replacement
 from fxpress._torch import fx as torch_fx
 
 _lock = threading.RLock()
@@ -177,6 +182,8 @@ def _recompile(self: torch.fx.GraphModule) -> Any:
 
     The code of children stays deferred: it is generated from the child's graph when it is needed.
     """
+    if _recompilation.is_replaced_here():
+        return torch.fx.GraphModule.recompile(self)
     if "forward" not in vars(type(self)) or vars(type(self))["forward"] is not BODY["forward"]:
         _materialize(type(self))
         return torch.fx.GraphModule.recompile(self)  # takes the place of a forward set by hand
@@ -212,3 +219,59 @@ BODY: dict[str, Any] = {
         )
     },
 }
+
+
+def _is_deferrable(module: torch.fx.GraphModule) -> bool:
+    """Return whether torch made the class for this module alone, and the graph is a plain one."""
+    cls = type(module)
+    return (
+        cls.__bases__ == (torch.fx.GraphModule,)
+        and cls.__qualname__ == torch_fx.CLASS_QUALNAME
+        and cls.__module__ == torch_fx.CLASS_MODULE
+        and type(module.graph) is Graph
+    )
+
+
+class _DeferredPythonCode(torch_fx.PythonCode):  # type: ignore[misc]
+    """The result of a `recompile` that has generated nothing: reading it generates the code."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    @functools.cached_property
+    def written(self) -> Any:
+        return self.graph.python_code(root_module="self")
+
+
+for _field in fields(torch_fx.PythonCode):
+    _read = functools.partial(lambda name, self: getattr(self.written, name), _field.name)
+    setattr(_DeferredPythonCode, _field.name, property(_read))
+
+
+def _defer(original: Any, self: torch.fx.GraphModule) -> Any:
+    """Do for `GraphModule.recompile` what does not depend on the code."""
+    if not _is_deferrable(self):
+        return original(self)
+    torch_fx.set_specs(self)
+    cls = type(self)
+    with _lock:
+        for name in torch_fx.CODE_ATTRIBUTES:
+            vars(self).pop(name, None)
+        for name, placeholder in BODY.items():
+            if name == "forward" or name not in vars(cls):
+                type.__setattr__(cls, name, placeholder)
+        if "__call__" not in vars(cls):
+            type.__setattr__(cls, "__call__", torch_fx.CALL_WRAPPED)
+        type.__setattr__(cls, torch_fx.PENDING, weakref.ref(self))
+    self._recompile_submodules()
+    return _DeferredPythonCode(self.graph)
+
+
+_recompilation = Replacement(torch.fx.GraphModule, "recompile", _defer)
+
+
+def deferring() -> contextlib.AbstractContextManager[None]:
+    """Return a block in which this thread's `GraphModule.recompile` generates no code yet."""
+    if torch_fx.enriches_profiler_metadata() or torch_fx.shows_meta_in_source():
+        return contextlib.nullcontext()
+    return _recompilation.block()

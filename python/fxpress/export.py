@@ -1,12 +1,38 @@
-"""Make modules of exported programs: stands in for `torch.export.ExportedProgram.module`.
+"""Export programs, faster, and make modules of them.
 
-The module is torch's: a GraphModule with the same graph, names, state, hooks and guards. Its graph
-is written natively, and its Python code is generated when it is first needed.
+Stands in for what `torch.export.export` is made of, and for `torch.export.ExportedProgram.module`.
+The program, its names and its metadata are torch's. Dynamo, autograd, the dispatcher and the user's
+code run as for torch; the nodes, their metadata, stack traces and generated code are ours. So is
+the graph of a program's module, which is written natively.
 """
+
+from __future__ import annotations
+
+from typing import Any
 
 from fxpress._torch.probes import room
 
 with room("export"):
-    from fxpress._export.unlift import _unlift_exported_program_lifted_states, module
+    from torch.export import ExportedProgram
 
-__all__ = ["_unlift_exported_program_lifted_states", "module"]
+    from fxpress import _native, _native_setup
+    from fxpress._deferred_code import deferring
+    from fxpress._export.tracing import fast_tracing
+    from fxpress._export.unlift import _unlift_exported_program_lifted_states, module
+    from fxpress._frame_room import with_room
+    from fxpress._torch.tracing import trace_for_training
+
+    _native_setup.fx()  # for the code that is generated later
+
+__all__ = ["_export_for_training", "_unlift_exported_program_lifted_states", "module"]
+
+
+@with_room
+def _export_for_training(*args: Any, **kwargs: Any) -> ExportedProgram:
+    """Export a module: trace it, clean the graph, and make a program of it.
+
+    Stands in for `torch.export._trace._export_for_training`, which `torch.export.export` calls; the
+    arguments, the result and the exceptions are those of torch.
+    """
+    with fast_tracing(), deferring(), _native.RareCollections():
+        return trace_for_training(*args, **kwargs)

@@ -14,17 +14,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2] / "python"
 FACADES = (
-    "split_module",
-    "unflatten",
+    *("split_module", "unflatten", "serialize", "archive", "state", "functional_export"),
     "export",
-    "serialize",
-    "archive",
-    "state",
-    "functional_export",
 )
 # From the bottom to the top; a room may import those of the rows above it here.
 LAYERS = (
-    ("_errors", "_interpreter", "_native", "_aten_ext"),
+    ("_errors", "_interpreter", "_native", "_aten_ext", "_replacement"),
     ("_torch",),
     ("_arguments", "_aten", "_blocks", "_frame_room", "_deferred_code", "_native_setup"),
     ("_tensor", "_engine", "_serde"),

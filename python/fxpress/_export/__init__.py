@@ -1,5 +1,5 @@
 """The parts of `fxpress.export`.
 
-`unlift` makes the module of an exported program, with the state of `state` and the guards of
-`guards`.
+`tracing` makes what a trace is made of ours. `unlift` makes the module of a program, with the state
+of `state` and the guards of `guards`.
 """

@@ -168,6 +168,7 @@ ROOMS: list[Entry] = [
             "fxpress.export",
             ("_unlift_exported_program_lifted_states",),
         ),
+        ("torch.export._trace", "fxpress.export", ("_export_for_training",)),
         ("torch.export", "fxpress.archive", ("save", "load")),
         (
             "torch.export.pt2_archive._package",

@@ -147,13 +147,17 @@ def _with_own_nodes(graph: torch.fx.Graph) -> torch.fx.Graph:
     return twin
 
 
+class _Aside(torch.fx.GraphModule):  # type: ignore[misc]
+    """A module whose code is generated even where that of torch's modules is deferred."""
+
+
 def recompile_aside(graph: torch.fx.Graph) -> tuple[PythonCode, Any, dict[str, Any]]:
     """Run torch's `recompile` without changing the graph or its module.
 
     Returns:
         The code, the function, and the attributes that `recompile` sets.
     """
-    module = torch.fx.GraphModule.__new__(torch.fx.GraphModule)
+    module = torch.fx.GraphModule.__new__(_Aside)
     torch.nn.Module.__init__(module)
     # A subclass of Graph may write its nodes by other rules, which a plain copy would not have.
     module._graph = _with_own_nodes(graph) if type(graph) is torch.fx.Graph else graph
@@ -226,6 +230,12 @@ def tree_specs(graph: torch.fx.Graph) -> dict[str, Any]:
         return {}
     info = codegen.pytree_info
     return {"_in_spec": info.in_spec, "_out_spec": info.out_spec}
+
+
+def set_specs(module: torch.fx.GraphModule) -> None:
+    """Give a module the specs of its inputs and outputs that `recompile` gives it."""
+    for name, spec in tree_specs(module.graph).items():
+        setattr(module, name, spec)
 
 
 def describe_target(target: Callable[..., Any]) -> tuple[str, str]:

@@ -51,6 +51,17 @@ _CALLS = {
         torch.fx.graph:Graph(tracer_cls)
         torch.fx.traceback:NodeSource(_, _, _)
         torch.utils._sympy.solve:try_solve(_, _)
+        torch.export._trace:_export_for_training(_, _, _, _)
+        torch._library.utils:handle_dispatch_mode(_, _, _)
+        torch._subclasses.fake_impls:fast_detach(_, _)
+        torch.fx.experimental.proxy_tensor:_should_save_eager_input_vals(_)
+        torch.fx.experimental.proxy_tensor:set_meta(_, _)
+        torch.fx.experimental.proxy_tensor:set_original_aten_op(_)
+        torch.fx.experimental.proxy_tensor:track_tensor(_, _, constant, tracer)
+        torch.fx.experimental.proxy_tensor:track_tensor_tree(_, _, constant, tracer)
+        torch.fx.experimental.symbolic_shapes:_free_unbacked_symbols_with_path(_, _, _, _, _, _)
+        torch.fx.passes.shape_prop:_extract_tensor_metadata(_)
+        torch.fx:Tracer.create_args_for_root(_, _, _, _)
     """,
     "serialize": """
         torch.serialization:_load(_, _, _, encoding)

@@ -1,0 +1,103 @@
+"""Make fake tensors and descriptions of tensors as torch makes them, without its Python code.
+
+A first tensor of each kind is torch's; the later ones get what it has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fxpress._torch.tracing import (
+    DisablePythonDispatcher,
+    DisableTorchDispatch,
+    FakeTensor,
+    TensorMetadata,
+    describe_tensor,
+    fast_detach,
+    make_subclass,
+    protect_data,
+)
+
+_META = torch.device("meta")
+
+
+def is_plain(fake: Any) -> bool:
+    """Return whether a value is a fake tensor of fixed sizes, with nothing real or special."""
+    return (
+        type(fake) is FakeTensor
+        and not fake._has_symbolic_sizes_strides
+        and fake.real_tensor is None
+        and vars(fake).get("dispatch_keys") is None
+        and not fake.fake_mode._allow_unsafe_data_ptr_access
+    )
+
+
+class Fakes:
+    """What the fake tensors of one trace have in common.
+
+    Torch functions must not be seen by modes while these methods run.
+    """
+
+    def __init__(self) -> None:
+        self._states: dict[tuple[int, torch.device], dict[str, Any]] = {}
+        self._described: dict[tuple[Any, ...], Any] = {}
+
+    def detached(self, fake: Any) -> Any:
+        """Return a fake tensor with the storage of a plain one, without autograd's part."""
+        state = self._states.get((id(fake.fake_mode), fake.fake_device))
+        if state is None:
+            made = fast_detach(fake.fake_mode, fake)
+            self._states[id(fake.fake_mode), fake.fake_device] = dict(vars(made))
+            return made
+        with DisableTorchDispatch():
+            return _fake(fake, False, fake.fake_device, state)
+
+    def of_metadata(self, mode: Any, metadata: Any, base: Any) -> Any:
+        """Return a new fake tensor; None: torch has to make it.
+
+        Args:
+            mode: its fake mode.
+            metadata: its sizes, strides, offset, type and device.
+            base: the fake tensor whose storage it gets; None for a storage of its own.
+        """
+        state = self._states.get((id(mode), metadata.device))
+        if state is None:
+            return None
+        grad = metadata.requires_grad
+        with DisablePythonDispatcher(), DisableTorchDispatch():
+            if base is None:
+                plain = torch.empty_strided(
+                    metadata.shape, metadata.stride, dtype=metadata.dtype, device=_META
+                )
+            else:
+                plain = torch.empty((), dtype=metadata.dtype, device=_META)
+                storage = base.untyped_storage()
+                plain.set_(storage, metadata.storage_offset, metadata.shape, metadata.stride)
+            return _fake(plain, grad, metadata.device, state)
+
+    def set_meta(self, meta: dict[str, Any], fake: Any) -> None:
+        """Describe a plain fake tensor in the meta of its node."""
+        meta["val"] = self.detached(fake)
+        meta["tensor_meta"] = self.description(fake)
+
+    def description(self, fake: Any) -> Any:
+        """Return the `tensor_meta` of a plain fake tensor."""
+        if fake.is_quantized or fake.layout is not torch.strided:
+            return describe_tensor(fake)
+        key = (fake.shape, fake.stride(), fake.dtype, fake.requires_grad)
+        known = self._described.get(key)
+        if known is None:
+            known = self._described[key] = describe_tensor(fake)
+            return known
+        return TensorMetadata(*known[:-1], {})  # the dictionary of each is its own
+
+
+def _fake(tensor: Any, grad: bool, device: torch.device, state: dict[str, Any]) -> Any:
+    made = make_subclass(
+        FakeTensor, tensor, grad, dispatch_device=True, device_for_backend_keys=device
+    )
+    protect_data(made)
+    vars(made).update(state)
+    return made

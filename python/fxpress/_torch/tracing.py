@@ -1,0 +1,89 @@
+"""torch's names for tracing by proxies: `make_fx`, its modes, and fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch._library import utils as library_utils
+from torch._ops import OpOverload as OpOverload
+from torch._subclasses.fake_impls import fast_detach as fast_detach
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorConfig
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch.export._trace import _export_for_training
+from torch.fx import Tracer as Tracer
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental import proxy_tensor as proxy_tensor
+from torch.fx.experimental import symbolic_shapes
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode as ProxyTorchDispatchMode
+from torch.fx.experimental.proxy_tensor import (
+    PythonKeyTracer,
+    _ModuleStackTracer,
+    _ProxyTensor,
+    _should_save_eager_input_vals,
+)
+from torch.fx.experimental.proxy_tensor import set_original_aten_op as set_original_aten_op
+from torch.fx.experimental.proxy_tensor import track_tensor_tree as track_tensor_tree
+from torch.fx.experimental.symbolic_shapes import uninteresting_files as uninteresting_files
+from torch.fx.passes.shape_prop import TensorMetadata as TensorMetadata
+from torch.fx.passes.shape_prop import _extract_tensor_metadata
+from torch.fx.proxy import _STACK_TRACE_ANCHORS
+
+trace_for_training = _export_for_training
+TRACERS = (PythonKeyTracer, _ModuleStackTracer)
+ProxyTensor = _ProxyTensor
+STACK_TRACE_ANCHORS = _STACK_TRACE_ANCHORS  # files and names of functions that are shown, too
+describe_tensor = _extract_tensor_metadata
+preserves_meta = fx_traceback.has_preserved_node_meta
+function_modes: Callable[[], int] = torch._C._len_torch_function_stack
+make_subclass = torch.Tensor._make_subclass
+protect_data = torch._C._set_throw_on_mutable_data_ptr
+DisableTorchFunction = torch._C.DisableTorchFunction
+DisableTorchDispatch = torch._C._DisableTorchDispatch
+DisablePythonDispatcher = torch._C._DisablePythonDispatcher
+
+# Where torch looks up the functions that are replaced while tracing: owner and name.
+DISPATCH = (library_utils, "handle_dispatch_mode")
+SET_META = (proxy_tensor, "set_meta")
+TRACK_TENSOR = (proxy_tensor, "track_tensor")
+MAKE_PLACEHOLDERS = (Tracer, "create_args_for_root")
+FIND_UNBACKED = (symbolic_shapes, "_free_unbacked_symbols_with_path")
+FAKE_OF_CACHE = (FakeTensorMode, "_get_output_tensor_from_cache_entry")
+
+_TAGS = (
+    torch.Tag.data_dependent_output,
+    torch.Tag.dynamic_output_shape,
+)
+# These are traced as other operators, or not at all.
+_SPECIAL = (
+    torch.ops.aten.is_nonzero.default,
+    torch.ops.aten.lift_fresh.default,
+    torch.ops.prim.device.default,
+)
+
+
+def is_traced_plainly(function: OpOverload) -> bool:
+    """Return whether a call of an operator becomes a node of that operator, and nothing else."""
+    return (
+        type(function) is OpOverload
+        and function not in _SPECIAL
+        and not function._schema.is_mutable
+        and not any(tag in function.tags for tag in _TAGS)
+        and not _should_save_eager_input_vals(function)
+    )
+
+
+def has_foreign_function_modes() -> bool:
+    """Return whether a mode that is not torch's sees the functions that are called now."""
+    stack = (torch._C._get_function_stack_at(i) for i in range(function_modes()))
+    return any(not type(mode).__module__.startswith("torch.") for mode in stack)
+
+
+def fakes_are_watched() -> bool:
+    """Return whether torch notes each fake tensor that is made, to find faults."""
+    return bool(
+        FakeTensorConfig.debug
+        or torch._export.config.detect_non_strict_fake_tensor_leaks
+        or torch._functorch.config.fake_tensor_propagate_real_tensors
+    )
