@@ -49,4 +49,6 @@ def test_hop_db(name: str, strict: bool) -> None:
     with skipped_unless_exported():
         sample = next(operator_samples(info, torch.float32))
     model = Call(info.op, sample.args, sample.kwargs)
-    assert_exports_as_torch(model, (sample.input,), strict=strict)
+    # torch inserts an assertion into its program without recompiling it.
+    stale = name == "while_loop_stack_output"
+    assert_exports_as_torch(model, (sample.input,), strict=strict, stale=stale)

@@ -98,6 +98,8 @@ class Side:
         if isinstance(value, torch._ops.OpOverload):  # torch copies it with other meta
             known = getattr(value.overloadpacket, value._overloadname)
             return "operator", str(value), known is value, type(value)
+        if isinstance(value, torch._ops.HigherOrderOperator):
+            return "operator", value.name(), type(value)
         if isinstance(value, (GraphModule, Graph)):
             return type(value).__name__, "a graph"
         if type(value).__eq__ is object.__eq__ and not callable(value):
@@ -179,8 +181,18 @@ def assert_same_graph(ours: Graph, theirs: Graph, mine: Side, other: Side) -> No
     ours.lint()
 
 
-def assert_same_module(ours: GraphModule, theirs: GraphModule, mine: Side, other: Side) -> None:
-    """Graphs, code, attributes and classes, all the way down."""
+def assert_same_module(
+    ours: GraphModule, theirs: GraphModule, mine: Side, other: Side, *, stale: bool = False
+) -> None:
+    """Graphs, code, attributes and classes, all the way down.
+
+    Args:
+        stale: torch has not recompiled its module after its last edit of the graph; ours has the
+            code that torch's has after `recompile`.
+    """
+    assert stale == (theirs.code != theirs.graph.python_code("self").src), "stale"
+    if stale:
+        theirs.recompile()
     parts = [list(m.named_modules(remove_duplicate=False)) for m in (ours, theirs)]
     assert [name for name, _ in parts[0]] == [name for name, _ in parts[1]]
     for (name, a), (_, b) in zip(*parts, strict=True):
@@ -227,12 +239,14 @@ def assert_same_tables(ours: Mapping[str, Any], theirs: Mapping[str, Any], at: s
         assert_same_values(ours[key], value, f"{at}: {key}")
 
 
-def assert_same_program(ours: ExportedProgram, theirs: ExportedProgram) -> None:
+def assert_same_program(
+    ours: ExportedProgram, theirs: ExportedProgram, *, stale: bool = False
+) -> None:
     """All of two programs, except for what counts in the process."""
     mine, other = Side(), Side()
     assert type(ours) is type(theirs)
     assert list(vars(ours)) == list(vars(theirs))
-    assert_same_module(ours.graph_module, theirs.graph_module, mine, other)
+    assert_same_module(ours.graph_module, theirs.graph_module, mine, other, stale=stale)
     assert ours.graph_signature == theirs.graph_signature
     assert repr(ours.graph_signature) == repr(theirs.graph_signature)
     assert repr(ours.range_constraints) == repr(theirs.range_constraints)
@@ -265,6 +279,7 @@ def assert_exports_as_torch(
     kwargs: Any = None,
     *,
     runs: bool = True,
+    stale: bool = False,
     way: Callable[..., Any] = export,
     **options: Any,
 ) -> ExportedProgram | None:
@@ -272,6 +287,7 @@ def assert_exports_as_torch(
 
     Args:
         runs: the programs are run, too, and give the same.
+        stale: torch's program has code of an older graph.
         way: exports a module.
     """
 
@@ -288,10 +304,15 @@ def assert_exports_as_torch(
         return None
     if isinstance(ours, Exception):
         raise ours
-    assert_same_program(ours, theirs)
+    assert_same_program(ours, theirs, stale=stale)
     if runs:
         assert_run_alike(ours, theirs, args, kwargs or {})
     return ours
+
+
+def tensors_of(program: ExportedProgram) -> list[torch.Tensor]:
+    values = (*program.state_dict.values(), *program.constants.values())
+    return [t for t in values if type(t) in (torch.Tensor, torch.nn.Parameter)]
 
 
 def assert_run_alike(
@@ -303,7 +324,10 @@ def assert_run_alike(
         return
     assert modules[0].code == modules[1].code
     results = []
+    before = [(t, t.detach().clone()) for p in (ours, theirs) for t in tensors_of(p)]
     for module in modules:
+        for tensor, value in before:
+            tensor.data.copy_(value)
         given = copy.deepcopy((args, dict(kwargs)))
         torch.manual_seed(0)
         results.append(outcome(lambda m=module, g=given: m(*g[0], **g[1])))
