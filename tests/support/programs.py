@@ -58,7 +58,9 @@ class Side:
                 for k, v in vars(value).items()
             ],
         }
-        if value.layout is torch.strided and type(value) in (FakeTensor, torch.Tensor):
+        wrapped = torch._C._functorch.is_functorch_wrapped_tensor(value)
+        plain = type(value) in (FakeTensor, torch.Tensor) and not wrapped
+        if value.layout is torch.strided and plain:
             storage = value.untyped_storage()
             facts |= {
                 "stride": [str(n) for n in value.stride()],
@@ -128,9 +130,7 @@ def _difference(ours: Any, theirs: Any, at: str = "") -> str:
     elif isinstance(ours, (list, tuple)) and isinstance(theirs, (list, tuple)):
         if len(ours) != len(theirs):
             return f"{at}: {ours} != {theirs}"
-        pairs = [
-            (f"{at}[{i}]", a, b) for i, (a, b) in enumerate(zip(ours, theirs, strict=True))
-        ]
+        pairs = [(f"{at}[{i}]", a, b) for i, (a, b) in enumerate(zip(ours, theirs, strict=True))]
     else:
         return f"{at}: {ours!r} != {theirs!r}"
     return next((_difference(a, b, place) for place, a, b in pairs if a != b), f"{at}: equal parts")
@@ -355,3 +355,9 @@ def replaced_names() -> Iterator[tuple[Any, str, Any]]:
     )
     for each in replacements:
         yield each._owner, each._name, vars(each._owner)[each._name]
+
+
+def assert_nothing_replaced(before: list[tuple[Any, str, Any]]) -> None:
+    after = list(replaced_names())
+    changed = [b[1] for a, b in zip(before, after, strict=True) if a[2] is not b[2]]
+    assert not changed
