@@ -29,14 +29,29 @@ class Net(nn.Module):
         self.linear = nn.Linear(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).sin()
+
+
+class Branches(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() > 0, lambda x: self.linear(x).sin(), lambda x: x.cos(), (x,))
 
 
-@pytest.fixture(params=[False, True], ids=["nonstrict", "strict"])
+CASES = {"nonstrict": (Net, False), "strict": (Net, True), "branches": (Branches, False)}
+
+
+@pytest.fixture(
+    params=[
+        "nonstrict",
+        pytest.param("strict", marks=pytest.mark.slow("Dynamo traces each model twice")),
+        pytest.param("branches", marks=pytest.mark.slow("three graphs each")),
+    ]
+)
 def pair(request: pytest.FixtureRequest) -> tuple[ExportedProgram, ExportedProgram]:
-    model, args = Net(), (torch.rand(2, 4),)
-    theirs = export(model, args, strict=request.param)
-    return exported_by_us(model, args, strict=request.param), theirs
+    cls, strict = CASES[request.param]
+    model, args = cls(), (torch.rand(2, 4),)
+    theirs = export(model, args, strict=strict)
+    return exported_by_us(model, args, strict=strict), theirs
 
 
 Pair = tuple[ExportedProgram, ExportedProgram]

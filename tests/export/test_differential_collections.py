@@ -15,8 +15,16 @@ from tests.support.exported import (
 from tests.support.programs import assert_exports_as_torch
 from tests.unflatten.test_differential_hop_db import Call
 
+STRICT = pytest.mark.parametrize(
+    "strict",
+    [
+        pytest.param(False, id="nonstrict"),
+        pytest.param(True, id="strict", marks=pytest.mark.deep("Dynamo traces each model twice")),
+    ],
+)
 
-@pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
+
+@STRICT
 @pytest.mark.parametrize("name", sorted(exportdb_cases()))
 def test_exportdb(name: str, strict: bool) -> None:
     case = exportdb_cases()[name]
@@ -42,7 +50,7 @@ def test_module_db(name: str) -> None:
 HOPS = {info.name: info for info in hop_db}
 
 
-@pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
+@STRICT
 @pytest.mark.parametrize("name", sorted(HOPS))
 def test_hop_db(name: str, strict: bool) -> None:
     info = HOPS[name]

@@ -19,7 +19,13 @@ from tests.support.exported import (
 )
 from tests.support.programs import assert_exports_as_torch
 
-BOTH = pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
+BOTH = pytest.mark.parametrize(
+    "strict",
+    [
+        pytest.param(False, id="nonstrict"),
+        pytest.param(True, id="strict", marks=pytest.mark.deep("Dynamo traces each model twice")),
+    ],
+)
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])

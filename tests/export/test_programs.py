@@ -14,22 +14,32 @@ import pytest
 import torch
 import torch.fx.traceback as fx_traceback
 from torch import nn
+from torch._export.serde.serialize import serialize
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.export import Dim, export
+from torch.export import Dim, export, unflatten
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fxpress
 from tests.support.programs import (
+    Side,
     assert_exports_as_torch,
     assert_nothing_replaced,
     assert_same_program,
     exported_by_us,
     replaced_names,
 )
+from tests.support.versions import needs
 
-BOTH = pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
+SLOW = pytest.mark.slow("many exports")
+BOTH = pytest.mark.parametrize(
+    "strict",
+    [
+        pytest.param(False, id="nonstrict"),
+        pytest.param(True, id="strict", marks=pytest.mark.slow("Dynamo traces each model twice")),
+    ],
+)
 Forward = Callable[..., Any]
 
 
@@ -50,6 +60,7 @@ class Made(nn.Module):
 
 
 FORWARDS: dict[str, Forward] = {}
+SLOW_ONES = {"branches", "loop", "scanned", "mapped", "vmapped", "gradients_inside", "forward_mode"}
 
 
 def program(function: Forward) -> Forward:
@@ -267,12 +278,87 @@ def indexed(self: Any, x: Any) -> Any:
     return x[i], x[..., None, 1:], x[:, [1, 3]], y.index_put((i,), x[:2]), x[-1, ::2]
 
 
+@program
+def gradients_inside(self: Any, x: Any) -> Any:
+    def loss(y: Any) -> Any:
+        return (self.linear(y).sin() * y.sin()).sum()
+
+    a = torch.func.grad(loss)(x)
+    return a, torch.func.vmap(torch.func.grad(lambda r: (r * r.sin()).sum()))(x)
+
+
+@program
+def forward_mode(self: Any, x: Any) -> Any:
+    return torch.func.jvp(lambda y: y.sin() * y.cos(), (x,), (torch.ones_like(x),))
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save_for_backward(x.sin())
+        return x.sin() * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient * 2
+
+
+@program
+def own_function(self: Any, x: Any) -> Any:
+    return Doubled.apply(self.linear(x)) + Doubled.apply(x)
+
+
+@program
+def checkpointed(self: Any, x: Any) -> Any:
+    from torch.utils.checkpoint import checkpoint
+
+    return checkpoint(lambda y: self.linear(y).sin(), x, use_reentrant=False) + 1
+
+
+@program
+def requires_gradients(self: Any, x: Any) -> Any:
+    y = x.clone().requires_grad_()
+    z = y.sin() + self.linear.weight.detach().sum()
+    return z.detach(), z, self.linear.weight * 1, y.data.cos()
+
+
+@program
+def sparse(self: Any, x: Any) -> Any:
+    return torch.sparse.mm(x.to_sparse(), torch.ones(4, 2)), x.to_sparse().to_dense()
+
+
+@program
+def resized(self: Any, x: Any) -> Any:
+    y = torch.empty(0)
+    y.set_(x.clone().untyped_storage(), 1, (2, 2), (4, 1))
+    z = x.clone()
+    z.resize_(2, 2)
+    return y + z, x.as_strided((2, 2), (1, 2), 1) + 1, x.diagonal() + x.real[:3, 0]
+
+
+@program
+def default_types(self: Any, x: Any) -> Any:
+    y = torch.ones(3, 4) / 3 + torch.arange(4) / 2
+    return y, torch.promote_types(x.dtype, torch.float64), x.double() + y, x.half() @ x.half().t()
+
+
+@program
+def attributes_of_tensors(self: Any, x: Any) -> Any:
+    y = x.t().sin()
+    if y.dim() != 2 or not y.is_floating_point() or y.is_contiguous() or y.stride() != (1, 4):
+        return y
+    return y.mT + x, y.T.contiguous(), y.size(0) * x, y.nelement()
+
+
 @BOTH
-@pytest.mark.parametrize("name", sorted(FORWARDS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=SLOW if n in SLOW_ONES else ()) for n in sorted(FORWARDS)]
+)
 def test_program(name: str, strict: bool) -> None:
     assert_exports_as_torch(Made(FORWARDS[name]).train(), (torch.rand(3, 4) + 0.1,), strict=strict)
 
 
+@SLOW
 @BOTH
 @pytest.mark.parametrize("name", ["one_line_many_operators", "branches", "several_outputs"])
 def test_program_in_eval(name: str, strict: bool) -> None:
@@ -314,6 +400,7 @@ def test_dynamic_shapes(kind: str, strict: bool) -> None:
     assert_exports_as_torch(Made(sizes), (torch.rand(6, 4),), strict=strict, dynamic_shapes=shapes)
 
 
+@SLOW
 @pytest.mark.parametrize(
     "name", ["of_data", "branches", "one_line_many_operators", "views_and_writes", "fused"]
 )
@@ -321,6 +408,15 @@ def test_dynamic_programs(name: str) -> None:
     assert_exports_as_torch(
         Made(FORWARDS[name]), (torch.rand(3, 4) + 0.1,), dynamic_shapes={"args": ({0: Dim.AUTO},)}
     )
+
+
+@needs("shapes_specs")
+@BOTH
+def test_shapes_specs(strict: bool) -> None:
+    from torch.fx.experimental.dynamic_spec import ParamsSpec, ShapeVar, TensorSpec
+
+    spec = ParamsSpec({"x": TensorSpec([ShapeVar("n"), None])})
+    assert_exports_as_torch(Nested(), (torch.rand(6, 4),), strict=strict, dynamic_shapes=spec)
 
 
 @BOTH
@@ -396,12 +492,14 @@ def test_source_that_was_executed() -> None:
         assert_exports_as_torch(cls(), (torch.rand(2),))
 
 
+@SLOW
 def test_graph_module() -> None:
     traced = torch.fx.symbolic_trace(Nested())
     assert_exports_as_torch(traced, (torch.rand(2, 4),))
     assert_exports_as_torch(traced, (torch.rand(2, 4),), strict=True)
 
 
+@SLOW
 def test_program_that_was_exported() -> None:
     model = export(Nested(), (torch.rand(2, 4),)).module()
     assert_exports_as_torch(model, (torch.rand(2, 4),))
@@ -519,6 +617,7 @@ def test_modes_of_the_user(mode: Any, inside: bool) -> None:
     assert seen[-1] == seen[-2]
 
 
+@SLOW
 @pytest.mark.parametrize(
     "context",
     [
@@ -568,6 +667,7 @@ def test_inference_tensors() -> None:
 # ---- what forward does besides ------------------------------------------------------------------
 
 
+@SLOW
 def test_nested_export() -> None:
     inner: list[Any] = []
 
@@ -614,8 +714,7 @@ def test_compile_inside() -> None:
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_error_in_forward(error: type[BaseException]) -> None:
     def forward(self: Any, x: Any) -> Any:
-        y = x.sin()
-        raise error("here")
+        raise error(f"here{x.sin().shape}")
 
     before = list(replaced_names())
     with pytest.raises(error, match="here"):
@@ -657,6 +756,7 @@ def test_other_threads_have_torchs_functions() -> None:
     assert all(seen)
 
 
+@SLOW
 def test_exports_in_several_threads() -> None:
     names = ["one_line_many_operators", "fused", "several_outputs", "factories"]
     models = [Made(FORWARDS[name]) for name in names]
@@ -726,6 +826,28 @@ def test_fork_in_another_thread() -> None:
     assert_nothing_replaced(before)
 
 
+@SLOW
+def test_draft_export() -> None:
+    from torch.export import draft_export
+
+    assert_exports_as_torch(Made(of_data), (torch.rand(3, 4) + 0.1,), way=draft_export)
+
+
+@SLOW
+@pytest.mark.parametrize("name", ["one_line_many_operators", "branches"])
+def test_programs_as_bytes(name: str) -> None:
+    x = torch.rand(3, 4)
+    texts = []
+    for way in (export, exported_by_us):
+        program = way(Made(FORWARDS[name]).eval().requires_grad_(False), (x,))
+        texts.append(str(program.run_decompositions()))
+        texts.append(str(unflatten(program).graph))
+        texts.append(serialize(program).exported_program.decode())
+    ours, theirs = texts[3:], texts[:3]
+    assert Side().described(ours) == Side().described(theirs)
+
+
+@SLOW
 def test_logs(caplog: pytest.LogCaptureFixture) -> None:
     texts: list[list[str]] = []
 
