@@ -88,6 +88,8 @@ def _operators() -> list[Any]:
     ]
 
 
+# torch inserts assertions about sizes into their programs without recompiling them.
+STALE = {"nonzero:", "tensor_split:", "unique:", "unique_consecutive:"}
 OPERATORS = {f"{info.name}:{info.variant_test_name}": info for info in op_db}
 
 
@@ -97,6 +99,9 @@ def test_operators(name: str) -> None:
     if torch.float32 not in info.dtypes:
         pytest.skip("not for float32")
     samples = operator_samples(info, torch.float32)
+    stale = None if name in STALE else False
     for _, sample in zip(range(2), samples, strict=False):
         if isinstance(sample.input, torch.Tensor):
-            assert_exports_as_torch(Twice(sample, info.op), (sample.input,), runs=False)
+            assert_exports_as_torch(
+                Twice(sample, info.op), (sample.input,), runs=False, stale=stale
+            )

@@ -328,6 +328,11 @@ def sparse(self: Any, x: Any) -> Any:
 
 
 @program
+def compressed(self: Any, x: Any) -> Any:
+    return x.to_sparse_csr() @ torch.ones(4, 2), x.to_sparse_csr().to_dense() + x.to_sparse_csc()
+
+
+@program
 def resized(self: Any, x: Any) -> Any:
     y = torch.empty(0)
     y.set_(x.clone().untyped_storage(), 1, (2, 2), (4, 1))
@@ -471,6 +476,16 @@ def test_preserved_signatures(strict: bool) -> None:
         strict=strict,
         preserve_module_call_signature=("blocks.0", "blocks.1.0"),
     )
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_sparse_inputs(layout: torch.layout) -> None:
+    def forward(self: Any, x: Any) -> Any:
+        return x.to_dense().sin() + 1, x @ torch.ones(4, 2), x
+
+    x = torch.eye(3, 4).to_sparse(layout=layout)
+    assert_exports_as_torch(Made(forward), (x,), runs=False)
 
 
 @BOTH

@@ -79,7 +79,7 @@ class Inputs:
         """Return what the calls for a tensor depend on; None where torch has to make them."""
         if not is_plain(value) or has_foreign_function_modes():
             return None
-        return (what, modes, value.shape, value.stride(), value.dtype, value.layout)
+        return (what, modes, value.shape, value.stride(), value.dtype)
 
 
 def _counted(tracer: Any, call: Callable[[], None]) -> tuple[list[tuple[Any, int]], Any]:
