@@ -72,13 +72,8 @@ def _transformer(count: int) -> _Model:
 
 
 def _convolutions(count: int) -> _Model:
-    blocks = (
-        nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout())
-        for _ in range(count)
-    )
-    inputs = (torch.randn(2, 8, 6, 6),)
-    name = f"CNN, {count} blocks"
-    return _Model(name, nn.Sequential(*blocks).eval(), inputs, *_goals(1.5, 1.8, 1.25))
+    module, inputs = graphs.convolution_module(count)
+    return _Model(f"CNN, {count} blocks", module, inputs, *_goals(1.5, 1.8, 1.25))
 
 
 def _llama() -> list[_Model]:

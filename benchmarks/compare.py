@@ -33,12 +33,12 @@ def assert_same_split(
     assert list(ours._modules) == list(theirs._modules), "children"
     pairs = zip(graph_modules(ours), graph_modules(theirs), strict=True)
     for mine, other in pairs:
-        _assert_same_graph(mine.graph, other.graph)
+        assert_same_graph(mine.graph, other.graph)
         assert mine.code == other.code, f"code: {mine.code}\n{other.code}"
     # Modules of torch's split_module_simple lack tables that state_dict() needs.
     assert _state_keys(ours) == _state_keys(theirs), "keys of the state"
     with torch.no_grad():
-        _assert_same_output(ours(*inputs), theirs(*inputs))
+        assert_same_output(ours(*inputs), theirs(*inputs))
 
 
 def _created(split: GraphModule) -> set[str]:
@@ -56,12 +56,17 @@ def _state_keys(module: torch.nn.Module) -> list[str]:
     return list(walk("", module))
 
 
-def _assert_same_graph(ours: Graph, theirs: Graph) -> None:
+def assert_same_graph(ours: Graph, theirs: Graph, *, with_provenance: bool = True) -> None:
+    """Assert that two graphs are equal, node by node.
+
+    Args:
+        with_provenance: compare `from_node` too, whose notes may have the ids of the graphs.
+    """
     for mine, other in zip(ours.nodes, theirs.nodes, strict=True):
-        _assert_same_node(mine, other)
+        _assert_same_node(mine, other, set() if with_provenance else {"from_node"})
 
 
-def _assert_same_node(ours: Node, theirs: Node) -> None:
+def _assert_same_node(ours: Node, theirs: Node, without: set[str]) -> None:
     at = f"{theirs.op} {theirs.name}"
     assert (ours.op, ours.name) == (theirs.op, theirs.name), f"{at}: {ours.op} {ours.name}"
     assert ours.target is theirs.target or ours.target == theirs.target, f"{at}: target"
@@ -70,7 +75,9 @@ def _assert_same_node(ours: Node, theirs: Node) -> None:
         assert _same_value(mine, other), f"{at}: {field}: {mine} != {other}"
     assert [u.name for u in ours.users] == [u.name for u in theirs.users], f"{at}: users"
     assert ours.type == theirs.type, f"{at}: type"
-    assert _same_value(ours.meta, theirs.meta), f"{at}: meta"
+    assert list(ours.meta) == list(theirs.meta), f"{at}: keys of meta"
+    for key in ours.meta.keys() - without:
+        assert _same_value(ours.meta[key], theirs.meta[key]), f"{at}: meta[{key!r}]"
 
 
 class _Named(str):
@@ -98,7 +105,8 @@ def _same_value(ours: Any, theirs: Any) -> bool:
     return bool(ours == theirs)
 
 
-def _assert_same_output(ours: Any, theirs: Any) -> None:
+def assert_same_output(ours: Any, theirs: Any) -> None:
+    """Assert that two results are equal, bit for bit."""
     pairs = zip(
         torch.utils._pytree.tree_leaves(ours), torch.utils._pytree.tree_leaves(theirs), strict=True
     )

@@ -129,6 +129,16 @@ def llama_module(layers: int) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return transformers.LlamaForCausalLM(config).eval(), inputs
 
 
+def convolution_module(count: int) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """Return a CNN of plain torch modules, and inputs."""
+    torch.manual_seed(0)
+    blocks = (
+        nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout())
+        for _ in range(count)
+    )
+    return nn.Sequential(*blocks).eval(), (torch.randn(2, 8, 6, 6),)
+
+
 def llama() -> Case | None:
     """Return an exported 40-layer Llama; None without `transformers`."""
     if importlib.util.find_spec("transformers") is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import bench_archive
 import bench_capture
 import bench_cold
+import bench_export
 import bench_forward
 import bench_scale
 import bench_serialize
@@ -99,6 +100,11 @@ def _unflatten(effort: Effort, progress: Progress) -> list[Figure]:
     return figures
 
 
+def _export(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("export: modules of programs")
+    return bench_export.measure(min(effort.layers, 32), effort.rounds)
+
+
 def _forward(effort: Effort, progress: Progress) -> list[Figure]:
     progress("forward of unflattened modules")
     return bench_forward.measure(effort.rounds, every_model=effort.every_model)
@@ -147,6 +153,7 @@ def _capture(effort: Effort, progress: Progress) -> list[Figure]:
 GROUPS = {
     "split": Group(_split, 22, 60),
     "unflatten": Group(_unflatten, 10, 90),
+    "export": Group(_export, 20, 25),
     "forward": Group(_forward, 14, 60),
     "serialize": Group(_serialize, 30, 600),
     "archives": Group(_archives, 19, 120),
@@ -160,6 +167,7 @@ GROUPS = {
 SHORT_GROUPS = (
     "split",
     "unflatten",
+    "export",
     "forward",
     "serialize",
     "archives",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,20 @@ def transformer(layers: int = graphs.LAYERS, width: int = graphs.WIDTH, length: 
     inputs = (torch.randn(2, length, width),)
     name = f"transformer, {layers} layers" + ("" if width == graphs.WIDTH else f", width {width}")
     return Program(name, eager, export(eager, inputs, strict=False), inputs)
+
+
+def convolutions(count: int) -> Program:
+    """Return a CNN of `count` blocks, whose layers are small."""
+    eager, inputs = graphs.convolution_module(count)
+    return Program(f"CNN, {count} blocks", eager, export(eager, inputs, strict=False), inputs)
+
+
+def llama(layers: int) -> Program | None:
+    """Return a Llama with random weights; None without `transformers`."""
+    if importlib.util.find_spec("transformers") is None:
+        return None
+    eager, inputs = graphs.llama_module(layers)
+    return Program(f"Llama, {layers} layers", eager, export(eager, inputs, strict=False), inputs)
 
 
 def mixture_of_experts() -> Program:

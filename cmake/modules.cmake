@@ -13,6 +13,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/budget.cpp
   csrc/bind/capture.cpp
   csrc/bind/closed_class.cpp
+  csrc/bind/export.cpp
   csrc/bind/expressions.cpp
   csrc/bind/floor.cpp
   csrc/bind/graphs.cpp
@@ -25,6 +26,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/capture/birth_meta.cpp
   csrc/capture/clean.cpp
   csrc/capture/rewrite.cpp
+  csrc/export/unlift.cpp
   csrc/floor/creation_times.cpp
   csrc/floor/graph_copy.cpp
   csrc/fx/arg_mapper.cpp
@@ -32,12 +34,15 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/codegen.cpp
   csrc/fx/codegen_target.cpp
   csrc/fx/computed.cpp
+  csrc/fx/dead_nodes.cpp
   csrc/fx/deferred.cpp
   csrc/fx/graph_module.cpp
   csrc/fx/local_names.cpp
   csrc/fx/names.cpp
+  csrc/fx/provenance.cpp
   csrc/fx/reader.cpp
   csrc/fx/symbols.cpp
+  csrc/fx/tree_inputs.cpp
   csrc/fx/writer.cpp
   csrc/install/installation.cpp
   csrc/install/installed_block.cpp

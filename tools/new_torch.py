@@ -26,6 +26,7 @@ PACKAGE = ROOT / "python" / "fxpress"
 MODULES = (
     "torch.fx.passes.split_module",
     "torch.export.unflatten",
+    "torch.export._unlift",
     "torch._export.serde.schema",
     "torch._export.serde.serialize",
     "torch.export.pt2_archive._package",

@@ -1,5 +1,4 @@
-#include <string>
-
+#include "bind/entries.h"
 #include "bind/rooms.h"
 #include "capture/clean.h"
 #include "capture/rewrite.h"
@@ -8,19 +7,14 @@ namespace fxpress::bind {
 
 namespace {
 
-template <class Type = py::object>
-Ref entry(const py::dict& dict, const char* key) {
-  const py::object value = dict[key];
-  if (!py::isinstance<Type>(value)) throw py::type_error(std::string("wrong type of ") + key);
-  return Ref::borrow(value.ptr());
-}
-
 capture::BirthRules birth_rules(const py::dict& rules) {
-  return {entry<py::tuple>(rules, "fields"),  entry<py::dict>(rules, "outer"),
-          entry(rules, "sequence"),           entry<py::dict>(rules, "overlay"),
-          entry<py::str>(rules, "marker"),    entry<py::dict>(rules, "provenance"),
-          entry<py::type>(rules, "source"),   entry<py::type>(rules, "source_info"),
-          entry<py::function>(rules, "copy"), entry<py::function>(rules, "deepcopy")};
+  return {entry<py::tuple>(rules, "fields"),
+          entry<py::dict>(rules, "outer"),
+          entry(rules, "sequence"),
+          entry<py::dict>(rules, "overlay"),
+          entry<py::str>(rules, "marker"),
+          entry<py::function>(rules, "copy"),
+          provenance_rules(rules, "provenance")};
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <initializer_list>
 
 #include "fx/edited.h"
-#include "py/containers.h"
 
 namespace fxpress::capture {
 
@@ -41,35 +40,12 @@ Ref BirthMeta::copied(PyObject* value) const {
   return Ref::steal(PyObject_CallOneArg(rules_.copy.get(), value));
 }
 
-// Most nodes share their targets, and the text of a function is slow to make.
-PyObject* BirthMeta::text_of(PyObject* target) {
-  const auto [place, added] = text_places_.insert(reinterpret_cast<uintptr_t>(target),
-                                                  static_cast<uint32_t>(texts_.size()));
-  if (added) texts_.push_back(Ref::steal(PyObject_Str(target)));
-  return texts_[place].get();
-}
-
-Ref BirthMeta::source(PyObject* node, PyObject* meta) {
-  const Ref info = Ref::steal(PyDict_New());
+Ref BirthMeta::note(PyObject* node, PyObject* meta) {
   const Ref name = fx::node_field(node, fx::symbols.node_name);
   const Ref target = fx::node_field(node, fx::symbols.node_target);
-  check(PyDict_SetItem(info.get(), fx::names.name, name.get()));
-  check(PyDict_SetItem(info.get(), fx::names.target, text_of(target.get())));
-  check(PyDict_SetItem(info.get(), fx::names.graph_id, graph_id_.get()));
-  const Ref node_info = new_instance(rules_.info_type.get(), info.get());
-
-  const Ref before = Ref::borrow(dict_get(meta, fx::names.from_node));
-  const Ref earlier = before ? Ref::steal(PyObject_CallOneArg(rules_.deepcopy.get(), before.get()))
-                             : Ref::steal(PyList_New(0));
-  const Ref said = Ref::steal(PyDict_Copy(rules_.provenance.get()));
-  const Ref action = copied(check(dict_get(said.get(), fx::names.action)));
-  check(PyDict_SetItem(said.get(), fx::names.action, action.get()));
-  check(PyDict_SetItem(said.get(), fx::names.node_info, node_info.get()));
-  check(PyDict_SetItem(said.get(), fx::names.from_node, earlier.get()));
-  const Ref made = new_instance(rules_.source_type.get(), said.get());
-  Ref list = Ref::steal(PyList_New(1));
-  PyList_SET_ITEM(list.get(), 0, Ref::borrow(made.get()).release());
-  return list;
+  const Ref earlier = Ref::borrow(dict_get(meta, fx::names.from_node));
+  return fx::note_of(rules_.provenance,
+                     {name.get(), texts_.of(target.get()), graph_id_.get(), earlier.get()});
 }
 
 void BirthMeta::add_sequence(PyObject* meta, PyObject* current) const {
@@ -114,7 +90,7 @@ Ref BirthMeta::of(PyObject* node) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rules_.fields.get()); ++i) {
     PyObject* field = PyTuple_GET_ITEM(rules_.fields.get(), i);
     if (has_own && PyUnicode_Compare(field, fx::names.from_node) == 0) {
-      set(field, source(node, own.get()).get());
+      set(field, note(node, own.get()).get());
     } else if (const Ref value = Ref::borrow(dict_get(current, field))) {
       set(field, copied(value.get()).get());
     }

@@ -53,7 +53,7 @@ class Rewriter {
     }
     write_output();
     writer_.finish();
-    return fx::make_graph_module_of(module_, writer_.graph(), renamed_.get());
+    return fx::make_graph_module_of(module_, writer_.graph(), {.renamed = renamed_.get()});
   }
 
  private:

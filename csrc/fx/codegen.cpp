@@ -14,6 +14,7 @@
 #include "fx/names.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
+#include "fx/tree_inputs.h"
 #include "py/instance_dict.h"
 
 namespace fxpress::fx {
@@ -43,8 +44,9 @@ bool is_identifier(std::string_view text) {
 
 class Generator {
  public:
-  explicit Generator(PyObject* graph)
-      : source_(read_graph(graph, InputOrder::kInputNodes)),
+  Generator(PyObject* graph, std::optional<TreeInputs> tree)
+      : tree_(std::move(tree)),
+        source_(read_graph(graph, InputOrder::kInputNodes)),
         dying_(core::last_uses(source_.graph)),
         names_(NameWriter::Forbidden::kForSource),
         node_names_(source_.graph.size()) {
@@ -285,9 +287,7 @@ class Generator {
         return;
       case Op::kOutput:
         if (PyTuple_GET_SIZE(args.get()) == 0) throw NotPlain();
-        body_ += "return ";
-        append_argument(PyTuple_GET_ITEM(args.get(), 0));
-        body_ += '\n';
+        emit_output(PyTuple_GET_ITEM(args.get(), 0));
         return;
       case Op::kCallFunction:
         emit_function(id, node, target, args.get(), kwargs.get());
@@ -309,6 +309,18 @@ class Generator {
         break;
     }
     end_statement(id, node);
+  }
+
+  void emit_output(PyObject* value) {
+    const bool is_built = tree_ && tree_->builds_outputs;
+    body_ += is_built ? "return pytree.tree_unflatten(" : "return ";
+    append_argument(value);
+    if (is_built) {
+      body_ += ", ";
+      append_local("self");
+      body_ += "._out_spec)";
+    }
+    body_ += '\n';
   }
 
   template <class Base>
@@ -438,17 +450,7 @@ class Generator {
       if (!wrap.empty()) wrap += '\n';
       wrap += function_name(symbols.fx_wrap) + "(\"" + function + "\")";
     }
-    std::string prologue = "def forward(";
-    const std::string self = {kLocalMark, 's', 'e', 'l', 'f'};
-    if (parameters_.empty() || (parameters_[0] != self)) {
-      parameters_.insert(parameters_.begin(), self);
-    }
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      if (i > 0) prologue += ", ";
-      prologue += parameters_[i];
-    }
-    prologue += "):";
-
+    const std::string prologue = this->prologue();
     const auto newlines = [](const std::string& s) { return std::count(s.begin(), s.end(), '\n'); };
     std::string marked = '\n' + wrap + "\n\n" + prologue + '\n';
     Ref line_numbers = Ref::steal(PyDict_New());
@@ -477,6 +479,23 @@ class Generator {
             std::move(locals)};
   }
 
+  std::string prologue() {
+    if (tree_) {
+      if (has_defaults_ || has_unmarked_parameters_) throw NotPlain();
+      return tree_prologue(*tree_, parameters_);
+    }
+    std::string text = "def forward(";
+    const std::string self = {kLocalMark, 's', 'e', 'l', 'f'};
+    if (parameters_.empty() || (parameters_[0] != self)) {
+      parameters_.insert(parameters_.begin(), self);
+    }
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      if (i > 0) text += ", ";
+      text += parameters_[i];
+    }
+    return text + "):";
+  }
+
   // Indents the body and maps each of its lines to the node whose statement it belongs to.
   void append_lines(std::string& text, PyObject* line_numbers, Py_ssize_t first_line) {
     text.reserve(text.size() + body_.size() + 4 * (starts_.size() + 2));
@@ -500,6 +519,7 @@ class Generator {
     }
   }
 
+  std::optional<TreeInputs> tree_;        // how inputs are flattened; else they are parameters
   ReadGraph source_;                      // the graph; inputs as in Node.all_input_nodes
   core::LastUses dying_;                  // values that no later node uses
   NameWriter names_;                      // one namespace for nodes and globals
@@ -515,14 +535,11 @@ class Generator {
   bool has_unmarked_parameters_ = false;  // *args or **kwargs: their names are not marked
 };
 
-// Only an untouched torch.fx.graph.CodeGen, in a graph that does not write its own code, writes
-// what we write.
-bool is_plain(PyObject* graph) {
-  if (reinterpret_cast<PyObject*>(Py_TYPE(graph)) != symbols.graph_type) return false;
-  const Ref codegen = get_attr(graph, names.codegen);
-  if (reinterpret_cast<PyObject*>(Py_TYPE(codegen.get())) != symbols.codegen_type) return false;
-  const Ref state = instance_dict(codegen.get());
-  if (PyDict_GET_SIZE(state.get()) != 2) return false;
+// Only an untouched code generator, in a graph that does not write its own code, writes what we
+// write. `entries`: of its state.
+bool is_untouched(PyObject* codegen, Py_ssize_t entries) {
+  const Ref state = instance_dict(codegen);
+  if (PyDict_GET_SIZE(state.get()) != entries) return false;
   PyObject* transformer = dict_get(state.get(), names.body_transformer);
   PyObject* function = dict_get(state.get(), names.func_name);
   return transformer == Py_None && function != nullptr && PyUnicode_Check(function) &&
@@ -532,9 +549,16 @@ bool is_plain(PyObject* graph) {
 }  // namespace
 
 std::optional<PythonSource> generate_source(PyObject* graph) {
-  if (!is_plain(graph)) return std::nullopt;
+  if (reinterpret_cast<PyObject*>(Py_TYPE(graph)) != symbols.graph_type) return std::nullopt;
+  const Ref codegen = get_attr(graph, names.codegen);
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(codegen.get()));
+  const bool is_tree = type == symbols.tree_codegen_type;
+  if (!is_tree && type != symbols.codegen_type) return std::nullopt;
+  if (!is_untouched(codegen.get(), is_tree ? 3 : 2)) return std::nullopt;
+  std::optional<TreeInputs> tree;
+  if (is_tree && !(tree = read_tree_inputs(codegen.get()))) return std::nullopt;
   try {
-    return Generator(graph).run();
+    return Generator(graph, std::move(tree)).run();
   } catch (const NotPlain&) {
     return std::nullopt;
   } catch (pybind11::error_already_set& error) {

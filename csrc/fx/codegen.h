@@ -1,4 +1,4 @@
-// Python source of a graph: the text that torch.fx.graph.CodeGen writes, for the plain generator.
+// Python source of a graph: the text that torch.fx.graph.CodeGen and _PyTreeCodeGen write.
 #pragma once
 
 #include <optional>

@@ -14,15 +14,20 @@ namespace fxpress::fx {
 namespace {
 
 // Every GraphModule has a class of its own, because its forward lives on the class.
-Ref make_class(CodeMode mode, const char* class_name) {
-  const bool deferred = mode == CodeMode::kDeferred;
-  PyObject* base = deferred ? symbols.graph_module_type : symbols.lazy_graph_module_type;
-  const Ref body =
-      Ref::steal(PyDict_Copy(deferred ? symbols.deferred_body : symbols.lazy_graph_module_body));
+Ref make_class(PyObject* base, PyObject* namespace_of_class, const char* class_name) {
+  const Ref body = Ref::steal(PyDict_Copy(namespace_of_class));
   const Ref bases = Ref::steal(PyTuple_Pack(1, base));
   const Ref name = Ref::steal(PyUnicode_FromString(class_name));
-  return Ref::steal(PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(&PyType_Type),
+  return Ref::steal(PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(Py_TYPE(base)),
                                                  name.get(), bases.get(), body.get(), nullptr));
+}
+
+Ref make_deferred_class(PyObject* base) {
+  return make_class(base, symbols.deferred_body, "GraphModule");
+}
+
+Ref make_torch_lazy_class(const char* class_name) {
+  return make_class(symbols.lazy_graph_module_type, symbols.lazy_graph_module_body, class_name);
 }
 
 // Targets with fewer dots first, so that "a" never wipes out "a.b"; each target once, with the
@@ -57,37 +62,52 @@ void adopt_graph(PyObject* module, PyObject* graph) {
 
 // A GraphModule for a graph; `fill(paths)` gives it its attributes.
 template <class Fill>
-Ref new_graph_module(PyObject* graph, CodeMode mode, Fill fill) {
-  const Ref type = make_class(mode, "GraphModule");
+Ref new_graph_module(const Ref& type, PyObject* graph, Fill fill) {
   Ref module = new_module(as_type(type.get()));
   AttributePaths paths(module.get());
   fill(paths);
   adopt_graph(module.get(), graph);
-  if (mode == CodeMode::kDeferred) {
-    const Ref weak = Ref::steal(PyWeakref_NewRef(module.get(), nullptr));
-    check(PyObject_SetAttr(type.get(), names.pending, weak.get()));
-  }
+  return module;
+}
+
+template <class Fill>
+Ref new_deferred_module(PyObject* base, PyObject* graph, Fill fill) {
+  const Ref type = make_deferred_class(base);
+  Ref module = new_graph_module(type, graph, fill);
+  const Ref weak = Ref::steal(PyWeakref_NewRef(module.get(), nullptr));
+  check(PyObject_SetAttr(type.get(), names.pending, weak.get()));
   return module;
 }
 
 }  // namespace
 
 Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode) {
-  return new_graph_module(graph, mode, [&](AttributePaths& paths) {
+  const auto fill = [&](AttributePaths& paths) {
     for (const auto& [target, value] : assignment_order(attributes)) paths.assign(target, value);
-  });
+  };
+  return mode == CodeMode::kDeferred
+             ? new_deferred_module(symbols.graph_module_type, graph, fill)
+             : new_graph_module(make_torch_lazy_class("GraphModule"), graph, fill);
 }
 
 // Takes attributes over in the order of the nodes, except those below a module that was taken over.
-Ref make_graph_module_of(PyObject* root, PyObject* graph, PyObject* renamed) {
+Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptions& options) {
   AttributePaths from(root);
-  Ref module = new_graph_module(graph, CodeMode::kDeferred, [&](AttributePaths& paths) {
+  PyObject* base = options.base == nullptr ? symbols.graph_module_type : options.base;
+  const auto listed = [](PyObject* table, const Ref& target) {
+    return table == nullptr ? nullptr : dict_get(table, target.get());
+  };
+  Ref module = new_deferred_module(base, graph, [&](AttributePaths& paths) {
     std::vector<std::pair<Ref, PyObject*>> later;  // target, and the one that it has in the root
     for (const Ref& node : list_nodes(graph)) {
       const core::Op op = parse_op(node_field(node.get(), symbols.node_op).get());
       if (op != core::Op::kGetAttr && op != core::Op::kCallModule) continue;
       Ref target = node_field(node.get(), symbols.node_target);
-      if (PyObject* original = renamed == nullptr ? nullptr : dict_get(renamed, target.get())) {
+      if (PyObject* value = listed(options.values, target)) {
+        paths.assign(target.get(), value);
+        continue;
+      }
+      if (PyObject* original = listed(options.renamed, target)) {
         later.emplace_back(std::move(target), original);
         continue;
       }
@@ -121,7 +141,7 @@ void recompile(PyObject* module) {
 }
 
 Ref make_lite_graph_module(PyObject* graph, PyObject* modules) {
-  const Ref type = make_class(CodeMode::kTorchLazy, "GraphModuleImpl");
+  const Ref type = make_torch_lazy_class("GraphModuleImpl");
   Ref module = new_module(as_type(type.get()));
   const Ref dict = instance_dict(module.get());
   check(PyDict_SetItem(dict.get(), names.training, Py_False));

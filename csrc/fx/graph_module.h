@@ -22,10 +22,15 @@ enum class CodeMode : uint8_t {
 // recompile(). An attribute that the graph mentions twice may be listed twice.
 Ref make_graph_module(const ModuleAttributes& attributes, PyObject* graph, CodeMode mode);
 
+struct GraphModuleOptions {
+  PyObject* base = nullptr;     // the class to derive from: another one than torch.fx.GraphModule
+  PyObject* values = nullptr;   // dict: values of targets that go before those of the root
+  PyObject* renamed = nullptr;  // dict: target -> the target that the root has it under
+};
+
 // Makes the module that torch.fx.GraphModule(root, graph) makes, without the source: the attributes
-// that the graph mentions are those of `root`. `renamed` (a dict) has the attributes whose target
-// is another one there; they come behind the others.
-Ref make_graph_module_of(PyObject* root, PyObject* graph, PyObject* renamed = nullptr);
+// that the graph mentions are those of `root`. Renamed ones come behind the others.
+Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptions& options = {});
 
 // Appends the GraphModules right below a new one that are to get fresh code, as from torch's
 // constructor: their graphs may have been edited. Not those whose code is deferred anyway.

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "fx/arguments.h"
+#include "fx/dead_nodes.h"
 #include "fx/names.h"
 #include "fx/symbols.h"
 #include "unflatten/meta.h"
@@ -31,8 +32,11 @@ class ProgramReader {
     for (uint32_t i = 0; i < source_.size(); ++i) {
       if (source_.ops[i] != Op::kOutput) expect_arguments(node(NodeId(i)));
     }
-    dead_.assign(source_.size(), 0);
-    if (drop_dead_code) find_dead_nodes();
+    if (drop_dead_code) {
+      dead_ = fx::find_dead_nodes(program_.source);
+    } else {
+      dead_.assign(source_.size(), 0);
+    }
     read_names();
     group_mutations();
     for (uint32_t i = 0; i < source_.size(); ++i) {
@@ -73,24 +77,6 @@ class ProgramReader {
       raise(PyExc_AssertionError, "the graph returns fewer values than its signature mutates");
     }
     program_.skipped_outputs = mutations_.size();
-  }
-
-  // Finds the nodes that Graph.eliminate_dead_code would erase.
-  void find_dead_nodes() {
-    std::vector<uint32_t> uses(source_.size(), 0);
-    for (NodeId def : source_.inputs) ++uses[def.value()];
-    for (size_t i = source_.size(); i-- > 0;) {
-      if (uses[i] > 0 || source_.ops[i] == Op::kPlaceholder || source_.ops[i] == Op::kOutput) {
-        continue;
-      }
-      const Ref impure =
-          Ref::steal(PyObject_CallMethodNoArgs(node(NodeId(i)), fx::names.is_impure));
-      const int has_effect = PyObject_IsTrue(impure.get());
-      check(has_effect);
-      if (has_effect == 1) continue;
-      dead_[i] = 1;
-      for (NodeId def : source_.inputs_of(NodeId(i))) --uses[def.value()];
-    }
   }
 
   // torch works on a copy of the graph, and copying renames nodes: those that are called like a

@@ -46,8 +46,13 @@ def _holder(cls: type) -> type | None:
 
 @functools.cache
 def _writes_as_torch() -> bool:
-    """Return whether the native generator writes what the installed torch writes, for a sample."""
-    graph = torch_fx.sample_graph()
+    """Return whether the native generator writes what the installed torch writes, for samples."""
+    return all(
+        map(_is_written_as_torch, (torch_fx.sample_graph(), torch_fx.sample_graph_with_trees()))
+    )
+
+
+def _is_written_as_torch(graph: Graph) -> bool:
     native = _native.python_source(graph)
     if native is None:
         return False
@@ -73,7 +78,8 @@ def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[st
     code = torch_fx.PythonCode(*parts)
     forward = _compiled(code, shape, names, graph)
     values = (code.src, code._lineno_map, code._prologue_start)
-    return code, forward, dict(zip(torch_fx.CODE_ATTRIBUTES, values, strict=True))
+    state = dict(zip(torch_fx.CODE_ATTRIBUTES, values, strict=True))
+    return code, forward, {**torch_fx.tree_specs(graph), **state}
 
 
 # Layers of a model give sources that differ in names only: CPython compiles the first one, which is
@@ -152,6 +158,23 @@ def materialize(cls: type) -> None:
     children is not generated: each child has its own.
     """
     _materialize(cls)
+
+
+def refresh(module: torch.fx.GraphModule) -> None:
+    """Generate the code of a module and of those below it anew, where the graph was edited since.
+
+    A GraphModule that gets others as children generates all their code. Code that is still
+    deferred, or that the graph would give again, is left as it is.
+    """
+    open_ = [module]
+    while open_:
+        each = open_.pop()
+        if _holder(type(each)) is None:
+            native = _native.python_source(each.graph) if _writes_as_torch() else None
+            if native is None or native[0] != vars(each).get(torch_fx.CODE_ATTRIBUTES[0]):
+                each.recompile()
+                continue
+        open_ += [child for child in each.children() if isinstance(child, torch.fx.GraphModule)]
 
 
 def _recompile(self: torch.fx.GraphModule) -> Any:

@@ -7,6 +7,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.nn import Module
 from torch.utils._pytree import TreeSpec
 
+from fxpress._export.unlift import Source as Unliftable
 from fxpress._unflatten.source import Source
 
 CAPTURED_OUTPUT_KINDS: tuple[str, ...]
@@ -132,6 +133,7 @@ class ProgramState(metaclass=_ClosedClass):
     def wanted(self) -> tuple[list[Any], list[bool]]: ...
     def fill(self, copies: list[Any], /) -> None: ...
 
+def unlift(source: Unliftable, /) -> GraphModule: ...
 def unflatten(
     source: Source, root: Module, /
 ) -> tuple[str | None, list[tuple[Node, list[str], int]]]: ...

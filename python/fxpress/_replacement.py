@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Replacement:
-    """A function of a module, or a method of a class, that is replaced while a thread is in a block.
+    """A function of a module, or a method of a class, that is replaced in blocks of a thread.
 
     The owner has the replacement while any thread is in a block; the other threads get the original
     through it.
@@ -21,9 +21,13 @@ class Replacement:
         owner: the module or the class.
         name: the name of the function there.
         body: is called with the original and its arguments, in the threads that are in a block.
+
+    Raises:
+        AttributeError: the owner has no such function.
     """
 
     def __init__(self, owner: type | types.ModuleType, name: str, body: Callable[..., Any]) -> None:
+        getattr(owner, name)
         self._owner, self._name, self._body = owner, name, body
         self._here = threading.local()
         self._blocks = 0  # the open blocks of all threads

@@ -1,7 +1,9 @@
-"""Export programs, faster: stands in for what `torch.export.export` is made of.
+"""Export programs, faster, and make modules of them.
 
+Stands in for what `torch.export.export` is made of, and for `torch.export.ExportedProgram.module`.
 The program, its names and its metadata are torch's. Dynamo, autograd, the dispatcher and the user's
-code run as for torch; the nodes, their metadata, stack traces and generated code are ours.
+code run as for torch; the nodes, their metadata, stack traces and generated code are ours. So is
+the graph of a program's module, which is written natively.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ with room("export"):
     from fxpress import _native, _native_setup
     from fxpress._deferred_code import deferring
     from fxpress._export.tracing import fast_tracing
+    from fxpress._export.unlift import _unlift_exported_program_lifted_states, module
     from fxpress._frame_room import with_room
     from fxpress._torch.tracing import trace_for_training
 
     _native_setup.fx()  # for the code that is generated later
 
-__all__ = ["_export_for_training"]
+__all__ = ["_export_for_training", "_unlift_exported_program_lifted_states", "module"]
 
 
 @with_room

@@ -60,12 +60,11 @@ with room("functional_export"):
         fullgraph_capture,
         installs_free_tensors,
         is_relaxed,
-        pytree_codegen,
         reset,
         settings,
         timed,
     )
-    from fxpress._torch.fx import pytree
+    from fxpress._torch.fx import pytree, pytree_codegen
     from fxpress._torch.unwritten_code import unwritten_code
     from fxpress._tracking.reuse.report import ReuseReport, reuse_report
     from fxpress._tracking.reuse.settings import check_reuse, reuse_layers

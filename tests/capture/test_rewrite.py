@@ -222,19 +222,26 @@ def test_plans_that_do_not_fit(changes: dict[str, Any], error: type[Exception]) 
         ("overlay", None),
         ("marker", b""),
         ("provenance", 3),
-        ("source", 3),
-        ("source_info", 3),
+        ("provenance.source", 3),
+        ("provenance.source_info", 3),
+        ("provenance.attributes", []),
+        ("provenance.keep", None),
         ("copy", 3),
-        ("deepcopy", None),
     ],
 )
 def test_rules_of_wrong_types(name: str, value: Any) -> None:
     made = captured()
-    rules = {**birth_rules(), name: value}
-    with pytest.raises(TypeError, match=name):
+    rules: dict[str, Any] = birth_rules()
+    *path, key = name.split(".")
+    holder = rules
+    for part in path:
+        holder[part] = inner = dict(holder[part])
+        holder = inner
+    holder[key] = value
+    with pytest.raises(TypeError, match=key):
         _native.rewrite_captured(made, [{}, {}], [0, 1, None], [(0, 0)], {}, rules)
-    del rules[name]
-    with pytest.raises(KeyError, match=name):
+    del holder[key]
+    with pytest.raises(KeyError, match=key):
         _native.rewrite_captured(made, [{}, {}], [0, 1, None], [(0, 0)], {}, rules)
 
 

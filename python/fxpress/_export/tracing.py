@@ -1,4 +1,4 @@
-"""Blocks in which torch's `make_fx` traces faster: the parts that are the work of a graph are ours."""
+"""Blocks in which `make_fx` traces faster: the parts that are the work of a graph are ours."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def _track_tensor(original: Any, *args: Any, **kwargs: Any) -> Any:
     return _trace.inputs.track(original, *args, **kwargs)
 
 
-def _fake_of_cache(original: Any, mode: Any, state: Any, entry: Any, key: Any, args: Any) -> Any:
+def _fake_of_cache(original: Any, mode: Any, state: Any, entry: Any, *rest: Any) -> Any:
     made = None
     metadata = entry.metadata
     if metadata is not None and entry.inplace_idx is None and _is_fixed(metadata):
-        base = None if entry.view_idx is None else args[entry.view_idx]
+        base = None if entry.view_idx is None else rest[-1][entry.view_idx]
         if base is None or is_plain(base):
             made = _trace.fakes.of_metadata(mode, metadata, base)
-    return original(mode, state, entry, key, args) if made is None else made
+    return original(mode, state, entry, *rest) if made is None else made
 
 
 def _is_fixed(metadata: Any) -> bool:

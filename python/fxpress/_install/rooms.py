@@ -163,6 +163,11 @@ ROOMS: list[Entry] = [
                 "guard_to_detect_forward_monkeypatching",
             ),
         ),
+        (
+            "torch.export._unlift",
+            "fxpress.export",
+            ("_unlift_exported_program_lifted_states",),
+        ),
         ("torch.export._trace", "fxpress.export", ("_export_for_training",)),
         ("torch.export", "fxpress.archive", ("save", "load")),
         (

@@ -36,12 +36,12 @@ from torch.fx.experimental.symbolic_shapes import (
     ConstraintViolationError as ConstraintViolationError,
 )
 from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
-from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.fx.graph_module import _assign_attr, _del_attr, _get_attr, _WrappedCall
 from torch.nn.modules import module as nn_module
 from torch.utils._traceback import format_frame as format_frame
 from torch.utils._traceback import shorten_filename as shorten_filename
 
+from fxpress._torch.fx import NodeSourceAction, provenance_rules
 from fxpress._torch.versions import features
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -187,10 +187,6 @@ def bound_spec(
     return flat, flat_inputs, in_spec
 
 
-def pytree_codegen(names: list[str], in_spec: Any, out_spec: Any) -> Any:
-    return _PyTreeCodeGen(_PyTreeInfo(names, in_spec, out_spec))
-
-
 def tracing_context(fake_mode: Any, tensor_to_context: Any) -> Any:
     context = TracingContext(fake_mode)
     context.tensor_to_context = tensor_to_context
@@ -202,8 +198,6 @@ def birth_rules() -> dict[str, object]:
 
     The keys are the fields of `BirthRules` in `csrc/capture/birth_meta.h`.
     """
-    sample = torch.fx.Graph().placeholder("sample")
-    source = fx_traceback.NodeSource(sample, TRANSFORMER_PASS, fx_traceback.NodeSourceAction.CREATE)
     keeps_sequence = fx_traceback._is_preserving_node_seq_nr()
     overlay: dict[str, Any] = {}
     if (replayed := fx_traceback.get_current_replay_node()) is not None:
@@ -217,11 +211,8 @@ def birth_rules() -> dict[str, object]:
         "sequence": None if keeps_sequence else torch.autograd._get_sequence_nr() - 1,
         "overlay": overlay,
         "marker": fx_traceback.GRADIENT_ACC_SPECIAL_STACK,
-        "provenance": dict(vars(source)),
-        "source": fx_traceback.NodeSource,
-        "source_info": fx_traceback.NodeSource.NodeInfo,
+        "provenance": provenance_rules(TRANSFORMER_PASS, NodeSourceAction.CREATE),
         "copy": copy.copy,
-        "deepcopy": list if features.provenance_is_shared else copy.deepcopy,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -58,10 +58,33 @@ def without_effect_tokens(program: ExportedProgram) -> ExportedProgram:
     )
     if not tokens:
         return program
+    return _cleaned_copy(program)
+
+
+def without_tokens_and_dead_bodies(program: ExportedProgram) -> ExportedProgram:
+    """Return the program itself, unless it has tokens or a body has dead code: then a clean copy.
+
+    Dead code of the program's own graph does not count; a copy has none.
+    """
+    cleaned = without_effect_tokens(program)
+    if cleaned is not program or not any(map(_has_dead_code, _bodies(program.graph_module))):
+        return cleaned
+    return _cleaned_copy(program)
+
+
+def _cleaned_copy(program: ExportedProgram) -> ExportedProgram:
     copied = copy.copy(program)
     copied._graph_module = _copy_graph_module(program.graph_module)
     copied._graph_signature = copy.deepcopy(program.graph_signature)
     return cast(ExportedProgram, _remove_effect_tokens(copied))
+
+
+def _bodies(module: torch.fx.GraphModule) -> Iterator[torch.fx.GraphModule]:
+    return (m for m in module.modules() if isinstance(m, torch.fx.GraphModule) and m is not module)
+
+
+def _has_dead_code(module: torch.fx.GraphModule) -> bool:
+    return any(not node.users and not node.is_impure() for node in module.graph.nodes)
 
 
 def _copy_graph_module(module: torch.fx.GraphModule) -> torch.fx.GraphModule:

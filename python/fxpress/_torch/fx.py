@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import functools
 import logging
 import operator
@@ -150,14 +151,6 @@ class _Aside(torch.fx.GraphModule):  # type: ignore[misc]
     """A module whose code is generated even where that of torch's modules is deferred."""
 
 
-def set_specs(module: torch.fx.GraphModule) -> None:
-    """Give a module the specs of its inputs and outputs that `recompile` gives it."""
-    codegen = module.graph._codegen
-    if isinstance(codegen, fx_graph._PyTreeCodeGen):
-        module._in_spec = codegen.pytree_info.in_spec
-        module._out_spec = codegen.pytree_info.out_spec
-
-
 def recompile_aside(graph: torch.fx.Graph) -> tuple[PythonCode, Any, dict[str, Any]]:
     """Run torch's `recompile` without changing the graph or its module.
 
@@ -200,6 +193,49 @@ def sample_graph() -> torch.fx.Graph:
     constants = (None, True, "text", 2 + 3j, 1j, slice(1, None), torch.float32, torch.device("cpu"))
     graph.output((total, [shape, constants], {"key": x}))
     return graph
+
+
+def sample_graph_with_trees() -> torch.fx.Graph:
+    """Return a graph whose inputs are flattened by a tree spec, and whose outputs are built."""
+    graph = torch.fx.Graph()
+    x, y, input_ = (graph.placeholder(name) for name in ("x", "y_0", "input"))
+    graph.output((x, y, graph.call_function(torch.add, (input_, x))))
+    spec = _pytree.tree_structure(((0, [1]), {"input": 2}))
+    graph.set_codegen(pytree_codegen(["x", "y", "input"], spec, _pytree.tree_structure([0, 1, 2])))
+    return graph
+
+
+def tree_inputs(codegen: Any) -> tuple[list[str], list[str], list[str] | None, bool] | None:
+    """Return how a `_PyTreeCodeGen` flattens inputs; None: torch must write the code.
+
+    Returns:
+        The parameters of `forward`, those flattened by position, the keys of the others where the
+        spec is one of (args, kwargs), and whether there is a spec of the outputs.
+    """
+    info = codegen.pytree_info
+    if info is None or "self" in info.orig_args:
+        return None
+    names, spec = list(info.orig_args), info.in_spec
+    children = spec.children() if spec.type is tuple else []
+    if [child.type for child in children] != [tuple, dict]:
+        return names, names, None, bool(info.out_spec)
+    args, kwargs = children
+    return names, names[: args.num_children], list(map(str, kwargs.context)), bool(info.out_spec)
+
+
+def tree_specs(graph: torch.fx.Graph) -> dict[str, Any]:
+    """Return the specs that `recompile` leaves in the module of a graph."""
+    codegen: Any = graph._codegen
+    if not isinstance(codegen, fx_graph._PyTreeCodeGen):
+        return {}
+    info = codegen.pytree_info
+    return {"_in_spec": info.in_spec, "_out_spec": info.out_spec}
+
+
+def set_specs(module: torch.fx.GraphModule) -> None:
+    """Give a module the specs of its inputs and outputs that `recompile` gives it."""
+    for name, spec in tree_specs(module.graph).items():
+        setattr(module, name, spec)
 
 
 def describe_target(target: Callable[..., Any]) -> tuple[str, str]:
@@ -256,6 +292,26 @@ def current_node_meta() -> dict[str, Any] | None:
     scratch = torch.fx.Graph()
     proxy = torch.fx.Proxy(scratch.placeholder("x"))
     return dict(proxy[0].node.meta)
+
+
+NodeSourceAction = fx_traceback.NodeSourceAction
+
+
+def provenance_rules(pass_name: str, *actions: Any) -> dict[str, object]:
+    """Return how a pass notes where nodes come from: `ProvenanceRules` of csrc/fx/provenance.h."""
+    sample = torch.fx.Graph().placeholder("sample")
+    source = fx_traceback.NodeSource(sample, pass_name, list(actions))
+    return {
+        "source": fx_traceback.NodeSource,
+        "source_info": fx_traceback.NodeSource.NodeInfo,
+        "attributes": dict(vars(source)),
+        "keep": list if features.provenance_is_shared else copy.deepcopy,
+    }
+
+
+def pytree_codegen(names: list[str], in_spec: Any, out_spec: Any) -> Any:
+    """Return the generator of code that flattens inputs and builds outputs by tree specs."""
+    return fx_graph._PyTreeCodeGen(fx_graph._PyTreeInfo(names, in_spec, out_spec))
 
 
 foreach_copy = torch._foreach_copy_

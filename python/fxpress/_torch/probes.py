@@ -36,6 +36,33 @@ _CALLS = {
         torch.export._remove_effect_tokens_pass:_remove_effect_tokens(_)
         torch._export.utils:_check_input_constraints_for_graph(_, _, _)
     """,
+    "export": """
+        torch._dynamo:dont_skip_tracing(_)
+        torch._export.non_strict_utils:_get_graph_inputs_of_type_nn_module(_)
+        torch._export.non_strict_utils:_enter_enable_graph_inputs_of_type_nn_module(_)
+        torch._export.non_strict_utils:_exit_enable_graph_inputs_of_type_nn_module(_)
+        torch._export.passes.add_runtime_assertions_for_constraints_pass:_convert_range_to_int(_)
+        torch.export._remove_effect_tokens_pass:_remove_effect_tokens(_)
+        torch.export._unlift:_ok_to_generate_guards_fn()
+        torch.export._unlift:_unlift_exported_program_lifted_states(_, check_guards)
+        torch.export._unlift:_check_input_constraints_pre_hook(_, _, _)
+        torch.fx._utils:first_call_function_nn_module_stack(_)
+        torch.fx.graph:_PyTreeInfo(_, _, _)
+        torch.fx.graph:Graph(tracer_cls)
+        torch.fx.traceback:NodeSource(_, _, _)
+        torch.utils._sympy.solve:try_solve(_, _)
+        torch.export._trace:_export_for_training(_, _, _, _)
+        torch._library.utils:handle_dispatch_mode(_, _, _)
+        torch._subclasses.fake_impls:fast_detach(_, _)
+        torch.fx.experimental.proxy_tensor:_should_save_eager_input_vals(_)
+        torch.fx.experimental.proxy_tensor:set_meta(_, _)
+        torch.fx.experimental.proxy_tensor:set_original_aten_op(_)
+        torch.fx.experimental.proxy_tensor:track_tensor(_, _, constant, tracer)
+        torch.fx.experimental.proxy_tensor:track_tensor_tree(_, _, constant, tracer)
+        torch.fx.experimental.symbolic_shapes:_free_unbacked_symbols_with_path(_, _, _, _, _, _)
+        torch.fx.passes.shape_prop:_extract_tensor_metadata(_)
+        torch.fx:Tracer.create_args_for_root(_, _, _, _)
+    """,
     "serialize": """
         torch.serialization:_load(_, _, _, encoding)
         torch.serialization:_is_torchscript_zip(_)
@@ -67,21 +94,6 @@ _CALLS = {
         torch.fx.graph:_PyTreeInfo(_, _, _)
         torch.export._unlift:_get_input_paths(_, _)
         torch.export._unlift:_replace_sources(_, _)
-    """,
-    "export": """
-        torch.export._trace:_export_for_training(_, _, _, _)
-        torch._library.utils:handle_dispatch_mode(_, _, _)
-        torch._subclasses.fake_impls:fast_detach(_, _)
-        torch._subclasses.fake_tensor:FakeTensorMode._get_output_tensor_from_cache_entry(_, _, _, _,
-            _)
-        torch.fx.experimental.proxy_tensor:_should_save_eager_input_vals(_)
-        torch.fx.experimental.proxy_tensor:set_meta(_, _)
-        torch.fx.experimental.proxy_tensor:set_original_aten_op(_)
-        torch.fx.experimental.proxy_tensor:track_tensor(_, _, constant, tracer)
-        torch.fx.experimental.proxy_tensor:track_tensor_tree(_, _, constant, tracer)
-        torch.fx.experimental.symbolic_shapes:_free_unbacked_symbols_with_path(_, _, _, _, _, _)
-        torch.fx.passes.shape_prop:_extract_tensor_metadata(_)
-        torch.fx:Tracer.create_args_for_root(_, _, _, _)
     """,
     "nn_module": """
         torch._dynamo.variables.base:VariableTracker.build(_, _, _, realize)
@@ -115,10 +127,10 @@ ROOMS = tuple(_CALLS)  # by the name of their module
 # The rooms that a room is built on.
 _STANDS_ON = {
     "unflatten": ("split_module",),
+    "export": ("split_module",),
     "serialize": ("split_module",),
     "archive": ("serialize",),
     "functional_export": ("split_module",),
-    "export": ("split_module",),
 }
 _CALL = re.compile(r"([\w.]+):([\w.]+)\(([^)]*)\)")
 

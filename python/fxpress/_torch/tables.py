@@ -35,6 +35,7 @@ from fxpress._torch.fx import (
     fx_pytree,
     parse_name,
     pytree,
+    tree_inputs,
 )
 from fxpress._torch.versions import features
 
@@ -171,6 +172,8 @@ def native_symbols(
         "sympy_symbol_type": sympy.Symbol,
         "target_to_str": functools.partial(torch.fx.Graph._target_to_str, torch.fx.Graph()),
         "tensor_type": torch.Tensor,
+        "tree_codegen_type": fx_graph._PyTreeCodeGen,
+        "tree_inputs": tree_inputs,
         "tree_flatten_spec": fx_pytree.tree_flatten_spec,
         "tree_unflatten": pytree.tree_unflatten,
         **errors,

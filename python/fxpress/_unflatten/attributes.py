@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from fxpress._torch import fx as torch_fx
 from fxpress._torch.export import AttrKind
-from fxpress._unflatten import state
 
 
 def _call_name(base: str, n: int) -> str:
@@ -39,7 +39,21 @@ def _holders(root: torch.nn.Module, path: list[str]) -> list[torch.nn.Module]:
     return list(holders.values())
 
 
-def _check_kind(value: object, kind: Any) -> None:
+def check_constant(value: object, what: str) -> None:
+    """Raise AssertionError for a constant that no module of a graph can hold."""
+    if isinstance(value, torch_fx.FakeScriptObject):
+        raise AssertionError(f"FakeScriptObject should only exist during tracing: {what}")
+    if not isinstance(value, (torch.Tensor, torch.ScriptObject)) and not torch_fx.is_opaque_value(
+        value
+    ):
+        raise AssertionError(
+            f"expected torch.Tensor, torch.ScriptObject, or opaque type for {what}, "
+            f"got {type(value)}"
+        )
+
+
+def check_kind(value: object, kind: Any) -> None:
+    """Raise AssertionError for a value that is not of a kind (an `AttrKind`) of attributes."""
     expected: Any = {
         AttrKind.PARAMETER: torch.nn.Parameter,
         AttrKind.BUFFER: torch.Tensor,
@@ -51,7 +65,7 @@ def _check_kind(value: object, kind: Any) -> None:
                 f"expected {expected.__name__} for {kind.name} attr_kind, got {type(value)}"
             )
         return
-    state.check_constant(value, "CONSTANT attr_kind")
+    check_constant(value, "CONSTANT attr_kind")
 
 
 def _assign_attr(
@@ -73,7 +87,7 @@ def _assign_attr(
         raise TypeError(f"attr_kind must be one of torch's _AttrKind, not {attr_kind!r}")
     *path, name = target.split(".")
     holders = _holders(to_module, path)
-    _check_kind(from_obj, attr_kind)
+    check_kind(from_obj, attr_kind)
     for holder in holders:
         if attr_kind is AttrKind.PARAMETER:
             holder.register_parameter(name, from_obj)

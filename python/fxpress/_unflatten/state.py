@@ -8,20 +8,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fxpress import _aten, _native
-from fxpress._torch import fx as torch_fx
-
-
-def check_constant(value: object, what: str) -> None:
-    """Raise AssertionError for a constant that no module of a graph can hold."""
-    if isinstance(value, torch_fx.FakeScriptObject):
-        raise AssertionError(f"FakeScriptObject should only exist during tracing: {what}")
-    if not isinstance(value, (torch.Tensor, torch.ScriptObject)) and not torch_fx.is_opaque_value(
-        value
-    ):
-        raise AssertionError(
-            f"expected torch.Tensor, torch.ScriptObject, or opaque type for {what}, "
-            f"got {type(value)}"
-        )
+from fxpress._unflatten.attributes import check_constant
 
 
 def collect(

@@ -1,0 +1,369 @@
+#include "export/unlift.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <vector>
+
+#include "export/plan/replacements.h"
+#include "fx/arg_mapper.h"
+#include "fx/arguments.h"
+#include "fx/dead_nodes.h"
+#include "fx/edited.h"
+#include "fx/graph_module.h"
+#include "fx/reader.h"
+#include "fx/writer.h"
+#include "py/containers.h"
+#include "py/gc_pause.h"
+
+namespace fxpress::exporting {
+
+using core::NodeId;
+using core::Op;
+using core::StringId;
+
+namespace {
+
+constexpr const char* kFunction = "module()";
+constexpr uint32_t kNever = core::FlatMap::kAbsent;
+
+// New users come behind those that moved; the output is made anew after all others.
+constexpr uint32_t kWriteMove = kNever - 2;
+constexpr uint32_t kOutputMove = kNever - 1;
+
+Ref id_of(PyObject* object) {
+  return Ref::steal(PyLong_FromVoidPtr(object));
+}
+
+class Unlifter {
+ public:
+  explicit Unlifter(const UnliftSource& source)
+      : source_(source),
+        read_(fx::read_graph(source.graph.get(), fx::InputOrder::kArguments)),
+        name_writer_(fx::NameWriter::Forbidden::kForNodes),
+        writer_(name_writer_, Ref::borrow(source.into.get())),
+        copies_(read_.graph.size()),
+        own_id_(id_of(source.into.get())),
+        origin_id_(id_of(source.origin.get())) {
+    if (source.drop_dead_code) {
+      dead_ = fx::find_dead_nodes(read_);
+    } else {
+      dead_.assign(read_.graph.size(), 0);
+    }
+  }
+
+  void run() {
+    find_inputs();
+    find_origins();
+    name_nodes();
+    find_writes();
+    for (uint32_t i = 0; i < size(); ++i) {
+      poll_signals(i);
+      if (op(i) == Op::kOutput) {
+        write_writes();
+        write_output(i);
+      } else if (dead_[i] == 0) {
+        write_node(i);
+      }
+    }
+    take_names();
+    writer_.finish();
+    order_users();
+  }
+
+ private:
+  struct Write {
+    uint32_t input;            // node of the source: what is written to
+    PyObject* value;           // leaf of the output; borrowed
+    StringId name;             // of the copy_
+    PyObject* made = nullptr;  // the copy_; borrowed
+  };
+
+  uint32_t size() const { return static_cast<uint32_t>(read_.graph.size()); }
+  Op op(uint32_t i) const { return read_.graph.ops[i]; }
+  PyObject* node(uint32_t i) const { return read_.nodes[i]; }
+  PyObject* target(uint32_t i) const { return read_.targets[read_.graph.targets[i]]; }
+  PyObject* lifted(uint32_t i) const { return lifted_[i]; }
+  StringId name_id(PyObject* name) { return name_writer_.intern(utf8(name)); }
+
+  // ---- reading ----
+
+  void find_inputs() {
+    lifted_.assign(size(), nullptr);
+    const Py_ssize_t listed = PyList_GET_SIZE(source_.lifted.get());
+    const auto count = std::count(read_.graph.ops.begin(), read_.graph.ops.end(), Op::kPlaceholder);
+    if (listed != count) {
+      raise(PyExc_AssertionError,
+            "Number of lifted inputs (%zd) does not match placeholder nodes (%zd)", listed,
+            static_cast<Py_ssize_t>(count));
+    }
+    Py_ssize_t next = 0;
+    for (uint32_t i = 0; i < size(); ++i) {
+      if (op(i) != Op::kPlaceholder) continue;
+      PyObject* name = PyList_GET_ITEM(source_.lifted.get(), next++);
+      if (name == Py_None) continue;
+      lifted_[i] = name;
+      replaced_.emplace_back(i);
+    }
+  }
+
+  // A node comes from the one of its name, an input from the one of its target: copying may give an
+  // input another name.
+  void find_origins() {
+    origins_ = fx::list_nodes(source_.origin.get());
+    for (uint32_t k = 0; k < origins_.size(); ++k) {
+      PyObject* origin = origins_[k].get();
+      const bool is_input =
+          fx::parse_op(fx::node_field(origin, fx::symbols.node_op).get()) == Op::kPlaceholder;
+      const Ref key =
+          fx::node_field(origin, is_input ? fx::symbols.node_target : fx::symbols.node_name);
+      (is_input ? inputs_by_target_ : nodes_by_name_).assign(name_id(key.get()).value(), k);
+    }
+  }
+
+  // ---- names ----
+
+  // torch copies the graph before it replaces nodes: all copies are named first.
+  void name_nodes() {
+    fx::NameWriter& names = name_writer_;
+    names_.resize(size());
+    for (uint32_t i = 0; i < size(); ++i) {
+      const Ref name = fx::node_field(node(i), fx::symbols.node_name);
+      names_[i] =
+          names.table().create(op(i) == Op::kOutput ? names.candidate_for_target(fx::symbols.output)
+                                                    : names.candidate(name.get()));
+    }
+    for (Py_ssize_t k = 0; k < PyList_GET_SIZE(source_.taken.get()); ++k) {
+      const StringId name = names.candidate(PyList_GET_ITEM(source_.taken.get(), k));
+      if (!names.table().is_used(name)) given_away_.push_back(names.table().create(name));
+    }
+    attribute_names_.resize(size());
+    for (NodeId input : replaced_) {
+      PyObject* name = lifted(input.value());
+      attribute_names_[input.value()] = names.table().create(names.candidate_for_target(name));
+    }
+  }
+
+  void take_names() {
+    for (StringId name : given_away_) writer_.take_name(name);
+    for (uint32_t i = 0; i < size(); ++i) {
+      if (dead_[i] != 0 || lifted(i) != nullptr) writer_.take_name(names_[i]);
+    }
+  }
+
+  // ---- writes to state and inputs ----
+
+  void find_writes() {
+    const Py_ssize_t count = PyList_GET_SIZE(source_.outputs.get());
+    if (count != PyList_GET_SIZE(source_.written.get())) {
+      raise(PyExc_AssertionError, "Number of outputs (%zd) does not match mutated outputs (%zd)",
+            count, PyList_GET_SIZE(source_.written.get()));
+    }
+    core::FlatMap state;
+    core::FlatMap inputs;
+    for (uint32_t i = 0; i < size(); ++i) {
+      if (op(i) != Op::kPlaceholder) continue;
+      if (lifted(i) != nullptr) {
+        state.assign(name_id(lifted(i)).value(), i);
+      } else {
+        const Ref name = fx::node_field(node(i), fx::symbols.node_name);
+        inputs.insert(name_id(name.get()).value(), i);
+        inputs.assign(names_[i].value(), i);
+      }
+    }
+    for (Py_ssize_t k = 0; k < count; ++k) {
+      PyObject* name = PyList_GET_ITEM(source_.written.get(), k);
+      PyObject* value = PyList_GET_ITEM(source_.outputs.get(), k);
+      if (name == Py_None) {
+        returned_.push_back(value);
+        continue;
+      }
+      const StringId id = name_id(name);
+      uint32_t into = state.find(id.value());
+      if (into == kNever) into = inputs.find(id.value());
+      if (into == kNever) {
+        raise(PyExc_RuntimeError, "Could not find %U in either buffer or input nodes", name);
+      }
+      const StringId candidate = name_writer_.candidate_for_target(fx::symbols.copy_);
+      writes_.push_back({into, value, name_writer_.table().create(candidate)});
+    }
+    given_away_.push_back(
+        name_writer_.table().create(name_writer_.candidate_for_target(fx::symbols.output)));
+  }
+
+  // ---- notes ----
+
+  Ref note_of_copy(uint32_t i) {
+    const bool is_input = op(i) == Op::kPlaceholder;
+    const uint32_t found = is_input ? inputs_by_target_.find(name_id(target(i)).value())
+                                    : nodes_by_name_.find(names_[i].value());
+    if (found == kNever) return fx::note_of_none(source_.created);
+    PyObject* origin = origins_[found].get();
+    const Ref name = fx::node_field(origin, fx::symbols.node_name);
+    const Ref target = fx::node_field(origin, fx::symbols.node_target);
+    const Ref meta = fx::node_field(origin, fx::symbols.node_meta);
+    const Ref earlier = Ref::borrow(dict_get(meta.get(), fx::names.from_node));
+    return fx::note_of(source_.created,
+                       {name.get(), texts_.of(target.get()), origin_id_.get(), earlier.get()});
+  }
+
+  Ref note_of_replacement(uint32_t i, PyObject* earlier) {
+    return fx::note_of(source_.replaced, {name_writer_.string(names_[i]), texts_.of(target(i)),
+                                          own_id_.get(), earlier});
+  }
+
+  // The meta of the copy of a node, or of what takes the copy's place.
+  Ref meta_of(uint32_t i, bool is_replaced) {
+    Ref meta = fx::GraphWriter::copy_meta(node(i));
+    Ref note = note_of_copy(i);
+    if (is_replaced) note = note_of_replacement(i, note.get());
+    check(PyObject_SetItem(meta.get(), fx::names.from_node, note.get()));
+    return meta;
+  }
+
+  // ---- writing ----
+
+  fx::NewNode new_node(Op op, PyObject* target, PyObject* type_expr, StringId name) const {
+    fx::NewNode node = {op, target, {}, type_expr};
+    node.name = name;
+    return node;
+  }
+
+  void write_node(uint32_t i) {
+    if (PyObject* name = lifted(i)) {
+      copies_[i] = writer_.leaf(new_node(Op::kGetAttr, name, Py_None, attribute_names_[i]),
+                                Ref::borrow(fx::no_args), meta_of(i, true));
+      return;
+    }
+    const Ref type_expr = fx::node_field(node(i), fx::symbols.node_type_expr);
+    fx::InputCursor inputs(read_.graph.inputs_of(NodeId(i)), kFunction);
+    const auto copied = [&](PyObject* def) {
+      const uint32_t id = inputs.next().value();
+      if (node(id) != def) fx::raise_edited(kFunction);
+      return copy_of(id);
+    };
+    copies_[i] = writer_.copy(new_node(op(i), target(i), type_expr.get(), names_[i]), node(i),
+                              copied, meta_of(i, false));
+    inputs.finish();
+  }
+
+  PyObject* copy_of(uint32_t i) const {
+    if (copies_[i] == nullptr) {
+      raise(PyExc_KeyError, "node %R is used before it is defined: the graph is not in order",
+            node(i));
+    }
+    return copies_[i];
+  }
+
+  PyObject* copy_of(PyObject* def) const {
+    const uint32_t id = read_.nodes.find(def);
+    if (id == kNever) fx::raise_edited(kFunction);
+    return copy_of(id);
+  }
+
+  // A leaf of the output in terms of the new graph. `inputs` receives the nodes in it.
+  Ref value_of(PyObject* leaf, std::vector<PyObject*>& inputs) {
+    return mapper_.map(leaf, [&](PyObject* def) {
+      inputs.push_back(copy_of(def));
+      return inputs.back();
+    });
+  }
+
+  void write_writes() {
+    for (Write& write : writes_) {
+      std::vector<PyObject*> inputs = {copy_of(write.input)};
+      const Ref value = value_of(write.value, inputs);
+      Ref args = Ref::steal(PyTuple_Pack(2, inputs[0], value.get()));
+      write.made =
+          writer_.create(new_node(Op::kCallFunction, fx::symbols.copy_, Py_None, write.name),
+                         std::move(args), Ref::borrow(fx::no_kwargs), inputs, {});
+      moves_of_new_.insert(ObjectTable::key(write.made), kWriteMove);
+      if (fx::is_node(write.value)) written_as_[write.value] = write.made;
+    }
+  }
+
+  // A value that is written is returned as what it was written to last.
+  void write_output(uint32_t i) {
+    std::vector<PyObject*> inputs;
+    std::vector<Ref> values;
+    values.reserve(returned_.size());
+    for (PyObject* leaf : returned_) {
+      const auto written = written_as_.find(leaf);
+      if (written == written_as_.end()) {
+        values.push_back(value_of(leaf, inputs));
+      } else {
+        inputs.push_back(written->second);
+        values.push_back(Ref::borrow(written->second));
+      }
+    }
+    const Ref all = take_as_tuple(values);
+    Ref args = Ref::steal(PyTuple_Pack(1, all.get()));
+    PyObject* made =
+        writer_.create(new_node(Op::kOutput, fx::symbols.output, Py_None, names_[i]),
+                       std::move(args), Ref::borrow(fx::no_kwargs), inputs, meta_of(i, true));
+    moves_of_new_.insert(ObjectTable::key(made), kOutputMove);
+  }
+
+  // ---- users ----
+
+  void order_users() {
+    core::Graph& graph = read_.graph;
+    graph.link_users();
+    const std::vector<uint32_t> moves = last_moves(graph, replaced_);
+    for (uint32_t i = 0; i < size(); ++i) {
+      if (copies_[i] != nullptr) moves_of_new_.insert(ObjectTable::key(copies_[i]), moves[i]);
+    }
+    for (PyObject* copy : copies_) {
+      if (copy != nullptr) order_users_of(copy);
+    }
+  }
+
+  void order_users_of(PyObject* copy) {
+    const Ref table = fx::dict_field(copy, fx::symbols.node_users);
+    if (PyDict_GET_SIZE(table.get()) < 2) return;
+    std::vector<std::pair<uint32_t, Ref>> users;
+    PyObject* user = nullptr;
+    PyObject* ignored = nullptr;
+    for (Py_ssize_t position = 0; PyDict_Next(table.get(), &position, &user, &ignored) != 0;) {
+      users.emplace_back(moves_of_new_.find(ObjectTable::key(user)), Ref::borrow(user));
+    }
+    const auto earlier = [](const auto& a, const auto& b) { return a.first < b.first; };
+    if (std::is_sorted(users.begin(), users.end(), earlier)) return;
+    std::stable_sort(users.begin(), users.end(), earlier);
+    PyDict_Clear(table.get());
+    for (const auto& [_, each] : users) check(PyDict_SetItem(table.get(), each.get(), Py_None));
+  }
+
+  const UnliftSource& source_;
+  fx::ReadGraph read_;  // the program's graph
+  fx::NameWriter name_writer_;
+  fx::GraphWriter writer_;
+  std::vector<uint8_t> dead_;              // by node of the source: is left out
+  std::vector<PyObject*> lifted_;          // by node of the source: the name of its state, or null
+  std::vector<NodeId> replaced_;           // the placeholders that become attributes
+  std::vector<Ref> origins_;               // nodes that notes speak of
+  core::FlatMap inputs_by_target_;         // target of a placeholder -> its place in origins_
+  core::FlatMap nodes_by_name_;            // name of another node -> likewise
+  std::vector<StringId> names_;            // by node of the source: the name of its copy
+  std::vector<StringId> attribute_names_;  // by node of the source, of those in replaced_
+  std::vector<StringId> given_away_;       // names that no node of the result has
+  std::vector<Write> writes_;              // in the order of the outputs
+  std::vector<PyObject*> returned_;        // leaves of the output; borrowed
+  std::unordered_map<PyObject*, PyObject*> written_as_;  // node of the source -> its last write
+  std::vector<PyObject*> copies_;  // by node of the source; borrowed from the new graph
+  core::FlatMap moves_of_new_;     // address of a new node -> see last_moves()
+  fx::ArgMapper mapper_;
+  fx::TargetTexts texts_;
+  Ref own_id_;     // id() of the new graph
+  Ref origin_id_;  // id() of the graph that notes speak of
+};
+
+}  // namespace
+
+Ref unlift(const UnliftSource& source) {
+  const GcPause pause;
+  Unlifter(source).run();
+  return fx::make_graph_module_of(source.owner.get(), source.into.get(),
+                                  {source.module_class.get(), source.state.get()});
+}
+
+}  // namespace fxpress::exporting

@@ -1,0 +1,47 @@
+#include "fx/provenance.h"
+
+#include "fx/symbols.h"
+#include "py/containers.h"
+
+namespace fxpress::fx {
+
+namespace {
+
+Ref note(const ProvenanceRules& rules, PyObject* info, PyObject* earlier) {
+  const Ref said = Ref::steal(PyDict_Copy(rules.attributes.get()));
+  const Ref action = Ref::steal(PySequence_List(check(dict_get(said.get(), names.action))));
+  check(PyDict_SetItem(said.get(), names.action, action.get()));
+  check(PyDict_SetItem(said.get(), names.node_info, info));
+  check(PyDict_SetItem(said.get(), names.from_node, earlier));
+  Ref list = Ref::steal(PyList_New(1));
+  PyList_SET_ITEM(list.get(), 0, new_instance(rules.source_type.get(), said.get()).release());
+  return list;
+}
+
+}  // namespace
+
+Ref note_of(const ProvenanceRules& rules, const NotedNode& node) {
+  const Ref info = Ref::steal(PyDict_New());
+  check(PyDict_SetItem(info.get(), names.name, node.name));
+  check(PyDict_SetItem(info.get(), names.target, node.target));
+  check(PyDict_SetItem(info.get(), names.graph_id, node.graph_id));
+  const Ref described = new_instance(rules.info_type.get(), info.get());
+  const Ref earlier = node.earlier == nullptr
+                          ? Ref::steal(PyList_New(0))
+                          : Ref::steal(PyObject_CallOneArg(rules.keep.get(), node.earlier));
+  return note(rules, described.get(), earlier.get());
+}
+
+Ref note_of_none(const ProvenanceRules& rules) {
+  const Ref nothing = Ref::steal(PyList_New(0));
+  return note(rules, Py_None, nothing.get());
+}
+
+PyObject* TargetTexts::of(PyObject* target) {
+  const auto [place, added] =
+      places_.insert(reinterpret_cast<uintptr_t>(target), static_cast<uint32_t>(texts_.size()));
+  if (added) texts_.push_back(Ref::steal(PyObject_Str(target)));
+  return texts_[place].get();
+}
+
+}  // namespace fxpress::fx

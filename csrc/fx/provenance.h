@@ -1,0 +1,44 @@
+// Notes that say which node another one was made from: torch.fx.traceback.NodeSource.
+#pragma once
+
+#include <vector>
+
+#include "core/flat_map.h"
+#include "py/object.h"
+
+namespace fxpress::fx {
+
+// How a pass writes its notes.
+struct ProvenanceRules {
+  Ref source_type;  // of a note
+  Ref info_type;    // of what a note says about the node
+  Ref attributes;   // dict: the attributes of a note, but for those of its own
+  Ref keep;         // takes the notes of earlier passes over: copy.deepcopy, or list to share them
+};
+
+// What a note says about a node. Borrowed.
+struct NotedNode {
+  PyObject* name;
+  PyObject* target;    // as text
+  PyObject* graph_id;  // int
+  PyObject* earlier;   // notes that the node has, or null
+};
+
+// A list with one note.
+Ref note_of(const ProvenanceRules& rules, const NotedNode& node);
+
+// A list with the note of a node that does not come from another.
+Ref note_of_none(const ProvenanceRules& rules);
+
+// The texts of targets. Most nodes share their targets, and the text of a function is slow to make.
+class TargetTexts {
+ public:
+  // str(target), borrowed. The target must live as long as this object.
+  PyObject* of(PyObject* target);
+
+ private:
+  core::FlatMap places_;  // address of a target -> its text
+  std::vector<Ref> texts_;
+};
+
+}  // namespace fxpress::fx

@@ -1,0 +1,190 @@
+"""Guards on the inputs of an exported program's module, as a function that the graph calls."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import math
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+import torch.fx
+
+from fxpress._torch import unlift as torch_unlift
+from fxpress._torch.fx import pytree
+
+
+class Inputs:
+    """The flat inputs, as guards speak of them.
+
+    Attributes:
+        sources: for each input, the text that stands for it in a guard: `L['x'][0]`.
+        shown: for each input, how messages name it: `x[0]`.
+    """
+
+    def __init__(self, signature: inspect.Signature, example: tuple[Any, Any]) -> None:
+        """Bind example inputs to the parameters of `forward`.
+
+        Raises:
+            TypeError: they do not fit.
+        """
+        bound = signature.bind(*example[0], **example[1])
+        bound.apply_defaults()
+        paths = [path for path, _ in pytree.tree_leaves_with_path(bound.arguments)]
+        self.sources = ["L" + pytree.keystr(path) for path in paths]
+        self.shown = [path[0].key + pytree.keystr(path[1:]) for path in paths]
+
+    def rewrite(self, guards: list[str], texts: Sequence[str]) -> list[str]:
+        """Return the guards with a text in place of each input."""
+        if not self.sources:
+            return guards
+        text_of = dict(zip(self.sources, texts, strict=True))
+        known = re.compile("|".join(map(re.escape, self.sources)))
+        return [known.sub(lambda match: text_of[match[0]], guard) for guard in guards]
+
+
+def of_placeholders(
+    placeholders: Iterable[torch.fx.Node], ranges: Mapping[Any, Any], sources: Iterable[str]
+) -> list[str]:
+    """Return the guards that follow from what the inputs were exported as.
+
+    They are what the hook of a module without guards checks: constants, static sizes, ranges, and
+    sizes that are equal or follow from one another.
+
+    Args:
+        placeholders: the nodes of the inputs.
+        ranges: the program's range constraints.
+        sources: the texts of the inputs in guards.
+    """
+    guards = _PlaceholderGuards(ranges)
+    for placeholder, source in zip(placeholders, sources, strict=False):
+        guards.add_input(placeholder.meta["val"], source)
+    guards.add_equations()
+    return guards.code
+
+
+class _PlaceholderGuards:
+    def __init__(self, ranges: Mapping[Any, Any]) -> None:
+        self.code: list[str] = []
+        self._ranges = ranges
+        self._source_of: dict[sympy.Expr, str] = {}
+        self._of_one_symbol: list[tuple[str, sympy.Expr]] = []
+
+    def add_input(self, value: Any, source: str) -> None:
+        if isinstance(value, (int, float, str)):
+            self.code.append(_equals_constant(value, source))
+        elif isinstance(value, torch.SymInt):
+            self._add_symbolic(value, source)
+        elif isinstance(value, torch.Tensor):
+            for i, size in enumerate(value.shape):
+                if isinstance(size, int):
+                    self.code.append(f"{source}.size()[{i}] == {size}")
+                elif isinstance(size, torch.SymInt):
+                    self._add_symbolic(size, f"{source}.size()[{i}]")
+
+    def _add_symbolic(self, value: torch.SymInt, source: str) -> None:
+        expression = value.node.expr
+        if expression not in self._ranges:
+            return
+        if len(expression.free_symbols) == 1:
+            self._of_one_symbol.append((source, expression))
+        if expression in self._source_of:
+            self.code.append(f"{source} == {self._source_of[expression]}")
+            return
+        self._source_of[expression] = source
+        low, high = torch_unlift.range_as_ints(self._ranges[expression])
+        if low > 2:
+            self.code.append(f"{source} >= {low}")
+        if high < math.inf:
+            self.code.append(f"{source} <= {high}")
+
+    def add_equations(self) -> None:
+        """Guard sizes such as `s0 + 1` when no input has the size `s0`.
+
+        The first of them says what the symbol is; the others have to agree.
+        """
+        known: dict[sympy.Symbol, sympy.Expr] = {}
+        for source, expression in self._of_one_symbol:
+            symbol = next(iter(expression.free_symbols))
+            if symbol in self._source_of:
+                continue
+            size = sympy.Symbol(source)
+            if symbol in known:
+                self.code.append(torch_unlift.equation_as_code(expression.subs(known), size))
+                continue
+            solution = torch_unlift.solved_for(sympy.Eq(expression, size), symbol)
+            if solution is not None:
+                known[symbol] = solution
+
+
+def _equals_constant(value: int | float | str, source: str) -> str:
+    if isinstance(value, str):
+        return f"{source} == '{value}'"
+    if isinstance(value, float) and math.isnan(value):
+        return f"math.isnan({source})"
+    if isinstance(value, float) and math.isinf(value):
+        return f"{source} == {'-' if value < 0 else ''}math.inf"
+    return f"{source} == {value}"
+
+
+_FLAT_INPUT = re.compile(r"L\['flat_args'\]\[([0-9]+)\]")
+_ITEM = re.compile(r"L\['([^']+)'\]\[([0-9]+)\]")
+_NUMBERED = re.compile(r"(.+)_([0-9]+)")
+
+
+def of_trace(guards: Iterable[str], inputs: Inputs, parameters: Iterable[str]) -> list[str]:
+    """Return the guards of the trace in terms of the module's inputs.
+
+    A tracer may number the flat inputs, and has `*args` as one parameter where `forward` of the
+    module has a parameter for each.
+    """
+    named = {pair for name in parameters for pair in _NUMBERED.findall(name)}
+
+    def flat_input(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return inputs.sources[number] if number < len(inputs.sources) else match[0]
+
+    def item(match: re.Match[str]) -> str:
+        return f"L['{match[1]}_{match[2]}']" if match.groups() in named else match[0]
+
+    return [_ITEM.sub(item, _FLAT_INPUT.sub(flat_input, guard)) for guard in guards]
+
+
+# A comparison that is written as `ast.unparse` writes it.
+_VALUE = r"(?:[A-Za-z_]\w*(?:\[(?:'\w+'|[0-9]+)\])*(?:\.size\(\)\[[0-9]+\])?|[0-9]+)"
+_PLAIN = re.compile(f"{_VALUE} (?:==|>=|<=) {_VALUE}", re.ASCII)
+
+
+def _normalized(guard: str) -> str:
+    """Return the text of a guard without needless parentheses, for messages."""
+    if _PLAIN.fullmatch(guard):
+        return guard
+    try:
+        return ast.unparse(ast.parse(guard, mode="eval"))
+    except RecursionError as error:
+        warnings.warn(f"ast.unparse failed for guard expression: {error}", stacklevel=2)
+        return guard
+
+
+def as_module(guards: list[str], inputs: Inputs) -> torch.nn.Module:
+    """Return a module whose `forward` takes the flat inputs and raises for the first that fails.
+
+    Its function is named `_`, as torch's.
+    """
+    checked = inputs.rewrite(guards, [f"args[{i}]" for i in range(len(inputs.sources))])
+    shown = inputs.rewrite(guards, inputs.shown)
+    lines = ["", "def _(*args):"]
+    for check, text in zip(checked, shown, strict=True):
+        message = _normalized(text.replace("\n", ""))
+        lines.append(f'  torch._assert({check}, "Guard failed: {message}")')
+    lines += ["  return", ""]
+    namespace = dict(torch_unlift.GUARD_NAMES)
+    exec("\n".join(lines), namespace)
+    module: Any = torch_unlift.GuardsFn()
+    module.forward = torch_unlift.traced_by_dynamo(namespace["_"])
+    module._is_impure = True  # nothing uses its call, which must stay in the graph
+    return module
