@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.fx.traceback as fx_traceback
 from torch._export.serde.serialize import serialize
+from torch._logging._internal import trace_log
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import export, unflatten
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -315,6 +316,33 @@ def test_programs_as_bytes(name: str) -> None:
         texts.append(serialize(program).exported_program.decode())
     ours, theirs = texts[3:], texts[:3]
     assert Side().described(ours) == Side().described(theirs)
+
+
+GRAPHS_IN_TRACES = {"dynamo_output_graph", "exported_program", "graph_dump"}
+
+
+@SLOW
+@pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
+def test_structured_traces(strict: bool) -> None:
+    """The graphs that TORCH_TRACE writes."""
+    written: list[list[Any]] = []
+
+    def way(*args: Any, **options: Any) -> Any:
+        records: list[Any] = []
+        handler = logging.Handler()
+        handler.emit = records.append  # type: ignore[method-assign]
+        trace_log.addHandler(handler)
+        try:
+            return export(*args, **options)
+        finally:
+            trace_log.removeHandler(handler)
+            kinds = [(next(k for k in r.metadata if k != "stack"), r.payload) for r in records]
+            written.append([each for each in kinds if each[0] in GRAPHS_IN_TRACES])
+
+    model = Made(FORWARDS["branches"])
+    assert_exports_as_torch(model, (torch.rand(3, 4),), way=way, strict=strict)
+    assert written[0]
+    assert Side().described(written[1]) == Side().described(written[0])
 
 
 @SLOW
