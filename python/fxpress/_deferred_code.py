@@ -260,8 +260,7 @@ def _defer(original: Any, self: torch.fx.GraphModule) -> Any:
         for name, placeholder in BODY.items():
             if name == "forward" or name not in vars(cls):
                 type.__setattr__(cls, name, placeholder)
-        if "__call__" not in vars(cls):
-            type.__setattr__(cls, "__call__", torch_fx.CALL_WRAPPED)
+        type.__setattr__(cls, "__call__", torch_fx.CALL_WRAPPED)
         type.__setattr__(cls, torch_fx.PENDING, weakref.ref(self))
     self._recompile_submodules()
     return _DeferredPythonCode(self.graph)

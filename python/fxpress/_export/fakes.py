@@ -27,6 +27,7 @@ def is_plain(fake: Any) -> bool:
     """Return whether a value is a fake tensor of fixed sizes, with nothing real or special."""
     return (
         type(fake) is FakeTensor
+        and fake.layout is torch.strided
         and not fake._has_symbolic_sizes_strides
         and fake.real_tensor is None
         and vars(fake).get("dispatch_keys") is None
@@ -84,7 +85,7 @@ class Fakes:
 
     def description(self, fake: Any) -> Any:
         """Return the `tensor_meta` of a plain fake tensor."""
-        if fake.is_quantized or fake.layout is not torch.strided:
+        if fake.is_quantized:
             return describe_tensor(fake)
         key = (fake.shape, fake.stride(), fake.dtype, fake.requires_grad)
         known = self._described.get(key)

@@ -57,8 +57,9 @@ class Inputs:
         torchs: Callable[[], None],
         ours: Callable[[], None],
     ) -> None:
+        modes = function_modes()
         with DisableTorchFunction():
-            key = self._key(what, value) if type(tracer) in TRACERS else None
+            key = self._key(what, value, modes) if type(tracer) in TRACERS else None
         if key is None:
             torchs()
             return
@@ -74,11 +75,11 @@ class Inputs:
         if counts:
             tracer.torch_fn_metadata = last
 
-    def _key(self, what: str, value: Any) -> tuple[Any, ...] | None:
+    def _key(self, what: str, value: Any, modes: int) -> tuple[Any, ...] | None:
         """Return what the calls for a tensor depend on; None where torch has to make them."""
         if not is_plain(value) or has_foreign_function_modes():
             return None
-        return (what, function_modes(), value.shape, value.stride(), value.dtype, value.layout)
+        return (what, modes, value.shape, value.stride(), value.dtype)
 
 
 def _counted(tracer: Any, call: Callable[[], None]) -> tuple[list[tuple[Any, int]], Any]:

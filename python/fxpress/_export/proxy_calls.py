@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any
 
 import torch
@@ -17,7 +18,9 @@ from fxpress._torch.tracing import (
     ProxyTensor,
     ProxyTorchDispatchMode,
     function_modes,
+    has_new_symbols,
     is_traced_plainly,
+    kept_meta,
     preserves_meta,
     set_original_aten_op,
     track_tensor_tree,
@@ -65,7 +68,7 @@ class ProxyCalls:
         with set_original_aten_op(function) if preserves_meta() else _NOTHING:
             proxy = Proxy(self._create_node(tracer, function, nodes, keywords), tracer)
             out = function(*args, **kwargs)
-            if is_plain(out):
+            if is_plain(out) and not has_new_symbols(out.fake_mode):
                 tracer.tensor_tracker[out] = ProxyTensor(proxy, None)
                 self._fakes.set_meta(proxy.node.meta, out)
             else:
@@ -89,24 +92,29 @@ class ProxyCalls:
         self, tracer: Any, function: OpOverload, args: Any, kwargs: dict[str, Any]
     ) -> Node:
         name = tracer.graph._target_to_str(function.overloadpacket.__name__)
-        recorded = tracer.record_stack_traces
+        create = functools.partial(
+            tracer.create_node, "call_function", function, args, kwargs, name
+        )
+        if not (tracer.record_stack_traces and tracer._record_forward_stack_traces_only):
+            node: Node = create()
+            return node
         tracer.record_stack_traces = False
         try:
-            node: Node = tracer.create_node("call_function", function, args, kwargs, name)
+            node = create()
         finally:
-            tracer.record_stack_traces = recorded
-        if recorded and not node.stack_trace:
-            forward_only = tracer._record_forward_stack_traces_only
-            text = self._stacks.text(forward_only=forward_only)
-            if text:
-                _insert_stack_trace(node.meta, text, behind_modules=bool(tracer.module_stack))
+            tracer.record_stack_traces = True
+        if not node.stack_trace and (text := self._stacks.text()):
+            _insert_stack_trace(node.meta, text, tracer)
         return node
 
 
-def _insert_stack_trace(meta: dict[str, Any], text: str, *, behind_modules: bool) -> None:
-    """Put a stack trace where a tracer puts it, before what is added to the node later."""
-    later = ("torch_fn",) if behind_modules else ("nn_module_stack", "torch_fn")
-    moved = [(key, meta.pop(key)) for key in later if key in meta]
+def _insert_stack_trace(meta: dict[str, Any], text: str, tracer: Any) -> None:
+    """Put a stack trace where a tracer puts it, before what it adds to the node later."""
+    kept = kept_meta()
+    if kept is None:
+        kept = {"nn_module_stack": None} if tracer.module_stack else {}
+    later = [key for key in ("nn_module_stack", "torch_fn") if key in meta and key not in kept]
+    moved = [(key, meta.pop(key)) for key in later]
     meta["stack_trace"] = text
     meta.update(moved)
 

@@ -20,7 +20,7 @@ from fxpress._torch.tracing import (
     MAKE_PLACEHOLDERS,
     SET_META,
     TRACK_TENSOR,
-    fakes_are_watched,
+    is_watched,
 )
 
 
@@ -94,7 +94,7 @@ _REPLACEMENTS = (
 @contextlib.contextmanager
 def fast_tracing() -> Iterator[None]:
     """Return a block in which this thread's traces take less time, and give the same graphs."""
-    if fakes_are_watched():
+    if is_watched():
         yield
         return
     outer = dict(vars(_trace))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch._library import utils as library_utils
@@ -36,7 +36,6 @@ ProxyTensor = _ProxyTensor
 STACK_TRACE_ANCHORS = _STACK_TRACE_ANCHORS  # files and names of functions that are shown, too
 describe_tensor = _extract_tensor_metadata
 preserves_meta = fx_traceback.has_preserved_node_meta
-function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 make_subclass = torch.Tensor._make_subclass
 protect_data = torch._C._set_throw_on_mutable_data_ptr
 DisableTorchFunction = torch._C.DisableTorchFunction
@@ -74,16 +73,44 @@ def is_traced_plainly(function: OpOverload) -> bool:
     )
 
 
+def function_modes() -> int:
+    """Return how many modes see the functions that are called now."""
+    if not torch._C._is_torch_function_mode_enabled():
+        return 0
+    count: int = torch._C._len_torch_function_stack()
+    return count
+
+
 def has_foreign_function_modes() -> bool:
-    """Return whether a mode that is not torch's sees the functions that are called now."""
-    stack = (torch._C._get_function_stack_at(i) for i in range(function_modes()))
+    """Return whether one of the modes is not torch's."""
+    stack = (
+        torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack())
+    )
     return any(not type(mode).__module__.startswith("torch.") for mode in stack)
 
 
-def fakes_are_watched() -> bool:
-    """Return whether torch notes each fake tensor that is made, to find faults."""
+def kept_meta() -> dict[str, Any] | None:
+    """Return the meta that new nodes get from a block of `preserve_node_meta`; None outside."""
+    if not fx_traceback.has_preserved_node_meta():
+        return None
+    meta: dict[str, Any] = fx_traceback.get_current_meta()
+    return meta
+
+
+def has_new_symbols(mode: FakeTensorMode) -> bool:
+    """Return whether an operator has made symbols that torch now looks for in its outputs."""
+    env = mode.shape_env
+    return env is not None and bool(
+        env.pending_fresh_unbacked_symbols or env.ignorable_fresh_unbacked_symbols
+    )
+
+
+def is_watched() -> bool:
+    """Return whether more than the graph is asked for: each call of torch is seen or noted."""
     return bool(
-        FakeTensorConfig.debug
+        has_foreign_function_modes()
+        or FakeTensorConfig.debug
+        or getattr(torch.compiler.config, "compile_on_one_rank", False)
         or torch._export.config.detect_non_strict_fake_tensor_leaks
         or torch._functorch.config.fake_tensor_propagate_real_tensors
     )

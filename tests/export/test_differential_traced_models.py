@@ -1,0 +1,107 @@
+"""Exports beside torch's, on models and on operators that each occur twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+from torch.testing._internal.common_methods_invocations import op_db
+
+from tests.support import subclass_models, unflatten_models
+from tests.support.exported import (
+    architectures,
+    operator_samples,
+    skipped_unless_exported,
+    transformer_configs,
+)
+from tests.support.programs import assert_exports_as_torch
+
+BOTH = pytest.mark.parametrize(
+    "strict",
+    [
+        pytest.param(False, id="nonstrict"),
+        pytest.param(True, id="strict", marks=pytest.mark.deep("Dynamo traces each model twice")),
+    ],
+)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", architectures())
+def test_transformers(name: str, dynamic: bool) -> None:
+    hf = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    auto = hf.AutoModel if name == "bert" else hf.AutoModelForCausalLM
+    made = auto.from_config(transformer_configs()[name], attn_implementation="sdpa").eval()
+    tokens = torch.randint(0, 64, (2, 8))
+    shapes: Any = ({0: Dim.AUTO, 1: Dim.AUTO},) if dynamic else None
+    assert_exports_as_torch(made, (tokens,), dynamic_shapes=shapes, runs=not dynamic)
+
+
+def unflatten_cases() -> dict[str, Any]:
+    made = {}
+    for name, cls in vars(unflatten_models).items():
+        if isinstance(cls, type) and issubclass(cls, nn.Module):
+            try:
+                made[name] = cls()
+            except TypeError:
+                continue
+    return made
+
+
+UNFLATTEN = unflatten_cases()
+
+
+@BOTH
+@pytest.mark.parametrize("name", sorted(UNFLATTEN))
+def test_nested_models(name: str, strict: bool) -> None:
+    model = UNFLATTEN[name]
+    assert_exports_as_torch(model, (torch.rand(4, 4),), strict=strict)
+
+
+@pytest.mark.parametrize("made", ["repeated", "tied", "Block", "Buffered", "AroundAndInside"])
+def test_subclasses(made: str) -> None:
+    with skipped_unless_exported():
+        model = getattr(subclass_models, made)()
+    assert_exports_as_torch(model, (torch.rand(4, 4),), runs=False)
+
+
+class Twice(nn.Module):
+    def __init__(self, sample: Any, op: Any) -> None:
+        super().__init__()
+        self.sample, self.op = sample, op
+
+    def forward(self, x: Any) -> Any:
+        s = self.sample
+        return self.op(x, *s.args, **s.kwargs), self.op(x, *s.args, **s.kwargs)
+
+
+def _operators() -> list[Any]:
+    few = "add", "matmul", "var_mean", "split", "nn.functional.conv2d", "where", "linalg.svd"
+    further = pytest.mark.deep("all operators of torch's collection")
+    names = [f"{info.name}:{info.variant_test_name}" for info in op_db]
+    return [
+        n if n.removesuffix(":") in few else pytest.param(n, marks=further)
+        for n in sorted(set(names))
+    ]
+
+
+# torch inserts assertions about sizes into their programs without recompiling them.
+STALE = {"nonzero:", "tensor_split:", "unique:", "unique_consecutive:"}
+OPERATORS = {f"{info.name}:{info.variant_test_name}": info for info in op_db}
+
+
+@pytest.mark.parametrize("name", _operators())
+def test_operators(name: str) -> None:
+    info = OPERATORS[name]
+    if torch.float32 not in info.dtypes:
+        pytest.skip("not for float32")
+    samples = operator_samples(info, torch.float32)
+    stale = None if name in STALE else False
+    for _, sample in zip(range(2), samples, strict=False):
+        if isinstance(sample.input, torch.Tensor):
+            assert_exports_as_torch(
+                Twice(sample, info.op), (sample.input,), runs=False, stale=stale
+            )
