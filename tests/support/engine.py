@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -192,7 +193,6 @@ def has_versions_left(cls: type) -> bool:
     """
     if sys.version_info < (3, 13):
         return True
-    from _testcapi import type_get_version
-
+    testcapi = pytest.importorskip("_testcapi")  # Debian's Python has it in a package of its own
     _ = cls.__call__  # a class gets its version when it is asked for something
-    return bool(type_get_version(cls))
+    return bool(testcapi.type_get_version(cls))
