@@ -1,0 +1,240 @@
+"""Decompose a program: by templates where that is safe, else as torch would trace it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx import Graph, Node
+
+from fxpress import _native, _native_setup
+from fxpress._decompose.inputs import Input, read_inputs
+from fxpress._decompose.names import Renamer, input_names
+from fxpress._decompose.plan import NeedsTrace, Plan
+from fxpress._decompose.record import Recorder
+from fxpress._decompose.sources import Sources
+from fxpress._decompose.tables import TABLES, Table
+from fxpress._decompose.values import Unsafe
+from fxpress._decompose.write import Writer
+from fxpress._serde.checks import to_check
+from fxpress._torch import decompose as compat
+from fxpress._torch import serde
+
+_native_setup.fx()
+_native_setup.serde()
+
+
+def stamped(
+    program: ExportedProgram,
+    composites: dict[Any, Callable[..., Any]],
+    others: dict[Any, Callable[..., Any]],
+    custom_triton_ops: bool,
+) -> tuple[ExportedProgram, Plan]:
+    """Return the decomposed program, made of templates.
+
+    Args:
+        program: the program.
+        composites: composite operator -> what decomposes it.
+        others: other operator -> its decomposition.
+        custom_triton_ops: whether to decompose custom operators that call Triton kernels.
+
+    Raises:
+        Unsafe: the program has something whose trace may depend on what came before.
+    """
+    _check(program)
+    inputs = read_inputs(program)
+    mode = _fake_mode(program, inputs)
+    surroundings = (*compat.surroundings(), custom_triton_ops)
+    table = TABLES.get(composites, others, surroundings)
+    environment: dict[Node, Any] = {
+        entry.old: entry.old.meta["val"] if entry.value is None else entry.value
+        for entry in inputs
+    }
+    nodes = [node for node in program.graph.nodes if node.op != "placeholder"]
+    plan = Plan(nodes, environment, len(inputs), table)
+    fakes = compat.Fakes(mode)
+    try:
+        plan.advance(None)
+    except NeedsTrace:
+        _trace(plan, fakes, table, custom_triton_ops)
+    return _make(program, plan, inputs, fakes), plan
+
+
+def _trace(plan: Plan, fakes: compat.Fakes, table: Table, custom_triton_ops: bool) -> None:
+    """Go on with a plan within a trace."""
+    failed: list[Unsafe] = []
+
+    def body(tracer: Any, functional_mode: Any) -> None:
+        try:
+            plan.advance(Recorder(tracer, functional_mode, fakes))
+        except Unsafe as unsafe:
+            failed.append(unsafe)
+
+    with fakes.mode, table.in_force():
+        compat.trace(body, fakes.mode, table.others, custom_triton_ops)
+    if failed:
+        raise failed[0]
+
+
+def _check(program: ExportedProgram) -> None:
+    """Raise Unsafe for programs whose whole trace is needed."""
+    if compat.has_modes():
+        raise Unsafe("a mode of the user's is active")
+    if compat.kept_state(program):
+        raise Unsafe("a joint graph")
+    signature = program.graph_signature
+    if any(spec.kind is not OutputKind.USER_OUTPUT for spec in signature.output_specs):
+        raise Unsafe("a program that writes to its inputs or has effects")
+    if any(isinstance(m, torch.nn.Module) for m in _leaves(program.example_inputs)):
+        raise Unsafe("a module as input")
+    for node in program.graph.nodes:
+        if node.op == "call_function" and not node.meta.get("stack_trace"):
+            if compat.called_in_forward():
+                raise Unsafe("a node without a stack trace, while a forward() runs")
+            break
+
+
+def _leaves(inputs: Any) -> list[Any]:
+    return [] if inputs is None else torch.utils._pytree.tree_leaves(inputs)
+
+
+def _fake_mode(program: ExportedProgram, inputs: list[Input]) -> Any:
+    """Return the fake mode of the program's tensors."""
+    values = [entry.old.meta["val"] for entry in inputs if entry.value is not None]
+    modes = {id(v.fake_mode): v.fake_mode for v in values if type(v) is compat.FakeTensor}
+    if len(modes) != 1:
+        raise Unsafe("a program with several fake modes, or without one")
+    (mode,) = modes.values()
+    shape_env = mode.shape_env
+    if shape_env is None or shape_env.guards or shape_env.var_to_range:
+        raise Unsafe("a program with symbols")
+    if program.range_constraints:
+        raise Unsafe("a program with symbols")
+    return mode
+
+
+def _make(
+    program: ExportedProgram, plan: Plan, inputs: list[Input], fakes: compat.Fakes
+) -> ExportedProgram:
+    """Write the program that a plan describes."""
+    with _native.GcPause():
+        renamer = Renamer()
+        names = input_names(program, inputs, renamer)
+        graph = Graph()
+        sources = Sources(program.graph, renamer)
+        output = Writer(plan, inputs, sources, fakes, graph).write(names, renamer)
+        _finish_output(program, output, sources)
+        signature = _signature(inputs, names, output)
+        root = _native.make_graph_module(torch.nn.Module(), graph)
+        root.meta.update(program.graph_module.meta)
+        fields: dict[str, Any] = {
+            "graph_signature": signature,
+            "state_dict": {**program.state_dict},
+            "range_constraints": {},
+            "module_call_graph": _calls(program, signature, graph),
+            "example_inputs": program.example_inputs,
+            "constants": {**program.constants},
+            "verifiers": [compat.verifier()],
+        }
+        checked = to_check(root, fields["verifiers"], fields["state_dict"], fields["constants"])
+        is_valid = checked is not None and _native.is_surely_valid(
+            signature, fields["module_call_graph"], checked
+        )
+        return serde.make_program({"root": root, "guards_code": [], **fields}, is_valid)
+
+
+def _finish_output(program: ExportedProgram, output: Node, sources: Sources) -> None:
+    old = program.graph.output_node()
+    meta = {**old.meta, "from_node": sources.of_unlifted(old)}
+    for key in ("nn_module_stack", "stack_trace"):
+        meta.pop(key, None)
+    output.meta = meta
+
+
+def _signature(inputs: list[Input], names: list[str], output: Node) -> ExportGraphSignature:
+    input_specs = []
+    for entry, name in zip(inputs, names, strict=True):
+        spec = entry.spec
+        argument: Any = TensorArgument(name=name)
+        if entry.value is None:
+            argument = ConstantArgument(name=name, value=entry.old.meta["val"])
+        input_specs.append(InputSpec(spec.kind, argument, spec.target, spec.persistent))
+    output_specs = []
+    for value in torch.utils._pytree.tree_leaves(output.args):
+        argument = (
+            TensorArgument(name=value.name)
+            if isinstance(value, Node)
+            else ConstantArgument(name="", value=value)
+        )
+        output_specs.append(OutputSpec(OutputKind.USER_OUTPUT, argument, None))
+    return ExportGraphSignature(input_specs, output_specs)
+
+
+def _calls(program: ExportedProgram, signature: ExportGraphSignature, graph: Graph) -> list[Any]:
+    """Return the calls of modules, with the names of the new nodes in their signatures."""
+    calls = [
+        copy.copy(entry) if entry.signature is None else copy.deepcopy(entry)
+        for entry in program.module_call_graph
+    ]
+    arguments = [
+        argument
+        for entry in calls
+        if entry.signature is not None
+        for argument in (*entry.signature.inputs, *entry.signature.outputs)
+    ]
+    if arguments:
+        _rename(arguments, program, signature, graph)
+    return calls
+
+
+def _rename(
+    arguments: list[Any], program: ExportedProgram, signature: ExportGraphSignature, graph: Graph
+) -> None:
+    """Give the arguments of calls the names of the nodes that come from those that they name."""
+    new_name: dict[str, str] = {}
+    old_signature = program.graph_signature
+    state = {**old_signature.inputs_to_parameters, **old_signature.inputs_to_buffers}
+    constants = {
+        **old_signature.inputs_to_lifted_tensor_constants,
+        **old_signature.inputs_to_lifted_custom_objs,
+    }
+    users = iter(
+        [
+            n.target
+            for n in program.graph.nodes
+            if n.op == "placeholder" and n.target not in state and n.target not in constants
+        ]
+    )
+    kept = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    lifted = signature.inputs_to_lifted_tensor_constants
+    for node in graph.nodes:
+        history = node.meta.get("from_node", [])
+        if history:
+            new_name[history[-1].name] = node.name
+        elif node.op == "placeholder" and node.target not in kept and node.target not in lifted:
+            new_name[next(users)] = node.name
+    new_name.update((name, name) for name in kept if name in state)
+    conversions = {
+        node.name: node.args[0].name
+        for node in program.graph.nodes
+        if node.op == "call_function" and node.target in compat.GUARDED_CONVERSIONS
+    }
+    for argument in arguments:
+        name = argument.name
+        if name in new_name:
+            argument.name = new_name[name]
+        elif name in conversions:
+            if conversions[name] not in new_name:
+                raise Unsafe("the signature of a call names a tensor that is gone")
+            argument.name = new_name[conversions[name]]

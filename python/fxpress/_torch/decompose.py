@@ -1,0 +1,323 @@
+"""torch's names for tracing single calls of a program, and for what a decomposed program has."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._decomp.decompositions_for_rng import PhiloxStateTracker
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo import compiled_autograd, eval_frame
+from torch._dynamo import utils as dynamo_utils
+from torch._export import utils as export_utils
+from torch._functorch import aot_autograd
+from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd import descriptors, functional_utils
+from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._ops import OpOverload as OpOverload
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor as FunctionalTensor
+from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch.export import ExportedProgram, _unlift, exported_program
+from torch.export import _trace as export_trace
+from torch.fx import proxy as fx_proxy
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental import proxy_tensor
+from torch.fx.graph import _Namespace
+from torch.fx.passes.shape_prop import TensorMetadata, _extract_tensor_metadata
+from torch.fx.traceback import NodeSource, NodeSourceAction
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
+
+Namespace = _Namespace
+COPIED_META: tuple[str, ...] = tuple(fx_proxy._COPY_META_FIELDS)
+ACCUMULATION = fx_traceback.GRADIENT_ACC_SPECIAL_STACK
+PREFIXES: dict[Any, str] = export_utils.placeholder_prefixes
+ParamInput = descriptors.ParamAOTInput
+BufferInput = descriptors.BufferAOTInput
+PlainInput = descriptors.PlainAOTInput
+# torch guards the calls of these in a pass of its own.
+GUARDED_CONVERSIONS = (
+    torch.ops.aten.to.device,
+    torch.ops.aten.to.dtype,
+    torch.ops.aten.to.dtype_layout,
+)
+tensor_metadata: Callable[[torch.Tensor], TensorMetadata] = _extract_tensor_metadata
+
+
+def fake_mode_of(values: list[Any]) -> Any:
+    """Return the fake mode of fake tensors; None without one."""
+    return detect_fake_mode(values)
+
+
+def guards_code(shape_env: Any) -> list[str] | None:
+    """Return the code of a shape environment's guards; None if torch has to be asked."""
+    return [] if shape_env is None or not shape_env.guards else None
+
+
+def has_modes() -> bool:
+    """Return whether a mode of torch's function or dispatch overrides is active."""
+    return (
+        _get_current_dispatch_mode() is not None
+        or torch._C._len_torch_function_stack() > 0
+        or torch.is_inference_mode_enabled()
+    )
+
+
+def surroundings() -> tuple[Any, ...]:
+    """Return the state of torch that a trace may depend on, as a key."""
+    kinds = ("cpu", "cuda")
+    return (
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        tuple((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds),
+        torch.cuda.is_available(),
+        torch.backends.cuda.flash_sdp_enabled(),
+        torch.backends.cuda.mem_efficient_sdp_enabled(),
+        torch.backends.cuda.math_sdp_enabled(),
+        torch.backends.cuda.cudnn_sdp_enabled(),
+        functorch_config.get_hash(),
+    )
+
+
+def called_in_forward() -> bool:
+    """Return whether a function named `forward` is running: torch would take its stack trace."""
+    frame = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "forward" or (code.co_filename, code.co_name) in _anchors():
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _anchors() -> set[tuple[str, str]]:
+    return getattr(fx_proxy, "_STACK_TRACE_ANCHORS", set())
+
+
+@contextlib.contextmanager
+def _state_of_a_trace(fake_mode: Any, custom_triton_ops: bool) -> Iterator[FunctionalTensorMode]:
+    """Set the state of the process in which torch traces a program that it decomposes."""
+    with contextlib.ExitStack() as stack:
+        enter = stack.enter_context
+        enter(fake_mode)
+        enter(tracing(TracingContext(fake_mode)))
+        enter(export_trace._ignore_backend_decomps())
+        enter(export_utils._compiling_state_context())
+        if not custom_triton_ops:
+            enter(export_trace._disable_custom_triton_op_functional_decomposition())
+        enter(torch.no_grad())
+        enter(compiled_autograd._disable())
+        enter(torch.autograd.set_multithreading_enabled(False))
+        enter(dynamo_utils.preserve_rng_state())
+        enter(PhiloxStateTracker())
+        enter(dynamo_utils._disable_saved_tensors_hooks_during_tracing())
+        enter(enable_python_dispatcher())
+        functional = enter(
+            FunctionalTensorMode(
+                pre_dispatch=False,
+                export=False,
+                _allow_token_discovery=True,
+                _keep_input_mutations=False,
+            )
+        )
+        enter(eval_frame._use_eager_on_nested_compile())
+        yield functional
+
+
+def trace(
+    body: Callable[[Any, Any], object],
+    fake_mode: Any,
+    table: dict[Any, Callable[..., Any]],
+    custom_triton_ops: bool,
+) -> None:
+    """Call `body(tracer, functional mode)` where torch would run the nodes of a program.
+
+    Args:
+        body: runs single calls on tensors that the tracer knows.
+        fake_mode: the mode of the program's fake tensors.
+        table: operator -> its decomposition.
+        custom_triton_ops: whether to decompose custom operators that call Triton kernels.
+    """
+    decompositions = {**aot_autograd.aot_autograd_decompositions, **table}
+
+    def run() -> tuple[()]:
+        mode = proxy_tensor.get_proxy_mode()
+        assert mode is not None
+        below = torch._C._ExcludeDispatchKeyGuard(
+            torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+        )
+        with proxy_tensor.maybe_enable_thunkify(), below, proxy_tensor.maybe_disable_thunkify():
+            with fx_traceback.preserve_node_meta(), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Anomaly Detection has been enabled.")
+                with torch.autograd.detect_anomaly(check_nan=False):
+                    body(mode.tracer, functional)
+        return ()
+
+    run._orig_mod = torch.nn.Module()  # type: ignore[attr-defined]
+    with _state_of_a_trace(fake_mode, custom_triton_ops) as functional:
+        proxy_tensor.make_fx(run, decomposition_table=decompositions, record_module_stack=True)()
+
+
+def with_meta_of(node: Any) -> contextlib.AbstractContextManager[None]:
+    """Give new nodes the meta of a node that torch's interpreter would run."""
+    return fx_traceback.set_current_meta(node, "Interpreter_PropagateUnbackedSymInts")
+
+
+def track(tensor: torch.Tensor, tracer: Any, name: str) -> Any:
+    """Make a placeholder for a tensor in the graph of a trace; return the node."""
+    proxy = tracer.create_proxy("placeholder", name, (), {})
+    proxy_tensor.track_tensor(tensor, proxy, constant=None, tracer=tracer)
+    return proxy.node
+
+
+def node_of(tensor: torch.Tensor, tracer: Any) -> tuple[Any, Any]:
+    """Return a traced tensor's node and its constant value, if it has one; (None, None)."""
+    slot = proxy_tensor.get_proxy_slot(tensor, tracer, None)
+    return (None, None) if slot is None else (slot.proxy.node, slot.constant)
+
+
+def functional(tensor: torch.Tensor, requires_grad_like: torch.Tensor | None) -> Any:
+    """Wrap a fake tensor; the wrapper requires gradients as another tensor does, if there is one."""
+    wrapped = functional_utils.to_fun(tensor)
+    if requires_grad_like is not None:
+        torch._mirror_autograd_meta_to(requires_grad_like, wrapped.elem)
+        torch._mirror_autograd_meta_to(requires_grad_like, wrapped)
+    return wrapped
+
+
+def inner(wrapped: FunctionalTensor) -> Any:
+    """Return the fake tensor within a functional one."""
+    return functional_utils.from_fun(wrapped)
+
+
+def was_changed(wrapped: FunctionalTensor, before: torch.Tensor) -> bool:
+    """Return whether a call changed one of its inputs: its data, its metadata, its storage."""
+    return (
+        functional_utils.has_data_mutation(wrapped)
+        or torch._functionalize_has_metadata_mutation(wrapped.elem)
+        or torch._functionalize_was_storage_changed(wrapped.elem)
+        or inner(wrapped) is not before
+    )
+
+
+class Fakes:
+    """Makes fake tensors of one mode from their metadata.
+
+    Args:
+        mode: the fake mode.
+    """
+
+    def __init__(self, mode: Any) -> None:
+        self.mode = mode
+        self._meta = torch.device("meta")
+        self._state: dict[torch.device, dict[str, Any]] = {}
+
+    def tensor(
+        self,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        offset: int,
+        storage: Any,
+        requires_grad: bool,
+    ) -> Any:
+        """Return a fake tensor in a storage; None stands for a new one."""
+        if storage is None:
+            real = torch.empty_strided(shape, strides, dtype=dtype, device=self._meta)
+        else:
+            real = torch.empty(0, dtype=dtype, device=self._meta)
+            real.set_(storage, offset, shape, strides)
+        state = self._state.get(device)
+        if state is None:
+            made = FakeTensor(self.mode, torch.empty(0, device=self._meta), device)
+            state = self._state[device] = dict(vars(made))
+        fake = torch.Tensor._make_subclass(
+            FakeTensor, real, requires_grad, dispatch_device=True, device_for_backend_keys=device
+        )
+        torch._C._set_throw_on_mutable_data_ptr(fake)
+        fake.__dict__.update(state)
+        return fake
+
+    def storage(self, nbytes: int, real: torch.Tensor | None) -> Any:
+        """Return a storage without memory.
+
+        Args:
+            nbytes: its size.
+            real: a tensor in the real storage that it stands for. The mode knows one storage for
+                each real one, as long as it is alive.
+        """
+        if real is None:
+            return torch.UntypedStorage(nbytes, device=self._meta)  # type: ignore[call-overload]
+        converter = self.mode.fake_tensor_converter.meta_converter
+        number = converter.describer.get_storage_id(real.untyped_storage())
+        known = converter.storage_memo.get(number)
+        if known is None:
+            known = torch.UntypedStorage(nbytes, device=self._meta)  # type: ignore[call-overload]
+            converter.storage_memo[number] = known
+        return known
+
+
+outside_of_modes = _disable_current_modes
+
+
+def source(node: Any, name: str, *actions: str) -> NodeSource:
+    """Return the record that a node was made from another one by a pass."""
+    return NodeSource(node, name, [NodeSourceAction(action) for action in actions])
+
+
+class Traced:
+    """What stands for a node of `ep.module()`'s graph, which is not made."""
+
+    __slots__ = ("graph", "meta", "name", "target")
+
+    def __init__(self, name: str, target: Any, graph: Any, meta: dict[str, Any]) -> None:
+        self.name, self.target, self.graph, self.meta = name, target, graph, meta
+
+
+def kept_state(program: ExportedProgram) -> bool:
+    """Return whether the program is one that torch decomposes as a joint graph."""
+    return program.graph_signature.backward_signature is not None
+
+
+def next_sequence_number() -> int | None:
+    """Return the number that torch gives nodes now."""
+    return fx_proxy._get_seq_nr() if hasattr(fx_proxy, "_get_seq_nr") else None
+
+
+def guards_are_generated(program: ExportedProgram) -> bool:
+    """Return whether `ep.module()` would generate a function for guards."""
+    return bool(program.example_inputs) and _unlift._ok_to_generate_guards_fn()
+
+
+def verifier() -> type[Any]:
+    """Return the verifier of new programs."""
+    return exported_program.Verifier
+
+
+def numbered(name: str) -> Iterator[str]:
+    """Yield names with numbers."""
+    return (f"{name}{i}_1" for i in itertools.count())
+
+
+def append(
+    graph: torch.fx.Graph,
+    name: str,
+    op: str,
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> torch.fx.Node:
+    """Append a node with a name that the graph's namespace knows already."""
+    node = torch.fx.Node(graph, name, op, target, args, kwargs, None)
+    graph._graph_namespace._obj_to_name[node] = name
+    graph._insert(node)
+    graph._find_nodes_lookup_table.insert(node)
+    graph._len += 1
+    return node
