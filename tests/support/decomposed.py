@@ -79,9 +79,10 @@ def _assert_same_graph(ours: Graph, theirs: Graph) -> None:
                     for n, s, g in zip((mine, other), storages, graphs, strict=True)
                 ]
                 assert pair[0] == pair[1], f"{at}: meta[{key!r}]: {pair[0]} != {pair[1]}"
-    mine_space, other_space = ours._graph_namespace, theirs._graph_namespace
-    assert mine_space._used_names == other_space._used_names
-    assert dict(mine_space._base_count) == dict(other_space._base_count)
+    spaces = (ours._graph_namespace, theirs._graph_namespace)
+    extra, missing = spaces[0]._used_names - spaces[1]._used_names, spaces[1]._used_names - spaces[0]._used_names
+    assert not extra and not missing, f"names taken: {extra} too many, {missing} missing"
+    assert dict(spaces[0]._base_count) == dict(spaces[1]._base_count)
     ours.lint()
 
 

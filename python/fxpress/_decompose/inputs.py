@@ -125,7 +125,7 @@ def _read(
     return Input(old, spec, state, _value_of(state, number, storages))
 
 
-_PLAIN = (int, float, bool, str, type(None))
+_PLAIN = (float, str, type(None))  # torch makes a symbol of an int
 
 
 def _value_of(tensor: torch.Tensor, number: int, storages: dict[Any, Storage]) -> Value:

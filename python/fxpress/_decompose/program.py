@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,13 +17,15 @@ from torch.export.graph_signature import (
 from torch.fx import Graph, Node
 
 from fxpress import _native, _native_setup
+from fxpress._decompose.calls import calls_of
 from fxpress._decompose.inputs import Input, read_inputs
 from fxpress._decompose.names import Renamer, input_names
 from fxpress._decompose.plan import NeedsTrace, Plan
 from fxpress._decompose.record import Recorder
 from fxpress._decompose.sources import Sources
-from fxpress._decompose.tables import TABLES, Table
+from fxpress._decompose.tables import Table
 from fxpress._decompose.values import Unsafe
+from fxpress._decompose.whole import ranges_of
 from fxpress._decompose.write import Writer
 from fxpress._serde.checks import to_check
 from fxpress._torch import decompose as compat
@@ -36,17 +36,13 @@ _native_setup.serde()
 
 
 def stamped(
-    program: ExportedProgram,
-    composites: dict[Any, Callable[..., Any]],
-    others: dict[Any, Callable[..., Any]],
-    custom_triton_ops: bool,
+    program: ExportedProgram, table: Table, custom_triton_ops: bool
 ) -> tuple[ExportedProgram, Plan]:
-    """Return the decomposed program, made of templates.
+    """Return the decomposed program, made of templates, and the plan of its trace.
 
     Args:
         program: the program.
-        composites: composite operator -> what decomposes it.
-        others: other operator -> its decomposition.
+        table: the table of decompositions.
         custom_triton_ops: whether to decompose custom operators that call Triton kernels.
 
     Raises:
@@ -55,8 +51,6 @@ def stamped(
     _check(program)
     inputs = read_inputs(program)
     mode = _fake_mode(program, inputs)
-    surroundings = (*compat.surroundings(), custom_triton_ops)
-    table = TABLES.get(composites, others, surroundings)
     environment: dict[Node, Any] = {
         entry.old: entry.old.meta["val"] if entry.value is None else entry.value
         for entry in inputs
@@ -81,7 +75,7 @@ def _trace(plan: Plan, fakes: compat.Fakes, table: Table, custom_triton_ops: boo
         except Unsafe as unsafe:
             failed.append(unsafe)
 
-    with fakes.mode, table.in_force():
+    with fakes.mode, table.guarded.in_force():
         compat.trace(body, fakes.mode, table.others, custom_triton_ops)
     if failed:
         raise failed[0]
@@ -117,10 +111,8 @@ def _fake_mode(program: ExportedProgram, inputs: list[Input]) -> Any:
         raise Unsafe("a program with several fake modes, or without one")
     (mode,) = modes.values()
     shape_env = mode.shape_env
-    if shape_env is None or shape_env.guards or shape_env.var_to_range:
-        raise Unsafe("a program with symbols")
-    if program.range_constraints:
-        raise Unsafe("a program with symbols")
+    if shape_env is not None and shape_env.deferred_runtime_asserts:
+        raise Unsafe("a program with assertions on symbols")
     return mode
 
 
@@ -141,8 +133,8 @@ def _make(
         fields: dict[str, Any] = {
             "graph_signature": signature,
             "state_dict": {**program.state_dict},
-            "range_constraints": {},
-            "module_call_graph": _calls(program, signature, graph),
+            "range_constraints": ranges_of(program, fakes.mode.shape_env),
+            "module_call_graph": calls_of(program, root, signature),
             "example_inputs": program.example_inputs,
             "constants": {**program.constants},
             "verifiers": [compat.verifier()],
@@ -151,7 +143,8 @@ def _make(
         is_valid = checked is not None and _native.is_surely_valid(
             signature, fields["module_call_graph"], checked
         )
-        return serde.make_program({"root": root, "guards_code": [], **fields}, is_valid)
+        guards = compat.guards_code(fakes.mode.shape_env, root)
+        return serde.make_program({"root": root, "guards_code": guards, **fields}, is_valid)
 
 
 def _finish_output(program: ExportedProgram, output: Node, sources: Sources) -> None:
@@ -179,62 +172,3 @@ def _signature(inputs: list[Input], names: list[str], output: Node) -> ExportGra
         )
         output_specs.append(OutputSpec(OutputKind.USER_OUTPUT, argument, None))
     return ExportGraphSignature(input_specs, output_specs)
-
-
-def _calls(program: ExportedProgram, signature: ExportGraphSignature, graph: Graph) -> list[Any]:
-    """Return the calls of modules, with the names of the new nodes in their signatures."""
-    calls = [
-        copy.copy(entry) if entry.signature is None else copy.deepcopy(entry)
-        for entry in program.module_call_graph
-    ]
-    arguments = [
-        argument
-        for entry in calls
-        if entry.signature is not None
-        for argument in (*entry.signature.inputs, *entry.signature.outputs)
-    ]
-    if arguments:
-        _rename(arguments, program, signature, graph)
-    return calls
-
-
-def _rename(
-    arguments: list[Any], program: ExportedProgram, signature: ExportGraphSignature, graph: Graph
-) -> None:
-    """Give the arguments of calls the names of the nodes that come from those that they name."""
-    new_name: dict[str, str] = {}
-    old_signature = program.graph_signature
-    state = {**old_signature.inputs_to_parameters, **old_signature.inputs_to_buffers}
-    constants = {
-        **old_signature.inputs_to_lifted_tensor_constants,
-        **old_signature.inputs_to_lifted_custom_objs,
-    }
-    users = iter(
-        [
-            n.target
-            for n in program.graph.nodes
-            if n.op == "placeholder" and n.target not in state and n.target not in constants
-        ]
-    )
-    kept = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-    lifted = signature.inputs_to_lifted_tensor_constants
-    for node in graph.nodes:
-        history = node.meta.get("from_node", [])
-        if history:
-            new_name[history[-1].name] = node.name
-        elif node.op == "placeholder" and node.target not in kept and node.target not in lifted:
-            new_name[next(users)] = node.name
-    new_name.update((name, name) for name in kept if name in state)
-    conversions = {
-        node.name: node.args[0].name
-        for node in program.graph.nodes
-        if node.op == "call_function" and node.target in compat.GUARDED_CONVERSIONS
-    }
-    for argument in arguments:
-        name = argument.name
-        if name in new_name:
-            argument.name = new_name[name]
-        elif name in conversions:
-            if conversions[name] not in new_name:
-                raise Unsafe("the signature of a call names a tensor that is gone")
-            argument.name = new_name[conversions[name]]

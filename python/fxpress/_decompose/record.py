@@ -24,8 +24,11 @@ class _Mark:
 
 
 _STACK = "the stack trace of the node"
-_ANNOTATIONS: dict[str, Any] = {"the annotations of the node": True}
-_MODULES = {"the modules of the node": ("", "")}
+_MARKS: dict[str, Any] = {
+    "stack_trace": _STACK,
+    "custom": {"the annotations of the node": True},
+    "nn_module_stack": {"the modules of the node": ("", "")},
+}
 
 
 class Recorder:
@@ -73,73 +76,62 @@ class Recorder:
         Raises:
             Unsafe: the trace did something that a stamp would not repeat.
         """
-        inputs = self._make_inputs(call)
-        wrapped: dict[Value, Any] = {}
-        with compat.outside_of_modes():
-            likes = {
-                flag: torch.empty(0, device="meta", requires_grad=flag) for flag in (False, True)
-            }
+        def call_target(inputs: list[Any], meta: dict[str, Any]) -> tuple[Any, dict[Value, Any]]:
+            wrapped: dict[Value, Any] = {}
 
-        def tensor(value: Value) -> Any:
-            if value not in wrapped:
-                facts, fake = value.facts, inputs[call.number_of(value)][0]
-                like = None
-                if facts.wrapper_requires_grad != fake.requires_grad:
-                    like = likes[facts.wrapper_requires_grad]
-                wrapped[value] = compat.functional(fake, like)
-            return wrapped[value]
+            def tensor(value: Value) -> Any:
+                if value not in wrapped:
+                    wrapped[value] = _wrapped(inputs[call.number_of(value)], value)
+                return wrapped[value]
 
-        real_args = [mapped(a, environment, tensor) for a in args]
-        real_kwargs = {k: mapped(a, environment, tensor) for k, a in kwargs.items()}
+            given = [mapped(a, environment, tensor) for a in args]
+            named = {k: mapped(a, environment, tensor) for k, a in kwargs.items()}
+            standin = compat.Traced("traced", "traced", self._tracer.graph, {**meta, "val": None})
+            try:
+                with compat.with_meta_of(standin):
+                    result = target(*given, **named)
+            except Unsafe:
+                raise
+            except Exception as error:
+                raise Unsafe(f"{target}: the trace raised {type(error).__name__}") from error
+            for value, outer in wrapped.items():
+                if compat.was_changed(outer, inputs[call.number_of(value)]):
+                    raise Unsafe(f"{target}: the trace changed an input")
+            return result, wrapped
+
         tracer, nodes = self._tracer, self._tracer.graph.nodes
-        last = next(iter(reversed(nodes)), None)
+        meta = _marked(fields)
         tokens = len(self._functional_mode._tokens)
+        with compat.without_tracing():
+            # torch runs a program once before it traces it. That fills the fake mode's cache, and a
+            # tensor from the cache may lie elsewhere in its storage.
+            call_target(self._make_inputs(call), meta)
+        inputs = self._make_inputs(call)
+        self._inputs += 1
+        known = [(t, compat.track(t, tracer, f"input{self._inputs}")) for t in inputs]
+        last = next(iter(reversed(nodes)), None)
         tracer.torch_fn_counts = {}
         tracer.torch_fn_metadata = None
-        meta: dict[str, Any] = {field: _Mark() for field in fields}
-        if "stack_trace" in meta:
-            meta["stack_trace"] = _STACK
-        if "nn_module_stack" in meta:
-            meta["nn_module_stack"] = _MODULES
-        if "custom" in meta:
-            meta["custom"] = _ANNOTATIONS
-        standin = compat.Traced("traced", "traced", tracer.graph, {**meta, "val": None})
-        try:
-            with compat.with_meta_of(standin):
-                result = target(*real_args, **real_kwargs)
-        except Unsafe:
-            raise
-        except Exception as error:
-            raise Unsafe(f"{target}: the trace raised {type(error).__name__}") from error
+        result, wrapped = call_target(inputs, meta)
         if len(self._functional_mode._tokens) != tokens:
             raise Unsafe(f"{target}: the trace has effects")
-        for value, outer in wrapped.items():
-            if compat.was_changed(outer, inputs[call.number_of(value)][0]):
-                raise Unsafe(f"{target}: the trace changed an input")
         added = []
         node = last.next if last is not None else next(iter(nodes))
         while node is not tracer.graph._root:
             added.append(node)
             node = node.next
-        return _Reading(self, target, inputs, wrapped, meta, call).template(added, result)
+        return _Reading(self, target, known, wrapped, meta, call).template(added, result)
 
-    def _make_inputs(self, call: Call) -> list[tuple[Any, Node]]:
-        """Make a tensor with its node for each value of a call."""
+    def _make_inputs(self, call: Call) -> list[Any]:
+        """Make a fake tensor for each value of a call; they share storages as the values do."""
         made = []
         with compat.outside_of_modes():
-            storages = {
-                s: torch.UntypedStorage(s.nbytes, device="meta")  # type: ignore[call-overload]
-                for s in call.storages
-            }
+            storages = {s: self._fakes.storage(s.nbytes, None) for s in call.storages}
             for value in call.values:
                 f = value.facts
                 place = (f.shape, f.strides, f.dtype, f.device, f.offset, storages[value.storage])
                 made.append(self._fakes.tensor(*place, f.requires_grad))
-        result = []
-        for fake in made:
-            self._inputs += 1
-            result.append((fake, compat.track(fake, self._tracer, f"input{self._inputs}")))
-        return result
+        return made
 
     def candidate(self, name: str) -> str:
         """Return what a node's name was made from."""
@@ -154,6 +146,25 @@ class Recorder:
     def mode(self) -> Any:
         """The program's fake mode."""
         return self._fakes.mode
+
+
+def _marked(fields: tuple[str, ...]) -> dict[str, Any]:
+    """Return meta for a traced call by which copies of its items can be told."""
+    meta: dict[str, Any] = {field: _Mark() for field in fields}
+    for field, mark in _MARKS.items():
+        if field in meta:
+            meta[field] = mark
+    return meta
+
+
+def _wrapped(fake: torch.Tensor, value: Value) -> Any:
+    """Return a tensor as a trace sees it."""
+    grad = value.facts.wrapper_requires_grad
+    if grad == fake.requires_grad:
+        return compat.functional(fake, None)
+    with compat.outside_of_modes():
+        like = torch.empty(0, device="meta", requires_grad=grad)
+    return compat.functional(fake, like)
 
 
 class _Reading:
@@ -237,6 +248,8 @@ class _Reading:
         if key == "original_aten":
             if not isinstance(item, compat.OpOverload):
                 raise self._refuse("the trace calls an operator of higher order")
+            return key, kinds.LITERAL, item
+        if key == "is_functional_regenerated" and item is True:
             return key, kinds.LITERAL, item
         if key == "nn_module_stack" and not item:
             return key, kinds.COPIED_LITERAL, item

@@ -180,7 +180,10 @@ class Writer:
         if kind is InputKind.USER_INPUT:
             given = number - self._first_given()
             if entry.value is None:
-                return {"val": old["val"], "desc": compat.PlainInput(given)}
+                described = {"desc": compat.PlainInput(given), "val": old["val"]}
+                if type(old["val"]) is float:
+                    described["desc"] = described.pop("desc")
+                return described
             fake = self._tensor(entry.value.facts, entry.value.storage)
             fake.requires_grad = old["val"].requires_grad
             return {

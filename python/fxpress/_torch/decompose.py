@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch._decomp.decompositions_for_rng import PhiloxStateTracker
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import compiled_autograd, eval_frame
 from torch._dynamo import utils as dynamo_utils
@@ -24,7 +23,9 @@ from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor as FunctionalTensor
 from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.export import ExportedProgram, _unlift, exported_program
+from torch.export.decomp_utils import CustomDecompTable
 from torch.export import _trace as export_trace
 from torch.fx import proxy as fx_proxy
 from torch.fx import traceback as fx_traceback
@@ -55,15 +56,18 @@ def fake_mode_of(values: list[Any]) -> Any:
     return detect_fake_mode(values)
 
 
-def guards_code(shape_env: Any) -> list[str] | None:
-    """Return the code of a shape environment's guards; None if torch has to be asked."""
-    return [] if shape_env is None or not shape_env.guards else None
+def guards_code(shape_env: Any, module: torch.fx.GraphModule) -> list[str]:
+    """Return the code of the guards that a program gets from the environment of its symbols."""
+    if shape_env is None or not shape_env.guards:
+        return []
+    return exported_program._convert_guards_to_code(module)
 
 
 def has_modes() -> bool:
-    """Return whether a mode of torch's function or dispatch overrides is active."""
+    """Return whether a mode is active that changes how torch traces."""
     return (
-        _get_current_dispatch_mode() is not None
+        functorch_config.functionalize_rng_ops
+        or _get_current_dispatch_mode() is not None
         or torch._C._len_torch_function_stack() > 0
         or torch.is_inference_mode_enabled()
     )
@@ -115,7 +119,6 @@ def _state_of_a_trace(fake_mode: Any, custom_triton_ops: bool) -> Iterator[Funct
         enter(compiled_autograd._disable())
         enter(torch.autograd.set_multithreading_enabled(False))
         enter(dynamo_utils.preserve_rng_state())
-        enter(PhiloxStateTracker())
         enter(dynamo_utils._disable_saved_tensors_hooks_during_tracing())
         enter(enable_python_dispatcher())
         functional = enter(
@@ -128,6 +131,10 @@ def _state_of_a_trace(fake_mode: Any, custom_triton_ops: bool) -> Iterator[Funct
         )
         enter(eval_frame._use_eager_on_nested_compile())
         yield functional
+
+
+class _Traced(BaseException):
+    """Ends a trace whose graph nobody wants as a module."""
 
 
 def trace(
@@ -146,7 +153,7 @@ def trace(
     """
     decompositions = {**aot_autograd.aot_autograd_decompositions, **table}
 
-    def run() -> tuple[()]:
+    def run() -> None:
         mode = proxy_tensor.get_proxy_mode()
         assert mode is not None
         below = torch._C._ExcludeDispatchKeyGuard(
@@ -157,11 +164,15 @@ def trace(
                 warnings.filterwarnings("ignore", "Anomaly Detection has been enabled.")
                 with torch.autograd.detect_anomaly(check_nan=False):
                     body(mode.tracer, functional)
-        return ()
+        raise _Traced
 
     run._orig_mod = torch.nn.Module()  # type: ignore[attr-defined]
     with _state_of_a_trace(fake_mode, custom_triton_ops) as functional:
-        proxy_tensor.make_fx(run, decomposition_table=decompositions, record_module_stack=True)()
+        traced = proxy_tensor.make_fx(
+            run, decomposition_table=decompositions, record_module_stack=True
+        )
+        with contextlib.suppress(_Traced):
+            traced()
 
 
 def with_meta_of(node: Any) -> contextlib.AbstractContextManager[None]:
@@ -171,7 +182,8 @@ def with_meta_of(node: Any) -> contextlib.AbstractContextManager[None]:
 
 def track(tensor: torch.Tensor, tracer: Any, name: str) -> Any:
     """Make a placeholder for a tensor in the graph of a trace; return the node."""
-    proxy = tracer.create_proxy("placeholder", name, (), {})
+    with with_meta_of(_NO_NODE):  # else torch takes a stack trace
+        proxy = tracer.create_proxy("placeholder", name, (), {})
     proxy_tensor.track_tensor(tensor, proxy, constant=None, tracer=tracer)
     return proxy.node
 
@@ -265,6 +277,7 @@ class Fakes:
 
 
 outside_of_modes = _disable_current_modes
+without_tracing = proxy_tensor.disable_proxy_modes_tracing
 
 
 def source(node: Any, name: str, *actions: str) -> NodeSource:
@@ -279,6 +292,9 @@ class Traced:
 
     def __init__(self, name: str, target: Any, graph: Any, meta: dict[str, Any]) -> None:
         self.name, self.target, self.graph, self.meta = name, target, graph, meta
+
+
+_NO_NODE = Traced("", "", None, {"stack_trace": "none"})
 
 
 def kept_state(program: ExportedProgram) -> bool:
@@ -321,3 +337,11 @@ def append(
     graph._find_nodes_lookup_table.insert(node)
     graph._len += 1
     return node
+
+
+outside_of_fake_mode: Callable[[], contextlib.AbstractContextManager[Any]] = unset_fake_temporarily
+
+
+def materialized(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """Return a table as a dict of the caller's own, with all operators of a default table."""
+    return table.materialize() if isinstance(table, CustomDecompTable) else dict(table)

@@ -23,16 +23,6 @@ own_decomposition: Callable[[Any], Callable[..., Any]] = export_utils._get_decom
 _OWN = "_get_decomp_for_cia.<locals>._special_op_to_decompose_cia"
 
 
-def all_composites() -> set[Any]:
-    """Return torch's set of composite operators that a table may keep or override."""
-    return export_utils._collect_all_valid_cia_ops()
-
-
-def composites_of_aten() -> set[Any]:
-    """Return those of the namespace aten."""
-    return export_utils._collect_all_valid_cia_ops_for_aten_namespace()
-
-
 def registered_composites() -> list[str]:
     """Return the names of all operators that C++ registered as composite, in their order."""
     return torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
@@ -42,6 +32,20 @@ def namespaces() -> list[tuple[str, Any]]:
     """Return the namespaces of operators that were used so far."""
     found = ((name, getattr(torch.ops, name)) for name in torch.ops._dir)
     return [(n, space) for n, space in found if isinstance(space, torch._ops._OpNamespace)]
+
+
+def load_composites() -> None:
+    """Make torch's operators of all names that C++ registered as composite."""
+    for name in registered_composites():
+        space, _, operator = name.partition("::")
+        packet, _, overload = operator.partition(".")
+        getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
+
+
+def overloads(space: Any) -> Iterator[Any]:
+    """Yield the operators of a namespace that were used so far."""
+    for name in list(space):
+        yield from getattr(space, name).op_overloads()
 
 
 def is_own_decomposition(function: Any, operator: Any) -> bool:
