@@ -125,7 +125,7 @@ def _make(
         names = input_names(program, inputs, renamer)
         graph = Graph()
         sources = Sources(program.graph, renamer)
-        output = Writer(plan, inputs, sources, fakes, graph).write(names, renamer)
+        output = Writer(plan, inputs, sources, fakes, graph).write(names)
         _finish_output(program, output, sources)
         signature = _signature(inputs, names, output)
         root = _native.make_graph_module(torch.nn.Module(), graph)

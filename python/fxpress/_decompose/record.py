@@ -196,8 +196,8 @@ class _Reading:
         for number, node in enumerate(added):
             self._numbers[node] = number
         nodes = tuple([self._node(node) for node in added])
-        items = {(n.args[0], n.args[1]) for n in nodes if n.target is _getitem}
-        if len(items) != sum(n.target is _getitem for n in nodes):
+        items = [node.args for node in added if node.target is _getitem]
+        if len(set(items)) != len(items):
             raise Unsafe(f"{self._target}: the trace takes one item twice")
         read = self._result(result)
         for node in added:
@@ -227,11 +227,9 @@ class _Reading:
         value = self._value(node.meta.get("val"))
         candidate = self._recorder.candidate(node.name)
         impure = node.is_impure()
-        return TemplateNode(
-            target, node.args, node.kwargs, tuple(uses), candidate, impure, meta, value
-        )
+        return TemplateNode(target, node, tuple(uses), candidate, impure, meta, value)
 
-    def _item(self, key: str, item: Any) -> tuple[str, int, Any]:
+    def _item(self, key: str, item: Any) -> tuple[str, str, Any]:
         """Tell how a node got an item of its meta."""
         if key == "val":
             return key, kinds.VALUE, None

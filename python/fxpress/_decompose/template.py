@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from torch.fx import Node
+
 from fxpress._decompose.values import Facts
 
-# How a node gets an item of its meta.
-COPIED = 0  # a shallow copy of the item of the node that was called
-LITERAL = 1  # the recorded value
-COPIED_LITERAL = 2  # a shallow copy of the recorded value
-STACK = 3  # the stack trace of the node that was called, itself
-SOURCE = 4  # a list with the record of the node that was called
-VALUE = 5  # the node's value, made anew
-SEQUENCE = 6  # the number that torch gives nodes
-COUNTED = 7  # name and type of the last function called, with the count of its calls
+# How a node gets an item of its meta: the names in csrc/decompose/meta_kinds.def.
+COPIED = "copied"  # a shallow copy of the item of the node that was called
+LITERAL = "literal"  # the recorded value
+COPIED_LITERAL = "copied literal"  # a shallow copy of the recorded value
+STACK = "stack"  # the stack trace of the node that was called, itself
+SOURCE = "source"  # a list with the record of the node that was called
+VALUE = "value"  # the node's value, made anew
+SEQUENCE = "sequence"  # the number that torch gives nodes
+COUNTED = "counted"  # name and type of the last function called, with the count of its calls
 
 
 class TensorSpec(NamedTuple):
@@ -28,12 +30,11 @@ class TemplateNode(NamedTuple):
     """A node of a template. Values are numbered: -1, -2… the inputs, 0, 1… the nodes."""
 
     target: Any
-    args: tuple[Any, ...]  # as in torch's graph, with the nodes of the recorded trace
-    kwargs: dict[str, Any]
+    original: Node  # the node of the recorded trace, which has the arguments
     uses: tuple[int, ...]  # the values that it takes
     candidate: str  # what its name is made from
     is_impure: bool  # whether it stays though nobody uses it
-    meta: tuple[tuple[str, int, Any], ...]  # key, how, value
+    meta: tuple[tuple[str, str, Any], ...]  # key, how, value
     value: Any  # TensorSpec, a list or tuple of such, or a constant
 
 

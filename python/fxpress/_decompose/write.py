@@ -5,42 +5,25 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import torch
-from torch.fx import Graph, Node
 from torch.export.graph_signature import InputKind
+from torch.fx import Graph, Node
 
-from fxpress._decompose import template as kinds
+from fxpress import _native
 from fxpress._decompose.inputs import Input
-from fxpress._decompose.names import Renamer
-from fxpress._decompose.plan import Plan, Stamp
+from fxpress._decompose.plan import Plan
 from fxpress._decompose.sources import Sources
-from fxpress._decompose.template import TemplateNode, TensorSpec
+from fxpress._decompose.template import Template, TensorSpec
 from fxpress._decompose.values import Facts, Storage, Value
 from fxpress._torch import decompose as compat
 
 
-def live_nodes(plan: Plan) -> bytearray:
-    """Return a byte for each node of the new trace: 1 where it stays."""
-    live = bytearray(plan.size)
-    _mark_output(plan.output, live)
-    for stamp in reversed(plan.stamps):
-        first, inputs = stamp.first, stamp.inputs
-        nodes = stamp.template.nodes
-        for place in range(len(nodes) - 1, -1, -1):
-            node = nodes[place]
-            if live[first + place] or node.is_impure:
-                live[first + place] = 1
-                for used in node.uses:
-                    live[inputs[-1 - used] if used < 0 else first + used] = 1
-    return live
-
-
-def _mark_output(value: Any, live: bytearray) -> None:
+def _roots(value: Any) -> list[int]:
+    """Return the numbers of the nodes that a program returns."""
     if type(value) is Value:
-        live[value.node] = 1
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            _mark_output(item, live)
+        return [value.node]
+    if isinstance(value, (tuple, list)):
+        return [number for item in value for number in _roots(item)]
+    return []
 
 
 _GATHERED = tuple(f for f in compat.COPIED_META if f not in ("custom", "from_node"))
@@ -65,42 +48,30 @@ class Writer:
         self._sources = sources
         self._fakes = fakes
         self._graph = graph
-        self._nodes: list[Any] = [None] * plan.size
+        self._nodes: list[Any] = []
         self._order = {node: place for place, node in enumerate(plan.nodes)}
         self._calls: dict[Any, int] = {}
-        self._sequence = compat.next_sequence_number()
 
-    def write(self, names: list[str], renamer: Renamer) -> Node:
-        """Write all nodes.
+    def write(self, names: list[str]) -> Node:
+        """Write all nodes, and return the output.
 
         Args:
             names: the names of the placeholders.
-            renamer: has taken them.
-
-        Returns:
-            The output.
         """
-        graph, live = self._graph, live_nodes(self._plan)
-        create_name = graph._graph_namespace.create_name
-        for number in range(len(self._inputs)):
-            create_name(f"arg{number}_1", None)
-        raw = [
-            create_name(node.candidate, None)
-            for stamp in self._plan.stamps
-            for node in stamp.template.nodes
-        ]
-        output = create_name("output", None)
-        for number, entry in enumerate(self._inputs):
-            node = self._nodes[number] = compat.append(
-                graph, names[number], "placeholder", names[number], (), {}
-            )
-            node.meta = self._input_meta(number, entry)
-        first = len(self._inputs)
-        for stamp in self._plan.stamps:
-            self._write_stamp(stamp, live, raw, first, renamer)
-        returned = self._argument(self._plan.output)
-        name = renamer.node(output)
-        return compat.append(graph, name, "output", "output", (returned,), {})
+        plan = self._plan
+        metas = [self._input_meta(number, entry) for number, entry in enumerate(self._inputs)]
+        self._nodes, name = _native.write_stamps(
+            graph=self._graph,
+            names=names,
+            metas=metas,
+            stamps=plan.stamps,
+            roots=_roots(plan.output),
+            size=plan.size,
+            sequence=compat.next_sequence_number(),
+            helper=self,
+        )
+        returned = self._argument(plan.output)
+        return compat.append(self._graph, name, "output", "output", (returned,), {})
 
     def _argument(self, value: Any) -> Any:
         if type(value) is Value:
@@ -109,65 +80,35 @@ class Writer:
             return type(value)([self._argument(item) for item in value])
         return value
 
-    def _write_stamp(
-        self, stamp: Stamp, live: bytearray, raw: list[str], offset: int, renamer: Renamer
-    ) -> None:
-        template, first, inputs, nodes = stamp.template, stamp.first, stamp.inputs, self._nodes
-        numbers = template.numbers
-        source = None
+    # What native code calls.
 
-        def new_node(old: Node) -> Node:
-            number = numbers[old]
-            return nodes[inputs[-1 - number] if number < 0 else first + number]
+    def source(self, node: Node) -> Any:
+        """Return the record that new nodes come from a node."""
+        return self._sources.of_trace(node)
 
-        for place, node in enumerate(template.nodes):
-            number = first + place
-            if not live[number]:
-                continue
-            args = torch.fx.node.map_arg(node.args, new_node)
-            kwargs = torch.fx.node.map_arg(node.kwargs, new_node) if node.kwargs else {}
-            name = renamer.node(raw[number - offset])
-            new = nodes[number] = compat.append(
-                self._graph, name, "call_function", node.target, args, kwargs
-            )
-            if source is None:
-                source = self._sources.of_trace(stamp.node)
-            new.meta = self._meta(node, stamp, source)
-        for function, count in template.calls:
-            self._calls[function] = self._calls.get(function, 0) + count
+    def copied(self, value: Any) -> Any:
+        """Return a shallow copy."""
+        return copy.copy(value)
 
-    def _meta(self, node: TemplateNode, stamp: Stamp, source: Any) -> dict[str, Any]:
-        old = stamp.node.meta
-        meta: dict[str, Any] = {}
-        for key, how, item in node.meta:
-            if how == kinds.LITERAL:
-                meta[key] = item
-            elif how == kinds.COPIED:
-                meta[key] = copy.copy(old[key])
-            elif how == kinds.STACK:
-                meta[key] = old[key]
-            elif how == kinds.SOURCE:
-                meta[key] = [source]
-            elif how == kinds.VALUE:
-                meta[key] = self._value(node.value, stamp.storages)
-            elif how == kinds.SEQUENCE:
-                meta[key] = self._sequence
-            elif how == kinds.COUNTED:
-                function, count = item
-                meta[key] = (
-                    f"{function.__name__}_{self._calls.get(function, 0) + count}",
-                    f"{type(function).__name__}.{function.__name__}",
-                )
-            else:
-                meta[key] = copy.copy(item)
-        return meta
-
-    def _value(self, value: Any, storages: list[Storage]) -> Any:
+    def value(self, value: Any, storages: list[Storage]) -> Any:
+        """Make what a description of a node's value stands for."""
         if type(value) is TensorSpec:
             return self._tensor(value.facts, storages[value.storage])
         if type(value) in (list, tuple):
-            return type(value)([self._value(item, storages) for item in value])
+            return type(value)([self.value(item, storages) for item in value])
         return value
+
+    def counted(self, item: tuple[Any, int]) -> tuple[str, str]:
+        """Return the `torch_fn` of a node: the function that made it, and how often it ran."""
+        function, count = item
+        name = function.__name__
+        calls = self._calls.get(function, 0) + count
+        return f"{name}_{calls}", f"{type(function).__name__}.{name}"
+
+    def count(self, template: Template) -> None:
+        """A stamp of the template is written."""
+        for function, count in template.calls:
+            self._calls[function] = self._calls.get(function, 0) + count
 
     def _tensor(self, facts: Facts, storage: Storage) -> Any:
         if storage.made is None:
