@@ -29,6 +29,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/decompose/recipe.cpp
   csrc/decompose/renamer.cpp
   csrc/decompose/stamp.cpp
+  csrc/decompose/values.cpp
   csrc/floor/creation_times.cpp
   csrc/floor/graph_copy.cpp
   csrc/fx/arg_mapper.cpp

@@ -40,6 +40,30 @@ MetaKind kind_of(PyObject* name) {
   return MetaKind::kLiteral;
 }
 
+ValueSpec read_value(PyObject* source) {
+  ValueSpec spec;
+  if (PyTuple_CheckExact(source) || PyList_CheckExact(source)) {
+    spec.kind = PyList_CheckExact(source) ? ValueSpec::Kind::kList : ValueSpec::Kind::kTuple;
+    const Ref items = Ref::steal(PySequence_Tuple(source));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
+      spec.parts.push_back(read_value(item(items, i)));
+    }
+  } else if (PyTuple_Check(source)) {
+    const Ref facts = field(source, "facts");
+    spec.kind = ValueSpec::Kind::kTensor;
+    spec.shape = field(facts.get(), "shape");
+    spec.strides = field(facts.get(), "strides");
+    spec.dtype = field(facts.get(), "dtype");
+    spec.device = field(facts.get(), "device");
+    spec.offset = field(facts.get(), "offset");
+    spec.storage = value_number(field(source, "storage").get());
+    spec.is_whole = field(source, "is_whole").get() == Py_True;
+  } else {
+    spec.constant = Ref::borrow(source);
+  }
+  return spec;
+}
+
 RecipeNode read_node(PyObject* source, fx::NameWriter& names) {
   RecipeNode node{field(source, "target"),
                   field(source, "original"),
@@ -47,7 +71,7 @@ RecipeNode read_node(PyObject* source, fx::NameWriter& names) {
                   field(source, "is_impure").get() == Py_True,
                   {},
                   {},
-                  field(source, "value")};
+                  read_value(field(source, "value").get())};
   const Ref uses = field(source, "uses");
   for (Py_ssize_t i = 0; i < PyTuple_Size(uses.get()); ++i) {
     node.uses.push_back(value_number(item(uses, i)));

@@ -22,6 +22,17 @@ struct MetaItem {
   Ref value;  // what `kind` needs
 };
 
+// A node's value: a tensor, a list or tuple of values, or a constant.
+struct ValueSpec {
+  enum class Kind : uint8_t { kConstant, kTensor, kList, kTuple };
+  Kind kind = Kind::kConstant;
+  Ref constant;                                 // of kConstant
+  Ref shape, strides, dtype, device, offset;    // of kTensor
+  Py_ssize_t storage = 0;                       // its place among the stamp's storages
+  bool is_whole = false;                        // a new tensor of these sizes has such a storage
+  std::vector<ValueSpec> parts;                 // of a list or tuple
+};
+
 struct RecipeNode {
   Ref target;
   Ref original;              // the node of the recorded trace, for its arguments
@@ -29,7 +40,7 @@ struct RecipeNode {
   bool is_impure;            // whether it stays though nobody uses it
   std::vector<int32_t> uses;  // values: -1, -2… inputs, 0, 1… nodes
   std::vector<MetaItem> meta;
-  Ref value;  // describes its value
+  ValueSpec value;
 };
 
 // Reads a `fxpress._decompose.template.Template`, by the names of its fields.

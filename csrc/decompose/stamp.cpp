@@ -9,6 +9,7 @@
 #include "core/flat_map.h"
 #include "decompose/recipe.h"
 #include "decompose/renamer.h"
+#include "decompose/values.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
 #include "py/containers.h"
@@ -39,7 +40,7 @@ std::vector<uint32_t> numbers(PyObject* list) {
 struct Words {
   Ref call = word("node"), made_of = word("template"), inputs = word("inputs");
   Ref storages = word("storages"), first = word("first");
-  Ref source = word("source"), value = word("value"), copied = word("copied");
+  Ref source = word("source"), copied = word("copied");
   Ref counted = word("counted"), count = word("count");
 
   static Ref word(const char* text) { return Ref::steal(PyUnicode_InternFromString(text)); }
@@ -65,6 +66,7 @@ class Stamper {
       : request_(request),
         names_(fx::NameWriter::Forbidden::kForNodes),
         writer_(names_, Ref::borrow(request.graph)),
+        values_(request.helper),
         nodes_(number(request.size)) {
     for (Py_ssize_t i = 0; i < PyList_Size(request.stamps); ++i) {
       read_stamp(PyList_GET_ITEM(request.stamps, i));
@@ -181,12 +183,8 @@ class Stamper {
         PyList_SET_ITEM(list.get(), 0, Ref::borrow(source.get()).release());
         return list;
       }
-      case MetaKind::kValue: {
-        if (node.value.get() == Py_None) return Ref::borrow(Py_None);
-        PyObject* arguments[] = {request_.helper, node.value.get(), stamp.storages.get()};
-        return Ref::steal(
-            PyObject_VectorcallMethod(words_.value.get(), arguments, 3, nullptr));
-      }
+      case MetaKind::kValue:
+        return values_.make(node.value, stamp.storages.get());
       case MetaKind::kSequence:
         return Ref::borrow(request_.sequence);
       case MetaKind::kCounted:
@@ -236,6 +234,7 @@ class Stamper {
   fx::NameWriter names_;
   fx::GraphWriter writer_;
   Renamer renamer_;
+  Values values_;
   core::FlatMap known_;                           // address of a template -> its recipe
   std::vector<std::unique_ptr<Recipe>> recipes_;  // those of the program
   std::vector<Stamp> stamps_;                     // in order

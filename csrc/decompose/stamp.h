@@ -14,7 +14,7 @@ struct StampRequest {
   PyObject* roots;     // list of int: the nodes that the program returns
   PyObject* size;      // int: how many nodes the trace has, placeholders included
   PyObject* sequence;  // the number that torch gives nodes now
-  PyObject* helper;    // fxpress._decompose.write.Writer: source, value, copied, counted, count
+  PyObject* helper;    // fxpress._decompose.write.Writer
 };
 
 // Returns a list with the node of each number, None for those that are dead, and the name of the

@@ -133,6 +133,8 @@ def _value_of(tensor: torch.Tensor, number: int, storages: dict[Any, Storage]) -
     storage = tensor.untyped_storage()
     known = storages.get(storage._cdata)
     if known is None:
+        if type(storage.nbytes()) is not int:
+            raise Unsafe("symbolic sizes")
         parts = (storage, None) if type(tensor) is compat.FakeTensor else (None, tensor)
         known = storages[storage._cdata] = Storage(storage.nbytes(), *parts)
     return Value(number, facts, known)

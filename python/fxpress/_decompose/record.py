@@ -279,7 +279,10 @@ class _Reading:
                 raise self._refuse("the trace makes a tensor that requires gradients")
             if value.constant is not None or value.real_tensor is not None:
                 raise self._refuse("the trace makes a constant")
-            return TensorSpec(facts_of(value), self._storage(value))
+            facts = facts_of(value)
+            storage = self._storage(value)
+            is_own = storage >= self._first_fresh
+            return TensorSpec(facts, storage, is_own and _is_whole(facts, value))
         if type(value) in (list, tuple):
             return type(value)([self._value(item) for item in value])
         if value is None or type(value) in (int, float, bool):
@@ -346,6 +349,8 @@ def _check_constants(target: Any, argument: Any) -> None:
         raise Unsafe(f"{target}: the trace has an argument of type {type(argument).__name__}")
 
 
-def storages_of(template: Template, stored: Sequence[Storage]) -> list[Storage]:
-    """Return the storages of a stamp: those of its inputs, and new ones."""
-    return [*stored, *(Storage(nbytes) for nbytes in template.fresh)]
+def _is_whole(facts: Facts, tensor: torch.Tensor) -> bool:
+    """Return whether `torch.empty_strided` would give a tensor such a storage."""
+    last = sum((n - 1) * stride for n, stride in zip(facts.shape, facts.strides, strict=True))
+    items = 0 if 0 in facts.shape else last + 1
+    return facts.offset == 0 and items * tensor.element_size() == tensor.untyped_storage().nbytes()

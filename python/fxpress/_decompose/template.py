@@ -24,6 +24,7 @@ class TensorSpec(NamedTuple):
 
     facts: Facts
     storage: int
+    is_whole: bool  # whether a new tensor of these sizes has a storage of its size
 
 
 class TemplateNode(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import torch
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 
@@ -12,7 +13,7 @@ from fxpress import _native
 from fxpress._decompose.inputs import Input
 from fxpress._decompose.plan import Plan
 from fxpress._decompose.sources import Sources
-from fxpress._decompose.template import Template, TensorSpec
+from fxpress._decompose.template import Template
 from fxpress._decompose.values import Facts, Storage, Value
 from fxpress._torch import decompose as compat
 
@@ -38,6 +39,9 @@ class Writer:
         sources: records of where nodes come from.
         fakes: makes tensors of the program's fake mode.
         graph: an empty graph.
+
+    Attributes:
+        tools: functions of torch by the role that they have in native code.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class Writer:
         self._fakes = fakes
         self._graph = graph
         self._nodes: list[Any] = []
+        self.tools = compat.TOOLS
         self._order = {node: place for place, node in enumerate(plan.nodes)}
         self._calls: dict[Any, int] = {}
 
@@ -90,13 +95,15 @@ class Writer:
         """Return a shallow copy."""
         return copy.copy(value)
 
-    def value(self, value: Any, storages: list[Storage]) -> Any:
-        """Make what a description of a node's value stands for."""
-        if type(value) is TensorSpec:
-            return self._tensor(value.facts, storages[value.storage])
-        if type(value) in (list, tuple):
-            return type(value)([self.value(item, storages) for item in value])
-        return value
+    def attributes(self, device: torch.device) -> dict[str, Any]:
+        """Return the attributes of fake tensors on a device."""
+        return self._fakes.attributes(device)
+
+    def storage(self, storage: Storage) -> Any:
+        """Return torch's storage of what the plan knows as one."""
+        if storage.made is None:
+            storage.made = self._fakes.storage(storage.nbytes, storage.state)
+        return storage.made
 
     def counted(self, item: tuple[Any, int]) -> tuple[str, str]:
         """Return the `torch_fn` of a node: the function that made it, and how often it ran."""
@@ -111,9 +118,7 @@ class Writer:
             self._calls[function] = self._calls.get(function, 0) + count
 
     def _tensor(self, facts: Facts, storage: Storage) -> Any:
-        if storage.made is None:
-            storage.made = self._fakes.storage(storage.nbytes, storage.state)
-        return self._fakes.tensor(*facts[:5], storage.made, False)
+        return self._fakes.tensor(*facts[:5], self.storage(storage), False)
 
     def _input_meta(self, number: int, entry: Input) -> dict[str, Any]:
         kind, target = entry.spec.kind, entry.spec.target

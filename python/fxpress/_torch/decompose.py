@@ -246,16 +246,20 @@ class Fakes:
         else:
             real = torch.empty(0, dtype=dtype, device=self._meta)
             real.set_(storage, offset, shape, strides)
-        state = self._state.get(device)
-        if state is None:
-            made = FakeTensor(self.mode, torch.empty(0, device=self._meta), device)
-            state = self._state[device] = dict(vars(made))
         fake = torch.Tensor._make_subclass(
             FakeTensor, real, requires_grad, dispatch_device=True, device_for_backend_keys=device
         )
         torch._C._set_throw_on_mutable_data_ptr(fake)
-        fake.__dict__.update(state)
+        fake.__dict__.update(self.attributes(device))
         return fake
+
+    def attributes(self, device: torch.device) -> dict[str, Any]:
+        """Return the attributes of fake tensors on a device."""
+        state = self._state.get(device)
+        if state is None:
+            made = FakeTensor(self.mode, torch.empty(0, device=self._meta), device)
+            state = self._state[device] = dict(vars(made))
+        return state
 
     def storage(self, nbytes: int, real: torch.Tensor | None) -> Any:
         """Return a storage without memory.
@@ -276,6 +280,15 @@ class Fakes:
         return known
 
 
+# Functions that make fake tensors, by role.
+TOOLS: dict[str, Any] = {
+    "empty": torch.empty,
+    "empty_strided": torch.empty_strided,
+    "make_subclass": torch.Tensor._make_subclass,
+    "protect_data": torch._C._set_throw_on_mutable_data_ptr,
+    "fake_type": FakeTensor,
+    "meta": torch.device("meta"),
+}
 outside_of_modes = _disable_current_modes
 without_tracing = proxy_tensor.disable_proxy_modes_tracing
 
