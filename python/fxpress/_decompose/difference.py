@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
 _COUNTERS = ("seq_nr",)  # numbers that the process counts
+_NUMBER_OF_CODE = re.compile(r"(?<=<eval_with_key>)\.\d+")  # likewise
 
 
 def difference(stamped: ExportedProgram, traced: ExportedProgram) -> str | None:
@@ -48,10 +50,9 @@ class _Words:
 
     def __init__(self) -> None:
         self._storages: dict[int, int] = {}
-        self._graphs: dict[int, int] = {}
 
     def describe(self, value: Any) -> Any:
-        """Return a description; storages and graphs are numbered in the order of their use."""
+        """Return a description; storages are numbered in the order of their use."""
         if isinstance(value, Node):
             return f"%{value.name}"
         if isinstance(value, torch.Tensor):
@@ -62,12 +63,9 @@ class _Words:
             return [(key, self.describe(item)) for key, item in value.items()]
         if hasattr(value, "node_info"):
             info = value.node_info
-            place = None
-            if info is not None:
-                graph = self._graphs.setdefault(info.graph_id, len(self._graphs))
-                place = (info.name, info.target, graph)
+            place = None if info is None else (info.name, info.target)
             return [place, value.pass_name, value.action, self.describe(value.from_node)]
-        return (type(value).__name__, repr(value))
+        return (type(value).__name__, _NUMBER_OF_CODE.sub("", repr(value)))
 
     def _tensor(self, value: torch.Tensor) -> Any:
         seen = [type(value), value.shape, value.dtype, value.device, value.layout]

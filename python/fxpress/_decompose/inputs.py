@@ -133,8 +133,9 @@ def _value_of(tensor: torch.Tensor, number: int, storages: dict[Any, Storage]) -
     storage = tensor.untyped_storage()
     known = storages.get(storage._cdata)
     if known is None:
-        if type(storage.nbytes()) is not int:
+        nbytes = compat.as_int(storage.nbytes())
+        if nbytes is None:
             raise Unsafe("symbolic sizes")
         parts = (storage, None) if type(tensor) is compat.FakeTensor else (None, tensor)
-        known = storages[storage._cdata] = Storage(storage.nbytes(), *parts)
+        known = storages[storage._cdata] = Storage(nbytes, *parts)
     return Value(number, facts, known)

@@ -226,8 +226,8 @@ class _Reading:
         meta = tuple([self._item(key, item) for key, item in node.meta.items()])
         value = self._value(node.meta.get("val"))
         candidate = self._recorder.candidate(node.name)
-        impure = node.is_impure()
-        return TemplateNode(target, node, tuple(uses), candidate, impure, meta, value)
+        stays = compat.stays(node)
+        return TemplateNode(target, node, tuple(uses), candidate, stays, meta, value)
 
     def _item(self, key: str, item: Any) -> tuple[str, str, Any]:
         """Tell how a node got an item of its meta."""

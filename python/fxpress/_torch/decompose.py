@@ -18,6 +18,7 @@ from torch._functorch import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import descriptors, functional_utils
 from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._inductor import config as inductor_config
 from torch._ops import OpOverload as OpOverload
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
@@ -79,6 +80,7 @@ def surroundings() -> tuple[Any, ...]:
     return (
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
+        inductor_config.fallback_random,
         tuple((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds),
         torch.cuda.is_available(),
         torch.backends.cuda.flash_sdp_enabled(),
@@ -291,6 +293,16 @@ TOOLS: dict[str, Any] = {
 }
 outside_of_modes = _disable_current_modes
 without_tracing = proxy_tensor.disable_proxy_modes_tracing
+
+
+def as_int(number: Any) -> int | None:
+    """Return an int, or what stands for one; None for a symbol."""
+    return number if type(number) is int else number.node.maybe_as_int()
+
+
+def stays(node: torch.fx.Node) -> bool:
+    """Return whether torch keeps a node though nobody uses it, while it traces a program."""
+    return node.is_impure(inductor_config.fallback_random)
 
 
 def source(node: Any, name: str, *actions: str) -> NodeSource:
