@@ -79,8 +79,8 @@ RecipeNode read_node(PyObject* source, fx::NameWriter& names) {
   const Ref meta = field(source, "meta");
   for (Py_ssize_t i = 0; i < PyTuple_Size(meta.get()); ++i) {
     const Ref entry = Ref::borrow(item(meta, i));
-    node.meta.push_back({Ref::borrow(item(entry, 0)), kind_of(item(entry, 1)),
-                         Ref::borrow(item(entry, 2))});
+    node.meta.push_back(
+        {Ref::borrow(item(entry, 0)), kind_of(item(entry, 1)), Ref::borrow(item(entry, 2))});
   }
   return node;
 }

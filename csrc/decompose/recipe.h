@@ -26,18 +26,18 @@ struct MetaItem {
 struct ValueSpec {
   enum class Kind : uint8_t { kConstant, kTensor, kList, kTuple };
   Kind kind = Kind::kConstant;
-  Ref constant;                                 // of kConstant
-  Ref shape, strides, dtype, device, offset;    // of kTensor
-  Py_ssize_t storage = 0;                       // its place among the stamp's storages
-  bool is_whole = false;                        // a new tensor of these sizes has such a storage
-  std::vector<ValueSpec> parts;                 // of a list or tuple
+  Ref constant;                               // of kConstant
+  Ref shape, strides, dtype, device, offset;  // of kTensor
+  Py_ssize_t storage = 0;                     // its place among the stamp's storages
+  bool is_whole = false;                      // a new tensor of these sizes has such a storage
+  std::vector<ValueSpec> parts;               // of a list or tuple
 };
 
 struct RecipeNode {
   Ref target;
-  Ref original;              // the node of the recorded trace, for its arguments
-  core::StringId candidate;  // what its name is made from
-  bool is_impure;            // whether it stays though nobody uses it
+  Ref original;               // the node of the recorded trace, for its arguments
+  core::StringId candidate;   // what its name is made from
+  bool is_impure;             // whether it stays though nobody uses it
   std::vector<int32_t> uses;  // values: -1, -2… inputs, 0, 1… nodes
   std::vector<MetaItem> meta;
   ValueSpec value;

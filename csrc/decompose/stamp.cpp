@@ -133,7 +133,8 @@ class Stamper {
       const StringId id = names_.candidate(name);
       const fx::NewNode node{Op::kPlaceholder, name, id, Py_None, id};
       Ref meta = Ref::borrow(PyList_GetItem(request_.metas, i));
-      nodes_[static_cast<size_t>(i)] = writer_.leaf(node, Ref::borrow(fx::no_args), std::move(meta));
+      nodes_[static_cast<size_t>(i)] =
+          writer_.leaf(node, Ref::borrow(fx::no_args), std::move(meta));
     }
   }
 
@@ -151,8 +152,8 @@ class Stamper {
       const auto replace = [&](PyObject* original) {
         return nodes_[stamp.number_of(stamp.recipe->number_of(original))];
       };
-      nodes_[place] = writer_.copy(made, nodes[i].original.get(), replace,
-                                   meta_of(nodes[i], stamp, source));
+      nodes_[place] =
+          writer_.copy(made, nodes[i].original.get(), replace, meta_of(nodes[i], stamp, source));
     }
     if (counts_) ask(words_.count, stamp.made_of.get());
   }

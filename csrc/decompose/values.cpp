@@ -64,8 +64,7 @@ Ref Values::real_tensor(const ValueSpec& spec, PyObject* storage) {
   Ref made = get_attr(storage, made_.get());
   if (made.get() == Py_None && spec.is_whole) {
     PyObject* sizes[] = {spec.shape.get(), spec.strides.get(), spec.dtype.get(), meta_.get()};
-    Ref real =
-        Ref::steal(PyObject_Vectorcall(empty_strided_.get(), sizes, 2, dtype_device_.get()));
+    Ref real = Ref::steal(PyObject_Vectorcall(empty_strided_.get(), sizes, 2, dtype_device_.get()));
     made = Ref::steal(PyObject_CallMethodNoArgs(real.get(), untyped_storage_.get()));
     check(PyObject_SetAttr(storage, made_.get(), made.get()));
     return real;
@@ -89,9 +88,8 @@ PyObject* Values::attributes_on(PyObject* device) {
     }
   }
   PyObject* asked[] = {helper_, device};
-  of_devices_.emplace_back(
-      Ref::borrow(device),
-      Ref::steal(PyObject_VectorcallMethod(attributes_.get(), asked, 2, nullptr)));
+  of_devices_.emplace_back(Ref::borrow(device), Ref::steal(PyObject_VectorcallMethod(
+                                                    attributes_.get(), asked, 2, nullptr)));
   return of_devices_.back().second.get();
 }
 

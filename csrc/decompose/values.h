@@ -22,11 +22,11 @@ class Values {
   Ref real_tensor(const ValueSpec& spec, PyObject* storage);
   PyObject* attributes_on(PyObject* device);
 
-  PyObject* helper_;  // borrowed
+  PyObject* helper_;                                         // borrowed
   Ref made_, storage_, attributes_, set_, untyped_storage_;  // names
   Ref empty_, empty_strided_, make_subclass_, protect_data_, fake_type_, meta_;
-  Ref no_data_, dtype_device_, backend_;           // arguments that are always the same
-  std::vector<std::pair<Ref, Ref>> of_devices_;    // device -> dict: attributes of fakes on it
+  Ref no_data_, dtype_device_, backend_;         // arguments that are always the same
+  std::vector<std::pair<Ref, Ref>> of_devices_;  // device -> dict: attributes of fakes on it
 };
 
 }  // namespace fxpress::decompose

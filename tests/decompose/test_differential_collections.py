@@ -37,9 +37,7 @@ def test_modules(name: str) -> None:
     inputs, build = _MODULES[name]
     with skipped_unless_exported():
         module = build().eval()
-        program = torch.export.export(
-            module, tuple(inputs.args), dict(inputs.kwargs), strict=False
-        )
+        program = torch.export.export(module, tuple(inputs.args), dict(inputs.kwargs), strict=False)
     for table in ("default", "empty"):
         assert_decomposed_as_torch(program, table)
 
@@ -78,8 +76,6 @@ def test_operators(name: str) -> None:
     sample = next(operator_samples(info, torch.float32))
     given = (sample.input, *sample.args)
     again = tuple(x.clone() if isinstance(x, torch.Tensor) else x for x in given)
-    program = exported_or_skipped(
-        Twice(info.op, sample.kwargs), given + again, strict=False
-    )
+    program = exported_or_skipped(Twice(info.op, sample.kwargs), given + again, strict=False)
     for table in ("default", "empty"):
         assert_decomposed_as_torch(program, table)

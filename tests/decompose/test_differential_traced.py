@@ -91,9 +91,7 @@ PROGRAMS: dict[str, Callable[[], ExportedProgram]] = {
     "constants": lambda: export(Constants(), (torch.randn(X),)),
     "no_grad": lambda: export(NoGrad(), (torch.randn(X),)),
     "int": lambda: export(_Scaled(), (torch.randn(X), 3)),
-    "dynamic": lambda: export(
-        MODELS["attention"]()[0], (torch.randn(2, 4, 8),), strict=False
-    ),
+    "dynamic": lambda: export(MODELS["attention"]()[0], (torch.randn(2, 4, 8),), strict=False),
     "symbols": lambda: export(
         NoGrad(), (torch.randn(X),), dynamic_shapes={"x": {0: Dim("n")}}, strict=False
     ),
@@ -221,7 +219,9 @@ def test_joint_graphs() -> None:
 
 def test_modes_of_the_user() -> None:
     class Mode(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             return func(*args, **(kwargs or {}))
 
     model, inputs = MODELS["names"]()

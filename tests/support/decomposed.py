@@ -76,13 +76,15 @@ def _assert_same_graph(ours: Graph, theirs: Graph) -> None:
         for key in mine.meta:
             if key not in _COUNTERS:
                 pair = [
-                    described(n.meta[key], s)
-                    for n, s in zip((mine, other), storages, strict=True)
+                    described(n.meta[key], s) for n, s in zip((mine, other), storages, strict=True)
                 ]
                 assert pair[0] == pair[1], f"{at}: meta[{key!r}]: {pair[0]} != {pair[1]}"
     spaces = (ours._graph_namespace, theirs._graph_namespace)
-    extra, missing = spaces[0]._used_names - spaces[1]._used_names, spaces[1]._used_names - spaces[0]._used_names
-    assert not extra and not missing, f"names taken: {extra} too many, {missing} missing"
+    extra, missing = (
+        spaces[0]._used_names - spaces[1]._used_names,
+        spaces[1]._used_names - spaces[0]._used_names,
+    )
+    assert (extra, missing) == (set(), set()), f"names taken: {extra} more, {missing} missing"
     assert dict(spaces[0]._base_count) == dict(spaces[1]._base_count)
     ours.lint()
 

@@ -48,9 +48,7 @@ def _parts_of_subclasses(state: dict[str, str]) -> set[str]:
     """Return the old targets of parameters that were taken apart."""
     prefix = "parametrizations."
     return {
-        ".".join(target.split(".")[1:-1])
-        for target in state.values()
-        if target.startswith(prefix)
+        ".".join(target.split(".")[1:-1]) for target in state.values() if target.startswith(prefix)
     }
 
 

@@ -83,9 +83,7 @@ def _split_decomp_table_to_cia_and_python_decomp(
             kept.discard(operator)
         elif compat.is_preservable(operator):
             if operator.name().startswith("aten"):
-                raise AssertionError(
-                    f"This should be a custom op, got aten op: {operator.name()}"
-                )
+                raise AssertionError(f"This should be a custom op, got aten op: {operator.name()}")
             composites[operator] = decomp_table[operator]
     composites.update(dict.fromkeys(kept, compat.keep))
     return composites, decomp_table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from fxpress._decompose.difference import difference
 from fxpress._decompose.plan import Plan
 from fxpress._decompose.program import stamped
 from fxpress._decompose.tables import TABLES
-from fxpress._decompose.values import Unsafe
+from fxpress._decompose.values import UnsafeError
 from fxpress._decompose.whole import traced
 from fxpress._errors import InternalError
 from fxpress._torch import decompose as compat
@@ -65,7 +66,7 @@ def _decompose_exported_program(
     try:
         with _native.RareCollections():
             made, plan = stamped(ep, table, decompose_custom_triton_ops)
-    except Unsafe as unsafe:
+    except UnsafeError as unsafe:
         said.reason = str(unsafe)
         return whole()
     _note(said, plan)
@@ -81,9 +82,8 @@ def _decompose_exported_program(
 def _note(said: report.Report, plan: Plan) -> None:
     said.stamped = len(plan.stamps)
     said.traced = plan.traced
-    for stamp in plan.stamps:
-        name = str(stamp.node.target)
-        said.by_operator[name] = said.by_operator.get(name, 0) + 1
+    counts = Counter(stamp.node.target for stamp in plan.stamps)
+    said.by_operator = {str(target): count for target, count in counts.items()}
     said.kept = len({id(stamp.template) for stamp in plan.stamps}) - plan.traced
 
 

@@ -14,7 +14,7 @@ from torch.export.graph_signature import (
 )
 from torch.fx import Node
 
-from fxpress._decompose.values import Storage, Unsafe, Value, facts_of
+from fxpress._decompose.values import Storage, UnsafeError, Value, facts_of
 from fxpress._torch import decompose as compat
 
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER)
@@ -43,16 +43,16 @@ def read_inputs(program: ExportedProgram) -> list[Input]:
     `ep.module()`: a module's constants stand behind its buffers.
 
     Raises:
-        Unsafe: an input is not a plain tensor or a constant.
+        UnsafeError: an input is not a plain tensor or a constant.
     """
     placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
     specs = program.graph_signature.input_specs
     if len(placeholders) != len(specs):
-        raise Unsafe("a signature that does not fit the graph")
+        raise UnsafeError("a signature that does not fit the graph")
     parameters, buffers, given = [], [], []
     for old, spec in zip(placeholders, specs, strict=True):
         if old.meta.keys().isdisjoint(("val",)):
-            raise Unsafe("an input without a value")
+            raise UnsafeError("an input without a value")
         if spec.kind is InputKind.USER_INPUT:
             given.append((old, spec))
         elif spec.kind is InputKind.PARAMETER:
@@ -60,7 +60,7 @@ def read_inputs(program: ExportedProgram) -> list[Input]:
         elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             buffers.append((old, spec))
         else:
-            raise Unsafe(f"an input of kind {spec.kind.name}")
+            raise UnsafeError(f"an input of kind {spec.kind.name}")
     order = _module_order([spec.target for _, spec in (*_in_graph(parameters, buffers, specs),)])
     parameters.sort(key=lambda entry: order[entry[1].target.rpartition(".")[0]])
     buffers.sort(key=lambda entry: _buffer_rank(entry[1], order))
@@ -108,10 +108,10 @@ def _read(
     if spec.kind is InputKind.USER_INPUT:
         if isinstance(seen, torch.Tensor):
             if type(seen) is not compat.FakeTensor or type(spec.arg) is not TensorArgument:
-                raise Unsafe("an input of another class")
+                raise UnsafeError("an input of another class")
             return Input(old, spec, None, _value_of(seen, number, storages))
         if type(spec.arg) is not ConstantArgument or type(seen) not in _PLAIN:
-            raise Unsafe(f"an input of type {type(seen).__name__}")
+            raise UnsafeError(f"an input of type {type(seen).__name__}")
         return Input(old, spec, None, None)
     is_parameter = spec.kind is InputKind.PARAMETER
     in_constants = spec.kind is InputKind.CONSTANT_TENSOR or spec.persistent is False
@@ -119,9 +119,9 @@ def _read(
     state = holder.get(spec.target)
     wanted = torch.nn.Parameter if is_parameter else torch.Tensor
     if type(state) is not wanted or type(spec.arg) is not TensorArgument:
-        raise Unsafe(f"state of type {type(state).__name__}")
+        raise UnsafeError(f"state of type {type(state).__name__}")
     if not is_parameter and state.requires_grad:
-        raise Unsafe("a buffer or constant that requires gradients")
+        raise UnsafeError("a buffer or constant that requires gradients")
     return Input(old, spec, state, _value_of(state, number, storages))
 
 
@@ -135,7 +135,7 @@ def _value_of(tensor: torch.Tensor, number: int, storages: dict[Any, Storage]) -
     if known is None:
         nbytes = compat.as_int(storage.nbytes())
         if nbytes is None:
-            raise Unsafe("symbolic sizes")
+            raise UnsafeError("symbolic sizes")
         parts = (storage, None) if type(tensor) is compat.FakeTensor else (None, tensor)
         known = storages[storage._cdata] = Storage(nbytes, *parts)
     return Value(number, facts, known)

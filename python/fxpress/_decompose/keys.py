@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
-from fxpress._decompose.values import Facts, Storage, Unsafe, Value
+from fxpress._decompose.values import Storage, UnsafeError, Value
 from fxpress._torch import decompose as compat
 
 _PLAIN = (int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -44,7 +44,7 @@ class Call:
         """Add an argument to the key.
 
         Raises:
-            Unsafe: it is of a kind whose effect on a trace is not known.
+            UnsafeError: it is of a kind whose effect on a trace is not known.
         """
         kind = type(argument)
         if kind is Node:
@@ -80,7 +80,7 @@ class Call:
             for item in (value.start, value.stop, value.step):
                 self.add(item)
         else:
-            raise Unsafe(f"an argument of type {kind.__name__}")
+            raise UnsafeError(f"an argument of type {kind.__name__}")
 
     def _add_tensor(self, value: Value) -> None:
         number = self._numbers.get(value.node)
@@ -136,16 +136,14 @@ def fields_of(meta: dict[str, Any]) -> tuple[str, ...]:
     """Return which items of a node's meta reach the nodes that a trace of it makes.
 
     Raises:
-        Unsafe: there is an item that changes how torch traces.
+        UnsafeError: there is an item that changes how torch traces.
     """
     if not _REFUSED.isdisjoint(meta):
         refused = sorted(_REFUSED & meta.keys())
-        raise Unsafe(f"a node with {refused[0]!r} in its meta")
+        raise UnsafeError(f"a node with {refused[0]!r} in its meta")
     if meta.get("custom"):
-        raise Unsafe("a node with the user's annotations")
+        raise UnsafeError("a node with the user's annotations")
     stack = meta.get("stack_trace")
     if stack is not None and (type(stack) is not str or compat.ACCUMULATION in stack):
-        raise Unsafe("a stack trace of gradients")
+        raise UnsafeError("a stack trace of gradients")
     return tuple([f for f in _FIELDS if f in meta and (stack or f != "stack_trace")])
-
-

@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from fxpress._decompose.inputs import Input
-from fxpress._decompose.values import Unsafe
+from fxpress._decompose.values import UnsafeError
 from fxpress._torch import decompose as compat
 
 _SUFFIX = re.compile(r"(.*)_(\d+)")
@@ -42,8 +42,7 @@ class Renamer:
         match = _SUFFIX.match(name)
         if match:
             prefix, number = match.group(1), int(match.group(2))
-            if number > self._highest[prefix]:
-                self._highest[prefix] = number
+            self._highest[prefix] = max(self._highest[prefix], number)
         self._used.add(name)
         return name
 
@@ -56,19 +55,19 @@ def _text(key: Any) -> str:
         return str(key.idx)
     if isinstance(key, pytree.GetAttrKey):
         return str(key.name)
-    raise Unsafe("inputs within a container of an unknown kind")
+    raise UnsafeError("inputs within a container of an unknown kind")
 
 
 def argument_names(program: ExportedProgram) -> list[str]:
     """Return the names that the user's inputs want to have, in order.
 
     Raises:
-        Unsafe: the program does not say how its inputs are nested.
+        UnsafeError: the program does not say how its inputs are nested.
     """
     calls = program.module_call_graph
     signature = calls[0].signature if calls and calls[0].fqn == "" else None
     if signature is None or signature.in_spec.type is not tuple:
-        raise Unsafe("a program without the structure of its inputs")
+        raise UnsafeError("a program without the structure of its inputs")
     spec = signature.in_spec
     args, kwargs = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     values = (*args, *kwargs.values())
@@ -77,7 +76,7 @@ def argument_names(program: ExportedProgram) -> list[str]:
         *kwargs,
     ]
     if len(names) != len(values) or not all(map(str.isidentifier, names)) or "self" in names:
-        raise Unsafe("inputs whose names are not known")
+        raise UnsafeError("inputs whose names are not known")
     flat, _ = pytree.tree_flatten_with_path(dict(zip(names, values, strict=True)))
     return ["_".join([_text(key).lower() for key in path]) for path, _ in flat]
 
@@ -93,13 +92,13 @@ def input_names(program: ExportedProgram, inputs: list[Input], renamer: Renamer)
     given = [i for i, entry in enumerate(inputs) if entry.spec.kind is InputKind.USER_INPUT]
     wanted = argument_names(program)
     if len(wanted) != len(given):
-        raise Unsafe("inputs that do not fit their structure")
+        raise UnsafeError("inputs that do not fit their structure")
     names = [""] * len(inputs)
     annotated: set[str] = set()  # torch gives inputs the annotations of nodes with these names
     for place, name in zip(given, wanted, strict=True):
         names[place] = renamer.placeholder(name) if name else ""
     if "" in (names[i] for i in given):
-        raise Unsafe("an input without a name")
+        raise UnsafeError("an input without a name")
     for place, entry in enumerate(inputs):
         if entry.spec.kind is not InputKind.USER_INPUT:
             base = _stripped(entry.spec.target or "").lower()
@@ -107,7 +106,7 @@ def input_names(program: ExportedProgram, inputs: list[Input], renamer: Renamer)
             annotated.add(base)
     annotated.update(names)
     if any("custom" in node.meta and node.name in annotated for node in program.graph.nodes):
-        raise Unsafe("annotations of a node with the name of an input")
+        raise UnsafeError("annotations of a node with the name of an input")
     return names
 
 

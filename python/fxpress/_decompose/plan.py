@@ -14,7 +14,7 @@ from fxpress._decompose.keys import Call, fields_of
 from fxpress._decompose.record import Recorder
 from fxpress._decompose.tables import Table
 from fxpress._decompose.template import Output, Template
-from fxpress._decompose.values import Storage, Unsafe, Value
+from fxpress._decompose.values import Storage, UnsafeError, Value
 from fxpress._torch import decompose as compat
 
 
@@ -36,7 +36,7 @@ class Stamp(NamedTuple):
     first: int
 
 
-class NeedsTrace(Exception):
+class NeedsTraceError(Exception):
     """A call has no template yet, and no trace is open."""
 
 
@@ -76,8 +76,8 @@ class Plan:
             recorder: traces calls without a template.
 
         Raises:
-            NeedsTrace: there is a call without a template, and no recorder.
-            Unsafe: the program is not known to be safe to stamp.
+            NeedsTraceError: there is a call without a template, and no recorder.
+            UnsafeError: the program is not known to be safe to stamp.
         """
         nodes = self.nodes
         while self._position < len(nodes):
@@ -85,7 +85,7 @@ class Plan:
             if node.op == "output":
                 self.output = self._argument(node.args[0])
             elif node.op != "call_function":
-                raise Unsafe(f"a node of kind {node.op}")
+                raise UnsafeError(f"a node of kind {node.op}")
             elif node.target is operator.getitem:
                 self._environment[node] = self._item(node)
             else:
@@ -101,9 +101,9 @@ class Plan:
 
     def _item(self, node: Node) -> Any:
         source, index = node.args
-        whole = self._environment[source] if type(source) is Node else None
+        whole: Any = self._environment[source] if type(source) is Node else None
         if type(whole) not in (tuple, list) or type(index) is not int:
-            raise Unsafe("an item of what is no list")
+            raise UnsafeError("an item of what is no list")
         return whole[index]
 
     def _call(self, node: Node, recorder: Recorder | None) -> Any:
@@ -118,22 +118,22 @@ class Plan:
             _check_function(target, call)
         fields = fields_of(node.meta)
         key = (target, fields, len(node.args), *call.key)
-        template = self._table.templates.get(key)
-        if template is None:
-            template = self._record(node, call, fields, key, recorder)
-        elif type(template) is str:
-            raise Unsafe(template)
-        return self._stamp(node, template, call)
+        known = self._table.templates.get(key)
+        if isinstance(known, str):
+            raise UnsafeError(known)
+        if known is None:
+            known = self._record(node, call, fields, key, recorder)
+        return self._stamp(node, known, call)
 
     def _record(
         self, node: Node, call: Call, fields: Any, key: Any, recorder: Recorder | None
     ) -> Template:
         if recorder is None:
-            raise NeedsTrace
+            raise NeedsTraceError
         try:
             parts = (node.target, node.args, node.kwargs, call, self._environment, fields)
             template = recorder.record(*parts)
-        except Unsafe as unsafe:
+        except UnsafeError as unsafe:
             self._table.templates[key] = str(unsafe)
             raise
         self._table.templates[key] = template
@@ -166,8 +166,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {**vars(operator), **vars(math)}
 
 
 def _check_function(target: Any, call: Call) -> None:
-    """Raise Unsafe unless a function of Python only computes a number of numbers."""
+    """Raise UnsafeError unless a function of Python only computes a number of numbers."""
     name = getattr(target, "__name__", "")
     known = _FUNCTIONS.get(name) is target or getattr(torch, name, None) is target
     if call.values or not known or isinstance(target, torch._ops.HigherOrderOperator):
-        raise Unsafe(f"a call of {name or type(target).__name__}")
+        raise UnsafeError(f"a call of {name or type(target).__name__}")

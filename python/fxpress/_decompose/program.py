@@ -20,11 +20,11 @@ from fxpress import _native, _native_setup
 from fxpress._decompose.calls import calls_of
 from fxpress._decompose.inputs import Input, read_inputs
 from fxpress._decompose.names import Renamer, input_names
-from fxpress._decompose.plan import NeedsTrace, Plan
+from fxpress._decompose.plan import NeedsTraceError, Plan
 from fxpress._decompose.record import Recorder
 from fxpress._decompose.sources import Sources
 from fxpress._decompose.tables import Table
-from fxpress._decompose.values import Unsafe
+from fxpress._decompose.values import UnsafeError
 from fxpress._decompose.whole import ranges_of
 from fxpress._decompose.write import Writer
 from fxpress._serde.checks import to_check
@@ -46,33 +46,32 @@ def stamped(
         custom_triton_ops: whether to decompose custom operators that call Triton kernels.
 
     Raises:
-        Unsafe: the program has something whose trace may depend on what came before.
+        UnsafeError: the program has something whose trace may depend on what came before.
     """
     _check(program)
     inputs = read_inputs(program)
     mode = _fake_mode(program, inputs)
     environment: dict[Node, Any] = {
-        entry.old: entry.old.meta["val"] if entry.value is None else entry.value
-        for entry in inputs
+        entry.old: entry.old.meta["val"] if entry.value is None else entry.value for entry in inputs
     }
     nodes = [node for node in program.graph.nodes if node.op != "placeholder"]
     plan = Plan(nodes, environment, len(inputs), table)
     fakes = compat.Fakes(mode)
     try:
         plan.advance(None)
-    except NeedsTrace:
+    except NeedsTraceError:
         _trace(plan, fakes, table, custom_triton_ops)
     return _make(program, plan, inputs, fakes), plan
 
 
 def _trace(plan: Plan, fakes: compat.Fakes, table: Table, custom_triton_ops: bool) -> None:
     """Go on with a plan within a trace."""
-    failed: list[Unsafe] = []
+    failed: list[UnsafeError] = []
 
     def body(tracer: Any, functional_mode: Any) -> None:
         try:
             plan.advance(Recorder(tracer, functional_mode, fakes))
-        except Unsafe as unsafe:
+        except UnsafeError as unsafe:
             failed.append(unsafe)
 
     with fakes.mode, table.guarded.in_force():
@@ -82,20 +81,18 @@ def _trace(plan: Plan, fakes: compat.Fakes, table: Table, custom_triton_ops: boo
 
 
 def _check(program: ExportedProgram) -> None:
-    """Raise Unsafe for programs whose whole trace is needed."""
+    """Raise UnsafeError for programs whose whole trace is needed."""
     if compat.has_modes():
-        raise Unsafe("a mode of the user's is active")
-    if compat.kept_state(program):
-        raise Unsafe("a joint graph")
+        raise UnsafeError("a mode of the user's is active")
     signature = program.graph_signature
     if any(spec.kind is not OutputKind.USER_OUTPUT for spec in signature.output_specs):
-        raise Unsafe("a program that writes to its inputs or has effects")
+        raise UnsafeError("a program that writes to its inputs or has effects")
     if any(isinstance(m, torch.nn.Module) for m in _leaves(program.example_inputs)):
-        raise Unsafe("a module as input")
+        raise UnsafeError("a module as input")
     for node in program.graph.nodes:
         if node.op == "call_function" and not node.meta.get("stack_trace"):
             if compat.called_in_forward():
-                raise Unsafe("a node without a stack trace, while a forward() runs")
+                raise UnsafeError("a node without a stack trace, while a forward() runs")
             break
 
 
@@ -108,11 +105,11 @@ def _fake_mode(program: ExportedProgram, inputs: list[Input]) -> Any:
     values = [entry.old.meta["val"] for entry in inputs if entry.value is not None]
     modes = {id(v.fake_mode): v.fake_mode for v in values if type(v) is compat.FakeTensor}
     if len(modes) != 1:
-        raise Unsafe("a program with several fake modes, or without one")
+        raise UnsafeError("a program with several fake modes, or without one")
     (mode,) = modes.values()
     shape_env = mode.shape_env
     if shape_env is not None and shape_env.deferred_runtime_asserts:
-        raise Unsafe("a program with assertions on symbols")
+        raise UnsafeError("a program with assertions on symbols")
     return mode
 
 
@@ -137,7 +134,7 @@ def _make(
             "module_call_graph": calls_of(program, root, signature),
             "example_inputs": program.example_inputs,
             "constants": {**program.constants},
-            "verifiers": [compat.verifier()],
+            "verifiers": [compat.Verifier],
         }
         checked = to_check(root, fields["verifiers"], fields["state_dict"], fields["constants"])
         is_valid = checked is not None and _native.is_surely_valid(

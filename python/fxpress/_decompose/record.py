@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
@@ -12,7 +12,7 @@ from torch.fx import Node
 from fxpress._decompose import template as kinds
 from fxpress._decompose.keys import Call, mapped
 from fxpress._decompose.template import Output, Template, TemplateNode, TensorSpec
-from fxpress._decompose.values import Facts, Storage, Unsafe, Value, facts_of
+from fxpress._decompose.values import Facts, UnsafeError, Value, facts_of
 from fxpress._torch import decompose as compat
 
 
@@ -29,6 +29,55 @@ _MARKS: dict[str, Any] = {
     "custom": {"the annotations of the node": True},
     "nn_module_stack": {"the modules of the node": ("", "")},
 }
+
+
+class _Traced(NamedTuple):
+    """A call to trace.
+
+    Attributes:
+        target, args, kwargs, call, environment: as for `Recorder.record`.
+        meta: meta by which copies of its items can be told.
+    """
+
+    target: Any
+    args: Any
+    kwargs: Any
+    call: Call
+    environment: dict[Node, Any]
+    meta: dict[str, Any]
+
+    def run(self, inputs: list[Any], graph: Any) -> tuple[Any, dict[Value, Any]]:
+        """Run the call; return its result, and the tensors that it was given by their values.
+
+        Args:
+            inputs: fake tensors, by number.
+            graph: an object whose identity stands for that of the graph of the call.
+
+        Raises:
+            UnsafeError: the call raised an exception, or changed an input.
+        """
+        wrapped: dict[Value, Any] = {}
+
+        def tensor(value: Value) -> Any:
+            if value not in wrapped:
+                wrapped[value] = _wrapped(inputs[self.call.number_of(value)], value)
+            return wrapped[value]
+
+        given = [mapped(a, self.environment, tensor) for a in self.args]
+        named = {k: mapped(a, self.environment, tensor) for k, a in self.kwargs.items()}
+        standin = compat.Traced("traced", "traced", graph, {**self.meta, "val": None})
+        try:
+            with compat.with_meta_of(standin):
+                result = self.target(*given, **named)
+        except UnsafeError:
+            raise
+        except Exception as error:
+            message = f"{self.target}: the trace raised {type(error).__name__}"
+            raise UnsafeError(message) from error
+        for value, outer in wrapped.items():
+            if compat.was_changed(outer, inputs[self.call.number_of(value)]):
+                raise UnsafeError(f"{self.target}: the trace changed an input")
+        return result, wrapped
 
 
 class Recorder:
@@ -74,53 +123,43 @@ class Recorder:
             fields: what the node's meta has that reaches the trace.
 
         Raises:
-            Unsafe: the trace did something that a stamp would not repeat.
+            UnsafeError: the trace did something that a stamp would not repeat.
         """
-        def call_target(inputs: list[Any], meta: dict[str, Any]) -> tuple[Any, dict[Value, Any]]:
-            wrapped: dict[Value, Any] = {}
 
-            def tensor(value: Value) -> Any:
-                if value not in wrapped:
-                    wrapped[value] = _wrapped(inputs[call.number_of(value)], value)
-                return wrapped[value]
-
-            given = [mapped(a, environment, tensor) for a in args]
-            named = {k: mapped(a, environment, tensor) for k, a in kwargs.items()}
-            standin = compat.Traced("traced", "traced", self._tracer.graph, {**meta, "val": None})
-            try:
-                with compat.with_meta_of(standin):
-                    result = target(*given, **named)
-            except Unsafe:
-                raise
-            except Exception as error:
-                raise Unsafe(f"{target}: the trace raised {type(error).__name__}") from error
-            for value, outer in wrapped.items():
-                if compat.was_changed(outer, inputs[call.number_of(value)]):
-                    raise Unsafe(f"{target}: the trace changed an input")
-            return result, wrapped
-
-        tracer, nodes = self._tracer, self._tracer.graph.nodes
-        meta = _marked(fields)
-        tokens = len(self._functional_mode._tokens)
+        traced = _Traced(target, args, kwargs, call, environment, _marked(fields))
+        # torch runs a program once before it traces it. That fills the fake mode's cache, and a
+        # tensor from the cache may lie elsewhere in its storage than one that was computed. So a
+        # call is run before it is traced, too, unless all tensors begin where their storages do.
+        if not any(value.facts.offset for value in call.values):
+            cached = compat.cached_results()
+            template = self._trace(traced)
+            if all(_begins_its_storage(node.value) for node in template.nodes):
+                return template
+            compat.restore_cached_results(cached)
         with compat.without_tracing():
-            # torch runs a program once before it traces it. That fills the fake mode's cache, and a
-            # tensor from the cache may lie elsewhere in its storage.
-            call_target(self._make_inputs(call), meta)
+            traced.run(self._make_inputs(call), self._tracer.graph)
+        return self._trace(traced)
+
+    def _trace(self, traced: _Traced) -> Template:
+        """Trace a call, and return what that did."""
+        tracer, call = self._tracer, traced.call
         inputs = self._make_inputs(call)
         self._inputs += 1
         known = [(t, compat.track(t, tracer, f"input{self._inputs}")) for t in inputs]
-        last = next(iter(reversed(nodes)), None)
+        last = next(iter(reversed(tracer.graph.nodes)), None)
+        tokens = len(self._functional_mode._tokens)
         tracer.torch_fn_counts = {}
         tracer.torch_fn_metadata = None
-        result, wrapped = call_target(inputs, meta)
+        result, wrapped = traced.run(inputs, tracer.graph)
         if len(self._functional_mode._tokens) != tokens:
-            raise Unsafe(f"{target}: the trace has effects")
+            raise UnsafeError(f"{traced.target}: the trace has effects")
         added = []
-        node = last.next if last is not None else next(iter(nodes))
-        while node is not tracer.graph._root:
+        node = next(iter(tracer.graph.nodes), None) if last is None else last.next
+        while node is not None and node is not tracer.graph._root:
             added.append(node)
             node = node.next
-        return _Reading(self, target, known, wrapped, meta, call).template(added, result)
+        reading = _Reading(self, traced.target, known, wrapped, traced.meta, call)
+        return reading.template(added, result)
 
     def _make_inputs(self, call: Call) -> list[Any]:
         """Make a fake tensor for each value of a call; they share storages as the values do."""
@@ -198,15 +237,15 @@ class _Reading:
         nodes = tuple([self._node(node) for node in added])
         items = [node.args for node in added if node.target is _getitem]
         if len(set(items)) != len(items):
-            raise Unsafe(f"{self._target}: the trace takes one item twice")
+            raise UnsafeError(f"{self._target}: the trace takes one item twice")
         read = self._result(result)
         for node in added:
             node.meta = {}  # a template keeps nodes, and no tensors
         calls = tuple(self._recorder.tracer.torch_fn_counts.items())
         return Template(nodes, self._numbers, tuple(self._fresh), read, calls)
 
-    def _refuse(self, why: str) -> Unsafe:
-        return Unsafe(f"{self._target}: {why}")
+    def _refuse(self, why: str) -> UnsafeError:
+        return UnsafeError(f"{self._target}: {why}")
 
     def _node(self, node: Node) -> TemplateNode:
         target = node.target
@@ -313,7 +352,9 @@ class _Reading:
     def _output(self, result: torch.Tensor) -> Any:
         for value, outer in self._given.items():
             if outer is result:
-                return Output(self._numbers_of(value), value.facts, self._storage(compat.inner(outer)))
+                return Output(
+                    self._numbers_of(value), value.facts, self._storage(compat.inner(outer))
+                )
         if type(result) is not compat.FunctionalTensor:
             raise self._refuse(f"the call returns a {type(result).__name__}")
         inner = compat.inner(result)
@@ -336,7 +377,7 @@ _CONSTANTS = (int, float, complex, bool, str, type(None), torch.dtype, torch.dev
 
 
 def _check_constants(target: Any, argument: Any) -> None:
-    """Raise Unsafe if an argument of a node has a constant that is no plain data."""
+    """Raise UnsafeError if an argument of a node has a constant that is no plain data."""
     if isinstance(argument, (list, tuple)):
         for item in argument:
             _check_constants(target, item)
@@ -346,7 +387,14 @@ def _check_constants(target: Any, argument: Any) -> None:
     elif isinstance(argument, slice):
         _check_constants(target, (argument.start, argument.stop, argument.step))
     elif not isinstance(argument, (Node, torch.memory_format, *_CONSTANTS)):
-        raise Unsafe(f"{target}: the trace has an argument of type {type(argument).__name__}")
+        raise UnsafeError(f"{target}: the trace has an argument of type {type(argument).__name__}")
+
+
+def _begins_its_storage(value: Any) -> bool:
+    """Return whether the tensors of a node's value begin where their storages do."""
+    if type(value) is TensorSpec:
+        return value.facts.offset == 0
+    return not isinstance(value, (list, tuple)) or all(map(_begins_its_storage, value))
 
 
 def _is_whole(facts: Facts, tensor: torch.Tensor) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fxpress._decompose.overrides import Overrides
 from fxpress._decompose.template import Template
-from fxpress._decompose.values import Unsafe
+from fxpress._decompose.values import UnsafeError
 from fxpress._torch import decompositions as compat
 
 _MOST_TABLES = 8  # whose templates are kept
@@ -49,7 +49,7 @@ def _guarded(operator: Any, function: Any) -> Any:
         return function
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise Unsafe(f"{operator}: its decomposition is a function of the user's")
+        raise UnsafeError(f"{operator}: its decomposition is a function of the user's")
 
     return refuse
 

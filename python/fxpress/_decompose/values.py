@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 
-class Unsafe(Exception):
+class UnsafeError(Exception):
     """The program, or a part of it, is not known to be safe to stamp. Says why."""
 
 
@@ -73,15 +73,15 @@ def facts_of(tensor: torch.Tensor, wrapper_requires_grad: bool | None = None) ->
         wrapper_requires_grad: what autograd sees; None: what the tensor itself says.
 
     Raises:
-        Unsafe: the tensor has sizes that are symbols, or is not simply strided.
+        UnsafeError: the tensor has sizes that are symbols, or is not simply strided.
     """
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
-        raise Unsafe("a tensor that is not simply strided")
+        raise UnsafeError("a tensor that is not simply strided")
     if tensor.is_quantized or tensor.is_inference():
-        raise Unsafe("a quantized tensor, or one of inference mode")
+        raise UnsafeError("a quantized tensor, or one of inference mode")
     shape, strides, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
     if any(type(number) is not int for number in (*shape, *strides, offset)):
-        raise Unsafe("symbolic sizes")
+        raise UnsafeError("symbolic sizes")
     needs_grad = tensor.requires_grad
     outer = needs_grad if wrapper_requires_grad is None else wrapper_requires_grad
     return shared(Facts(shape, strides, tensor.dtype, tensor.device, offset, outer, needs_grad))

@@ -99,33 +99,32 @@ def _inference_parts(
     old = program.graph_signature
     # A trace takes constants for buffers, so that writes to them are seen.
     compat.constants_as_attributes(old, program.constants, module)
-    registered = compat.constants_as_buffers(
-        module, program.state_dict, old.non_persistent_buffers
-    )
+    registered = compat.constants_as_buffers(module, program.state_dict, old.non_persistent_buffers)
     state = compat.make_state_fake(mode, module)
     meta = compat.gather_meta_of_state(module)
     inputs = [_real_input(program, n) for n in module.graph.nodes if n.op == "placeholder"]
     args, kwargs = pytree.tree_unflatten(inputs, module._in_spec)
     flat = (*args, *kwargs.values())
-    with compat.tracing_of(mode, program.example_inputs), overridden:
-        with compat.fake_objects(module, flat, {}, mode) as faked:
-            patched, fake_args, fake_kwargs, attributes, real_of = faked
-            made = compat.trace_inference(
-                patched, fake_args, state, attributes, table, custom_triton_ops
-            )
-            found = {
-                name: real_of[value] if isinstance(value, compat.FakeScriptObject) else value
-                for name, value in made.constants.items()
-            }
-            new = made.gm
-            signature = compat.buffers_as_constants(made.sig, registered)
-            compat.give_meta_to_state(meta, new, signature)
-            signature = compat.mark_non_persistent(old, signature)
-            constants = {**program.constants, **found}
-            constants.update(compat.lift_constants(new, signature, attributes))
-            compat.name_placeholders(
-                new, signature, patched, fake_args, fake_kwargs, state, constants
-            )
+    with (
+        compat.tracing_of(mode, program.example_inputs),
+        overridden,
+        compat.fake_objects(module, flat, {}, mode) as faked,
+    ):
+        patched, fake_args, fake_kwargs, attributes, real_of = faked
+        made = compat.trace_inference(
+            patched, fake_args, state, attributes, table, custom_triton_ops
+        )
+        found = {
+            name: real_of[value] if isinstance(value, compat.FakeScriptObject) else value
+            for name, value in made.constants.items()
+        }
+        new = made.gm
+        signature = compat.buffers_as_constants(made.sig, registered)
+        compat.give_meta_to_state(meta, new, signature)
+        signature = compat.mark_non_persistent(old, signature)
+        constants = {**program.constants, **found}
+        constants.update(compat.lift_constants(new, signature, attributes))
+        compat.name_placeholders(new, signature, patched, fake_args, fake_kwargs, state, constants)
     compat.verify_meta(new, signature)
     _drop_copies(new, signature)
     return new, signature, _new_state(program, wrapped, unwrapped), constants

@@ -163,7 +163,9 @@ class Writer:
         """Return the meta that torch gathers for state: a part of it is that of the last user."""
         meta = {**old.meta, "from_node": None}
         last: Node | None = None
-        for user in sorted(old.users, key=self._order.__getitem__) if len(old.users) > 1 else old.users:
+        for user in (
+            sorted(old.users, key=self._order.__getitem__) if len(old.users) > 1 else old.users
+        ):
             if user.op == "call_function":
                 last = user
                 for field in _GATHERED:

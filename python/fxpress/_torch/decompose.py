@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,17 +16,17 @@ from torch._export import utils as export_utils
 from torch._functorch import aot_autograd
 from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import descriptors, functional_utils
-from torch._guards import TracingContext, detect_fake_mode, tracing
+from torch._guards import TracingContext, tracing
 from torch._inductor import config as inductor_config
 from torch._ops import OpOverload as OpOverload
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch._subclasses.functional_tensor import FunctionalTensor as FunctionalTensor
 from torch._subclasses.functional_tensor import FunctionalTensorMode
-from torch._subclasses.fake_tensor import unset_fake_temporarily
-from torch.export import ExportedProgram, _unlift, exported_program
-from torch.export.decomp_utils import CustomDecompTable
 from torch.export import _trace as export_trace
+from torch.export import exported_program
+from torch.export.decomp_utils import CustomDecompTable
 from torch.fx import proxy as fx_proxy
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental import proxy_tensor
@@ -37,6 +36,7 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 Namespace = _Namespace
+Verifier = exported_program.Verifier
 COPIED_META: tuple[str, ...] = tuple(fx_proxy._COPY_META_FIELDS)
 ACCUMULATION = fx_traceback.GRADIENT_ACC_SPECIAL_STACK
 PREFIXES: dict[Any, str] = export_utils.placeholder_prefixes
@@ -52,16 +52,12 @@ GUARDED_CONVERSIONS = (
 tensor_metadata: Callable[[torch.Tensor], TensorMetadata] = _extract_tensor_metadata
 
 
-def fake_mode_of(values: list[Any]) -> Any:
-    """Return the fake mode of fake tensors; None without one."""
-    return detect_fake_mode(values)
-
-
 def guards_code(shape_env: Any, module: torch.fx.GraphModule) -> list[str]:
     """Return the code of the guards that a program gets from the environment of its symbols."""
     if shape_env is None or not shape_env.guards:
         return []
-    return exported_program._convert_guards_to_code(module)
+    code: list[str] = exported_program._convert_guards_to_code(module)
+    return code
 
 
 def has_modes() -> bool:
@@ -161,11 +157,16 @@ def trace(
         below = torch._C._ExcludeDispatchKeyGuard(
             torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
         )
-        with proxy_tensor.maybe_enable_thunkify(), below, proxy_tensor.maybe_disable_thunkify():
-            with fx_traceback.preserve_node_meta(), warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Anomaly Detection has been enabled.")
-                with torch.autograd.detect_anomaly(check_nan=False):
-                    body(mode.tracer, functional)
+        with (
+            proxy_tensor.maybe_enable_thunkify(),
+            below,
+            proxy_tensor.maybe_disable_thunkify(),
+            fx_traceback.preserve_node_meta(),
+            warnings.catch_warnings(),
+        ):
+            warnings.filterwarnings("ignore", "Anomaly Detection has been enabled.")
+            with torch.autograd.detect_anomaly(check_nan=False):
+                body(mode.tracer, functional)
         raise _Traced
 
     run._orig_mod = torch.nn.Module()  # type: ignore[attr-defined]
@@ -179,7 +180,10 @@ def trace(
 
 def with_meta_of(node: Any) -> contextlib.AbstractContextManager[None]:
     """Give new nodes the meta of a node that torch's interpreter would run."""
-    return fx_traceback.set_current_meta(node, "Interpreter_PropagateUnbackedSymInts")
+    block: contextlib.AbstractContextManager[None] = fx_traceback.set_current_meta(
+        node, "Interpreter_PropagateUnbackedSymInts"
+    )
+    return block
 
 
 def track(tensor: torch.Tensor, tracer: Any, name: str) -> Any:
@@ -197,7 +201,7 @@ def node_of(tensor: torch.Tensor, tracer: Any) -> tuple[Any, Any]:
 
 
 def functional(tensor: torch.Tensor, requires_grad_like: torch.Tensor | None) -> Any:
-    """Wrap a fake tensor; the wrapper requires gradients as another tensor does, if there is one."""
+    """Wrap a fake tensor; the wrapper requires gradients as another tensor does, if given."""
     wrapped = functional_utils.to_fun(tensor)
     if requires_grad_like is not None:
         torch._mirror_autograd_meta_to(requires_grad_like, wrapped.elem)
@@ -272,12 +276,12 @@ class Fakes:
                 each real one, as long as it is alive.
         """
         if real is None:
-            return torch.UntypedStorage(nbytes, device=self._meta)  # type: ignore[call-overload]
+            return torch.UntypedStorage(nbytes, device=self._meta)
         converter = self.mode.fake_tensor_converter.meta_converter
         number = converter.describer.get_storage_id(real.untyped_storage())
         known = converter.storage_memo.get(number)
         if known is None:
-            known = torch.UntypedStorage(nbytes, device=self._meta)  # type: ignore[call-overload]
+            known = torch.UntypedStorage(nbytes, device=self._meta)
             converter.storage_memo[number] = known
         return known
 
@@ -292,6 +296,19 @@ TOOLS: dict[str, Any] = {
     "meta": torch.device("meta"),
 }
 outside_of_modes = _disable_current_modes
+
+
+def cached_results() -> dict[Any, Any]:
+    """Return what fake modes have in their cache."""
+    return dict(FakeTensorMode.cache)
+
+
+def restore_cached_results(cached: dict[Any, Any]) -> None:
+    """Give fake modes the cache that they had."""
+    FakeTensorMode.cache.clear()
+    FakeTensorMode.cache.update(cached)
+
+
 without_tracing = proxy_tensor.disable_proxy_modes_tracing
 
 
@@ -302,7 +319,7 @@ def as_int(number: Any) -> int | None:
 
 def stays(node: torch.fx.Node) -> bool:
     """Return whether torch keeps a node though nobody uses it, while it traces a program."""
-    return node.is_impure(inductor_config.fallback_random)
+    return bool(node.is_impure(inductor_config.fallback_random))
 
 
 def source(node: Any, name: str, *actions: str) -> NodeSource:
@@ -322,29 +339,9 @@ class Traced:
 _NO_NODE = Traced("", "", None, {"stack_trace": "none"})
 
 
-def kept_state(program: ExportedProgram) -> bool:
-    """Return whether the program is one that torch decomposes as a joint graph."""
-    return program.graph_signature.backward_signature is not None
-
-
 def next_sequence_number() -> int | None:
     """Return the number that torch gives nodes now."""
     return fx_proxy._get_seq_nr() if hasattr(fx_proxy, "_get_seq_nr") else None
-
-
-def guards_are_generated(program: ExportedProgram) -> bool:
-    """Return whether `ep.module()` would generate a function for guards."""
-    return bool(program.example_inputs) and _unlift._ok_to_generate_guards_fn()
-
-
-def verifier() -> type[Any]:
-    """Return the verifier of new programs."""
-    return exported_program.Verifier
-
-
-def numbered(name: str) -> Iterator[str]:
-    """Yield names with numbers."""
-    return (f"{name}{i}_1" for i in itertools.count())
 
 
 def append(

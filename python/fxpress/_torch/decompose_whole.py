@@ -149,18 +149,16 @@ class Names:
 
     def give(self, name: str) -> str:
         """Return a name for a node that wants one."""
-        return export_utils._rename_without_collisions(
-            self._new, self._highest, self._used, name, name
-        )
+        tables = (self._new, self._highest, self._used)
+        given: str = export_utils._rename_without_collisions(*tables, name, name)
+        return given
 
 
 def assert_at_run_time(module: torch.fx.GraphModule, shape_env: Any) -> None:
     """Add nodes that assert what the trace assumed of symbols."""
     if dynamo_config.do_not_emit_runtime_asserts or shape_env is None:
         return
-    trace = (
-        'File "torch/fx/passes/runtime_assert.py", line 24, in insert_deferred_runtime_asserts'
-    )
+    trace = 'File "torch/fx/passes/runtime_assert.py", line 24, in insert_deferred_runtime_asserts'
     hook = functools.partial(metadata_hook._node_metadata_hook, metadata={"stack_trace": trace})
     with metadata_hook._set_node_metadata_hook(module, hook):
         stack = first_call_function_nn_module_stack(module.graph)

@@ -1,4 +1,4 @@
-"""torch's names for tables of decompositions, and for composite operators that a table overrides."""
+"""torch's names for tables of decompositions, and for the composite operators they override."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _OWN = "_get_decomp_for_cia.<locals>._special_op_to_decompose_cia"
 
 def registered_composites() -> list[str]:
     """Return the names of all operators that C++ registered as composite, in their order."""
-    return torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+    names: list[str] = torch._C._dispatch_get_registrations_for_dispatch_key(COMPOSITE.name)
+    return names
 
 
 def namespaces() -> list[tuple[str, Any]]:
