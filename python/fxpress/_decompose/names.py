@@ -6,13 +6,13 @@ import re
 from collections import defaultdict
 from typing import Any
 
-import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
 from fxpress._decompose.inputs import Input
 from fxpress._decompose.values import UnsafeError
 from fxpress._torch import decompose as compat
+from fxpress._torch.decompose import pytree
 
 _SUFFIX = re.compile(r"(.*)_(\d+)")
 _NO_NAME = re.compile(r"[^a-zA-Z0-9]")

@@ -30,6 +30,7 @@ from fxpress._decompose.write import Writer
 from fxpress._serde.checks import to_check
 from fxpress._torch import decompose as compat
 from fxpress._torch import serde
+from fxpress._torch.decompose import pytree
 
 _native_setup.fx()
 _native_setup.serde()
@@ -97,7 +98,7 @@ def _check(program: ExportedProgram) -> None:
 
 
 def _leaves(inputs: Any) -> list[Any]:
-    return [] if inputs is None else torch.utils._pytree.tree_leaves(inputs)
+    return [] if inputs is None else pytree.tree_leaves(inputs)
 
 
 def _fake_mode(program: ExportedProgram, inputs: list[Input]) -> Any:
@@ -161,7 +162,7 @@ def _signature(inputs: list[Input], names: list[str], output: Node) -> ExportGra
             argument = ConstantArgument(name=name, value=entry.old.meta["val"])
         input_specs.append(InputSpec(spec.kind, argument, spec.target, spec.persistent))
     output_specs = []
-    for value in torch.utils._pytree.tree_leaves(output.args):
+    for value in pytree.tree_leaves(output.args):
         argument = (
             TensorArgument(name=value.name)
             if isinstance(value, Node)

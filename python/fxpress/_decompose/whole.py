@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 from torch.export.graph_signature import CustomObjArgument, ExportGraphSignature
 from torch.fx import GraphModule, Node
@@ -15,6 +14,7 @@ from torch.fx import GraphModule, Node
 from fxpress._decompose import joint
 from fxpress._decompose.calls import calls_of
 from fxpress._torch import decompose_whole as compat
+from fxpress._torch.decompose import pytree
 
 _Table = dict[Any, Callable[..., Any]]
 # Graph module, signature, state and constants of a new program.

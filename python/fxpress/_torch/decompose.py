@@ -33,9 +33,11 @@ from torch.fx.experimental import proxy_tensor
 from torch.fx.graph import _Namespace
 from torch.fx.passes.shape_prop import TensorMetadata, _extract_tensor_metadata
 from torch.fx.traceback import NodeSource, NodeSourceAction
+from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 Namespace = _Namespace
+pytree = _pytree
 Verifier = exported_program.Verifier
 COPIED_META: tuple[str, ...] = tuple(fx_proxy._COPY_META_FIELDS)
 ACCUMULATION = fx_traceback.GRADIENT_ACC_SPECIAL_STACK
