@@ -123,3 +123,27 @@ def test_default_dtype_is_part_of_the_key() -> None:
 def test_bad_input() -> None:
     with pytest.raises(TypeError, match="program"):
         decompose.run_decompositions(nn.Linear(1, 1))  # type: ignore[arg-type]
+
+
+def test_a_node_before_its_input_raises_as_in_torch() -> None:
+    program = export(Calls(lambda x: x.sin().cos()), (SQUARE,))
+    sin, cos = (n for n in program.graph.nodes if n.op == "call_function")
+    cos.append(sin)
+    with pytest.raises(KeyError):
+        program.run_decompositions()
+    with pytest.raises(KeyError):
+        decompose.run_decompositions(program)
+
+
+def test_templates_of_operators_of_the_user_are_not_kept() -> None:
+    with torch.library._scoped_library("decompose_kept", "DEF") as library:
+        library.define("same(Tensor x) -> Tensor", tags=(torch.Tag.flexible_layout,))
+        library.impl("same", torch.clone, "CPU")
+        shape = [4]
+        library._register_fake("same", lambda x: x.new_empty(shape))
+        operator = torch.ops.decompose_kept.same.default
+        program = export(Calls(lambda x: operator(operator(x))), (torch.ones(4),), strict=False)
+        assert_decomposed_as_torch(program, stamped=True)
+        assert decompose.report().traced == 1
+        shape[0] = 5
+        assert_decomposed_as_torch(program)

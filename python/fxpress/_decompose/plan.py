@@ -12,7 +12,6 @@ from torch.fx import Node
 
 from fxpress._decompose.keys import Call, fields_of
 from fxpress._decompose.record import Recorder
-from fxpress._decompose.tables import Table
 from fxpress._decompose.template import Output, Template
 from fxpress._decompose.values import Storage, UnsafeError, Value
 from fxpress._torch import decompose as compat
@@ -47,7 +46,7 @@ class Plan:
         nodes: the calls of the old graph, in order, and its output.
         environment: placeholder of the old graph -> its value in the new one.
         first: the number of placeholders.
-        table: the templates that are known.
+        templates: key of a call -> its template, or why there is none; new ones are added.
 
     Attributes:
         nodes: the argument.
@@ -58,12 +57,17 @@ class Plan:
     """
 
     def __init__(
-        self, nodes: list[Node], environment: dict[Node, Any], first: int, table: Table
+        self,
+        nodes: list[Node],
+        environment: dict[Node, Any],
+        first: int,
+        templates: dict[Any, Template | str],
     ) -> None:
         self.nodes = nodes
         self._position = 0
         self._environment = environment
-        self._table = table
+        self._templates = templates
+        self._own: dict[Any, Template] = {}  # for this program alone
         self.stamps: list[Stamp] = []
         self.size = first
         self.output: Any = None
@@ -82,6 +86,8 @@ class Plan:
         nodes = self.nodes
         while self._position < len(nodes):
             node = nodes[self._position]
+            if any(used not in self._environment for used in node.all_input_nodes):
+                raise UnsafeError("a node that stands before its input")
             if node.op == "output":
                 self.output = self._argument(node.args[0])
             elif node.op != "call_function":
@@ -118,7 +124,7 @@ class Plan:
             _check_function(target, call)
         fields = fields_of(node.meta)
         key = (target, fields, len(node.args), *call.key)
-        known = self._table.templates.get(key)
+        known = self._templates.get(key) or self._own.get(key)
         if isinstance(known, str):
             raise UnsafeError(known)
         if known is None:
@@ -134,9 +140,11 @@ class Plan:
             parts = (node.target, node.args, node.kwargs, call, self._environment, fields)
             template = recorder.record(*parts)
         except UnsafeError as unsafe:
-            self._table.templates[key] = str(unsafe)
+            self._templates[key] = str(unsafe)
             raise
-        self._table.templates[key] = template
+        operators = (node.target, *(made.target for made in template.nodes))
+        kept = all(map(compat.is_of_torch, operators))
+        (self._templates if kept else self._own)[key] = template
         self.traced += 1
         return template
 

@@ -56,7 +56,8 @@ def stamped(
         entry.old: entry.old.meta["val"] if entry.value is None else entry.value for entry in inputs
     }
     nodes = [node for node in program.graph.nodes if node.op != "placeholder"]
-    plan = Plan(nodes, environment, len(inputs), table)
+    templates = table.templates.setdefault(compat.traits_of(mode), {})
+    plan = Plan(nodes, environment, len(inputs), templates)
     fakes = compat.Fakes(mode)
     try:
         plan.advance(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 from fxpress._decompose.overrides import Overrides
@@ -22,14 +23,14 @@ class Table:
 
     Attributes:
         others: the argument, with a function that refuses in place of each of the user's.
-        templates: key of a call -> its template, or why there is none.
+        templates: traits of a fake mode -> key of a call -> its template, or why there is none.
         plain, guarded: override the composite operators; `guarded` refuses where a function is the
             user's.
     """
 
     def __init__(self, composites: dict[Any, Any], others: dict[Any, Any]) -> None:
         self.others = {op: _guarded(op, f) for op, f in others.items()}
-        self.templates: dict[Any, Template | str] = {}
+        self.templates: dict[Any, dict[Any, Template | str]] = {}
         self.plain = Overrides(composites)
         self.guarded = Overrides({op: _guarded(op, f) for op, f in composites.items()})
 
@@ -59,6 +60,7 @@ class Tables:
 
     def __init__(self) -> None:
         self._known: list[tuple[Any, Table]] = []
+        self._lock = threading.Lock()
 
     def get(
         self, composites: dict[Any, Any], others: dict[Any, Any], surroundings: tuple[Any, ...]
@@ -73,18 +75,21 @@ class Tables:
             op: None if compat.is_own_decomposition(f, op) else f for op, f in composites.items()
         }
         key = (canonical, others, surroundings)
-        for place, (known, table) in enumerate(self._known):
-            if _is_same(known, key):
-                self._known.insert(0, self._known.pop(place))
-                return table
-        table = Table(composites, dict(others))
-        self._known.insert(0, (key, table))
-        del self._known[_MOST_TABLES:]
-        return table
+        with self._lock:
+            found = (entry for entry in self._known if _is_same(entry[0], key))
+            entry = next(found, None)
+            if entry is None:
+                entry = ((canonical, dict(others), surroundings), Table(composites, dict(others)))
+            else:
+                self._known.remove(entry)
+            self._known.insert(0, entry)
+            del self._known[_MOST_TABLES:]
+        return entry[1]
 
     def clear(self) -> None:
         """Forget all tables, with their templates."""
-        self._known.clear()
+        with self._lock:
+            self._known.clear()
 
 
 def _is_same(known: Any, key: Any) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import library
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo import compiled_autograd, eval_frame
 from torch._dynamo import utils as dynamo_utils
@@ -18,6 +19,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch._aot_autograd import descriptors, functional_utils
 from torch._guards import TracingContext, tracing
 from torch._inductor import config as inductor_config
+from torch._library import utils as library_utils
 from torch._ops import OpOverload as OpOverload
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
@@ -86,7 +88,25 @@ def surroundings() -> tuple[Any, ...]:
         torch.backends.cuda.math_sdp_enabled(),
         torch.backends.cuda.cudnn_sdp_enabled(),
         functorch_config.get_hash(),
+        hash(frozenset(library._impls)),  # kernels that were registered in Python
     )
+
+
+def traits_of(mode: Any) -> tuple[Any, ...]:
+    """Return what a trace may see of a fake mode, as a key."""
+    return (
+        mode.shape_env is None,
+        mode.allow_fallback_kernels,
+        mode.allow_non_fake_inputs,
+        mode.allow_meta,
+        mode.fake_tensor_converter.export,
+        mode.static_shapes,
+    )
+
+
+def is_of_torch(operator: Any) -> bool:
+    """Return whether an operator is torch's own, so that nobody registers another one for it."""
+    return not isinstance(operator, OpOverload) or library_utils.is_builtin(operator)
 
 
 def called_in_forward() -> bool:
