@@ -33,7 +33,7 @@ class _Composites:
         return (
             compat.registered_composites(),
             [(name, len(space._dir)) for name, space in compat.namespaces()],
-            sum(compat.COMPOSITE in kernels for kernels in self._kernels),
+            sum(map(len, self._kernels)),
         )
 
 
@@ -70,20 +70,16 @@ def _split_decomp_table_to_cia_and_python_decomp(
     Returns:
         Composite operators with what to do with them, and `decomp_table`.
 
-    Raises:
-        AssertionError: the table has an operator of aten that torch registered since.
-
     Stands in for `torch.export.exported_program._split_decomp_table_to_cia_and_python_decomp`.
     """
-    kept = _collect_all_valid_cia_ops()
+    by_namespace = _COMPOSITES.get()
+    kept = {operator for found in by_namespace.values() for operator in found}
     composites: dict[Any, Callable[..., Any]] = {}
     for operator in list(decomp_table):
         if operator in kept:
             composites[operator] = decomp_table.pop(operator)
             kept.discard(operator)
-        elif compat.is_preservable(operator):
-            if operator.name().startswith("aten"):
-                raise AssertionError(f"This should be a custom op, got aten op: {operator.name()}")
+        elif operator.namespace not in by_namespace and compat.is_preservable(operator):
             composites[operator] = decomp_table[operator]
     composites.update(dict.fromkeys(kept, compat.keep))
     return composites, decomp_table

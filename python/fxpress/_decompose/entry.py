@@ -130,4 +130,4 @@ def _run(
 
 def forget_templates() -> None:
     """Forget the templates that were kept of earlier programs."""
-    TABLES.clear()
+    TABLES.forget_templates()

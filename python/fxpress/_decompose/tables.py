@@ -86,10 +86,11 @@ class Tables:
             del self._known[_MOST_TABLES:]
         return entry[1]
 
-    def clear(self) -> None:
-        """Forget all tables, with their templates."""
+    def forget_templates(self) -> None:
+        """Forget all templates."""
         with self._lock:
-            self._known.clear()
+            for _, table in self._known:
+                table.templates.clear()
 
 
 def _is_same(known: Any, key: Any) -> bool:
