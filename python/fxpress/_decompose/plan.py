@@ -73,6 +73,11 @@ class Plan:
         self.output: Any = None
         self.traced = 0
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the plan is at the end of the program."""
+        return self._position == len(self.nodes)
+
     def advance(self, recorder: Recorder | None) -> None:
         """Go on to the end of the program.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     ConstantArgument,
     ExportGraphSignature,
+    InputKind,
     InputSpec,
     OutputKind,
     OutputSpec,
@@ -59,9 +61,9 @@ def stamped(
     templates = table.templates.setdefault(compat.traits_of(mode), {})
     plan = Plan(nodes, environment, len(inputs), templates)
     fakes = compat.Fakes(mode)
-    try:
+    with contextlib.suppress(NeedsTraceError):
         plan.advance(None)
-    except NeedsTraceError:
+    if not plan.is_complete:
         _trace(plan, fakes, table, custom_triton_ops)
     return _make(program, plan, inputs, fakes), plan
 
@@ -161,7 +163,9 @@ def _signature(inputs: list[Input], names: list[str], output: Node) -> ExportGra
         argument: Any = TensorArgument(name=name)
         if entry.value is None:
             argument = ConstantArgument(name=name, value=entry.old.meta["val"])
-        input_specs.append(InputSpec(spec.kind, argument, spec.target, spec.persistent))
+        is_buffer = spec.kind is InputKind.BUFFER
+        persistent = spec.persistent is not False if is_buffer else None
+        input_specs.append(InputSpec(spec.kind, argument, spec.target, persistent))
     output_specs = []
     for value in pytree.tree_leaves(output.args):
         argument = (

@@ -16,6 +16,7 @@ from fxpress._decompose.sources import Sources
 from fxpress._decompose.template import Template
 from fxpress._decompose.values import Facts, Storage, Value
 from fxpress._torch import decompose as compat
+from fxpress._torch.versions import features
 
 
 def _roots(value: Any) -> list[int]:
@@ -127,7 +128,7 @@ class Writer:
             given = number - self._first_given()
             if entry.value is None:
                 described = {"desc": compat.PlainInput(given), "val": old["val"]}
-                if type(old["val"]) is float:
+                if type(old["val"]) is float and features.traced_numbers_have_values:
                     described["desc"] = described.pop("desc")
                 return described
             fake = self._tensor(entry.value.facts, entry.value.storage)

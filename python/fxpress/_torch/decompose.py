@@ -38,6 +38,9 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
+from fxpress._torch.versions import features
+
+_NO_WRITES = {"_keep_input_mutations": False} if features.functionalization_may_keep_writes else {}
 Namespace = _Namespace
 pytree = _pytree
 Verifier = exported_program.Verifier
@@ -143,13 +146,11 @@ def _state_of_a_trace(fake_mode: Any, custom_triton_ops: bool) -> Iterator[Funct
         enter(enable_python_dispatcher())
         functional = enter(
             FunctionalTensorMode(
-                pre_dispatch=False,
-                export=False,
-                _allow_token_discovery=True,
-                _keep_input_mutations=False,
+                pre_dispatch=False, export=False, _allow_token_discovery=True, **_NO_WRITES
             )
         )
-        enter(eval_frame._use_eager_on_nested_compile())
+        if features.nested_compilations_are_eager:
+            enter(eval_frame._use_eager_on_nested_compile())
         yield functional
 
 

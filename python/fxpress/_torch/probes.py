@@ -59,7 +59,7 @@ _CALLS = {
         torch.export._trace:_export_to_aten_ir(_, _, _, _, _, decomp_table,
             _prettify_placeholder_names, decompose_custom_triton_ops)
         torch._subclasses.functional_tensor:FunctionalTensorMode(pre_dispatch, export,
-            _allow_token_discovery, _keep_input_mutations)
+            _allow_token_discovery)
         torch.fx.experimental.proxy_tensor:make_fx(_, decomposition_table, record_module_stack)
         torch.fx.experimental.proxy_tensor:track_tensor(_, _, constant, tracer)
         torch.fx.experimental.proxy_tensor:get_proxy_slot(_, _, _)
