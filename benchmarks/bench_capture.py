@@ -35,7 +35,9 @@ LLAMA_LAYERS = 16
 
 
 @dataclass(frozen=True)
-class _Model:
+class Model:
+    """A model to capture, with its inputs and the goals."""
+
     name: str
     module: nn.Module
     inputs: tuple[torch.Tensor, ...]
@@ -57,38 +59,39 @@ def measure(layers: int, rounds: int, depths: Depths, *, every_model: bool) -> l
     figures.append(_measure_guards(transformer, rounds, depths))
     figures += _measure_rewrite(transformer, rounds)
     if every_model:
-        for model in (_convolutions(2 * layers), *_llama()):
+        for model in (convolutions(2 * layers), *llama()):
             figures += _measure_whole(model, depths)
         figures.append(_measure_growth(rounds))
     return figures
 
 
-def _transformer(count: int) -> _Model:
+def _transformer(count: int) -> Model:
     torch.manual_seed(0)
     layers = (graphs.Layer(graphs.WIDTH, graphs.HEADS) for _ in range(count))
     inputs = (torch.randn(2, 8, graphs.WIDTH),)
     name = f"transformer, {count} layers"
-    return _Model(name, nn.Sequential(*layers).eval(), inputs, *_goals(1.5, 1.8, 1.25))
+    return Model(name, nn.Sequential(*layers).eval(), inputs, *_goals(1.5, 1.8, 1.25))
 
 
-def _convolutions(count: int) -> _Model:
+def convolutions(count: int) -> Model:
+    """Return blocks of convolution, batch norm, activation and dropout."""
     module, inputs = graphs.convolution_module(count)
-    return _Model(f"CNN, {count} blocks", module, inputs, *_goals(1.5, 1.8, 1.25))
+    return Model(f"CNN, {count} blocks", module, inputs, *_goals(1.5, 1.8, 1.25))
 
 
-def _llama() -> list[_Model]:
+def llama() -> list[Model]:
     """Return a list with a Llama; it is empty without `transformers`."""
     if importlib.util.find_spec("transformers") is None:
         return []
     module, inputs = graphs.llama_module(LLAMA_LAYERS)
-    return [_Model(f"Llama, {LLAMA_LAYERS} layers", module, inputs, *_goals(1.25, 1.35, 1.15))]
+    return [Model(f"Llama, {LLAMA_LAYERS} layers", module, inputs, *_goals(1.25, 1.35, 1.15))]
 
 
 def _goals(*bounds: float) -> list[Goal]:
     return [Goal(bound, more_is_better=True) for bound in bounds]
 
 
-def _measure_guards(model: _Model, rounds: int, depths: Depths) -> Figure:
+def _measure_guards(model: Model, rounds: int, depths: Depths) -> Figure:
     """Measure the generation of the function that checks guards."""
     calls = _recorded(lambda: torch.export.export(model.module, model.inputs, strict=True))
     parts, arguments = max(calls, key=lambda call: len(call[0]))
@@ -108,7 +111,7 @@ def _measure_guards(model: _Model, rounds: int, depths: Depths) -> Figure:
     )
 
 
-def _measure_rewrite(model: _Model, rounds: int) -> list[Figure]:
+def _measure_rewrite(model: Model, rounds: int) -> list[Figure]:
     """Measure the rewrite to flat inputs and outputs with clean names, without and with code."""
     given: list[Any] = []
 
@@ -200,7 +203,7 @@ def _measure_growth(rounds: int) -> Figure:
     return growth_over_floor("rewrite and cleaning", ratios, rounds)
 
 
-def _measure_whole(model: _Model, depths: Depths) -> list[Figure]:
+def _measure_whole(model: Model, depths: Depths) -> list[Figure]:
     """Measure strict capture, strict export and compilation, once at each depth."""
 
     def capture() -> GraphModule:

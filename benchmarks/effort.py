@@ -20,6 +20,7 @@ class Effort:
         written_sizes: nodes of hand-built programs to serialize.
         weight_bytes: the size of the weights to save, load and clone.
         captured_layers: layers of the captured transformer; the CNN has twice as many blocks.
+        decomposed_layers: layers of the decomposed transformer; the CNN has twice as many blocks.
         depths: numbers of stack frames; captures are timed once below each.
     """
 
@@ -33,6 +34,7 @@ class Effort:
     written_sizes: list[int]
     weight_bytes: int
     captured_layers: int
+    decomposed_layers: int
     depths: tuple[int, ...]
 
 
@@ -47,6 +49,7 @@ SHORT = Effort(
     written_sizes=[],
     weight_bytes=2**28,
     captured_layers=8,
+    decomposed_layers=8,
     depths=(0,),
 )
 FULL = Effort(
@@ -60,5 +63,6 @@ FULL = Effort(
     written_sizes=[10_000, 1_000_000],
     weight_bytes=2**32,
     captured_layers=32,
+    decomposed_layers=32,
     depths=(0, 20, 60),  # the time of making guards depends on the depth of the stack
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import bench_archive
 import bench_capture
 import bench_cold
+import bench_decompose
 import bench_export
 import bench_forward
 import bench_scale
@@ -150,6 +151,13 @@ def _capture(effort: Effort, progress: Progress) -> list[Figure]:
     )
 
 
+def _decompose(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("decompose: run_decompositions")
+    return bench_decompose.measure(
+        effort.decomposed_layers, effort.rounds_of_torch, every_model=effort.every_model
+    )
+
+
 GROUPS = {
     "split": Group(_split, 22, 60),
     "unflatten": Group(_unflatten, 10, 90),
@@ -159,6 +167,7 @@ GROUPS = {
     "archives": Group(_archives, 19, 120),
     "clones": Group(_clones, 17, 60),
     "capture": Group(_capture, 27, 300),
+    "decompose": Group(_decompose, 60, 600),
     "scale": Group(_scale, 10, 300),
     "growth": Group(_growth, 0, 300),
     "llama": Group(_llama, 30, 60),
@@ -173,6 +182,7 @@ SHORT_GROUPS = (
     "archives",
     "clones",
     "capture",
+    "decompose",
     "scale",
 )
 FULL_GROUPS = (*SHORT_GROUPS, "growth")

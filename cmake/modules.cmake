@@ -13,6 +13,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/budget.cpp
   csrc/bind/capture.cpp
   csrc/bind/closed_class.cpp
+  csrc/bind/decompose.cpp
   csrc/bind/export.cpp
   csrc/bind/expressions.cpp
   csrc/bind/floor.cpp
@@ -26,6 +27,10 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/capture/birth_meta.cpp
   csrc/capture/clean.cpp
   csrc/capture/rewrite.cpp
+  csrc/decompose/recipe.cpp
+  csrc/decompose/renamer.cpp
+  csrc/decompose/stamp.cpp
+  csrc/decompose/values.cpp
   csrc/export/unlift.cpp
   csrc/floor/creation_times.cpp
   csrc/floor/graph_copy.cpp

@@ -53,6 +53,7 @@ PYBIND11_MODULE(_native, m) {
       [](const py::dict& objects, const py::dict& names) {
         fx::initialize_symbols(objects.ptr(), names.ptr());
         auto self = py::module_::import("fxpress._native");
+        bind_decompose(self);
         bind_export(self);
         bind_floor(self);
         bind_graphs(self);

@@ -179,6 +179,16 @@ def build_stitching_graph(
     affix: str | None,
     /,
 ) -> GraphModule: ...
+def write_stamps(
+    graph: Graph,
+    names: list[str],
+    metas: list[dict[str, Any]],
+    stamps: list[Any],
+    roots: list[int],
+    size: int,
+    sequence: int | None,
+    helper: Any,
+) -> tuple[list[Node | None], str]: ...
 def make_lite_graph_module(
     graph: Graph, modules: dict[str, GraphModule] | None, /
 ) -> GraphModule: ...

@@ -11,7 +11,7 @@ TESTS = Path(__file__).parents[1]
 ROWS = [
     line
     for line in (TESTS.parent / "docs" / "fidelity.md").read_text().splitlines()
-    if re.match(r"\| [SUEMZCTV]-\d", line)
+    if re.match(r"\| [SUEMDZCTV]-\d", line)
 ]
 # A file, whose folder may be left out where another row has it, or a function in the latest file.
 NAMED = re.compile(r"([\w/]+\.(?:py|cpp|h))|::(\w+)")

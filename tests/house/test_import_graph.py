@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2] / "python"
 FACADES = (
     *("split_module", "unflatten", "serialize", "archive", "state", "functional_export"),
-    "export",
+    *("export", "decompose"),
 )
 # From the bottom to the top; a room may import those of the rows above it here.
 LAYERS = (
@@ -23,7 +23,7 @@ LAYERS = (
     ("_torch",),
     ("_arguments", "_aten", "_blocks", "_frame_room", "_deferred_code", "_native_setup"),
     ("_tensor", "_engine", "_serde"),
-    ("_archive", "_capture", "_tracking", "_unflatten"),
+    ("_archive", "_capture", "_decompose", "_tracking", "_unflatten"),
     ("_state", "_export"),
     FACADES,
     ("nn_module", "partition", "_build"),

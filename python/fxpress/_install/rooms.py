@@ -169,6 +169,22 @@ ROOMS: list[Entry] = [
             ("_unlift_exported_program_lifted_states",),
         ),
         ("torch.export._trace", "fxpress.export", ("_export_for_training",)),
+            "torch.export.exported_program",
+            "fxpress.decompose",
+            (
+                "_decompose_exported_program",
+                "_override_composite_implicit_decomp",
+                "_split_decomp_table_to_cia_and_python_decomp",
+            ),
+        ),
+        (
+            "torch._export.utils",
+            "fxpress.decompose",
+            (
+                "_collect_all_valid_cia_ops",
+                "_collect_all_valid_cia_ops_for_aten_namespace",
+            ),
+        ),
         ("torch.export", "fxpress.archive", ("save", "load")),
         (
             "torch.export.pt2_archive._package",

@@ -82,6 +82,17 @@ _CALLS = {
         torch.export.pt2_archive._package_weights:group_weights(_)
     """,
     "state": "",
+    "decompose": """
+        torch.export._trace:_export_to_aten_ir(_, _, _, _, _, decomp_table,
+            _prettify_placeholder_names, decompose_custom_triton_ops)
+        torch._subclasses.functional_tensor:FunctionalTensorMode(pre_dispatch, export,
+            _allow_token_discovery)
+        torch.fx.experimental.proxy_tensor:make_fx(_, decomposition_table, record_module_stack)
+        torch.fx.experimental.proxy_tensor:track_tensor(_, _, constant, tracer)
+        torch.fx.experimental.proxy_tensor:get_proxy_slot(_, _, _)
+        torch.fx.traceback:NodeSource(_, _, _)
+        torch.fx.traceback:set_current_meta(_, _)
+    """,
     "functional_export": """
         torch._dynamo.convert_frame:fullgraph_capture(_, _, _, constraints)
         torch._dynamo.convert_frame:fullgraph_capture(_, _, constraints,
@@ -130,6 +141,7 @@ _STANDS_ON = {
     "export": ("split_module",),
     "serialize": ("split_module",),
     "archive": ("serialize",),
+    "decompose": ("serialize",),
     "functional_export": ("split_module",),
 }
 _CALL = re.compile(r"([\w.]+):([\w.]+)\(([^)]*)\)")

@@ -159,6 +159,30 @@ class Features:
             return True
         return False
 
+    # Decompositions
+
+    @cached_property
+    def functionalization_may_keep_writes(self) -> bool:
+        """True if functionalization leaves writes to inputs in place, unless it is told not to."""
+        from torch._subclasses.functional_tensor import FunctionalTensorMode
+
+        return "_keep_input_mutations" in signature(FunctionalTensorMode).parameters
+
+    @cached_property
+    def nested_compilations_are_eager(self) -> bool:
+        """True if calls of compiled functions run as they are while a program is traced."""
+        from torch._dynamo import eval_frame
+
+        return hasattr(eval_frame, "_use_eager_on_nested_compile")
+
+    @cached_property
+    def traced_numbers_have_values(self) -> bool:
+        """True if an input of a trace that is a number has a value in its meta."""
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        graph = make_fx(lambda number: number)(1.5).graph
+        return "val" in next(iter(graph.nodes)).meta
+
     # Tracking of modules
 
     @cached_property
@@ -234,13 +258,16 @@ _2_14 = _2_13 - {"hook_tables_have_types", "modules_tracked_by_var_getattr"} | {
     "complex_constants_are_calls",
     "empty_lists_of_lists",
     "fake_tensors_of_cpp",
+    "functionalization_may_keep_writes",
     "lists_of_lists_of_ints",
     "modules_tracked_by_slots",
+    "nested_compilations_are_eager",
     "opaque_values_are_custom_classes",
     "outputs_need_inputs",
     "partial_forwards_are_guarded_by_parts",
     "reading_validates_sparse_tensors",
     "shapes_specs",
+    "traced_numbers_have_values",
 }
 _2_15 = _2_14 | {
     "calls_ask_whether_tracing",

@@ -1,0 +1,155 @@
+"""Compare decompositions of programs with torch's, after showing that both give one program."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+import bench_capture
+import fxpress
+import graphs
+from figures import Figure, Goal, growth
+from fxpress import decompose
+from timing import Action, interleaved, per_node, ratio
+
+_TABLES: dict[str, Any] = {"default table": None, "empty table": {}}
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A program to decompose, with the goals for the tables and for kept templates."""
+
+    name: str
+    program: ExportedProgram
+    default: Goal
+    empty: Goal
+
+
+def _over(bound: float) -> Goal:
+    return Goal(bound, more_is_better=True)
+
+
+KEPT = _over(1.5)
+
+
+def measure(layers: int, rounds: int, *, every_model: bool) -> list[Figure]:
+    """Measure `run_decompositions` without kept templates, and with them.
+
+    Args:
+        layers: the number of layers of the transformer.
+        rounds: how often each is measured.
+        every_model: measure a CNN and, with `transformers`, a Llama as well, and the growth.
+    """
+    figures = _measure(_transformer(layers), rounds)
+    if every_model:
+        for case in _further(2 * layers):
+            figures += _measure(case, rounds)
+        figures.append(_measure_growth(rounds))
+    return figures
+
+
+def _transformer(layers: int) -> _Case:
+    program, _ = graphs.transformer_program(layers)
+    deep = layers >= 128
+    goals = (_over(60 if deep else 30), _over(20))
+    return _Case(f"transformer, {layers} layers", program, *goals)
+
+
+def _further(blocks: int) -> list[_Case]:
+    goals = {"CNN": (_over(25), _over(20)), "Llama": (_over(10), _over(8))}
+    models = [bench_capture.convolutions(blocks), *bench_capture.llama()]
+    return [
+        _Case(
+            model.name,
+            torch.export.export(model.module, model.inputs, strict=False),
+            *goals[model.name.partition(",")[0]],
+        )
+        for model in models
+    ]
+
+
+def _measure(case: _Case, rounds: int) -> list[Figure]:
+    figures = []
+    for table, given in _TABLES.items():
+        goal = case.default if given is None else case.empty
+        figures += _measure_table(case, table, given, rounds, goal)
+    return figures
+
+
+def _measure_table(case: _Case, table: str, given: Any, rounds: int, goal: Goal) -> list[Figure]:
+    program = case.program
+    with fxpress.installed(), decompose.check_templates():
+        nodes = len(program.run_decompositions(given).graph.nodes)
+    assert decompose.report().reason == "", decompose.report()
+    seconds = interleaved(
+        {
+            "cold": _installed(program, given, keep=False),
+            "kept": _installed(program, given, keep=True),
+            "torch": _processor_time(program, given),
+        },
+        rounds,
+    )
+    name = f"{case.name}, {table}"
+    return [
+        Figure(
+            name,
+            "torch / run_decompositions",
+            "us/node",
+            per_node(seconds["cold"], nodes),
+            per_node(seconds["torch"], nodes),
+            ratio(seconds["torch"], seconds["cold"]),
+            rounds,
+            goal,
+            "run_decompositions" if given is None else "",
+        ),
+        Figure(
+            name,
+            "new templates / kept templates",
+            "us/node",
+            per_node(seconds["kept"], nodes),
+            per_node(seconds["cold"], nodes),
+            ratio(seconds["cold"], seconds["kept"]),
+            rounds,
+            KEPT,
+        ),
+    ]
+
+
+def _measure_growth(rounds: int) -> Figure:
+    """Measure the time for a node as programs grow."""
+    times: dict[int, list[float]] = {}
+    for layers in (32, 64, 128):
+        program, _ = graphs.transformer_program(layers)
+        action = _installed(program, None, keep=True)
+        action()
+        nodes = len(program.graph.nodes)
+        times[nodes] = [action() / nodes for _ in range(rounds)]
+    return growth("run_decompositions, nodes of transformers", times, rounds)
+
+
+def _processor_time(program: ExportedProgram, table: Any) -> Action:
+    def action() -> float:
+        start = time.process_time()
+        made = program.run_decompositions(table)
+        seconds = time.process_time() - start
+        del made
+        return seconds
+
+    return action
+
+
+def _installed(program: ExportedProgram, table: Any, *, keep: bool) -> Action:
+    """Return an action that times ours in torch's place, with or without kept templates."""
+    timed = _processor_time(program, table)
+
+    def action() -> float:
+        if not keep:
+            decompose.forget_templates()
+        with fxpress.installed():
+            return timed()
+
+    return action

@@ -1,0 +1,111 @@
+#include "decompose/recipe.h"
+
+#include <string_view>
+
+#include "core/check.h"
+#include "py/containers.h"
+
+namespace fxpress::decompose {
+
+namespace {
+
+constexpr std::string_view kKindNames[] = {
+#define FXPRESS_META_KIND(identifier, name) name,
+#include "decompose/meta_kinds.def"
+#undef FXPRESS_META_KIND
+};
+
+Ref field(PyObject* object, const char* name) {
+  return Ref::steal(PyObject_GetAttrString(object, name));
+}
+
+PyObject* item(const Ref& tuple, Py_ssize_t place) {
+  FXPRESS_CHECK(PyTuple_Check(tuple.get()) && place < PyTuple_GET_SIZE(tuple.get()),
+                "a field of a template is no tuple, or too short");
+  return PyTuple_GET_ITEM(tuple.get(), place);
+}
+
+int32_t value_number(PyObject* value) {
+  const long result = PyLong_AsLong(value);
+  if (result == -1 && PyErr_Occurred() != nullptr) throw_python_error();
+  return static_cast<int32_t>(result);
+}
+
+MetaKind kind_of(PyObject* name) {
+  const std::string_view text = utf8(name);
+  for (size_t i = 0; i < std::size(kKindNames); ++i) {
+    if (text == kKindNames[i]) return static_cast<MetaKind>(i);
+  }
+  FXPRESS_CHECK(false, "a template has an unknown kind of meta");
+  return MetaKind::kLiteral;
+}
+
+ValueSpec read_value(PyObject* source) {
+  ValueSpec spec;
+  if (PyTuple_CheckExact(source) || PyList_CheckExact(source)) {
+    spec.kind = PyList_CheckExact(source) ? ValueSpec::Kind::kList : ValueSpec::Kind::kTuple;
+    const Ref items = Ref::steal(PySequence_Tuple(source));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
+      spec.parts.push_back(read_value(item(items, i)));
+    }
+  } else if (PyTuple_Check(source)) {
+    const Ref facts = field(source, "facts");
+    spec.kind = ValueSpec::Kind::kTensor;
+    spec.shape = field(facts.get(), "shape");
+    spec.strides = field(facts.get(), "strides");
+    spec.dtype = field(facts.get(), "dtype");
+    spec.device = field(facts.get(), "device");
+    spec.offset = field(facts.get(), "offset");
+    spec.storage = value_number(field(source, "storage").get());
+    spec.is_whole = field(source, "is_whole").get() == Py_True;
+  } else {
+    spec.constant = Ref::borrow(source);
+  }
+  return spec;
+}
+
+RecipeNode read_node(PyObject* source, fx::NameWriter& names) {
+  RecipeNode node{field(source, "target"),
+                  field(source, "original"),
+                  names.candidate(field(source, "candidate").get()),
+                  field(source, "is_impure").get() == Py_True,
+                  {},
+                  {},
+                  read_value(field(source, "value").get())};
+  const Ref uses = field(source, "uses");
+  for (Py_ssize_t i = 0; i < PyTuple_Size(uses.get()); ++i) {
+    node.uses.push_back(value_number(item(uses, i)));
+  }
+  const Ref meta = field(source, "meta");
+  for (Py_ssize_t i = 0; i < PyTuple_Size(meta.get()); ++i) {
+    const Ref entry = Ref::borrow(item(meta, i));
+    node.meta.push_back(
+        {Ref::borrow(item(entry, 0)), kind_of(item(entry, 1)), Ref::borrow(item(entry, 2))});
+  }
+  return node;
+}
+
+}  // namespace
+
+Recipe::Recipe(PyObject* source, fx::NameWriter& names) {
+  const Ref nodes = field(source, "nodes");
+  for (Py_ssize_t i = 0; i < PyTuple_Size(nodes.get()); ++i) {
+    nodes_.push_back(read_node(item(nodes, i), names));
+    for (const MetaItem& entry : nodes_.back().meta) counts_ |= entry.kind == MetaKind::kCounted;
+  }
+  const Ref numbers = field(source, "numbers");
+  DictItems items(numbers.get());
+  while (items.next()) {
+    numbers_.insert(reinterpret_cast<uintptr_t>(items.key()),
+                    static_cast<uint32_t>(values_.size()));
+    values_.push_back(value_number(items.value()));
+  }
+}
+
+int32_t Recipe::number_of(PyObject* original) const {
+  const uint32_t place = numbers_.find(reinterpret_cast<uintptr_t>(original));
+  FXPRESS_CHECK(place != core::FlatMap::kAbsent, "a template mentions a node from elsewhere");
+  return values_[place];
+}
+
+}  // namespace fxpress::decompose

@@ -1,0 +1,63 @@
+// A template, read into arrays: what one call adds to a graph.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/flat_map.h"
+#include "fx/names.h"
+#include "py/object.h"
+
+namespace fxpress::decompose {
+
+enum class MetaKind : uint8_t {
+#define FXPRESS_META_KIND(identifier, name) identifier,
+#include "decompose/meta_kinds.def"
+#undef FXPRESS_META_KIND
+};
+
+struct MetaItem {
+  Ref key;
+  MetaKind kind;
+  Ref value;  // what `kind` needs
+};
+
+// A node's value: a tensor, a list or tuple of values, or a constant.
+struct ValueSpec {
+  enum class Kind : uint8_t { kConstant, kTensor, kList, kTuple };
+  Kind kind = Kind::kConstant;
+  Ref constant;                               // of kConstant
+  Ref shape, strides, dtype, device, offset;  // of kTensor
+  Py_ssize_t storage = 0;                     // its place among the stamp's storages
+  bool is_whole = false;                      // a new tensor of these sizes has such a storage
+  std::vector<ValueSpec> parts;               // of a list or tuple
+};
+
+struct RecipeNode {
+  Ref target;
+  Ref original;               // the node of the recorded trace, for its arguments
+  core::StringId candidate;   // what its name is made from
+  bool is_impure;             // whether it stays though nobody uses it
+  std::vector<int32_t> uses;  // values: -1, -2… inputs, 0, 1… nodes
+  std::vector<MetaItem> meta;
+  ValueSpec value;
+};
+
+// Reads a `fxpress._decompose.template.Template`, by the names of its fields.
+class Recipe {
+ public:
+  Recipe(PyObject* source, fx::NameWriter& names);
+
+  const std::vector<RecipeNode>& nodes() const { return nodes_; }
+  // The value that a node of the recorded trace stands for.
+  int32_t number_of(PyObject* original) const;
+  bool counts() const { return counts_; }
+
+ private:
+  std::vector<RecipeNode> nodes_;
+  core::FlatMap numbers_;  // address of a recorded node -> its place in values_
+  std::vector<int32_t> values_;
+  bool counts_ = false;  // whether a node tells how often a function was called
+};
+
+}  // namespace fxpress::decompose

@@ -1,0 +1,254 @@
+#include "decompose/stamp.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/check.h"
+#include "core/flat_map.h"
+#include "decompose/recipe.h"
+#include "decompose/renamer.h"
+#include "decompose/values.h"
+#include "fx/symbols.h"
+#include "fx/writer.h"
+#include "py/containers.h"
+
+namespace fxpress::decompose {
+
+namespace {
+
+using core::Op;
+using core::StringId;
+
+uint32_t number(PyObject* value) {
+  const long result = PyLong_AsLong(value);
+  if (result == -1 && PyErr_Occurred() != nullptr) throw_python_error();
+  return static_cast<uint32_t>(result);
+}
+
+std::vector<uint32_t> numbers(PyObject* list) {
+  FXPRESS_CHECK(PyList_Check(list), "a list of numbers is no list");
+  std::vector<uint32_t> result;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
+    result.push_back(number(PyList_GET_ITEM(list, i)));
+  }
+  return result;
+}
+
+// The names of the helper's methods and of a stamp's fields.
+struct Words {
+  Ref call = word("node"), made_of = word("template"), inputs = word("inputs");
+  Ref storages = word("storages"), first = word("first");
+  Ref source = word("source"), copied = word("copied");
+  Ref counted = word("counted"), count = word("count");
+
+  static Ref word(const char* text) { return Ref::steal(PyUnicode_InternFromString(text)); }
+};
+
+struct Stamp {
+  Ref call;                      // the node of the old graph
+  Ref made_of;                   // the template
+  const Recipe* recipe;          // the same, read
+  std::vector<uint32_t> inputs;  // numbers of its inputs
+  Ref storages;                  // list: storages of inputs, and its own
+  uint32_t first;                // number of its first node
+
+  uint32_t number_of(int32_t value) const {
+    return value < 0 ? inputs[static_cast<size_t>(-1 - value)]
+                     : first + static_cast<uint32_t>(value);
+  }
+};
+
+class Stamper {
+ public:
+  explicit Stamper(const StampRequest& request)
+      : request_(request),
+        names_(fx::NameWriter::Forbidden::kForNodes),
+        writer_(names_, Ref::borrow(request.graph)),
+        values_(request.helper),
+        nodes_(number(request.size)) {
+    for (Py_ssize_t i = 0; i < PyList_Size(request.stamps); ++i) {
+      read_stamp(PyList_GET_ITEM(request.stamps, i));
+    }
+  }
+
+  Ref run() {
+    mark_live();
+    name_all();
+    write_placeholders();
+    for (const Stamp& stamp : stamps_) write(stamp);
+    const std::string_view output = renamer_.give(names_.text(raw_.back()));
+    const Ref name = new_string(output);
+    writer_.finish();
+    restore_names();
+    return Ref::steal(PyTuple_Pack(2, all_nodes().get(), name.get()));
+  }
+
+ private:
+  void read_stamp(PyObject* source) {
+    Ref made_of = get_attr(source, words_.made_of.get());
+    const auto key = reinterpret_cast<uintptr_t>(made_of.get());
+    const auto [place, added] = known_.insert(key, static_cast<uint32_t>(recipes_.size()));
+    if (added) recipes_.push_back(std::make_unique<Recipe>(made_of.get(), names_));
+    const Recipe* recipe = recipes_[place].get();
+    counts_ |= recipe->counts();
+    stamps_.push_back({get_attr(source, words_.call.get()), std::move(made_of), recipe,
+                       numbers(get_attr(source, words_.inputs.get()).get()),
+                       get_attr(source, words_.storages.get()),
+                       number(get_attr(source, words_.first.get()).get())});
+  }
+
+  void mark_live() {
+    live_.assign(nodes_.size(), 0);
+    for (const uint32_t root : numbers(request_.roots)) live_.at(root) = 1;
+    for (auto stamp = stamps_.rbegin(); stamp != stamps_.rend(); ++stamp) {
+      const std::vector<RecipeNode>& nodes = stamp->recipe->nodes();
+      for (size_t i = nodes.size(); i-- > 0;) {
+        char& live = live_.at(stamp->first + i);
+        live |= static_cast<char>(nodes[i].is_impure);
+        if (live == 0) continue;
+        for (const int32_t used : nodes[i].uses) live_.at(stamp->number_of(used)) = 1;
+      }
+    }
+  }
+
+  // Dead nodes have names too: the numbers of others depend on them.
+  void name_all() {
+    for (Py_ssize_t i = 0; i < PyList_Size(request_.names); ++i) {
+      raw_.push_back(names_.table().create(names_.intern("arg" + std::to_string(i) + "_1")));
+    }
+    for (const Stamp& stamp : stamps_) {
+      for (const RecipeNode& node : stamp.recipe->nodes()) {
+        raw_.push_back(names_.table().create(node.candidate));
+      }
+    }
+    raw_.push_back(names_.table().create(names_.intern("output")));
+  }
+
+  void write_placeholders() {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(request_.names); ++i) {
+      PyObject* name = PyList_GET_ITEM(request_.names, i);
+      renamer_.take(utf8(name));
+      const StringId id = names_.candidate(name);
+      const fx::NewNode node{Op::kPlaceholder, name, id, Py_None, id};
+      Ref meta = Ref::borrow(PyList_GetItem(request_.metas, i));
+      nodes_[static_cast<size_t>(i)] =
+          writer_.leaf(node, Ref::borrow(fx::no_args), std::move(meta));
+    }
+  }
+
+  void write(const Stamp& stamp) {
+    const std::vector<RecipeNode>& nodes = stamp.recipe->nodes();
+    Ref source;  // made for the first live node
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const size_t place = stamp.first + i;
+      if (live_[place] == 0) continue;
+      if (!source) source = ask(words_.source, stamp.call.get());
+      const std::string_view raw = names_.text(raw_[place]);
+      const std::string_view last = renamer_.give(raw);
+      const StringId name = last == raw ? raw_[place] : names_.intern(last);
+      const fx::NewNode made{Op::kCallFunction, nodes[i].target.get(), name, Py_None, name};
+      const auto replace = [&](PyObject* original) {
+        return nodes_[stamp.number_of(stamp.recipe->number_of(original))];
+      };
+      nodes_[place] =
+          writer_.copy(made, nodes[i].original.get(), replace, meta_of(nodes[i], stamp, source));
+    }
+    if (counts_) ask(words_.count, stamp.made_of.get());
+  }
+
+  Ref meta_of(const RecipeNode& node, const Stamp& stamp, const Ref& source) {
+    const Ref old = fx::node_field(stamp.call.get(), fx::symbols.node_meta);
+    Ref meta = Ref::steal(PyDict_New());
+    for (const MetaItem& item : node.meta) {
+      check(PyDict_SetItem(meta.get(), item.key.get(),
+                           item_of(item, node, stamp, old, source).get()));
+    }
+    return meta;
+  }
+
+  Ref item_of(const MetaItem& item, const RecipeNode& node, const Stamp& stamp, const Ref& old,
+              const Ref& source) {
+    switch (item.kind) {
+      case MetaKind::kLiteral:
+        return Ref::borrow(item.value.get());
+      case MetaKind::kCopied:
+        return copied(get(old, item.key));
+      case MetaKind::kCopiedLiteral:
+        return copied(item.value.get());
+      case MetaKind::kStack:
+        return Ref::borrow(get(old, item.key));
+      case MetaKind::kSource: {
+        Ref list = Ref::steal(PyList_New(1));
+        PyList_SET_ITEM(list.get(), 0, Ref::borrow(source.get()).release());
+        return list;
+      }
+      case MetaKind::kValue:
+        return values_.make(node.value, stamp.storages.get());
+      case MetaKind::kSequence:
+        return Ref::borrow(request_.sequence);
+      case MetaKind::kCounted:
+        return ask(words_.counted, item.value.get());
+    }
+    FXPRESS_CHECK(false, "an unknown kind of meta");
+    return {};
+  }
+
+  static PyObject* get(const Ref& dict, const Ref& key) {
+    PyObject* value = dict_get(dict.get(), key.get());
+    if (value == nullptr) raise(PyExc_KeyError, "%R", key.get());
+    return value;
+  }
+
+  // copy.copy(value)
+  Ref copied(PyObject* value) {
+    if (PyDict_CheckExact(value)) return Ref::steal(PyDict_Copy(value));
+    if (PyTuple_CheckExact(value) || PyUnicode_CheckExact(value)) return Ref::borrow(value);
+    return ask(words_.copied, value);
+  }
+
+  Ref ask(const Ref& method, PyObject* argument) {
+    PyObject* arguments[] = {request_.helper, argument};
+    return Ref::steal(PyObject_VectorcallMethod(method.get(), arguments, 2, nullptr));
+  }
+
+  // torch renames nodes without telling the namespace: it knows the names that they had first.
+  void restore_names() {
+    const Ref space = get_attr(request_.graph, fx::names.graph_namespace);
+    const Ref used = get_attr(space.get(), fx::names.used_names);
+    check(PySet_Clear(used.get()));
+    for (const StringId id : raw_) check(PySet_Add(used.get(), names_.string(id)));
+  }
+
+  Ref all_nodes() const {
+    Ref list = Ref::steal(PyList_New(static_cast<Py_ssize_t>(nodes_.size())));
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      PyObject* node = nodes_[i] == nullptr ? Py_None : nodes_[i];
+      PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), Ref::borrow(node).release());
+    }
+    return list;
+  }
+
+  const StampRequest& request_;
+  const Words words_;
+  fx::NameWriter names_;
+  fx::GraphWriter writer_;
+  Renamer renamer_;
+  Values values_;
+  core::FlatMap known_;                           // address of a template -> its recipe
+  std::vector<std::unique_ptr<Recipe>> recipes_;  // those of the program
+  std::vector<Stamp> stamps_;                     // in order
+  std::vector<char> live_;                        // by number
+  std::vector<StringId> raw_;                     // the first name, by number; the output's last
+  std::vector<PyObject*> nodes_;                  // by number; borrowed, null for dead ones
+  bool counts_ = false;                           // whether calls of functions are counted
+};
+
+}  // namespace
+
+Ref write_stamps(const StampRequest& request) {
+  return Stamper(request).run();
+}
+
+}  // namespace fxpress::decompose

@@ -1,0 +1,1 @@
+"""Decompositions of exported programs by templates; `fxpress.decompose` is the façade."""

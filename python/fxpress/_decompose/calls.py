@@ -1,0 +1,116 @@
+"""The calls of modules of the new program, with the names of its nodes in their signatures."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ExportGraphSignature
+from torch.fx import GraphModule
+
+from fxpress._torch import decompose as compat
+
+_GONE = (
+    "It looks like {} is a tensor subclass. Preserving submodule that takes subclass parameter "
+    "is not supported in inference IR because we desugar them, resulting in more tensors"
+)
+
+
+def calls_of(
+    program: ExportedProgram, module: GraphModule, signature: ExportGraphSignature
+) -> list[Any]:
+    """Return the calls.
+
+    Args:
+        program: the old program.
+        module, signature: of the new one.
+
+    Raises:
+        ValueError: a signature names a parameter that the new program has in parts.
+    """
+    calls = [
+        copy.copy(entry) if entry.signature is None else copy.deepcopy(entry)
+        for entry in program.module_call_graph
+    ]
+    arguments = [
+        argument
+        for entry in calls
+        if entry.signature is not None
+        for argument in (*entry.signature.inputs, *entry.signature.outputs)
+    ]
+    if arguments:
+        _rename(arguments, program, module, signature)
+    return calls
+
+
+def _parts_of_subclasses(state: dict[str, str]) -> set[str]:
+    """Return the old targets of parameters that were taken apart."""
+    prefix = "parametrizations."
+    return {
+        ".".join(target.split(".")[1:-1]) for target in state.values() if target.startswith(prefix)
+    }
+
+
+def _rename(
+    arguments: list[Any],
+    program: ExportedProgram,
+    module: GraphModule,
+    signature: ExportGraphSignature,
+) -> None:
+    state = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    new_name = _new_names(program, module, signature, state)
+    in_parts = _parts_of_subclasses(state)
+    conversions = {
+        node.name: node.args[0].name
+        for node in program.graph.nodes
+        if node.op == "call_function" and node.target in compat.GUARDED_CONVERSIONS
+    }
+    for argument in arguments:
+        name = argument.name
+        if name in in_parts:
+            raise ValueError(_GONE.format(name))
+        if name in new_name:
+            argument.name = new_name[name]
+        elif name in conversions:  # what it converted may be its result
+            if conversions[name] not in new_name:
+                raise ValueError(_GONE.format(conversions[name]))
+            argument.name = new_name[conversions[name]]
+
+
+def _new_names(
+    program: ExportedProgram,
+    module: GraphModule,
+    signature: ExportGraphSignature,
+    state: dict[str, str],
+) -> dict[str, str]:
+    """Return name in the old graph -> name in the new one."""
+    old = program.graph_signature
+    old_state = {**old.inputs_to_parameters, **old.inputs_to_buffers}
+    old_given = iter(
+        [
+            node.target
+            for node in program.graph.nodes
+            if node.op == "placeholder"
+            and node.target not in old_state
+            and node.target not in old.inputs_to_lifted_tensor_constants
+            and node.target not in old.inputs_to_lifted_custom_objs
+            and node.target not in old.input_tokens
+        ]
+    )
+    lifted = {
+        *signature.inputs_to_lifted_tensor_constants,
+        *signature.inputs_to_lifted_custom_objs,
+        *signature.input_tokens,
+    }
+    names: dict[str, str] = {}
+    for node in module.graph.nodes:
+        history = node.meta.get("from_node", [])
+        if history:
+            names[history[-1].name] = node.name
+        elif node.op == "placeholder" and node.target not in state and node.target not in lifted:
+            names[next(old_given)] = node.name
+    for name, target in state.items():
+        if not target.startswith("parametrizations.") and name in old_state:
+            names[name] = name
+    return names

@@ -1,0 +1,43 @@
+"""Whether stamped programs are compared with what torch's trace of the whole gives."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+
+_checks: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "templates", default=os.environ.get("FXPRESS_CHECK_TEMPLATES") == "1"
+)
+
+
+def checks() -> bool:
+    """Return whether to compare."""
+    return _checks.get()
+
+
+@contextlib.contextmanager
+def _use(value: bool) -> Iterator[None]:
+    token = _checks.set(value)
+    try:
+        yield
+    finally:
+        _checks.reset(token)
+
+
+def check_templates(enabled: bool = True) -> AbstractContextManager[None]:
+    """Return a block in which each program that is stamped is traced as a whole too, and compared.
+
+    The environment variable `FXPRESS_CHECK_TEMPLATES=1` does it for the whole process. torch has
+    no such function.
+
+    Args:
+        enabled: False for a block in which programs are not compared.
+
+    Returns:
+        A `with` block, of one thread or task. A decomposition in it raises `InternalError`, with
+        the first difference, where a stamp would be wrong.
+    """
+    return _use(enabled)

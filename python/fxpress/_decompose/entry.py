@@ -1,0 +1,133 @@
+"""Decompose exported programs: the functions that stand in for torch's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from fxpress import _native
+from fxpress._arguments import check_program
+from fxpress._decompose import report
+from fxpress._decompose.check import checks
+from fxpress._decompose.composites import _split_decomp_table_to_cia_and_python_decomp
+from fxpress._decompose.difference import difference
+from fxpress._decompose.plan import Plan
+from fxpress._decompose.program import stamped
+from fxpress._decompose.tables import TABLES
+from fxpress._decompose.values import UnsafeError
+from fxpress._decompose.whole import traced
+from fxpress._errors import InternalError
+from fxpress._torch import decompose as compat
+from fxpress._torch import decompose_whole
+
+
+def _decompose_exported_program(
+    ep: ExportedProgram,
+    *,
+    cia_to_decomp: dict[Any, Callable[..., Any]],
+    python_decomp_table: dict[Any, Callable[..., Any]],
+    joint_loss_index: int | None,
+    decompose_custom_triton_ops: bool,
+) -> ExportedProgram:
+    """Return a program whose operators are decomposed by a table.
+
+    Args:
+        ep: the program.
+        cia_to_decomp: composite operator -> the function that decomposes or keeps it.
+        python_decomp_table: other operator -> its decomposition.
+        joint_loss_index: which output is the loss, to make a joint graph; None: none is made.
+        decompose_custom_triton_ops: whether to decompose custom operators that call Triton kernels.
+
+    Raises:
+        InternalError: in a block of `check_templates`, a stamped program is not what torch's trace
+            of the whole gives.
+
+    Exceptions of torch's trace pass through.
+
+    Stands in for `torch.export.exported_program._decompose_exported_program`.
+    """
+    said = report.begin()
+    said.calls = sum(node.op == "call_function" for node in ep.graph.nodes)
+    surroundings = (*compat.surroundings(), decompose_custom_triton_ops)
+    table = TABLES.get(cia_to_decomp, python_decomp_table, surroundings)
+
+    def whole() -> ExportedProgram:
+        overridden = table.plain.in_force()
+        rest = (python_decomp_table, joint_loss_index, decompose_custom_triton_ops)
+        return traced(ep, overridden, *rest)
+
+    if decompose_whole.is_joint(ep, joint_loss_index):
+        said.reason = "a joint graph"
+        return whole()
+    try:
+        with _native.RareCollections():
+            made, plan = stamped(ep, table, decompose_custom_triton_ops)
+    except UnsafeError as unsafe:
+        said.reason = str(unsafe)
+        return whole()
+    _note(said, plan)
+    if not checks():
+        return made
+    expected = whole()
+    found = difference(made, expected)
+    if found is not None:
+        raise InternalError(f"a stamped program is not the traced one: {found}")
+    return expected
+
+
+def _note(said: report.Report, plan: Plan) -> None:
+    said.stamped = len(plan.stamps)
+    said.traced = plan.traced
+    counts = Counter(stamp.node.target for stamp in plan.stamps)
+    said.by_operator = {str(target): count for target, count in counts.items()}
+    said.kept = len({id(stamp.template) for stamp in plan.stamps}) - plan.traced
+
+
+def run_decompositions(
+    program: ExportedProgram,
+    decomp_table: dict[Any, Callable[..., Any]] | None = None,
+    decompose_custom_triton_ops: bool = False,
+) -> ExportedProgram:
+    """Return a program whose operators are decomposed.
+
+    Args:
+        program: the program, which is not changed.
+        decomp_table: operator -> its decomposition; None: torch's default table, {}: none, so that
+            only composite operators that cannot be kept are decomposed.
+        decompose_custom_triton_ops: whether to decompose custom operators that call Triton kernels.
+
+    Raises:
+        TypeError: `program` is no ExportedProgram.
+
+    Exceptions of torch's trace pass through.
+
+    Stands in for the method `torch.export.ExportedProgram.run_decompositions`.
+    """
+    check_program(program, "program")
+    if decomp_table is None:
+        decomp_table = torch.export.default_decompositions()
+    with compat.outside_of_fake_mode():
+        return _run(program, decomp_table, decompose_custom_triton_ops)
+
+
+def _run(
+    program: ExportedProgram, given: dict[Any, Callable[..., Any]], custom_triton_ops: bool
+) -> ExportedProgram:
+    table = compat.materialized(given)
+    composites, others = _split_decomp_table_to_cia_and_python_decomp(table)
+    return _decompose_exported_program(
+        program,
+        cia_to_decomp=composites,
+        python_decomp_table=others,
+        joint_loss_index=None,
+        decompose_custom_triton_ops=custom_triton_ops,
+    )
+
+
+def forget_templates() -> None:
+    """Forget the templates that were kept of earlier programs."""
+    TABLES.forget_templates()

@@ -1,0 +1,106 @@
+"""Tables of decompositions, with what is made of each table once."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+from fxpress._decompose.overrides import Overrides
+from fxpress._decompose.template import Template
+from fxpress._decompose.values import UnsafeError
+from fxpress._torch import decompositions as compat
+
+_MOST_TABLES = 8  # whose templates are kept
+
+
+class Table:
+    """A table of decompositions, with the templates that calls under it had so far.
+
+    Args:
+        composites: composite operator -> the function that decomposes it.
+        others: other operator -> its decomposition.
+
+    Attributes:
+        others: the argument, with a function that refuses in place of each of the user's.
+        templates: traits of a fake mode -> key of a call -> its template, or why there is none.
+        plain, guarded: override the composite operators; `guarded` refuses where a function is the
+            user's.
+    """
+
+    def __init__(self, composites: dict[Any, Any], others: dict[Any, Any]) -> None:
+        self.others = {op: _guarded(op, f) for op, f in others.items()}
+        self.templates: dict[Any, dict[Any, Template | str]] = {}
+        self.plain = Overrides(composites)
+        self.guarded = Overrides({op: _guarded(op, f) for op, f in composites.items()})
+
+
+def _guarded(operator: Any, function: Any) -> Any:
+    """Return a decomposition of torch's, or a function that refuses in place of the user's.
+
+    A function of the user may have state: it has to be called as often as torch calls it.
+    """
+    if compat.is_own_decomposition(function, operator):
+        return function
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    module = getattr(inner, "__module__", None) or ""
+    if module == "torch" or module.startswith("torch."):
+        return function
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise UnsafeError(f"{operator}: its decomposition is a function of the user's")
+
+    return refuse
+
+
+class Tables:
+    """The tables that were used last."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Any, Table]] = []
+        self._lock = threading.Lock()
+
+    def get(
+        self, composites: dict[Any, Any], others: dict[Any, Any], surroundings: tuple[Any, ...]
+    ) -> Table:
+        """Return what is known of a table.
+
+        Args:
+            composites, others: as for `Table`.
+            surroundings: what else a trace may depend on.
+        """
+        canonical = {
+            op: None if compat.is_own_decomposition(f, op) else f for op, f in composites.items()
+        }
+        key = (canonical, others, surroundings)
+        with self._lock:
+            found = (entry for entry in self._known if _is_same(entry[0], key))
+            entry = next(found, None)
+            if entry is None:
+                entry = ((canonical, dict(others), surroundings), Table(composites, dict(others)))
+            else:
+                self._known.remove(entry)
+            self._known.insert(0, entry)
+            del self._known[_MOST_TABLES:]
+        return entry[1]
+
+    def forget_templates(self) -> None:
+        """Forget all templates."""
+        with self._lock:
+            for _, table in self._known:
+                table.templates.clear()
+
+
+def _is_same(known: Any, key: Any) -> bool:
+    """Whether two keys have the same functions by identity, and equal surroundings."""
+    if known[2] != key[2]:
+        return False
+    return all(
+        mine.keys() == other.keys() and all(f is other[op] for op, f in mine.items())
+        for mine, other in zip(known[:2], key[:2], strict=True)
+    )
+
+
+TABLES = Tables()

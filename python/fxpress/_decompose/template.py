@@ -1,0 +1,65 @@
+"""What tracing one call adds to a graph, in terms that hold for each call with the same key."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from torch.fx import Node
+
+from fxpress._decompose.values import Facts
+
+# How a node gets an item of its meta: the names in csrc/decompose/meta_kinds.def.
+COPIED = "copied"  # a shallow copy of the item of the node that was called
+LITERAL = "literal"  # the recorded value
+COPIED_LITERAL = "copied literal"  # a shallow copy of the recorded value
+STACK = "stack"  # the stack trace of the node that was called, itself
+SOURCE = "source"  # a list with the record of the node that was called
+VALUE = "value"  # the node's value, made anew
+SEQUENCE = "sequence"  # the number that torch gives nodes
+COUNTED = "counted"  # name and type of the last function called, with the count of its calls
+
+
+class TensorSpec(NamedTuple):
+    """A tensor in a node's value. Storages: the inputs' first, then the template's own."""
+
+    facts: Facts
+    storage: int
+    is_whole: bool  # whether a new tensor of these sizes has a storage of its size
+
+
+class TemplateNode(NamedTuple):
+    """A node of a template. Values are numbered: -1, -2… the inputs, 0, 1… the nodes."""
+
+    target: Any
+    original: Node  # the node of the recorded trace, which has the arguments
+    uses: tuple[int, ...]  # the values that it takes
+    candidate: str  # what its name is made from
+    is_impure: bool  # whether it stays though nobody uses it
+    meta: tuple[tuple[str, str, Any], ...]  # key, how, value
+    value: Any  # TensorSpec, a list or tuple of such, or a constant
+
+
+class Output(NamedTuple):
+    """A tensor that the call returns."""
+
+    value: int
+    facts: Facts
+    storage: int
+
+
+class Template(NamedTuple):
+    """The trace of a call.
+
+    Attributes:
+        nodes: the nodes that it adds, dead ones included.
+        numbers: node of the recorded trace -> its number.
+        fresh: sizes of the storages that are not those of inputs, in bytes.
+        result: what it returns: containers and constants with Outputs.
+        calls: function -> how many times it was called.
+    """
+
+    nodes: tuple[TemplateNode, ...]
+    numbers: dict[Any, int]
+    fresh: tuple[int, ...]
+    result: Any
+    calls: tuple[tuple[Any, int], ...]

@@ -1,0 +1,179 @@
+"""Write the new program's graph from a plan."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind
+from torch.fx import Graph, Node
+
+from fxpress import _native
+from fxpress._decompose.inputs import Input
+from fxpress._decompose.plan import Plan
+from fxpress._decompose.sources import Sources
+from fxpress._decompose.template import Template
+from fxpress._decompose.values import Facts, Storage, Value
+from fxpress._torch import decompose as compat
+from fxpress._torch.versions import features
+
+
+def _roots(value: Any) -> list[int]:
+    """Return the numbers of the nodes that a program returns."""
+    if type(value) is Value:
+        return [value.node]
+    if isinstance(value, (tuple, list)):
+        return [number for item in value for number in _roots(item)]
+    return []
+
+
+_GATHERED = tuple(f for f in compat.COPIED_META if f not in ("custom", "from_node"))
+
+
+class Writer:
+    """Writes the graph.
+
+    Args:
+        plan: the plan, at its end.
+        inputs: the inputs of the new program.
+        sources: records of where nodes come from.
+        fakes: makes tensors of the program's fake mode.
+        graph: an empty graph.
+
+    Attributes:
+        tools: functions of torch by the role that they have in native code.
+    """
+
+    def __init__(
+        self, plan: Plan, inputs: list[Input], sources: Sources, fakes: compat.Fakes, graph: Graph
+    ) -> None:
+        self._plan = plan
+        self._inputs = inputs
+        self._sources = sources
+        self._fakes = fakes
+        self._graph = graph
+        self._nodes: list[Any] = []
+        self.tools = compat.TOOLS
+        self._order = {node: place for place, node in enumerate(plan.nodes)}
+        self._calls: dict[Any, int] = {}
+
+    def write(self, names: list[str]) -> Node:
+        """Write all nodes, and return the output.
+
+        Args:
+            names: the names of the placeholders.
+        """
+        plan = self._plan
+        metas = [self._input_meta(number, entry) for number, entry in enumerate(self._inputs)]
+        self._nodes, name = _native.write_stamps(
+            graph=self._graph,
+            names=names,
+            metas=metas,
+            stamps=plan.stamps,
+            roots=_roots(plan.output),
+            size=plan.size,
+            sequence=compat.next_sequence_number(),
+            helper=self,
+        )
+        returned = self._argument(plan.output)
+        return compat.append(self._graph, name, "output", "output", (returned,), {})
+
+    def _argument(self, value: Any) -> Any:
+        if type(value) is Value:
+            return self._nodes[value.node]
+        if isinstance(value, (tuple, list)):
+            return type(value)([self._argument(item) for item in value])
+        return value
+
+    # What native code calls.
+
+    def source(self, node: Node) -> Any:
+        """Return the record that new nodes come from a node."""
+        return self._sources.of_trace(node)
+
+    def copied(self, value: Any) -> Any:
+        """Return a shallow copy."""
+        return copy.copy(value)
+
+    def attributes(self, device: torch.device) -> dict[str, Any]:
+        """Return the attributes of fake tensors on a device."""
+        return self._fakes.attributes(device)
+
+    def storage(self, storage: Storage) -> Any:
+        """Return torch's storage of what the plan knows as one."""
+        if storage.made is None:
+            storage.made = self._fakes.storage(storage.nbytes, storage.state)
+        return storage.made
+
+    def counted(self, item: tuple[Any, int]) -> tuple[str, str]:
+        """Return the `torch_fn` of a node: the function that made it, and how often it ran."""
+        function, count = item
+        name = function.__name__
+        calls = self._calls.get(function, 0) + count
+        return f"{name}_{calls}", f"{type(function).__name__}.{name}"
+
+    def count(self, template: Template) -> None:
+        """A stamp of the template is written."""
+        for function, count in template.calls:
+            self._calls[function] = self._calls.get(function, 0) + count
+
+    def _tensor(self, facts: Facts, storage: Storage) -> Any:
+        return self._fakes.tensor(*facts[:5], self.storage(storage), False)
+
+    def _input_meta(self, number: int, entry: Input) -> dict[str, Any]:
+        kind, target = entry.spec.kind, entry.spec.target
+        old = entry.old.meta
+        if kind is InputKind.USER_INPUT:
+            given = number - self._first_given()
+            if entry.value is None:
+                described = {"desc": compat.PlainInput(given), "val": old["val"]}
+                if type(old["val"]) is float and features.traced_numbers_have_values:
+                    described["desc"] = described.pop("desc")
+                return described
+            fake = self._tensor(entry.value.facts, entry.value.storage)
+            fake.requires_grad = old["val"].requires_grad
+            return {
+                "val": fake,
+                "tensor_meta": compat.tensor_metadata(old["val"]),
+                "desc": compat.PlainInput(given),
+            }
+        describe = compat.ParamInput if kind is InputKind.PARAMETER else compat.BufferInput
+        value = entry.value
+        assert value is not None
+        if kind is InputKind.CONSTANT_TENSOR:
+            fake = self._tensor(value.facts, value.storage)
+            return {
+                "val": fake,
+                "tensor_meta": compat.tensor_metadata(fake),
+                "desc": describe(target),
+            }
+        meta: dict[str, Any] = {"val": None, "tensor_meta": None, "desc": describe(target)}
+        meta.update(self._attribute_meta(entry.old))
+        if meta["val"] is None or meta["tensor_meta"] is None:
+            fake = self._tensor(value.facts, value.storage)
+            fake.requires_grad = value.facts.requires_grad
+            meta["val"] = fake if meta["val"] is None else meta["val"]
+            meta["tensor_meta"] = meta["tensor_meta"] or compat.tensor_metadata(fake)
+        return meta
+
+    def _first_given(self) -> int:
+        return sum(entry.spec.kind is not InputKind.USER_INPUT for entry in self._inputs)
+
+    def _attribute_meta(self, old: Node) -> dict[str, Any]:
+        """Return the meta that torch gathers for state: a part of it is that of the last user."""
+        meta = {**old.meta, "from_node": None}
+        last: Node | None = None
+        for user in (
+            sorted(old.users, key=self._order.__getitem__) if len(old.users) > 1 else old.users
+        ):
+            if user.op == "call_function":
+                last = user
+                for field in _GATHERED:
+                    if field in user.meta:
+                        meta[field] = user.meta[field]
+        found = self._sources
+        meta["from_node"] = found.of_unlifted(old) if last is None else found.of_module(last)
+        meta.pop("nn_module_stack", None)
+        meta.pop("stack_trace", None)
+        return meta

@@ -1,0 +1,392 @@
+"""torch's names for tracing single calls of a program, and for what a decomposed program has."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import library
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo import compiled_autograd, eval_frame
+from torch._dynamo import utils as dynamo_utils
+from torch._export import utils as export_utils
+from torch._functorch import aot_autograd
+from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd import descriptors, functional_utils
+from torch._guards import TracingContext, tracing
+from torch._inductor import config as inductor_config
+from torch._library import utils as library_utils
+from torch._ops import OpOverload as OpOverload
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.functional_tensor import FunctionalTensor as FunctionalTensor
+from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch.export import _trace as export_trace
+from torch.export import exported_program
+from torch.export.decomp_utils import CustomDecompTable
+from torch.fx import proxy as fx_proxy
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental import proxy_tensor
+from torch.fx.graph import _Namespace
+from torch.fx.passes.shape_prop import TensorMetadata, _extract_tensor_metadata
+from torch.fx.traceback import NodeSource, NodeSourceAction
+from torch.utils import _pytree
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
+
+from fxpress._torch.versions import features
+
+_NO_WRITES = {"_keep_input_mutations": False} if features.functionalization_may_keep_writes else {}
+Namespace = _Namespace
+pytree = _pytree
+Verifier = exported_program.Verifier
+COPIED_META: tuple[str, ...] = tuple(fx_proxy._COPY_META_FIELDS)
+ACCUMULATION = fx_traceback.GRADIENT_ACC_SPECIAL_STACK
+PREFIXES: dict[Any, str] = export_utils.placeholder_prefixes
+ParamInput = descriptors.ParamAOTInput
+BufferInput = descriptors.BufferAOTInput
+PlainInput = descriptors.PlainAOTInput
+# torch guards the calls of these in a pass of its own.
+GUARDED_CONVERSIONS = (
+    torch.ops.aten.to.device,
+    torch.ops.aten.to.dtype,
+    torch.ops.aten.to.dtype_layout,
+)
+tensor_metadata: Callable[[torch.Tensor], TensorMetadata] = _extract_tensor_metadata
+
+
+def guards_code(shape_env: Any, module: torch.fx.GraphModule) -> list[str]:
+    """Return the code of the guards that a program gets from the environment of its symbols."""
+    if shape_env is None or not shape_env.guards:
+        return []
+    code: list[str] = exported_program._convert_guards_to_code(module)
+    return code
+
+
+def has_modes() -> bool:
+    """Return whether a mode is active that changes how torch traces."""
+    return (
+        functorch_config.functionalize_rng_ops
+        or _get_current_dispatch_mode() is not None
+        or torch._C._len_torch_function_stack() > 0
+        or torch.is_inference_mode_enabled()
+    )
+
+
+def surroundings() -> tuple[Any, ...]:
+    """Return the state of torch that a trace may depend on, as a key."""
+    kinds = ("cpu", "cuda")
+    return (
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        inductor_config.fallback_random,
+        tuple((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds),
+        torch.cuda.is_available(),
+        torch.backends.cuda.flash_sdp_enabled(),
+        torch.backends.cuda.mem_efficient_sdp_enabled(),
+        torch.backends.cuda.math_sdp_enabled(),
+        torch.backends.cuda.cudnn_sdp_enabled(),
+        functorch_config.get_hash(),
+        hash(frozenset(library._impls)),  # kernels that were registered in Python
+    )
+
+
+def traits_of(mode: Any) -> tuple[Any, ...]:
+    """Return what a trace may see of a fake mode, as a key."""
+    return (
+        mode.shape_env is None,
+        mode.allow_fallback_kernels,
+        mode.allow_non_fake_inputs,
+        mode.allow_meta,
+        mode.fake_tensor_converter.export,
+        mode.static_shapes,
+    )
+
+
+def is_of_torch(operator: Any) -> bool:
+    """Return whether an operator is torch's own, so that nobody registers another one for it."""
+    return not isinstance(operator, OpOverload) or library_utils.is_builtin(operator)
+
+
+def called_in_forward() -> bool:
+    """Return whether a function named `forward` is running: torch would take its stack trace."""
+    frame = sys._getframe()
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "forward" or (code.co_filename, code.co_name) in _anchors():
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _anchors() -> set[tuple[str, str]]:
+    return getattr(fx_proxy, "_STACK_TRACE_ANCHORS", set())
+
+
+@contextlib.contextmanager
+def _state_of_a_trace(fake_mode: Any, custom_triton_ops: bool) -> Iterator[FunctionalTensorMode]:
+    """Set the state of the process in which torch traces a program that it decomposes."""
+    with contextlib.ExitStack() as stack:
+        enter = stack.enter_context
+        enter(fake_mode)
+        enter(tracing(TracingContext(fake_mode)))
+        enter(export_trace._ignore_backend_decomps())
+        enter(export_utils._compiling_state_context())
+        if not custom_triton_ops:
+            enter(export_trace._disable_custom_triton_op_functional_decomposition())
+        enter(torch.no_grad())
+        enter(compiled_autograd._disable())
+        enter(torch.autograd.set_multithreading_enabled(False))
+        enter(dynamo_utils.preserve_rng_state())
+        enter(dynamo_utils._disable_saved_tensors_hooks_during_tracing())
+        enter(enable_python_dispatcher())
+        functional = enter(
+            FunctionalTensorMode(
+                pre_dispatch=False, export=False, _allow_token_discovery=True, **_NO_WRITES
+            )
+        )
+        if features.nested_compilations_are_eager:
+            enter(eval_frame._use_eager_on_nested_compile())
+        yield functional
+
+
+class _Traced(BaseException):
+    """Ends a trace whose graph nobody wants as a module."""
+
+
+def trace(
+    body: Callable[[Any, Any], object],
+    fake_mode: Any,
+    table: dict[Any, Callable[..., Any]],
+    custom_triton_ops: bool,
+) -> None:
+    """Call `body(tracer, functional mode)` where torch would run the nodes of a program.
+
+    Args:
+        body: runs single calls on tensors that the tracer knows.
+        fake_mode: the mode of the program's fake tensors.
+        table: operator -> its decomposition.
+        custom_triton_ops: whether to decompose custom operators that call Triton kernels.
+    """
+    decompositions = {**aot_autograd.aot_autograd_decompositions, **table}
+
+    def run() -> None:
+        mode = proxy_tensor.get_proxy_mode()
+        assert mode is not None
+        below = torch._C._ExcludeDispatchKeyGuard(
+            torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
+        )
+        with (
+            proxy_tensor.maybe_enable_thunkify(),
+            below,
+            proxy_tensor.maybe_disable_thunkify(),
+            fx_traceback.preserve_node_meta(),
+            warnings.catch_warnings(),
+        ):
+            warnings.filterwarnings("ignore", "Anomaly Detection has been enabled.")
+            with torch.autograd.detect_anomaly(check_nan=False):
+                body(mode.tracer, functional)
+        raise _Traced
+
+    run._orig_mod = torch.nn.Module()  # type: ignore[attr-defined]
+    with _state_of_a_trace(fake_mode, custom_triton_ops) as functional:
+        traced = proxy_tensor.make_fx(
+            run, decomposition_table=decompositions, record_module_stack=True
+        )
+        with contextlib.suppress(_Traced):
+            traced()
+
+
+def with_meta_of(node: Any) -> contextlib.AbstractContextManager[None]:
+    """Give new nodes the meta of a node that torch's interpreter would run."""
+    block: contextlib.AbstractContextManager[None] = fx_traceback.set_current_meta(
+        node, "Interpreter_PropagateUnbackedSymInts"
+    )
+    return block
+
+
+def track(tensor: torch.Tensor, tracer: Any, name: str) -> Any:
+    """Make a placeholder for a tensor in the graph of a trace; return the node."""
+    with with_meta_of(_NO_NODE):  # else torch takes a stack trace
+        proxy = tracer.create_proxy("placeholder", name, (), {})
+    proxy_tensor.track_tensor(tensor, proxy, constant=None, tracer=tracer)
+    return proxy.node
+
+
+def node_of(tensor: torch.Tensor, tracer: Any) -> tuple[Any, Any]:
+    """Return a traced tensor's node and its constant value, if it has one; (None, None)."""
+    slot = proxy_tensor.get_proxy_slot(tensor, tracer, None)
+    return (None, None) if slot is None else (slot.proxy.node, slot.constant)
+
+
+def functional(tensor: torch.Tensor, requires_grad_like: torch.Tensor | None) -> Any:
+    """Wrap a fake tensor; the wrapper requires gradients as another tensor does, if given."""
+    wrapped = functional_utils.to_fun(tensor)
+    if requires_grad_like is not None:
+        torch._mirror_autograd_meta_to(requires_grad_like, wrapped.elem)
+        torch._mirror_autograd_meta_to(requires_grad_like, wrapped)
+    return wrapped
+
+
+def inner(wrapped: FunctionalTensor) -> Any:
+    """Return the fake tensor within a functional one."""
+    return functional_utils.from_fun(wrapped)
+
+
+def was_changed(wrapped: FunctionalTensor, before: torch.Tensor) -> bool:
+    """Return whether a call changed one of its inputs: its data, its metadata, its storage."""
+    return (
+        functional_utils.has_data_mutation(wrapped)
+        or torch._functionalize_has_metadata_mutation(wrapped.elem)
+        or torch._functionalize_was_storage_changed(wrapped.elem)
+        or inner(wrapped) is not before
+    )
+
+
+class Fakes:
+    """Makes fake tensors of one mode from their metadata.
+
+    Args:
+        mode: the fake mode.
+    """
+
+    def __init__(self, mode: Any) -> None:
+        self.mode = mode
+        self._meta = torch.device("meta")
+        self._state: dict[torch.device, dict[str, Any]] = {}
+
+    def tensor(
+        self,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        offset: int,
+        storage: Any,
+        requires_grad: bool,
+    ) -> Any:
+        """Return a fake tensor in a storage; None stands for a new one."""
+        if storage is None:
+            real = torch.empty_strided(shape, strides, dtype=dtype, device=self._meta)
+        else:
+            real = torch.empty(0, dtype=dtype, device=self._meta)
+            real.set_(storage, offset, shape, strides)
+        fake = torch.Tensor._make_subclass(
+            FakeTensor, real, requires_grad, dispatch_device=True, device_for_backend_keys=device
+        )
+        torch._C._set_throw_on_mutable_data_ptr(fake)
+        fake.__dict__.update(self.attributes(device))
+        return fake
+
+    def attributes(self, device: torch.device) -> dict[str, Any]:
+        """Return the attributes of fake tensors on a device."""
+        state = self._state.get(device)
+        if state is None:
+            made = FakeTensor(self.mode, torch.empty(0, device=self._meta), device)
+            state = self._state[device] = dict(vars(made))
+        return state
+
+    def storage(self, nbytes: int, real: torch.Tensor | None) -> Any:
+        """Return a storage without memory.
+
+        Args:
+            nbytes: its size.
+            real: a tensor in the real storage that it stands for. The mode knows one storage for
+                each real one, as long as it is alive.
+        """
+        if real is None:
+            return torch.UntypedStorage(nbytes, device=self._meta)
+        converter = self.mode.fake_tensor_converter.meta_converter
+        number = converter.describer.get_storage_id(real.untyped_storage())
+        known = converter.storage_memo.get(number)
+        if known is None:
+            known = torch.UntypedStorage(nbytes, device=self._meta)
+            converter.storage_memo[number] = known
+        return known
+
+
+# Functions that make fake tensors, by role.
+TOOLS: dict[str, Any] = {
+    "empty": torch.empty,
+    "empty_strided": torch.empty_strided,
+    "make_subclass": torch.Tensor._make_subclass,
+    "protect_data": torch._C._set_throw_on_mutable_data_ptr,
+    "fake_type": FakeTensor,
+    "meta": torch.device("meta"),
+}
+outside_of_modes = _disable_current_modes
+
+
+def cached_results() -> dict[Any, Any]:
+    """Return what fake modes have in their cache."""
+    return dict(FakeTensorMode.cache)
+
+
+def restore_cached_results(cached: dict[Any, Any]) -> None:
+    """Give fake modes the cache that they had."""
+    FakeTensorMode.cache.clear()
+    FakeTensorMode.cache.update(cached)
+
+
+without_tracing = proxy_tensor.disable_proxy_modes_tracing
+
+
+def as_int(number: Any) -> int | None:
+    """Return an int, or what stands for one; None for a symbol."""
+    return number if type(number) is int else number.node.maybe_as_int()
+
+
+def stays(node: torch.fx.Node) -> bool:
+    """Return whether torch keeps a node though nobody uses it, while it traces a program."""
+    return bool(node.is_impure(inductor_config.fallback_random))
+
+
+def source(node: Any, name: str, *actions: str) -> NodeSource:
+    """Return the record that a node was made from another one by a pass."""
+    return NodeSource(node, name, [NodeSourceAction(action) for action in actions])
+
+
+class Traced:
+    """What stands for a node of `ep.module()`'s graph, which is not made."""
+
+    __slots__ = ("graph", "meta", "name", "target")
+
+    def __init__(self, name: str, target: Any, graph: Any, meta: dict[str, Any]) -> None:
+        self.name, self.target, self.graph, self.meta = name, target, graph, meta
+
+
+_NO_NODE = Traced("", "", None, {"stack_trace": "none"})
+
+
+def next_sequence_number() -> int | None:
+    """Return the number that torch gives nodes now."""
+    return fx_proxy._get_seq_nr() if hasattr(fx_proxy, "_get_seq_nr") else None
+
+
+def append(
+    graph: torch.fx.Graph,
+    name: str,
+    op: str,
+    target: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> torch.fx.Node:
+    """Append a node with a name that the graph's namespace knows already."""
+    node = torch.fx.Node(graph, name, op, target, args, kwargs, None)
+    graph._graph_namespace._obj_to_name[node] = name
+    graph._insert(node)
+    graph._find_nodes_lookup_table.insert(node)
+    graph._len += 1
+    return node
+
+
+outside_of_fake_mode: Callable[[], contextlib.AbstractContextManager[Any]] = unset_fake_temporarily
+
+
+def materialized(table: dict[Any, Callable[..., Any]]) -> dict[Any, Callable[..., Any]]:
+    """Return a table as a dict of the caller's own, with all operators of a default table."""
+    return table.materialize() if isinstance(table, CustomDecompTable) else dict(table)

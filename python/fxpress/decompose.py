@@ -1,0 +1,31 @@
+"""Decompose exported programs: stands in for what `ExportedProgram.run_decompositions` calls.
+
+Each distinct call of an operator is traced once, by torch's own machinery, on metadata. What the
+trace added to a graph is a template, which is stamped for every call that is alike. Programs with
+anything that is not known to be safe are traced as a whole, as torch traces them.
+"""
+
+from fxpress._torch.probes import room
+
+with room("decompose"):
+    from fxpress._decompose.check import check_templates
+    from fxpress._decompose.composites import (
+        _collect_all_valid_cia_ops,
+        _collect_all_valid_cia_ops_for_aten_namespace,
+        _split_decomp_table_to_cia_and_python_decomp,
+    )
+    from fxpress._decompose.entry import (
+        _decompose_exported_program,
+        forget_templates,
+        run_decompositions,
+    )
+    from fxpress._decompose.overrides import _override_composite_implicit_decomp
+    from fxpress._decompose.report import Report, report
+
+__all__ = [
+    "Report",
+    "check_templates",
+    "forget_templates",
+    "report",
+    "run_decompositions",
+]

@@ -1,0 +1,81 @@
+"""torch's collections of programs, modules and operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.testing._internal.common_methods_invocations import op_db
+
+from tests.support.decompose_cases import assert_decomposed_as_torch
+from tests.support.exported import (
+    exportdb_cases,
+    exportdb_program,
+    exported_or_skipped,
+    module_db_cases,
+    operator_samples,
+    skipped_unless_exported,
+)
+
+
+@pytest.mark.parametrize("name", sorted(exportdb_cases()))
+def test_exportdb(name: str) -> None:
+    with skipped_unless_exported():
+        program = exportdb_program(name)
+    for table in ("default", "empty"):
+        assert_decomposed_as_torch(program, table)
+
+
+_MODULES = {f"{name}": (inputs, build) for name, inputs, build in module_db_cases()}
+
+
+@pytest.mark.deep("a hundred modules, each decomposed four times")
+@pytest.mark.parametrize("name", sorted(_MODULES))
+def test_modules(name: str) -> None:
+    inputs, build = _MODULES[name]
+    with skipped_unless_exported():
+        module = build().eval()
+        program = torch.export.export(module, tuple(inputs.args), dict(inputs.kwargs), strict=False)
+    for table in ("default", "empty"):
+        assert_decomposed_as_torch(program, table)
+
+
+class Twice(nn.Module):
+    """The second call is stamped from the first, unless something tells them apart."""
+
+    def __init__(self, operator: Any, options: dict[str, Any]) -> None:
+        super().__init__()
+        self.operator = operator
+        self.options = options
+
+    def forward(self, *args: Any) -> Any:
+        half = len(args) // 2
+        first = self.operator(*args[:half], **self.options)
+        return first, self.operator(*args[half:], **self.options)
+
+
+_OPERATORS = {f"{info.name}_{info.variant_test_name}": info for info in op_db}
+_FEW = ("add_", "addmm_", "bmm_", "nn.functional.gelu_", "native_layer_norm_", "var_mean_", "sort_")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name in _FEW
+        else pytest.param(name, marks=pytest.mark.deep("six hundred operators"))
+        for name in sorted(_OPERATORS)
+    ],
+)
+def test_operators(name: str) -> None:
+    info = _OPERATORS[name]
+    if torch.float32 not in info.dtypes:
+        pytest.skip("not for float32")
+    sample = next(operator_samples(info, torch.float32))
+    given = (sample.input, *sample.args)
+    again = tuple(x.clone() if isinstance(x, torch.Tensor) else x for x in given)
+    program = exported_or_skipped(Twice(info.op, sample.kwargs), given + again, strict=False)
+    for table in ("default", "empty"):
+        assert_decomposed_as_torch(program, table)

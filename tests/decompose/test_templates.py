@@ -1,0 +1,149 @@
+"""What tells two calls apart, what is kept, and what is said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import export
+
+import fxpress
+from fxpress import decompose
+from fxpress._decompose import write
+from tests.support.decompose_cases import assert_decomposed_as_torch, program_of
+
+
+class Calls(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Tensor) -> Any:
+        return self.function(*args)
+
+
+def templates_of(function: Callable[..., Any], *inputs: Tensor) -> int:
+    """The number of templates that a program needs; it is what torch makes."""
+    program = export(Calls(function), inputs, strict=False)
+    decompose.forget_templates()
+    assert_decomposed_as_torch(program, stamped=True)
+    return decompose.report().traced
+
+
+SQUARE = torch.ones(4, 4)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "expected"),
+    [
+        (lambda x: (x + 1, x + 1), (SQUARE,), 1),
+        (lambda x: (x + 1, x + 1.0), (SQUARE,), 2),
+        (lambda x: (x + 1, x + True), (SQUARE,), 2),
+        (lambda x: (x * 0.0, x * -0.0), (SQUARE,), 2),
+        (lambda x: (x * float("nan"), x * float("nan")), (SQUARE,), 1),
+        (lambda x, y: (x + y, y + x), (SQUARE, SQUARE + 1), 1),
+        (lambda x, y: (x + y, x + x), (SQUARE, SQUARE + 1), 2),
+        (lambda x, y: (x.sin(), y.sin()), (SQUARE, SQUARE.double()), 2),
+        (lambda x, y: (x.sin(), y.sin()), (SQUARE, SQUARE.t()), 2),
+        (lambda x, y: (x.sin(), y.sin()), (SQUARE, SQUARE[:2]), 2),
+        (lambda x: (x[1:].sin(), x[:3].sin()), (SQUARE,), 4),
+        (lambda x, y: (x @ y, x @ y.t()), (SQUARE, SQUARE + 1), 3),
+        (lambda x: (x.sum(dim=0), x.sum(dim=(0,)), x.sum(0, keepdim=True)), (SQUARE,), 2),
+        (lambda x: (torch.cat([x, x]), torch.cat([x, x, x])), (SQUARE,), 2),
+    ],
+)
+def test_keys(function: Callable[..., Any], inputs: tuple[Tensor, ...], expected: int) -> None:
+    assert templates_of(function, *inputs) == expected
+
+
+def test_arguments_that_share_a_storage() -> None:
+    def function(x: Tensor, y: Tensor) -> Any:
+        return x.view(16) * x.view(4, 4).view(16), y.view(16) * x.view(16)
+
+    assert_decomposed_as_torch(export(Calls(function), (SQUARE, SQUARE + 1)), stamped=True)
+
+
+def test_strides_of_the_new_program_decide() -> None:
+    """Attention's decomposition changes strides, and linear becomes another operator for them."""
+    program = program_of("attention")
+    assert_decomposed_as_torch(program, stamped=True)
+    targets = [str(n.target) for n in program.graph.nodes]
+    assert targets.count("aten.linear.default") == 2
+
+
+def test_the_report_counts() -> None:
+    decompose.forget_templates()
+    program = program_of("deep")
+    decompose.run_decompositions(program)
+    report = decompose.report()
+    calls = [n for n in program.graph.nodes if n.op == "call_function"]
+    assert report.reason == ""
+    assert report.calls == len(calls)
+    assert report.by_operator["aten.layer_norm.default"] == 3
+    assert 0 < report.traced < report.stamped == sum(report.by_operator.values())
+    assert "3 of aten.layer_norm.default" in str(report)
+    decompose.run_decompositions(program)
+    assert decompose.report().traced == 0
+    assert decompose.report().kept == report.traced
+
+
+def test_checks_pass() -> None:
+    program = program_of("deep")
+    with decompose.check_templates():
+        decompose.run_decompositions(program)
+    assert decompose.report().reason == ""
+
+
+def test_checks_find_a_wrong_stamp(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = program_of("deep")
+    decompose.forget_templates()
+    monkeypatch.setattr(write.Writer, "source", lambda self, node: None)
+    with decompose.check_templates(), pytest.raises(fxpress.InternalError, match="from_node"):
+        decompose.run_decompositions(program)
+    with decompose.check_templates(), decompose.check_templates(False):
+        decompose.run_decompositions(program)
+
+
+def test_default_dtype_is_part_of_the_key() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.full((4, 4), 2) * x + torch.ones(4)
+
+    program = export(Calls(function), (SQUARE,))
+    assert_decomposed_as_torch(program)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert_decomposed_as_torch(program)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_bad_input() -> None:
+    with pytest.raises(TypeError, match="program"):
+        decompose.run_decompositions(nn.Linear(1, 1))  # type: ignore[arg-type]
+
+
+def test_a_node_before_its_input_raises_as_in_torch() -> None:
+    program = export(Calls(lambda x: x.sin().cos()), (SQUARE,))
+    sin, cos = (n for n in program.graph.nodes if n.op == "call_function")
+    cos.append(sin)
+    with pytest.raises(KeyError):
+        program.run_decompositions()
+    with pytest.raises(KeyError):
+        decompose.run_decompositions(program)
+
+
+def test_templates_of_operators_of_the_user_are_not_kept() -> None:
+    with torch.library._scoped_library("decompose_kept", "DEF") as library:
+        library.define("same(Tensor x) -> Tensor", tags=(torch.Tag.flexible_layout,))
+        library.impl("same", torch.clone, "CPU")
+        shape = [4]
+        library._register_fake("same", lambda x: x.new_empty(shape))
+        operator = torch.ops.decompose_kept.same.default
+        program = export(Calls(lambda x: operator(operator(x))), (torch.ones(4),), strict=False)
+        assert_decomposed_as_torch(program, stamped=True)
+        assert decompose.report().traced == 1
+        shape[0] = 5
+        assert_decomposed_as_torch(program)

@@ -1,0 +1,175 @@
+"""Models to decompose, and the comparison of what fxpress and torch make of them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._decomp import core_aten_decompositions
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram, default_decompositions, export
+
+from fxpress import decompose
+from tests.support.decomposed import assert_same_program
+
+
+def without_linear() -> Any:
+    """The default table, but linear stays."""
+    table = default_decompositions()
+    del table[torch.ops.aten.linear.default]
+    return table
+
+
+def a_few() -> dict[Any, Any]:
+    """A table of few operators, torch's own functions."""
+    core = core_aten_decompositions()
+    return {op: core[op] for op in list(core)[::7]}
+
+
+TABLES: dict[str, Callable[[], Any]] = {
+    "default": lambda: None,
+    "empty": dict,
+    "core": core_aten_decompositions,
+    "without_linear": without_linear,
+    "few": a_few,
+}
+
+
+def assert_decomposed_as_torch(
+    program: ExportedProgram, table: str = "default", *, stamped: bool | None = None
+) -> ExportedProgram:
+    """Both give equal programs, or both raise exceptions of one type.
+
+    `stamped`: whether ours has to be stamped, or traced as a whole; None: either. torch's tensors
+    from the cache of fake tensors may have other offsets: both begin with an empty one.
+    """
+    FakeTensorMode.cache_clear()
+    try:
+        theirs = program.run_decompositions(TABLES[table]())
+    except Exception as error:
+        FakeTensorMode.cache_clear()
+        try:
+            decompose.run_decompositions(program, TABLES[table]())
+        except type(error):
+            return program
+        raise AssertionError(f"torch raises {error!r}") from error
+    before = str(program), repr(program.graph_signature), list(program.state_dict)
+    FakeTensorMode.cache_clear()
+    ours = decompose.run_decompositions(program, TABLES[table]())
+    report = decompose.report()
+    assert (str(program), repr(program.graph_signature), list(program.state_dict)) == before
+    assert_same_program(ours, theirs)
+    if stamped is not None:
+        assert (report.reason == "") is stamped, report
+    return ours
+
+
+def reloaded(program: ExportedProgram) -> ExportedProgram:
+    """The program after a save and a load, by torch."""
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    return torch.export.load(file)
+
+
+class Block(nn.Module):
+    """Norm, linear, a buffer, a residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("scale", torch.full((8,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.linear(self.norm(x)).relu() * self.scale
+
+
+class Attention(nn.Module):
+    """Linear layers whose outputs are viewed, attention, dropout that does nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+        self.out = nn.Linear(8, 8)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        q, k, v = (y.view(2, 4, 2, 4).transpose(1, 2) for y in (q, k, v))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.dropout(self.out(y.transpose(1, 2).reshape(2, 4, 8)))
+
+
+class Deep(nn.Module):
+    """Blocks in a list, with constants, tied and non-persistent state, and nested outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block(), Block()])
+        self.blocks[2].linear.weight = self.blocks[0].linear.weight
+        self.register_buffer("hidden", torch.ones(8), persistent=False)
+        self.constant = torch.arange(8.0)
+
+    def forward(self, x: Tensor, pair: tuple[Tensor, dict[str, Tensor]]) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        first, rest = pair
+        y = x + first + rest["bias"] * self.hidden + self.constant
+        return {"y": y, "view": y.view(-1), "same": x, "given": first}, 3, None
+
+
+class Convolutions(nn.Module):
+    """Convolution, batch norm with running statistics, pooling."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+            for _ in range(3)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return nn.functional.max_pool2d(x, 2)
+
+
+class Names(nn.Module):
+    """Inputs with the names that nodes would have, and those of built-in functions."""
+
+    def forward(self, add: Tensor, mul_1: Tensor, input: Tensor, output: Tensor) -> Tensor:
+        x = add + mul_1
+        y = x * input * output
+        return (x + y).sum() * (x * y)
+
+
+class Kinds(nn.Module):
+    """Inputs that are no tensors, results of several tensors, views of views."""
+
+    def forward(self, x: Tensor, text: str, none: None, number: float) -> Any:
+        values, indices = torch.topk(x, 2)
+        parts = torch.split(x, 2, dim=1)
+        y = x.t()[1:].t().unsqueeze(0).expand(3, -1, -1)
+        return values * number, indices, [part * 2 for part in parts], y, x.detach()
+
+
+MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
+    "deep": lambda: (
+        Deep().eval(),
+        (torch.randn(2, 8), (torch.randn(2, 8), {"bias": torch.randn(8)})),
+    ),
+    "attention": lambda: (Attention().eval(), (torch.randn(2, 4, 8),)),
+    "convolutions": lambda: (Convolutions().eval(), (torch.randn(1, 4, 8, 8),)),
+    "names": lambda: (Names(), tuple(torch.randn(2, 2) for _ in range(4))),
+    "kinds": lambda: (Kinds(), (torch.randn(4, 4), "text", None, 2.5)),
+}
+
+
+def program_of(name: str, *, strict: bool = False) -> ExportedProgram:
+    torch.manual_seed(0)
+    model, inputs = MODELS[name]()
+    return export(model, inputs, strict=strict)
