@@ -169,6 +169,7 @@ ROOMS: list[Entry] = [
             ("_unlift_exported_program_lifted_states",),
         ),
         ("torch.export._trace", "fxpress.export", ("_export_for_training",)),
+        (
             "torch.export.exported_program",
             "fxpress.decompose",
             (
