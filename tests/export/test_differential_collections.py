@@ -17,6 +17,8 @@ from tests.support.exported import (
 )
 from tests.support.unlifted import assert_module_as_torch
 
+pytestmark = pytest.mark.deep("hundreds of programs, each unlifted by torch and by us")
+
 MODULES = {name: (sample, build) for name, sample, build in module_db_cases()}
 OPERATORS = {info.name: info for info in hop_db}
 STRICT = pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])

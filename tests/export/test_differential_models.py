@@ -12,6 +12,8 @@ from tests.support.exported import architectures, skipped_unless_exported, trans
 from tests.support.unlifted import assert_module_as_torch
 from tests.unflatten.test_differential_models import model_of, tokens
 
+pytestmark = pytest.mark.deep("models of transformers, exported and decomposed")
+
 
 @pytest.mark.parametrize("name", architectures())
 def test_transformer(name: str) -> None:

@@ -25,6 +25,8 @@ from tests.support.unflatten_models import (
 )
 from tests.support.unlifted import assert_module_as_torch, assert_same_module, ours_of, torchs
 
+pytestmark = pytest.mark.deep("a hundred programs, exported and decomposed")
+
 STRICT = pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
 DECOMPOSED = pytest.mark.parametrize("decomposed", [False, True], ids=["exported", "decomposed"])
 

@@ -15,6 +15,8 @@ from tests.support.exported import (
 from tests.support.programs import assert_exports_as_torch
 from tests.unflatten.test_differential_hop_db import Call
 
+pytestmark = pytest.mark.deep("hundreds of exports by torch and by us")
+
 STRICT = pytest.mark.parametrize(
     "strict",
     [

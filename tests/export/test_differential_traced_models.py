@@ -19,6 +19,8 @@ from tests.support.exported import (
 )
 from tests.support.programs import assert_exports_as_torch
 
+pytestmark = pytest.mark.deep("hundreds of exports by torch and by us")
+
 BOTH = pytest.mark.parametrize(
     "strict",
     [

@@ -10,6 +10,8 @@ from tests.support.generated import examples
 from tests.support.unlifted import assert_module_as_torch
 from tests.unflatten.test_property_trees import PICKS, Plan, arguments, exported, trees
 
+pytestmark = pytest.mark.deep("each example is an export and a decomposition")
+
 
 @pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
 @examples(8)

@@ -15,7 +15,7 @@ BOTH = pytest.mark.parametrize(
     "strict",
     [
         pytest.param(False, id="nonstrict"),
-        pytest.param(True, id="strict", marks=pytest.mark.slow("Dynamo traces each model twice")),
+        pytest.param(True, id="strict", marks=pytest.mark.deep("Dynamo traces each model twice")),
     ],
 )
 Forward = Callable[..., Any]
