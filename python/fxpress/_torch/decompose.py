@@ -345,9 +345,8 @@ def stays(node: torch.fx.Node) -> bool:
     return bool(node.is_impure(inductor_config.fallback_random))
 
 
-def source(node: Any, name: str, *actions: str) -> NodeSource:
-    """Return the record that a node was made from another one by a pass."""
-    return NodeSource(node, name, [NodeSourceAction(action) for action in actions])
+CREATE, REPLACE = NodeSourceAction.CREATE, NodeSourceAction.REPLACE
+source: Callable[[Any, str, list[NodeSourceAction]], NodeSource] = NodeSource
 
 
 class Traced:
