@@ -247,6 +247,11 @@ def was_changed(wrapped: FunctionalTensor, before: torch.Tensor) -> bool:
     )
 
 
+def was_written(wrapped: FunctionalTensor) -> bool:
+    """Return whether something wrote to the storage of a functional tensor."""
+    return torch._functionalize_mutation_counter(wrapped.elem) > 0  # type: ignore[no-any-return]
+
+
 class Fakes:
     """Makes fake tensors of one mode from their metadata.
 
