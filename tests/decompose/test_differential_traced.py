@@ -95,8 +95,20 @@ PROGRAMS: dict[str, Callable[[], ExportedProgram]] = {
     "symbols": lambda: export(
         NoGrad(), (torch.randn(X),), dynamic_shapes={"x": {0: Dim("n")}}, strict=False
     ),
+    "written_result": lambda: export(_Cell(), (torch.randn(4), (torch.randn(4), torch.randn(4)))),
     "view_of_parameter": lambda: export(_Parameter(), (torch.randn(X),)),
 }
+
+
+class _Cell(nn.Module):
+    """The decomposition of the cell writes to its results, of which views are made later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTMCell(4, 4)
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> Any:
+        return self.cell(x, state)
 
 
 class _Scaled(nn.Module):

@@ -71,6 +71,7 @@ def stamped(
 def _trace(plan: Plan, fakes: compat.Fakes, table: Table, custom_triton_ops: bool) -> None:
     """Go on with a plan within a trace."""
     failed: list[UnsafeError] = []
+    cached = compat.cached_results()
 
     def body(tracer: Any, functional_mode: Any) -> None:
         try:
@@ -81,6 +82,7 @@ def _trace(plan: Plan, fakes: compat.Fakes, table: Table, custom_triton_ops: boo
     with fakes.mode, table.guarded.in_force():
         compat.trace(body, fakes.mode, table.others, custom_triton_ops)
     if failed:
+        compat.restore_cached_results(cached)  # the trace of the whole begins as torch's would
         raise failed[0]
 
 

@@ -357,6 +357,8 @@ class _Reading:
                 )
         if type(result) is not compat.FunctionalTensor:
             raise self._refuse(f"the call returns a {type(result).__name__}")
+        if compat.was_written(result):  # views of it, later on, would be made once more
+            raise self._refuse("the call returns what it wrote to")
         inner = compat.inner(result)
         node, constant = compat.node_of(inner, self._recorder.tracer)
         if node not in self._numbers or constant is not None:

@@ -38,7 +38,7 @@ class Sources:
         """Return the list that the node has in `ep.module()`'s graph; one for each node."""
         found = self._lists.get(node)
         if found is None:
-            record = compat.source(self._known[node], _MODULE, "create")
+            record = compat.source(self._known[node], _MODULE, [compat.CREATE])
             found = self._lists[node] = [record]
         return found
 
@@ -48,8 +48,8 @@ class Sources:
 
     def of_trace(self, node: Node) -> Any:
         """Return the record of a new node that comes from a call."""
-        return compat.source(self._between_node(node), _TRACE, "create")
+        return compat.source(self._between_node(node), _TRACE, [compat.CREATE])
 
     def of_unlifted(self, node: Node) -> list[Any]:
         """Return the list of an input that became an attribute, or of the output."""
-        return [compat.source(self._between_node(node), _UNLIFT, "create", "replace")]
+        return [compat.source(self._between_node(node), _UNLIFT, [compat.CREATE, compat.REPLACE])]

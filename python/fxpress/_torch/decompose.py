@@ -247,6 +247,11 @@ def was_changed(wrapped: FunctionalTensor, before: torch.Tensor) -> bool:
     )
 
 
+def was_written(wrapped: FunctionalTensor) -> bool:
+    """Return whether something wrote to the storage of a functional tensor."""
+    return torch._functionalize_mutation_counter(wrapped.elem) > 0  # type: ignore[no-any-return]
+
+
 class Fakes:
     """Makes fake tensors of one mode from their metadata.
 
@@ -345,9 +350,8 @@ def stays(node: torch.fx.Node) -> bool:
     return bool(node.is_impure(inductor_config.fallback_random))
 
 
-def source(node: Any, name: str, *actions: str) -> NodeSource:
-    """Return the record that a node was made from another one by a pass."""
-    return NodeSource(node, name, [NodeSourceAction(action) for action in actions])
+CREATE, REPLACE = NodeSourceAction.CREATE, NodeSourceAction.REPLACE
+source: Callable[[Any, str, list[NodeSourceAction]], NodeSource] = NodeSource
 
 
 class Traced:
