@@ -19,6 +19,8 @@ from tests.support.exported import (
     skipped_unless_exported,
 )
 
+pytestmark = pytest.mark.deep("hundreds of programs, decomposed by torch and by us")
+
 
 @pytest.mark.parametrize("name", sorted(exportdb_cases()))
 def test_exportdb(name: str) -> None:

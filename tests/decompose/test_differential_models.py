@@ -22,6 +22,8 @@ from tests.support.decompose_cases import (
 from tests.support.decomposed import assert_same_program
 from tests.support.exported import architectures, transformer_configs
 
+pytestmark = pytest.mark.deep("each model is decomposed by torch with five tables")
+
 
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("model", MODELS)
