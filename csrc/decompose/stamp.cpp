@@ -30,6 +30,7 @@ uint32_t number(PyObject* value) {
 std::vector<uint32_t> numbers(PyObject* list) {
   FXPRESS_CHECK(PyList_Check(list), "a list of numbers is no list");
   std::vector<uint32_t> result;
+  result.reserve(static_cast<size_t>(PyList_GET_SIZE(list)));
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
     result.push_back(number(PyList_GET_ITEM(list, i)));
   }
@@ -106,7 +107,7 @@ class Stamper {
       const std::vector<RecipeNode>& nodes = stamp->recipe->nodes();
       for (size_t i = nodes.size(); i-- > 0;) {
         char& live = live_.at(stamp->first + i);
-        live |= static_cast<char>(nodes[i].is_impure);
+        if (nodes[i].is_impure) live = 1;
         if (live == 0) continue;
         for (const int32_t used : nodes[i].uses) live_.at(stamp->number_of(used)) = 1;
       }
