@@ -32,7 +32,7 @@ CHANGES = {
     ),
     "a class of the reader of files has another name": (
         "import torch._weights_only_unpickler as w; w.Reader = w.Unpickler; del w.Unpickler",
-        {"serialize", "archive", "state"},
+        {"serialize", "archive", "state", "decompose"},
         "Unpickler",
     ),
     "a capture takes other arguments": (
