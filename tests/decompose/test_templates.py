@@ -15,6 +15,8 @@ from fxpress import decompose
 from fxpress._decompose import write
 from tests.support.decompose_cases import assert_decomposed_as_torch, program_of
 
+pytestmark = pytest.mark.slow("decompositions by torch and by us")
+
 
 class Calls(nn.Module):
     def __init__(self, function: Callable[..., Any]) -> None:

@@ -43,8 +43,8 @@ CASES = {"nonstrict": (Net, False), "strict": (Net, True), "branches": (Branches
 @pytest.fixture(
     params=[
         "nonstrict",
-        pytest.param("strict", marks=pytest.mark.slow("Dynamo traces each model twice")),
-        pytest.param("branches", marks=pytest.mark.slow("three graphs each")),
+        pytest.param("strict", marks=pytest.mark.deep("Dynamo traces each model twice")),
+        pytest.param("branches", marks=pytest.mark.deep("three graphs each")),
     ]
 )
 def pair(request: pytest.FixtureRequest) -> tuple[ExportedProgram, ExportedProgram]:

@@ -20,6 +20,8 @@ from tests.support.unflatten_compare import assert_runs_as_eager, assert_same_ou
 from tests.support.unflatten_models import Nest
 from tests.support.unlifted import assert_runs_alike, assert_same_graph, torchs
 
+pytestmark = pytest.mark.slow("exports by torch and by us")
+
 X = torch.linspace(-1.0, 1.0, 12).view(3, 4)
 
 
@@ -36,7 +38,7 @@ def has_code(made: GraphModule) -> bool:
     return PENDING not in vars(type(made))
 
 
-@pytest.mark.slow("exports and decompositions")
+@pytest.mark.deep("exports and decompositions")
 @pytest.mark.parametrize("decomposed", [False, True])
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_models(name: str, decomposed: bool) -> None:
@@ -125,7 +127,7 @@ def test_copies_run_the_code() -> None:
     assert "forward" not in vars(again)
 
 
-@pytest.mark.slow("a compilation and two exports")
+@pytest.mark.deep("a compilation and two exports")
 def test_tracers() -> None:
     wanted = torchs(nest())(X, X)
     compiled = torch.compile(on_engine(nest()), backend="eager", fullgraph=True)

@@ -203,7 +203,7 @@ def test_state_can_be_loaded() -> None:
 
 
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.slow("two exports and a trace by Dynamo")
+@pytest.mark.deep("two exports and a trace by Dynamo")
 def test_modules_can_be_exported_again(strict: bool) -> None:
     rows = Dim("rows", min=3, max=64)
     shapes = {"x": {0: rows}, "scale": None}
@@ -217,7 +217,7 @@ def test_modules_can_be_exported_again(strict: bool) -> None:
     assert_module_as_torch(again[0], (X,), {"scale": X[0]})
 
 
-@pytest.mark.slow("a compilation")
+@pytest.mark.deep("a compilation")
 def test_modules_can_be_compiled() -> None:
     compiled = torch.compile(module(nest()), backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(X, X), torchs(nest())(X, X))
@@ -246,7 +246,7 @@ def test_the_method_of_programs_takes_ours_while_installed() -> None:
     assert is_generated(program.module())
 
 
-@pytest.mark.slow("decompositions")
+@pytest.mark.deep("decompositions")
 def test_decompositions_are_the_same_while_installed() -> None:
     """They trace the module of the program."""
     theirs = stateful().run_decompositions()

@@ -25,6 +25,8 @@ from tests.support.programs import (
 )
 from tests.support.versions import needs
 
+pytestmark = pytest.mark.slow("exports by torch and by us")
+
 
 @BOTH
 @pytest.mark.parametrize(

@@ -36,6 +36,8 @@ from tests.support.unlifted import (
     torchs,
 )
 
+pytestmark = pytest.mark.slow("exports and decompositions")
+
 aten = torch.ops.aten
 X = torch.linspace(-1.0, 1.0, 12).view(3, 4)
 

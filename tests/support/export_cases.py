@@ -10,7 +10,7 @@ import torch
 import torch.fx.traceback as fx_traceback
 from torch import nn
 
-SLOW = pytest.mark.slow("many exports")
+SLOW = pytest.mark.deep("many exports")
 BOTH = pytest.mark.parametrize(
     "strict",
     [
