@@ -18,6 +18,7 @@ from tests.support.exported import (
     operator_samples,
     skipped_unless_exported,
 )
+from tests.support.sampled import sampled
 
 pytestmark = pytest.mark.deep("hundreds of programs, decomposed by torch and by us")
 
@@ -33,8 +34,7 @@ def test_exportdb(name: str) -> None:
 _MODULES = {f"{name}": (inputs, build) for name, inputs, build in module_db_cases()}
 
 
-@pytest.mark.deep("a hundred modules, each decomposed four times")
-@pytest.mark.parametrize("name", sorted(_MODULES))
+@pytest.mark.parametrize("name", sampled(sorted(_MODULES), 20, seed=0))
 def test_modules(name: str) -> None:
     inputs, build = _MODULES[name]
     with skipped_unless_exported():
@@ -62,15 +62,7 @@ _OPERATORS = {f"{info.name}_{info.variant_test_name}": info for info in op_db}
 _FEW = ("add_", "addmm_", "bmm_", "nn.functional.gelu_", "native_layer_norm_", "var_mean_", "sort_")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        if name in _FEW
-        else pytest.param(name, marks=pytest.mark.deep("six hundred operators"))
-        for name in sorted(_OPERATORS)
-    ],
-)
+@pytest.mark.parametrize("name", [*_FEW, *sampled(sorted({*_OPERATORS} - {*_FEW}), 40, seed=0)])
 def test_operators(name: str) -> None:
     info = _OPERATORS[name]
     if torch.float32 not in info.dtypes:
