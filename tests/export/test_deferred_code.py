@@ -19,6 +19,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx.graph import PythonCode
 
 from fxpress._deferred_code import deferring
+from tests.support.captured import outcome
 from tests.support.deferred import is_deferred
 from tests.support.programs import Side, assert_same_module, exported_by_us
 
@@ -114,8 +115,11 @@ def test_copies(way: str) -> None:
     for module in (ours, theirs):
         for node in module.graph.nodes:
             node.meta = {}  # torch cannot pickle all of it
-    copies = [COPIES[way](module) for module in (ours, theirs)]
-    same(*copies)
+    copies = [outcome(lambda module=module: COPIES[way](module)) for module in (ours, theirs)]
+    if isinstance(copies[1], Exception):  # torch 2.13 and 2.14 cannot read their pickles
+        assert str(copies[0]) == str(copies[1])
+    else:
+        same(*copies)
     same(ours, theirs)
 
 
