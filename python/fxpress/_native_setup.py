@@ -83,6 +83,7 @@ def serde() -> None:
     import torch
 
     from fxpress._serde import kernels, operators, targets
+    from fxpress._torch import fakes
     from fxpress._torch import serde as compat
     from fxpress._torch.versions import features
 
@@ -118,7 +119,7 @@ def serde() -> None:
             "input_spec_type": signature.InputSpec,
             "output_spec_type": signature.OutputSpec,
             "lists_of_int_lists": features.lists_of_lists_of_ints,
-            "make_subclass": compat.make_subclass,
+            "make_subclass": fakes.make_subclass,
             "make_subclass_keywords": ("dispatch_device", "device_for_backend_keys"),
             "meta_device": torch.device("meta"),
             "module_call_entry_type": compat.ModuleCallEntry,
@@ -129,7 +130,7 @@ def serde() -> None:
                 for action in compat.NodeSourceAction
                 for text in (action.name, action.name.lower())
             },
-            "protect_data": compat.protect_data,
+            "protect_data": fakes.protect_data,
             "reading_failed": targets.reading_failed,
             "resolve_target": targets.resolve_target,
             "source_function": targets.source_function,

@@ -14,11 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
-from fxpress import _native
 from fxpress.export import module
-from tests.support.memory import check_no_blocks_leak
+from tests.support.memory import (
+    check_collector_is_as_it_was,
+    check_no_blocks_leak,
+    check_no_object_leaks,
+    forget_sources,
+)
 from tests.support.unflatten_models import Counter, Nest, Repeated
-from tests.unflatten.test_memory import forget_sources, live
 
 X = torch.ones(3, 4)
 
@@ -87,13 +90,7 @@ EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 @EVERY
 def test_no_object_leaks(case: Callable[[], None]) -> None:
-    kinds = (torch.fx.Node, torch.fx.Graph, nn.Module, Tensor, tuple, dict, type)
-    for _ in range(3):
-        case()
-    before = live(kinds)
-    for _ in range(5):
-        case()
-    assert live(kinds) <= before + 5
+    check_no_object_leaks(case)
 
 
 @EVERY
@@ -104,15 +101,7 @@ def test_no_block_leaks(case: Callable[[], None]) -> None:
 
 @EVERY
 def test_collector_is_as_it_was(case: Callable[[], None]) -> None:
-    for enabled in (True, False):
-        previous = gc.isenabled()
-        try:
-            (gc.enable if enabled else gc.disable)()
-            case()
-            assert gc.isenabled() is enabled
-        finally:
-            (gc.enable if previous else gc.disable)()
-    assert _native.gc_pauses() == 0
+    check_collector_is_as_it_was(case)
 
 
 @pytest.mark.parametrize("used", ["not", "run", "compiled"])

@@ -3,14 +3,55 @@
 from __future__ import annotations
 
 import gc
+import linecache
 import sys
 from collections.abc import Callable
+
+import torch
+
+from fxpress import _native
 
 
 def collect_all() -> None:
     """Until nothing is left: one collection frees what C++ holds, the next what only that held."""
     while gc.collect():
         pass
+
+
+def forget_sources() -> None:
+    """torch keeps the text of every source that it compiles, for tracebacks."""
+    torch.fx.graph_module._loader.eval_cache.clear()
+    linecache.clearcache()
+    collect_all()
+
+
+def live(kinds: tuple[type, ...]) -> int:
+    forget_sources()
+    return sum(isinstance(o, kinds) for o in gc.get_objects())
+
+
+def check_no_object_leaks(case: Callable[[], None]) -> None:
+    """Calls of a case leave no more objects than the first ones."""
+    kinds = (torch.fx.Node, torch.fx.Graph, torch.nn.Module, torch.Tensor, tuple, dict, type)
+    for _ in range(3):
+        case()
+    before = live(kinds)
+    for _ in range(5):
+        case()
+    assert live(kinds) <= before + 5
+
+
+def check_collector_is_as_it_was(case: Callable[[], None]) -> None:
+    """A case leaves the collector on where it is on, and off where it is off."""
+    for enabled in (True, False):
+        previous = gc.isenabled()
+        try:
+            (gc.enable if enabled else gc.disable)()
+            case()
+            assert gc.isenabled() is enabled
+        finally:
+            (gc.enable if previous else gc.disable)()
+    assert _native.gc_pauses() == 0
 
 
 def check_no_blocks_leak(

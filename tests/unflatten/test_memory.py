@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import gc
-import linecache
 import logging
 import pickle
 import sys
@@ -19,22 +18,15 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram, export
 
-from fxpress import _native
 from fxpress.unflatten import unflatten
-from tests.support.memory import check_no_blocks_leak, collect_all
+from tests.support.memory import (
+    check_collector_is_as_it_was,
+    check_no_blocks_leak,
+    check_no_object_leaks,
+    forget_sources,
+    live,
+)
 from tests.support.unflatten_models import Counter, Deep, Nest, Repeated
-
-
-def forget_sources() -> None:
-    """torch keeps the text of every source that it compiles, for tracebacks."""
-    torch.fx.graph_module._loader.eval_cache.clear()
-    linecache.clearcache()
-    collect_all()
-
-
-def live(kinds: tuple[type, ...]) -> int:
-    forget_sources()
-    return sum(isinstance(o, kinds) for o in gc.get_objects())
 
 
 @pytest.fixture(autouse=True)
@@ -158,13 +150,7 @@ EVERY = pytest.mark.parametrize("case", CASES, ids=NAMES)
 
 @EVERY
 def test_no_object_leaks(case: Callable[[], None]) -> None:
-    kinds = (torch.fx.Node, torch.fx.Graph, nn.Module, Tensor, tuple, dict, type)
-    for _ in range(3):
-        case()
-    before = live(kinds)
-    for _ in range(5):
-        case()
-    assert live(kinds) <= before + 5
+    check_no_object_leaks(case)
 
 
 @EVERY
@@ -177,15 +163,7 @@ def test_no_block_leaks(case: Callable[[], None]) -> None:
 
 @EVERY
 def test_collector_is_as_it_was(case: Callable[[], None]) -> None:
-    for enabled in (True, False):
-        previous = gc.isenabled()
-        try:
-            (gc.enable if enabled else gc.disable)()
-            case()
-            assert gc.isenabled() is enabled
-        finally:
-            (gc.enable if previous else gc.disable)()
-    assert _native.gc_pauses() == 0
+    check_collector_is_as_it_was(case)
 
 
 def test_code_does_not_leak_modules() -> None:

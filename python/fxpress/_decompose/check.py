@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
+import functools
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+
+from fxpress import _native
 
 _checks: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "templates", default=os.environ.get("FXPRESS_CHECK_TEMPLATES") == "1"
@@ -18,16 +18,7 @@ def checks() -> bool:
     return _checks.get()
 
 
-@contextlib.contextmanager
-def _use(value: bool) -> Iterator[None]:
-    token = _checks.set(value)
-    try:
-        yield
-    finally:
-        _checks.reset(token)
-
-
-def check_templates(enabled: bool = True) -> AbstractContextManager[None]:
+def check_templates(enabled: bool = True) -> _native.Block:
     """Return a block in which each program that is stamped is traced as a whole too, and compared.
 
     The environment variable `FXPRESS_CHECK_TEMPLATES=1` does it for the whole process. torch has
@@ -40,4 +31,4 @@ def check_templates(enabled: bool = True) -> AbstractContextManager[None]:
         A `with` block, of one thread or task. A decomposition in it raises `InternalError`, with
         the first difference, where a stamp would be wrong.
     """
-    return _use(enabled)
+    return _native.Block(functools.partial(_checks.set, enabled), _checks.reset)

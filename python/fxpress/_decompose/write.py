@@ -57,6 +57,8 @@ class Writer:
         self.tools = compat.TOOLS
         self._order = {node: place for place, node in enumerate(plan.nodes)}
         self._calls: dict[Any, int] = {}
+        # What the user gives stands behind the state.
+        self._first_given = sum(entry.spec.kind is not InputKind.USER_INPUT for entry in inputs)
 
     def write(self, names: list[str]) -> Node:
         """Write all nodes, and return the output.
@@ -125,7 +127,7 @@ class Writer:
         kind, target = entry.spec.kind, entry.spec.target
         old = entry.old.meta
         if kind is InputKind.USER_INPUT:
-            given = number - self._first_given()
+            given = number - self._first_given
             if entry.value is None:
                 described = {"desc": compat.PlainInput(given), "val": old["val"]}
                 if type(old["val"]) is float and features.traced_numbers_have_values:
@@ -156,9 +158,6 @@ class Writer:
             meta["val"] = fake if meta["val"] is None else meta["val"]
             meta["tensor_meta"] = meta["tensor_meta"] or compat.tensor_metadata(fake)
         return meta
-
-    def _first_given(self) -> int:
-        return sum(entry.spec.kind is not InputKind.USER_INPUT for entry in self._inputs)
 
     def _attribute_meta(self, old: Node) -> dict[str, Any]:
         """Return the meta that torch gathers for state: a part of it is that of the last user."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fxpress._torch.fakes import fake_of, without_data
 from fxpress._torch.tracing import (
     DisablePythonDispatcher,
     DisableTorchDispatch,
@@ -16,11 +17,7 @@ from fxpress._torch.tracing import (
     TensorMetadata,
     describe_tensor,
     fast_detach,
-    make_subclass,
-    protect_data,
 )
-
-_META = torch.device("meta")
 
 
 def is_plain(fake: Any) -> bool:
@@ -53,7 +50,7 @@ class Fakes:
             self._states[id(fake.fake_mode), fake.fake_device] = dict(vars(made))
             return made
         with DisableTorchDispatch():
-            return _fake(fake, False, fake.fake_device, state)
+            return fake_of(fake, False, fake.fake_device, state)
 
     def of_metadata(self, mode: Any, metadata: Any, base: Any) -> Any:
         """Return a new fake tensor; None: torch has to make it.
@@ -66,17 +63,11 @@ class Fakes:
         state = self._states.get((id(mode), metadata.device))
         if state is None:
             return None
-        grad = metadata.requires_grad
+        place = (metadata.shape, metadata.stride, metadata.storage_offset)
         with DisablePythonDispatcher(), DisableTorchDispatch():
-            if base is None:
-                plain = torch.empty_strided(
-                    metadata.shape, metadata.stride, dtype=metadata.dtype, device=_META
-                )
-            else:
-                plain = torch.empty((), dtype=metadata.dtype, device=_META)
-                storage = base.untyped_storage()
-                plain.set_(storage, metadata.storage_offset, metadata.shape, metadata.stride)
-            return _fake(plain, grad, metadata.device, state)
+            storage = None if base is None else base.untyped_storage()
+            plain = without_data(*place, metadata.dtype, storage)
+            return fake_of(plain, metadata.requires_grad, metadata.device, state)
 
     def set_meta(self, meta: dict[str, Any], fake: Any) -> None:
         """Describe a plain fake tensor in the meta of its node."""
@@ -93,12 +84,3 @@ class Fakes:
             known = self._described[key] = describe_tensor(fake)
             return known
         return TensorMetadata(*known[:-1], {})  # the dictionary of each is its own
-
-
-def _fake(tensor: Any, grad: bool, device: torch.device, state: dict[str, Any]) -> Any:
-    made = make_subclass(
-        FakeTensor, tensor, grad, dispatch_device=True, device_for_backend_keys=device
-    )
-    protect_data(made)
-    vars(made).update(state)
-    return made

@@ -38,6 +38,7 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
+from fxpress._torch.fakes import META, fake_of, make_subclass, protect_data, without_data
 from fxpress._torch.versions import features
 
 _NO_WRITES = {"_keep_input_mutations": False} if features.functionalization_may_keep_writes else {}
@@ -261,7 +262,6 @@ class Fakes:
 
     def __init__(self, mode: Any) -> None:
         self.mode = mode
-        self._meta = torch.device("meta")
         self._state: dict[torch.device, dict[str, Any]] = {}
 
     def tensor(
@@ -275,23 +275,14 @@ class Fakes:
         requires_grad: bool,
     ) -> Any:
         """Return a fake tensor in a storage; None stands for a new one."""
-        if storage is None:
-            real = torch.empty_strided(shape, strides, dtype=dtype, device=self._meta)
-        else:
-            real = torch.empty(0, dtype=dtype, device=self._meta)
-            real.set_(storage, offset, shape, strides)
-        fake = torch.Tensor._make_subclass(
-            FakeTensor, real, requires_grad, dispatch_device=True, device_for_backend_keys=device
-        )
-        torch._C._set_throw_on_mutable_data_ptr(fake)
-        fake.__dict__.update(self.attributes(device))
-        return fake
+        plain = without_data(shape, strides, offset, dtype, storage)
+        return fake_of(plain, requires_grad, device, self.attributes(device))
 
     def attributes(self, device: torch.device) -> dict[str, Any]:
         """Return the attributes of fake tensors on a device."""
         state = self._state.get(device)
         if state is None:
-            made = FakeTensor(self.mode, torch.empty(0, device=self._meta), device)
+            made = FakeTensor(self.mode, torch.empty(0, device=META), device)
             state = self._state[device] = dict(vars(made))
         return state
 
@@ -304,12 +295,12 @@ class Fakes:
                 each real one, as long as it is alive.
         """
         if real is None:
-            return torch.UntypedStorage(nbytes, device=self._meta)
+            return torch.UntypedStorage(nbytes, device=META)
         converter = self.mode.fake_tensor_converter.meta_converter
         number = converter.describer.get_storage_id(real.untyped_storage())
         known = converter.storage_memo.get(number)
         if known is None:
-            known = torch.UntypedStorage(nbytes, device=self._meta)
+            known = torch.UntypedStorage(nbytes, device=META)
             converter.storage_memo[number] = known
         return known
 
@@ -318,10 +309,10 @@ class Fakes:
 TOOLS: dict[str, Any] = {
     "empty": torch.empty,
     "empty_strided": torch.empty_strided,
-    "make_subclass": torch.Tensor._make_subclass,
-    "protect_data": torch._C._set_throw_on_mutable_data_ptr,
+    "make_subclass": make_subclass,
+    "protect_data": protect_data,
     "fake_type": FakeTensor,
-    "meta": torch.device("meta"),
+    "meta": META,
 }
 outside_of_modes = _disable_current_modes
 

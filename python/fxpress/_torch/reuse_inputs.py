@@ -19,6 +19,8 @@ from torch._guards import Source
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import TensorWeakRef
 
+from fxpress._torch.fakes import without_data
+
 
 def copy_fake(like: Any, shares: torch.Tensor | None) -> torch.Tensor:
     """Return a fake tensor like another one, without autograd's part.
@@ -30,13 +32,12 @@ def copy_fake(like: Any, shares: torch.Tensor | None) -> torch.Tensor:
     size, stride, offset = like.shape, like.stride(), like.storage_offset()
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         if shares is None and _is_whole(like):
-            plain = torch.empty_strided(size, stride, dtype=like.dtype, device="meta")
+            plain = without_data(size, stride, offset, like.dtype, None)
         else:
             if shares is None:
                 bytes_ = like.untyped_storage().nbytes()
                 shares = torch.empty(bytes_, dtype=torch.uint8, device="meta")
-            plain = torch.empty(0, dtype=like.dtype, device="meta")
-            plain.set_(shares.untyped_storage(), offset, size, stride)
+            plain = without_data(size, stride, offset, like.dtype, shares.untyped_storage())
         made: torch.Tensor = FakeTensor(like.fake_mode, plain, like.fake_device)
     return made
 

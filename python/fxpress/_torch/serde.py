@@ -126,8 +126,6 @@ without_modes = _disable_current_modes
 ModuleCallEntry = exported_program.ModuleCallEntry
 ModuleCallSignature = exported_program.ModuleCallSignature
 assert_scalar = torch.ops.aten._assert_scalar.default
-make_subclass = torch.Tensor._make_subclass
-protect_data = torch._C._set_throw_on_mutable_data_ptr
 ScriptObject = torch._C.ScriptObject
 
 

@@ -1,0 +1,40 @@
+"""Fake tensors made of their parts, without the Python code of FakeTensor's constructor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+
+make_subclass = torch.Tensor._make_subclass
+protect_data = torch._C._set_throw_on_mutable_data_ptr
+META = torch.device("meta")
+
+
+def without_data(
+    shape: Any, strides: Any, offset: Any, dtype: torch.dtype, storage: Any
+) -> torch.Tensor:
+    """Return a tensor on the meta device, in a storage; None stands for a new one."""
+    if storage is None:
+        return torch.empty_strided(shape, strides, dtype=dtype, device=META)
+    return torch.empty(0, dtype=dtype, device=META).set_(storage, offset, shape, strides)
+
+
+def fake_of(
+    tensor: torch.Tensor, requires_grad: bool, device: torch.device, attributes: dict[str, Any]
+) -> Any:
+    """Return a fake tensor in the storage of a tensor.
+
+    Args:
+        tensor: it has the sizes, the strides and the offset; a fake one, too.
+        requires_grad: whether the new one requires gradients.
+        device: where the new one says that it is.
+        attributes: what fake tensors of that mode and device have.
+    """
+    made = make_subclass(
+        FakeTensor, tensor, requires_grad, dispatch_device=True, device_for_backend_keys=device
+    )
+    protect_data(made)
+    vars(made).update(attributes)
+    return made
