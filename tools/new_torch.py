@@ -26,7 +26,9 @@ PACKAGE = ROOT / "python" / "fxpress"
 MODULES = (
     "torch.fx.passes.split_module",
     "torch.export.unflatten",
+    "torch.export._trace",
     "torch.export._unlift",
+    "torch.export.exported_program",
     "torch._export.serde.schema",
     "torch._export.serde.serialize",
     "torch.export.pt2_archive._package",
