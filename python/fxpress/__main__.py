@@ -1,18 +1,23 @@
-"""`python -m fxpress`: what a shell can ask of fxpress."""
+"""`fxpress` and `python -m fxpress`: what a shell can ask of fxpress."""
 
 from __future__ import annotations
 
 import argparse
-import json
+import importlib.util
 
 
 def main() -> int:
     """Run the command that the arguments name, and return the exit status.
 
-    Returns:
-        0 when every room works with the installed torch, 1 when one does not.
+    Without the packages of the extra `cli`, `doctor` is the only command.
     """
-    parser = argparse.ArgumentParser(prog="python -m fxpress")
+    if all(map(importlib.util.find_spec, ("typer", "rich"))):
+        from fxpress._cli import app
+
+        return app.run()
+    parser = argparse.ArgumentParser(
+        prog="fxpress", epilog="pip install 'fxpress[cli]' brings the other commands."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser(
         "doctor", help="say what works here, and what to do about the rest"
@@ -22,9 +27,7 @@ def main() -> int:
 
     from fxpress import _doctor  # imports torch: not for --help
 
-    report = _doctor.examine()
-    print(json.dumps(report, indent=2) if arguments.json else _doctor.show(report))
-    return 0 if all(room["works"] for room in report["rooms"].values()) else 1
+    return _doctor.run(arguments.json)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import platform
 from typing import Any
 
@@ -74,6 +75,13 @@ def _installation() -> dict[str, Any]:
         "disabled": is_disabled(),
         "replaces": _install.replaced(),
     }
+
+
+def run(as_json: bool) -> int:
+    """Print the report; return 0 when every room works with the installed torch, 1 otherwise."""
+    report = examine()
+    print(json.dumps(report, indent=2) if as_json else show(report))
+    return 0 if all(room["works"] for room in report["rooms"].values()) else 1
 
 
 def show(report: dict[str, Any]) -> str:

@@ -28,7 +28,8 @@ LAYERS = (
     FACADES,
     ("nn_module", "partition", "_build"),
     ("_install",),
-    ("_doctor",),
+    ("_doctor", "_inspection"),
+    ("_cli",),
     ("__main__",),
 )
 LEVEL = {name: i for i, row in enumerate(LAYERS) for name in row}

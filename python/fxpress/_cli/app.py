@@ -1,0 +1,96 @@
+"""What the command `fxpress` takes, and how it fails."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fxpress._errors import Error
+
+app = typer.Typer(
+    name="fxpress",
+    help="Look at exported programs. Exit status: 0 for success, 1 when the answer is no, "
+    "2 for a failure, which is one line on the standard error.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+_File = Annotated[Path, typer.Argument(show_default=False, help="a file of exported programs")]
+_Json = Annotated[bool, typer.Option("--json", help="as JSON")]
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="show where an error comes from")] = False,
+) -> None:
+    _Failures.are_shown_whole = debug
+
+
+class _Failures:
+    """How an error is shown."""
+
+    are_shown_whole = False
+
+
+@app.command()
+def inspect(
+    file: _File,
+    tree: Annotated[
+        int | None, typer.Option(show_default=False, help="show all modules down to this depth")
+    ] = None,
+    ops: Annotated[bool, typer.Option("--ops", help="show all operators")] = False,
+    weights: Annotated[bool, typer.Option("--weights", help="show all weights")] = False,
+    node: Annotated[
+        str | None, typer.Option(show_default=False, help="show the nodes of this name instead")
+    ] = None,
+    json: _Json = False,
+) -> None:
+    """Say what a file holds. Weights are not read, and nothing of the file runs."""
+    from fxpress._cli import inspect as command
+
+    if node is not None:
+        raise typer.Exit(command.show_nodes(file, node, json))
+    command.show_file(file, command.Wanted(tree, ops, weights, json))
+
+
+@app.command()
+def doctor(json: _Json = False) -> None:
+    """Say what works here, and what to do about the rest. Status 1: a room does not work."""
+    from fxpress import _doctor  # imports torch
+
+    raise typer.Exit(_doctor.run(json))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command that the arguments name, and return the exit status.
+
+    Args:
+        arguments: those of the command line without the program; None: of this process.
+    """
+    try:
+        status = app(arguments, standalone_mode=False)
+    except (Error, OSError) as error:
+        if _Failures.are_shown_whole:
+            raise
+        return _failed(error)
+    except typer.Abort:
+        return 130
+    except Exception as error:
+        show = getattr(error, "show", None)  # of arguments that are wrong
+        if show is None:
+            raise
+        show()
+        return 2
+    return status if isinstance(status, int) else 0
+
+
+def _failed(error: Exception) -> int:
+    text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+    console.print(f"fxpress: {text}")
+    sys.stdout.flush()
+    return 2

@@ -1,0 +1,83 @@
+"""Read JSON of a file, whose fields may be missing or of any kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fxpress import _native
+from fxpress._inspection.package import InspectionError
+
+_DEPTH = 500  # values within each other
+
+
+def parse(text: bytes, record: str) -> dict[str, Any]:
+    """Return the object that a record holds as JSON.
+
+    Raises:
+        InspectionError: it is no JSON, no object, or too deep.
+    """
+    if _native.is_nested_deeper(text, _DEPTH):
+        raise InspectionError(f"record {record!r} has more than {_DEPTH} values within each other")
+    try:
+        return an_object(json.loads(text))
+    except (ValueError, TypeError) as e:
+        raise InspectionError(f"record {record!r} is damaged: {e}") from None
+
+
+@contextmanager
+def damage_is_named(place: str) -> Iterator[None]:
+    """Return a block in which a field that is missing or of another kind is an InspectionError."""
+    try:
+        yield
+    except KeyError as e:
+        raise InspectionError(f"{place} has no field {e}") from None
+    except (TypeError, ValueError) as e:
+        raise InspectionError(f"{place} is damaged: {e}") from None
+
+
+def an_object(value: Any) -> dict[str, Any]:
+    """Return a value; TypeError unless it is an object of JSON."""
+    if type(value) is not dict:
+        raise TypeError(f"expected an object, got {_short(value)}")
+    return value
+
+
+def a_list(value: Any) -> list[Any]:
+    """Return a value; TypeError unless it is a list."""
+    if type(value) is not list:
+        raise TypeError(f"expected a list, got {_short(value)}")
+    return value
+
+
+def a_text(value: Any) -> str:
+    """Return a value; TypeError unless it is a text."""
+    if type(value) is not str:
+        raise TypeError(f"expected a text, got {_short(value)}")
+    return value
+
+
+def an_int(value: Any) -> int:
+    """Return a value; TypeError unless it is an int."""
+    if type(value) is not int:
+        raise TypeError(f"expected an int, got {_short(value)}")
+    return value
+
+
+def one_of(value: Any) -> tuple[str, Any]:
+    """Return the kind and the value of a union; TypeError unless exactly one kind is set."""
+    present = list(an_object(value).items())
+    if len(present) > 1:  # writers that name all kinds set the others to null
+        present = [(kind, held) for kind, held in present if held is not None]
+    if len(present) != 1:
+        raise TypeError(f"expected one value of some kind, got {_short(value)}")
+    return present[0]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

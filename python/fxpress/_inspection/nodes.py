@@ -1,0 +1,95 @@
+"""Tell what a single node of a program is."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+from fxpress._inspection.fields import a_list, a_text, an_object, damage_is_named, one_of, parse
+from fxpress._inspection.package import Package
+from fxpress._inspection.program import nodes_of
+from fxpress._inspection.summary import model_records
+from fxpress._inspection.tensors import tensor_of
+
+_LONGEST = 200  # characters of an argument that are shown
+
+
+class NodeSummary(NamedTuple):
+    """What a node is.
+
+    Attributes:
+        program: the name of the program that has it.
+        target: the operator.
+        arguments: name and value of each argument.
+        outputs: name and type of each result.
+        metadata: what else is known of it, such as "stack_trace", as texts.
+    """
+
+    program: str
+    target: str
+    arguments: list[tuple[str, str]]
+    outputs: list[tuple[str, str]]
+    metadata: dict[str, str]
+
+
+def find_nodes(path: str | os.PathLike[str], name: str) -> list[NodeSummary]:
+    """Return the nodes of a file's programs that have a name or give a value of that name.
+
+    Raises:
+        OSError: the file cannot be read.
+        InspectionError: it is no file of exported programs, or it is damaged.
+    """
+    found = []
+    with Package(path) as package:
+        for program, record in model_records(package):
+            document = parse(package.read(record), record)
+            with damage_is_named(f"record {record!r}"):
+                graph = an_object(an_object(document["graph_module"])["graph"])
+                metas = an_object(graph["tensor_values"])
+            for node in nodes_of(graph, f"record {record!r}"):
+                with damage_is_named(f"record {record!r}: a node"):
+                    outputs = [_value(each) for each in a_list(node["outputs"])]
+                    if name == node.get("name") or any(name == each for each, _ in outputs):
+                        found.append(_summary(program, node, outputs, metas))
+    return found
+
+
+def _summary(
+    program: str, node: dict[str, Any], outputs: list[tuple[str, str]], metas: dict[str, Any]
+) -> NodeSummary:
+    return NodeSummary(
+        program,
+        a_text(node["target"]),
+        [(a_text(each["name"]), _argument(each["arg"])) for each in node["inputs"]],
+        [
+            (name, str(tensor_of(metas[name])) if kind == "tensor" and name in metas else kind)
+            for name, kind in outputs
+        ],
+        {key: a_text(value) for key, value in an_object(node["metadata"]).items()},
+    )
+
+
+def _value(argument: Any) -> tuple[str, str]:
+    """Return name and kind of a value."""
+    kind, held = one_of(argument)
+    name = next((each for each in held.values() if type(each) is str), "") if held else ""
+    return name, kind.removeprefix("as_")
+
+
+def _argument(argument: Any) -> str:
+    kind, held = one_of(argument)
+    if kind == "as_none":
+        return "None"
+    text = str(_readable(held))
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def _readable(value: Any) -> Any:
+    """Return a value of an argument with names in place of the objects that hold them."""
+    if type(value) is list:
+        return [_readable(each) for each in value[:_LONGEST]]
+    if type(value) is dict and len(value) == 1:
+        return _readable(*value.values())
+    if type(value) is dict and type(value.get("name")) is str:
+        return value["name"]
+    return value

@@ -1,0 +1,97 @@
+"""Open a file and read its records, without torch."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import NamedTuple
+
+from fxpress import _native
+from fxpress._errors import Error
+
+_UNPACKED = 192 << 20  # bytes that compressed records may have, for a file of any size
+_UNPACKED_PER_BYTE = 7  # and besides, for each byte of the file
+_DAMAGE = (_native.ArchiveError, UnicodeDecodeError, ValueError)
+
+
+class InspectionError(Error):
+    """A file cannot be inspected: it is of another kind, or damaged."""
+
+
+class Record(NamedTuple):
+    """The directory's entry for a record."""
+
+    offset: int  # of its data in the file, bytes
+    stored: int  # bytes there
+    size: int  # bytes when they are unpacked
+    crc: int  # CRC-32 of the unpacked bytes
+    is_deflated: bool
+
+
+class Package:
+    """A zip file, open for reading.
+
+    Args:
+        path: the file.
+
+    Raises:
+        OSError: the file cannot be read.
+        InspectionError: it is no zip file, or its directory is damaged.
+
+    Attributes:
+        bytes: the size of the file.
+        records: the directory: name without the folder of all records -> entry.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.bytes = os.fstat(self._file).st_size
+            self._reader = _native.ArchiveReader(self._file)
+            entries = self._reader.records()
+        except _DAMAGE as e:
+            os.close(self._file)
+            raise InspectionError(str(e)) from None
+        except BaseException:
+            os.close(self._file)
+            raise
+        self.records = {name: Record(*entry) for name, entry in entries.items()}
+        self._left = _UNPACKED + _UNPACKED_PER_BYTE * self.bytes
+
+    def __enter__(self) -> Package:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._file)
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a record.
+
+        Raises:
+            InspectionError: there is no such record, it is damaged, or compressed records are too
+                large when they are unpacked.
+        """
+        record = self.records.get(name)
+        if record is None:
+            raise InspectionError(f"there is no record {name!r}")
+        try:
+            data = self._reader.stored_bytes(name)
+        except _DAMAGE as e:
+            raise InspectionError(f"record {name!r} is damaged: {e}") from None
+        if record.is_deflated:
+            data = self._unpacked(data, name, record)
+        if _native.crc32(data) != record.crc:
+            raise InspectionError(f"record {name!r} is damaged: its checksum is wrong")
+        return data
+
+    def _unpacked(self, data: bytes, name: str, record: Record) -> bytes:
+        self._left -= record.size
+        if self._left < 0:
+            raise InspectionError(f"record {name!r} unpacks to {record.size} bytes: too many")
+        try:
+            data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, record.size + 1)
+        except zlib.error as e:
+            raise InspectionError(f"record {name!r} is damaged: {e}") from None
+        if len(data) != record.size:
+            raise InspectionError(f"record {name!r} is damaged: its size is wrong")
+        return data
