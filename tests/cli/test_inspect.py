@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import operator
@@ -203,12 +204,10 @@ def test_expressions(text: str, wanted: str) -> None:
 
 def test_hostile_files_are_refused_or_told(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    for name, data in frozen().items():
+    for data in frozen().values():
         path.write_bytes(data)
-        try:
+        with contextlib.suppress(InspectionError):
             json.dumps(summarize(path).plain())
-        except InspectionError as error:
-            assert str(error), name
 
 
 def places_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
