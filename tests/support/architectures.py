@@ -81,9 +81,7 @@ def _further_configs(layers: int) -> dict[str, Any]:
         "gemma3": hf.Gemma3TextConfig(**decoder, head_dim=8, sliding_window=16),
         "phi3": hf.Phi3Config(**decoder, pad_token_id=0),
         "roberta": hf.RobertaConfig(**{**small, "max_position_embeddings": 66}),
-        "distilbert": hf.DistilBertConfig(
-            vocab_size=64, max_position_embeddings=64, **own_names
-        ),
+        "distilbert": hf.DistilBertConfig(vocab_size=64, max_position_embeddings=64, **own_names),
         "t5": hf.T5Config(
             d_model=32,
             d_kv=8,
