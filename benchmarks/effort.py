@@ -48,7 +48,7 @@ SHORT = Effort(
     program_sizes=[],
     written_sizes=[],
     weight_bytes=2**28,
-    captured_layers=8,
+    captured_layers=32,
     decomposed_layers=8,
     depths=(0,),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import bench_architectures
 import bench_archive
 import bench_capture
 import bench_cold
@@ -151,6 +152,10 @@ def _capture(effort: Effort, progress: Progress) -> list[Figure]:
     )
 
 
+def _architectures(effort: Effort, progress: Progress) -> list[Figure]:
+    return bench_architectures.measure(progress)
+
+
 def _decompose(effort: Effort, progress: Progress) -> list[Figure]:
     progress("decompose: run_decompositions")
     return bench_decompose.measure(
@@ -167,6 +172,7 @@ GROUPS = {
     "archives": Group(_archives, 19, 120),
     "clones": Group(_clones, 17, 60),
     "capture": Group(_capture, 27, 300),
+    "architectures": Group(_architectures, 150, 150),
     "decompose": Group(_decompose, 60, 600),
     "scale": Group(_scale, 10, 300),
     "growth": Group(_growth, 0, 300),
@@ -185,4 +191,4 @@ SHORT_GROUPS = (
     "decompose",
     "scale",
 )
-FULL_GROUPS = (*SHORT_GROUPS, "growth")
+FULL_GROUPS = (*SHORT_GROUPS, "architectures", "growth")

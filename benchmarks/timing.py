@@ -7,25 +7,30 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 Action = Callable[[], float]  # runs the action once, and returns the seconds
+_Name = TypeVar("_Name")
 
 
-def stopwatch(call: Callable[[], Any]) -> Action:
-    """Return an action that times a call, without the time for dropping its result."""
+def stopwatch(call: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> Action:
+    """Return an action that times a call, without the time for dropping its result.
+
+    Args:
+        clock: `time.process_time` for long calls of one thread, where other programs matter less.
+    """
 
     def action() -> float:
-        start = time.perf_counter()
+        start = clock()
         result = call()
-        seconds = time.perf_counter() - start
+        seconds = clock() - start
         del result
         return seconds
 
     return action
 
 
-def interleaved(actions: Mapping[str, Action], rounds: int) -> dict[str, list[float]]:
+def interleaved(actions: Mapping[_Name, Action], rounds: int) -> dict[_Name, list[float]]:
     """Run the actions in turn, `rounds` times, each after a full garbage collection.
 
     Every other round goes backwards, so that no action always follows one other action.
@@ -33,7 +38,7 @@ def interleaved(actions: Mapping[str, Action], rounds: int) -> dict[str, list[fl
     Returns:
         Seconds by name, in order of the rounds.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in actions}
+    seconds: dict[_Name, list[float]] = {name: [] for name in actions}
     for i in range(rounds):
         order = list(actions) if i % 2 == 0 else list(actions)[::-1]
         for name in order:

@@ -63,19 +63,24 @@ def module_db_cases() -> Iterator[tuple[str, Any, torch.nn.Module]]:
             break
 
 
-def transformer_configs() -> dict[str, Any]:
-    """Small configurations of real architectures; weights are random."""
-    import transformers as hf
-
-    small = {
+def small_config(layers: int) -> dict[str, Any]:
+    """Sizes of a small transformer."""
+    return {
         "hidden_size": 32,
         "intermediate_size": 64,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": layers,
         "num_attention_heads": 4,
         "vocab_size": 64,
         "max_position_embeddings": 64,
         "use_cache": False,
     }
+
+
+def transformer_configs(layers: int = 2) -> dict[str, Any]:
+    """Small configurations of real architectures; weights are random."""
+    import transformers as hf
+
+    small = small_config(layers)
     decoder = {**small, "num_key_value_heads": 2}
     return {
         "llama": hf.LlamaConfig(**decoder),
@@ -86,7 +91,7 @@ def transformer_configs() -> dict[str, Any]:
         "opt": hf.OPTConfig(**{**small, "ffn_dim": 64, "word_embed_proj_dim": 32}),
         "gpt_neox": hf.GPTNeoXConfig(**small),
         "bert": hf.BertConfig(**small),
-        "gpt2": hf.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=64, use_cache=False),
+        "gpt2": hf.GPT2Config(n_embd=32, n_layer=layers, n_head=4, vocab_size=64, use_cache=False),
     }
 
 

@@ -77,6 +77,31 @@ def test_layers_are_stamped_from_the_second_one() -> None:
     assert "layers.3 (Layer) stamped from" in str(report)
 
 
+def test_modules_without_their_like_are_not_described() -> None:
+    report = report_of(Model(lambda index: Layer(index, width=5 + index)), x())
+    reasons = {call.reason for call in report.calls if call.kind in ("Model", "Layer", "Linear")}
+    assert reasons == {"no module is like it"}
+    assert {call.kind for call in report.stamped} == {"LayerNorm"}
+
+
+class OfList(nn.Module):
+    """Its layers are no submodules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [Layer(index) for index in range(4)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def test_layers_that_no_module_holds_are_stamped() -> None:
+    layers = [call for call in report_of(OfList(), x()).stamped if call.kind == "Layer"]
+    assert [call.path[-3:] for call in layers] == ["[2]", "[3]"]
+
+
 class Reading(Layer):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) + self.index

@@ -1,11 +1,17 @@
-"""Real architectures whose layers are alike: captured as by torch, most layers stamped."""
+"""Real architectures whose layers are alike: as by torch, most layers stamped."""
 
 from __future__ import annotations
+
+import functools
 
 import pytest
 import torch
 
-from tests.support.exported import architectures, transformer_configs
+import fxpress
+from fxpress.functional_export import ReuseReport, check_reuse, reuse_report
+from tests.support.architectures import architecture
+from tests.support.exported import architectures
+from tests.support.programs import assert_same_program
 from tests.tracking.test_reuse import report_of
 
 pytestmark = pytest.mark.slow("captures each model with torch, with stamps and with the check")
@@ -13,18 +19,33 @@ pytestmark = pytest.mark.slow("captures each model with torch, with stamps and w
 LAYERS = 4
 
 
+def assert_layers_are_stamped(report: ReuseReport) -> None:
+    kinds = {call.kind for call in report.stamped}
+    assert any(kind.endswith(("Layer", "Block")) for kind in kinds), str(report)
+
+
 @pytest.mark.parametrize("name", architectures())
 def test_architecture(name: str) -> None:
-    import transformers as hf
-
-    torch.manual_seed(0)
-    config = transformer_configs()[name]
-    config.num_hidden_layers = LAYERS
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[:1] * LAYERS
-    auto = hf.AutoModel if name == "bert" else hf.AutoModelForCausalLM
-    model = auto.from_config(config, attn_implementation="sdpa").eval()
-    report = report_of(model, torch.randint(0, 64, (2, 8)))
+    made = architecture(name, LAYERS)
+    report = report_of(made.model, *made.args)
     if name != "gemma":  # its layers have an object each that counts by identity
-        kinds = {call.kind for call in report.stamped}
-        assert any(kind.endswith(("Layer", "Block")) for kind in kinds), str(report)
+        assert_layers_are_stamped(report)
+
+
+# Those that `test_architecture` leaves out, but for some that are like others.
+EXPORTED = ("llama", "gemma3", "t5", "vit", "falcon", "mixtral", "clip", "bloom", "deberta")
+
+
+@pytest.mark.deep("exports by torch, by us and with the check")
+@pytest.mark.parametrize("name", EXPORTED)
+def test_strict_export(name: str) -> None:
+    made = architecture(name, LAYERS)
+    export = functools.partial(torch.export.export, made.model, made.args, made.kwargs, strict=True)
+    theirs = export()
+    with fxpress.installed():
+        with check_reuse():
+            export()
+        with check_reuse(False):
+            ours = export()
+    assert_same_program(ours, theirs)
+    assert_layers_are_stamped(reuse_report())

@@ -42,6 +42,12 @@ def call(
         return trace()
     journal = journal_of(tx.output)
     with journal:
+        if journal.census.is_single(variable.value):
+            journal.report.add(variable, None, "no module is like it")
+            start = len(journal.built)
+            result = trace()
+            journal.note_known(start)
+            return result
         try:
             made = Call(variable, tx, args, kwargs, journal)
         except NotAlike as reason:

@@ -19,6 +19,7 @@ from fxpress._torch.reuse import (
     restart_without_reuse,
     within,
 )
+from fxpress._tracking.reuse.census import Census
 from fxpress._tracking.reuse.opened import KEY
 from fxpress._tracking.reuse.report import begin
 
@@ -50,6 +51,7 @@ class Journal:
         self._reached_at = 0  # the number of mutations
         self.once: list[str] = []  # what was asked that has another answer for another call
         self.known: set[int] = set()  # ids of modules that a call that is over found
+        self.census = Census()
         self.report = begin()
         self.recordings: dict[Any, list[Any]] = {}
         self.depth = 0
@@ -140,6 +142,14 @@ class Journal:
             free()
 
         vars(output)["cleanup"] = cleanup
+
+    def note_known(self, start: int) -> None:
+        """Note which modules a call that is over found.
+
+        Args:
+            start: how many were built when it began.
+        """
+        self.known.update(id(module) for module, _ in self.built[start:])
 
     def note_stamped(self, module: torch.nn.Module, source: Source) -> None:
         """Note a module that has no variable though it is part of the trace."""

@@ -123,8 +123,7 @@ class Recording:
         self.end = self._position()
         self.result = result
         self._note_result(result)
-        built = call.journal.built[self.start.built : self.end.built]
-        call.journal.known.update(id(module) for module, _ in built)
+        call.journal.note_known(self.start.built)
         after = lasting_state(call.journal.output)
         if after != self._before:
             self.reason = f"the first call changed {lasting_change(self._before, after)}"
