@@ -31,6 +31,10 @@ int32_t value_number(PyObject* value) {
   return static_cast<int32_t>(result);
 }
 
+int32_t number_or(const Ref& value, int32_t none) {
+  return value.get() == Py_None ? none : value_number(value.get());
+}
+
 MetaKind kind_of(PyObject* name) {
   const std::string_view text = utf8(name);
   for (size_t i = 0; i < std::size(kKindNames); ++i) {
@@ -71,7 +75,10 @@ RecipeNode read_node(PyObject* source, fx::NameWriter& names) {
                   field(source, "is_impure").get() == Py_True,
                   {},
                   {},
-                  read_value(field(source, "value").get())};
+                  read_value(field(source, "value").get()),
+                  number_or(field(source, "number"), kNoNumber),
+                  field(source, "is_needed").get() == Py_True,
+                  number_or(field(source, "read"), kNothing)};
   const Ref uses = field(source, "uses");
   for (Py_ssize_t i = 0; i < PyTuple_Size(uses.get()); ++i) {
     node.uses.push_back(value_number(item(uses, i)));

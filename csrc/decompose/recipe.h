@@ -41,7 +41,13 @@ struct RecipeNode {
   std::vector<int32_t> uses;  // values: -1, -2… inputs, 0, 1… nodes
   std::vector<MetaItem> meta;
   ValueSpec value;
+  int32_t number;   // the expression of a number; kNoNumber: the node is no number
+  bool is_needed;   // whether it stands for a number that another node computes
+  int32_t read;     // the value that the trace read such a number from; kNothing: none
 };
+
+inline constexpr int32_t kNoNumber = -1;
+inline constexpr int32_t kNothing = INT32_MAX;
 
 // Reads a `fxpress._decompose.template.Template`, by the names of its fields.
 class Recipe {

@@ -11,9 +11,19 @@ from torch.fx import Node
 
 from fxpress._decompose import template as kinds
 from fxpress._decompose.keys import Call, mapped
-from fxpress._decompose.template import Output, Template, TemplateNode, TensorSpec
-from fxpress._decompose.values import Facts, UnsafeError, Value, facts_of
+from fxpress._decompose.numbers import needed_numbers
+from fxpress._decompose.symbols import Symbols, without_numbers
+from fxpress._decompose.template import (
+    NumberOutput,
+    NumberSpec,
+    Output,
+    Template,
+    TemplateNode,
+    TensorSpec,
+)
+from fxpress._decompose.values import Facts, Number, UnsafeError, Value, facts_of, size_of
 from fxpress._torch import decompose as compat
+from fxpress._torch import symbols as sizes
 
 
 class _Mark:
@@ -46,11 +56,14 @@ class _Traced(NamedTuple):
     environment: dict[Node, Any]
     meta: dict[str, Any]
 
-    def run(self, inputs: list[Any], graph: Any) -> tuple[Any, dict[Value, Any]]:
+    def run(
+        self, inputs: list[Any], numbers: list[Any], graph: Any
+    ) -> tuple[Any, dict[Value, Any]]:
         """Run the call; return its result, and the tensors that it was given by their values.
 
         Args:
             inputs: fake tensors, by number.
+            numbers: SymInts and their like, by number.
             graph: an object whose identity stands for that of the graph of the call.
 
         Raises:
@@ -58,13 +71,16 @@ class _Traced(NamedTuple):
         """
         wrapped: dict[Value, Any] = {}
 
-        def tensor(value: Value) -> Any:
+        def made(value: Value | Number) -> Any:
+            if type(value) is Number:
+                return numbers[self.call.numbers.index(value)]
+            assert type(value) is Value
             if value not in wrapped:
                 wrapped[value] = _wrapped(inputs[self.call.number_of(value)], value)
             return wrapped[value]
 
-        given = [mapped(a, self.environment, tensor) for a in self.args]
-        named = {k: mapped(a, self.environment, tensor) for k, a in self.kwargs.items()}
+        given = [mapped(a, self.environment, made) for a in self.args]
+        named = {k: mapped(a, self.environment, made) for k, a in self.kwargs.items()}
         standin = compat.Traced("traced", "traced", graph, {**self.meta, "val": None})
         try:
             with compat.with_meta_of(standin):
@@ -87,12 +103,16 @@ class Recorder:
         tracer: the tracer of the trace.
         functional_mode: its functionalization.
         fakes: makes tensors of the program's fake mode.
+        symbols: makes its numbers.
     """
 
-    def __init__(self, tracer: Any, functional_mode: Any, fakes: compat.Fakes) -> None:
+    def __init__(
+        self, tracer: Any, functional_mode: Any, fakes: compat.Fakes, symbols: Symbols
+    ) -> None:
         self._tracer = tracer
         self._functional_mode = functional_mode
         self._fakes = fakes
+        self._symbols = symbols
         self._candidates: dict[str, str] = {}
         self._inputs = 0
         namespace = tracer.graph._graph_namespace
@@ -127,30 +147,41 @@ class Recorder:
         """
 
         traced = _Traced(target, args, kwargs, call, environment, _marked(fields))
+        before = sizes.state(self._symbols.shape_env)
+        template = self._template(traced)
+        if sizes.state(self._symbols.shape_env) != before:
+            raise UnsafeError(f"{target}: the trace adds a guard or a symbol")
+        return template
+
+    def _template(self, traced: _Traced) -> Template:
         # torch runs a program once before it traces it. That fills the fake mode's cache, and a
         # tensor from the cache may lie elsewhere in its storage than one that was computed. So a
         # call is run before it is traced, too, unless all tensors begin where their storages do.
-        if not any(value.facts.offset for value in call.values):
-            cached = compat.cached_results()
+        call = traced.call
+        if all(value.facts.offset == 0 and not value.facts.is_symbolic for value in call.values):
+            cached = compat.cached_results(self.mode)
             template = self._trace(traced)
             if all(_begins_its_storage(node.value) for node in template.nodes):
                 return template
-            compat.restore_cached_results(cached)
+            compat.restore_cached_results(self.mode, cached)
         with compat.without_tracing():
-            traced.run(self._make_inputs(call), self._tracer.graph)
+            traced.run(self._make_inputs(call), self._make_numbers(call), self._tracer.graph)
         return self._trace(traced)
 
     def _trace(self, traced: _Traced) -> Template:
         """Trace a call, and return what that did."""
         tracer, call = self._tracer, traced.call
-        inputs = self._make_inputs(call)
+        sizes.forget_numbers(tracer)
+        inputs, numbers = self._make_inputs(call), self._make_numbers(call)
         self._inputs += 1
-        known = [(t, compat.track(t, tracer, f"input{self._inputs}")) for t in inputs]
+        name = f"input{self._inputs}"
+        known = [(t, compat.track(t, tracer, name)) for t in inputs]
+        tracked = [sizes.track_number(n, tracer, name, compat.without_stack()) for n in numbers]
         last = next(iter(reversed(tracer.graph.nodes)), None)
         tokens = len(self._functional_mode._tokens)
         tracer.torch_fn_counts = {}
         tracer.torch_fn_metadata = None
-        result, wrapped = traced.run(inputs, tracer.graph)
+        result, wrapped = traced.run(inputs, numbers, tracer.graph)
         if len(self._functional_mode._tokens) != tokens:
             raise UnsafeError(f"{traced.target}: the trace has effects")
         added = []
@@ -158,16 +189,21 @@ class Recorder:
         while node is not None and node is not tracer.graph._root:
             added.append(node)
             node = node.next
-        reading = _Reading(self, traced.target, known, wrapped, traced.meta, call)
+        reading = _Reading(self, traced.target, known, tracked, wrapped, traced.meta, call)
         return reading.template(added, result)
+
+    def _make_numbers(self, call: Call) -> list[Any]:
+        return [self._symbols.number(n.expression, n.kind) for n in call.numbers]
 
     def _make_inputs(self, call: Call) -> list[Any]:
         """Make a fake tensor for each value of a call; they share storages as the values do."""
         made = []
-        with compat.outside_of_modes():
-            storages = {s: self._fakes.storage(s.nbytes, None) for s in call.storages}
+        env = self._symbols.shape_env
+        with compat.outside_of_modes(), sizes.without_guards(env):
+            size = self._symbols.size
+            storages = {s: self._fakes.storage(size(s.nbytes), None) for s in call.storages}
             for value in call.values:
-                f = value.facts
+                f = self._symbols.facts(value.facts)
                 place = (f.shape, f.strides, f.dtype, f.device, f.offset, storages[value.storage])
                 made.append(self._fakes.tensor(*place, f.requires_grad))
         return made
@@ -214,6 +250,7 @@ class _Reading:
         recorder: Recorder,
         target: Any,
         inputs: Sequence[tuple[Any, Node]],
+        numbers: list[Node],
         wrapped: dict[Value, Any],
         meta: dict[str, Any],
         call: Call,
@@ -222,6 +259,9 @@ class _Reading:
         self._target = target
         self._given = wrapped
         self._meta = meta
+        self._env = recorder.mode.shape_env
+        self._is_symbolic = bool(numbers)
+        self._given_numbers = {node: -1 - len(inputs) - i for i, node in enumerate(numbers)}
         self._numbers: dict[Any, int] = {node: -1 - i for i, (_, node) in enumerate(inputs)}
         self._storages: dict[int, int] = {}
         self._kept: list[Any] = []  # addresses of storages are compared while all are alive
@@ -232,17 +272,48 @@ class _Reading:
         self._first_fresh = len(call.storages)
 
     def template(self, added: list[Node], result: Any) -> Template:
-        for number, node in enumerate(added):
-            self._numbers[node] = number
-        nodes = tuple([self._node(node) for node in added])
+        returned = self._returned_numbers(result, set(added))
+        entries = needed_numbers(added, returned.values())
+        for place, entry in enumerate(entries):
+            self._numbers[entry.node] = place
+        nodes = tuple(
+            [self._needed(e.node) if e.is_needed else self._node(e.node) for e in entries]
+        )
         items = [node.args for node in added if node.target is _getitem]
         if len(set(items)) != len(items):
             raise UnsafeError(f"{self._target}: the trace takes one item twice")
+        self._returned = returned
         read = self._result(result)
         for node in added:
             node.meta = {}  # a template keeps nodes, and no tensors
         calls = tuple(self._recorder.tracer.torch_fn_counts.items())
-        return Template(nodes, self._numbers, tuple(self._fresh), read, calls)
+        fresh = tuple(self._fresh)
+        return Template(nodes, self._numbers, fresh, read, calls, self._is_symbolic)
+
+    def _returned_numbers(self, result: Any, added: set[Node]) -> dict[int, Node]:
+        """Return id of a number that the call returns -> the node that computed it in the call."""
+        found = {}
+        for number in compat.pytree.tree_leaves(result):
+            if type(number) in sizes.KINDS and sizes.expression_of(number, self._env) is not None:
+                node = sizes.node_of_number(number, self._recorder.tracer)
+                if node in self._given_numbers or (node in added and sizes.computes(node.target)):
+                    found[id(number)] = node
+        return found
+
+    def _needed(self, node: Node) -> TemplateNode:
+        """Describe a node that reads a number which the call is given, by itself or as a size."""
+        self._is_symbolic = True
+        given = self._given_numbers.get(node)
+        uses = () if given is None else (given,)
+        expression = self._expression(node.meta["val"])
+        read = next((self._numbers[n] for n in node.all_input_nodes if n in self._numbers), None)
+        return TemplateNode(None, node, uses, "number", False, (), None, expression, True, read)
+
+    def _expression(self, number: Any) -> Any:
+        expression = sizes.expression_of(number, self._env)
+        if expression is None:
+            raise self._refuse("the trace makes a number without a value")
+        return expression
 
     def _refuse(self, why: str) -> UnsafeError:
         return UnsafeError(f"{self._target}: {why}")
@@ -254,7 +325,7 @@ class _Reading:
         if isinstance(target, compat.OpOverload):
             if target._schema.is_mutable or target in compat.GUARDED_CONVERSIONS:
                 raise self._refuse(f"the trace calls {target}")
-        elif target is not _getitem:
+        elif target is not _getitem and not sizes.computes(target):
             raise self._refuse(f"the trace calls {target}")
         uses = []
         for used in node.all_input_nodes:
@@ -262,18 +333,19 @@ class _Reading:
                 raise self._refuse("the trace uses a value from elsewhere")
             uses.append(self._numbers[used])
         _check_constants(self._target, (node.args, node.kwargs))
-        meta = tuple([self._item(key, item) for key, item in node.meta.items()])
         value = self._value(node.meta.get("val"))
+        meta = tuple([self._item(key, item, value) for key, item in node.meta.items()])
         candidate = self._recorder.candidate(node.name)
         stays = compat.stays(node)
-        return TemplateNode(target, node, tuple(uses), candidate, stays, meta, value)
+        number = value.expression if type(value) is NumberSpec else None
+        return TemplateNode(target, node, tuple(uses), candidate, stays, meta, value, number)
 
-    def _item(self, key: str, item: Any) -> tuple[str, str, Any]:
+    def _item(self, key: str, item: Any, value: Any) -> tuple[str, str, Any]:
         """Tell how a node got an item of its meta."""
         if key == "val":
             return key, kinds.VALUE, None
-        if key == "tensor_meta":
-            return key, kinds.LITERAL, item
+        if key == "tensor_meta" and type(value) is TensorSpec:
+            return key, kinds.LITERAL, without_numbers(item, value.facts)
         if key == "seq_nr":
             return key, kinds.SEQUENCE, item
         if key == "from_node":
@@ -318,24 +390,27 @@ class _Reading:
                 raise self._refuse("the trace makes a tensor that requires gradients")
             if value.constant is not None or value.real_tensor is not None:
                 raise self._refuse("the trace makes a constant")
-            facts = facts_of(value)
+            facts = facts_of(value, self._env)
+            self._is_symbolic |= facts.is_symbolic
             storage = self._storage(value)
-            is_own = storage >= self._first_fresh
-            return TensorSpec(facts, storage, is_own and _is_whole(facts, value))
+            own = storage - self._first_fresh
+            is_whole = own >= 0 and _is_whole(facts, value.element_size(), self._fresh[own])
+            return TensorSpec(facts, storage, is_whole)
         if type(value) in (list, tuple):
             return type(value)([self._value(item) for item in value])
         if value is None or type(value) in (int, float, bool):
             return value
+        if type(value) in sizes.KINDS:
+            self._is_symbolic = True
+            return NumberSpec(self._expression(value), sizes.KINDS[type(value)])
         raise self._refuse(f"the trace makes a {type(value).__name__}")
 
     def _storage(self, tensor: torch.Tensor) -> int:
         storage = tensor.untyped_storage()
         place = self._storages.get(storage._cdata)
         if place is None:
-            if type(storage.nbytes()) is not int:
-                raise self._refuse("the trace makes symbolic sizes")
             place = self._storages[storage._cdata] = self._first_fresh + len(self._fresh)
-            self._fresh.append(storage.nbytes())
+            self._fresh.append(size_of(storage.nbytes(), self._env))
             self._kept.append(storage)
         return place
 
@@ -347,6 +422,11 @@ class _Reading:
             return type(result)([self._result(item) for item in result])
         if result is None or type(result) in (int, float, bool, str, torch.dtype, torch.device):
             return result
+        if type(result) in sizes.KINDS:
+            self._is_symbolic = True
+            node = self._returned.get(id(result))
+            place = None if node is None else self._given_numbers.get(node, self._numbers.get(node))
+            return NumberOutput(self._expression(result), sizes.KINDS[type(result)], place)
         raise self._refuse(f"the call returns a {type(result).__name__}")
 
     def _output(self, result: torch.Tensor) -> Any:
@@ -365,7 +445,7 @@ class _Reading:
             raise self._refuse("the call returns a constant")
         if type(inner) is not compat.FakeTensor or inner.constant is not None:
             raise self._refuse("the call returns a constant")
-        facts: Facts = facts_of(inner, result.requires_grad)
+        facts: Facts = facts_of(inner, self._env, result.requires_grad)
         return Output(self._numbers[node], facts, self._storage(inner))
 
     def _numbers_of(self, value: Value) -> int:
@@ -399,8 +479,8 @@ def _begins_its_storage(value: Any) -> bool:
     return not isinstance(value, (list, tuple)) or all(map(_begins_its_storage, value))
 
 
-def _is_whole(facts: Facts, tensor: torch.Tensor) -> bool:
+def _is_whole(facts: Facts, itemsize: int, nbytes: Any) -> bool:
     """Return whether `torch.empty_strided` would give a tensor such a storage."""
     last = sum((n - 1) * stride for n, stride in zip(facts.shape, facts.strides, strict=True))
     items = 0 if 0 in facts.shape else last + 1
-    return facts.offset == 0 and items * tensor.element_size() == tensor.untyped_storage().nbytes()
+    return bool(facts.offset == 0 and items * itemsize == nbytes)

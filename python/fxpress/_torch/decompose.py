@@ -33,7 +33,8 @@ from torch.fx import proxy as fx_proxy
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental import proxy_tensor
 from torch.fx.graph import _Namespace
-from torch.fx.passes.shape_prop import TensorMetadata, _extract_tensor_metadata
+from torch.fx.passes.shape_prop import TensorMetadata as TensorMetadata
+from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.fx.traceback import NodeSource, NodeSourceAction
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
@@ -212,7 +213,7 @@ def with_meta_of(node: Any) -> contextlib.AbstractContextManager[None]:
 
 def track(tensor: torch.Tensor, tracer: Any, name: str) -> Any:
     """Make a placeholder for a tensor in the graph of a trace; return the node."""
-    with with_meta_of(_NO_NODE):  # else torch takes a stack trace
+    with without_stack():
         proxy = tracer.create_proxy("placeholder", name, (), {})
     proxy_tensor.track_tensor(tensor, proxy, constant=None, tracer=tracer)
     return proxy.node
@@ -317,23 +318,25 @@ TOOLS: dict[str, Any] = {
 outside_of_modes = _disable_current_modes
 
 
-def cached_results() -> dict[Any, Any]:
-    """Return what fake modes have in their cache."""
-    return dict(FakeTensorMode.cache)
+def _caches(mode: Any) -> list[dict[Any, Any]]:
+    env = mode.shape_env
+    tables = (vars(env).get(name) for name in ("fake_tensor_cache", "_symop_cache")) if env else ()
+    return [FakeTensorMode.cache, *(table for table in tables if table is not None)]
 
 
-def restore_cached_results(cached: dict[Any, Any]) -> None:
-    """Give fake modes the cache that they had."""
-    FakeTensorMode.cache.clear()
-    FakeTensorMode.cache.update(cached)
+def cached_results(mode: Any) -> list[dict[Any, Any]]:
+    """Return what a fake mode and its environment of symbols have in their caches."""
+    return [dict(cache) for cache in _caches(mode)]
+
+
+def restore_cached_results(mode: Any, cached: list[dict[Any, Any]]) -> None:
+    """Give a fake mode and its environment the caches that they had."""
+    for cache, before in zip(_caches(mode), cached, strict=True):
+        cache.clear()
+        cache.update(before)
 
 
 without_tracing = proxy_tensor.disable_proxy_modes_tracing
-
-
-def as_int(number: Any) -> int | None:
-    """Return an int, or what stands for one; None for a symbol."""
-    return number if type(number) is int else number.node.maybe_as_int()
 
 
 def stays(node: torch.fx.Node) -> bool:
@@ -352,6 +355,11 @@ class Traced:
 
     def __init__(self, name: str, target: Any, graph: Any, meta: dict[str, Any]) -> None:
         self.name, self.target, self.graph, self.meta = name, target, graph, meta
+
+
+def without_stack() -> contextlib.AbstractContextManager[None]:
+    """Return a block of a trace in which new nodes get no stack traces."""
+    return with_meta_of(_NO_NODE)
 
 
 _NO_NODE = Traced("", "", None, {"stack_trace": "none"})
