@@ -61,6 +61,7 @@ ValueSpec read_value(PyObject* source) {
     spec.device = field(facts.get(), "device");
     spec.offset = field(facts.get(), "offset");
     spec.storage = value_number(field(source, "storage").get());
+    spec.pattern = field(source, "pattern");
     spec.is_whole = field(source, "is_whole").get() == Py_True;
   } else {
     spec.constant = Ref::borrow(source);

@@ -30,6 +30,7 @@ struct ValueSpec {
   Ref shape, strides, dtype, device, offset;  // of kTensor
   Py_ssize_t storage = 0;                     // its place among the stamp's storages
   bool is_whole = false;                      // a new tensor of these sizes has such a storage
+  Ref pattern;                                // a tensor of these sizes, if they are symbolic
   std::vector<ValueSpec> parts;               // of a list or tuple
 };
 

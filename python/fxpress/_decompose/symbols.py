@@ -10,6 +10,7 @@ from fxpress._decompose.template import NumberSpec, Template, TemplateNode, Tens
 from fxpress._decompose.values import Facts, Size
 from fxpress._torch import decompose as compat
 from fxpress._torch import symbols
+from fxpress._torch.fakes import without_data
 
 
 class Symbols:
@@ -25,6 +26,7 @@ class Symbols:
         self._ids: dict[Any, int] = {}
         self._bound: dict[int, Template] = {}
         self._facts: dict[int, Facts] = {}
+        self._patterns: dict[int, torch.Tensor] = {}
 
     def id_of(self, expression: Any) -> int:
         """Return the number that stands for an expression in native code."""
@@ -57,6 +59,18 @@ class Symbols:
             self._facts[id(facts)] = bound
         return bound
 
+    def pattern(self, facts: Facts) -> torch.Tensor | None:
+        """Return a tensor without data that has the sizes of facts, where they are symbolic."""
+        if not facts.is_symbolic:
+            return None
+        pattern = self._patterns.get(id(facts))
+        if pattern is None:
+            bound = self.facts(facts)
+            place = (bound.shape, bound.strides, bound.offset, bound.dtype)
+            storage = None if facts.offset == 0 else torch.UntypedStorage(0, device="meta")
+            pattern = self._patterns[id(facts)] = without_data(*place, storage)
+        return pattern
+
     def bound(self, template: Template) -> Template:
         """Return a template with SymInts and numbers for expressions in place of expressions."""
         if not template.is_symbolic:
@@ -69,20 +83,23 @@ class Symbols:
         return bound
 
     def _node(self, node: TemplateNode) -> TemplateNode:
-        meta = tuple([(key, how, self._item(key, item)) for key, how, item in node.meta])
+        pattern = self.pattern(node.value.facts) if type(node.value) is TensorSpec else None
+        meta = node.meta
+        if pattern is not None:
+            described = {"shape": pattern.shape, "stride": pattern.stride()}
+            meta = tuple(
+                [
+                    (key, how, item._replace(**described) if key == "tensor_meta" else item)
+                    for key, how, item in meta
+                ]
+            )
         number = None if node.number is None else self.id_of(node.number)
         return node._replace(value=self._value(node.value), meta=meta, number=number)
 
-    def _item(self, key: str, item: Any) -> Any:
-        if key != "tensor_meta" or type(item.shape) is torch.Size:
-            return item
-        sizes = (self.sizes(item.shape), self.sizes(item.stride))
-        like = torch.empty_strided(*sizes, device="meta")
-        return item._replace(shape=like.shape, stride=like.stride())
-
     def _value(self, value: Any) -> Any:
         if type(value) is TensorSpec:
-            return value._replace(facts=self.facts(value.facts))
+            facts = value.facts
+            return value._replace(facts=self.facts(facts), pattern=self.pattern(facts))
         if type(value) is NumberSpec:
             return self.number(value.expression, value.kind)
         if type(value) in (tuple, list):

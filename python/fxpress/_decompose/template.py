@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 from torch.fx import Node
 
 from fxpress._decompose.values import Facts
@@ -25,6 +26,7 @@ class TensorSpec(NamedTuple):
     facts: Facts
     storage: int
     is_whole: bool  # whether a new tensor of these sizes has a storage of its size
+    pattern: torch.Tensor | None = None  # one of these sizes, where they are symbolic and known
 
 
 class NumberSpec(NamedTuple):

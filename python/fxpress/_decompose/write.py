@@ -18,7 +18,17 @@ from fxpress._decompose.symbols import Symbols
 from fxpress._decompose.template import Template, TemplateNode
 from fxpress._decompose.values import Facts, Number, Storage, UnsafeError, Value
 from fxpress._torch import decompose as compat
+from fxpress._torch.fakes import without_data
 from fxpress._torch.versions import features
+
+
+try:
+    from fxpress._aten import like_pattern
+except ImportError:  # there is no tensor part for this torch
+
+    def like_pattern(pattern: torch.Tensor, storage: Any) -> torch.Tensor:
+        place = (pattern.shape, pattern.stride(), pattern.storage_offset(), pattern.dtype)
+        return without_data(*place, storage)
 
 
 _GATHERED = tuple(f for f in compat.COPIED_META if f not in ("custom", "from_node"))
@@ -58,7 +68,7 @@ class Writer:
         self._fakes = fakes
         self._graph = graph
         self._nodes: list[Any] = []
-        self.tools = compat.TOOLS
+        self.tools = {**compat.TOOLS, "like_pattern": like_pattern}
         self._order = {node: place for place, node in enumerate(plan.nodes)}
         self._calls: dict[Any, int] = {}
         # What the user gives stands behind the state.

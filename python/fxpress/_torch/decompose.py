@@ -287,14 +287,16 @@ class Fakes:
             state = self._state[device] = dict(vars(made))
         return state
 
-    def storage(self, nbytes: int, real: torch.Tensor | None) -> Any:
+    def storage(self, nbytes: Any, real: torch.Tensor | None) -> Any:
         """Return a storage without memory.
 
         Args:
-            nbytes: its size.
+            nbytes: its size, an int or a SymInt.
             real: a tensor in the real storage that it stands for. The mode knows one storage for
                 each real one, as long as it is alive.
         """
+        if type(nbytes) is not int:  # UntypedStorage would ask for its value
+            return torch.empty((nbytes,), dtype=torch.uint8, device=META).untyped_storage()
         if real is None:
             return torch.UntypedStorage(nbytes, device=META)
         converter = self.mode.fake_tensor_converter.meta_converter
