@@ -79,6 +79,7 @@ RecipeNode read_node(PyObject* source, fx::NameWriter& names) {
                   read_value(field(source, "value").get()),
                   number_or(field(source, "number"), kNoNumber),
                   field(source, "is_needed").get() == Py_True,
+                  value_number(field(source, "parts").get()),
                   number_or(field(source, "read"), kNothing)};
   const Ref uses = field(source, "uses");
   for (Py_ssize_t i = 0; i < PyTuple_Size(uses.get()); ++i) {

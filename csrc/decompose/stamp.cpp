@@ -145,7 +145,17 @@ class Stamper {
       return;
     }
     if (live_[place] == 0) return;
-    const auto known = computed_.find(expression);
+    if (node.is_needed && !node.uses.empty() &&
+        stamp.number_of(node.uses[0]) < first_computed()) {
+      same_as_[place] = stamp.number_of(node.uses[0]);  // the input itself
+      live_[place] = 0;
+      return;
+    }
+    auto known = computed_.find(expression);
+    if (known == computed_.end() && node.parts > 0) {
+      compute_parts(stamp, node, place);
+      known = computed_.find(expression);
+    }
     const bool read_from_dead = node.read != kNothing && live_[stamp.number_of(node.read)] == 0 &&
                                 stamp.number_of(node.read) >= first_computed();
     if (read_from_dead || (known == computed_.end() && node.is_needed)) {
@@ -158,6 +168,14 @@ class Stamper {
     same_as_[place] = known->second;
     live_[place] = 0;
     live_[known->second] = 1;
+  }
+
+  // The size of a tensor that the program computes is computed from sizes of its inputs.
+  void compute_parts(const Stamp& stamp, const RecipeNode& node, uint32_t place) {
+    for (uint32_t i = place - static_cast<uint32_t>(node.parts); i < place; ++i) {
+      live_[i] = 1;
+      share_number(stamp, stamp.recipe->nodes()[i - stamp.first], i);
+    }
   }
 
   uint32_t first_computed() const {

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch.fx import Node
 
 from fxpress._decompose.keys import Call, fields_of
@@ -15,6 +12,7 @@ from fxpress._decompose.record import Recorder
 from fxpress._decompose.template import NumberOutput, Output, Template
 from fxpress._decompose.values import Number, Storage, UnsafeError, Value
 from fxpress._torch import decompose as compat
+from fxpress._torch import symbols
 
 
 class Stamp(NamedTuple):
@@ -182,12 +180,7 @@ def _bound(result: Any, inputs: list[int], storages: list[Storage], first: int) 
     return result
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {**vars(operator), **vars(math)}
-
-
 def _check_function(target: Any, call: Call) -> None:
     """Raise UnsafeError unless a function of Python only computes a number of numbers."""
-    name = getattr(target, "__name__", "")
-    known = _FUNCTIONS.get(name) is target or getattr(torch, name, None) is target
-    if call.values or not known:
-        raise UnsafeError(f"a call of {name or type(target).__name__}")
+    if call.values or not symbols.computes(target):
+        raise UnsafeError(f"a call of {getattr(target, '__name__', type(target).__name__)}")

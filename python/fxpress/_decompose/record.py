@@ -11,7 +11,8 @@ from torch.fx import Node
 
 from fxpress._decompose import template as kinds
 from fxpress._decompose.keys import Call, mapped
-from fxpress._decompose.numbers import needed_numbers
+from fxpress._decompose.numbers import Entry, needed_numbers
+from fxpress._decompose.parts import parts_of
 from fxpress._decompose.symbols import Symbols, without_numbers
 from fxpress._decompose.template import (
     NumberOutput,
@@ -193,7 +194,9 @@ class Recorder:
         return reading.template(added, result)
 
     def _make_numbers(self, call: Call) -> list[Any]:
-        return [self._symbols.number(n.expression, n.kind) for n in call.numbers]
+        # They are no sizes of tensors: a tracer tells numbers apart by their identity.
+        env = self._symbols.shape_env
+        return [sizes.number_of(n.expression, n.kind, env) for n in call.numbers]
 
     def _make_inputs(self, call: Call) -> list[Any]:
         """Make a fake tensor for each value of a call; they share storages as the values do."""
@@ -273,12 +276,7 @@ class _Reading:
 
     def template(self, added: list[Node], result: Any) -> Template:
         returned = self._returned_numbers(result, set(added))
-        entries = needed_numbers(added, returned.values())
-        for place, entry in enumerate(entries):
-            self._numbers[entry.node] = place
-        nodes = tuple(
-            [self._needed(e.node) if e.is_needed else self._node(e.node) for e in entries]
-        )
+        nodes = self._nodes_of(needed_numbers(added, returned.values()))
         items = [node.args for node in added if node.target is _getitem]
         if len(set(items)) != len(items):
             raise UnsafeError(f"{self._target}: the trace takes one item twice")
@@ -289,6 +287,27 @@ class _Reading:
         calls = tuple(self._recorder.tracer.torch_fn_counts.items())
         fresh = tuple(self._fresh)
         return Template(nodes, self._numbers, fresh, read, calls, self._is_symbolic)
+
+    def _nodes_of(self, entries: list[Entry]) -> tuple[TemplateNode, ...]:
+        nodes: list[TemplateNode] = []
+        for entry in entries:
+            if entry.is_needed:
+                made = self._needed(entry.node)
+                if made.read is not None and made.read >= 0:
+                    kept = ("stack_trace", "nn_module_stack")
+                    items = {
+                        key: self._item(key, item, None)
+                        for key, item in entry.node.meta.items()
+                        if key in kept
+                    }
+                    parts = parts_of(made.number, items, self._numbers, len(nodes))
+                    nodes += parts
+                    made = made._replace(parts=len(parts))
+            else:
+                made = self._node(entry.node)
+            self._numbers[entry.node] = len(nodes)
+            nodes.append(made)
+        return tuple(nodes)
 
     def _returned_numbers(self, result: Any, added: set[Node]) -> dict[int, Node]:
         """Return id of a number that the call returns -> the node that computed it in the call."""
@@ -355,7 +374,8 @@ class _Reading:
         if key in self._meta and (item is self._meta[key] or item == self._meta[key]):
             return key, kinds.COPIED, None
         if key == "original_aten":
-            if not isinstance(item, compat.OpOverload):
+            is_size = item is None and type(value) is NumberSpec
+            if not isinstance(item, compat.OpOverload) and not is_size:
                 raise self._refuse("the trace calls an operator of higher order")
             return key, kinds.LITERAL, item
         if key == "is_functional_regenerated" and item is True:

@@ -38,9 +38,10 @@ class SizeNodes:
         self._read: list[int] = []
         for number, entry in enumerate(inputs):
             value = entry.value
-            if type(value) is Number and value.expression not in self._known:
-                self._known.add(value.expression)
-                self.of_inputs[number] = symbols.id_of(value.expression)
+            symbol = compat.symbol_read(entry.old.meta["val"]) if type(value) is Number else None
+            if symbol is not None and symbol not in self._known:
+                self._known.add(symbol)
+                self.of_inputs[number] = symbols.id_of(symbol)
             elif type(value) is Value and value.facts.is_symbolic:
                 self._read_tensor(entry.old, value)
         self.count = len(self._nodes)
@@ -50,34 +51,35 @@ class SizeNodes:
             self.stamp = Stamp(inputs[0].old, template, self._read, [], len(inputs))
 
     def _read_tensor(self, old: Node, value: Value) -> None:
-        facts = value.facts
+        given = old.meta["val"]
         asked = [
-            *((compat.SIZE_OF, (i,), size) for i, size in enumerate(facts.shape)),
-            *((compat.STRIDE_OF, (i,), size) for i, size in enumerate(facts.strides)),
-            (compat.OFFSET_OF, (), facts.offset),
+            *((compat.SIZE_OF, (i,), size) for i, size in enumerate(given.shape)),
+            *((compat.STRIDE_OF, (i,), size) for i, size in enumerate(given.stride())),
+            (compat.OFFSET_OF, (), given.storage_offset()),
         ]
         standin: Node | None = None
         for target, place, size in asked:
-            if type(size) is int or not compat.is_symbol(size) or size in self._known:
+            symbol = compat.symbol_read(size)
+            if symbol is None or symbol in self._known:
                 continue
-            self._known.add(size)
+            self._known.add(symbol)
             if standin is None:
                 standin = self._graph.placeholder("tensor")
-                standin.meta["val"] = old.meta["val"]
+                standin.meta["val"] = given
                 self._read.append(value.node)
                 self._numbers[standin] = -len(self._read)
-            self._add(self._graph.call_function(target, (standin, *place)), size)
+            self._add(self._graph.call_function(target, (standin, *place)), symbol)
 
-    def _add(self, node: Node, size: Any) -> None:
+    def _add(self, node: Node, symbol: Any) -> None:
         compat.describe_size_node(node)
         (standin,) = node.all_input_nodes
         number = self._numbers[standin]
         name = self._graph._target_to_str(node.target)
         items = ((key, kinds.LITERAL, item) for key, item in node.meta.items())
         meta = tuple([(k, kinds.VALUE, None) if k == "val" else (k, h, v) for k, h, v in items])
-        value = NumberSpec(size, int)
+        value = NumberSpec(symbol, int)
         self._numbers[node] = len(self._nodes)
         self._nodes.append(
-            TemplateNode(node.target, node, (number,), name, False, meta, value, size)
+            TemplateNode(node.target, node, (number,), name, False, meta, value, symbol)
         )
         node.meta = {}

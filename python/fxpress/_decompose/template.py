@@ -53,6 +53,7 @@ class TemplateNode(NamedTuple):
     number: Any = None  # the expression of a number; None: the node is no number
     is_needed: bool = False  # whether it stands for a number that another node computes
     read: int | None = None  # the tensor whose size it is, if the trace read it there
+    parts: int = 0  # how many nodes before it compute the number unless one did so before
 
 
 class Output(NamedTuple):

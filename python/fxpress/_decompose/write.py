@@ -21,7 +21,6 @@ from fxpress._torch import decompose as compat
 from fxpress._torch.fakes import without_data
 from fxpress._torch.versions import features
 
-
 try:
     from fxpress._aten import like_pattern
 except ImportError:  # there is no tensor part for this torch
@@ -94,7 +93,9 @@ class Writer:
             graph=self._graph,
             names=names,
             metas=metas,
-            stamps=[stamp._replace(template=self._symbols.bound(stamp.template)) for stamp in stamps],
+            stamps=[
+                stamp._replace(template=self._symbols.bound(stamp.template)) for stamp in stamps
+            ],
             sizes=self._size_nodes.of_inputs,
             readers=self._size_nodes.count,
             roots=self._roots(plan.output),
@@ -117,7 +118,9 @@ class Writer:
         """Return a stamp whose nodes need the numbers that the program returns."""
         nodes = tuple(
             [
-                TemplateNode(None, None, (-1 - i,), "number", False, (), None, number.expression, True)
+                TemplateNode(
+                    None, None, (-1 - i,), "number", False, (), None, number.expression, True
+                )
                 for i, number in enumerate(numbers)
             ]
         )
@@ -199,7 +202,8 @@ class Writer:
             given = number - self._first_given
             if type(entry.value) is not Value:
                 described = {"desc": compat.PlainInput(given), "val": old["val"]}
-                if type(old["val"]) is float and features.traced_numbers_have_values:
+                is_traced = type(old["val"]) is float and features.traced_numbers_have_values
+                if is_traced or type(entry.value) is Number:
                     described["desc"] = described.pop("desc")
                 return described
             fake = self._tensor(entry.value.facts, entry.value.storage)

@@ -13,6 +13,7 @@ from torch._export.passes import _node_metadata_hook as metadata_hook
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._sympy import interp, reference
 from torch.utils._thunk import Thunk
 
 KINDS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -27,7 +28,7 @@ _COMPUTED = frozenset(
     if callable(function)
 ) | {torch.sym_max, torch.sym_min, torch.sym_float, torch.sym_int, torch.sym_not, torch.sym_ite}
 # What torch writes where it adds nodes for the sizes of inputs.
-_TRACE = 'File "torch/fx/passes/runtime_assert.py", line 24, in insert_deferred_runtime_asserts'
+TRACE = 'File "torch/fx/passes/runtime_assert.py", line 24, in insert_deferred_runtime_asserts'
 
 
 def computes(function: Any) -> bool:
@@ -47,7 +48,7 @@ def expression_of(number: Any, shape_env: Any) -> Any:
     if type(node) is not SymNode or node.shape_env is not shape_env or node.constant is not None:
         return None
     expression = node.expr
-    if expression is not node._expr or not expression.free_symbols:
+    if not expression.free_symbols:
         return None
     return None if free_unbacked_symbols(number) else expression
 
@@ -55,6 +56,12 @@ def expression_of(number: Any, shape_env: Any) -> Any:
 def as_int(number: Any) -> int | None:
     """Return an int, or what stands for one; None for a symbol."""
     return number if type(number) is int else number.node.maybe_as_int()
+
+
+def symbol_read(number: Any) -> Any:
+    """Return the symbol that the size of an input was given first; None if it is no symbol alone."""
+    expression = None if type(number) is int else number.node._expr
+    return expression if expression is not None and expression.is_Symbol else None
 
 
 def is_symbol(expression: Any) -> bool:
@@ -136,6 +143,51 @@ def node_of_number(number: Any, tracer: Any) -> Any:
     return proxy_tensor.get_proxy_slot(number, tracer).force().node
 
 
+_Parts = list[tuple[Any, torch.fx.Node]]
+
+
+def computed(expression: Any, graph: torch.fx.Graph) -> tuple[_Parts, _Parts] | None:
+    """Add nodes to a graph that compute an expression as torch does where it needs one.
+
+    Returns:
+        The symbols of the expression with placeholders, and its other parts with their nodes, in
+        order; None if torch would compute a part by several nodes.
+    """
+    parts: _Parts = []
+    tracer = torch.fx.proxy.GraphAppendingTracer(graph)
+    symbols = sorted(expression.free_symbols, key=str)
+    known = {s: torch.fx.Proxy(graph.placeholder(str(s)), tracer) for s in symbols}
+    of_symbols = [(symbol, known[symbol].node) for symbol in symbols]
+    if not _compute(expression, graph, known, parts):
+        return None
+    return of_symbols, parts
+
+
+def _compute(expression: Any, graph: torch.fx.Graph, known: dict[Any, Any], parts: _Parts) -> bool:
+    """Return whether each part became one node, at most."""
+    if expression in known:
+        return True
+    given = []
+    for part in expression.args:
+        if not part.is_number and not _compute(part, graph, known, parts):
+            return False
+        given.append(
+            interp.sympy_interp(reference.PythonReferenceAnalysis, {}, part)
+            if part.is_number
+            else known[part]
+        )
+    before = len(graph.nodes)
+    made = interp._run_sympy_handler(reference.PythonReferenceAnalysis, given, expression)
+    known[expression] = made
+    parts.append((expression, made.node))
+    return len(graph.nodes) == before + 1
+
+
+def function_of(target: Any) -> tuple[str, str]:
+    """Return the `torch_fn` of nodes that torch adds for sizes."""
+    return f"{target.__name__}_0", f"{type(target).__name__}.{target.__name__}"
+
+
 def describe_size_node(node: torch.fx.Node) -> None:
     """Give a node that reads a size of an input the meta that torch gives it."""
-    metadata_hook._node_metadata_hook(node, metadata={"stack_trace": _TRACE})
+    metadata_hook._node_metadata_hook(node, metadata={"stack_trace": TRACE})
