@@ -30,7 +30,8 @@ def assert_same_but_for_numbers(ours: ExportedProgram, theirs: ExportedProgram) 
     new_names: dict[str, str] = {}
     for mine, other in zip(ours.graph.nodes, theirs.graph.nodes, strict=True):
         names = [_NUMBERED.fullmatch(node.name) for node in (mine, other)]
-        assert names[0] and names[1]
+        assert names[0]
+        assert names[1]
         assert names[0][1] == names[1][1], f"{mine.name}, {other.name}"
         assert mine.op != "placeholder" or mine.name == other.name
         new_names[other.name] = mine.name

@@ -42,7 +42,7 @@ def difference(stamped: ExportedProgram, traced: ExportedProgram) -> str | None:
 
 
 def _argument(argument: Any, names: dict[str, str]) -> Any:
-    name = getattr(argument, "name", None)
+    name = getattr(argument, "name", "")
     return type(argument), names.get(name, name), getattr(argument, "value", None)
 
 

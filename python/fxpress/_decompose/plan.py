@@ -171,10 +171,10 @@ def _bound(result: Any, inputs: list[int], storages: list[Storage], first: int) 
         node = inputs[-1 - number] if number < 0 else first + number
         return Value(node, result.facts, storages[result.storage])
     if type(result) is NumberOutput:
-        number = result.value
-        if number is not None:
-            number = inputs[-1 - number] if number < 0 else first + number
-        return Number(result.expression, result.kind, None if number == -1 else number)
+        computed = result.value
+        if computed is not None:
+            computed = inputs[-1 - computed] if computed < 0 else first + computed
+        return Number(result.expression, result.kind, None if computed == -1 else computed)
     if type(result) in (tuple, list):
         return type(result)([_bound(item, inputs, storages, first) for item in result])
     return result

@@ -94,9 +94,8 @@ def _trace(
     with fakes.mode, table.guarded.in_force():
         compat.trace(body, fakes.mode, table.others, custom_triton_ops)
     if failed:
-        compat.restore_cached_results(
-            fakes.mode, cached
-        )  # the trace of the whole begins as torch's would
+        # The trace of the whole begins as torch's would.
+        compat.restore_cached_results(fakes.mode, cached)
         raise failed[0]
 
 

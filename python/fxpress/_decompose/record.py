@@ -495,7 +495,7 @@ def _check_constants(target: Any, argument: Any) -> None:
 def _begins_its_storage(value: Any) -> bool:
     """Return whether the tensors of a node's value begin where their storages do."""
     if type(value) is TensorSpec:
-        return value.facts.offset == 0
+        return bool(value.facts.offset == 0)
     return not isinstance(value, (list, tuple)) or all(map(_begins_its_storage, value))
 
 

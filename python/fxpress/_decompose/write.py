@@ -25,7 +25,7 @@ try:
     from fxpress._aten import like_pattern
 except ImportError:  # there is no tensor part for this torch
 
-    def like_pattern(pattern: torch.Tensor, storage: Any) -> torch.Tensor:
+    def like_pattern(pattern: torch.Tensor, storage: torch.UntypedStorage | None) -> torch.Tensor:
         place = (pattern.shape, pattern.stride(), pattern.storage_offset(), pattern.dtype)
         return without_data(*place, storage)
 
@@ -93,9 +93,7 @@ class Writer:
             graph=self._graph,
             names=names,
             metas=metas,
-            stamps=[
-                stamp._replace(template=self._symbols.bound(stamp.template)) for stamp in stamps
-            ],
+            stamps=[s._replace(template=self._symbols.bound(s.template)) for s in stamps],
             sizes=self._size_nodes.of_inputs,
             readers=self._size_nodes.count,
             roots=self._roots(plan.output),
@@ -116,13 +114,9 @@ class Writer:
 
     def _stamp_of_returned(self, numbers: list[Number], first: int) -> Stamp:
         """Return a stamp whose nodes need the numbers that the program returns."""
+        empty = TemplateNode(None, None, (), "number", False, (), None)._replace(is_needed=True)
         nodes = tuple(
-            [
-                TemplateNode(
-                    None, None, (-1 - i,), "number", False, (), None, number.expression, True
-                )
-                for i, number in enumerate(numbers)
-            ]
+            [empty._replace(uses=(-1 - i,), number=n.expression) for i, n in enumerate(numbers)]
         )
         template = Template(nodes, {}, (), None, (), True)
         computed = [-1 if number.node is None else number.node for number in numbers]

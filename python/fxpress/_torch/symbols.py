@@ -59,7 +59,7 @@ def as_int(number: Any) -> int | None:
 
 
 def symbol_read(number: Any) -> Any:
-    """Return the symbol that the size of an input was given first; None if it is no symbol alone."""
+    """Return the symbol that a size of an input was given first; None if it is no symbol."""
     expression = None if type(number) is int else number.node._expr
     return expression if expression is not None and expression.is_Symbol else None
 
