@@ -24,6 +24,7 @@ class Table:
     Attributes:
         others: the argument, with a function that refuses in place of each of the user's.
         templates: traits of a fake mode -> key of a call -> its template, or why there is none.
+        is_torchs: whether no function is the user's.
         plain, guarded: override the composite operators; `guarded` refuses where a function is the
             user's.
     """
@@ -32,7 +33,13 @@ class Table:
         self.others = {op: _guarded(op, f) for op, f in others.items()}
         self.templates: dict[Any, dict[Any, Template | str]] = {}
         self.plain = Overrides(composites)
-        self.guarded = Overrides({op: _guarded(op, f) for op, f in composites.items()})
+        refusing = {op: _guarded(op, f) for op, f in composites.items()}
+        self.guarded = Overrides(refusing)
+        self.is_torchs = all(
+            mine[op] is f
+            for mine, given in ((self.others, others), (refusing, composites))
+            for op, f in given.items()
+        )
 
 
 def _guarded(operator: Any, function: Any) -> Any:

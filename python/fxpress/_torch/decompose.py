@@ -31,7 +31,7 @@ from torch.export import exported_program
 from torch.export.decomp_utils import CustomDecompTable
 from torch.fx import proxy as fx_proxy
 from torch.fx import traceback as fx_traceback
-from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental import proxy_tensor, symbolic_shapes
 from torch.fx.graph import _Namespace
 from torch.fx.passes.shape_prop import TensorMetadata as TensorMetadata
 from torch.fx.passes.shape_prop import _extract_tensor_metadata
@@ -206,9 +206,14 @@ def trace(
 def with_meta_of(node: Any) -> contextlib.AbstractContextManager[None]:
     """Give new nodes the meta of a node that torch's interpreter would run."""
     block: contextlib.AbstractContextManager[None] = fx_traceback.set_current_meta(
-        node, "Interpreter_PropagateUnbackedSymInts"
+        node, INTERPRETER
     )
     return block
+
+
+# The interpreter that runs the nodes of a program, and how records of sources call it.
+RUN_NODE = (symbolic_shapes.PropagateUnbackedSymInts, "run_node")
+INTERPRETER = "Interpreter_PropagateUnbackedSymInts"
 
 
 def track(tensor: torch.Tensor, tracer: Any, name: str) -> Any:
@@ -252,6 +257,56 @@ def was_changed(wrapped: FunctionalTensor, before: torch.Tensor) -> bool:
 def was_written(wrapped: FunctionalTensor) -> bool:
     """Return whether something wrote to the storage of a functional tensor."""
     return torch._functionalize_mutation_counter(wrapped.elem) > 0  # type: ignore[no-any-return]
+
+
+class Candidates:
+    """Notes what the names of a trace's nodes are made from.
+
+    Args:
+        tracer: the tracer of the trace.
+    """
+
+    def __init__(self, tracer: Any) -> None:
+        self._namespace = tracer.graph._graph_namespace
+        self._candidates: dict[str, str] = {}
+
+    def of(self, name: str) -> str:
+        """Return what a name was made from."""
+        return self._candidates[name]
+
+    def note(self) -> None:
+        """Begin to note."""
+        create_name = self._namespace.create_name
+
+        def note_candidate(candidate: str, obj: Any) -> str:
+            name: str = create_name(candidate, obj)
+            self._candidates[name] = candidate
+            return name
+
+        self._namespace.create_name = note_candidate
+
+    def stop(self) -> None:
+        """Note no more."""
+        del self._namespace.create_name
+
+
+def tracer() -> Any:
+    """Return the tracer of the trace that this thread is in, or None."""
+    mode = proxy_tensor.get_proxy_mode()
+    return None if mode is None else mode.tracer
+
+
+def set_node(tensor: torch.Tensor, node: Any, of: Any) -> None:
+    """Make a tensor the value of a node in the trace of a tracer."""
+    traced = proxy_tensor._ProxyTensor(torch.fx.Proxy(node, of), None)
+    proxy_tensor.set_proxy_slot(tensor, of, traced)
+
+
+@contextlib.contextmanager
+def without_dispatch() -> Iterator[None]:
+    """Return a block in which operators run their kernels, whatever modes are active."""
+    with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
+        yield
 
 
 class Fakes:
