@@ -18,6 +18,8 @@ from tests.support.decompose_cases import (
     reloaded,
 )
 from tests.support.exported import transformer_configs
+from tests.support.memory import check_no_object_leaks
+from tests.unflatten.test_concurrent_threads import together
 
 ROWS, COLUMNS = Dim("rows", min=4, max=512), Dim("columns", min=4, max=1024)
 
@@ -174,3 +176,12 @@ def test_guards_and_sizes_of_data_are_traced_as_a_whole() -> None:
     inputs = (torch.randn(4, 6, 8),)
     program = export(Functions(squeezed), inputs, dynamic_shapes=shapes, strict=False)
     assert_decomposed_as_torch(program, stamped=False, symbols=True)
+
+
+@pytest.mark.deep("decomposes a program in several threads, and eight times")
+def test_threads_and_memory() -> None:
+    program = of_attention(2)
+    expected = [node.name for node in decompose.run_decompositions(program).graph.nodes]
+    made = together(lambda _: decompose.run_decompositions(program))
+    assert [[n.name for n in each.graph.nodes] for each in made] == [expected] * len(made)
+    check_no_object_leaks(lambda: decompose.run_decompositions(program) and None)

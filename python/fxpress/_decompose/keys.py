@@ -143,8 +143,12 @@ _REFUSED = frozenset(
 _FIELDS = ("stack_trace", *_COPIED)
 
 
-def fields_of(meta: dict[str, Any]) -> tuple[str, ...]:
+def fields_of(meta: dict[str, Any], *, annotated: bool = False) -> tuple[str, ...]:
     """Return which items of a node's meta reach the nodes that a trace of it makes.
+
+    Args:
+        meta: the meta.
+        annotated: whether the user's annotations may be among them.
 
     Raises:
         UnsafeError: there is an item that changes how torch traces.
@@ -152,7 +156,7 @@ def fields_of(meta: dict[str, Any]) -> tuple[str, ...]:
     if not _REFUSED.isdisjoint(meta):
         refused = sorted(_REFUSED & meta.keys())
         raise UnsafeError(f"a node with {refused[0]!r} in its meta")
-    if meta.get("custom"):
+    if meta.get("custom") and not annotated:
         raise UnsafeError("a node with the user's annotations")
     stack = meta.get("stack_trace")
     if stack is not None and (type(stack) is not str or compat.ACCUMULATION in stack):

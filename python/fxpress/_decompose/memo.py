@@ -101,7 +101,7 @@ class Memo:
         Raises:
             UnsafeError: something wrote to one of them, or it is of a kind that is not known.
         """
-        fields = fields_of(node.meta)
+        fields = fields_of(node.meta, annotated=True)
         call = Call({used: self._value(env[used]) for used in node.all_input_nodes})
         for argument in node.args:
             call.add(argument)
@@ -173,7 +173,7 @@ class Memo:
         else:
             inputs = [(known.inner, object()) for known in given]
         wrapped = {v: k.outer for v, k in zip(call.values, given, strict=True)}
-        meta = {field: node.meta[field] for field in fields_of(node.meta)}
+        meta = {field: node.meta[field] for field in fields_of(node.meta, annotated=True)}
         reading = Reading(recording, node.target, inputs, [], wrapped, meta, call)
         return reading.template(added, result)
 

@@ -66,7 +66,7 @@ def stamped(
     }
     nodes = [node for node in program.graph.nodes if node.op != "placeholder"]
     traits = (*compat.traits_of(mode), sizes.knowledge(mode.shape_env))
-    templates = table.templates.setdefault(traits, {})
+    templates = table.templates_of(traits)
     size_nodes = SizeNodes(inputs, symbols)
     plan = Plan(nodes, environment, len(inputs) + size_nodes.count, templates)
     fakes = compat.Fakes(mode)

@@ -174,7 +174,7 @@ class Recorder:
         recording = Recording(tracer, self.mode, self._names.of)
         of = (recording, traced.target, known, tracked, wrapped, traced.meta, call)
         template = Reading(*of).template(added, result)
-        for node in added:
+        for node in (*added, *tracked):
             node.meta = {}  # a template keeps nodes, and no tensors
         return template
 

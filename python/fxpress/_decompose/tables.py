@@ -12,6 +12,7 @@ from fxpress._decompose.values import UnsafeError
 from fxpress._torch import decompositions as compat
 
 _MOST_TABLES = 8  # whose templates are kept
+_MOST_TRAITS = 64  # for which a table keeps templates
 
 
 class Table:
@@ -23,7 +24,8 @@ class Table:
 
     Attributes:
         others: the argument, with a function that refuses in place of each of the user's.
-        templates: traits of a fake mode -> key of a call -> its template, or why there is none.
+        templates: traits of a fake mode and of the symbols in it -> key of a call -> its template,
+            or why there is none.
         is_torchs: whether no function is the user's.
         plain, guarded: override the composite operators; `guarded` refuses where a function is the
             user's.
@@ -40,6 +42,14 @@ class Table:
             for mine, given in ((self.others, others), (refusing, composites))
             for op, f in given.items()
         )
+
+
+    def templates_of(self, traits: Any) -> dict[Any, Template | str]:
+        """Return the templates for fake modes with some traits; the oldest are forgotten."""
+        found = self.templates.setdefault(traits, {})
+        while len(self.templates) > _MOST_TRAITS:
+            self.templates.pop(next(iter(self.templates)))
+        return found
 
 
 def _guarded(operator: Any, function: Any) -> Any:
