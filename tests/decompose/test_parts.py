@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export import export
 
 from fxpress import decompose
 from tests.support.decompose_cases import Attention, Block, assert_decomposed_as_torch
+from tests.support.generated import examples
 from tests.support.memory import check_no_object_leaks
 
 
@@ -81,7 +82,7 @@ class Steps(nn.Module):
 
 
 @pytest.mark.deep("generated programs that torch decomposes")
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.lists(
         st.tuples(st.sampled_from([*_STEPS, "sin", "product"]), st.integers(0, 9)),

@@ -43,7 +43,6 @@ class Table:
             for op, f in given.items()
         )
 
-
     def templates_of(self, traits: Any) -> dict[Any, Template | str]:
         """Return the templates for fake modes with some traits; the oldest are forgotten."""
         found = self.templates.setdefault(traits, {})
