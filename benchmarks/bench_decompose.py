@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.export import ExportedProgram
+from torch import nn
+from torch.export import Dim, ExportedProgram
 
 import bench_capture
 import fxpress
 import graphs
 from figures import Figure, Goal, growth
 from fxpress import decompose
+from fxpress._decompose.difference import difference
 from timing import Action, interleaved, per_node, ratio
 
 _TABLES: dict[str, Any] = {"default table": None, "empty table": {}}
@@ -27,6 +29,7 @@ class _Case:
     program: ExportedProgram
     default: Goal
     empty: Goal
+    whole: bool = False  # whether the program is traced as a whole, with stamps in it
 
 
 def _over(bound: float) -> Goal:
@@ -46,7 +49,7 @@ def measure(layers: int, rounds: int, *, every_model: bool) -> list[Figure]:
     """
     figures = _measure(_transformer(layers), rounds)
     if every_model:
-        for case in _further(2 * layers):
+        for case in (*_further(2 * layers), _dynamic(layers // 2), _half_clean(layers // 2)):
             figures += _measure(case, rounds)
         figures.append(_measure_growth(rounds))
     return figures
@@ -72,6 +75,39 @@ def _further(blocks: int) -> list[_Case]:
     ]
 
 
+def _dynamic(layers: int) -> _Case:
+    """A transformer whose batch and sequence are symbols."""
+    shapes = [{0: Dim("batch"), 1: Dim("sequence")}]
+    inputs = (torch.randn(2, 8, graphs.WIDTH),)
+    program = torch.export.export(_layers(layers), inputs, dynamic_shapes=shapes, strict=False)
+    return _Case(f"transformer, {layers} layers, dynamic", program, _over(5), _over(5))
+
+
+def _half_clean(layers: int) -> _Case:
+    """A transformer of which every second layer gets an input that something writes to."""
+
+    class Half(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = _layers(layers)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for i, layer in enumerate(self.layers):
+                x = layer(x.relu_() if i % 2 else x)
+            return x
+
+    inputs = (torch.randn(2, 8, graphs.WIDTH),)
+    program = torch.export.export(Half().eval(), inputs, strict=False)
+    name = f"transformer, {layers} layers, half of them with writes"
+    return _Case(name, program, _over(2), _over(2), whole=True)
+
+
+def _layers(count: int) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = (graphs.Layer(graphs.WIDTH, graphs.HEADS) for _ in range(count))
+    return nn.Sequential(*layers).eval()
+
+
 def _measure(case: _Case, rounds: int) -> list[Figure]:
     figures = []
     for table, given in _TABLES.items():
@@ -83,8 +119,12 @@ def _measure(case: _Case, rounds: int) -> list[Figure]:
 def _measure_table(case: _Case, table: str, given: Any, rounds: int, goal: Goal) -> list[Figure]:
     program = case.program
     with fxpress.installed(), decompose.check_templates():
-        nodes = len(program.run_decompositions(given).graph.nodes)
-    assert decompose.report().reason == "", decompose.report()
+        made = program.run_decompositions(given)
+    nodes = len(made.graph.nodes)
+    assert bool(decompose.report().reason) is case.whole, decompose.report()
+    if case.whole:
+        found = difference(made, program.run_decompositions(given))
+        assert found is None, found
     seconds = interleaved(
         {
             "cold": _installed(program, given, keep=False),

@@ -193,6 +193,7 @@ set(FXPRESS_ATEN_SOURCES
   csrc/tensor/facts.cpp
   csrc/tensor/state.cpp
   csrc/tensor/gradient_edge.cpp
+  csrc/tensor/pattern.cpp
   csrc/tensor/storages.cpp
 )
 add_custom_target(aten)

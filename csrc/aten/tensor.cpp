@@ -4,6 +4,7 @@
 #include "tensor/clone.h"
 #include "tensor/facts.h"
 #include "tensor/gradient_edge.h"
+#include "tensor/pattern.h"
 #include "tensor/state.h"
 #include "tensor/storages.h"
 
@@ -25,6 +26,8 @@ The copy is None for a value that is not a plain CPU tensor; such values are ret
         R"(Return copies with storages of their own, as Parameters where `parameters` is true.
 
 The copy is None for a value that `clone()` does not simply copy.)");
+  m.def("like_pattern", tensor::like_pattern, "pattern"_a, "storage"_a,
+        "Return a tensor on the meta device with the sizes, strides and offset of another one.");
   m.def("storage_places", tensor::storage_places, "values"_a,
         "Return (address, bytes) of the storages; None for a tensor that is more than a view.");
   m.def("storages_of", tensor::storages_of, "tensors"_a,

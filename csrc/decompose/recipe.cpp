@@ -31,6 +31,10 @@ int32_t value_number(PyObject* value) {
   return static_cast<int32_t>(result);
 }
 
+int32_t number_or(const Ref& value, int32_t none) {
+  return value.get() == Py_None ? none : value_number(value.get());
+}
+
 MetaKind kind_of(PyObject* name) {
   const std::string_view text = utf8(name);
   for (size_t i = 0; i < std::size(kKindNames); ++i) {
@@ -57,6 +61,7 @@ ValueSpec read_value(PyObject* source) {
     spec.device = field(facts.get(), "device");
     spec.offset = field(facts.get(), "offset");
     spec.storage = value_number(field(source, "storage").get());
+    spec.pattern = field(source, "pattern");
     spec.is_whole = field(source, "is_whole").get() == Py_True;
   } else {
     spec.constant = Ref::borrow(source);
@@ -71,7 +76,11 @@ RecipeNode read_node(PyObject* source, fx::NameWriter& names) {
                   field(source, "is_impure").get() == Py_True,
                   {},
                   {},
-                  read_value(field(source, "value").get())};
+                  read_value(field(source, "value").get()),
+                  number_or(field(source, "number"), kNoNumber),
+                  field(source, "is_needed").get() == Py_True,
+                  value_number(field(source, "parts").get()),
+                  number_or(field(source, "read"), kNothing)};
   const Ref uses = field(source, "uses");
   for (Py_ssize_t i = 0; i < PyTuple_Size(uses.get()); ++i) {
     node.uses.push_back(value_number(item(uses, i)));

@@ -30,6 +30,7 @@ struct ValueSpec {
   Ref shape, strides, dtype, device, offset;  // of kTensor
   Py_ssize_t storage = 0;                     // its place among the stamp's storages
   bool is_whole = false;                      // a new tensor of these sizes has such a storage
+  Ref pattern;                                // a tensor of these sizes, if they are symbolic
   std::vector<ValueSpec> parts;               // of a list or tuple
 };
 
@@ -41,7 +42,14 @@ struct RecipeNode {
   std::vector<int32_t> uses;  // values: -1, -2… inputs, 0, 1… nodes
   std::vector<MetaItem> meta;
   ValueSpec value;
+  int32_t number;   // the expression of a number; kNoNumber: the node is no number
+  bool is_needed;   // whether it stands for a number that another node computes
+  int32_t parts;    // how many nodes before it compute the number unless one did so before
+  int32_t read;     // the value that the trace read such a number from; kNothing: none
 };
+
+inline constexpr int32_t kNoNumber = -1;
+inline constexpr int32_t kNothing = INT32_MAX;
 
 // Reads a `fxpress._decompose.template.Template`, by the names of its fields.
 class Recipe {

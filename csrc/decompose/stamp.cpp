@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -42,16 +43,18 @@ struct Words {
   Ref call = word("node"), made_of = word("template"), inputs = word("inputs");
   Ref storages = word("storages"), first = word("first");
   Ref source = word("source"), copied = word("copied");
-  Ref counted = word("counted"), count = word("count");
+  Ref counted = word("counted"), count = word("count"), missing = word("missing");
 
   static Ref word(const char* text) { return Ref::steal(PyUnicode_InternFromString(text)); }
 };
+
+constexpr uint32_t kNoNode = UINT32_MAX;
 
 struct Stamp {
   Ref call;                      // the node of the old graph
   Ref made_of;                   // the template
   const Recipe* recipe;          // the same, read
-  std::vector<uint32_t> inputs;  // numbers of its inputs
+  std::vector<uint32_t> inputs;  // numbers of its inputs; kNoNode: nothing computes that number
   Ref storages;                  // list: storages of inputs, and its own
   uint32_t first;                // number of its first node
 
@@ -76,6 +79,7 @@ class Stamper {
 
   Ref run() {
     mark_live();
+    share_numbers();
     name_all();
     write_placeholders();
     for (const Stamp& stamp : stamps_) write(stamp);
@@ -109,19 +113,85 @@ class Stamper {
         char& live = live_.at(stamp->first + i);
         if (nodes[i].is_impure) live = 1;
         if (live == 0) continue;
-        for (const int32_t used : nodes[i].uses) live_.at(stamp->number_of(used)) = 1;
+        for (const int32_t used : nodes[i].uses) {
+          const uint32_t place = stamp->number_of(used);
+          if (place != kNoNode) live_.at(place) = 1;
+        }
       }
     }
   }
 
-  // Dead nodes have names too: the numbers of others depend on them.
+  // All nodes that need a number share the first that computes it.
+  void share_numbers() {
+    same_as_.resize(nodes_.size());
+    for (uint32_t i = 0; i < same_as_.size(); ++i) same_as_[i] = i;
+    const std::vector<uint32_t> sizes = numbers(request_.sizes);
+    for (uint32_t i = 0; i < sizes.size(); ++i) {
+      if (static_cast<int32_t>(sizes[i]) != kNoNumber) computed_.emplace(sizes[i], i);
+    }
+    readers_end_ = static_cast<uint32_t>(sizes.size()) + number(request_.readers);
+    for (const Stamp& stamp : stamps_) {
+      const std::vector<RecipeNode>& nodes = stamp.recipe->nodes();
+      for (uint32_t i = 0; i < nodes.size(); ++i) {
+        if (nodes[i].number != kNoNumber) share_number(stamp, nodes[i], stamp.first + i);
+      }
+    }
+  }
+
+  void share_number(const Stamp& stamp, const RecipeNode& node, uint32_t place) {
+    const auto expression = static_cast<uint32_t>(node.number);
+    if (place < readers_end_) {
+      computed_.emplace(expression, place);
+      return;
+    }
+    if (live_[place] == 0) return;
+    if (node.is_needed && !node.uses.empty() &&
+        stamp.number_of(node.uses[0]) < first_computed()) {
+      same_as_[place] = stamp.number_of(node.uses[0]);  // the input itself
+      live_[place] = 0;
+      return;
+    }
+    auto known = computed_.find(expression);
+    if (known == computed_.end() && node.parts > 0) {
+      compute_parts(stamp, node, place);
+      known = computed_.find(expression);
+    }
+    const bool read_from_dead = node.read != kNothing && live_[stamp.number_of(node.read)] == 0 &&
+                                stamp.number_of(node.read) >= first_computed();
+    if (read_from_dead || (known == computed_.end() && node.is_needed)) {
+      ask(words_.missing, stamp.call.get());
+    }
+    if (known == computed_.end()) {
+      computed_.emplace(expression, place);
+      return;
+    }
+    same_as_[place] = known->second;
+    live_[place] = 0;
+    live_[known->second] = 1;
+  }
+
+  // The size of a tensor that the program computes is computed from sizes of its inputs.
+  void compute_parts(const Stamp& stamp, const RecipeNode& node, uint32_t place) {
+    for (uint32_t i = place - static_cast<uint32_t>(node.parts); i < place; ++i) {
+      live_[i] = 1;
+      share_number(stamp, stamp.recipe->nodes()[i - stamp.first], i);
+    }
+  }
+
+  uint32_t first_computed() const {
+    return static_cast<uint32_t>(PyList_GET_SIZE(request_.names));
+  }
+
+  // Dead nodes have names too: the numbers of others depend on them. But torch computes other dead
+  // numbers each time, and dead numbers have no names here.
   void name_all() {
     for (Py_ssize_t i = 0; i < PyList_Size(request_.names); ++i) {
       raw_.push_back(names_.table().create(names_.intern("arg" + std::to_string(i) + "_1")));
     }
     for (const Stamp& stamp : stamps_) {
       for (const RecipeNode& node : stamp.recipe->nodes()) {
-        raw_.push_back(names_.table().create(node.candidate));
+        const bool is_named = node.number == kNoNumber || live_[raw_.size()] != 0;
+        raw_.push_back(is_named ? names_.table().create(node.candidate) : StringId{});
       }
     }
     raw_.push_back(names_.table().create(names_.intern("output")));
@@ -151,7 +221,7 @@ class Stamper {
       const StringId name = last == raw ? raw_[place] : names_.intern(last);
       const fx::NewNode made{Op::kCallFunction, nodes[i].target.get(), name, Py_None, name};
       const auto replace = [&](PyObject* original) {
-        return nodes_[stamp.number_of(stamp.recipe->number_of(original))];
+        return nodes_[same_as_[stamp.number_of(stamp.recipe->number_of(original))]];
       };
       nodes_[place] =
           writer_.copy(made, nodes[i].original.get(), replace, meta_of(nodes[i], stamp, source));
@@ -219,13 +289,16 @@ class Stamper {
     const Ref space = get_attr(request_.graph, fx::names.graph_namespace);
     const Ref used = get_attr(space.get(), fx::names.used_names);
     check(PySet_Clear(used.get()));
-    for (const StringId id : raw_) check(PySet_Add(used.get(), names_.string(id)));
+    for (const StringId id : raw_) {
+      if (id.valid()) check(PySet_Add(used.get(), names_.string(id)));
+    }
   }
 
   Ref all_nodes() const {
     Ref list = Ref::steal(PyList_New(static_cast<Py_ssize_t>(nodes_.size())));
     for (size_t i = 0; i < nodes_.size(); ++i) {
-      PyObject* node = nodes_[i] == nullptr ? Py_None : nodes_[i];
+      PyObject* node = nodes_[same_as_[i]];
+      if (node == nullptr) node = Py_None;
       PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), Ref::borrow(node).release());
     }
     return list;
@@ -243,7 +316,10 @@ class Stamper {
   std::vector<char> live_;                        // by number
   std::vector<StringId> raw_;                     // the first name, by number; the output's last
   std::vector<PyObject*> nodes_;                  // by number; borrowed, null for dead ones
-  bool counts_ = false;                           // whether calls of functions are counted
+  std::vector<uint32_t> same_as_;                 // by number: the node in whose place it is used
+  std::unordered_map<uint32_t, uint32_t> computed_;  // expression -> the node that computes it
+  uint32_t readers_end_ = 0;                         // the number behind those that read symbols
+  bool counts_ = false;                              // whether calls of functions are counted
 };
 
 }  // namespace

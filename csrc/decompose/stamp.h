@@ -11,6 +11,8 @@ struct StampRequest {
   PyObject* names;     // list of str: of the placeholders
   PyObject* metas;     // list of dict: of the placeholders, to own
   PyObject* stamps;    // list of fxpress._decompose.plan.Stamp
+  PyObject* sizes;     // list of int: the number's expression of each placeholder; -1: none
+  PyObject* readers;   // int: how many nodes of the first stamp read symbols from placeholders
   PyObject* roots;     // list of int: the nodes that the program returns
   PyObject* size;      // int: how many nodes the trace has, placeholders included
   PyObject* sequence;  // the number that torch gives nodes now

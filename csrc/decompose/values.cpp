@@ -27,6 +27,7 @@ Values::Values(PyObject* helper)
   const Ref tools = Ref::steal(PyObject_GetAttrString(helper, "tools"));
   empty_ = tool(tools.get(), "empty");
   empty_strided_ = tool(tools.get(), "empty_strided");
+  like_pattern_ = tool(tools.get(), "like_pattern");
   make_subclass_ = tool(tools.get(), "make_subclass");
   protect_data_ = tool(tools.get(), "protect_data");
   fake_type_ = tool(tools.get(), "fake_type");
@@ -62,6 +63,7 @@ Ref Values::tensor(const ValueSpec& spec, PyObject* storages) {
 Ref Values::real_tensor(const ValueSpec& spec, PyObject* storage) {
   check(storage);
   Ref made = get_attr(storage, made_.get());
+  if (spec.pattern.get() != Py_None) return symbolic_tensor(spec, storage, std::move(made));
   if (made.get() == Py_None && spec.is_whole) {
     PyObject* sizes[] = {spec.shape.get(), spec.strides.get(), spec.dtype.get(), meta_.get()};
     Ref real = Ref::steal(PyObject_Vectorcall(empty_strided_.get(), sizes, 2, dtype_device_.get()));
@@ -69,16 +71,30 @@ Ref Values::real_tensor(const ValueSpec& spec, PyObject* storage) {
     check(PyObject_SetAttr(storage, made_.get(), made.get()));
     return real;
   }
-  if (made.get() == Py_None) {
-    PyObject* asked[] = {helper_, storage};
-    made = Ref::steal(PyObject_VectorcallMethod(storage_.get(), asked, 2, nullptr));
-  }
+  if (made.get() == Py_None) made = storage_of(storage);
   PyObject* none[] = {no_data_.get(), spec.dtype.get(), meta_.get()};
   Ref real = Ref::steal(PyObject_Vectorcall(empty_.get(), none, 1, dtype_device_.get()));
   PyObject* place[] = {real.get(), made.get(), spec.offset.get(), spec.shape.get(),
                        spec.strides.get()};
   Ref::steal(PyObject_VectorcallMethod(set_.get(), place, 5, nullptr));
   return real;
+}
+
+Ref Values::symbolic_tensor(const ValueSpec& spec, PyObject* storage, Ref made) {
+  const bool is_new = made.get() == Py_None && spec.is_whole;
+  if (made.get() == Py_None && !is_new) made = storage_of(storage);
+  PyObject* parts[] = {spec.pattern.get(), made.get()};
+  Ref real = Ref::steal(PyObject_Vectorcall(like_pattern_.get(), parts, 2, nullptr));
+  if (is_new) {
+    made = Ref::steal(PyObject_CallMethodNoArgs(real.get(), untyped_storage_.get()));
+    check(PyObject_SetAttr(storage, made_.get(), made.get()));
+  }
+  return real;
+}
+
+Ref Values::storage_of(PyObject* storage) {
+  PyObject* asked[] = {helper_, storage};
+  return Ref::steal(PyObject_VectorcallMethod(storage_.get(), asked, 2, nullptr));
 }
 
 PyObject* Values::attributes_on(PyObject* device) {

@@ -30,6 +30,7 @@ allocate_bytes = extension.allocate_bytes
 build_info = extension.build_info
 clone_aliased = extension.clone_aliased
 clone_separately = extension.clone_separately
+like_pattern = extension.like_pattern
 make_views = extension.make_views
 same_data = extension.same_data
 share_gradient_edge = extension.share_gradient_edge
@@ -43,6 +44,7 @@ __all__ = [
     "clone_aliased",
     "clone_separately",
     "extension",
+    "like_pattern",
     "make_views",
     "same_data",
     "share_gradient_edge",

@@ -184,6 +184,8 @@ def write_stamps(
     names: list[str],
     metas: list[dict[str, Any]],
     stamps: list[Any],
+    sizes: list[int],
+    readers: int,
     roots: list[int],
     size: int,
     sequence: int | None,

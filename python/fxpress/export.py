@@ -17,10 +17,10 @@ with room("export"):
 
     from fxpress import _native, _native_setup
     from fxpress._deferred_code import deferring
-    from fxpress._export.tracing import fast_tracing
     from fxpress._export.unlift import _unlift_exported_program_lifted_states, module
     from fxpress._frame_room import with_room
     from fxpress._torch.tracing import trace_for_training
+    from fxpress._tracing.blocks import fast_tracing
 
     _native_setup.fx()  # for the code that is generated later
 

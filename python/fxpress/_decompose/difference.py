@@ -9,30 +9,71 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
+from fxpress._torch import symbols
+
 _COUNTERS = ("seq_nr",)  # numbers that the process counts
 _NUMBER_OF_CODE = re.compile(r"(?<=<eval_with_key>)\.\d+")  # likewise
+_NUMBER = re.compile(r"_\d+$")
 
 
 def difference(stamped: ExportedProgram, traced: ExportedProgram) -> str | None:
-    """Return how a stamped program differs from a traced one; None if it does not."""
+    """Return how a stamped program differs from a traced one; None if it does not.
+
+    The numbers in names may differ where a program has sizes that are symbols.
+    """
+    lengths = [len(program.graph.nodes) for program in (stamped, traced)]
+    if lengths[0] != lengths[1]:
+        return f"the number of nodes: {lengths[0]} stamped, {lengths[1]} traced"
+    names = {
+        other.name: mine.name
+        for mine, other in zip(stamped.graph.nodes, traced.graph.nodes, strict=True)
+    }
     for what, mine, other in (
-        ("signature", stamped.graph_signature, traced.graph_signature),
-        ("calls of modules", stamped.module_call_graph, traced.module_call_graph),
+        ("signature", _signature(stamped, {}), _signature(traced, names)),
+        ("calls of modules", _calls(stamped, {}), _calls(traced, names)),
         ("ranges", stamped.range_constraints, traced.range_constraints),
         ("constants", list(stamped.constants), list(traced.constants)),
         ("state", list(stamped.state_dict), list(traced.state_dict)),
         ("guards", stamped._guards_code, traced._guards_code),
-        ("code", stamped.graph_module.code, traced.graph_module.code),
     ):
         if mine != other:
             return f"the {what}: {mine} stamped, {other} traced"
-    return _of_graphs(stamped.graph, traced.graph)
+    return _of_graphs(stamped.graph, traced.graph, names)
 
 
-def _of_graphs(stamped: Graph, traced: Graph) -> str | None:
-    words = (_Words(), _Words())
+def _argument(argument: Any, names: dict[str, str]) -> Any:
+    name = getattr(argument, "name", "")
+    return type(argument), names.get(name, name), getattr(argument, "value", None)
+
+
+def _signature(program: ExportedProgram, names: dict[str, str]) -> list[Any]:
+    signature = program.graph_signature
+    return [
+        (spec.kind, _argument(spec.arg, names), spec.target, getattr(spec, "persistent", None))
+        for spec in (*signature.input_specs, *signature.output_specs)
+    ]
+
+
+def _calls(program: ExportedProgram, names: dict[str, str]) -> list[Any]:
+    calls: list[Any] = []
+    for entry in program.module_call_graph:
+        calls.append(entry.fqn)
+        if entry.signature is not None:
+            s = entry.signature
+            calls += [_argument(argument, names) for argument in (*s.inputs, *s.outputs)]
+            calls += [s.in_spec, s.out_spec, s.forward_arg_names]
+    return calls
+
+
+def _of_graphs(stamped: Graph, traced: Graph, names: dict[str, str]) -> str | None:
+    words = (_Words({}), _Words(names))
+    has_sizes = any(type(node.meta.get("val")) in symbols.KINDS for node in traced.nodes)
     for mine, other in zip(stamped.nodes, traced.nodes, strict=True):
-        for what in ("name", "op", "target", "args", "kwargs"):
+        if mine.name != other.name:
+            both = [_NUMBER.sub("", node.name) for node in (mine, other)]
+            if both[0] != both[1] or not has_sizes:
+                return f"name of node {other}: {mine} stamped"
+        for what in ("op", "target", "args", "kwargs"):
             both = [w.describe(getattr(n, what)) for w, n in zip(words, (mine, other), strict=True)]
             if both[0] != both[1]:
                 return f"{what} of node {other}: {both[0]} stamped, {both[1]} traced"
@@ -46,15 +87,20 @@ def _of_graphs(stamped: Graph, traced: Graph) -> str | None:
 
 
 class _Words:
-    """Describes the values of a graph so that two graphs can be compared."""
+    """Describes the values of a graph so that two graphs can be compared.
 
-    def __init__(self) -> None:
+    Args:
+        names: name of a node in this graph -> its name in the other one, where that is another.
+    """
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self._names = names
         self._storages: dict[int, int] = {}
 
     def describe(self, value: Any) -> Any:
         """Return a description; storages are numbered in the order of their use."""
         if isinstance(value, Node):
-            return f"%{value.name}"
+            return f"%{self._names.get(value.name, value.name)}"
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, (list, tuple)):

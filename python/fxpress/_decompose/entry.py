@@ -20,9 +20,11 @@ from fxpress._decompose.program import stamped
 from fxpress._decompose.tables import TABLES
 from fxpress._decompose.values import UnsafeError
 from fxpress._decompose.whole import traced
+from fxpress._deferred_code import deferring
 from fxpress._errors import InternalError
 from fxpress._torch import decompose as compat
 from fxpress._torch import decompose_whole
+from fxpress._tracing.blocks import fast_tracing
 
 
 def _decompose_exported_program(
@@ -58,7 +60,9 @@ def _decompose_exported_program(
     def whole() -> ExportedProgram:
         overridden = table.plain.in_force()
         rest = (python_decomp_table, joint_loss_index, decompose_custom_triton_ops)
-        return traced(ep, overridden, *rest)
+        with fast_tracing(), deferring(), _native.RareCollections():
+            made, said.stamped = traced(ep, overridden, *rest, remembers=table.is_torchs)
+        return made
 
     if decompose_whole.is_joint(ep, joint_loss_index):
         said.reason = "a joint graph"

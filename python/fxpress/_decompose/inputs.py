@@ -10,12 +10,14 @@ from torch.export.graph_signature import (
     ConstantArgument,
     InputKind,
     InputSpec,
+    SymIntArgument,
     TensorArgument,
 )
 from torch.fx import Node
 
-from fxpress._decompose.values import Storage, UnsafeError, Value, facts_of
+from fxpress._decompose.values import Number, Storage, UnsafeError, Value, facts_of, size_of
 from fxpress._torch import decompose as compat
+from fxpress._torch import symbols
 
 _STATE = (InputKind.PARAMETER, InputKind.BUFFER)
 
@@ -27,17 +29,21 @@ class Input(NamedTuple):
         old: its placeholder in the old graph.
         spec: its entry in the old signature.
         state: the parameter, buffer or constant; None for what the user gives.
-        value: its tensor in the new trace; None for a constant.
+        value: its tensor or number in the new trace; None for a constant.
     """
 
     old: Node
     spec: InputSpec
     state: torch.Tensor | None
-    value: Value | None
+    value: Value | Number | None
 
 
-def read_inputs(program: ExportedProgram) -> list[Input]:
+def read_inputs(program: ExportedProgram, shape_env: Any) -> list[Input]:
     """Return the inputs of the new program, in their new order.
+
+    Args:
+        program: the program.
+        shape_env: the environment of its symbols, or None.
 
     Parameters come first and buffers next, both module by module, as torch finds them in
     `ep.module()`: a module's constants stand behind its buffers.
@@ -65,8 +71,8 @@ def read_inputs(program: ExportedProgram) -> list[Input]:
     parameters.sort(key=lambda entry: order[entry[1].target.rpartition(".")[0]])
     buffers.sort(key=lambda entry: _buffer_rank(entry[1], order))
     entries = [*parameters, *buffers, *given]
-    storages: dict[Any, Storage] = {}
-    return [_read(program, old, spec, i, storages) for i, (old, spec) in enumerate(entries)]
+    reader = _Reader(program, shape_env)
+    return [reader.read(old, spec, i) for i, (old, spec) in enumerate(entries)]
 
 
 def _in_graph(parameters: Any, buffers: Any, specs: Any) -> list[Any]:
@@ -101,41 +107,50 @@ def _module_order(targets: list[str]) -> dict[str, int]:
     return order
 
 
-def _read(
-    program: ExportedProgram, old: Node, spec: InputSpec, number: int, storages: dict[Any, Storage]
-) -> Input:
-    seen = old.meta["val"]
-    if spec.kind is InputKind.USER_INPUT:
+class _Reader:
+    def __init__(self, program: ExportedProgram, shape_env: Any) -> None:
+        self._program = program
+        self._shape_env = shape_env
+        self._storages: dict[Any, Storage] = {}
+
+    def read(self, old: Node, spec: InputSpec, number: int) -> Input:
+        if spec.kind is InputKind.USER_INPUT:
+            return Input(old, spec, None, self._given(old.meta["val"], spec, number))
+        is_parameter = spec.kind is InputKind.PARAMETER
+        in_constants = spec.kind is InputKind.CONSTANT_TENSOR or spec.persistent is False
+        holder = self._program.constants if in_constants else self._program.state_dict
+        state = holder.get(spec.target)
+        wanted = torch.nn.Parameter if is_parameter else torch.Tensor
+        if type(state) is not wanted or type(spec.arg) is not TensorArgument:
+            raise UnsafeError(f"state of type {type(state).__name__}")
+        if not is_parameter and state.requires_grad:
+            raise UnsafeError("a buffer or constant that requires gradients")
+        return Input(old, spec, state, self._value(state, number))
+
+    def _given(self, seen: Any, spec: InputSpec, number: int) -> Value | Number | None:
+        """Return what the user gives; None for a constant."""
         if isinstance(seen, torch.Tensor):
             if type(seen) is not compat.FakeTensor or type(spec.arg) is not TensorArgument:
                 raise UnsafeError("an input of another class")
-            return Input(old, spec, None, _value_of(seen, number, storages))
+            return self._value(seen, number)
+        if type(seen) is torch.SymInt and type(spec.arg) is SymIntArgument:
+            expression = symbols.expression_of(seen, self._shape_env)
+            if expression is None or not symbols.is_symbol(expression):
+                raise UnsafeError("an input that is no symbol alone")
+            return Number(expression, int, number)
         if type(spec.arg) is not ConstantArgument or type(seen) not in _PLAIN:
             raise UnsafeError(f"an input of type {type(seen).__name__}")
-        return Input(old, spec, None, None)
-    is_parameter = spec.kind is InputKind.PARAMETER
-    in_constants = spec.kind is InputKind.CONSTANT_TENSOR or spec.persistent is False
-    holder = program.constants if in_constants else program.state_dict
-    state = holder.get(spec.target)
-    wanted = torch.nn.Parameter if is_parameter else torch.Tensor
-    if type(state) is not wanted or type(spec.arg) is not TensorArgument:
-        raise UnsafeError(f"state of type {type(state).__name__}")
-    if not is_parameter and state.requires_grad:
-        raise UnsafeError("a buffer or constant that requires gradients")
-    return Input(old, spec, state, _value_of(state, number, storages))
+        return None
+
+    def _value(self, tensor: torch.Tensor, number: int) -> Value:
+        facts = facts_of(tensor, self._shape_env)
+        storage = tensor.untyped_storage()
+        known = self._storages.get(storage._cdata)
+        if known is None:
+            nbytes = size_of(storage.nbytes(), self._shape_env)
+            parts = (storage, None) if type(tensor) is compat.FakeTensor else (None, tensor)
+            known = self._storages[storage._cdata] = Storage(nbytes, *parts)
+        return Value(number, facts, known)
 
 
 _PLAIN = (float, str, type(None))  # torch makes a symbol of an int
-
-
-def _value_of(tensor: torch.Tensor, number: int, storages: dict[Any, Storage]) -> Value:
-    facts = facts_of(tensor)
-    storage = tensor.untyped_storage()
-    known = storages.get(storage._cdata)
-    if known is None:
-        nbytes = compat.as_int(storage.nbytes())
-        if nbytes is None:
-            raise UnsafeError("symbolic sizes")
-        parts = (storage, None) if type(tensor) is compat.FakeTensor else (None, tensor)
-        known = storages[storage._cdata] = Storage(nbytes, *parts)
-    return Value(number, facts, known)

@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
-from fxpress._decompose.values import Storage, UnsafeError, Value
+from fxpress._decompose.values import Number, Storage, UnsafeError, Value
 from fxpress._torch import decompose as compat
 
 _PLAIN = (int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -26,11 +26,11 @@ class Call:
     Attributes:
         key: the arguments' part of the key, in order.
         values: the distinct nodes among the arguments, as Values; a node's number is its place.
-        storages: their distinct storages.
-        views: the distinct pairs of node and facts.
+        numbers: the distinct Numbers among them.
+        storages: the distinct storages of the values.
     """
 
-    __slots__ = ("_environment", "_numbers", "_places", "key", "storages", "values")
+    __slots__ = ("_environment", "_numbers", "_places", "key", "numbers", "storages", "values")
 
     def __init__(self, environment: dict[Node, Any]) -> None:
         self._environment = environment
@@ -38,6 +38,7 @@ class Call:
         self._places: dict[Storage, int] = {}
         self.key: list[Any] = []
         self.values: list[Value] = []
+        self.numbers: list[Number] = []
         self.storages: list[Storage] = []
 
     def add(self, argument: Any) -> None:
@@ -61,6 +62,8 @@ class Call:
         kind = type(value)
         if kind is Value:
             self._add_tensor(value)
+        elif kind is Number:
+            self._add_number(value)
         elif kind in _PLAIN_TYPES:
             self.key.append(kind)
             self.key.append(value)
@@ -95,27 +98,35 @@ class Call:
             self.key.append(place)
         self.key.append(("t", number, id(value.facts)))
 
+    def _add_number(self, number: Number) -> None:
+        if number not in self.numbers:
+            self.numbers.append(number)
+        self.key.append(("n", self.numbers.index(number), number.kind, number.expression))
+
     def number_of(self, value: Value) -> int:
         """Return the number of a value's node among the arguments."""
         return self._numbers[value.node]
 
 
-def mapped(argument: Any, environment: dict[Node, Any], tensor: Any) -> Any:
-    """Return an argument with `tensor(value)` in place of each Value, and containers of its own."""
+def mapped(argument: Any, environment: dict[Node, Any], made: Any) -> Any:
+    """Return an argument with `made(value)` in place of each Value and Number.
+
+    Containers are the caller's own.
+    """
     if type(argument) is Node:
         argument = environment[argument]
     kind = type(argument)
-    if kind is Value:
-        return tensor(argument)
+    if kind is Value or kind is Number:
+        return made(argument)
     if kind is tuple:
-        return tuple([mapped(item, environment, tensor) for item in argument])
+        return tuple([mapped(item, environment, made) for item in argument])
     if kind in _LISTS:
-        return [mapped(item, environment, tensor) for item in argument]
+        return [mapped(item, environment, made) for item in argument]
     if kind in _DICTS:
-        return {name: mapped(item, environment, tensor) for name, item in argument.items()}
+        return {name: mapped(item, environment, made) for name, item in argument.items()}
     if kind is slice:
         parts = (argument.start, argument.stop, argument.step)
-        return slice(*(mapped(part, environment, tensor) for part in parts))
+        return slice(*(mapped(part, environment, made) for part in parts))
     return argument
 
 
@@ -132,8 +143,12 @@ _REFUSED = frozenset(
 _FIELDS = ("stack_trace", *_COPIED)
 
 
-def fields_of(meta: dict[str, Any]) -> tuple[str, ...]:
+def fields_of(meta: dict[str, Any], *, annotated: bool = False) -> tuple[str, ...]:
     """Return which items of a node's meta reach the nodes that a trace of it makes.
+
+    Args:
+        meta: the meta.
+        annotated: whether the user's annotations may be among them.
 
     Raises:
         UnsafeError: there is an item that changes how torch traces.
@@ -141,7 +156,7 @@ def fields_of(meta: dict[str, Any]) -> tuple[str, ...]:
     if not _REFUSED.isdisjoint(meta):
         refused = sorted(_REFUSED & meta.keys())
         raise UnsafeError(f"a node with {refused[0]!r} in its meta")
-    if meta.get("custom"):
+    if meta.get("custom") and not annotated:
         raise UnsafeError("a node with the user's annotations")
     stack = meta.get("stack_trace")
     if stack is not None and (type(stack) is not str or compat.ACCUMULATION in stack):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import operator
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch.fx import Node
 
 from fxpress._decompose.keys import Call, fields_of
 from fxpress._decompose.record import Recorder
-from fxpress._decompose.template import Output, Template
-from fxpress._decompose.values import Storage, UnsafeError, Value
+from fxpress._decompose.template import NumberOutput, Output, Template
+from fxpress._decompose.values import Number, Storage, UnsafeError, Value
 from fxpress._torch import decompose as compat
+from fxpress._torch import symbols
 
 
 class Stamp(NamedTuple):
@@ -23,7 +21,7 @@ class Stamp(NamedTuple):
     Attributes:
         node: the node of the old graph.
         template: what it becomes.
-        inputs: the numbers of its input nodes in the new trace.
+        inputs: the numbers of its input nodes in the new trace; -1: no node computes that number.
         storages: its inputs' storages and its own.
         first: the number of its first node.
     """
@@ -45,7 +43,7 @@ class Plan:
     Args:
         nodes: the calls of the old graph, in order, and its output.
         environment: placeholder of the old graph -> its value in the new one.
-        first: the number of placeholders.
+        first: the number of placeholders and of the nodes that read symbols from them.
         templates: key of a call -> its template, or why there is none; new ones are added.
 
     Attributes:
@@ -155,6 +153,8 @@ class Plan:
 
     def _stamp(self, node: Node, template: Template, call: Call) -> Any:
         inputs = [value.node for value in call.values]
+        if call.numbers:
+            inputs += [-1 if number.node is None else number.node for number in call.numbers]
         first = self.size
         storages = call.storages
         if template.fresh:
@@ -170,17 +170,17 @@ def _bound(result: Any, inputs: list[int], storages: list[Storage], first: int) 
         number = result.value
         node = inputs[-1 - number] if number < 0 else first + number
         return Value(node, result.facts, storages[result.storage])
+    if type(result) is NumberOutput:
+        computed = result.value
+        if computed is not None:
+            computed = inputs[-1 - computed] if computed < 0 else first + computed
+        return Number(result.expression, result.kind, None if computed == -1 else computed)
     if type(result) in (tuple, list):
         return type(result)([_bound(item, inputs, storages, first) for item in result])
     return result
 
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {**vars(operator), **vars(math)}
-
-
 def _check_function(target: Any, call: Call) -> None:
     """Raise UnsafeError unless a function of Python only computes a number of numbers."""
-    name = getattr(target, "__name__", "")
-    known = _FUNCTIONS.get(name) is target or getattr(torch, name, None) is target
-    if call.values or not known:
-        raise UnsafeError(f"a call of {name or type(target).__name__}")
+    if call.values or not symbols.computes(target):
+        raise UnsafeError(f"a call of {getattr(target, '__name__', type(target).__name__)}")

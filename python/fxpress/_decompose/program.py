@@ -14,6 +14,9 @@ from torch.export.graph_signature import (
     InputSpec,
     OutputKind,
     OutputSpec,
+    SymBoolArgument,
+    SymFloatArgument,
+    SymIntArgument,
     TensorArgument,
 )
 from torch.fx import Graph, Node
@@ -24,14 +27,17 @@ from fxpress._decompose.inputs import Input, read_inputs
 from fxpress._decompose.names import Renamer, input_names
 from fxpress._decompose.plan import NeedsTraceError, Plan
 from fxpress._decompose.record import Recorder
+from fxpress._decompose.sizes import SizeNodes
 from fxpress._decompose.sources import Sources
+from fxpress._decompose.symbols import Symbols
 from fxpress._decompose.tables import Table
-from fxpress._decompose.values import UnsafeError
+from fxpress._decompose.values import Number, UnsafeError
 from fxpress._decompose.whole import ranges_of
 from fxpress._decompose.write import Writer
 from fxpress._serde.checks import to_check
 from fxpress._torch import decompose as compat
 from fxpress._torch import serde
+from fxpress._torch import symbols as sizes
 from fxpress._torch.decompose import pytree
 
 _native_setup.fx()
@@ -52,37 +58,44 @@ def stamped(
         UnsafeError: the program has something whose trace may depend on what came before.
     """
     _check(program)
-    inputs = read_inputs(program)
-    mode = _fake_mode(program, inputs)
+    mode = _fake_mode(program)
+    symbols = Symbols(mode.shape_env)
+    inputs = read_inputs(program, mode.shape_env)
     environment: dict[Node, Any] = {
         entry.old: entry.old.meta["val"] if entry.value is None else entry.value for entry in inputs
     }
     nodes = [node for node in program.graph.nodes if node.op != "placeholder"]
-    templates = table.templates.setdefault(compat.traits_of(mode), {})
-    plan = Plan(nodes, environment, len(inputs), templates)
+    traits = (*compat.traits_of(mode), sizes.knowledge(mode.shape_env))
+    templates = table.templates_of(traits)
+    size_nodes = SizeNodes(inputs, symbols)
+    plan = Plan(nodes, environment, len(inputs) + size_nodes.count, templates)
     fakes = compat.Fakes(mode)
     with contextlib.suppress(NeedsTraceError):
         plan.advance(None)
     if not plan.is_complete:
-        _trace(plan, fakes, table, custom_triton_ops)
-    return _make(program, plan, inputs, fakes), plan
+        _trace(plan, fakes, symbols, table, custom_triton_ops)
+    with sizes.without_guards(mode.shape_env):
+        return _make(program, plan, inputs, size_nodes, symbols, fakes), plan
 
 
-def _trace(plan: Plan, fakes: compat.Fakes, table: Table, custom_triton_ops: bool) -> None:
+def _trace(
+    plan: Plan, fakes: compat.Fakes, symbols: Symbols, table: Table, custom_triton_ops: bool
+) -> None:
     """Go on with a plan within a trace."""
     failed: list[UnsafeError] = []
-    cached = compat.cached_results()
+    cached = compat.cached_results(fakes.mode)
 
     def body(tracer: Any, functional_mode: Any) -> None:
         try:
-            plan.advance(Recorder(tracer, functional_mode, fakes))
+            plan.advance(Recorder(tracer, functional_mode, fakes, symbols))
         except UnsafeError as unsafe:
             failed.append(unsafe)
 
     with fakes.mode, table.guarded.in_force():
         compat.trace(body, fakes.mode, table.others, custom_triton_ops)
     if failed:
-        compat.restore_cached_results(cached)  # the trace of the whole begins as torch's would
+        # The trace of the whole begins as torch's would.
+        compat.restore_cached_results(fakes.mode, cached)
         raise failed[0]
 
 
@@ -106,9 +119,9 @@ def _leaves(inputs: Any) -> list[Any]:
     return [] if inputs is None else pytree.tree_leaves(inputs)
 
 
-def _fake_mode(program: ExportedProgram, inputs: list[Input]) -> Any:
-    """Return the fake mode of the program's tensors."""
-    values = [entry.old.meta["val"] for entry in inputs if entry.value is not None]
+def _fake_mode(program: ExportedProgram) -> Any:
+    """Return the fake mode of the program's inputs."""
+    values = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"]
     modes = {id(v.fake_mode): v.fake_mode for v in values if type(v) is compat.FakeTensor}
     if len(modes) != 1:
         raise UnsafeError("a program with several fake modes, or without one")
@@ -120,7 +133,12 @@ def _fake_mode(program: ExportedProgram, inputs: list[Input]) -> Any:
 
 
 def _make(
-    program: ExportedProgram, plan: Plan, inputs: list[Input], fakes: compat.Fakes
+    program: ExportedProgram,
+    plan: Plan,
+    inputs: list[Input],
+    size_nodes: SizeNodes,
+    symbols: Symbols,
+    fakes: compat.Fakes,
 ) -> ExportedProgram:
     """Write the program that a plan describes."""
     with _native.GcPause():
@@ -128,7 +146,7 @@ def _make(
         names = input_names(program, inputs, renamer)
         graph = Graph()
         sources = Sources(program.graph, renamer)
-        output = Writer(plan, inputs, sources, fakes, graph).write(names)
+        output = Writer(plan, inputs, size_nodes, sources, symbols, fakes, graph).write(names)
         _finish_output(program, output, sources)
         signature = _signature(inputs, names, output)
         root = _native.make_graph_module(torch.nn.Module(), graph)
@@ -163,7 +181,9 @@ def _signature(inputs: list[Input], names: list[str], output: Node) -> ExportGra
     for entry, name in zip(inputs, names, strict=True):
         spec = entry.spec
         argument: Any = TensorArgument(name=name)
-        if entry.value is None:
+        if type(entry.value) is Number:
+            argument = SymIntArgument(name=name)
+        elif entry.value is None:
             argument = ConstantArgument(name=name, value=entry.old.meta["val"])
         is_buffer = spec.kind is InputKind.BUFFER
         persistent = spec.persistent is not False if is_buffer else None
@@ -171,9 +191,16 @@ def _signature(inputs: list[Input], names: list[str], output: Node) -> ExportGra
     output_specs = []
     for value in pytree.tree_leaves(output.args):
         argument = (
-            TensorArgument(name=value.name)
+            _KINDS.get(type(value.meta.get("val")), TensorArgument)(name=value.name)
             if isinstance(value, Node)
             else ConstantArgument(name="", value=value)
         )
         output_specs.append(OutputSpec(OutputKind.USER_OUTPUT, argument, None))
     return ExportGraphSignature(input_specs, output_specs)
+
+
+_KINDS: dict[type, Any] = {
+    torch.SymInt: SymIntArgument,
+    torch.SymFloat: SymFloatArgument,
+    torch.SymBool: SymBoolArgument,
+}

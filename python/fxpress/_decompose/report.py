@@ -11,7 +11,8 @@ class Report:
 
     Attributes:
         calls: how many calls the program has.
-        stamped: how many of them were stamped from a template.
+        stamped: how many of them were stamped from a template; also where the program was traced as
+            a whole.
         traced: how many templates were traced for it.
         kept: how many templates of earlier programs were used.
         reason: why the whole program was traced instead; empty if it was not.
@@ -27,7 +28,10 @@ class Report:
 
     def __str__(self) -> str:
         if self.reason:
-            return f"{self.calls} calls were traced as a whole: {self.reason}"
+            return (
+                f"{self.calls} calls were traced as a whole: {self.reason}; {self.stamped} of "
+                f"{self.calls} were stamped in it"
+            )
         lines = [
             f"{self.stamped} of {self.calls} calls were stamped, from {self.traced} templates "
             f"traced now and {self.kept} of earlier programs"

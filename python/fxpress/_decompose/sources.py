@@ -10,7 +10,6 @@ from fxpress._torch import decompose as compat
 
 _MODULE = "ExportedProgram.module()"
 _UNLIFT = "ExportedProgram.module().unlift()"
-_TRACE = "Interpreter_PropagateUnbackedSymInts"
 
 
 class Sources:
@@ -48,7 +47,7 @@ class Sources:
 
     def of_trace(self, node: Node) -> Any:
         """Return the record of a new node that comes from a call."""
-        return compat.source(self._between_node(node), _TRACE, [compat.CREATE])
+        return compat.source(self._between_node(node), compat.INTERPRETER, [compat.CREATE])
 
     def of_unlifted(self, node: Node) -> list[Any]:
         """Return the list of an input that became an attribute, or of the output."""

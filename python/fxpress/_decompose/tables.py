@@ -12,6 +12,7 @@ from fxpress._decompose.values import UnsafeError
 from fxpress._torch import decompositions as compat
 
 _MOST_TABLES = 8  # whose templates are kept
+_MOST_TRAITS = 64  # for which a table keeps templates
 
 
 class Table:
@@ -23,7 +24,9 @@ class Table:
 
     Attributes:
         others: the argument, with a function that refuses in place of each of the user's.
-        templates: traits of a fake mode -> key of a call -> its template, or why there is none.
+        templates: traits of a fake mode and of the symbols in it -> key of a call -> its template,
+            or why there is none.
+        is_torchs: whether no function is the user's.
         plain, guarded: override the composite operators; `guarded` refuses where a function is the
             user's.
     """
@@ -32,7 +35,20 @@ class Table:
         self.others = {op: _guarded(op, f) for op, f in others.items()}
         self.templates: dict[Any, dict[Any, Template | str]] = {}
         self.plain = Overrides(composites)
-        self.guarded = Overrides({op: _guarded(op, f) for op, f in composites.items()})
+        refusing = {op: _guarded(op, f) for op, f in composites.items()}
+        self.guarded = Overrides(refusing)
+        self.is_torchs = all(
+            mine[op] is f
+            for mine, given in ((self.others, others), (refusing, composites))
+            for op, f in given.items()
+        )
+
+    def templates_of(self, traits: Any) -> dict[Any, Template | str]:
+        """Return the templates for fake modes with some traits; the oldest are forgotten."""
+        found = self.templates.setdefault(traits, {})
+        while len(self.templates) > _MOST_TRAITS:
+            self.templates.pop(next(iter(self.templates)))
+        return found
 
 
 def _guarded(operator: Any, function: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 from torch.fx import Node
 
 from fxpress._decompose.values import Facts
@@ -25,18 +26,34 @@ class TensorSpec(NamedTuple):
     facts: Facts
     storage: int
     is_whole: bool  # whether a new tensor of these sizes has a storage of its size
+    pattern: torch.Tensor | None = None  # one of these sizes, where they are symbolic and known
+
+
+class NumberSpec(NamedTuple):
+    """The value of a node that computes a number."""
+
+    expression: Any
+    kind: type
 
 
 class TemplateNode(NamedTuple):
-    """A node of a template. Values are numbered: -1, -2… the inputs, 0, 1… the nodes."""
+    """A node of a template. Values are numbered: -1, -2… the inputs, 0, 1… the nodes.
+
+    A number is what programs with symbols compute sizes by. All that need it share the first node
+    of the program that computes it. A node that only needs it is written nowhere.
+    """
 
     target: Any
-    original: Node  # the node of the recorded trace, which has the arguments
+    original: Node | None  # the node of the recorded trace, which has the arguments
     uses: tuple[int, ...]  # the values that it takes
     candidate: str  # what its name is made from
     is_impure: bool  # whether it stays though nobody uses it
     meta: tuple[tuple[str, str, Any], ...]  # key, how, value
-    value: Any  # TensorSpec, a list or tuple of such, or a constant
+    value: Any  # TensorSpec, NumberSpec, a list or tuple of such, or a constant
+    number: Any = None  # the expression of a number; None: the node is no number
+    is_needed: bool = False  # whether it stands for a number that another node computes
+    read: int | None = None  # the tensor whose size it is, if the trace read it there
+    parts: int = 0  # how many nodes before it compute the number unless one did so before
 
 
 class Output(NamedTuple):
@@ -47,15 +64,24 @@ class Output(NamedTuple):
     storage: int
 
 
+class NumberOutput(NamedTuple):
+    """A number that the call returns."""
+
+    expression: Any
+    kind: type
+    value: int | None  # None: torch makes a node when something needs it
+
+
 class Template(NamedTuple):
     """The trace of a call.
 
     Attributes:
-        nodes: the nodes that it adds, dead ones included.
+        nodes: the nodes that it adds, dead ones included, but no dead numbers.
         numbers: node of the recorded trace -> its number.
         fresh: sizes of the storages that are not those of inputs, in bytes.
-        result: what it returns: containers and constants with Outputs.
+        result: what it returns: containers and constants with Outputs and NumberOutputs.
         calls: function -> how many times it was called.
+        is_symbolic: whether it mentions expressions, which `symbols.bound` makes numbers of.
     """
 
     nodes: tuple[TemplateNode, ...]
@@ -63,3 +89,4 @@ class Template(NamedTuple):
     fresh: tuple[int, ...]
     result: Any
     calls: tuple[tuple[Any, int], ...]
+    is_symbolic: bool

@@ -1,4 +1,4 @@
-"""What is known of the tensors of the new program while it is planned."""
+"""What is known of the values of the new program while it is planned."""
 
 from __future__ import annotations
 
@@ -6,21 +6,32 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fxpress._torch import symbols as compat
+
 
 class UnsafeError(Exception):
     """The program, or a part of it, is not known to be safe to stamp. Says why."""
 
 
+# A size, a stride or an offset: an int, or the sympy expression of a SymInt.
+Size = Any
+
+
 class Facts(NamedTuple):
     """The metadata of a tensor that a trace can see."""
 
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
     dtype: torch.dtype
     device: torch.device
-    offset: int
+    offset: Size
     wrapper_requires_grad: bool  # what autograd sees
     requires_grad: bool  # what kernels below autograd see
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Whether a size, a stride or the offset is no int."""
+        return any(type(size) is not int for size in (*self.shape, *self.strides, self.offset))
 
 
 class Storage:
@@ -34,7 +45,7 @@ class Storage:
 
     __slots__ = ("made", "nbytes", "state")
 
-    def __init__(self, nbytes: int, made: Any = None, state: Any = None) -> None:
+    def __init__(self, nbytes: Size, made: Any = None, state: Any = None) -> None:
         self.nbytes = nbytes
         self.made = made
         self.state = state
@@ -57,6 +68,24 @@ class Value:
         self.storage = storage
 
 
+class Number:
+    """A SymInt, SymFloat or SymBool of the new program.
+
+    Attributes:
+        expression: what it is.
+        kind: int, float or bool.
+        node: the number of the node that computes it; None for the size of a tensor, for which
+            torch makes a node when something needs it.
+    """
+
+    __slots__ = ("expression", "kind", "node")
+
+    def __init__(self, expression: Any, kind: type, node: int | None) -> None:
+        self.expression = expression
+        self.kind = kind
+        self.node = node
+
+
 _known: dict[Facts, Facts] = {}
 
 
@@ -65,23 +94,41 @@ def shared(facts: Facts) -> Facts:
     return _known.setdefault(facts, facts)
 
 
-def facts_of(tensor: torch.Tensor, wrapper_requires_grad: bool | None = None) -> Facts:
+def size_of(number: Any, shape_env: Any) -> Size:
+    """Return a size as the key of a template has it.
+
+    Raises:
+        UnsafeError: a symbol in it is not known to have a value.
+    """
+    known = compat.as_int(number)
+    if known is not None:
+        return known
+    expression = compat.expression_of(number, shape_env)
+    if expression is None:
+        raise UnsafeError("a size without a value, or from elsewhere")
+    return expression
+
+
+def facts_of(
+    tensor: torch.Tensor, shape_env: Any, wrapper_requires_grad: bool | None = None
+) -> Facts:
     """Return the metadata of a tensor.
 
     Args:
         tensor: a plain or a fake tensor.
+        shape_env: the environment of the program's symbols, or None.
         wrapper_requires_grad: what autograd sees; None: what the tensor itself says.
 
     Raises:
-        UnsafeError: the tensor has sizes that are symbols, or is not simply strided.
+        UnsafeError: the tensor is not simply strided.
     """
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
         raise UnsafeError("a tensor that is not simply strided")
     if tensor.is_quantized or tensor.is_inference():
         raise UnsafeError("a quantized tensor, or one of inference mode")
-    shape, strides, offset = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
-    if any(type(number) is not int for number in (*shape, *strides, offset)):
-        raise UnsafeError("symbolic sizes")
+    shape = tuple([size_of(n, shape_env) for n in tensor.shape])
+    strides = tuple([size_of(n, shape_env) for n in tensor.stride()])
+    offset = size_of(tensor.storage_offset(), shape_env)
     needs_grad = tensor.requires_grad
     outer = needs_grad if wrapper_requires_grad is None else wrapper_requires_grad
     return shared(Facts(shape, strides, tensor.dtype, tensor.device, offset, outer, needs_grad))

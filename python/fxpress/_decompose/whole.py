@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,8 +13,9 @@ from torch.fx import GraphModule, Node
 
 from fxpress._decompose import joint
 from fxpress._decompose.calls import calls_of
+from fxpress._decompose.memo import Memo, remembering
 from fxpress._torch import decompose_whole as compat
-from fxpress._torch.decompose import pytree
+from fxpress._torch.decompose import Fakes, has_modes, pytree
 
 _Table = dict[Any, Callable[..., Any]]
 # Graph module, signature, state and constants of a new program.
@@ -27,8 +28,10 @@ def traced(
     table: _Table,
     loss: int | None,
     custom_triton_ops: bool,
-) -> ExportedProgram:
-    """Return the decomposed program.
+    *,
+    remembers: bool,
+) -> tuple[ExportedProgram, int]:
+    """Return the decomposed program, and how many calls became the nodes of a template.
 
     Args:
         program: the program, which is not changed unless it is decomposed as a joint graph: torch
@@ -37,15 +40,19 @@ def traced(
         table: the others.
         loss: which output is the loss of a joint graph; None: no joint graph is made.
         custom_triton_ops: whether to decompose custom operators that call Triton kernels.
+        remembers: whether calls that are alike may become the nodes of a template.
     """
+    stamped = 0
     if compat.is_joint(program, loss):
         parts = joint.parts(program, overridden, table, loss, custom_triton_ops)
     else:
-        parts = _inference_parts(program, overridden, table, custom_triton_ops)
+        with _memo_of(program, remembers) as memo:
+            parts = _inference_parts(program, overridden, table, custom_triton_ops, memo)
+        stamped = 0 if memo is None else memo.stamped
     module, signature, state, constants = parts
     calls = calls_of(program, module, signature)
     module.meta.update(program.graph_module.meta)
-    return ExportedProgram(
+    made = ExportedProgram(
         root=module,
         graph=module.graph,
         graph_signature=signature,
@@ -55,6 +62,18 @@ def traced(
         example_inputs=program.example_inputs,
         constants=constants,
     )
+    return made, stamped
+
+
+@contextlib.contextmanager
+def _memo_of(program: ExportedProgram, remembers: bool) -> Iterator[Memo | None]:
+    """Return a block in which a memo stands by, unless something may see each call."""
+    if not remembers or has_modes():
+        yield None
+        return
+    memo = Memo(Fakes(compat.fake_mode_of(program.graph_module)))
+    with remembering(memo):
+        yield memo
 
 
 def ranges_of(program: ExportedProgram, shape_env: Any) -> dict[Any, Any]:
@@ -89,6 +108,7 @@ def _inference_parts(
     overridden: contextlib.AbstractContextManager[None],
     table: _Table,
     custom_triton_ops: bool,
+    memo: Memo | None,
 ) -> Parts:
     module = program.module()
     wrapped = _state_of(module)
@@ -111,6 +131,8 @@ def _inference_parts(
         compat.fake_objects(module, flat, {}, mode) as faked,
     ):
         patched, fake_args, fake_kwargs, attributes, real_of = faked
+        if memo is not None:
+            memo.watch(patched.graph)
         made = compat.trace_inference(
             patched, fake_args, state, attributes, table, custom_triton_ops
         )

@@ -11,21 +11,23 @@ from torch.fx import Graph, Node
 
 from fxpress import _native
 from fxpress._decompose.inputs import Input
-from fxpress._decompose.plan import Plan
+from fxpress._decompose.plan import Plan, Stamp
+from fxpress._decompose.sizes import SizeNodes
 from fxpress._decompose.sources import Sources
-from fxpress._decompose.template import Template
-from fxpress._decompose.values import Facts, Storage, Value
+from fxpress._decompose.symbols import Symbols
+from fxpress._decompose.template import Template, TemplateNode
+from fxpress._decompose.values import Facts, Number, Storage, UnsafeError, Value
 from fxpress._torch import decompose as compat
+from fxpress._torch.fakes import without_data
 from fxpress._torch.versions import features
 
+try:
+    from fxpress._aten import like_pattern
+except ImportError:  # there is no tensor part for this torch
 
-def _roots(value: Any) -> list[int]:
-    """Return the numbers of the nodes that a program returns."""
-    if type(value) is Value:
-        return [value.node]
-    if isinstance(value, (tuple, list)):
-        return [number for item in value for number in _roots(item)]
-    return []
+    def like_pattern(pattern: torch.Tensor, storage: torch.UntypedStorage | None) -> torch.Tensor:
+        place = (pattern.shape, pattern.stride(), pattern.storage_offset(), pattern.dtype)
+        return without_data(*place, storage)
 
 
 _GATHERED = tuple(f for f in compat.COPIED_META if f not in ("custom", "from_node"))
@@ -37,7 +39,9 @@ class Writer:
     Args:
         plan: the plan, at its end.
         inputs: the inputs of the new program.
+        size_nodes: the nodes that read its symbols.
         sources: records of where nodes come from.
+        symbols: makes its numbers.
         fakes: makes tensors of the program's fake mode.
         graph: an empty graph.
 
@@ -46,15 +50,24 @@ class Writer:
     """
 
     def __init__(
-        self, plan: Plan, inputs: list[Input], sources: Sources, fakes: compat.Fakes, graph: Graph
+        self,
+        plan: Plan,
+        inputs: list[Input],
+        size_nodes: SizeNodes,
+        sources: Sources,
+        symbols: Symbols,
+        fakes: compat.Fakes,
+        graph: Graph,
     ) -> None:
         self._plan = plan
         self._inputs = inputs
+        self._size_nodes = size_nodes
         self._sources = sources
+        self._symbols = symbols
         self._fakes = fakes
         self._graph = graph
         self._nodes: list[Any] = []
-        self.tools = compat.TOOLS
+        self.tools = {**compat.TOOLS, "like_pattern": like_pattern}
         self._order = {node: place for place, node in enumerate(plan.nodes)}
         self._calls: dict[Any, int] = {}
         # What the user gives stands behind the state.
@@ -68,22 +81,70 @@ class Writer:
         """
         plan = self._plan
         metas = [self._input_meta(number, entry) for number, entry in enumerate(self._inputs)]
+        first = self._size_nodes.stamp
+        stamps = [*plan.stamps] if first is None else [first, *plan.stamps]
+        size = plan.size
+        numbers = self._returned_numbers(plan.output)
+        if numbers:
+            self._returned = {id(number): size + i for i, number in enumerate(numbers)}
+            stamps.append(self._stamp_of_returned(numbers, size))
+            size += len(numbers)
         self._nodes, name = _native.write_stamps(
             graph=self._graph,
             names=names,
             metas=metas,
-            stamps=plan.stamps,
-            roots=_roots(plan.output),
-            size=plan.size,
+            stamps=[s._replace(template=self._symbols.bound(s.template)) for s in stamps],
+            sizes=self._size_nodes.of_inputs,
+            readers=self._size_nodes.count,
+            roots=self._roots(plan.output),
+            size=size,
             sequence=compat.next_sequence_number(),
             helper=self,
         )
+        self._put_readers_last()
         returned = self._argument(plan.output)
         return compat.append(self._graph, name, "output", "output", (returned,), {})
+
+    def _returned_numbers(self, value: Any) -> list[Number]:
+        if type(value) is Number:
+            return [value]
+        if isinstance(value, (tuple, list)):
+            return [number for item in value for number in self._returned_numbers(item)]
+        return []
+
+    def _stamp_of_returned(self, numbers: list[Number], first: int) -> Stamp:
+        """Return a stamp whose nodes need the numbers that the program returns."""
+        empty = TemplateNode(None, None, (), "number", False, (), None)._replace(is_needed=True)
+        nodes = tuple(
+            [empty._replace(uses=(-1 - i,), number=n.expression) for i, n in enumerate(numbers)]
+        )
+        template = Template(nodes, {}, (), None, (), True)
+        computed = [-1 if number.node is None else number.node for number in numbers]
+        return Stamp(self._inputs[0].old, template, computed, [], first)
+
+    def _put_readers_last(self) -> None:
+        """Put nodes that read symbols behind the other users of their inputs, as torch does."""
+        first = len(self._inputs)
+        for reader in self._nodes[first : first + self._size_nodes.count]:
+            if reader is not None:
+                (tensor,) = reader.all_input_nodes
+                tensor.users[reader] = tensor.users.pop(reader)
+
+    def _roots(self, value: Any) -> list[int]:
+        """Return the numbers of the nodes that a program returns."""
+        if type(value) is Value:
+            return [value.node]
+        if type(value) is Number:
+            return [self._returned[id(value)]]
+        if isinstance(value, (tuple, list)):
+            return [number for item in value for number in self._roots(item)]
+        return []
 
     def _argument(self, value: Any) -> Any:
         if type(value) is Value:
             return self._nodes[value.node]
+        if type(value) is Number:
+            return self._nodes[self._returned[id(value)]]
         if isinstance(value, (tuple, list)):
             return type(value)([self._argument(item) for item in value])
         return value
@@ -105,8 +166,13 @@ class Writer:
     def storage(self, storage: Storage) -> Any:
         """Return torch's storage of what the plan knows as one."""
         if storage.made is None:
-            storage.made = self._fakes.storage(storage.nbytes, storage.state)
+            nbytes = self._symbols.size(storage.nbytes)
+            storage.made = self._fakes.storage(nbytes, storage.state)
         return storage.made
+
+    def missing(self, node: Node) -> None:
+        """Raise UnsafeError: a node needs a number that an earlier call computed, and no other."""
+        raise UnsafeError(f"{node.target}: a size that an earlier call computes")
 
     def counted(self, item: tuple[Any, int]) -> tuple[str, str]:
         """Return the `torch_fn` of a node: the function that made it, and how often it ran."""
@@ -121,16 +187,17 @@ class Writer:
             self._calls[function] = self._calls.get(function, 0) + count
 
     def _tensor(self, facts: Facts, storage: Storage) -> Any:
-        return self._fakes.tensor(*facts[:5], self.storage(storage), False)
+        return self._fakes.tensor(*self._symbols.facts(facts)[:5], self.storage(storage), False)
 
     def _input_meta(self, number: int, entry: Input) -> dict[str, Any]:
         kind, target = entry.spec.kind, entry.spec.target
         old = entry.old.meta
         if kind is InputKind.USER_INPUT:
             given = number - self._first_given
-            if entry.value is None:
+            if type(entry.value) is not Value:
                 described = {"desc": compat.PlainInput(given), "val": old["val"]}
-                if type(old["val"]) is float and features.traced_numbers_have_values:
+                is_traced = type(old["val"]) is float and features.traced_numbers_have_values
+                if is_traced or type(entry.value) is Number:
                     described["desc"] = described.pop("desc")
                 return described
             fake = self._tensor(entry.value.facts, entry.value.storage)
@@ -142,7 +209,7 @@ class Writer:
             }
         describe = compat.ParamInput if kind is InputKind.PARAMETER else compat.BufferInput
         value = entry.value
-        assert value is not None
+        assert type(value) is Value
         if kind is InputKind.CONSTANT_TENSOR:
             fake = self._tensor(value.facts, value.storage)
             return {

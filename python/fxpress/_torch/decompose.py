@@ -31,9 +31,10 @@ from torch.export import exported_program
 from torch.export.decomp_utils import CustomDecompTable
 from torch.fx import proxy as fx_proxy
 from torch.fx import traceback as fx_traceback
-from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental import proxy_tensor, symbolic_shapes
 from torch.fx.graph import _Namespace
-from torch.fx.passes.shape_prop import TensorMetadata, _extract_tensor_metadata
+from torch.fx.passes.shape_prop import TensorMetadata as TensorMetadata
+from torch.fx.passes.shape_prop import _extract_tensor_metadata
 from torch.fx.traceback import NodeSource, NodeSourceAction
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
@@ -205,14 +206,19 @@ def trace(
 def with_meta_of(node: Any) -> contextlib.AbstractContextManager[None]:
     """Give new nodes the meta of a node that torch's interpreter would run."""
     block: contextlib.AbstractContextManager[None] = fx_traceback.set_current_meta(
-        node, "Interpreter_PropagateUnbackedSymInts"
+        node, INTERPRETER
     )
     return block
 
 
+# The interpreter that runs the nodes of a program, and how records of sources call it.
+RUN_NODE = (symbolic_shapes.PropagateUnbackedSymInts, "run_node")
+INTERPRETER = "Interpreter_PropagateUnbackedSymInts"
+
+
 def track(tensor: torch.Tensor, tracer: Any, name: str) -> Any:
     """Make a placeholder for a tensor in the graph of a trace; return the node."""
-    with with_meta_of(_NO_NODE):  # else torch takes a stack trace
+    with without_stack():
         proxy = tracer.create_proxy("placeholder", name, (), {})
     proxy_tensor.track_tensor(tensor, proxy, constant=None, tracer=tracer)
     return proxy.node
@@ -253,6 +259,56 @@ def was_written(wrapped: FunctionalTensor) -> bool:
     return torch._functionalize_mutation_counter(wrapped.elem) > 0  # type: ignore[no-any-return]
 
 
+class Candidates:
+    """Notes what the names of a trace's nodes are made from.
+
+    Args:
+        tracer: the tracer of the trace.
+    """
+
+    def __init__(self, tracer: Any) -> None:
+        self._namespace = tracer.graph._graph_namespace
+        self._candidates: dict[str, str] = {}
+
+    def of(self, name: str) -> str:
+        """Return what a name was made from."""
+        return self._candidates[name]
+
+    def note(self) -> None:
+        """Begin to note."""
+        create_name = self._namespace.create_name
+
+        def note_candidate(candidate: str, obj: Any) -> str:
+            name: str = create_name(candidate, obj)
+            self._candidates[name] = candidate
+            return name
+
+        self._namespace.create_name = note_candidate
+
+    def stop(self) -> None:
+        """Note no more."""
+        del self._namespace.create_name
+
+
+def tracer() -> Any:
+    """Return the tracer of the trace that this thread is in, or None."""
+    mode = proxy_tensor.get_proxy_mode()
+    return None if mode is None else mode.tracer
+
+
+def set_node(tensor: torch.Tensor, node: Any, of: Any) -> None:
+    """Make a tensor the value of a node in the trace of a tracer."""
+    traced = proxy_tensor._ProxyTensor(torch.fx.Proxy(node, of), None)
+    proxy_tensor.set_proxy_slot(tensor, of, traced)
+
+
+@contextlib.contextmanager
+def without_dispatch() -> Iterator[None]:
+    """Return a block in which operators run their kernels, whatever modes are active."""
+    with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
+        yield
+
+
 class Fakes:
     """Makes fake tensors of one mode from their metadata.
 
@@ -286,14 +342,16 @@ class Fakes:
             state = self._state[device] = dict(vars(made))
         return state
 
-    def storage(self, nbytes: int, real: torch.Tensor | None) -> Any:
+    def storage(self, nbytes: Any, real: torch.Tensor | None) -> Any:
         """Return a storage without memory.
 
         Args:
-            nbytes: its size.
+            nbytes: its size, an int or a SymInt.
             real: a tensor in the real storage that it stands for. The mode knows one storage for
                 each real one, as long as it is alive.
         """
+        if type(nbytes) is not int:  # UntypedStorage would ask for its value
+            return torch.empty((nbytes,), dtype=torch.uint8, device=META).untyped_storage()
         if real is None:
             return torch.UntypedStorage(nbytes, device=META)
         converter = self.mode.fake_tensor_converter.meta_converter
@@ -317,23 +375,25 @@ TOOLS: dict[str, Any] = {
 outside_of_modes = _disable_current_modes
 
 
-def cached_results() -> dict[Any, Any]:
-    """Return what fake modes have in their cache."""
-    return dict(FakeTensorMode.cache)
+def _caches(mode: Any) -> list[dict[Any, Any]]:
+    env = mode.shape_env
+    tables = (vars(env).get(name) for name in ("fake_tensor_cache", "_symop_cache")) if env else ()
+    return [FakeTensorMode.cache, *(table for table in tables if table is not None)]
 
 
-def restore_cached_results(cached: dict[Any, Any]) -> None:
-    """Give fake modes the cache that they had."""
-    FakeTensorMode.cache.clear()
-    FakeTensorMode.cache.update(cached)
+def cached_results(mode: Any) -> list[dict[Any, Any]]:
+    """Return what a fake mode and its environment of symbols have in their caches."""
+    return [dict(cache) for cache in _caches(mode)]
+
+
+def restore_cached_results(mode: Any, cached: list[dict[Any, Any]]) -> None:
+    """Give a fake mode and its environment the caches that they had."""
+    for cache, before in zip(_caches(mode), cached, strict=True):
+        cache.clear()
+        cache.update(before)
 
 
 without_tracing = proxy_tensor.disable_proxy_modes_tracing
-
-
-def as_int(number: Any) -> int | None:
-    """Return an int, or what stands for one; None for a symbol."""
-    return number if type(number) is int else number.node.maybe_as_int()
 
 
 def stays(node: torch.fx.Node) -> bool:
@@ -352,6 +412,11 @@ class Traced:
 
     def __init__(self, name: str, target: Any, graph: Any, meta: dict[str, Any]) -> None:
         self.name, self.target, self.graph, self.meta = name, target, graph, meta
+
+
+def without_stack() -> contextlib.AbstractContextManager[None]:
+    """Return a block of a trace in which new nodes get no stack traces."""
+    return with_meta_of(_NO_NODE)
 
 
 _NO_NODE = Traced("", "", None, {"stack_trace": "none"})

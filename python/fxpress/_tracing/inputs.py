@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fxpress._export.fakes import Fakes, is_plain
 from fxpress._torch.tracing import (
     TRACERS,
     DisableTorchFunction,
@@ -17,6 +16,7 @@ from fxpress._torch.tracing import (
     function_modes,
     has_foreign_function_modes,
 )
+from fxpress._tracing.fakes import Fakes, is_plain
 
 
 class Inputs:

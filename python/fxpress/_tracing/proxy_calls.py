@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch.fx import Node, Proxy
 
-from fxpress._export.fakes import Fakes, is_plain
-from fxpress._export.stack_traces import StackTraces
 from fxpress._torch.tracing import (
     TRACERS,
     FakeTensor,
@@ -25,6 +23,8 @@ from fxpress._torch.tracing import (
     set_original_aten_op,
     track_tensor_tree,
 )
+from fxpress._tracing.fakes import Fakes, is_plain
+from fxpress._tracing.stack_traces import StackTraces
 
 _CONSTANTS = frozenset(
     (

@@ -9,9 +9,6 @@ from typing import Any
 
 import torch
 
-from fxpress._export.fakes import Fakes, is_plain
-from fxpress._export.inputs import Inputs, without_stack_traces
-from fxpress._export.proxy_calls import ProxyCalls
 from fxpress._replacement import Replacement
 from fxpress._torch.tracing import (
     DISPATCH,
@@ -22,6 +19,9 @@ from fxpress._torch.tracing import (
     TRACK_TENSOR,
     is_watched,
 )
+from fxpress._tracing.fakes import Fakes, is_plain
+from fxpress._tracing.inputs import Inputs, without_stack_traces
+from fxpress._tracing.proxy_calls import ProxyCalls
 
 
 class _Trace(threading.local):

@@ -1,0 +1,327 @@
+"""Within the trace of a whole program: calls that are clean become the nodes of a template.
+
+A call is clean where nothing wrote to its inputs so far, and its results lie in storages of their
+own. torch runs the first call of a kind, and everything that is not clean; functionalization sees
+all of it. The later calls of that kind get the nodes and the results that the first one had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from fxpress._decompose import template as kinds
+from fxpress._decompose.keys import Call, fields_of
+from fxpress._decompose.reading import Reading, Recording
+from fxpress._decompose.template import Output, Template, TemplateNode, TensorSpec
+from fxpress._decompose.values import Facts, Storage, UnsafeError, Value, facts_of, size_of
+from fxpress._replacement import Replacement
+from fxpress._torch import decompose as compat
+
+
+class _Known:
+    """What is known of a tensor that the trace has.
+
+    Attributes:
+        outer: the tensor, as functionalization has it.
+        inner: the fake tensor in it.
+        value: its description.
+    """
+
+    __slots__ = ("inner", "outer", "value")
+
+    def __init__(self, outer: Any, inner: Any, value: Value) -> None:
+        self.outer, self.inner, self.value = outer, inner, value
+
+
+class Memo:
+    """The calls of one program, while torch runs it or traces it.
+
+    Args:
+        fakes: makes tensors of the program's fake mode.
+
+    Attributes:
+        stamped: how many calls became the nodes of a template in the trace.
+    """
+
+    def __init__(self, fakes: compat.Fakes) -> None:
+        self._nodes: set[Node] = set()
+        self._fakes = fakes
+        self._tracer: Any = None
+        self._templates: dict[Any, Template | None] = {}
+        self._tensors: dict[int, _Known] = {}
+        self._storages: dict[int, Storage] = {}
+        self.stamped = 0
+
+    def watch(self, graph: Graph) -> None:
+        """Remember the calls of a graph, of torch's operators."""
+        self._nodes = {
+            node
+            for node in graph.nodes
+            if isinstance(node.target, compat.OpOverload) and compat.is_of_torch(node.target)
+        }
+
+    def run(self, original: Any, interpreter: Any, node: Node) -> Any:
+        """Run a call of the program, or stamp it.
+
+        Args:
+            original: torch's method, which runs it.
+            interpreter: runs the program.
+            node: the call.
+        """
+        if node not in self._nodes:
+            return original(interpreter, node)
+        self._enter_pass(compat.tracer())
+        try:
+            call, key = self._described(interpreter.env, node)
+        except UnsafeError:
+            return original(interpreter, node)
+        if key not in self._templates:
+            return self._run(original, interpreter, node, call, key)
+        template = self._templates[key]
+        if template is None:
+            return original(interpreter, node)
+        return self._stamp(node, template, call)
+
+    def _enter_pass(self, tracer: Any) -> None:
+        if tracer is not self._tracer:  # torch runs a program before it traces it
+            self._tracer = tracer
+            self._templates, self._tensors, self._storages = {}, {}, {}
+            self.stamped = 0
+
+    def _described(self, env: dict[Node, Any], node: Node) -> tuple[Call, Any]:
+        """Return the tensors of a call, and its key.
+
+        Raises:
+            UnsafeError: something wrote to one of them, or it is of a kind that is not known.
+        """
+        fields = fields_of(node.meta, annotated=True)
+        call = Call({used: self._value(env[used]) for used in node.all_input_nodes})
+        for argument in node.args:
+            call.add(argument)
+        for name, argument in node.kwargs.items():
+            call.key.append(name)
+            call.add(argument)
+        key = (node.target, fields, len(node.args), *call.key)
+        return call, key
+
+    def _value(self, value: Any) -> Any:
+        if type(value) in (tuple, list):
+            return type(value)([self._value(item) for item in value])
+        if not isinstance(value, torch.Tensor):
+            return value
+        if type(value) is not compat.FunctionalTensor or compat.was_written(value):
+            raise UnsafeError("a tensor that something wrote to, or of another class")
+        known = self._tensors.get(id(value))
+        inner = compat.inner(value)
+        if known is None or known.inner is not inner:
+            facts = facts_of(inner, None, value.requires_grad)
+            storage = inner.untyped_storage()
+            place = self._storages.setdefault(
+                storage._cdata, Storage(size_of(storage.nbytes(), None), storage)
+            )
+            known = _Known(value, inner, Value(id(value), facts, place))
+            self._tensors[id(value)] = known
+        return known.value
+
+    def _run(self, original: Any, interpreter: Any, node: Node, call: Call, key: Any) -> Any:
+        """Let torch run a call, and keep what it did as a template if that is clean."""
+        tracer = self._tracer
+        given = [self._tensors[value.node] for value in call.values]
+        last = None if tracer is None else next(iter(reversed(tracer.graph.nodes)), None)
+        counts = {} if tracer is None else dict(tracer.torch_fn_counts)
+        names = None if tracer is None else compat.Candidates(tracer)
+        result = _noted(names, original, interpreter, node)
+        self._templates[key] = None
+        with contextlib.suppress(UnsafeError):
+            if not any(compat.was_changed(known.outer, known.inner) for known in given):
+                recording = Recording(tracer, self._fakes.mode, getattr(names, "of", str))
+                template = self._template(recording, node, call, given, last, result)
+                calls = () if tracer is None else _difference(tracer.torch_fn_counts, counts)
+                if _is_clean(template, len(call.storages)):
+                    self._templates[key] = template._replace(calls=calls)
+        return result
+
+    def _template(
+        self,
+        recording: Recording,
+        node: Node,
+        call: Call,
+        given: list[_Known],
+        last: Any,
+        result: Any,
+    ) -> Template:
+        tracer = self._tracer
+        inputs: list[Any] = []
+        added: list[Node] = []
+        if tracer is not None:
+            for known in given:
+                found, constant = compat.node_of(known.inner, tracer)
+                if found is None or constant is not None:
+                    raise UnsafeError("an input that is a constant")
+                inputs.append((known.inner, found))
+            following = last.next if last is not None else tracer.graph._root.next
+            while following is not tracer.graph._root:
+                added.append(following)
+                following = following.next
+        else:
+            inputs = [(known.inner, object()) for known in given]
+        wrapped = {v: k.outer for v, k in zip(call.values, given, strict=True)}
+        meta = {field: node.meta[field] for field in fields_of(node.meta, annotated=True)}
+        reading = Reading(recording, node.target, inputs, [], wrapped, meta, call)
+        return reading.template(added, result)
+
+    def _stamp(self, node: Node, template: Template, call: Call) -> Any:
+        """Add the nodes of a template to the trace, and return its results."""
+        storages = [*call.storages, *[Storage(nbytes) for nbytes in template.fresh]]
+        with compat.without_dispatch():
+            made = self._write(node, template, call, storages)
+        result = self._result(template.result, storages, made)
+        if self._tracer is not None:
+            self.stamped += 1
+            counts = self._tracer.torch_fn_counts
+            for function, count in template.calls:
+                counts[function] = counts.get(function, 0) + count
+        return result
+
+    def _write(
+        self, call_node: Node, template: Template, call: Call, storages: list[Storage]
+    ) -> list[Node]:
+        made: list[Node] = []
+        if not template.nodes:
+            return made
+        tracer = self._tracer
+        inputs = [self._node_of(value) for value in call.values]
+
+        def argument(recorded: Node) -> Node:
+            number = template.numbers[recorded]
+            return inputs[-1 - number] if number < 0 else made[number]
+
+        source = compat.source(call_node, compat.INTERPRETER, [compat.CREATE])
+        for entry in template.nodes:
+            assert entry.original is not None
+            args = torch.fx.node.map_arg(entry.original.args, argument)
+            kwargs = torch.fx.node.map_arg(entry.original.kwargs, argument)
+            node = tracer.graph.create_node(
+                "call_function", entry.target, args, kwargs, entry.candidate
+            )
+            node.meta = self._meta(entry, call_node, source, storages)
+            made.append(node)
+        return made
+
+    def _node_of(self, value: Value) -> Node:
+        node: Node = compat.node_of(self._tensors[value.node].inner, self._tracer)[0]
+        return node
+
+    def _meta(
+        self, entry: TemplateNode, node: Node, source: Any, storages: list[Storage]
+    ) -> dict[str, Any]:
+        meta: dict[str, Any] = {}
+        for key, how, item in entry.meta:
+            if how is kinds.VALUE:
+                meta[key] = self._made(entry.value, storages)
+            elif how is kinds.COPIED or how is kinds.STACK:
+                meta[key] = copy.copy(node.meta[key])
+            elif how is kinds.COPIED_LITERAL:
+                meta[key] = copy.copy(item)
+            elif how is kinds.SOURCE:
+                meta[key] = [source]
+            elif how is kinds.SEQUENCE:
+                meta[key] = compat.next_sequence_number()
+            else:
+                meta[key] = item
+        return meta
+
+    def _made(self, value: Any, storages: list[Storage]) -> Any:
+        """Return the value of a node, made anew."""
+        if type(value) is TensorSpec:
+            return self._tensor(value.facts, storages[value.storage], value.is_whole)
+        if type(value) in (tuple, list):
+            return type(value)([self._made(item, storages) for item in value])
+        return value
+
+    def _tensor(self, facts: Facts, storage: Storage, is_whole: bool) -> Any:
+        if storage.made is None and not is_whole:
+            storage.made = self._fakes.storage(storage.nbytes, None)
+        made = self._fakes.tensor(*facts[:5], storage.made, facts.requires_grad)
+        if storage.made is None:
+            storage.made = made.untyped_storage()
+        return made
+
+    def _result(self, result: Any, storages: list[Storage], made: list[Node]) -> Any:
+        """Return what a call returns; the trace knows the nodes of its tensors."""
+        if type(result) is Output:
+            with compat.without_dispatch():
+                inner = self._tensor(result.facts, storages[result.storage], True)
+            if self._tracer is not None:
+                compat.set_node(inner, made[result.value], self._tracer)
+            return compat.functional(inner, None)
+        if type(result) in (tuple, list):
+            return type(result)([self._result(item, storages, made) for item in result])
+        return result
+
+
+def _noted(names: compat.Candidates | None, original: Any, interpreter: Any, node: Node) -> Any:
+    """Run a call, and note what the names of new nodes are made from."""
+    if names is None:
+        return original(interpreter, node)
+    names.note()
+    try:
+        return original(interpreter, node)
+    finally:
+        names.stop()
+
+
+def _difference(after: dict[Any, int], before: dict[Any, int]) -> tuple[tuple[Any, int], ...]:
+    return tuple((f, n - before.get(f, 0)) for f, n in after.items() if n != before.get(f, 0))
+
+
+def _is_clean(template: Template, inputs: int) -> bool:
+    """Return whether the results lie in storages of their own, as whole tensors."""
+    outputs = [o for o in compat.pytree.tree_leaves(template.result, _is_output) if _is_output(o)]
+    places = [output.storage for output in outputs]
+    return (
+        len(set(places)) == len(places)
+        and all(place >= inputs for place in places)
+        and all(o.facts.offset == 0 and not o.facts.wrapper_requires_grad for o in outputs)
+        and not template.is_symbolic
+        and not any(how is kinds.COUNTED for node in template.nodes for _, how, _ in node.meta)
+    )
+
+
+def _is_output(value: Any) -> bool:
+    return type(value) is Output
+
+
+class _Memos(threading.local):
+    value: Memo | None = None
+
+
+_memos = _Memos()
+
+
+def _run_node(original: Any, interpreter: Any, node: Node) -> Any:
+    memo = _memos.value
+    if memo is None:
+        return original(interpreter, node)
+    return memo.run(original, interpreter, node)
+
+
+_running = Replacement(*compat.RUN_NODE, _run_node)
+
+
+@contextlib.contextmanager
+def remembering(memo: Memo) -> Iterator[None]:
+    """Return a block in which this thread's traces of a program use a memo."""
+    outer, _memos.value = _memos.value, memo
+    try:
+        with _running.block():
+            yield
+    finally:
+        _memos.value = outer

@@ -1,0 +1,193 @@
+"""torch's names for symbolic sizes: their expressions, and the environment of their symbols."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._export.passes import _node_metadata_hook as metadata_hook
+from torch.fx.experimental import proxy_tensor
+from torch.fx.experimental.sym_node import SymNode
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._sympy import interp, reference
+from torch.utils._thunk import Thunk
+
+KINDS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+_TYPES: dict[type, Callable[[Any], Any]] = {k: made for made, k in KINDS.items()}
+SIZE_OF = torch.ops.aten.sym_size.int
+STRIDE_OF = torch.ops.aten.sym_stride.int
+OFFSET_OF = torch.ops.aten.sym_storage_offset.default
+_COMPUTED = frozenset(
+    function
+    for module in (operator, math)
+    for function in vars(module).values()
+    if callable(function)
+) | {torch.sym_max, torch.sym_min, torch.sym_float, torch.sym_int, torch.sym_not, torch.sym_ite}
+# What torch writes where it adds nodes for the sizes of inputs.
+TRACE = 'File "torch/fx/passes/runtime_assert.py", line 24, in insert_deferred_runtime_asserts'
+
+
+def computes(function: Any) -> bool:
+    """Return whether a function computes a number of numbers."""
+    try:
+        return function in _COMPUTED
+    except TypeError:
+        return False
+
+
+def expression_of(number: Any, shape_env: Any) -> Any:
+    """Return the expression of a SymInt, SymFloat or SymBool; None if it has another meaning.
+
+    It has where it is a constant, mentions a symbol without a value, or comes from elsewhere.
+    """
+    node = number.node
+    if type(node) is not SymNode or node.shape_env is not shape_env or node.constant is not None:
+        return None
+    expression = node.expr
+    if not expression.free_symbols:
+        return None
+    return None if free_unbacked_symbols(number) else expression
+
+
+def as_int(number: Any) -> int | None:
+    """Return an int, or what stands for one; None for a symbol."""
+    return number if type(number) is int else number.node.maybe_as_int()
+
+
+def symbol_read(number: Any) -> Any:
+    """Return the symbol that a size of an input was given first; None if it is no symbol."""
+    expression = None if type(number) is int else number.node._expr
+    return expression if expression is not None and expression.is_Symbol else None
+
+
+def is_symbol(expression: Any) -> bool:
+    """Return whether an expression is a symbol alone."""
+    return bool(expression.is_Symbol)
+
+
+def knowledge(shape_env: Any) -> tuple[Any, ...]:
+    """Return what a trace may know of symbols, as a key."""
+    if shape_env is None or not shape_env.var_to_range:
+        return ()
+    values = vars(shape_env)
+    tables = ("backed_var_to_val", "var_to_val", "var_to_hint_override", "replacements", "axioms")
+    return (
+        tuple((s, r.lower, r.upper) for s, r in shape_env.var_to_range.items()),
+        tuple(tuple(values[name].items()) for name in tables if name in values),
+        tuple(guard.expr for guard in shape_env.guards),
+        frozenset(shape_env.divisible),
+        frozenset(shape_env.size_like),
+        shape_env.settings,
+    )
+
+
+def state(shape_env: Any) -> tuple[Any, ...]:
+    """Return what changes when a trace adds a guard, a symbol or an assertion."""
+    if shape_env is None:
+        return ()
+    return (
+        len(shape_env.guards),
+        len(shape_env.axioms),
+        len(shape_env.replacements),
+        len(shape_env.var_to_range),
+        len(shape_env.divisible),
+        shape_env.num_deferred_runtime_asserts,
+        len(shape_env.pending_fresh_unbacked_symbols),
+        shape_env._version_counter,
+        shape_env.unbacked_symint_counter,
+        shape_env.unbacked_symfloat_counter,
+    )
+
+
+def without_guards(shape_env: Any) -> contextlib.AbstractContextManager[None]:
+    """Return a block in which questions about sizes add no guards."""
+    if shape_env is None:
+        return contextlib.nullcontext()
+    block: contextlib.AbstractContextManager[None] = shape_env.suppress_guards()
+    return block
+
+
+def number_of(expression: Any, kind: type, shape_env: Any) -> Any:
+    """Return a SymInt, SymFloat or SymBool with an expression."""
+    return _TYPES[kind](SymNode(expression, shape_env, kind, None))
+
+
+def forget_numbers(tracer: Any) -> None:
+    """Make a tracer forget which nodes stand for numbers."""
+    tracer.symnode_tracker.sym_node_dict.clear()
+    tracer.sympy_expr_tracker.clear()
+
+
+def track_number(number: Any, tracer: Any, name: str, meta: Any) -> Any:
+    """Make a placeholder for a number in the graph of a trace; return the node.
+
+    Args:
+        number: a SymInt, SymFloat or SymBool.
+        tracer: the tracer.
+        name: the name that the node would like to have.
+        meta: a block in which nodes get no stack traces.
+    """
+    with meta:
+        proxy = tracer.create_proxy("placeholder", name, (), {})
+    proxy.node.meta["val"] = number
+    proxy_tensor.set_proxy_slot(number, tracer, Thunk(lambda: proxy))
+    return proxy.node
+
+
+def node_of_number(number: Any, tracer: Any) -> Any:
+    """Return the node that stands for a number in a trace; it is made if there is none yet."""
+    return proxy_tensor.get_proxy_slot(number, tracer).force().node
+
+
+_Parts = list[tuple[Any, torch.fx.Node]]
+
+
+def computed(expression: Any, graph: torch.fx.Graph) -> tuple[_Parts, _Parts] | None:
+    """Add nodes to a graph that compute an expression as torch does where it needs one.
+
+    Returns:
+        The symbols of the expression with placeholders, and its other parts with their nodes, in
+        order; None if torch would compute a part by several nodes.
+    """
+    parts: _Parts = []
+    tracer = torch.fx.proxy.GraphAppendingTracer(graph)
+    symbols = sorted(expression.free_symbols, key=str)
+    known = {s: torch.fx.Proxy(graph.placeholder(str(s)), tracer) for s in symbols}
+    of_symbols = [(symbol, known[symbol].node) for symbol in symbols]
+    if not _compute(expression, graph, known, parts):
+        return None
+    return of_symbols, parts
+
+
+def _compute(expression: Any, graph: torch.fx.Graph, known: dict[Any, Any], parts: _Parts) -> bool:
+    """Return whether each part became one node, at most."""
+    if expression in known:
+        return True
+    given = []
+    for part in expression.args:
+        if not part.is_number and not _compute(part, graph, known, parts):
+            return False
+        given.append(
+            interp.sympy_interp(reference.PythonReferenceAnalysis, {}, part)
+            if part.is_number
+            else known[part]
+        )
+    before = len(graph.nodes)
+    made = interp._run_sympy_handler(reference.PythonReferenceAnalysis, given, expression)
+    known[expression] = made
+    parts.append((expression, made.node))
+    return len(graph.nodes) == before + 1
+
+
+def function_of(target: Any) -> tuple[str, str]:
+    """Return the `torch_fn` of nodes that torch adds for sizes."""
+    return f"{target.__name__}_0", f"{type(target).__name__}.{target.__name__}"
+
+
+def describe_size_node(node: torch.fx.Node) -> None:
+    """Give a node that reads a size of an input the meta that torch gives it."""
+    metadata_hook._node_metadata_hook(node, metadata={"stack_trace": TRACE})

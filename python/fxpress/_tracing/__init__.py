@@ -1,0 +1,1 @@
+"""What makes traces of `make_fx` faster, for exports and for decompositions."""

@@ -1,0 +1,187 @@
+"""Programs with sizes that are symbols: stamped where a trace adds no guard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram, export
+
+from fxpress import decompose
+from tests.support.decompose_cases import (
+    MODELS,
+    Block,
+    assert_decomposed_as_torch,
+    reloaded,
+)
+from tests.support.exported import transformer_configs
+from tests.support.memory import check_no_object_leaks
+from tests.unflatten.test_concurrent_threads import together
+
+ROWS, COLUMNS = Dim("rows", min=4, max=512), Dim("columns", min=4, max=1024)
+
+
+class Functions(nn.Module):
+    """Calls functions one after the other on one input."""
+
+    def __init__(self, *functions: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.functions = functions
+
+    def forward(self, x: Tensor) -> Any:
+        return [function(x) for function in self.functions]
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows, columns, _ = x.shape
+        q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        q, k, v = (y.view(rows, columns, 2, 4).transpose(1, 2) for y in (q, k, v))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + y.transpose(1, 2).reshape(rows, columns, 8)
+
+
+def _sizes(x: Tensor) -> Any:
+    rows, columns, _ = x.shape
+    return torch.zeros(rows, columns * 2) + 1, columns + rows // 2, columns * 2, rows
+
+
+def of_functions() -> ExportedProgram:
+    functions = (
+        lambda x: x.view(x.shape[0] * x.shape[1], 8).sin().view(x.shape[0], -1, 8),
+        lambda x: x.reshape(-1, 4) + 1,
+        lambda x: torch.cat([x, x]).view(-1, 8) * 2,
+        lambda x: x[:, :, 0] + torch.arange(x.shape[1]),
+        lambda x: x.softmax(1).transpose(1, 2) @ x,
+        lambda x: torch.zeros_like(x.sin()) + torch.ones_like(x),
+        lambda x: x[:1].expand(x.shape[0], -1, -1) * x,
+        lambda x: [y * 2 for y in x.split(4, dim=-1)],
+        lambda x: torch.diff(x, dim=1, prepend=x[:, :1]),
+        lambda x: torch.einsum("bij,bkj->bik", x, x),
+        lambda x: torch.full((x.shape[1], x.shape[1]), -1.0).triu(1) + x @ x.transpose(1, 2),
+        lambda x: x.repeat(1, 2, 1) + nn.functional.pad(x, (0, 0, 0, x.shape[1])),
+        lambda x: x.max(1).values + x.argmax(1) + x.mean(1) / x.shape[1],
+        lambda x: x.flatten(0, 1).t().contiguous().unsqueeze(0),
+        lambda x: x[1:, : x.shape[1] - 1] + x[1:, 1:],
+        lambda x: x.var() + x.norm(dim=1) + x.cumsum(1)[:, 0],
+        _sizes,
+    )
+    shapes = {"x": {0: ROWS, 1: COLUMNS}}
+    inputs = (torch.randn(4, 6, 8),)
+    return export(Functions(*functions), inputs, dynamic_shapes=shapes, strict=False)
+
+
+def of_attention(layers: int = 3) -> ExportedProgram:
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Attention() for _ in range(layers)))
+    return export(
+        model, (torch.randn(4, 5, 8),), dynamic_shapes=[{0: ROWS, 1: COLUMNS}], strict=False
+    )
+
+
+def of_convolutions() -> ExportedProgram:
+    model, _ = MODELS["convolutions"]()
+    return export(model, (torch.randn(4, 4, 8, 8),), dynamic_shapes=[{0: ROWS}], strict=False)
+
+
+def of_blocks() -> ExportedProgram:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.Sequential(Block(), Block())
+
+        def forward(self, x: Tensor, count: int, y: Tensor) -> Any:
+            return self.blocks(x) * count + y.sum(), torch.ones(count), count + x.shape[0]
+
+    shapes = {"x": {0: ROWS}, "count": Dim.DYNAMIC, "y": {0: Dim.AUTO, 1: ROWS}}
+    return export(
+        Scaled(), (torch.randn(4, 8), 7, torch.randn(3, 4)), dynamic_shapes=shapes, strict=False
+    )
+
+
+PROGRAMS = {
+    "functions": of_functions,
+    "attention": of_attention,
+    "convolutions": of_convolutions,
+    "blocks": of_blocks,
+}
+
+
+@pytest.mark.slow("programs that torch decomposes")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_as_torch(name: str) -> None:
+    program = PROGRAMS[name]()
+    guards = list(program._guards_code)
+    for table in ("default", "empty"):
+        assert_decomposed_as_torch(program, table, stamped=True, symbols=True)
+    assert program._guards_code == guards
+
+
+@pytest.mark.deep("programs that torch decomposes")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_ours_first(name: str) -> None:
+    """torch's second decomposition of a program has other names than its first."""
+    for table in ("default", "empty"):
+        program = PROGRAMS[name]()
+        first = decompose.run_decompositions(program, {} if table == "empty" else None)
+        again = assert_decomposed_as_torch(program, table, stamped=True, symbols=True)
+        assert [n.name for n in first.graph.nodes] == [n.name for n in again.graph.nodes]
+
+
+@pytest.mark.deep("programs that torch decomposes")
+@pytest.mark.parametrize("name", ["attention", "blocks"])
+def test_from_files_and_twice(name: str) -> None:
+    program = reloaded(PROGRAMS[name]())
+    once = assert_decomposed_as_torch(program, "empty", stamped=True, symbols=True)
+    assert_decomposed_as_torch(once, stamped=True, symbols=True)
+
+
+@pytest.mark.deep("a model of transformers")
+def test_llama() -> None:
+    hf = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformer_configs()["llama"]
+    model = hf.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    shapes = [{1: Dim("tokens", min=2, max=64)}]
+    program = export(model, (torch.randint(0, 64, (2, 8)),), dynamic_shapes=shapes, strict=False)
+    assert_decomposed_as_torch(program, stamped=True, symbols=True)
+
+
+@pytest.mark.slow("programs that torch decomposes")
+def test_alike_programs_share_templates() -> None:
+    decompose.forget_templates()
+    decompose.run_decompositions(of_attention(1))
+    decompose.run_decompositions(of_attention(2))
+    report = decompose.report()
+    assert report.kept > report.traced
+    with decompose.check_templates():
+        decompose.run_decompositions(of_attention(2))
+    assert decompose.report().traced == 0
+
+
+@pytest.mark.slow("programs that torch decomposes")
+def test_guards_and_sizes_of_data_are_traced_as_a_whole() -> None:
+    def squeezed(x: Tensor) -> Tensor:
+        return x.nonzero().squeeze(0) * 2
+
+    shapes = {"x": {0: ROWS, 1: COLUMNS}}
+    inputs = (torch.randn(4, 6, 8),)
+    program = export(Functions(squeezed), inputs, dynamic_shapes=shapes, strict=False)
+    assert_decomposed_as_torch(program, stamped=False, symbols=True)
+
+
+@pytest.mark.deep("decomposes a program in several threads, and eight times")
+def test_threads_and_memory() -> None:
+    program = of_attention(2)
+    expected = [node.name for node in decompose.run_decompositions(program).graph.nodes]
+    made = together(lambda _: decompose.run_decompositions(program))
+    assert [[n.name for n in each.graph.nodes] for each in made] == [expected] * len(made)
+    check_no_object_leaks(lambda: decompose.run_decompositions(program) and None)
