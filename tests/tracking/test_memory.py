@@ -68,9 +68,19 @@ def test_memory_of_compilations_does_not_grow() -> None:
         assert psutil.Process().memory_info().rss - before < 16 * 2**20
 
 
-def test_what_is_recorded_ends_with_the_trace() -> None:
+def layers_that_are_stamped() -> nn.Module:
+    return nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(4)))
+
+
+def layers_that_are_recorded_in_vain() -> nn.Module:
+    norms = [nn.LayerNorm(2, eps=eps / 100) for eps in range(1, 8)]
+    return nn.Sequential(*norms, layers_that_are_stamped())
+
+
+@pytest.mark.parametrize("make", [layers_that_are_stamped, layers_that_are_recorded_in_vain])
+def test_what_is_recorded_ends_with_the_trace(make: Callable[[], nn.Module]) -> None:
     """No collection of garbage is needed."""
-    made = nn.Sequential(*(nn.Sequential(nn.Linear(2, 2), nn.ReLU()) for _ in range(4)))
+    made = make()
 
     def recorded() -> list[Any]:
         return [each for each in gc.get_objects() if type(each) in (Journal, Recording)]

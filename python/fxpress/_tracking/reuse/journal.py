@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -136,8 +135,6 @@ class Journal:
             for name in (KEY, "cleanup", *_WATCHED):
                 vars(output).pop(name, None)
             vars(self.effects).pop("check_allowed_side_effect", None)
-            for recording in itertools.chain(*self.recordings.values()):
-                recording.template = None  # it holds the recording
             vars(self).clear()
             free()
 

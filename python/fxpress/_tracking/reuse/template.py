@@ -66,10 +66,10 @@ class Template:
     """
 
     def __init__(self, recording: Recording) -> None:
-        self.recording = recording
-        self.call = call = recording.call
+        self.call = call = recording.call  # not the recording, which holds this: no cycle
         journal, output = call.journal, call.journal.output
         start, end = recording.start, recording.end
+        self._guards_at_start = start.guards
         self.arguments: list[torch.fx.Node] = [
             each.as_proxy().node for each in call.arguments.tensors
         ]
@@ -203,7 +203,7 @@ class Template:
 
     def _guards_before(self) -> set[Any]:
         guards = self.call.journal.output.guards.inner
-        return set(map(guard_key, itertools.islice(guards, self.recording.start.guards)))
+        return set(map(guard_key, itertools.islice(guards, self._guards_at_start)))
 
     # The result
 
