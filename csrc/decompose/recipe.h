@@ -42,10 +42,10 @@ struct RecipeNode {
   std::vector<int32_t> uses;  // values: -1, -2… inputs, 0, 1… nodes
   std::vector<MetaItem> meta;
   ValueSpec value;
-  int32_t number;   // the expression of a number; kNoNumber: the node is no number
-  bool is_needed;   // whether it stands for a number that another node computes
-  int32_t parts;    // how many nodes before it compute the number unless one did so before
-  int32_t read;     // the value that the trace read such a number from; kNothing: none
+  int32_t number;  // the expression of a number; kNoNumber: the node is no number
+  bool is_needed;  // whether it stands for a number that another node computes
+  int32_t parts;   // how many nodes before it compute the number unless one did so before
+  int32_t read;    // the value that the trace read such a number from; kNothing: none
 };
 
 inline constexpr int32_t kNoNumber = -1;

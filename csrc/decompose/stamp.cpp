@@ -145,8 +145,7 @@ class Stamper {
       return;
     }
     if (live_[place] == 0) return;
-    if (node.is_needed && !node.uses.empty() &&
-        stamp.number_of(node.uses[0]) < first_computed()) {
+    if (node.is_needed && !node.uses.empty() && stamp.number_of(node.uses[0]) < first_computed()) {
       same_as_[place] = stamp.number_of(node.uses[0]);  // the input itself
       live_[place] = 0;
       return;
@@ -178,9 +177,7 @@ class Stamper {
     }
   }
 
-  uint32_t first_computed() const {
-    return static_cast<uint32_t>(PyList_GET_SIZE(request_.names));
-  }
+  uint32_t first_computed() const { return static_cast<uint32_t>(PyList_GET_SIZE(request_.names)); }
 
   // Dead nodes have names too: the numbers of others depend on them. But torch computes other dead
   // numbers each time, and dead numbers have no names here.

