@@ -175,6 +175,7 @@ set(FXPRESS_ATEN_SOURCES
   csrc/engine/build_calls.cpp
   csrc/engine/call_counters.cpp
   csrc/engine/convert.cpp
+  csrc/engine/dict_version.cpp
   csrc/engine/entry.cpp
   csrc/engine/errors.cpp
   csrc/engine/take_gil.cpp

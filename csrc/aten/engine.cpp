@@ -1,4 +1,5 @@
 #include "aten/lists.h"
+#include "engine/dict_version.h"
 #include "engine/entry.h"
 #include "engine/modules.h"
 #include "engine/operators.h"
@@ -31,6 +32,7 @@ void bind_engine(py::module_& m) {
       [](const py::dict& objects, const py::dict& names) {
         engine::initialize_symbols(objects.ptr(), names.ptr());
         engine::watch_operators();
+        engine::watch_dicts();
       },
       "objects"_a, "names"_a, "Fill the tables of Python objects that the engine works with.");
   m.def(

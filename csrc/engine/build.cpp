@@ -306,6 +306,13 @@ bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& en
   return true;
 }
 
+// Whether a value is made in an inlined graph by an instruction that runs in its turn. Its slot can
+// take the call's result when Python makes the call.
+bool Builder::is_made_in(const Open& open, uint32_t value) const {
+  if (value == kNone || values_[value].definition == kNone || values_[value].fixed) return false;
+  return values_[value].definition > enter_instructions_[open.enter];
+}
+
 // The output of an inlined graph becomes the value of the call.
 void Builder::add_leave(Open& open, const NodeGuard& guard) {
   Open& caller = stack_[stack_.size() - 2];
@@ -325,6 +332,13 @@ void Builder::add_leave(Open& open, const NodeGuard& guard) {
       plan_->lists.push_back(std::move(list));
     }
   } else if (value != nullptr && is_node(value)) {
+    if (const uint32_t made = value_of(open, value); is_made_in(open, made)) {
+      const uint32_t instruction = emit(open, Kind::kPass, guard, made);
+      plan_->events.pop_back();
+      plan_->enters[open.enter].skip = instruction + 1;
+      caller.env[plan_->frames[open.frame].call] = made;
+      return;
+    }
     detail = static_cast<uint32_t>(plan_->lists.size());
     ListArgument single{Expect::kTensor, false, {}};  // not kNothing: the value itself, no tuple
     single.elements.push_back(Element{value_of(open, value), false, {}});

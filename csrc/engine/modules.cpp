@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "engine/dict_version.h"
 #include "py/instance_dict.h"
 #include "py/module_dict.h"
 
@@ -35,14 +36,17 @@ void refresh_type(ModuleRef& ref) {
 
 void refresh_dict(ModuleRef& ref) {
   PyObject* dict = borrowed_instance_dict(ref.module.get());
+  if (dict == ref.dict && is_version(dict, ref.dict_version)) return;
+  if (ref.dict != nullptr && dict != ref.dict) forget_dicts();
+  ref.dict = dict;
+  ref.dict_version = 0;
+  ref.unhooked = 0;
   if (dict == nullptr) {
     ref.plain_attributes = ref.plain_dict = false;
-    ref.dict_version = 0;
     return;
   }
-  const uint64_t version = dict_version(dict);
-  if (version != 0 && version == ref.dict_version) return;
-  ref.dict_version = version;
+  // A dispatcher's changes in each run: its count of calls is there.
+  if (!is_dispatcher(ref.forward)) ref.dict_version = dict_version(dict);
   ref.parameters = readable_table(dict, names.parameters);
   ref.buffers = readable_table(dict, names.buffers);
   ref.modules = readable_table(dict, names.modules);
@@ -71,26 +75,41 @@ PyObject* find_child(ModuleRef& ref, const ModuleRef& parent) {
     return ref.item < static_cast<size_t>(PyList_GET_SIZE(calls)) ? PyList_GET_ITEM(calls, ref.item)
                                                                   : nullptr;
   }
-  const auto version = [](PyObject* dict) { return dict == nullptr ? 0 : dict_version(dict); };
-  const uint64_t holder = version(parent.modules);
-  const uint64_t parameters = version(parent.parameters);
-  const uint64_t buffers = version(parent.buffers);
-  if (holder != 0 && holder == ref.holder_version && parameters == ref.name_parameters_version &&
-      buffers == ref.name_buffers_version && parent.type_version != 0 &&
-      parent.type_version == ref.name_type_version &&
-      parent.dict_version == ref.name_dict_version && parent.plain_attributes) {
+  if (parent.type_version != 0 && parent.type_version == ref.name_type_version &&
+      parent.dict_version != 0 && parent.dict_version == ref.name_dict_version &&
+      is_version(parent.modules, ref.holder_version) &&
+      is_version(parent.parameters, ref.name_parameters_version) &&
+      is_version(parent.buffers, ref.name_buffers_version)) {
     return ref.module.get();
   }
   PyObject* children = plain_children(parent, ref.name.get());
   PyObject* child = children == nullptr ? nullptr : dict_get(children, ref.name.get());
-  if (child == ref.module.get()) {
-    ref.holder_version = holder;
+  if (child == ref.module.get()) {  // so the parent has all three tables
     ref.name_type_version = parent.type_version;
     ref.name_dict_version = parent.dict_version;
-    ref.name_parameters_version = parameters;
-    ref.name_buffers_version = buffers;
+    ref.holder_version = dict_version(parent.modules);
+    ref.name_parameters_version = dict_version(parent.parameters);
+    ref.name_buffers_version = dict_version(parent.buffers);
   }
   return child;
+}
+
+// Whether the tables are there and as they were when they had these versions.
+bool are_versions(const std::array<PyObject*, 3>& tables, const uint64_t (&versions)[3]) {
+  for (size_t i = 0; i < tables.size(); ++i) {
+    if (tables[i] == nullptr || !is_version(tables[i], versions[i])) return false;
+  }
+  return true;
+}
+
+// Whether the callee's graph still has the root node that it had.
+bool has_root(Enter& enter) {
+  PyObject* dict = borrowed_instance_dict(enter.graph.get());
+  if (dict == enter.dict && is_version(dict, enter.dict_version)) return true;
+  if (graph_root(enter.graph.get()) != enter.root) return false;
+  enter.dict = dict;
+  enter.dict_version = dict_version(dict);
+  return true;
 }
 
 }  // namespace
@@ -147,11 +166,15 @@ bool in_place(Plan& plan, uint32_t index) {
   return found;
 }
 
-bool calls_forward(const ModuleRef& ref) {
+bool calls_forward(ModuleRef& ref) {
   if (!ref.plain_call || !ref.plain_attributes || !ref.plain_dict) return false;
+  if (ref.unhooked != 0 && ref.unhooked == dict_changes()) return true;
+  bool versions = true;
   for (PyObject* hooks : ref.hooks) {
     if (PyDict_GET_SIZE(hooks) != 0) return false;
+    versions = dict_version(hooks) != 0 && versions;
   }
+  ref.unhooked = versions ? dict_changes() : 0;
   return true;
 }
 
@@ -183,6 +206,11 @@ PyObject* plain_attribute(Plan& plan, Load& load) {
   if (load.owner == kNone || !in_place(plan, load.owner)) return nullptr;
   const ModuleRef& ref = plan.modules[load.owner];
   PyObject* name = load.name.get();
+  const std::array tables{ref.parameters, ref.buffers, ref.modules};
+  if (ref.type_version != 0 && ref.type_version == load.type_version && ref.dict_version != 0 &&
+      ref.dict_version == load.dict_version && are_versions(tables, load.tables)) {
+    return load.value;
+  }
   if (!ref.plain_attributes) return nullptr;
   if (ref.type_version == 0 || ref.type_version != load.type_version) {
     if (_PyType_Lookup(ref.type, name) != nullptr) return nullptr;
@@ -193,16 +221,21 @@ PyObject* plain_attribute(Plan& plan, Load& load) {
     if (own != nullptr) return own;
     load.dict_version = ref.dict_version;
   }
-  return find_in_tables(std::array{ref.parameters, ref.buffers, ref.modules}, name);
+  load.value = find_in_tables(tables, name);
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const bool known = load.value != nullptr && tables[i] != nullptr;
+    load.tables[i] = known ? dict_version(tables[i]) : 0;
+  }
+  return load.value;
 }
 
-bool may_enter(Plan& plan, const Enter& enter, CallCounters& scope, CallsAhead& ahead) {
+bool may_enter(Plan& plan, Enter& enter, CallCounters& scope, CallsAhead& ahead) {
   if (!in_place(plan, enter.module)) return false;
-  const ModuleRef& callee = plan.modules[enter.module];
+  ModuleRef& callee = plan.modules[enter.module];
   if (callee.forward != Forward::kModule || !calls_forward(callee) || !callee.interprets) {
     return false;
   }
-  if (callee.graph != enter.graph.get() || graph_root(callee.graph) != enter.root ||
+  if (callee.graph != enter.graph.get() || !has_root(enter) ||
       !same_nodes(plan, enter.root, enter.nodes_begin, enter.nodes_end) ||
       (enter.arg_names && dict_get(borrowed_instance_dict(callee.module.get()), names.arg_names) !=
                               enter.arg_names.get())) {
@@ -210,7 +243,7 @@ bool may_enter(Plan& plan, const Enter& enter, CallCounters& scope, CallsAhead& 
     return false;
   }
   if (enter.dispatcher == kNone) return true;
-  const ModuleRef& dispatcher = plan.modules[enter.dispatcher];
+  ModuleRef& dispatcher = plan.modules[enter.dispatcher];
   if (!is_dispatcher(dispatcher.forward) || !calls_forward(dispatcher)) return false;
   PyObject* object = dispatcher.module.get();
   PyObject* calls = dict_get(borrowed_instance_dict(object), names.call_modules);

@@ -27,7 +27,7 @@ PyObject* plain_children(const ModuleRef& ref, PyObject* name);
 bool in_place(Plan& plan, uint32_t index);
 
 // Whether a call of this module does nothing but its `forward`.
-bool calls_forward(const ModuleRef& ref);
+bool calls_forward(ModuleRef& ref);
 
 // Whether the nodes are linked as they were and have the fields that they had.
 bool same_nodes(const Plan& plan, PyObject* root, uint32_t begin, uint32_t end);
@@ -43,6 +43,6 @@ using CallsAhead = std::unordered_map<PyObject*, int64_t>;
 
 // Whether the callee may be run inline: now, at this place of the plan. Sets plan.stale when the
 // plan should be made anew.
-bool may_enter(Plan& plan, const Enter& enter, CallCounters& scope, CallsAhead& ahead);
+bool may_enter(Plan& plan, Enter& enter, CallCounters& scope, CallsAhead& ahead);
 
 }  // namespace fxpress::engine

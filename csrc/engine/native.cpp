@@ -95,6 +95,9 @@ bool Run::execute_native(const Instruction& instruction) {
       return true;
     case Kind::kLeave:
       return leave(instruction);
+    case Kind::kPass:
+      drop_last(instruction);
+      return true;
     case Kind::kBoxed:
       return boxed(instruction);
     case Kind::kGetItem:
@@ -106,11 +109,16 @@ bool Run::execute_native(const Instruction& instruction) {
   }
 }
 
-void Run::enter(const Instruction& instruction) {
+// Frees the values that are read for the last time.
+void Run::drop_last(const Instruction& instruction) {
   for (uint32_t i = instruction.uses_begin; i < instruction.uses_end; ++i) {
-    const Use& use = plan_.uses[i];  // an argument that the callee does not read
+    const Use& use = plan_.uses[i];
     if (use.last) drop(slots_[use.slot]);
   }
+}
+
+void Run::enter(const Instruction& instruction) {
+  drop_last(instruction);  // arguments that the callee does not read
   const Enter& enter = plan_.enters[instruction.detail];
   if (enter.dispatcher != kNone) {
     scope_.set(plan_.modules[enter.dispatcher].module.get(),
@@ -330,9 +338,7 @@ bool Run::compute(const Instruction& instruction) {
       value = a >= b;
       break;
   }
-  for (uint32_t i = instruction.uses_begin; i < instruction.uses_end; ++i) {
-    if (plan_.uses[i].last) drop(slots_[plan_.uses[i].slot]);
-  }
+  drop_last(instruction);
   if (instruction.out != kNone) store_value(slots_[instruction.out], std::move(value));
   return true;
 }

@@ -18,6 +18,7 @@ enum class Kind : uint8_t {
   kConstant,  // an argument of an inlined submodule that is no node
   kEnter,     // call_module that is inlined: its nodes follow
   kLeave,     // output of an inlined submodule
+  kPass,      // likewise, of a value that was made in it and keeps its slot
   kBoxed,     // an operator through the dispatcher
   kGetItem,   // operator.getitem with a constant index
   kInt,       // arithmetic of two ints
@@ -119,7 +120,7 @@ inline bool is_dispatcher(Forward kind) {
 }
 
 // A module that the plan goes through, by its way from the root. The second half is a cache of what
-// was found when the versions of its dict and its type were seen last; written under the GIL.
+// was found when its dict and its type had the versions that it has; written under the GIL.
 struct ModuleRef {
   Ref module;                   // the object that was found; the root's while a run is at work
   uint32_t parent = kNone;      // the module that holds it; kNone for the root
@@ -132,7 +133,8 @@ struct ModuleRef {
   uint64_t name_dict_version = 0;        // nor had the parent's __dict__
   uint64_t name_parameters_version = 0;  // nor its parameters
   uint64_t name_buffers_version = 0;     // nor its buffers
-  uint64_t dict_version = 0;             // version of its __dict__; 0: never seen
+  PyObject* dict = nullptr;              // its __dict__ when that was seen last, borrowed
+  uint64_t dict_version = 0;             // version of that; 0: nothing is remembered
   bool plain_dict = false;               // nothing in __dict__ changes how it is called
   bool interprets = false;               // finalized, and it does run its graph with an interpreter
   PyObject* parameters = nullptr;        // borrowed from __dict__, as all of these
@@ -140,6 +142,7 @@ struct ModuleRef {
   PyObject* modules = nullptr;
   PyObject* graph = nullptr;
   PyObject* hooks[4] = {};        // its four dicts of hooks
+  uint64_t unhooked = 0;          // dict_changes() when all four were empty
   PyTypeObject* type = nullptr;   // its class, borrowed from the object
   unsigned int type_version = 0;  // version of the class; 0: never seen
   bool plain_attributes = false;  // attributes are found as nn.Module finds them
@@ -152,6 +155,8 @@ struct Load {
   Ref name;                       // of the attribute
   unsigned int type_version = 0;  // the owner's class had no such attribute at that version
   uint64_t dict_version = 0;      // nor had its __dict__
+  uint64_t tables[3] = {};        // the owner's parameters, buffers and modules had these versions
+  PyObject* value = nullptr;      // when it was this, borrowed from them
 };
 
 struct Enter {
@@ -165,6 +170,8 @@ struct Enter {
   uint32_t nodes_end = 0;
   Ref graph;                    // the callee's graph
   PyObject* root = nullptr;     // its root node, borrowed from the graph
+  PyObject* dict = nullptr;     // the graph's __dict__ that had this root
+  uint64_t dict_version = 0;    // and its version then
   Ref arg_names;                // its list of argument names, when it is called with keywords
   std::vector<uint32_t> dying;  // slots from outside whose last use is in the inlined part
 };

@@ -49,6 +49,7 @@ class Run {
   // native.cpp
   void native(uint32_t limit);
   bool execute_native(const Instruction& instruction);
+  void drop_last(const Instruction& instruction);
   void enter(const Instruction& instruction);
   bool leave(const Instruction& instruction);
   bool boxed(const Instruction& instruction);

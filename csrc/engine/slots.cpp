@@ -30,7 +30,8 @@ void Builder::assign_slots() {
   for (Placeholder& placeholder : plan_->placeholders) {
     placeholder.slot = used(placeholder.slot) ? take(placeholder.slot) : kNone;
   }
-  for (Instruction& instruction : plan_->instructions) {
+  for (uint32_t index = 0; index < plan_->instructions.size(); ++index) {
+    Instruction& instruction = plan_->instructions[index];
     mark_moves(instruction);
     if (instruction.kind == Kind::kBoxed) {
       const BoxedCall& call = plan_->boxed[instruction.detail];
@@ -59,6 +60,10 @@ void Builder::assign_slots() {
     }
     if (instruction.kind == Kind::kLeave) {
       plan_->enters[frame_enters_[instruction.frame]].result = instruction.out;
+    } else if (instruction.kind == Kind::kPass) {
+      const bool read_later = values_[instruction.detail].last_use > index;
+      plan_->enters[frame_enters_[instruction.frame]].result =
+          read_later ? slots[instruction.detail] : kNone;
     }
   }
   for (Enter& enter : plan_->enters) {

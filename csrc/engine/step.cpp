@@ -186,10 +186,7 @@ Ref Run::map_dict(const Instruction& instruction, PyObject* kwargs) {
 }
 
 void Run::free_uses(const Instruction& instruction) {
-  for (uint32_t i = instruction.uses_begin; i < instruction.uses_end; ++i) {
-    const Use& use = plan_.uses[i];
-    if (use.last) drop(slots_[use.slot]);
-  }
+  drop_last(instruction);
   if (instruction.kind == Kind::kEnter) {
     for (const uint32_t slot : plan_.enters[instruction.detail].dying) drop(slots_[slot]);
   }

@@ -4,6 +4,7 @@
 
 #include "fx/computed.h"
 #include "fx/symbols.h"
+#include "py/containers.h"
 #include "py/instance_dict.h"
 #include "py/module_dict.h"
 
@@ -212,8 +213,9 @@ void fill_fresh(PyObject* target, PyObject* body) {
   for (Py_ssize_t position = 0; PyDict_Next(body, &position, &key, &value) != 0;) {
     PyTypeObject* type = Py_TYPE(value);
     const bool container = PyDict_Check(value) || PyList_Check(value) || PyAnySet_Check(value);
-    Ref fresh = !container                 ? Ref::borrow(value)
-                : PyDict_CheckExact(value) ? Ref::steal(PyDict_New())
+    Ref fresh = !container                  ? Ref::borrow(value)
+                : PyDict_CheckExact(value)  ? Ref::steal(PyDict_New())
+                : PyODict_CheckExact(value) ? Ref::steal(PyODict_New())
                 : PyList_CheckExact(value)
                     ? Ref::steal(PyList_New(0))
                     : Ref::steal(PyObject_CallNoArgs(reinterpret_cast<PyObject*>(type)));
@@ -222,16 +224,17 @@ void fill_fresh(PyObject* target, PyObject* body) {
 }
 
 Ref new_module(PyTypeObject* type) {
-  Ref module = Ref::steal(PyBaseObject_Type.tp_new(type, no_args, nullptr));
   // A replaced nn.Module.__init__ (by Dynamo, or by deferred initialization) gets its call.
   const Ref init = Ref::steal(PyObject_GetAttrString(symbols.module_type, "__init__"));
-  if (init.get() == symbols.module_init) {
-    const Ref dict = instance_dict(module.get());
-    fill_fresh(dict.get(), symbols.module_init_body);
-  } else {
+  if (init.get() != symbols.module_init) {
+    Ref module = Ref::steal(PyBaseObject_Type.tp_new(type, no_args, nullptr));
     Ref::steal(PyObject_CallOneArg(init.get(), module.get()));
+    return module;
   }
-  return module;
+  // A copy has all keys in one step, and stays a dict of its own: the engine can watch it.
+  const Ref dict = Ref::steal(PyDict_Copy(symbols.module_init_body));
+  fill_fresh(dict.get(), symbols.module_init_body);
+  return new_instance(reinterpret_cast<PyObject*>(type), dict.get());
 }
 
 }  // namespace fxpress::fx

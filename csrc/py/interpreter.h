@@ -20,18 +20,8 @@ inline int optional_attr(PyObject* object, PyObject* name, PyObject** result) {
 // Returns the __dict__ of an instance, borrowed: the instance must stay as it is meanwhile. Returns
 // null without an error when there is none.
 inline PyObject* borrowed_instance_dict(PyObject* instance) {
-#if PY_VERSION_HEX < 0x030C0000
   PyObject** dict = _PyObject_GetDictPtr(instance);
   return dict == nullptr ? nullptr : *dict;
-#else
-  PyObject* dict = PyObject_GenericGetDict(instance, nullptr);
-  if (dict == nullptr) {
-    PyErr_Clear();
-    return nullptr;
-  }
-  Py_DECREF(dict);  // the instance holds it
-  return dict;
-#endif
 }
 
 // Makes a dict the __dict__ of a new object: 0, or -1 with an error. In 3.13
@@ -46,16 +36,52 @@ inline int set_instance_dict(PyObject* object, PyObject* dict) {
   return PyObject_GenericSetDict(object, dict, nullptr);
 }
 
-// Changes whenever the dict does, and is never the same for two dicts. 0 from 3.12 on: 3.12 says
-// that the number is going to be dropped, and 3.13 no longer counts. Then nothing is remembered.
-inline uint64_t dict_version(PyObject* dict) {
+// Whether a dict counts its own changes. 3.12 says that the number is going to be dropped, and 3.13
+// no longer counts; both tell watchers of a dict instead.
 #if PY_VERSION_HEX < 0x030C0000
+constexpr bool kDictsCount = true;
+
+inline uint64_t own_dict_version(PyObject* dict) {
   return reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
-#else
-  (void)dict;
-  return 0;
-#endif
 }
+
+inline int watch_changes(void (*)()) {
+  return -1;
+}
+
+inline bool watch_dict(int, PyObject*) {
+  return false;
+}
+#else
+constexpr bool kDictsCount = false;
+
+inline uint64_t own_dict_version(PyObject*) {
+  return 0;
+}
+
+inline void (*dict_changes)() = nullptr;  // see watch_changes()
+
+// Lets a function be called before a watched dict changes or dies: the watcher's number, or -1 when
+// Python has no room for another. To be called once.
+inline int watch_changes(void (*changes)()) {
+  dict_changes = changes;
+  const int watcher = PyDict_AddWatcher([](PyDict_WatchEvent, PyObject*, PyObject*, PyObject*) {
+    dict_changes();
+    return 0;
+  });
+  if (watcher < 0) PyErr_Clear();
+  return watcher;
+}
+
+// Watches a dict from now on; true when it is watched. A __dict__ whose values lie in its object is
+// not: 3.13 changes them without telling.
+inline bool watch_dict(int watcher, PyObject* dict) {
+  if (watcher < 0 || reinterpret_cast<PyDictObject*>(dict)->ma_values != nullptr) return false;
+  if (PyDict_Watch(watcher, dict) == 0) return true;
+  PyErr_Clear();
+  return false;
+}
+#endif
 
 // Changes whenever the class or one of its bases does; 0: unknown.
 inline unsigned int type_version(PyTypeObject* type) {

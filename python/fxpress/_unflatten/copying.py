@@ -35,9 +35,17 @@ def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
             shared += [entry.signature.in_spec, entry.signature.out_spec]
     for value in shared:
         memo[id(value)] = value
-    result.__dict__.update({name: copy.deepcopy(value, memo) for name, value in state.items()})
+    _set_dict(result, {name: copy.deepcopy(value, memo) for name, value in state.items()})
     _complete(result)
     return result
+
+
+def _set_dict(module: Any, attributes: dict[str, Any]) -> None:
+    """Give a new module its attributes, as a dict of its own, whose changes the engine can watch.
+
+    Attributes that are set one by one may lie in the object, where CPython 3.13 does not tell.
+    """
+    object.__setattr__(module, "__dict__", attributes)
 
 
 def _complete(module: Any) -> None:
@@ -50,11 +58,11 @@ def shallow_copy(module: Any) -> Any:
     """Return `copy.copy(module)`, which shares the module's tables, tensors and graphs."""
     kind: Any = type(module)
     result = kind.__new__(kind)
-    result.__dict__.update(state_without(module, *module._derived))
+    _set_dict(result, state_without(module, *module._derived))
     return result
 
 
 def restore(module: Any, state: dict[str, Any]) -> None:
     """Set the state of a module, as `module.__setstate__(state)`."""
-    module.__dict__.update(state)
+    _set_dict(module, {**module.__dict__, **state})
     _complete(module)
