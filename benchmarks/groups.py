@@ -171,7 +171,7 @@ GROUPS = {
     "serialize": Group(_serialize, 30, 600),
     "archives": Group(_archives, 19, 120),
     "clones": Group(_clones, 17, 60),
-    "capture": Group(_capture, 27, 300),
+    "capture": Group(_capture, 40, 300),
     "architectures": Group(_architectures, 150, 150),
     "decompose": Group(_decompose, 60, 600),
     "scale": Group(_scale, 10, 300),

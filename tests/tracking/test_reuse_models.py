@@ -19,17 +19,23 @@ pytestmark = pytest.mark.slow("captures each model with torch, with stamps and w
 LAYERS = 4
 
 
-def assert_layers_are_stamped(report: ReuseReport) -> None:
+# Only parts of their layers are alike. Each layer has an activation, which counts by its identity
+# (gemma), an autograd function of its own (bloom), or tensors whose values are known (deberta).
+IN_PARTS = ("gemma", "gemma3", "bloom", "deberta")
+
+
+def assert_layers_are_stamped(name: str, report: ReuseReport) -> None:
     kinds = {call.kind for call in report.stamped}
-    assert any(kind.endswith(("Layer", "Block")) for kind in kinds), str(report)
+    if name in IN_PARTS:
+        assert "Linear" in kinds, str(report)
+    else:
+        assert any(kind.endswith(("Layer", "Block")) for kind in kinds), str(report)
 
 
 @pytest.mark.parametrize("name", architectures())
 def test_architecture(name: str) -> None:
     made = architecture(name, LAYERS)
-    report = report_of(made.model, *made.args)
-    if name != "gemma":  # its layers have an object each that counts by identity
-        assert_layers_are_stamped(report)
+    assert_layers_are_stamped(name, report_of(made.model, *made.args))
 
 
 # Those that `test_architecture` leaves out, but for some that are like others.
@@ -48,4 +54,4 @@ def test_strict_export(name: str) -> None:
         with check_reuse(False):
             ours = export()
     assert_same_program(ours, theirs)
-    assert_layers_are_stamped(reuse_report())
+    assert_layers_are_stamped(name, reuse_report())
