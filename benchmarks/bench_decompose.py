@@ -86,7 +86,7 @@ def _dynamic(layers: int) -> _Case:
 def _half_clean(layers: int) -> _Case:
     """A transformer of which every second layer gets an input that something writes to."""
 
-    class Half(nn.Module):
+    class Half(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.layers = _layers(layers)
