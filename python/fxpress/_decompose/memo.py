@@ -199,8 +199,8 @@ class Memo:
             self.stamped += 1
             self._tracer.torch_fn_metadata = function
             counts = self._tracer.torch_fn_counts
-            for function, count in template.calls:
-                counts[function] = counts.get(function, 0) + count
+            for called, count in template.calls:
+                counts[called] = counts.get(called, 0) + count
         return result
 
     def _write(
