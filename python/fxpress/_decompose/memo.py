@@ -55,6 +55,7 @@ class Memo:
         self._fakes = fakes
         self._tracer: Any = None
         self._templates: dict[Any, Template | None] = {}
+        self._functions: dict[Any, Any] = {}
         self._tensors: dict[int, _Known] = {}
         self._storages: dict[int, Storage] = {}
         self.stamped = 0
@@ -77,17 +78,19 @@ class Memo:
         """
         if node not in self._nodes:
             return original(interpreter, node)
-        self._enter_pass(compat.tracer())
-        try:
-            call, key = self._described(interpreter.env, node)
-        except UnsafeError:
+        # The trace counts the functions of torch that are called; those of ours must not be seen.
+        with compat.DisableTorchFunction():
+            self._enter_pass(compat.tracer())
+            try:
+                call, key = self._described(interpreter.env, node)
+            except UnsafeError:
+                call, key = None, None
+            template = self._templates.get(key)
+            if call is not None and template is not None:
+                return self._stamp(node, template, call, self._functions[key])
+        if call is None or key in self._templates:
             return original(interpreter, node)
-        if key not in self._templates:
-            return self._run(original, interpreter, node, call, key)
-        template = self._templates[key]
-        if template is None:
-            return original(interpreter, node)
-        return self._stamp(node, template, call)
+        return self._run(original, interpreter, node, call, key)
 
     def _enter_pass(self, tracer: Any) -> None:
         if tracer is not self._tracer:  # torch runs a program before it traces it
@@ -138,14 +141,16 @@ class Memo:
         counts = {} if tracer is None else dict(tracer.torch_fn_counts)
         names = None if tracer is None else compat.Candidates(tracer)
         result = _noted(names, original, interpreter, node)
+        function = None if tracer is None else tracer.torch_fn_metadata
         self._templates[key] = None
-        with contextlib.suppress(UnsafeError):
+        with contextlib.suppress(UnsafeError), compat.DisableTorchFunction():
             if not any(compat.was_changed(known.outer, known.inner) for known in given):
                 recording = Recording(tracer, self._fakes.mode, getattr(names, "of", str))
                 template = self._template(recording, node, call, given, last, result)
                 calls = () if tracer is None else _difference(tracer.torch_fn_counts, counts)
                 if _is_clean(template, len(call.storages)):
                     self._templates[key] = template._replace(calls=calls)
+                    self._functions[key] = function
         return result
 
     def _template(
@@ -177,17 +182,25 @@ class Memo:
         reading = Reading(recording, node.target, inputs, [], wrapped, meta, call)
         return reading.template(added, result)
 
-    def _stamp(self, node: Node, template: Template, call: Call) -> Any:
-        """Add the nodes of a template to the trace, and return its results."""
+    def _stamp(self, node: Node, template: Template, call: Call, function: Any) -> Any:
+        """Add the nodes of a template to the trace, and return its results.
+
+        Args:
+            node: the call.
+            template: its template.
+            call: its tensors.
+            function: the last function of torch that the call calls.
+        """
         storages = [*call.storages, *[Storage(nbytes) for nbytes in template.fresh]]
         with compat.without_dispatch():
             made = self._write(node, template, call, storages)
         result = self._result(template.result, storages, made)
         if self._tracer is not None:
             self.stamped += 1
+            self._tracer.torch_fn_metadata = function
             counts = self._tracer.torch_fn_counts
-            for function, count in template.calls:
-                counts[function] = counts.get(function, 0) + count
+            for called, count in template.calls:
+                counts[called] = counts.get(called, 0) + count
         return result
 
     def _write(

@@ -373,6 +373,7 @@ TOOLS: dict[str, Any] = {
     "meta": META,
 }
 outside_of_modes = _disable_current_modes
+DisableTorchFunction = torch._C.DisableTorchFunction
 
 
 def _caches(mode: Any) -> list[dict[Any, Any]]:
