@@ -346,11 +346,11 @@ def assert_run_alike(
 def replaced_names() -> Iterator[tuple[Any, str, Any]]:
     """Each attribute of torch that a block replaces: owner, name and value."""
     from fxpress import _deferred_code
-    from fxpress._export import tracing
     from fxpress._torch import unwritten_code
+    from fxpress._tracing import blocks
 
     replacements = (
-        *tracing._REPLACEMENTS,
+        *blocks._REPLACEMENTS,
         _deferred_code._recompilation,
         unwritten_code._compilation,
     )
