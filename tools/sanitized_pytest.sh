@@ -18,6 +18,9 @@ short=(
   tests/split/test_bad_input.py
   tests/unflatten/test_bad_input.py
   tests/engine/test_callbacks.py
+  tests/engine/test_noticed_changes.py
+  tests/decompose/test_templates.py
+  tests/export/test_native.py
   tests/all_rooms/test_concurrent_first_calls.py
 )
 
