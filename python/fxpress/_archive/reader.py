@@ -17,22 +17,14 @@ from fxpress._archive import names
 from fxpress._archive.errors import ArchiveError, FormatError, archive_errors
 from fxpress._archive.files import is_path
 from fxpress._archive.progress import progress_bar
+from fxpress._archive.record import Record
+from fxpress._serde.deflated import DamagedRecordError
 from fxpress._serde.limits import Budget, Limits
-from fxpress._serde.records import DamagedRecordError, unpack
+from fxpress._serde.records import unpack
 
 log = logging.getLogger("fxpress")
 
 _MAX_THREADS = 8
-
-
-class Record(NamedTuple):
-    """The directory's entry for a record."""
-
-    offset: int  # of its data in the archive, bytes
-    stored: int  # bytes there
-    size: int  # bytes when they are unpacked
-    crc: int  # CRC-32 of the unpacked bytes
-    is_deflated: bool
 
 
 class Target(NamedTuple):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import zlib
-from typing import NamedTuple
 
 from fxpress import _native
+from fxpress._archive.record import Record
 from fxpress._errors import Error
+from fxpress._serde.deflated import DamagedRecordError, inflate
 
 _UNPACKED = 192 << 20  # bytes that compressed records may have, for a file of any size
 _UNPACKED_PER_BYTE = 7  # and besides, for each byte of the file
@@ -16,16 +16,6 @@ _DAMAGE = (_native.ArchiveError, UnicodeDecodeError, ValueError)
 
 class InspectionError(Error):
     """A file cannot be inspected: it is of another kind, or damaged."""
-
-
-class Record(NamedTuple):
-    """The directory's entry for a record."""
-
-    offset: int  # of its data in the file, bytes
-    stored: int  # bytes there
-    size: int  # bytes when they are unpacked
-    crc: int  # CRC-32 of the unpacked bytes
-    is_deflated: bool
 
 
 class Package:
@@ -89,9 +79,6 @@ class Package:
         if self._left < 0:
             raise InspectionError(f"record {name!r} unpacks to {record.size} bytes: too many")
         try:
-            data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, record.size + 1)
-        except zlib.error as e:
+            return inflate(data, record.size)
+        except DamagedRecordError as e:
             raise InspectionError(f"record {name!r} is damaged: {e}") from None
-        if len(data) != record.size:
-            raise InspectionError(f"record {name!r} is damaged: its size is wrong")
-        return data

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import torch
 
 from fxpress import _native
+from fxpress._serde.deflated import inflate
 from fxpress._serde.limits import Budget
-
-
-class DamagedRecordError(ValueError):
-    """A record cannot be unpacked."""
 
 
 def unpack(data: bytes, size: int, place: str, budget: Budget) -> bytes:
@@ -29,14 +25,7 @@ def unpack(data: bytes, size: int, place: str, budget: Budget) -> bytes:
         DamagedRecordError: `data` are not deflated bytes, or give another number of bytes.
     """
     budget.charge(2 * size, place)  # zlib holds the parts and the joined result at once
-    unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
-    try:
-        unpacked = unpacker.decompress(data, size + 1)
-    except zlib.error as e:
-        raise DamagedRecordError(str(e)) from None
-    if len(unpacked) != size:
-        raise DamagedRecordError("its size is wrong")
-    return unpacked
+    return inflate(data, size)
 
 
 class SavedRecords:
