@@ -23,6 +23,7 @@ from fxpress._decompose.template import Output, Template, TemplateNode, TensorSp
 from fxpress._decompose.values import Facts, Storage, UnsafeError, Value, facts_of, size_of
 from fxpress._replacement import Replacement
 from fxpress._torch import decompose as compat
+from fxpress._tracing.inputs import counted_since
 
 
 class _Known:
@@ -147,9 +148,9 @@ class Memo:
             if not any(compat.was_changed(known.outer, known.inner) for known in given):
                 recording = Recording(tracer, self._fakes.mode, getattr(names, "of", str))
                 template = self._template(recording, node, call, given, last, result)
-                calls = () if tracer is None else _difference(tracer.torch_fn_counts, counts)
+                calls = () if tracer is None else counted_since(tracer.torch_fn_counts, counts)
                 if _is_clean(template, len(call.storages)):
-                    self._templates[key] = template._replace(calls=calls)
+                    self._templates[key] = template._replace(calls=tuple(calls))
                     self._functions[key] = function
         return result
 
@@ -289,10 +290,6 @@ def _noted(names: compat.Candidates | None, original: Any, interpreter: Any, nod
         return original(interpreter, node)
     finally:
         names.stop()
-
-
-def _difference(after: dict[Any, int], before: dict[Any, int]) -> tuple[tuple[Any, int], ...]:
-    return tuple((f, n - before.get(f, 0)) for f, n in after.items() if n != before.get(f, 0))
 
 
 def _is_clean(template: Template, inputs: int) -> bool:

@@ -86,9 +86,14 @@ def _counted(tracer: Any, call: Callable[[], None]) -> tuple[list[tuple[Any, int
     """Call a function; return how often it called each function of torch, and the last one."""
     before = dict(tracer.torch_fn_counts)
     call()
-    after = tracer.torch_fn_counts.items()
-    counts = [(each, n - before.get(each, 0)) for each, n in after if n != before.get(each, 0)]
-    return counts, tracer.torch_fn_metadata
+    return counted_since(tracer.torch_fn_counts, before), tracer.torch_fn_metadata
+
+
+def counted_since(after: dict[Any, int], before: dict[Any, int]) -> list[tuple[Any, int]]:
+    """Return the functions of torch that a trace called in between, and how often."""
+    return [
+        (each, n - before.get(each, 0)) for each, n in after.items() if n != before.get(each, 0)
+    ]
 
 
 def without_stack_traces(original: Any, tracer: Any, *args: Any, **kwargs: Any) -> Any:
