@@ -40,30 +40,36 @@ TABLES: dict[str, Callable[[], Any]] = {
 
 def assert_decomposed_as_torch(
     program: ExportedProgram,
-    table: str = "default",
+    table: str | Callable[[], Any] = "default",
     *,
     stamped: bool | None = None,
     symbols: bool = False,
+    stale: bool = False,
 ) -> ExportedProgram:
     """Both give equal programs, or both raise exceptions of one type.
 
+    `table`: the name of one in `TABLES`, or what makes one.
     `stamped`: whether ours has to be stamped, or traced as a whole; None: either. torch's tensors
     from the cache of fake tensors may have other offsets: both begin with an empty one.
     `symbols`: the program has sizes that are symbols; see `assert_same_but_for_numbers`.
+    `stale`: torch has not recompiled its module after its last edit of the graph.
     """
+    made = TABLES[table] if isinstance(table, str) else table
     FakeTensorMode.cache_clear()
     try:
-        theirs = program.run_decompositions(TABLES[table]())
+        theirs = program.run_decompositions(made())
     except Exception as error:
         FakeTensorMode.cache_clear()
         try:
-            decompose.run_decompositions(program, TABLES[table]())
+            decompose.run_decompositions(program, made())
         except type(error):
             return program
         raise AssertionError(f"torch raises {error!r}") from error
+    if stale:
+        theirs.graph_module.recompile()
     before = str(program), repr(program.graph_signature), list(program.state_dict)
     FakeTensorMode.cache_clear()
-    ours = decompose.run_decompositions(program, TABLES[table]())
+    ours = decompose.run_decompositions(program, made())
     report = decompose.report()
     assert (str(program), repr(program.graph_signature), list(program.state_dict)) == before
     compare = assert_same_but_for_numbers if symbols and not report.reason else assert_same_program
