@@ -25,4 +25,10 @@ pybind11::class_<Type> closed_class(pybind11::module_& module, const char* name,
   return made;
 }
 
+// The class that has this name in the module already, for more methods.
+template <class Type>
+pybind11::class_<Type> known_class(const pybind11::module_& module, const char* name) {
+  return pybind11::reinterpret_borrow<pybind11::class_<Type>>(module.attr(name));
+}
+
 }  // namespace fxpress::bind

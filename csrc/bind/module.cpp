@@ -43,6 +43,7 @@ PYBIND11_MODULE(_native, m) {
   bind_archive(m);
   bind_budget(m);
   bind_capture(m);
+  bind_documents(m);
   bind_expressions(m);
   bind_tracking(m);
   bind_process(m);

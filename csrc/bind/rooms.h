@@ -18,6 +18,7 @@ void bind_archive(py::module_& module);
 void bind_budget(py::module_& module);
 void bind_capture(py::module_& module);
 void bind_decompose(py::module_& module);
+void bind_documents(py::module_& module);
 void bind_export(py::module_& module);
 void bind_expressions(py::module_& module);
 void bind_floor(py::module_& module);

@@ -4,16 +4,13 @@
 
 #include "bind/closed_class.h"
 #include "bind/rooms.h"
-#include "schema/graph_targets.h"
 #include "serde/check.h"
 #include "serde/documents.h"
 #include "serde/encode.h"
 #include "serde/gate.h"
 #include "serde/graph_reader.h"
-#include "serde/hash.h"
 #include "serde/kinds.h"
 #include "serde/payloads.h"
-#include "serde/schema_tables.h"
 #include "serde/symbols.h"
 
 namespace fxpress::bind {
@@ -36,7 +33,7 @@ serde::ProgramCheck program_check(const py::handle& signature, const py::handle&
           to_check[3].cast<bool>()};
 }
 
-void bind_documents(py::module_& m) {
+void bind_schema_classes(py::module_& m) {
   closed_class<SchemaClasses>(m, "SchemaClasses", "The Python classes of the schema's types.")
       .def(
           py::init([](const Schema& schema, const py::list& classes, const py::object& make_tag) {
@@ -50,22 +47,14 @@ void bind_documents(py::module_& m) {
             return to_object(serde::write_objects(classes, object.ptr()));
           },
           "object"_a, py::pos_only(), "Return an object of the schema as JSON.");
-  closed_class<Document>(m, "Document", "A value of the schema that was read.")
+  known_class<Document>(m, "Document")
       .def(
           "field",
           [](const Document& document, const SchemaClasses& classes, const std::string& path) {
             return to_object(serde::read_field(document, classes, path));
           },
           "classes"_a, "path"_a, py::pos_only(),
-          "Return the field at a dotted path as objects; an empty path is the whole document.")
-      .def(
-          "payloads",
-          [](const Document& document) { return to_object(serde::read_payload_config(document)); },
-          "Return the entries of a PayloadConfig: (name, record, is_param, use_pickle, metadata).")
-      .def_property_readonly("size", &Document::bytes, "The bytes that it takes in memory.")
-      .def("targets", &schema::targets_of, "Return the targets of all nodes, each once.")
-      .def("hash", serde::hash_document, "traits"_a, "values"_a, py::pos_only(),
-           "Return the digest of the program, and the digests of its nodes.");
+          "Return the field at a dotted path as objects; an empty path is the whole document.");
 }
 
 void bind_graph_reader(py::module_& m) {
@@ -121,23 +110,7 @@ void bind_gate(py::module_& m) {
 }
 
 void bind_schema(py::module_& m) {
-  closed_class<Schema>(m, "Schema", "The types of torch's schema, and what reads and writes them.")
-      .def(py::init(&serde::make_schema), "types"_a, py::pos_only(),
-           "Take (name, is a union, fields) for each type; a field is (name, shape, default).")
-      .def(
-          "difference", &Schema::difference,
-          "Return how the types differ from those that native code knows; empty for no difference.")
-      .def("rules", &serde::rules_of,
-           "Return each field's rule: (type, field, rule, whether native code reads the field).")
-      .def("type_names", &serde::type_names, "Return the names of the types, in their order.")
-      .def(
-          "read",
-          [](const Schema& schema, const py::bytes& text, const std::string& type,
-             core::Budget* budget) {
-            return serde::read_document(schema, text.ptr(), type, budget);
-          },
-          "text"_a, "type"_a, "budget"_a = nullptr, py::pos_only(), RefersToSelf(),
-          "Read JSON of a type; SerializeError names the place where the text is wrong.")
+  known_class<Schema>(m, "Schema")
       .def(
           "to_document",
           [](const Schema& schema, const SchemaClasses& classes, const py::object& object) {
@@ -231,7 +204,7 @@ void bind_serde(py::module_& m) {
       "Return True when torch's verifier would accept the program; False when it may not.");
   bind_gate(m);
   bind_schema(m);
-  bind_documents(m);
+  bind_schema_classes(m);
   bind_graph_reader(m);
 }
 

@@ -8,6 +8,7 @@
 #include "py/gc_pause.h"
 #include "schema/canonical.h"
 #include "schema/json_reader.h"
+#include "serde/errors.h"
 #include "serde/gate.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"
@@ -39,7 +40,7 @@ Document read_document(const Schema& schema, PyObject* bytes, const std::string&
   }
   const Ref message = Ref::steal(
       PyUnicode_DecodeUTF8(problem.data(), static_cast<Py_ssize_t>(problem.size()), "replace"));
-  PyErr_SetObject(symbols.serialize_error, message.get());
+  PyErr_SetObject(damage_error(), message.get());
   throw_python_error();
 }
 

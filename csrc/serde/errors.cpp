@@ -12,4 +12,12 @@ void node_failed(PyObject* node, pybind11::error_already_set& error) {
   throw error;  // node_failed() always raises
 }
 
+bool has_torch() {
+  return symbols.serialize_error != nullptr;
+}
+
+PyObject* damage_error() {
+  return has_torch() ? static_cast<PyObject*>(symbols.serialize_error) : PyExc_ValueError;
+}
+
 }  // namespace fxpress::serde

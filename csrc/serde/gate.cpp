@@ -3,6 +3,7 @@
 #include <string>
 
 #include "schema/gate.h"
+#include "serde/errors.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 #include "serde/text.h"
@@ -41,7 +42,7 @@ void pass_gate(schema::Document& document) {
   try {
     schema::pass_gate(document, is_unicode_identifier);
   } catch (const schema::GateError& error) {
-    raise(symbols.serialize_error, "%U: %R %s", beginning(error.path(), 4 * kShown).get(),
+    raise(damage_error(), "%U: %R %s", beginning(error.path(), 4 * kShown).get(),
           beginning(error.value(), kShown).get(), error.fault());
   }
   document.set_passed();

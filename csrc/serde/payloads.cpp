@@ -6,6 +6,7 @@
 #include "fx/symbols.h"
 #include "py/containers.h"
 #include "serde/encode_values.h"
+#include "serde/errors.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"
 
@@ -69,7 +70,7 @@ class LatestText {
 Ref number(const Document& document, const Value& symbolic) {
   const Value& content = document.content(symbolic);
   if (content.kind != ValueKind::kInt) {
-    raise(symbols.serialize_error, "a stored tensor has a symbolic size");
+    raise(damage_error(), "a stored tensor has a symbolic size");
   }
   return Ref::steal(PyLong_FromLongLong(content.integer));
 }

@@ -7,8 +7,6 @@ import functools
 import json
 import operator
 import random
-import subprocess
-import sys
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,47 +26,7 @@ from fxpress._inspection.program import Program
 from fxpress._inspection.summary import Summary, summarize
 from fxpress._inspection.tensors import DTYPES, expression
 from tests.fuzz.make_hostile import frozen
-
-
-class Block(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.seen.add_(1)
-        return torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x.cos(), (self.linear(x),))
-
-
-class Model(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = Block(), Block()
-        self.scale = torch.nn.Parameter(torch.ones(4, dtype=torch.float64))
-
-    def forward(self, x: torch.Tensor, flag: bool, *, bias: torch.Tensor) -> Any:
-        y = self.second(self.first(x)) * self.scale + bias
-        return (y, x.shape[0] * 2) if flag else y
-
-
-@pytest.fixture(scope="module")
-def program() -> ExportedProgram:
-    batch = torch.export.Dim("batch", min=2, max=64)
-    exported = torch.export.export(
-        Model(),
-        (torch.ones(3, 4), True),
-        {"bias": torch.ones(4)},
-        dynamic_shapes={"x": {0: batch}, "flag": None, "bias": None},
-    )
-    return exported.run_decompositions({})  # writes to buffers are outputs now
-
-
-@pytest.fixture(scope="module")
-def path(program: ExportedProgram, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("files") / "model.pt2"
-    torch.export.save(program, path, extra_files={"notes.txt": "hello"})
-    return path
+from tests.support.command_line import assert_without_torch, run
 
 
 def calls_of(module: torch.fx.GraphModule) -> Counter[str]:
@@ -246,18 +204,9 @@ def test_damaged_fields_are_named(
     assert refused
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fxpress", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 def test_torch_is_not_imported(path: Path) -> None:
-    script = "import sys; from fxpress._cli import app; status = app.run(sys.argv[1:])"
-    script += "; sys.exit(9 if 'torch' in sys.modules else status)"
     for further in ([], ["--json"], ["--node", "linear"]):
-        command = [sys.executable, "-c", script, "inspect", str(path), *further]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        assert_without_torch("inspect", str(path), *further)
 
 
 def test_as_a_process(path: Path, tmp_path: Path) -> None:
@@ -310,19 +259,6 @@ def test_names_do_not_reach_the_terminal_as_commands(
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "[red]\\x1b]0;x\\x07" in out
-
-
-@pytest.fixture
-def edit(path: Path, tmp_path: Path) -> Callable[[dict[str, Any]], Path]:
-    def make(changes: dict[str, Any]) -> Path:
-        target = tmp_path / "edited.pt2"
-        with zipfile.ZipFile(path) as archive, zipfile.ZipFile(target, "w") as edited:
-            for name in archive.namelist():
-                change = next((c for end, c in changes.items() if name.endswith(end)), bytes)
-                edited.writestr(name, change(archive.read(name)))
-        return target
-
-    return make
 
 
 def test_saved_by_fxpress(program: ExportedProgram, path: Path, tmp_path: Path) -> None:

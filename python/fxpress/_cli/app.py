@@ -58,6 +58,26 @@ def inspect(
 
 
 @app.command()
+def verify(file: _File, json: _Json = False) -> None:
+    """Say everything that is wrong with a file, which is read as a whole. Status 1: a fault."""
+    from fxpress._cli import verify as command
+
+    raise typer.Exit(command.show_faults(file, json))
+
+
+@app.command(name="hash")
+def hash_(
+    file: _File,
+    state: Annotated[bool, typer.Option("--state", help="hash the values of weights too")] = False,
+    json: _Json = False,
+) -> None:
+    """Print the hash of what each program computes: `fxpress.graph_hash` of the loaded program."""
+    from fxpress._cli import hash as command
+
+    command.show_hashes(file, state, json)
+
+
+@app.command()
 def doctor(json: _Json = False) -> None:
     """Say what works here, and what to do about the rest. Status 1: a room does not work."""
     from fxpress import _doctor  # imports torch

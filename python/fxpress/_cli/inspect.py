@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fxpress._cli.output import console, naming
 from fxpress._cli.text import bytes_text, printable
 from fxpress._inspection.modules import lines_of
 from fxpress._inspection.nodes import NodeSummary, find_nodes
-from fxpress._inspection.package import InspectionError
 from fxpress._inspection.program import Program, Value, Weight
 from fxpress._inspection.summary import Summary, summarize
 
 _MOST_LINES = 12  # of a part, where not all of it is asked for
 _DEPTH = 2
-_WIDE = 240  # characters of a line, where no terminal says
 
 
 class Wanted(NamedTuple):
@@ -40,44 +38,29 @@ def show_file(path: Path, wanted: Wanted) -> None:
         OSError: the file cannot be read.
         InspectionError: it is no file of exported programs, or it is damaged.
     """
-    with _named(path):
+    with naming(path):
         summary = summarize(path)
     if wanted.as_json:
         print(json.dumps(summary.plain(), indent=2))
         return
-    console = _console()
-    console.print(_file(summary), soft_wrap=True)
+    out = console()
+    out.print(_file(summary), soft_wrap=True)
     for program in summary.programs:
-        console.print()
-        console.print(_program(program, wanted))
+        out.print()
+        out.print(_program(program, wanted))
 
 
 def show_nodes(path: Path, name: str, as_json: bool) -> int:
     """Print the nodes of a name; return 0, or 1 when there are none."""
-    with _named(path):
+    with naming(path):
         nodes = find_nodes(path, name)
     if as_json:
         print(json.dumps([node._asdict() for node in nodes], indent=2))
     else:
-        console = _console()
+        out = console()
         for node in nodes:
-            console.print(_node(node))
+            out.print(_node(node))
     return 0 if nodes else 1
-
-
-def _console() -> Console:
-    """Return the standard output; a file or a pipe gets long lines."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Return a block in which an InspectionError names the file."""
-    try:
-        yield
-    except InspectionError as error:
-        raise InspectionError(f"{path}: {printable(str(error))}") from error
 
 
 def _file(summary: Summary) -> Text:

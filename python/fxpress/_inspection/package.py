@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from fxpress import _native
 from fxpress._archive.record import Record
@@ -11,6 +12,7 @@ from fxpress._serde.deflated import DamagedRecordError, inflate
 
 _UNPACKED = 192 << 20  # bytes that compressed records may have, for a file of any size
 _UNPACKED_PER_BYTE = 7  # and besides, for each byte of the file
+_THREADS = 2  # that compare a record with its checksum
 _DAMAGE = (_native.ArchiveError, UnicodeDecodeError, ValueError)
 
 
@@ -73,6 +75,27 @@ class Package:
         if _native.crc32(data) != record.crc:
             raise InspectionError(f"record {name!r} is damaged: its checksum is wrong")
         return data
+
+    def damaged_records(self, report: Callable[[int], None] | None = None) -> dict[str, str]:
+        """Read all records; return those that are damaged, and how.
+
+        Args:
+            report: called with the bytes that were read since the last call.
+        """
+        damaged = {}
+        for name, record in self.records.items():
+            try:
+                if record.is_deflated:
+                    self.read(name)
+                    continue
+                (crc,) = self._reader.read_into([(name, 0, record.size, 0)], True, _THREADS, report)
+                if crc != record.crc:
+                    damaged[name] = "its checksum is wrong"
+            except InspectionError as e:
+                damaged[name] = str(e).removeprefix(f"record {name!r} is damaged: ")
+            except _DAMAGE as e:
+                damaged[name] = str(e)
+        return damaged
 
     def _unpacked(self, data: bytes, name: str, record: Record) -> bytes:
         self._left -= record.size

@@ -13,6 +13,7 @@ from fxpress._inspection.package import InspectionError, Package
 from fxpress._inspection.program import Program, Weight, read_program
 from fxpress._inspection.tensors import tensor_of
 
+ARCHIVE = "pt2 archive"
 _FORMAT = "archive_format"
 _VERSION = "archive_version"
 _MODELS = ("models/", ".json")
@@ -65,14 +66,7 @@ def summarize(path: str | os.PathLike[str]) -> Summary:
         InspectionError: it is no file of exported programs, or it is damaged.
     """
     with Package(path) as package:
-        if package.records.get(_FORMAT) is not None:
-            kind = "pt2 archive"
-            if package.read(_FORMAT) != b"pt2":
-                raise InspectionError("an archive of another format than pt2")
-        elif _OLD_MODEL in package.records:
-            kind = "exported program, of before torch 2.9"
-        else:
-            raise InspectionError("a zip file without an exported program")
+        kind = kind_of(package)
         programs = list(_programs(package))
         records = package.records
         version = package.read(_VERSION) if _VERSION in records else b""
@@ -92,6 +86,21 @@ def summarize(path: str | os.PathLike[str]) -> Summary:
                 if n.startswith("extra/")
             },
         )
+
+
+def kind_of(package: Package) -> str:
+    """Return what kind of file it is.
+
+    Raises:
+        InspectionError: it is no file of exported programs.
+    """
+    if package.records.get(_FORMAT) is not None:
+        if package.read(_FORMAT) != b"pt2":
+            raise InspectionError("an archive of another format than pt2")
+        return ARCHIVE
+    if _OLD_MODEL in package.records:
+        return "exported program, of before torch 2.9"
+    raise InspectionError("a zip file without an exported program")
 
 
 def _plain_program(program: Program) -> dict[str, Any]:

@@ -1,0 +1,74 @@
+"""Read the items of a tensor from the bytes of its storage, without torch."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+_FORMATS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}  # of memoryview, by the bytes of an item
+
+
+class View:
+    """The places of a tensor's items in its storage.
+
+    Args:
+        itemsize: bytes of an item.
+        sizes, strides, start: as those of the tensor, in items.
+
+    Raises:
+        ValueError: a number is negative, or there are not as many strides as sizes.
+
+    Attributes:
+        bytes: what the storage has to have.
+    """
+
+    def __init__(
+        self, itemsize: int, sizes: Sequence[int], strides: Sequence[int], start: int
+    ) -> None:
+        if len(sizes) != len(strides):
+            raise ValueError(f"{len(sizes)} sizes and {len(strides)} strides")
+        if min((*sizes, *strides, start)) < 0:
+            raise ValueError("a negative size, stride or offset")
+        self._start = start
+        self._is_empty = 0 in sizes
+        last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        self.bytes = 0 if self._is_empty else (start + last + 1) * itemsize
+        self._dimensions = [d for d in zip(sizes, strides, strict=True) if d[0] != 1]
+        self._itemsize = itemsize
+        if itemsize not in _FORMATS:  # complex128 is read as two items
+            self._itemsize = itemsize // 2
+            self._start = 2 * start
+            self._dimensions = [(size, 2 * stride) for size, stride in self._dimensions] + [(2, 1)]
+        self._merge()
+
+    def _merge(self) -> None:
+        """Let dimensions whose items lie behind one another be one."""
+        merged: list[tuple[int, int]] = []
+        for size, stride in reversed(self._dimensions):
+            if merged and stride == merged[-1][0] * merged[-1][1]:
+                merged[-1] = (size * merged[-1][0], merged[-1][1])
+            else:
+                merged.append((size, stride))
+        self._dimensions = merged[::-1]
+
+    def parts(self, data: bytes) -> Iterator[bytes]:
+        """Yield the bytes of the items, in the order of the tensor.
+
+        Raises:
+            ValueError: the storage is too short.
+        """
+        if self.bytes > len(data):
+            raise ValueError(f"its storage has {len(data)} bytes, too few for its sizes")
+        if self._is_empty:
+            return
+        whole = len(data) // self._itemsize * self._itemsize
+        items = memoryview(data)[:whole].cast(_FORMATS[self._itemsize])
+        *outer, (size, stride) = self._dimensions or [(1, 1)]
+        places = (range(0, each * step, step) if step else [0] * each for each, step in outer)
+        for offsets in itertools.product(*places):
+            first = self._start + sum(offsets)
+            if stride:
+                yield items[first : first + (size - 1) * stride + 1 : stride].tobytes()
+            else:
+                yield items[first : first + 1].tobytes() * size

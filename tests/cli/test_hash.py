@@ -1,0 +1,184 @@
+"""`fxpress hash`: the hashes of `fxpress.graph_hash`, from the file alone."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.export import ExportedProgram
+from torch.testing._internal.hop_db import hop_db
+
+import fxpress
+from fxpress._cli import app
+from fxpress._inspection.hashes import UnknownOperatorError, hash_programs
+from fxpress._inspection.package import InspectionError
+from fxpress._inspection.torch_facts import operators, schema
+from fxpress._inspection.views import View
+from fxpress._serde.hashing import _describe
+from fxpress._serde.schema import SCHEMA, TYPES, describe
+from fxpress._serde.targets import find_target
+from fxpress._serde.unknown import UnknownNameError
+from tests.support.command_line import assert_without_torch
+from tests.support.exported import (
+    exportdb_cases,
+    exportdb_program,
+    module_db_cases,
+    operator_samples,
+    skipped_unless_exported,
+)
+from tests.unflatten.test_differential_hop_db import Call
+
+
+def assert_hashed_as_loaded(program: ExportedProgram, path: Path) -> None:
+    torch.export.save(program, path)
+    for include_state in (False, True):
+        loaded = fxpress.graph_hash(fxpress.load(path), include_state=include_state)
+        assert hash_programs(path, include_state=include_state) == [("model", loaded)]
+
+
+def test_as_of_the_loaded_program(program: ExportedProgram, tmp_path: Path) -> None:
+    assert_hashed_as_loaded(program, tmp_path / "file.pt2")
+
+
+@pytest.mark.deep("each program is exported by torch")
+@pytest.mark.parametrize("name", sorted(exportdb_cases()))
+def test_exportdb(name: str, tmp_path: Path) -> None:
+    with skipped_unless_exported():
+        program = exportdb_program(name)
+    assert_hashed_as_loaded(program, tmp_path / "file.pt2")
+
+
+@pytest.mark.deep("each program is exported by torch")
+@pytest.mark.parametrize("case", module_db_cases(), ids=lambda case: case[0])
+def test_module_db(case: tuple[str, Any, Any], tmp_path: Path) -> None:
+    _, given, build = case
+    with skipped_unless_exported():
+        program = torch.export.export(build().eval(), tuple(given.args), dict(given.kwargs))
+    assert_hashed_as_loaded(program, tmp_path / "file.pt2")
+
+
+@pytest.mark.deep("each program is exported by torch")
+@pytest.mark.parametrize("info", hop_db, ids=lambda info: info.name)
+def test_hop_db(info: Any, tmp_path: Path) -> None:
+    with skipped_unless_exported():
+        sample = next(operator_samples(info, torch.float32))
+        model = Call(info.op, sample.args, sample.kwargs)
+        program = torch.export.export(model, (sample.input,))
+        torch.export.save(program, tmp_path / "file.pt2")
+    if info.name == "auto_functionalize":  # of an operator that the test has defined
+        with pytest.raises(UnknownOperatorError, match="testlib"):
+            hash_programs(tmp_path / "file.pt2")
+        return
+    assert_hashed_as_loaded(program, tmp_path / "file.pt2")
+
+
+def tensors() -> Iterator[torch.Tensor]:
+    whole = torch.arange(120).reshape(6, 5, 4)
+    for dtype in (torch.float32, torch.int64, torch.uint8, torch.bfloat16, torch.complex128):
+        x = whole.to(dtype)
+        yield from (x, x.transpose(0, 2), x[1:4, ::2], x[0, 0, 0], x[:, 1:1], x[..., 1])
+        yield from (x.permute(1, 0, 2)[2:], x[:, :1].expand(6, 3, 4), x.diagonal())
+
+
+def test_views_are_read_in_order() -> None:
+    for tensor in tensors():
+        view = View(tensor.element_size(), tensor.shape, tensor.stride(), tensor.storage_offset())
+        stored = bytes(tensor.untyped_storage().tolist())
+        expected = bytes(tensor.clone(memory_format=torch.contiguous_format).untyped_storage())
+        assert b"".join(view.parts(stored)) == expected, (tensor.shape, tensor.stride())
+        if view.bytes:
+            with pytest.raises(ValueError, match="too few"):
+                list(view.parts(stored[: view.bytes - 1]))
+
+
+def test_views_that_cannot_be() -> None:
+    for sizes, strides, start in (((2,), (1, 1), 0), ((-1,), (1,), 0), ((2,), (1,), -1)):
+        with pytest.raises(ValueError, match=r"sizes|negative"):
+            View(4, sizes, strides, start)
+
+
+class Constants(torch.nn.Module):
+    """A tensor constant and a buffer that is not saved with the state."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.plain = torch.full((3, 2), value).t()
+        self.register_buffer("kept", torch.ones(2, 3), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.plain + self.kept
+
+
+def test_values_of_constants(tmp_path: Path) -> None:
+    hashes = []
+    for value in (1.0, 2.0):
+        program = torch.export.export(Constants(value), (torch.ones(2, 3),))
+        assert_hashed_as_loaded(program, tmp_path / "file.pt2")
+        hashes.append(hash_programs(tmp_path / "file.pt2"))
+    assert hashes[0] != hashes[1]
+
+
+def test_several_programs(program: ExportedProgram, tmp_path: Path) -> None:
+    path = tmp_path / "two.pt2"
+    torch.export.pt2_archive._package.package_pt2(
+        path, exported_programs={"one": program, "two": program}
+    )
+    (one, first), (two, second) = hash_programs(path)
+    assert {one, two} == {"one", "two"}
+    assert first == second == fxpress.graph_hash(program)
+
+
+def test_what_cannot_be_hashed(
+    edit: Callable[[dict[str, Any]], Path], path: Path, tmp_path: Path
+) -> None:
+    foreign = edit({"models/model.json": lambda text: text.replace(b"aten.mul", b"other.mul")})
+    with pytest.raises(UnknownOperatorError, match=r"other\.mul"):
+        hash_programs(foreign)
+    damaged = edit({"models/model.json": lambda text: text.replace(b'"nodes"', b'"knots"')})
+    with pytest.raises(InspectionError, match="nodes"):
+        hash_programs(damaged)
+    older = tmp_path / "older.pt2"
+    with zipfile.ZipFile(path) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith("models/model.json"))
+        text = archive.read(name)
+    with zipfile.ZipFile(older, "w") as archive:
+        archive.writestr("serialized_exported_program.json", text)
+    assert hash_programs(older) == hash_programs(path)
+    with pytest.raises(InspectionError, match="pickle"):
+        hash_programs(older, include_state=True)
+
+
+def test_as_a_command(
+    path: Path, program: ExportedProgram, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_without_torch("hash", str(path), "--state")
+    assert app.run(["hash", str(path)]) == 0
+    assert capsys.readouterr().out == f"{fxpress.graph_hash(program)}  model\n"
+    assert app.run(["hash", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"model": fxpress.graph_hash(program)}
+    assert app.run(["hash", str(Path(__file__))]) == 2
+
+
+def test_the_schema_is_torchs() -> None:
+    """What is known without torch holds for the torch that is installed."""
+    known = set(schema().type_names())
+    assert {describe(cls)[0] for cls in TYPES.values()} <= known
+    if set(SCHEMA.type_names()) == known:
+        assert sorted(schema().rules()) == sorted(SCHEMA.rules())
+
+
+def test_the_operators_are_torchs() -> None:
+    checked = 0
+    for text, traits in operators().items():
+        try:
+            target = find_target(text)
+        except UnknownNameError:
+            continue  # of a later torch
+        checked += 1
+        assert list(_describe(target)) == traits, text
+    assert checked > 3000

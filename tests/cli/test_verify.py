@@ -1,0 +1,194 @@
+"""`fxpress verify`: sound files have no fault, and each fault of others is named."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.export import ExportedProgram
+
+import fxpress
+from fxpress._cli import app
+from fxpress._inspection.verification import Fault, find_faults
+from tests.fuzz.make_hostile import frozen
+from tests.support.command_line import assert_without_torch, run
+from tests.support.exported import (
+    exportdb_cases,
+    exportdb_program,
+    module_db_cases,
+    skipped_unless_exported,
+)
+
+MODEL = "models/model.json"
+WEIGHTS = "weights_config.json"
+
+
+def test_sound_files(path: Path, program: ExportedProgram, tmp_path: Path) -> None:
+    assert find_faults(path) == []
+    for weights in ("inline", "none", "safetensors"):
+        target = tmp_path / f"{weights}.pt2"
+        fxpress.save(program, target, weights=weights)
+        assert find_faults(target) == [], weights
+
+
+@pytest.mark.deep("each program is exported by torch")
+@pytest.mark.parametrize("name", sorted(exportdb_cases()))
+def test_exportdb(name: str, tmp_path: Path) -> None:
+    with skipped_unless_exported():
+        torch.export.save(exportdb_program(name), tmp_path / "file.pt2")
+    assert find_faults(tmp_path / "file.pt2") == []
+
+
+@pytest.mark.deep("each program is exported by torch")
+@pytest.mark.parametrize("case", module_db_cases(), ids=lambda case: case[0])
+def test_module_db(case: tuple[str, Any, Any], tmp_path: Path) -> None:
+    _, given, build = case
+    with skipped_unless_exported():
+        program = torch.export.export(build().eval(), tuple(given.args), dict(given.kwargs))
+    torch.export.save(program, tmp_path / "file.pt2")
+    assert find_faults(tmp_path / "file.pt2") == []
+
+
+def changed(change: Callable[[Any], None]) -> Callable[[bytes], bytes]:
+    def edit(text: bytes) -> bytes:
+        document = json.loads(text)
+        change(document)
+        return json.dumps(document).encode()
+
+    return edit
+
+
+def node_of(document: Any, target: str) -> Any:
+    nodes = document["graph_module"]["graph"]["nodes"]
+    return next(node for node in nodes if target in node["target"])
+
+
+def forget_a_value(document: Any) -> None:
+    node_of(document, "aten.mul")["inputs"][0]["arg"]["as_tensor"]["name"] = "nowhere"
+
+
+def compute_twice(document: Any) -> None:
+    nodes = document["graph_module"]["graph"]["nodes"]
+    nodes.append(nodes[-1])
+
+
+def return_nothing(document: Any) -> None:
+    document["graph_module"]["graph"]["outputs"][0]["as_tensor"]["name"] = "nothing"
+
+
+def describe_less(document: Any) -> None:
+    name = node_of(document, "aten.mul")["outputs"][0]["as_tensor"]["name"]
+    del document["graph_module"]["graph"]["tensor_values"][name]
+
+
+def lose_a_value_in_a_body(document: Any) -> None:
+    (cond,) = [a for a in node_of(document, "cond")["inputs"] if a["arg"].get("as_graph")][:1]
+    body = cond["arg"]["as_graph"]["graph"]
+    body["nodes"][0]["inputs"][0]["arg"]["as_tensor"]["name"] = "outside"
+
+
+def lengthen(document: Any) -> None:
+    document["config"]["scale"]["tensor_meta"]["sizes"][0]["as_int"] = 1000
+
+
+def move(document: Any) -> None:
+    document["config"]["scale"]["path_name"] = "weight_99"
+
+
+def drop(document: Any) -> None:
+    del document["config"]["scale"]
+
+
+@pytest.mark.parametrize(
+    ("end", "change", "said"),
+    [
+        (MODEL, forget_a_value, "takes 'nowhere', which is not computed"),
+        (MODEL, compute_twice, "is computed twice"),
+        (MODEL, return_nothing, "outputs: 'nothing' is not computed"),
+        (MODEL, describe_less, "is not described"),
+        (MODEL, lose_a_value_in_a_body, "takes 'outside', which is not computed"),
+        (WEIGHTS, lengthen, "'scale': it needs 8000 bytes, but its record"),
+        (WEIGHTS, move, "'scale': its record 'data/weights/weight_99' is missing"),
+        (WEIGHTS, drop, "'scale' is missing"),
+    ],
+)
+def test_faults(end: str, change: Any, said: str, edit: Callable[[dict[str, Any]], Path]) -> None:
+    file = edit({end: changed(change)})
+    faults = find_faults(file)
+    assert [fault.record.endswith(end) for fault in faults] == [True] * len(faults)
+    assert said in "\n".join(fault.text for fault in faults)
+    with pytest.raises(fxpress.Error):
+        fxpress.load(file)
+
+
+def test_all_faults_are_named(edit: Callable[[dict[str, Any]], Path]) -> None:
+    file = edit({MODEL: changed(forget_a_value), WEIGHTS: changed(move)})
+    raw = bytearray(file.read_bytes())
+    with zipfile.ZipFile(file) as archive:
+        (notes,) = (info for info in archive.infolist() if info.filename.endswith("notes.txt"))
+    start = raw.index(b"hello", notes.header_offset)
+    raw[start : start + 5] = b"jello"
+    file.write_bytes(bytes(raw))
+    texts = [fault.text for fault in find_faults(file)]
+    assert len(texts) == 3
+    for said in ("checksum", "nowhere", "weight_99"):
+        assert any(said in text for text in texts), said
+
+
+def test_what_is_refused_has_a_fault(path: Path, edit: Callable[[dict[str, Any]], Path]) -> None:
+    """A field in turn is of another kind: where torch's schema is broken, a fault says so."""
+    with zipfile.ZipFile(path) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(MODEL))
+        graph = json.loads(archive.read(name))["graph_module"]["graph"]
+    keys = [(n, key) for n, node in enumerate(graph["nodes"]) for key in node]
+    for number, (node, key) in enumerate(random.Random(0).sample(keys, 20)):
+
+        def damage(document: Any, node: int = node, key: str = key, number: int = number) -> None:
+            held = document["graph_module"]["graph"]["nodes"][node]
+            held[key] = [{}, 7, [[1]]][number % 3]
+
+        file = edit({MODEL: changed(damage)})
+        if not find_faults(file):
+            fxpress.load(file)
+
+
+def test_hostile_files(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for data in frozen().values():
+        path.write_bytes(data)
+        faults = find_faults(path)
+        assert all(type(fault) is Fault for fault in faults)
+
+
+def test_cut_files(path: Path, tmp_path: Path) -> None:
+    data = path.read_bytes()
+    cut = tmp_path / "cut.pt2"
+    for end in random.Random(1).sample(range(len(data)), 20):
+        cut.write_bytes(data[:end])
+        assert find_faults(cut), end
+
+
+def test_progress(path: Path) -> None:
+    done: list[int] = []
+    find_faults(path, done.append)
+    assert 0 < sum(done) <= path.stat().st_size
+
+
+def test_as_a_command(path: Path, edit: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_without_torch("verify", str(path))
+    assert app.run(["verify", str(path)]) == 0
+    assert capsys.readouterr().out == f"{path}: no fault was found\n"
+    file = edit({MODEL: changed(functools.partial(forget_a_value))})
+    assert app.run(["verify", str(file), "--json"]) == 1
+    (fault,) = json.loads(capsys.readouterr().out)
+    assert fault["record"].endswith(MODEL)
+    failed = run("verify", "nowhere.pt2")
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert failed.stderr == "fxpress: nowhere.pt2: No such file or directory\n"

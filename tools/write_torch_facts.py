@@ -1,0 +1,56 @@
+"""Write what the commands that do not import torch have to know of it.
+
+    python tools/write_torch_facts.py
+
+Run it with the newest torch that fxpress serves. It writes python/fxpress/_inspection/torch.json:
+the schema of programs in files, and what operators do besides returning new values.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fxpress._serde.hashing import _describe
+from fxpress._serde.schema import TYPES, describe
+from fxpress._serde.targets import _FUNCTIONS, find_target
+from fxpress._serde.unknown import UnknownNameError
+
+FILE = Path(__file__).parent.parent / "python/fxpress/_inspection/torch.json"
+_NAMESPACES = ("aten", "prims", "quantized", "_c10d_functional", "mkldnn", "inductor")
+
+
+def operators() -> dict[str, list[Any]]:
+    """Return the traits of torch's operators, by their names in files."""
+    texts = set(_FUNCTIONS)
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        if namespace in _NAMESPACES:
+            packet, _, overload = rest.partition(".")
+            texts.add(f"torch.ops.{namespace}.{packet}.{overload or 'default'}")
+    for operator in torch._ops._higher_order_ops:
+        texts.add(f"torch.ops.higher_order.{operator}")
+    found = {}
+    for text in sorted(texts):
+        try:
+            found[text] = list(_describe(find_target(text)))
+        except UnknownNameError:
+            continue  # it has an implementation, but no schema
+    return found
+
+
+def facts() -> dict[str, Any]:
+    """Return the content of the file."""
+    return {
+        "torch": torch.__version__.partition("+")[0],
+        "schema": [describe(cls) for cls in TYPES.values()],
+        "operators": operators(),
+    }
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(facts(), separators=(",", ":")) + "\n")
+    print(f"{FILE.stat().st_size:,} bytes")
