@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -28,6 +29,14 @@ def _options(
     debug: Annotated[bool, typer.Option("--debug", help="show where an error comes from")] = False,
 ) -> None:
     _Failures.are_shown_whole = debug
+
+
+class Weights(enum.Enum):
+    """Where the values of weights go."""
+
+    INLINE = "inline"
+    SAFETENSORS = "safetensors"
+    NONE = "none"
 
 
 class _Failures:
@@ -78,6 +87,67 @@ def hash_(
 
 
 @app.command()
+def diff(
+    first: _File,
+    second: _File,
+    weights: Annotated[
+        bool, typer.Option("--weights", help="compare the values of weights too")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, help="how many differences to show")] = 20,
+    json: _Json = False,
+) -> None:
+    """Say where two programs differ in what they compute. Status 0: nowhere, 1: somewhere."""
+    from fxpress._cli import diff as command
+
+    raise typer.Exit(command.show_difference(first, second, limit, weights, json))
+
+
+@app.command()
+def convert(
+    source: _File,
+    target: Annotated[Path, typer.Argument(show_default=False, help="the file to write")],
+    weights: Annotated[
+        Weights, typer.Option(help="where weights go: a safetensors file lies beside the target")
+    ] = Weights.INLINE,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            show_default=False, help="store weights as this type, such as bfloat16; cast them back"
+        ),
+    ] = None,
+    example_inputs: Annotated[
+        Path | None,
+        typer.Option(show_default=False, help="a file of torch.save with (args, kwargs)"),
+    ] = None,
+    allow_pickle: Annotated[
+        bool, typer.Option("--allow-pickle", help="unpickle objects, which may run any code")
+    ] = False,
+) -> None:
+    """Write the program of a file, also of an older one, into a new file."""
+    from fxpress._cli import convert as command
+
+    command.convert(
+        source,
+        target,
+        weights=weights.value,
+        dtype=dtype,
+        example_inputs=example_inputs,
+        allow_pickle=allow_pickle,
+    )
+
+
+@app.command()
+def demo(
+    layers: Annotated[int, typer.Option(min=1, max=200, help="of the model")] = 16,
+    json: _Json = False,
+) -> None:
+    """Export, save, load, split, unflatten and run a small model, by torch and by fxpress."""
+    from fxpress._cli import demo as command
+
+    command.show(layers, json)
+
+
+@app.command()
 def doctor(json: _Json = False) -> None:
     """Say what works here, and what to do about the rest. Status 1: a room does not work."""
     from fxpress import _doctor  # imports torch
@@ -110,6 +180,7 @@ def run(arguments: list[str] | None = None) -> int:
 
 def _failed(error: Exception) -> int:
     text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    text = text.partition("\n")[0]  # --debug shows what torch said
     console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
     console.print(f"fxpress: {text}")
     sys.stdout.flush()

@@ -65,6 +65,12 @@ def tree_of(stacks: Iterable[str], state: Iterable[tuple[str, Tensor]]) -> Modul
     return root
 
 
+def innermost(stack: str) -> str:
+    """Return the path of the innermost module whose call a stack says an operator was traced in."""
+    key, path, _ = [*stack.rsplit(";", 1)[-1].split(",", 2), "", ""][:3]
+    return "" if key == _NO_STACK else path
+
+
 def _down(root: Module, path: str) -> Iterator[Module]:
     """Yield the modules from the root to the one at a path; those that are missing are made."""
     module = root

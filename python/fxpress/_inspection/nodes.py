@@ -6,6 +6,7 @@ import os
 from typing import Any, NamedTuple
 
 from fxpress._inspection.fields import a_list, a_text, an_object, damage_is_named, one_of, parse
+from fxpress._inspection.modules import innermost
 from fxpress._inspection.package import Package
 from fxpress._inspection.program import nodes_of
 from fxpress._inspection.summary import model_records
@@ -52,6 +53,23 @@ def find_nodes(path: str | os.PathLike[str], name: str) -> list[NodeSummary]:
                     if name == node.get("name") or any(name == each for each, _ in outputs):
                         found.append(_summary(program, node, outputs, metas))
     return found
+
+
+def module_paths(path: str | os.PathLike[str], model: str) -> list[str | None]:
+    """Return for each node of a program's own graph the module whose call it was traced in.
+
+    The path of the root is empty; None: the file does not say.
+
+    Raises:
+        OSError, InspectionError: as `find_nodes`.
+    """
+    with Package(path) as package:
+        record = dict(model_records(package))[model]
+        document = parse(package.read(record), record)
+    with damage_is_named(f"record {record!r}"):
+        nodes = a_list(document["graph_module"]["graph"]["nodes"])
+        stacks = [node["metadata"].get("nn_module_stack") for node in nodes]
+        return [innermost(stack) if stack else None for stack in stacks]
 
 
 def _summary(

@@ -6,7 +6,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-_FORMATS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}  # of memoryview, by the bytes of an item
+_FORMATS: dict[int, Literal["B", "H", "I", "Q"]] = {
+    1: "B",
+    2: "H",
+    4: "I",
+    8: "Q",
+}  # of memoryview, by the bytes of an item
 
 
 class View:

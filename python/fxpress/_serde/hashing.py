@@ -56,7 +56,7 @@ def _describe(target: Any) -> _Traits:
     return aliased, written, compat.is_random(target), acts, False
 
 
-def _traits(target: Any) -> _Traits:
+def traits_of(target: Any) -> _Traits:
     """Return the effects of an operator besides returning new values."""
     if not is_permanent(target):
         return _describe(target)
@@ -161,7 +161,7 @@ def hash_parts(
     if include_state:
         values.update(program.constants, **state)
     digests = {name: _digest(value, name) for name, value in values.items()}
-    traits = {text: _traits(find_target(text)) for text in document.targets()}
+    traits = {text: traits_of(find_target(text)) for text in document.targets()}
     whole, nodes = document.hash(traits, digests)
     return document, whole, digests, nodes
 

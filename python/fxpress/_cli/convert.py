@@ -1,0 +1,80 @@
+"""`fxpress convert`: write the program of a file into another file, in today's form."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch.export import ExportedProgram
+
+import fxpress
+from fxpress._cli.cast import with_weights_of
+from fxpress._cli.text import printable
+from fxpress._errors import Error
+
+
+class ConversionError(Error):
+    """A file cannot be converted as it was asked for."""
+
+
+def convert(
+    source: Path,
+    target: Path,
+    *,
+    weights: Literal["inline", "safetensors", "none"],
+    dtype: str | None,
+    example_inputs: Path | None,
+    allow_pickle: bool,
+) -> None:
+    """Read a program and write it again; the target is replaced when it is complete.
+
+    Args:
+        source: the file to read, of this version of the format or of an older one.
+        target: the file to write; it may be the same.
+        weights: where their values go: into the file, into a safetensors file beside it, nowhere.
+        dtype: the name of the type in which floating-point weights are stored; where they are
+            used, they are cast to the type that they had. None: as they are.
+        example_inputs: a file of `torch.save` with the arguments, (args, kwargs); None: those that
+            the source has.
+        allow_pickle: unpickle objects in the source that only that can read: they may run code.
+
+    Raises:
+        OSError: a file cannot be read or written.
+        fxpress.Error: the source is damaged, or `example_inputs` are not inputs of the program.
+    """
+    try:
+        program = fxpress.load(source, allow_pickle=allow_pickle)
+    except Error as error:
+        raise ConversionError(f"{source}: {printable(str(error))}") from error
+    if dtype is not None:
+        program = with_weights_of(program, _dtype(dtype))
+    if example_inputs is not None:
+        program.example_inputs = _inputs(example_inputs, program)
+    fxpress.save(program, str(target), weights=weights)
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise ConversionError(f"{name!r} is no floating-point type of torch, such as bfloat16")
+    return found
+
+
+def _inputs(path: Path, program: ExportedProgram) -> tuple[Any, Any]:
+    try:
+        value = torch.load(path, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ConversionError(
+            f"{path}: no file of torch.save that holds tensors: {error}"
+        ) from error
+    is_pair = isinstance(value, (tuple, list)) and len(value) == 2
+    args, kwargs = value if is_pair and isinstance(value[1], dict) else (None, None)
+    if not isinstance(args, (tuple, list)) or not isinstance(kwargs, dict):
+        raise ConversionError(f"{path}: expected (args, kwargs), a tuple and a dict")
+    spec = program.call_spec.in_spec
+    _, given = torch.utils._pytree.tree_flatten((tuple(args), kwargs))
+    if spec is not None and given != spec:
+        raise ConversionError(f"{path}: the inputs are not of the program's structure {spec}")
+    return tuple(args), kwargs

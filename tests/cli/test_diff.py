@@ -1,0 +1,144 @@
+"""`fxpress diff`: the differences of `fxpress.diff`, by module, and those of weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fxpress
+from fxpress._cli import app
+from fxpress._cli.weights import differing_weights
+from tests.support.command_line import assert_without_torch, run
+
+
+class Block(torch.nn.Module):
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.number = number
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.linear(x) + self.number).relu()
+
+
+class Model(torch.nn.Module):
+    def __init__(self, one: float, two: float) -> None:
+        super().__init__()
+        self.one, self.two = Block(one), Block(two)
+        self.register_buffer("steps", torch.zeros(2, dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.one(x) + self.two(x) + self.steps.sum()
+
+
+def model(two: float = 2.0) -> Model:
+    torch.manual_seed(0)
+    return Model(1.0, two)
+
+
+def saved(module: torch.nn.Module, path: Path) -> str:
+    torch.export.save(torch.export.export(module, (torch.ones(2, 4),)), path)
+    return str(path)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    return saved(model(), tmp_path / "a.pt2"), saved(model(3.0), tmp_path / "b.pt2")
+
+
+def asked(*arguments: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, Any]]:
+    status = app.run(["diff", *arguments, "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_the_same(files: tuple[str, str], tmp_path: Path) -> None:
+    again = saved(model(), tmp_path / "again.pt2")
+    assert_without_torch("diff", files[0], again)  # the hashes tell
+    assert app.run(["diff", files[0], again, "--weights"]) == 0
+
+
+def test_a_difference(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = asked(*files, capsys=capsys)
+    (expected,) = fxpress.diff(fxpress.load(files[0]), fxpress.load(files[1]))
+    (place,) = found["differences"]
+    assert (status, found["weights"]) == (1, [])
+    assert place == {
+        "path": expected.path.removeprefix("graph_module."),
+        "module": "two",
+        "first": "2.0",
+        "second": "3.0",
+    }
+    assert app.run(["diff", *files]) == 1
+    shown = capsys.readouterr().out
+    for said in ("differ in 1 place", "two", "2.0", "3.0"):
+        assert said in shown
+
+
+def test_differences_are_counted_by_module(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    other = saved(Model(5.0, 6.0), tmp_path / "other.pt2")
+    _, found = asked(files[0], other, capsys=capsys)
+    assert [place["module"] for place in found["differences"]] == ["one", "two"]
+    assert app.run(["diff", files[0], other, "--limit", "1"]) == 1
+    shown = capsys.readouterr().out
+    assert "differ in 2 places" in shown
+    assert "5.0" in shown
+    assert "6.0" not in shown
+
+
+def test_weights(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = model()
+    with torch.no_grad():
+        changed.one.linear.weight[0, 0] = 3.0
+        changed.two.linear.bias[1] = float("nan")
+    changed.steps[0] = 2**60 + 1
+    path = saved(changed, tmp_path / "changed.pt2")
+    assert app.run(["diff", files[0], path]) == 0  # the same is computed
+    capsys.readouterr()
+    status, found = asked(files[0], path, "--weights", capsys=capsys)
+    assert (status, found["differences"]) == (1, [])
+    by_name = {each["name"]: each for each in found["weights"]}
+    assert set(by_name) == {"one.linear.weight", "two.linear.bias", "steps"}
+    was = float(model().one.linear.weight[0, 0].double())
+    assert by_name["one.linear.weight"] == {
+        "name": "one.linear.weight",
+        "absolute": pytest.approx(3 - was, rel=1e-12),
+        "relative": pytest.approx((3 - was) / 3, rel=1e-12),
+        "what": "1 of 16 items",
+    }
+    assert by_name["steps"]["absolute"] == float(2**60 + 1)
+    assert app.run(["diff", files[0], path, "--weights"]) == 1
+    assert "values of 3 weights differ" in capsys.readouterr().out
+
+
+def test_weights_of_other_shapes() -> None:
+    first = torch.export.export(torch.nn.Linear(4, 4), (torch.ones(2, 4),))
+    second = torch.export.export(torch.nn.Linear(4, 3, bias=False), (torch.ones(2, 4),))
+    found = {each["name"]: each["what"] for each in differing_weights(first, second)}
+    assert found == {"weight": "float32[4, 4] and float32[3, 4]", "bias": "only in the first"}
+
+
+def test_not_a_numbers_are_equal() -> None:
+    module = torch.nn.Linear(4, 4)
+    with torch.no_grad():
+        module.bias.fill_(float("nan"))
+    programs = [torch.export.export(module, (torch.ones(2, 4),)) for _ in range(2)]
+    assert differing_weights(*programs) == []
+
+
+def test_files_that_cannot_be_read(files: tuple[str, str], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.pt2"
+    bad.write_bytes(b"PK nothing")
+    for arguments in ((files[0], str(bad)), (str(bad), files[0]), (files[0], "nowhere")):
+        done = run("diff", *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("fxpress: ")
+        assert done.stderr.count("\n") == 1
