@@ -162,7 +162,7 @@ def run(arguments: list[str] | None = None) -> int:
         arguments: those of the command line without the program; None: of this process.
     """
     try:
-        status = app(arguments, standalone_mode=False)
+        status = app(arguments, prog_name="fxpress", standalone_mode=False)
     except (Error, OSError) as error:
         if _Failures.are_shown_whole:
             raise
