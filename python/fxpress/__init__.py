@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fxpress._errors import Error, InternalError, UnsupportedError, UnsupportedTorchError
 
 if TYPE_CHECKING:
+    from fxpress import view
     from fxpress._archive.errors import ArchiveError
     from fxpress._archive.load import load
     from fxpress._archive.package import save
@@ -38,6 +39,7 @@ __all__ = [
     "load",
     "save",
     "uninstall",
+    "view",
 ]
 
 
@@ -67,6 +69,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("fxpress")
+    if name == "view":  # the module can be called
+        return importlib.import_module("fxpress.view")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = _MODULES[name]
@@ -83,4 +87,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES, "__version__"})
+    return sorted({*globals(), *_MODULES, "__version__", "view"})

@@ -29,6 +29,8 @@ LAYERS = (
     ("nn_module", "partition", "_build"),
     ("_install",),
     ("_doctor", "_inspection"),
+    ("_view",),
+    ("view",),
     ("_cli",),
     ("__main__",),
 )

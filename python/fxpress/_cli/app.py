@@ -137,6 +137,25 @@ def convert(
 
 
 @app.command()
+def view(
+    files: Annotated[list[Path], typer.Argument(show_default=False, help="files of programs")],
+    json: Annotated[
+        Path | None,
+        typer.Option(show_default=False, help="write the graphs into this file instead"),
+    ] = None,
+    port: Annotated[int, typer.Option(help="of the local server")] = 8080,
+    browser: Annotated[bool, typer.Option(help="open a browser")] = True,
+) -> None:
+    """Show programs in a browser, with Model Explorer (extra `view`)."""
+    from fxpress._cli import view as command
+
+    if json is not None:
+        command.write_graphs(files, json)
+    else:
+        command.show(files, port, browser)
+
+
+@app.command()
 def demo(
     layers: Annotated[int, typer.Option(min=1, max=200, help="of the model")] = 16,
     json: _Json = False,

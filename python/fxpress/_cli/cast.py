@@ -73,7 +73,9 @@ def _written(graph: Graph) -> Iterator[Node]:
             continue
         schema = schema_of(node.target)
         if schema is None:  # of higher order, or a function on values
-            origins[node] = {origin for each in node.all_input_nodes for origin in origins.get(each, ())}
+            origins[node] = {
+                origin for each in node.all_input_nodes for origin in origins.get(each, ())
+            }
             if isinstance(node.target, torch._ops.HigherOrderOperator):
                 yield from origins[node]
             continue

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from fxpress._inspection.package import InspectionError
 from fxpress._inspection.tensors import Tensor
 
-_DEPTH = 500  # modules within each other
+MOST_MODULES = 500  # within each other
 _NO_STACK = "_empty_nn_module_stack_from_metadata_hook"  # torch's, for what no module called
 
 
@@ -47,10 +47,7 @@ def tree_of(stacks: Iterable[str], state: Iterable[tuple[str, Tensor]]) -> Modul
     root = Module("")
     for stack in stacks:
         path = ""
-        for entry in filter(None, stack.split(";")):
-            key, path, class_name = [*entry.split(",", 2), "", ""][:3]
-            if key == _NO_STACK:
-                path = class_name = ""
+        for path, class_name in entries_of(stack):
             *_, module = _down(root, path)
             module.class_name = class_name or module.class_name
         for module in _down(root, path):
@@ -65,25 +62,26 @@ def tree_of(stacks: Iterable[str], state: Iterable[tuple[str, Tensor]]) -> Modul
     return root
 
 
-def innermost(stack: str) -> str:
-    """Return the path of the innermost module whose call a stack says an operator was traced in."""
-    key, path, _ = [*stack.rsplit(";", 1)[-1].split(",", 2), "", ""][:3]
-    return "" if key == _NO_STACK else path
+def entries_of(stack: str) -> Iterator[tuple[str, str]]:
+    """Yield path and class of the modules whose calls a stack names, outermost first."""
+    for entry in filter(None, stack.split(";")):
+        key, path, class_name = [*entry.split(",", 2), "", ""][:3]
+        yield ("", "") if key == _NO_STACK else (path, class_name)
 
 
 def _down(root: Module, path: str) -> Iterator[Module]:
     """Yield the modules from the root to the one at a path; those that are missing are made."""
     module = root
     yield module
-    if path.count(".") > _DEPTH:
-        raise InspectionError(f"more than {_DEPTH} modules within each other")
+    if path.count(".") > MOST_MODULES:
+        raise InspectionError(f"more than {MOST_MODULES} modules within each other")
     for part in filter(None, path.split(".")):
         below = f"{module.path}.{part}" if module.path else part
         module = module.children.setdefault(part, Module(below))
         yield module
 
 
-def lines_of(root: Module, depth: int = _DEPTH) -> Iterator[tuple[int, Module]]:
+def lines_of(root: Module, depth: int = MOST_MODULES) -> Iterator[tuple[int, Module]]:
     """Yield the modules down to a depth with their depths, each before those below it."""
     waiting = [(0, root)]
     while waiting:

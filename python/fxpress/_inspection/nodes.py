@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
+from fxpress._inspection.arguments import readable
 from fxpress._inspection.fields import a_list, a_text, an_object, damage_is_named, one_of, parse
-from fxpress._inspection.modules import innermost
+from fxpress._inspection.modules import entries_of
 from fxpress._inspection.package import Package
 from fxpress._inspection.program import nodes_of
 from fxpress._inspection.summary import model_records
@@ -69,7 +70,7 @@ def module_paths(path: str | os.PathLike[str], model: str) -> list[str | None]:
     with damage_is_named(f"record {record!r}"):
         nodes = a_list(document["graph_module"]["graph"]["nodes"])
         stacks = [node["metadata"].get("nn_module_stack") for node in nodes]
-        return [innermost(stack) if stack else None for stack in stacks]
+        return [list(entries_of(stack))[-1][0] if stack else None for stack in stacks]
 
 
 def _summary(
@@ -98,16 +99,5 @@ def _argument(argument: Any) -> str:
     kind, held = one_of(argument)
     if kind == "as_none":
         return "None"
-    text = str(_readable(held))
+    text = str(readable(held))
     return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
-
-
-def _readable(value: Any) -> Any:
-    """Return a value of an argument with names in place of the objects that hold them."""
-    if type(value) is list:
-        return [_readable(each) for each in value[:_LONGEST]]
-    if type(value) is dict and len(value) == 1:
-        return _readable(*value.values())
-    if type(value) is dict and type(value.get("name")) is str:
-        return value["name"]
-    return value

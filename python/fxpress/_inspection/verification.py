@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from fxpress._inspection.arguments import bodies_in, values_in
 from fxpress._inspection.fields import (
     a_list,
     a_text,
@@ -25,7 +26,6 @@ from fxpress._inspection.views import View
 _VERSION = ("archive_version", b"0")
 _FOLDERS = ("weights", "constants")
 _FILE_BESIDE = "_weights_file.txt"  # the record that names a file with the weights
-_NO_VALUES = ("as_graph", "as_custom_obj", "as_operator", "as_string", "as_strings")
 _STATE = {
     "parameter": ("weights", "parameter_name"),
     "buffer": ("weights", "buffer_name"),
@@ -122,54 +122,26 @@ def _graph_faults(graph: Any, place: str) -> Iterator[str]:
     with damage_is_named(place):
         tensors = an_object(graph["tensor_values"])
         nodes, outputs = a_list(graph["nodes"]), graph["outputs"]
-        known = {name for _, name in _values_in(graph["inputs"])}
+        known = {name for _, name in values_in(graph["inputs"])}
     for number, node in enumerate(nodes):
         at = f"{place}.nodes[{number}]"
         with damage_is_named(at):
             for argument in node["inputs"]:
-                for name in (name for _, name in _values_in(argument["arg"]) if name not in known):
+                for name in (name for _, name in values_in(argument["arg"]) if name not in known):
                     yield f"{at}: {a_text(node['target'])} takes {name!r}, which is not computed"
-                for number_of_body, body in enumerate(_bodies_in(argument["arg"])):
+                for number_of_body, body in enumerate(bodies_in(argument["arg"])):
                     inside = f"{at}.{argument['name'] or 'body'}[{number_of_body}]"
                     yield from _graph_faults(body, inside)
-            for is_tensor, name in _values_in(node["outputs"]):
+            for is_tensor, name in values_in(node["outputs"]):
                 if name in known:
                     yield f"{at}: {name!r} is computed twice"
                 elif is_tensor and name not in tensors:
                     yield f"{at}: the tensor {name!r} is not described"
                 known.add(name)
     with damage_is_named(f"{place}.outputs"):
-        for _, name in _values_in(outputs):
+        for _, name in values_in(outputs):
             if name not in known:
                 yield f"{place}.outputs: {name!r} is not computed"
-
-
-def _values_in(value: Any) -> Iterator[tuple[bool, str]]:
-    """Yield the values of a graph that arguments name, and whether each is a tensor."""
-    waiting = [(False, value)]
-    while waiting:
-        is_tensor, held = waiting.pop()
-        if type(held) is list:
-            waiting += [(is_tensor, each) for each in reversed(held)]
-        elif type(held) is dict:
-            for key, inner in held.items():
-                if key in ("name", "as_name") and type(inner) is str:
-                    yield is_tensor, inner
-                elif key not in _NO_VALUES:
-                    waiting.append(("tensor" in key, inner))
-
-
-def _bodies_in(value: Any) -> Iterator[Any]:
-    """Yield the graphs that are an operator's argument."""
-    waiting = [value]
-    while waiting:
-        held = waiting.pop()
-        if type(held) is list:
-            waiting += reversed(held)
-        elif type(held) is dict:
-            if held.get("as_graph") is not None:
-                yield held["as_graph"]["graph"]
-            waiting += [inner for key, inner in held.items() if key != "as_graph"]
 
 
 def _weight_faults(

@@ -1,0 +1,46 @@
+"""`fxpress view`: programs in a browser, or their graphs in a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fxpress._cli.output import naming
+from fxpress._view.graphs import graphs_of_file
+from fxpress._view.overlays import overlays_of
+
+
+def write_graphs(paths: list[Path], target: Path) -> None:
+    """Write the graphs of files as Model Explorer reads them, and their overlays beside.
+
+    Raises:
+        OSError: a file cannot be read, or the target cannot be written.
+        InspectionError: a file holds no exported programs, or it is damaged.
+    """
+    graphs = []
+    for path in paths:
+        with naming(path):
+            found = graphs_of_file(path)
+        if len(paths) > 1:
+            for graph in found:
+                graph["id"] = f"{path.name}: {graph['id']}"
+                for node in graph["nodes"]:
+                    if "subgraphIds" in node:
+                        node["subgraphIds"] = [f"{path.name}: {g}" for g in node["subgraphIds"]]
+        graphs += found
+    target.write_text(json.dumps({"graphs": graphs}))
+    for name, data in overlays_of(graphs).items():
+        beside = target.with_name(f"{target.stem}.{name.replace(' ', '_')}.json")
+        beside.write_text(json.dumps(data))
+
+
+def show(paths: list[Path], port: int, opens_browser: bool) -> None:
+    """Serve a page with the programs of files until the process is interrupted.
+
+    Raises:
+        fxpress.UnsupportedError: Model Explorer is not installed.
+        OSError, InspectionError: as `write_graphs`.
+    """
+    from fxpress.view import view
+
+    view(*paths, port=port, no_open_in_browser=not opens_browser)

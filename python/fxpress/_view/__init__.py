@@ -1,0 +1,1 @@
+"""Turns programs in files into graphs of Model Explorer, without torch."""

@@ -1,0 +1,303 @@
+"""Make the graphs that Model Explorer draws of a program's text.
+
+A graph is plain data, as in the JSON files that Model Explorer reads: nodes with an id, a label, a
+namespace ("a/b": nested layers), attributes, incoming edges and facts of inputs and outputs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from fxpress import _native
+from fxpress._inspection.arguments import bodies_in, readable, values_in
+from fxpress._inspection.fields import (
+    a_list,
+    a_text,
+    an_object,
+    damage_is_named,
+    one_of,
+    parse,
+)
+from fxpress._inspection.package import InspectionError, Package
+from fxpress._inspection.summary import kind_of, model_records
+from fxpress._inspection.tensors import expression, size_of, tensor_of
+from fxpress._view.namespaces import Namespaces
+
+Graph = dict[str, Any]
+_TAG = "__tensor_tag"  # Model Explorer's key for the name of a value
+_SOURCES = ("stack_trace", "from_node", "torch_fn", "custom")  # what tells where a node is from
+_LONGEST = 400  # characters of an attribute
+_DEPTH = 60  # graphs within each other
+_KINDS = {  # of inputs in a signature -> the field with the name in the state
+    "parameter": "parameter_name",
+    "buffer": "buffer_name",
+    "tensor_constant": "tensor_constant_name",
+    "custom_obj": "custom_obj_name",
+}
+
+
+def graphs_of_file(path: str | os.PathLike[str]) -> list[Graph]:
+    """Return the graphs of a file's programs, each followed by those of its operators' bodies.
+
+    Raises:
+        OSError: the file cannot be read.
+        InspectionError: it is no file of exported programs, or it is damaged.
+    """
+    with Package(path) as package:
+        kind_of(package)
+        found = [(name, record, package.read(record)) for name, record in model_records(package)]
+    return [graph for name, record, text in found for graph in graphs_of_text(text, name, record)]
+
+
+def graphs_of_text(text: bytes, name: str, record: str) -> list[Graph]:
+    """Return the graphs of a program's JSON text.
+
+    Args:
+        text: what `fxpress.serialize` writes.
+        name: the program's name.
+        record: where the text is from, for errors.
+
+    Raises:
+        InspectionError: the text is damaged.
+    """
+    with _native.GcPause():  # none of the values that are made here are garbage at the end
+        return _graphs(parse(text, record), name, record)
+
+
+def _graphs(document: dict[str, Any], name: str, record: str) -> list[Graph]:
+    with damage_is_named(f"record {record!r}"):
+        module = an_object(document["graph_module"])
+        signature = an_object(module["signature"])
+        graph = an_object(module["graph"])
+    made: list[Graph] = []
+    _Writer(graph, signature, name, f"record {record!r}: graph", made, 0)
+    ranges = an_object(document.get("range_constraints") or {})
+    attributes = made[0]["groupNodeAttributes"].setdefault("", {})
+    with damage_is_named(f"record {record!r}: range_constraints"):
+        for symbol, bounds in ranges.items():
+            lower, upper = bounds.get("min_val"), bounds.get("max_val")
+            attributes[f"symbol {expression(symbol)}"] = f"{lower} to {upper}"
+        for number, guard in enumerate(a_list(document.get("guards_code") or [])):
+            attributes[f"guard {number}"] = _cut(a_text(guard))
+    return made
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def _pairs(values: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": value} for key, value in values.items() if value]
+
+
+class _Writer:
+    """One graph: writes its nodes in order, and remembers which node computes which value."""
+
+    def __init__(
+        self,
+        graph: dict[str, Any],
+        signature: dict[str, Any] | None,
+        name: str,
+        place: str,
+        made: list[Graph],
+        depth: int,
+    ) -> None:
+        if depth > _DEPTH:
+            raise InspectionError(f"{place}: more than {_DEPTH} graphs within each other")
+        self._made, self._name, self._place, self._depth = made, name, place, depth
+        self._sources: dict[str, tuple[str, str]] = {}  # value -> node, number of its output
+        self._users: dict[str, list[str]] = {}
+        self._nodes: list[dict[str, Any]] = []
+        self._known: dict[Any, list[dict[str, Any]]] = {}  # attributes that nodes have in common
+        self._namespaces = Namespaces(_stacks(graph, place))
+        with damage_is_named(place):
+            self._tensors = an_object(graph["tensor_values"])
+        made.append({"id": name, "nodes": self._nodes, "groupNodeAttributes": {}})
+        position = len(made) - 1
+        with damage_is_named(f"{place}.inputs"):
+            specs = a_list(signature["input_specs"]) if signature else []
+            for number, given in enumerate(a_list(graph["inputs"])):
+                self._input(number, given, specs[number] if number < len(specs) else None)
+        for number, node in enumerate(a_list(graph["nodes"])):
+            with damage_is_named(f"{place}.nodes[{number}]"):
+                self._node(number, an_object(node))
+        with damage_is_named(f"{place}.outputs"):
+            outputs = a_list(signature["output_specs"]) if signature else []
+            self._outputs(a_list(graph["outputs"]), outputs)
+        for written in self._nodes:
+            if users := self._users.get(written["id"]):
+                value = {"type": "node_ids", "nodeIds": users}
+                written["attrs"].append({"key": "users", "value": value})
+        made[position]["groupNodeAttributes"] = self._namespaces.attributes()
+
+    def _input(self, number: int, given: Any, spec: Any) -> None:
+        name = next((name for _, name in values_in(given)), None)
+        if name is None:
+            return  # a constant
+        kind, held = ("input", {}) if spec is None else one_of(spec)
+        target = held.get(_KINDS.get(kind, ""), "")
+        label = target.rpartition(".")[2] or name
+        attributes = {
+            "name": name,
+            "kind": kind.replace("_", " "),
+            "state": target,
+            "persistent": str(held["persistent"]) if kind == "buffer" else "",
+        }
+        node = self._new(f"input {number}", label, attributes)
+        facts = self._facts(name)
+        node["attrs"] += facts
+        node["namespace"] = self._namespaces.of_state(target) if target else "inputs"
+        if target:
+            sizes = [pair["value"] for pair in facts if pair["key"] == "bytes"]
+            self._namespaces.count(target, sizes[0] if sizes else "")
+        self._results(node, [(True, name)])
+
+    def _node(self, number: int, stored: dict[str, Any]) -> None:
+        target = a_text(stored["target"])
+        metadata = {key: a_text(held) for key, held in an_object(stored["metadata"]).items()}
+        attributes = {"target": target.removeprefix("torch.ops.")}
+        if stored.get("name"):
+            attributes["name"] = a_text(stored["name"])
+        node = self._new(f"node {number}", _label(target), attributes)
+        node["namespace"] = self._namespaces.of_stack(metadata.get("nn_module_stack", ""))
+        for position, argument in enumerate(a_list(stored["inputs"])):
+            name = a_text(argument["name"]) or str(position)
+            held = argument["arg"]
+            values = [value for _, value in values_in(held)]
+            for value in values:
+                self._edge(node, value, name)
+            if not values:
+                attributes[name] = _cut(str(readable(held)))
+            for body_number, body in enumerate(bodies_in(held)):
+                inside = f"{self._name}/{attributes.get('name', node['id'])}/{name}"
+                inside += f" {body_number}" if body_number else ""
+                node.setdefault("subgraphIds", []).append(inside)
+                place = f"{self._place}.nodes[{number}].{name}"
+                _Writer(body, None, inside, place, self._made, self._depth + 1)
+        node["attrs"] = [*_pairs(attributes), *self._source(metadata)]
+        self._results(node, values_in(stored["outputs"]))
+
+    def _outputs(self, outputs: list[Any], specs: list[Any]) -> None:
+        attributes = {}
+        node = self._new("output", "outputs", {})
+        for number, given in enumerate(outputs):
+            what = str(number)
+            if number < len(specs):
+                kind, held = one_of(specs[number])
+                target = next((v for k, v in held.items() if k != "arg" and type(v) is str), "")
+                what += "" if kind == "user_output" else f" {kind.replace('_', ' ')} {target}"
+            values = [value for _, value in values_in(given)]
+            for value in values:
+                self._edge(node, value, what)
+            attributes[f"output {what}"] = values[0] if values else _cut(str(readable(given)))
+        node["attrs"] = _pairs(attributes)
+
+    def _new(self, node_id: str, label: str, attributes: dict[str, str]) -> dict[str, Any]:
+        node: dict[str, Any] = {
+            "id": node_id,
+            "label": label,
+            "namespace": "",
+            "attrs": _pairs(attributes),
+            "incomingEdges": [],
+            "inputsMetadata": [],
+            "outputsMetadata": [],
+        }
+        self._nodes.append(node)
+        return node
+
+    def _edge(self, node: dict[str, Any], value: str, argument: str) -> None:
+        if value not in self._sources:
+            raise ValueError(f"no value {value!r} was computed before")
+        source, output = self._sources[value]
+        number = str(len(node["incomingEdges"]))
+        edge = {"sourceNodeId": source, "sourceNodeOutputId": output, "targetNodeInputId": number}
+        node["incomingEdges"].append(edge)
+        facts = [{"key": _TAG, "value": argument}, *self._facts(value)]
+        node["inputsMetadata"].append({"id": number, "attrs": facts})
+        users = self._users.setdefault(source, [])
+        if not users or users[-1] != node["id"]:
+            users.append(node["id"])
+
+    def _results(self, node: dict[str, Any], values: list[tuple[bool, str]]) -> None:
+        for number, (_, value) in enumerate(values):
+            self._sources[value] = (node["id"], str(number))
+            facts = [{"key": _TAG, "value": value}, *self._facts(value)]
+            node["outputsMetadata"].append({"id": str(number), "attrs": facts})
+
+    def _source(self, metadata: dict[str, str]) -> list[dict[str, Any]]:
+        key = tuple(metadata.get(field) for field in _SOURCES)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = _pairs(_source(metadata))
+        return known
+
+    def _facts(self, value: str) -> list[dict[str, Any]]:
+        """Return what is known of a tensor, as attributes: none for other values."""
+        meta = self._tensors.get(value)
+        if meta is None:
+            return []
+        known = self._known.get(value)
+        if known is None:
+            key = tuple(repr(meta[field]) for field in ("dtype", "sizes", "strides", "device"))
+            known = self._known.get(key)
+            if known is None:
+                known = self._known[key] = _tensor_attributes(meta)
+            self._known[value] = known
+        return known
+
+
+def _tensor_attributes(meta: dict[str, Any]) -> list[dict[str, Any]]:
+    tensor = tensor_of(meta)
+    strides = [str(size_of(stride)) for stride in a_list(meta["strides"])]
+    device = an_object(meta["device"])
+    index = device.get("index")
+    return _pairs(
+        {
+            "shape": f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]",
+            "strides": ", ".join(strides),
+            "device": a_text(device["type"]) + ("" if index is None else f":{index}"),
+            "bytes": "" if tensor.bytes is None else f"{tensor.bytes:,}",
+        }
+    )
+
+
+def _stacks(graph: dict[str, Any], place: str) -> list[str]:
+    """Return the modules in which each node of a graph was traced."""
+    with damage_is_named(f"{place}.nodes"):
+        metas = [an_object(an_object(node)["metadata"]) for node in a_list(graph["nodes"])]
+        return [a_text(meta.get("nn_module_stack") or "") for meta in metas]
+
+
+def _label(target: str) -> str:
+    """Return the name of an operator without its library and overload."""
+    parts = target.removeprefix("torch.ops.").split(".")
+    return parts[1] if target.startswith("torch.ops.") and len(parts) > 1 else parts[-1]
+
+
+def _history(text: str) -> Iterator[str]:
+    """Yield the nodes that a node was made from, the latest first, as a file tells them."""
+    if _native.is_nested_deeper(text.encode(), _DEPTH):
+        raise InspectionError("from_node is nested too deeply")
+    waiting = a_list(json.loads(text))
+    while waiting:
+        each = an_object(waiting.pop(0))
+        target = f" ({each['target']})" if each.get("target") else ""
+        yield _cut(f"{each.get('name') or 'a node'}{target}, {each.get('pass_name') or 'unknown'}")
+        waiting += a_list(each.get("from_node") or [])
+
+
+def _source(metadata: dict[str, str]) -> dict[str, str]:
+    """Return where a node is from, as attributes."""
+    stack = metadata.get("stack_trace", "").strip()
+    lines = [line.strip() for line in stack.split("\n")]
+    places = [line for line in lines if line.startswith("File ")]
+    return {
+        "source": _cut("\n".join(lines[-2:])) if places else "",
+        "stack": "\n".join(_cut(line) for line in lines) if len(places) > 1 else "",
+        "from": "\n".join(_history(metadata.get("from_node") or "[]")),
+        "torch function": _cut(metadata.get("torch_fn", "")),
+        "custom": _cut(metadata.get("custom", "")),
+    }

@@ -1,0 +1,37 @@
+"""The adapter that Model Explorer loads: `model-explorer --extensions=fxpress.view model.pt2`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from model_explorer import Adapter, AdapterMetadata, graph_builder
+
+from fxpress._view.graphs import Graph, graphs_of_file
+
+
+class ProgramAdapter(Adapter):  # type: ignore[misc]
+    """Turns files of exported programs into graphs, for Model Explorer."""
+
+    metadata = AdapterMetadata(
+        id="fxpress",
+        name="fxpress (exported program)",
+        description="Exported programs of PyTorch: read without running or unpickling anything",
+        source_repo="",
+        fileExts=["pt2"],
+    )
+
+    def convert(self, model_path: str, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return the graphs of a file, as objects of Model Explorer.
+
+        Raises:
+            OSError: the file cannot be read.
+            fxpress.Error: it is no file of exported programs, or it is damaged.
+        """
+        del settings  # of the page
+        return {"graphs": [_as_objects(graph) for graph in graphs_of_file(model_path)]}
+
+
+def _as_objects(graph: Graph) -> Any:
+    nodes = [graph_builder.GraphNode(**node) for node in graph["nodes"]]
+    attributes = graph["groupNodeAttributes"]
+    return graph_builder.Graph(graph["id"], nodes, groupNodeAttributes=attributes)

@@ -1,0 +1,266 @@
+"""The graphs of Model Explorer have the nodes, edges and layers of the program."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import operator
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.utils.flop_counter import FlopCounterMode
+
+import fxpress
+import fxpress.view
+from fxpress._cli import app
+from fxpress._inspection.package import InspectionError
+from fxpress._view.graphs import Graph, graphs_of_file, graphs_of_text
+from fxpress._view.overlays import overlays_of
+from tests.fuzz.make_hostile import frozen
+from tests.support.command_line import Model, assert_without_torch
+from tests.support.exported import exportdb_cases, exportdb_program, skipped_unless_exported
+
+
+@pytest.fixture(scope="module")
+def program() -> ExportedProgram:
+    batch = torch.export.Dim("batch", min=2, max=64)
+    exported = torch.export.export(
+        Model(),
+        (torch.ones(3, 4), True),
+        {"bias": torch.ones(4)},
+        dynamic_shapes={"x": {0: batch}, "flag": None, "bias": None},
+    )
+    return exported.run_decompositions({})
+
+
+@pytest.fixture
+def path(program: ExportedProgram, tmp_path: Path) -> Path:
+    torch.export.save(program, tmp_path / "model.pt2")
+    return tmp_path / "model.pt2"
+
+
+def attributes(item: dict[str, Any]) -> dict[str, Any]:
+    return {pair["key"]: pair["value"] for pair in item["attrs"]}
+
+
+def values_of(graph: Graph) -> dict[tuple[str, str], str]:
+    """Return the name of each value, by its node and the number of its output."""
+    return {
+        (node["id"], item["id"]): attributes(item)["__tensor_tag"]
+        for node in graph["nodes"]
+        for item in node["outputsMetadata"]
+    }
+
+
+def results_of(node: dict[str, Any]) -> list[str]:
+    return [attributes(item)["__tensor_tag"] for item in node["outputsMetadata"]]
+
+
+def edges_of(graph: Graph) -> set[tuple[str, str]]:
+    """Return (value, first value of the node that takes it) for each edge."""
+    values = values_of(graph)
+    edges = set()
+    for node in graph["nodes"]:
+        for edge in node["incomingEdges"]:
+            source = values[edge["sourceNodeId"], edge["sourceNodeOutputId"]]
+            edges.add((source, values.get((node["id"], "0"), node["id"])))
+    return edges
+
+
+def expected_edges(module: torch.fx.GraphModule) -> set[tuple[str, str]]:
+    """Return the same of a graph of torch, where `getitem` names the results of an operator."""
+    first: dict[torch.fx.Node, str] = {}
+    for node in module.graph.nodes:
+        results = [user for user in node.users if user.target is operator.getitem]
+        by_index = {user.args[1]: user.name for user in results}
+        first[node] = by_index.get(0, node.name) if results else node.name
+    edges = set()
+    for node in module.graph.nodes:
+        if node.target is operator.getitem:
+            continue
+        for given in node.all_input_nodes:
+            if given.op != "get_attr":
+                edges.add((given.name, "output" if node.op == "output" else first[node]))
+    return edges
+
+
+def test_edges_are_those_of_the_program(path: Path, program: ExportedProgram) -> None:
+    graph, *bodies = graphs_of_file(path)
+    assert edges_of(graph) == expected_edges(program.graph_module)
+    assert len(bodies) == 4
+    inside = [each for node in graph["nodes"] for each in node.get("subgraphIds", [])]
+    assert inside == [body["id"] for body in bodies]
+
+
+@pytest.mark.deep("each program is exported by torch")
+@pytest.mark.parametrize("name", sorted(exportdb_cases()))
+def test_exportdb(name: str, tmp_path: Path) -> None:
+    with skipped_unless_exported():
+        program = exportdb_program(name)
+        torch.export.save(program, tmp_path / "file.pt2")
+    graph, *_ = graphs_of_file(tmp_path / "file.pt2")
+    calls = [n for n in program.graph.nodes if n.op == "call_function"]
+    calls = [n for n in calls if n.target is not operator.getitem]
+    assert sum(node["id"].startswith("node ") for node in graph["nodes"]) == len(calls)
+
+
+def test_layers_are_the_modules(path: Path, program: ExportedProgram) -> None:
+    graph = graphs_of_file(path)[0]
+    nodes = {attributes(node).get("name"): node for node in graph["nodes"]}
+    for node in program.graph.nodes:
+        if node.op != "call_function" or node.target is operator.getitem:
+            continue
+        stack = [p for p, _ in node.meta.get("nn_module_stack", {}).values() if p[:1] != "_"]
+        found = nodes.get(node.name)
+        if found is None:  # an operator with several results is named by them
+            found = next(n for n in graph["nodes"] if node.name in results_of(n))
+        layer = [part.partition(":")[0] for part in found["namespace"].split("/") if part]
+        assert ".".join(layer) == (stack[-1] if stack else "")
+    names = graph["groupNodeAttributes"]
+    assert names["first: Block/linear: Linear"]["class"] == "torch.nn.modules.linear.Linear"
+    state = {k: v for k, v in program.state_dict.items() if k.startswith("first.")}
+    assert names["first: Block"]["bytes of the state"] == f"{sum(t.nbytes for t in state.values())}"
+    assert any(key.startswith("symbol") for key in names[""])
+
+
+def test_facts(path: Path) -> None:
+    graph = graphs_of_file(path)[0]
+    linear = next(node for node in graph["nodes"] if node["label"] == "linear")
+    assert [attributes(i)["__tensor_tag"] for i in linear["inputsMetadata"]] == [
+        "input",
+        "weight",
+        "bias",
+    ]
+    weight = attributes(linear["inputsMetadata"][1])
+    assert weight["shape"] == "float32[4, 4]"
+    assert weight["bytes"] == "64"
+    assert "forward" in attributes(linear)["source"]
+    users = attributes(linear)["users"]
+    assert users["type"] == "node_ids"
+    scale = next(n for n in graph["nodes"] if attributes(n).get("state") == "scale")
+    assert (scale["namespace"], attributes(scale)["kind"]) == ("", "parameter")
+
+
+class Products(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 12)
+        self.convolution = nn.Conv2d(2, 4, 3, stride=2, padding=1)
+
+    def forward(self, x: torch.Tensor, image: torch.Tensor, q: torch.Tensor) -> Any:
+        k = torch.nn.functional.pad(q, (0, 0, 0, 3))
+        attention = nn.functional.scaled_dot_product_attention(q, k, k)
+        y = self.linear(x)
+        product = torch.matmul(y.transpose(-1, -2), y)
+        flat = torch.addmm(x[0, :, :1], x[0], x[0].t())
+        return attention, product, torch.bmm(y, product), flat, self.convolution(image)
+
+
+def test_flops_are_torchs(tmp_path: Path) -> None:
+    inputs = (torch.randn(2, 5, 8), torch.randn(1, 2, 9, 9), torch.randn(2, 3, 4, 8))
+    model = Products()
+    torch.export.save(torch.export.export(model, inputs), tmp_path / "model.pt2")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(*inputs)
+    overlays = overlays_of(graphs_of_file(tmp_path / "model.pt2"))
+    counted = [each["value"] for each in overlays["FLOPs"]["model"]["results"].values()]
+    assert sum(counted) == counter.get_total_flops()
+    state = overlays["bytes of state"]["model"]["results"].values()
+    assert sum(each["value"] for each in state) == sum(p.nbytes for p in model.parameters())
+
+
+def test_programs_and_files_give_the_same(path: Path, program: ExportedProgram) -> None:
+    assert fxpress.view.graphs_of(program) == graphs_of_file(path)
+    with pytest.raises(TypeError):
+        fxpress.view.graphs_of(3)
+
+
+def test_names_stay_texts(tmp_path: Path, path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith("models/model.json"))
+        text = archive.read(name).replace(b"first.linear", b"first.a/b<script>")
+    graph, *_ = graphs_of_text(text, "model", "here")
+    layers = {node["namespace"] for node in graph["nodes"]}
+    assert any("a\u2215b<script>" in layer for layer in layers)
+    assert all(layer.count("/") <= 2 for layer in layers)
+    json.dumps(graph)
+
+
+def test_hostile_files(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    for data in frozen().values():
+        path.write_bytes(data)
+        with contextlib.suppress(InspectionError):
+            json.dumps(graphs_of_file(path))
+
+
+def test_values_that_nothing_computes(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith("models/model.json"))
+        document = json.loads(archive.read(name))
+    nodes = document["graph_module"]["graph"]["nodes"]
+    nodes.reverse()
+    with pytest.raises(InspectionError, match="was computed before"):
+        graphs_of_text(json.dumps(document).encode(), "model", "here")
+
+
+def test_model_explorer_takes_them(path: Path, program: ExportedProgram) -> None:
+    manager = pytest.importorskip("model_explorer.extension_manager", reason="no Model Explorer")
+    extensions = manager.ExtensionManager(["fxpress.view"])
+    extensions.load_extensions()
+    assert "fxpress" in {each["id"] for each in extensions.get_extensions_metadata()}
+    command = {
+        "cmdId": "convert",
+        "extensionId": "fxpress",
+        "modelPath": str(path),
+        "settings": {},
+    }
+    made = extensions.run_cmd(command)["graphs"]
+    assert [graph["id"] for graph in made] == [graph["id"] for graph in graphs_of_file(path)]
+    assert len(made[0]["nodes"]) == len(graphs_of_file(path)[0]["nodes"])
+    config = fxpress.view.config(path, program)
+    assert [source["url"] for source in config.model_sources] == [
+        "graphs://model.pt2/0",
+        "graphs://program 1/1",
+    ]
+    assert len(config.node_data_list) == 6
+
+
+def test_as_a_command(path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "graphs.json"
+    assert_without_torch("view", str(path), "--json", str(target))
+    assert json.loads(target.read_text()) == {"graphs": graphs_of_file(path)}
+    assert (tmp_path / "graphs.FLOPs.json").exists()
+    assert app.run(["view", str(path), str(path), "--json", str(target)]) == 0
+    graphs = json.loads(target.read_text())["graphs"]
+    known = {graph["id"] for graph in graphs}
+    inside = [g for graph in graphs for node in graph["nodes"] for g in node.get("subgraphIds", [])]
+    assert inside
+    assert set(inside) <= known
+    assert app.run(["view", str(Path(__file__)), "--json", str(target)]) == 2
+
+
+@pytest.mark.deep("a program of 100,000 nodes")
+def test_many_nodes(path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith("models/model.json"))
+        document = json.loads(archive.read(name))
+    graph = document["graph_module"]["graph"]
+    node = next(n for n in graph["nodes"] if "aten.mul" in n["target"])
+    own = node["outputs"][0]["as_tensor"]["name"]
+    meta = graph["tensor_values"][own]
+    for number in range(100_000):
+        copy = {**node, "outputs": [{"as_tensor": {"name": f"copy_{number}"}}]}
+        graph["nodes"].append(copy)
+        graph["tensor_values"][f"copy_{number}"] = meta
+    text = json.dumps(document).encode()
+    start = time.process_time()
+    made = graphs_of_text(text, "model", "here")
+    assert time.process_time() - start < 10  # seconds
+    assert len(made[0]["nodes"]) > 100_000
