@@ -1,11 +1,12 @@
 // The schema of files and its documents, as far as they need no object of torch.
 
+#include "serde/documents.h"
+
 #include <string>
 
 #include "bind/closed_class.h"
 #include "bind/rooms.h"
 #include "schema/graph_targets.h"
-#include "serde/documents.h"
 #include "serde/hash.h"
 #include "serde/payloads.h"
 #include "serde/schema_tables.h"

@@ -17,7 +17,7 @@ bool has_torch() {
 }
 
 PyObject* damage_error() {
-  return has_torch() ? static_cast<PyObject*>(symbols.serialize_error) : PyExc_ValueError;
+  return has_torch() ? symbols.serialize_error : PyExc_ValueError;
 }
 
 }  // namespace fxpress::serde

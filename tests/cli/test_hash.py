@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -182,3 +184,42 @@ def test_the_operators_are_torchs() -> None:
         checked += 1
         assert list(_describe(target)) == traits, text
     assert checked > 3000
+
+
+def test_errors_where_torch_is_not_imported(path: Path, tmp_path: Path) -> None:
+    """Native code has no SerializeError and no LimitError then."""
+    script = """
+import sys
+from fxpress import _native
+from fxpress._inspection.torch_facts import schema
+symbolic = {"as_expr": {"expr_str": "s0", "hint": None}}
+meta = {"dtype": 7, "sizes": [symbolic], "requires_grad": False, "strides": [{"as_int": 1}],
+        "device": {"type": "cpu", "index": None}, "storage_offset": {"as_int": 0}, "layout": 7}
+entry = {"path_name": "p", "is_param": True, "use_pickle": False, "tensor_meta": meta}
+import json
+import subprocess
+import sys
+config = json.dumps({"config": {"w": entry}}).encode()
+read = schema().read
+for call in (
+    lambda: read(b"[]", "PayloadConfig"),
+    lambda: read(config, "PayloadConfig", _native.Budget(10, 500)),
+    lambda: read(config, "PayloadConfig", _native.Budget(1 << 20, 2)),
+    lambda: read(config, "PayloadConfig").payloads(),
+    lambda: read(open(sys.argv[1], "rb").read(), "ExportedProgram"),
+):
+    try:
+        call()
+    except ValueError as error:
+        assert type(error) is ValueError and str(error)
+    else:
+        raise AssertionError("nothing was raised")
+assert "torch" not in sys.modules
+"""
+    with zipfile.ZipFile(path) as archive:
+        (name,) = (n for n in archive.namelist() if n.endswith("models/model.json"))
+        refused = archive.read(name).replace(b"Symbol('", b"eval('")
+    (tmp_path / "refused.json").write_bytes(refused)
+    command = [sys.executable, "-c", script, str(tmp_path / "refused.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
