@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Shows which lines of Python and C++ the tests run: tools/coverage.sh [files or folders of
-# tests]. Without arguments it runs what plain `pytest` runs, which takes half an hour on two cores. The
+# tests]. Without arguments it runs all but the deep tests, which takes half an hour on two cores. The
 # reports are build/coverage/{python,cpp}.txt. Needs `pip install coverage pytest-cov gcovr`, the
 # packages that tools/sanitized_pytest.sh needs, and Python 3.12 or newer: before, coverage is a trace
 # function, and where one is set, the engine leaves calls to Python.
@@ -35,7 +35,7 @@ status=0
 rm -f "$build"/data.*
 [ $# -gt 0 ] || set -- tests/*/
 printf '%s\0' "$@" | xargs -0 -P "$(nproc)" -I{} bash -c '
-  COVERAGE_FILE=$1/data.$(basename "$2") "$0" -m pytest -q -n 0 --cov=fxpress --cov-report= \
+  COVERAGE_FILE=$1/data.$(basename "$2") "$0" -m pytest -q -n 0 -m "not deep" --cov=fxpress --cov-report= \
     --deselect tests/all_rooms/test_concurrent_interrupts.py \
     --deselect tests/split/test_memory.py::test_no_block_leaks "$2"
   status=$?

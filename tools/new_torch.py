@@ -234,7 +234,7 @@ def report_tests(python: str) -> Iterator[str]:
     subprocess.run(pip, check=True, stdout=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
         results = Path(folder) / "results.xml"
-        run = [python, "-m", "pytest", "-q", f"--junitxml={results}"]
+        run = [python, "-m", "pytest", "-q", "-m", "not deep", f"--junitxml={results}"]
         subprocess.run(run, check=False, cwd=ROOT, stdout=sys.stderr)
         text = results.read_text()
     failed = re.findall(

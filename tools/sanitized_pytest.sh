@@ -51,4 +51,4 @@ if [ "$loaded" != "$package/__init__.py" ]; then
   exit 1
 fi
 [ $# -gt 0 ] || set -- "${short[@]}"
-exec "$python" -m pytest -n 0 -p no:cacheprovider -o timeout=0 "$@"
+exec "$python" -m pytest -n 0 -p no:cacheprovider -o timeout=0 -m "not deep" "$@"

@@ -20,7 +20,10 @@ from fxpress import _native, archive
 from fxpress.unflatten import unflatten
 from tests.support.exported import export
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+pytestmark = [
+    pytest.mark.slow("processes of their own"),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here"),
+]
 
 
 def in_child(work: Callable[[], object]) -> int:

@@ -25,6 +25,8 @@ from fxpress import _frame_room, _native
 from fxpress._blocks import attribute_block
 from fxpress._torch import serde as compat
 
+pytestmark = pytest.mark.slow("processes of their own")
+
 QUICK, MANY = 150, 2000  # interrupts
 
 

@@ -18,6 +18,8 @@ from torch.export import export
 import fxpress
 from fxpress import archive
 
+pytestmark = pytest.mark.slow("processes of their own")
+
 SAVERS = 3
 TURNS = 15
 

@@ -21,6 +21,7 @@ from tests.support import payloads, seed_programs, sentinel, uses
 from tests.support.sampled import sampled
 
 pytestmark = [
+    pytest.mark.slow("generated cases"),
     pytest.mark.filterwarnings("ignore"),  # torch warns of what the files make it do
     pytest.mark.usefixtures("seeds_registered"),
 ]

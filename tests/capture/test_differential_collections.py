@@ -19,6 +19,8 @@ from tests.support.exported import (
     transformer_configs,
 )
 
+pytestmark = pytest.mark.slow("each case is done by torch too")
+
 
 @pytest.mark.parametrize("name", sorted(exportdb_cases()))
 def test_exportdb(name: str) -> None:

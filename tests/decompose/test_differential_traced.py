@@ -17,6 +17,8 @@ from fxpress import decompose
 from tests.support.decompose_cases import MODELS, assert_decomposed_as_torch
 from tests.support.decomposed import assert_same_program
 
+pytestmark = pytest.mark.slow("each case is done by torch too")
+
 
 class Buffer(nn.Module):
     def __init__(self) -> None:

@@ -17,6 +17,8 @@ from tests.support.exported import (
 )
 from tests.support.serialized import both_ways, both_ways_decomposed
 
+pytestmark = pytest.mark.slow("each case is done by torch too")
+
 MODULES = {name: (sample, build) for name, sample, build in module_db_cases()}
 HOPS = {info.name: info for info in hop_db}
 

@@ -12,6 +12,8 @@ from tests.support.exported import architectures, skipped_unless_exported, trans
 from tests.support.serialized import both_ways, both_ways_decomposed
 from tests.unflatten.test_differential_models import model_of, tokens
 
+pytestmark = pytest.mark.slow("each case is done by torch too")
+
 
 @pytest.mark.parametrize("name", architectures())
 def test_transformer(name: str) -> None:

@@ -14,6 +14,8 @@ from torch.testing._internal.common_methods_invocations import op_db
 from tests.support.exported import operator_samples
 from tests.support.serialized import assert_travels_as_torch
 
+pytestmark = pytest.mark.slow("each case is done by torch too")
+
 # Every operator that takes floats or integers, under its name and variant.
 OPERATORS = {
     f"{info.name}.{info.variant_test_name}".rstrip("."): info

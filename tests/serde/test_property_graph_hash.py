@@ -6,6 +6,7 @@ import copy
 import operator
 from typing import Any
 
+import pytest
 from hypothesis import event, given, reject
 from hypothesis import strategies as st
 from torch.export import ExportedProgram
@@ -15,6 +16,8 @@ from fxpress import diff, graph_hash
 from tests.support.generated import examples
 from tests.support.shuffled import shuffled
 from tests.unflatten.test_property_trees import PICKS, Plan, arguments, exported, trees
+
+pytestmark = pytest.mark.slow("generated cases")
 
 
 def program_of(

@@ -10,6 +10,8 @@ from tests.support.generated import examples
 from tests.support.serialized import assert_travels_as_torch
 from tests.unflatten.test_property_trees import PICKS, Plan, arguments, exported, trees
 
+pytestmark = pytest.mark.slow("generated cases")
+
 
 @pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
 @examples(5)

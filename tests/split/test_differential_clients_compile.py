@@ -20,6 +20,8 @@ from tests.support.clients import ATTENTION, SplittingBackend, around, replace_s
 from tests.support.deferred import assert_equal, in_blocks
 from tests.support.split_cases import assert_split_as_torch
 
+pytestmark = pytest.mark.slow("each case is done by torch too")
+
 
 @pytest.fixture(autouse=True)
 def fresh_dynamo() -> Iterator[None]:

@@ -16,6 +16,8 @@ from tests.support.exported import (
 )
 from tests.support.split_cases import assert_split_as_torch, consecutive, levels
 
+pytestmark = pytest.mark.slow("each case is done by torch too")
+
 MODULES = {name: (sample, build) for name, sample, build in module_db_cases()}
 
 

@@ -14,6 +14,8 @@ from fxpress.split_module import split_module
 from tests.support.graphs import chain
 from tests.support.interrupts import answer_time
 
+pytestmark = pytest.mark.slow("large programs and states")
+
 
 def fan(length: int) -> GraphModule:
     """Every partition uses the first value, and the last uses all of them."""

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow("large programs and states")
+
 PRELUDE = """
 import os, signal, threading, time
 import torch

@@ -12,6 +12,8 @@ from tests.support import tracking_specialized as tracking_specialized
 from tests.support.tracking import assert_same_traces
 from tests.support.tracking_cases import SCENARIOS
 
+pytestmark = pytest.mark.slow("each case is done by torch too")
+
 
 @pytest.mark.parametrize("name", sorted(SCENARIOS))
 def test_scenario(name: str) -> None:

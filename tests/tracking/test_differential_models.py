@@ -15,6 +15,8 @@ from torch import nn
 from tests.support.exported import architectures, module_db_cases, transformer_configs
 from tests.support.tracking import Tracer, assert_same_traces
 
+pytestmark = pytest.mark.slow("each case is done by torch too")
+
 MODULES = {name: (given, build) for name, given, build in module_db_cases()}
 
 

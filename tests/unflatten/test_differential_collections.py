@@ -14,6 +14,8 @@ from torch.testing._internal.common_modules import module_db
 from tests.support.exported import exportdb_cases, exported_or_skipped, module_db_cases
 from tests.support.unflatten_cases import assert_unflattens_as_torch
 
+pytestmark = pytest.mark.slow("each case is done by torch too")
+
 MODULES = {name: (sample, build) for name, sample, build in module_db_cases()}
 STRICT = pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
 

@@ -13,6 +13,8 @@ from torch.testing._internal.hop_db import hop_db
 from tests.support.exported import operator_samples, skipped_unless_exported
 from tests.support.unflatten_cases import assert_unflattens_as_torch
 
+pytestmark = pytest.mark.slow("each case is done by torch too")
+
 CASES = {info.name: info for info in hop_db}
 
 

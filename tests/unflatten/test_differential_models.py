@@ -14,6 +14,8 @@ from tests.support.exported import architectures, skipped_unless_exported, trans
 from tests.support.unflatten_cases import assert_unflattens_as_torch, quietly
 from tests.support.unflatten_compare import assert_runs_as_eager
 
+pytestmark = pytest.mark.slow("each case is done by torch too")
+
 STRICT = pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
 SMALL: dict[str, Any] = {
     "hidden_size": 32,

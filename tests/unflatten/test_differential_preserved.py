@@ -24,6 +24,8 @@ from tests.support.unflatten_models import (
     Unused,
 )
 
+pytestmark = pytest.mark.slow("each case is done by torch too")
+
 STRICT = pytest.mark.parametrize("strict", [False, True], ids=["nonstrict", "strict"])
 
 

@@ -11,6 +11,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import event, given, reject
 from hypothesis import strategies as st
@@ -20,6 +21,8 @@ from torch.export import Dim, ExportedProgram, export
 from tests.support.generated import examples
 from tests.support.unflatten_cases import assert_unflattens_as_torch
 from tests.support.unflatten_compare import assert_runs_as_eager
+
+pytestmark = pytest.mark.slow("generated cases")
 
 OPERATIONS = {
     "sin": lambda a, b: a.sin(),
