@@ -10,6 +10,7 @@ import fxpress
 from fxpress._cli import app
 
 
+@pytest.mark.slow("exports by torch and by us")
 def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["demo", "--layers", "2", "--json"]) == 0
     done = json.loads(capsys.readouterr().out)
@@ -28,6 +29,7 @@ def test_demo(capsys: pytest.CaptureFixture[str]) -> None:
     assert not fxpress.is_installed()
 
 
+@pytest.mark.slow("exports by torch and by us")
 def test_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["demo", "--layers", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
