@@ -111,7 +111,10 @@ class _Writer:
         self._sources: dict[str, tuple[str, str]] = {}  # value -> node, number of its output
         self._users: dict[str, list[str]] = {}
         self._nodes: list[dict[str, Any]] = []
-        self._known: dict[Any, list[dict[str, Any]]] = {}  # attributes that nodes have in common
+        # Attributes that nodes have in common: of a value, of equal metadata, of one place in a source.
+        self._of_values: dict[str, list[dict[str, Any]]] = {}
+        self._of_metas: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        self._of_sources: dict[tuple[str | None, ...], list[dict[str, Any]]] = {}
         self._namespaces = Namespaces(_stacks(graph, place))
         with damage_is_named(place):
             self._tensors = an_object(graph["tensor_values"])
@@ -229,9 +232,9 @@ class _Writer:
 
     def _source(self, metadata: dict[str, str]) -> list[dict[str, Any]]:
         key = tuple(metadata.get(field) for field in _SOURCES)
-        known = self._known.get(key)
+        known = self._of_sources.get(key)
         if known is None:
-            known = self._known[key] = _pairs(_source(metadata))
+            known = self._of_sources[key] = _pairs(_source(metadata))
         return known
 
     def _facts(self, value: str) -> list[dict[str, Any]]:
@@ -239,13 +242,13 @@ class _Writer:
         meta = self._tensors.get(value)
         if meta is None:
             return []
-        known = self._known.get(value)
+        known = self._of_values.get(value)
         if known is None:
             key = tuple(repr(meta[field]) for field in ("dtype", "sizes", "strides", "device"))
-            known = self._known.get(key)
+            known = self._of_metas.get(key)
             if known is None:
-                known = self._known[key] = _tensor_attributes(meta)
-            self._known[value] = known
+                known = self._of_metas[key] = _tensor_attributes(meta)
+            self._of_values[value] = known
         return known
 
 
