@@ -111,7 +111,7 @@ class _Writer:
         self._sources: dict[str, tuple[str, str]] = {}  # value -> node, number of its output
         self._users: dict[str, list[str]] = {}
         self._nodes: list[dict[str, Any]] = []
-        # Attributes that nodes have in common: of a value, of equal metadata, of one place in a source.
+        # Attributes that nodes have in common: of a value, of equal metadata, of one source.
         self._of_values: dict[str, list[dict[str, Any]]] = {}
         self._of_metas: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         self._of_sources: dict[tuple[str | None, ...], list[dict[str, Any]]] = {}
