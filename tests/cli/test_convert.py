@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 import fxpress
+import fxpress.archive
 from fxpress._cli import app
 from fxpress._inspection.summary import summarize
 from fxpress._inspection.verification import find_faults
@@ -98,6 +99,103 @@ def test_weights_of_another_type(decomposed: bool, tmp_path: Path) -> None:
     result = loaded.module()(x)
     assert result.dtype == torch.float32
     torch.testing.assert_close(result, rounded(x), rtol=0, atol=0)
+
+
+class Shared(torch.nn.Module):
+    """A buffer is part of another one, which the program writes; a parameter is returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("whole", torch.zeros(4))
+        self.register_buffer("part", self.whole[:2])
+        self.returned = torch.nn.Parameter(torch.ones(2))
+        self.free = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.whole.add_(1)
+        return x + self.part * self.free, self.returned
+
+
+def test_weights_that_keep_their_type(tmp_path: Path) -> None:
+    source, target = tmp_path / "source.pt2", tmp_path / "target.pt2"
+    torch.export.save(torch.export.export(Shared(), (torch.ones(2),)), source)
+    assert app.run(["convert", str(source), str(target), "--dtype", "float16"]) == 0
+    (found,) = summarize(target).programs
+    assert {weight.name: weight.tensor.dtype for weight in found.weights} == {
+        "whole": "float32",
+        "part": "float32",
+        "returned": "float32",
+        "free": "float16",
+    }
+    before, after = (fxpress.load(path).module() for path in (source, target))
+    for _ in range(2):
+        x = torch.ones(2)
+        assert torch.equal(after(x)[0], before(x)[0])
+
+
+def test_nothing_else_changes(tmp_path: Path) -> None:
+    class Guarded(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return self.linear(x).sum(0) + self.linear(y).sum(0)
+
+    batch = torch.export.Dim("batch", min=3, max=64)
+    shapes = ({0: batch}, {0: 2 * batch})
+    inputs = (torch.ones(5, 4), torch.ones(10, 4))
+    program = torch.export.export(Guarded(), inputs, dynamic_shapes=shapes)
+    source, target = tmp_path / "source.pt2", tmp_path / "target.pt2"
+    fxpress.save(program, str(source), extra_files={"notes.txt": "hello"})
+    assert app.run(["convert", str(source), str(target), "--dtype", "bfloat16"]) == 0
+    extra = {"notes.txt": ""}
+    was, now = fxpress.load(source), fxpress.load(target, extra_files=extra)
+    assert extra == {"notes.txt": "hello"}
+    assert was._guards_code == now._guards_code
+    assert repr(was.range_constraints) == repr(now.range_constraints)
+    assert repr(was.graph_signature) == repr(now.graph_signature)
+    assert [c.fqn for c in was.module_call_graph] == [c.fqn for c in now.module_call_graph]
+    tree = torch.export.unflatten(torch.export.load(target))
+    assert torch.equal(tree(*inputs), now.module()(*inputs))
+
+
+class Constant(torch.nn.Module):
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((2,), value))
+
+    def forward(self) -> torch.Tensor:
+        return self.weight * 2
+
+
+def test_programs_without_inputs(tmp_path: Path) -> None:
+    source, target = str(tmp_path / "source.pt2"), str(tmp_path / "target.pt2")
+    torch.export.save(torch.export.export(Constant(1.0), ()), source)
+    assert app.run(["convert", source, target, "--dtype", "float16"]) == 0
+    assert torch.equal(fxpress.load(target).module()(), torch.full((2,), 2.0))
+
+
+def test_values_that_the_type_cannot_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = str(tmp_path / "source.pt2"), tmp_path / "target.pt2"
+    torch.export.save(torch.export.export(Constant(1e6), ()), source)
+    for dtype, said in (("float16", "cannot hold"), ("float4_e2m1fn_x2", "cannot be cast")):
+        assert app.run(["convert", source, str(target), "--dtype", dtype]) == 2
+        assert said in capsys.readouterr().err
+    assert not target.exists()
+
+
+def test_files_of_several_programs(
+    program: ExportedProgram, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "two.pt2"
+    fxpress.archive.package_pt2(path, exported_programs={"model": program, "other": program})
+    before = path.read_bytes()
+    assert app.run(["convert", str(path), str(path)]) == 2
+    assert "'other'" in capsys.readouterr().err
+    assert path.read_bytes() == before
 
 
 def test_example_inputs(path: Path, tmp_path: Path) -> None:

@@ -92,6 +92,55 @@ def test_differences_are_counted_by_module(
     assert "6.0" not in shown
 
 
+class Chain(torch.nn.Module):
+    """Calls of `sin` or a `cos` in one module, then a sum in another."""
+
+    def __init__(self, calls: int, alpha: float) -> None:
+        super().__init__()
+        self.first, self.second = Calls(calls), Sum(alpha)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(x, x.exp()) + self.first(x)
+
+
+class Calls(torch.nn.Module):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(self.count):
+            x = x.sin()
+        return x.cos()
+
+
+class Sum(torch.nn.Module):
+    def __init__(self, alpha: float) -> None:
+        super().__init__()
+        self.alpha = alpha
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.add(x, y) if self.alpha == 1 else torch.add(x, y, alpha=self.alpha)
+
+
+@pytest.mark.parametrize("calls", [(0, 9), (9, 0), (2, 2)])
+def test_modules_of_what_one_program_lacks(
+    calls: tuple[int, int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [
+        saved(Chain(count, alpha), tmp_path / f"{alpha}.pt2")
+        for count, alpha in zip(calls, (1, 3), strict=True)
+    ]
+    for pair in (files, files[::-1]):
+        _, found = asked(*pair, capsys=capsys)
+        modules = {
+            place["path"].rpartition(".")[2]: place["module"] for place in found["differences"]
+        }
+        assert modules["alpha"] == "second"
+        others = {module for what, module in modules.items() if what != "alpha"}
+        assert others <= {"first"}
+
+
 def test_weights(
     files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -124,6 +173,20 @@ def test_weights_of_other_shapes() -> None:
     second = torch.export.export(torch.nn.Linear(4, 3, bias=False), (torch.ones(2, 4),))
     found = {each["name"]: each["what"] for each in differing_weights(first, second)}
     assert found == {"weight": "float32[4, 4] and float32[3, 4]", "bias": "only in the first"}
+
+
+def test_weights_that_are_not_finite(tmp_path: Path) -> None:
+    first, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    second.load_state_dict(first.state_dict())
+    with torch.no_grad():
+        second.weight[0, 0] += 298
+        second.weight[0, 1] = float("nan")
+        second.weight[0, 2] = float("inf")
+    programs = [torch.export.export(each, (torch.ones(2, 4),)) for each in (first, second)]
+    (found,) = differing_weights(*programs)
+    assert found["absolute"] == pytest.approx(298, rel=1e-6)
+    assert found["what"] == "3 of 16 items, 2 of them not finite"
+    json.dumps(found, allow_nan=False)
 
 
 def test_not_a_numbers_are_equal() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -155,6 +156,59 @@ def test_what_cannot_be_hashed(
         hash_programs(older, include_state=True)
 
 
+def constant_of(sizes: list[int], strides: list[int], dtype: int = 7) -> Callable[[bytes], bytes]:
+    """Return an edit that describes the constants anew."""
+
+    def edit(text: bytes) -> bytes:
+        document = json.loads(text)
+        for entry in document["config"].values():
+            meta = entry["tensor_meta"]
+            meta["sizes"] = [{"as_int": each} for each in sizes]
+            meta["strides"] = [{"as_int": each} for each in strides]
+            meta["dtype"] = dtype
+        return json.dumps(document).encode()
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "dtype"),
+    [
+        ([10**11], [0], 7),
+        ([10**6, 10**6], [0, 0], 7),
+        ([1 << 62, 1 << 62], [0, 0], 7),
+        ([2, 3], [1 << 40, 1], 7),
+        ([2, 3], [-3, 1], 7),
+        ([2, 3], [3], 7),
+        ([2, 3], [3, 1], 0),
+        ([2, 3], [3, 1], 99),
+    ],
+)
+def test_constants_that_cannot_be(
+    sizes: list[int], strides: list[int], dtype: int, tmp_path: Path
+) -> None:
+    path, edited = tmp_path / "file.pt2", tmp_path / "edited.pt2"
+    torch.export.save(torch.export.export(Constants(1.0), (torch.ones(2, 3),)), path)
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(edited, "w") as target:
+        for name in archive.namelist():
+            text = archive.read(name)
+            if name.endswith("constants_config.json"):
+                text = constant_of(sizes, strides, dtype)(text)
+            target.writestr(name, text)
+    start = time.process_time()
+    with pytest.raises(InspectionError):
+        hash_programs(edited, include_state=True)
+    assert time.process_time() - start < 5  # seconds
+
+
+def test_names_that_are_no_text(edit: Callable[[dict[str, Any]], Path]) -> None:
+    for old in (b"aten.mul", b'"scale"'):
+        new = old.replace(b"mul", rb"\ud800").replace(b"scale", rb"\ud800")
+        file = edit({".json": lambda text, old=old, new=new: text.replace(old, new)})
+        with pytest.raises(InspectionError):
+            hash_programs(file, include_state=True)
+
+
 def test_as_a_command(
     path: Path, program: ExportedProgram, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -199,6 +253,7 @@ entry = {"path_name": "p", "is_param": True, "use_pickle": False, "tensor_meta":
 import json
 import subprocess
 import sys
+import time
 config = json.dumps({"config": {"w": entry}}).encode()
 read = schema().read
 for call in (

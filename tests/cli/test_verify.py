@@ -142,6 +142,43 @@ def test_all_faults_are_named(edit: Callable[[dict[str, Any]], Path]) -> None:
         assert any(said in text for text in texts), said
 
 
+def test_tensors_without_data(tmp_path: Path) -> None:
+    program = torch.export.export(
+        torch.nn.Linear(4, 4, device="meta"), (torch.ones(2, 4, device="meta"),)
+    )
+    for save in (torch.export.save, fxpress.save):
+        save(program, str(tmp_path / "file.pt2"))
+        assert find_faults(tmp_path / "file.pt2") == []
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["weights_config.json", "constants_config.json", "sample_inputs/model.pt", "models/model.json"],
+)
+def test_missing_records(end: str, path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "less.pt2"
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(file, "w") as edited:
+        for name in archive.namelist():
+            if not name.endswith(end):
+                edited.writestr(name, archive.read(name))
+    assert find_faults(file)
+    with pytest.raises(fxpress.Error):
+        fxpress.load(file)
+
+
+def move_three(document: Any) -> None:
+    for entry in list(document["config"].values())[:3]:
+        entry["tensor_meta"]["storage_offset"]["as_int"] = -1
+
+
+def test_a_fault_does_not_hide_others(edit: Callable[[dict[str, Any]], Path]) -> None:
+    file = edit({WEIGHTS: changed(move_three), "archive_format": lambda _: b"pt3"})
+    texts = [fault.text for fault in find_faults(file)]
+    assert any("another format" in text for text in texts)
+    file = edit({WEIGHTS: changed(move_three)})
+    assert len(find_faults(file)) == 3
+
+
 def test_what_is_refused_has_a_fault(path: Path, edit: Callable[[dict[str, Any]], Path]) -> None:
     """A field in turn is of another kind: where torch's schema is broken, a fault says so."""
     with zipfile.ZipFile(path) as archive:

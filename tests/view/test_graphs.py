@@ -227,7 +227,7 @@ def test_model_explorer_takes_them(path: Path, program: ExportedProgram) -> None
     config = fxpress.view.config(path, program)
     assert [source["url"] for source in config.model_sources] == [
         "graphs://model.pt2/0",
-        "graphs://program 1/1",
+        "graphs://program/1",
     ]
     assert len(config.node_data_list) == 6
 
@@ -240,6 +240,7 @@ def test_as_a_command(path: Path, tmp_path: Path) -> None:
     assert app.run(["view", str(path), str(path), "--json", str(target)]) == 0
     graphs = json.loads(target.read_text())["graphs"]
     known = {graph["id"] for graph in graphs}
+    assert len(known) == len(graphs)
     inside = [g for graph in graphs for node in graph["nodes"] for g in node.get("subgraphIds", [])]
     assert inside
     assert set(inside) <= known

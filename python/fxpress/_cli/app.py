@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fxpress._cli.text import printable
 from fxpress._errors import Error
 
 app = typer.Typer(
@@ -198,9 +199,10 @@ def run(arguments: list[str] | None = None) -> int:
 
 
 def _failed(error: Exception) -> int:
-    text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-    text = text.partition("\n")[0]  # --debug shows what torch said
+    text = str(error).partition("\n")[0]  # --debug shows what torch said
+    if isinstance(error, OSError) and error.strerror is not None:
+        text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
-    console.print(f"fxpress: {text}")
+    console.print(printable(f"fxpress: {text}"))
     sys.stdout.flush()
     return 2

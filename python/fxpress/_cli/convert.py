@@ -11,8 +11,10 @@ from torch.export import ExportedProgram
 
 import fxpress
 from fxpress._cli.cast import with_weights_of
+from fxpress._cli.output import naming
 from fxpress._cli.text import printable
 from fxpress._errors import Error
+from fxpress._inspection.summary import summarize
 
 
 class ConversionError(Error):
@@ -42,17 +44,32 @@ def convert(
 
     Raises:
         OSError: a file cannot be read or written.
-        fxpress.Error: the source is damaged, or `example_inputs` are not inputs of the program.
+        fxpress.Error: the source is damaged, it holds more than one program, its weights cannot be
+            cast, or `example_inputs` have another structure than the program's.
     """
+    _check_is_alone(source)
+    extra: dict[str, Any] = {}
     try:
-        program = fxpress.load(source, allow_pickle=allow_pickle)
+        program = fxpress.load(source, extra_files=extra, allow_pickle=allow_pickle)
     except Error as error:
         raise ConversionError(f"{source}: {printable(str(error))}") from error
     if dtype is not None:
-        program = with_weights_of(program, _dtype(dtype))
+        with_weights_of(program, _dtype(dtype))
     if example_inputs is not None:
         program.example_inputs = _inputs(example_inputs, program)
-    fxpress.save(program, str(target), weights=weights)
+    fxpress.save(program, str(target), extra_files=extra, weights=weights)
+
+
+def _check_is_alone(source: Path) -> None:
+    """Refuse a file with more than one program: the others would be lost."""
+    with naming(source):
+        summary = summarize(source)
+    others = [each.name for each in summary.programs if each.name != "model"] + summary.compiled
+    if others:
+        raise ConversionError(
+            f"{source}: besides the program 'model' it holds {printable(others[0])!r}, which would "
+            "be lost: load it with fxpress.archive.load_pt2"
+        )
 
 
 def _dtype(name: str) -> torch.dtype:

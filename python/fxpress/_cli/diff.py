@@ -60,7 +60,9 @@ def show_difference(first: Path, second: Path, limit: int, weights: bool, as_jso
         places, values = _compare(first, second, weights)
     if as_json:
         differences = [dataclasses.asdict(place) for place in places]
-        print(json.dumps({"differences": differences, "weights": values}, indent=2))
+        found = {"differences": differences[:limit], "weights": values[:limit]}
+        counts = {"places": len(places), "weights": len(values)}
+        print(json.dumps({"counts": counts, **found}, indent=2, allow_nan=False))
     else:
         _show(first, second, places, values, limit)
     return 1 if places or values else 0
@@ -86,7 +88,9 @@ def _compare(first: Path, second: Path, weights: bool) -> tuple[list[Place], lis
     modules = [module_paths(path, _MODEL) for path in (first, second)]
     places = []
     for found in fxpress.diff(*programs, limit=_MOST):
-        module = _module_of(found.path, modules[1 if found.first is None else 0])
+        # A node that only the second program has is counted there.
+        is_seconds = found.first is None and _NODE.fullmatch(found.path) is not None
+        module = _module_of(found.path, modules[is_seconds])
         path = found.path.removeprefix("graph_module.")
         places.append(Place(path, module, _short(found.first), _short(found.second)))
     return places, differing_weights(*programs) if weights else []
@@ -104,7 +108,8 @@ def _loaded(path: Path, weights: bool) -> Any:
 def _module_of(path: str, of_nodes: list[str | None]) -> str | None:
     """Return the module that a place of a program belongs to; None: to none."""
     if node := _NODE.match(path):
-        return of_nodes[int(node[1])]
+        number = int(node[1])
+        return of_nodes[number] if number < len(of_nodes) else None
     state = _STATE.match(path)
     return state[1].rpartition(".")[0] if state else None
 

@@ -22,8 +22,12 @@ def console() -> Console:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Return a block in which an InspectionError names the file."""
+    """Return a block in which an InspectionError or OSError names the file."""
     try:
         yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
     except InspectionError as error:
         raise type(error)(f"{path}: {printable(str(error))}") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fxpress._cli.output import naming
 from fxpress._view.graphs import graphs_of_file
+from fxpress._view.names import names_of
 from fxpress._view.overlays import overlays_of
 
 
@@ -18,20 +19,22 @@ def write_graphs(paths: list[Path], target: Path) -> None:
         InspectionError: a file holds no exported programs, or it is damaged.
     """
     graphs = []
-    for path in paths:
+    for name, path in zip(names_of(paths), paths, strict=True):
         with naming(path):
             found = graphs_of_file(path)
         if len(paths) > 1:
             for graph in found:
-                graph["id"] = f"{path.name}: {graph['id']}"
+                graph["id"] = f"{name}: {graph['id']}"
                 for node in graph["nodes"]:
                     if "subgraphIds" in node:
-                        node["subgraphIds"] = [f"{path.name}: {g}" for g in node["subgraphIds"]]
+                        node["subgraphIds"] = [f"{name}: {g}" for g in node["subgraphIds"]]
         graphs += found
-    target.write_text(json.dumps({"graphs": graphs}))
-    for name, data in overlays_of(graphs).items():
-        beside = target.with_name(f"{target.stem}.{name.replace(' ', '_')}.json")
-        beside.write_text(json.dumps(data))
+    texts = {target: json.dumps({"graphs": graphs})}
+    for title, data in overlays_of(graphs).items():
+        beside = target.with_name(f"{target.stem}.{title.replace(' ', '_')}.json")
+        texts[beside] = json.dumps(data)
+    for place, text in texts.items():
+        place.write_text(text)
 
 
 def show(paths: list[Path], port: int, opens_browser: bool) -> None:
@@ -43,4 +46,7 @@ def show(paths: list[Path], port: int, opens_browser: bool) -> None:
     """
     from fxpress.view import view
 
+    for path in paths:
+        with naming(path):
+            graphs_of_file(path)
     view(*paths, port=port, no_open_in_browser=not opens_browser)

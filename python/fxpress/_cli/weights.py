@@ -33,39 +33,51 @@ def differing_weights(first: ExportedProgram, second: ExportedProgram) -> list[d
 
 def _difference(one: torch.Tensor, other: torch.Tensor) -> dict[str, Any] | None:
     """Return how two tensors differ; None: their items are equal, not-a-numbers too."""
-    if one.shape != other.shape or one.dtype != other.dtype:
-        what = f"{_text(one)} and {_text(other)}"
-        return {"absolute": None, "relative": None, "what": what}
+    if one.shape != other.shape or one.dtype != other.dtype or one.layout != other.layout:
+        return _unmeasured(f"{_text(one)} and {_text(other)}")
+    if one.is_meta and other.is_meta:
+        return None
+    is_plain = one.layout is torch.strided and not (one.is_meta or other.is_meta)
+    if not is_plain or one.is_quantized or type(one) not in (torch.Tensor, torch.nn.Parameter):
+        return _unmeasured("not compared: no plain tensors")
     with torch.no_grad():
         one, other = (t.detach().cpu().resolve_conj().resolve_neg() for t in (one, other))
-        wide = torch.complex128 if one.is_complex() else torch.float64
-        if one.dtype in (torch.int64, torch.uint64):
-            return _whole_numbers(one, other)
-        one, other = one.to(wide), other.to(wide)
-        same = (one == other) | (one.isnan() & other.isnan())
-        if bool(same.all()):
+        if one.is_complex():
+            one, other = torch.view_as_real(one), torch.view_as_real(other)
+        if one.is_floating_point():
+            one, other = one.double(), other.double()
+            differs = (one != other) & ~(one.isnan() & other.isnan())
+        else:
+            differs = one != other
+        if not bool(differs.any()):
             return None
-        one, other = one[~same], other[~same]
-        absolute = (one - other).abs()
-        relative = absolute / torch.maximum(one.abs(), other.abs())
-        return {
-            "absolute": float(absolute.max()),
-            "relative": float(relative.max()),
-            "what": f"{len(absolute)} of {same.numel()} items",
-        }
+        one, other = one[differs], other[differs]
+        what = f"{len(one)} of {differs.numel()} items"
+        if one.is_floating_point():
+            finite = one.isfinite() & other.isfinite()
+            infinite = len(one) - int(finite.sum())
+            if infinite:
+                what += f", {infinite} of them not finite"
+            one, other = one[finite], other[finite]
+        if len(one) == 0:
+            return _unmeasured(what)
+        absolute = _distances(one, other)
+        relative = absolute / torch.maximum(one.double().abs(), other.double().abs())
+        largest = {"absolute": float(absolute.max()), "relative": float(relative.max())}
+        return {**largest, "what": what}
 
 
-def _whole_numbers(one: torch.Tensor, other: torch.Tensor) -> dict[str, Any] | None:
-    """Return the same for numbers that float64 cannot hold."""
-    differs = one != other
-    if not bool(differs.any()):
-        return None
-    pairs = list(zip(one[differs].tolist(), other[differs].tolist(), strict=True))
-    return {
-        "absolute": float(max(abs(a - b) for a, b in pairs)),
-        "relative": max(abs(a - b) / max(abs(a), abs(b)) for a, b in pairs),
-        "what": f"{len(pairs)} of {one.numel()} items",
-    }
+def _distances(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return the absolute differences as float64, also of whole numbers that it cannot hold."""
+    far = (one.double() - other.double()).abs()
+    if one.dtype not in (torch.int64, torch.uint64):
+        return far
+    near = (one.view(torch.int64) - other.view(torch.int64)).abs().double()
+    return torch.where(far < 2**62, near, far)
+
+
+def _unmeasured(what: str) -> dict[str, Any]:
+    return {"absolute": None, "relative": None, "what": what}
 
 
 def _text(tensor: torch.Tensor) -> str:

@@ -34,7 +34,7 @@ def damage_is_named(place: str) -> Iterator[None]:
         yield
     except KeyError as e:
         raise InspectionError(f"{place} has no field {e}") from None
-    except (TypeError, ValueError) as e:
+    except (AttributeError, IndexError, OverflowError, TypeError, ValueError) as e:
         raise InspectionError(f"{place} is damaged: {e}") from None
 
 
@@ -60,9 +60,9 @@ def a_text(value: Any) -> str:
 
 
 def an_int(value: Any) -> int:
-    """Return a value; TypeError unless it is an int."""
-    if type(value) is not int:
-        raise TypeError(f"expected an int, got {_short(value)}")
+    """Return a value; TypeError unless it is an int of 64 bits."""
+    if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
+        raise TypeError(f"expected an int of 64 bits, got {_short(value)}")
     return value
 
 
@@ -79,5 +79,5 @@ def one_of(value: Any) -> tuple[str, Any]:
 def _short(value: Any) -> str:
     if isinstance(value, (dict, list)):
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
-    text = repr(value)
+    text = repr(value) if type(value) is not int else f"{value:#x}"  # of any number of digits
     return text if len(text) <= 40 else text[:37] + "..."

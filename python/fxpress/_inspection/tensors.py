@@ -55,7 +55,7 @@ def tensor_of(meta: Any) -> Tensor:
     shape = [size_of(size) for size in a_list(meta["sizes"])]
     count: int | None = None
     if itemsize and all(isinstance(size, int) for size in shape):
-        count = itemsize * math.prod(size for size in shape if isinstance(size, int))
+        count = an_int(itemsize * math.prod(size for size in shape if isinstance(size, int)))
     return Tensor(dtype, shape, count)
 
 

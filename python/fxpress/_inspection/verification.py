@@ -1,36 +1,22 @@
-"""Find everything that is wrong with a file, without torch: what `fxpress.load` would refuse."""
+"""Find all that is wrong with a file, without torch; `fxpress.load` stops at the first."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from fxpress._inspection.arguments import bodies_in, values_in
-from fxpress._inspection.fields import (
-    a_list,
-    a_text,
-    an_int,
-    an_object,
-    damage_is_named,
-    one_of,
-    parse,
-)
-from fxpress._inspection.hashes import read_document
+from fxpress._inspection.documents import read_document
+from fxpress._inspection.fields import a_list, a_text, an_object, damage_is_named, one_of, parse
 from fxpress._inspection.package import InspectionError, Package
 from fxpress._inspection.program import read_program
+from fxpress._inspection.stored import FOLDERS, STATE, config_record, is_beside, stored_tensors
 from fxpress._inspection.summary import ARCHIVE, kind_of, model_records
-from fxpress._inspection.tensors import DTYPES
 from fxpress._inspection.views import View
 
 _VERSION = ("archive_version", b"0")
-_FOLDERS = ("weights", "constants")
-_FILE_BESIDE = "_weights_file.txt"  # the record that names a file with the weights
-_STATE = {
-    "parameter": ("weights", "parameter_name"),
-    "buffer": ("weights", "buffer_name"),
-    "tensor_constant": ("constants", "tensor_constant_name"),
-}
 
 
 class Fault(NamedTuple):
@@ -51,8 +37,9 @@ def find_faults(
     """Return what is wrong with a file; nothing is unpickled and nothing of it runs.
 
     Every record is read and compared with its checksum. The texts of programs are compared with
-    torch's schema; values are used after they are computed, and described; weights have records
-    that are long enough.
+    torch's schema; each value is computed once, before it is used, and described; the state has an
+    entry for each weight, and records that are there and long enough. What a load finds besides,
+    with torch's operators and verifiers and in pickles, is not looked for.
 
     Args:
         path: the file.
@@ -61,125 +48,142 @@ def find_faults(
     Raises:
         OSError: the file cannot be read.
     """
+    faults: list[Fault] = []
     try:
         with Package(path) as package:
-            return list(_faults(package, report))
+            _Search(package, faults).run(report)
     except InspectionError as e:
-        return [Fault("", str(e))]
+        faults.append(Fault("", str(e)))
+    return faults
 
 
-def _faults(package: Package, report: Callable[[int], None] | None) -> Iterator[Fault]:
-    damaged = package.damaged_records(report)
-    yield from (Fault(record, text) for record, text in damaged.items())
-    name, version = _VERSION
-    if kind_of(package) == ARCHIVE and name not in damaged:
-        found = package.read(name) if name in package.records else None
-        if found is None:
-            yield Fault(name, "the record is missing")
-        elif found != version:
-            yield Fault(name, f"the version is {found!r}, not {version!r}")
-    for model, record in model_records(package):
-        if record not in damaged:
-            yield from _program_faults(package, model, record, set(damaged))
+class _Search:
+    """Looks for faults; what was found stays when something else cannot be looked at."""
 
+    def __init__(self, package: Package, faults: list[Fault]) -> None:
+        self._package, self._faults = package, faults
+        self._damaged: set[str] = set()
 
-def _program_faults(
-    package: Package, model: str, record: str, damaged: set[str]
-) -> Iterator[Fault]:
-    text = package.read(record)
-    try:
+    def run(self, report: Callable[[int], None] | None) -> None:
+        damaged = self._package.damaged_records(report)
+        self._damaged = set(damaged)
+        self._faults += [Fault(record, text) for record, text in damaged.items()]
+        records = self._package.records
+        if kind_of(self._package) == ARCHIVE:
+            name, version = _VERSION
+            if self._is_there(name) and self._package.read(name) != version:
+                found = self._package.read(name)
+                self._add(name, f"the version is {found[:40]!r}, not {version!r}")
+            is_compiled = any(record.startswith("data/aotinductor/") for record in records)
+            if not is_compiled and not model_records(self._package):
+                self._add("", "there is no program in it")
+        for model, record in model_records(self._package):
+            if record not in self._damaged:
+                with self._noting(record):
+                    self._program(model, record)
+
+    def _add(self, record: str, text: str) -> None:
+        self._faults.append(Fault(record, text))
+
+    @contextmanager
+    def _noting(self, record: str) -> Iterator[None]:
+        """Return a block in which an InspectionError is a fault of a record."""
+        try:
+            with damage_is_named("it"):
+                yield
+        except InspectionError as e:
+            beginnings = (f"record {record!r} is damaged: ", f"record {record!r}: ")
+            text = str(e)
+            for beginning in beginnings:
+                text = text.removeprefix(beginning)
+            self._add(record, text)
+
+    def _is_there(self, record: str) -> bool:
+        """Return whether a record can be read; a missing one is a fault."""
+        if record not in self._package.records:
+            self._add(record, "the record is missing")
+            return False
+        return record not in self._damaged
+
+    def _program(self, model: str, record: str) -> None:
+        text = self._package.read(record)
         read_document(text, "ExportedProgram", record)
         document = parse(text, record)
-        read_program(text, model, record, None)
-    except InspectionError as e:
-        yield Fault(record, _without_record(str(e), record))
-        return
-    wanted: dict[str, set[str]] = {folder: set() for folder in _FOLDERS}
-    try:
-        with damage_is_named(f"record {record!r}"):
-            module = document["graph_module"]
-            specs = module["signature"]["input_specs"]
-            for kind, held in map(one_of, specs):
-                if kind in _STATE:
-                    folder, key = _STATE[kind]
+        module = document["graph_module"]
+        graph, signature = module["graph"], module["signature"]
+        with self._noting(record):
+            read_program(text, model, record, None)
+        with self._noting(record):
+            for what in ("input", "output"):
+                values, specs = len(graph[f"{what}s"]), len(signature[f"{what}_specs"])
+                if values != specs:
+                    self._add(record, f"{values} {what}s, but {specs} in the signature")
+        with self._noting(record):
+            self._graph(record, graph, "graph")
+        wanted: dict[str, set[str]] = {folder: set() for folder in FOLDERS}
+        with self._noting(record):
+            for kind, held in map(one_of, signature["input_specs"]):
+                if kind in STATE:
                     is_constant = kind == "buffer" and not held["persistent"]
-                    wanted["constants" if is_constant else folder].add(held[key])
-        yield from (Fault(record, fault) for fault in _graph_faults(module["graph"], "graph"))
-    except InspectionError as e:
-        yield Fault(record, _without_record(str(e), record))
-    for folder in _FOLDERS:
-        config = f"data/{folder}/{model}_{folder}_config.json"
-        if config in package.records and config not in damaged:
-            yield from _weight_faults(package, config, folder, wanted[folder], damaged)
+                    folder = "constants" if is_constant else STATE[kind].folder
+                    wanted[folder].add(held[STATE[kind].field])
+        if kind_of(self._package) != ARCHIVE:
+            return
+        self._is_there(f"data/sample_inputs/{model}.pt")
+        for folder in FOLDERS:
+            older = f"data/{folder}/{model}.pt"
+            config = config_record(model, folder)
+            if older not in self._package.records and self._is_there(config):
+                with self._noting(config):
+                    self._state(model, folder, wanted[folder])
 
-
-def _without_record(text: str, record: str) -> str:
-    return text.removeprefix(f"record {record!r} is damaged: ").removeprefix(f"record {record!r}: ")
-
-
-def _graph_faults(graph: Any, place: str) -> Iterator[str]:
-    """Yield the uses of values that are not computed before, or not described."""
-    with damage_is_named(place):
+    def _graph(self, record: str, graph: Any, place: str) -> None:
+        """Look for values that are used before they are computed, or not described."""
         tensors = an_object(graph["tensor_values"])
-        nodes, outputs = a_list(graph["nodes"]), graph["outputs"]
-        known = {name for _, name in values_in(graph["inputs"])}
-    for number, node in enumerate(nodes):
-        at = f"{place}.nodes[{number}]"
-        with damage_is_named(at):
-            for argument in node["inputs"]:
-                for name in (name for _, name in values_in(argument["arg"]) if name not in known):
-                    yield f"{at}: {a_text(node['target'])} takes {name!r}, which is not computed"
-                for number_of_body, body in enumerate(bodies_in(argument["arg"])):
-                    inside = f"{at}.{argument['name'] or 'body'}[{number_of_body}]"
-                    yield from _graph_faults(body, inside)
-            for is_tensor, name in values_in(node["outputs"]):
-                if name in known:
-                    yield f"{at}: {name!r} is computed twice"
-                elif is_tensor and name not in tensors:
-                    yield f"{at}: the tensor {name!r} is not described"
-                known.add(name)
-    with damage_is_named(f"{place}.outputs"):
-        for _, name in values_in(outputs):
+        known: set[str] = set()
+        for _, name in values_in(graph["inputs"]):
+            if name in known:
+                self._add(record, f"{place}.inputs: {name!r} is an input twice")
+            known.add(name)
+        for number, node in enumerate(a_list(graph["nodes"])):
+            at = f"{place}.nodes[{number}]"
+            with self._noting(record):
+                for argument in node["inputs"]:
+                    for _, name in values_in(argument["arg"]):
+                        if name not in known:
+                            what = f"{a_text(node['target'])} takes {name!r}"
+                            self._add(record, f"{at}: {what}, which is not computed")
+                    for body_number, body in enumerate(bodies_in(argument["arg"])):
+                        inside = f"{at}.{argument['name'] or 'body'}[{body_number}]"
+                        with self._noting(record):
+                            self._graph(record, body, inside)
+            with self._noting(record):
+                for is_tensor, name in values_in(node["outputs"]):
+                    if name in known:
+                        self._add(record, f"{at}: {name!r} is computed twice")
+                    elif is_tensor and name not in tensors:
+                        self._add(record, f"{at}: the tensor {name!r} is not described")
+                    known.add(name)
+        for _, name in values_in(graph["outputs"]):
             if name not in known:
-                yield f"{place}.outputs: {name!r} is not computed"
+                self._add(record, f"{place}.outputs: {name!r} is not computed")
 
-
-def _weight_faults(
-    package: Package, config: str, folder: str, wanted: set[str], damaged: set[str]
-) -> Iterator[Fault]:
-    """Yield what is wrong with the tensors that a config describes."""
-    is_elsewhere = any(
-        name.startswith(f"data/{folder}/") and name.endswith(_FILE_BESIDE)
-        for name in package.records
-    )
-    try:
-        text = package.read(config)
-        read_document(text, "PayloadConfig", config)
-        entries = parse(text, config)["config"]
-        missing = sorted(wanted - set(entries))
-        yield from (Fault(config, f"{name!r} is missing") for name in missing)
-        for name, entry in entries.items():
-            record = f"data/{folder}/{entry['path_name']}"
-            if record in damaged or is_elsewhere:
+    def _state(self, model: str, folder: str, wanted: set[str]) -> None:
+        """Look at the tensors that a config describes."""
+        config = config_record(model, folder)
+        beside = is_beside(self._package, model) and folder == "weights"
+        found = set()
+        for stored in stored_tensors(self._package, model, folder):
+            found.add(stored.name)
+            if beside or stored.record in self._damaged:
                 continue
-            with damage_is_named(f"{name!r}"):
-                fault = _entry_fault(package, record, entry)
-            if fault:
-                yield Fault(config, f"{name!r}: {fault}")
-    except InspectionError as e:
-        yield Fault(config, _without_record(str(e), config))
-
-
-def _entry_fault(package: Package, record: str, entry: dict[str, Any]) -> str:
-    found = package.records.get(record)
-    if found is None:
-        return f"its record {record!r} is missing"
-    meta = entry["tensor_meta"]
-    if entry["use_pickle"] or meta is None or meta["dtype"] not in DTYPES:
-        return ""
-    sizes, strides = ([an_int(n["as_int"]) for n in meta[key]] for key in ("sizes", "strides"))
-    start = an_int(meta["storage_offset"]["as_int"])
-    view = View(DTYPES[meta["dtype"]][1], sizes, strides, start)
-    if view.bytes > found.size:
-        return f"it needs {view.bytes} bytes, but its record {record!r} has {found.size}"
-    return ""
+            with self._noting(config), damage_is_named(f"{stored.name!r}"):
+                record = self._package.records.get(stored.record)
+                if record is None:
+                    self._add(config, f"{stored.name!r}: its record {stored.record!r} is missing")
+                elif not stored.is_pickled and stored.meta is not None:
+                    needed = 0 if stored.is_meta() else View(*stored.place()).bytes
+                    if needed > record.size:
+                        short = f"its record {stored.record!r} has {record.size}"
+                        self._add(config, f"{stored.name!r}: it needs {needed} bytes, but {short}")
+        self._faults += [Fault(config, f"{n!r} is missing") for n in sorted(wanted - found)]

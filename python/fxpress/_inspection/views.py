@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -70,10 +69,18 @@ class View:
         whole = len(data) // self._itemsize * self._itemsize
         items = memoryview(data)[:whole].cast(_FORMATS[self._itemsize])
         *outer, (size, stride) = self._dimensions or [(1, 1)]
-        places = (range(0, each * step, step) if step else [0] * each for each, step in outer)
-        for offsets in itertools.product(*places):
-            first = self._start + sum(offsets)
+        for first in _starts(self._start, outer):
             if stride:
                 yield items[first : first + (size - 1) * stride + 1 : stride].tobytes()
             else:
                 yield items[first : first + 1].tobytes() * size
+
+
+def _starts(start: int, dimensions: list[tuple[int, int]]) -> Iterator[int]:
+    """Yield the place of the first item of each row."""
+    if not dimensions:
+        yield start
+        return
+    (size, stride), *inner = dimensions
+    for number in range(size):
+        yield from _starts(start + number * stride, inner)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +31,7 @@ Graph = dict[str, Any]
 _TAG = "__tensor_tag"  # Model Explorer's key for the name of a value
 _SOURCES = ("stack_trace", "from_node", "torch_fn", "custom")  # what tells where a node is from
 _LONGEST = 400  # characters of an attribute
+_LONGEST_NAME = 100  # characters of a part of a graph's id
 _DEPTH = 60  # graphs within each other
 _KINDS = {  # of inputs in a signature -> the field with the name in the state
     "parameter": "parameter_name",
@@ -74,19 +76,18 @@ def _graphs(document: dict[str, Any], name: str, record: str) -> list[Graph]:
         graph = an_object(module["graph"])
     made: list[Graph] = []
     _Writer(graph, signature, name, f"record {record!r}: graph", made, 0)
-    ranges = an_object(document.get("range_constraints") or {})
     attributes = made[0]["groupNodeAttributes"].setdefault("", {})
     with damage_is_named(f"record {record!r}: range_constraints"):
-        for symbol, bounds in ranges.items():
-            lower, upper = bounds.get("min_val"), bounds.get("max_val")
+        for symbol, bounds in an_object(document.get("range_constraints") or {}).items():
+            lower, upper = (an_object(bounds).get(end) for end in ("min_val", "max_val"))
             attributes[f"symbol {expression(symbol)}"] = f"{lower} to {upper}"
         for number, guard in enumerate(a_list(document.get("guards_code") or [])):
             attributes[f"guard {number}"] = _cut(a_text(guard))
     return made
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+def _cut(text: str, longest: int = _LONGEST) -> str:
+    return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
 def _pairs(values: dict[str, str]) -> list[dict[str, Any]]:
@@ -141,7 +142,7 @@ class _Writer:
         if name is None:
             return  # a constant
         kind, held = ("input", {}) if spec is None else one_of(spec)
-        target = held.get(_KINDS.get(kind, ""), "")
+        target = a_text(an_object(held or {}).get(_KINDS.get(kind, ""), ""))
         label = target.rpartition(".")[2] or name
         attributes = {
             "name": name,
@@ -175,7 +176,8 @@ class _Writer:
             if not values:
                 attributes[name] = _cut(str(readable(held)))
             for body_number, body in enumerate(bodies_in(held)):
-                inside = f"{self._name}/{attributes.get('name', node['id'])}/{name}"
+                own = _cut(attributes.get("name", node["id"]), _LONGEST_NAME)
+                inside = f"{self._name}/{own}/{_cut(name, _LONGEST_NAME)}"
                 inside += f" {body_number}" if body_number else ""
                 node.setdefault("subgraphIds", []).append(inside)
                 place = f"{self._place}.nodes[{number}].{name}"
@@ -190,6 +192,7 @@ class _Writer:
             what = str(number)
             if number < len(specs):
                 kind, held = one_of(specs[number])
+                held = an_object(held)
                 target = next((v for k, v in held.items() if k != "arg" and type(v) is str), "")
                 what += "" if kind == "user_output" else f" {kind.replace('_', ' ')} {target}"
             values = [value for _, value in values_in(given)]
@@ -284,9 +287,9 @@ def _history(text: str) -> Iterator[str]:
     """Yield the nodes that a node was made from, the latest first, as a file tells them."""
     if _native.is_nested_deeper(text.encode(), _DEPTH):
         raise InspectionError("from_node is nested too deeply")
-    waiting = a_list(json.loads(text))
+    waiting = deque(a_list(json.loads(text)))
     while waiting:
-        each = an_object(waiting.pop(0))
+        each = an_object(waiting.popleft())
         target = f" ({each['target']})" if each.get("target") else ""
         yield _cut(f"{each.get('name') or 'a node'}{target}, {each.get('pass_name') or 'unknown'}")
         waiting += a_list(each.get("from_node") or [])

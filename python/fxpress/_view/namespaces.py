@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator
 from fxpress._inspection.modules import MOST_MODULES, entries_of
 from fxpress._inspection.package import InspectionError
 
+_LONGEST_PATH = 4000  # characters
+_LONGEST_NAME = 100  # characters of the name of a class
+
 
 class Namespaces:
     """The layers of a graph.
@@ -72,8 +75,9 @@ class Namespaces:
         known = self._layers.get(path)
         if known is not None:
             return known
-        if path.count(".") > MOST_MODULES:
-            raise InspectionError(f"more than {MOST_MODULES} modules within each other")
+        if path.count(".") > MOST_MODULES or len(path) > _LONGEST_PATH:
+            most = f"{MOST_MODULES} parts or {_LONGEST_PATH} characters"
+            raise InspectionError(f"a module whose path has more than {most}")
         outer = ""
         for end in [*(i for i, char in enumerate(path) if char == "."), len(path)]:
             whole = path[:end]
@@ -85,7 +89,7 @@ class Namespaces:
     def _text(self, path: str) -> str:
         own = path.rpartition(".")[2]
         class_name = self._classes.get(path, "").rpartition(".")[2]
-        text = f"{own}: {class_name}" if class_name else own
+        text = f"{own}: {class_name[:_LONGEST_NAME]}" if class_name else own
         return text.replace("/", "\u2215")  # a slash begins a layer within this one
 
     def _count(self, path: str, what: str, number: int) -> None:

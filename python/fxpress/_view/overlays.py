@@ -68,7 +68,8 @@ def flops(node: dict[str, Any]) -> int | None:
         return None
     given = [_facts(item) for item in node["inputsMetadata"]]
     shapes = {facts["__tensor_tag"]: _sizes(facts.get("shape", "")) for facts in given}
-    result = _sizes(_facts(node["outputsMetadata"][0]).get("shape", ""))
+    results = [_facts(item) for item in node["outputsMetadata"][:1]]
+    result = _sizes(results[0].get("shape", "")) if results else None
     try:
         return rule(shapes, result)  # type: ignore[arg-type]  # None is a TypeError here
     except (KeyError, IndexError, TypeError):

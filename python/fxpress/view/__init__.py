@@ -20,6 +20,7 @@ from typing import Any
 
 from fxpress._errors import UnsupportedError
 from fxpress._view.graphs import Graph, graphs_of_file, graphs_of_text
+from fxpress._view.names import names_of
 from fxpress._view.overlays import overlays_of
 
 
@@ -63,9 +64,7 @@ def config(*programs: Any) -> Any:
         OSError, fxpress.Error, TypeError: as `graphs_of`.
     """
     made = _model_explorer().config()
-    for number, program in enumerate(programs):
-        is_path = isinstance(program, (str, os.PathLike))
-        name = os.path.basename(os.fspath(program)) if is_path else f"program {number}"
+    for number, (name, program) in enumerate(zip(names_of(programs), programs, strict=True)):
         graphs = graphs_of(program)
         made.graphs_list.append(json.dumps({"graphs": graphs}))
         made.model_sources.append({"url": f"graphs://{name}/{number}"})

@@ -1,0 +1,62 @@
+"""Every field of a program in turn is of another kind: commands say so in one line, or go on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fxpress._inspection.hashes import hash_programs
+from fxpress._inspection.nodes import find_nodes
+from fxpress._inspection.package import InspectionError
+from fxpress._inspection.summary import summarize
+from fxpress._inspection.verification import find_faults
+from fxpress._view.graphs import graphs_of_file
+from fxpress._view.overlays import overlays_of
+
+VALUES = (None, -1, 10**400, 1.5, "\ud800", ";", [], [1], {}, {"a": [1]}, True)
+COMMANDS: dict[str, Callable[[Path], Any]] = {
+    "inspect": lambda path: json.dumps(summarize(path).plain()),
+    "node": lambda path: find_nodes(path, "linear"),
+    "verify": find_faults,
+    "hash": lambda path: hash_programs(path, include_state=True),
+    "view": lambda path: json.dumps(overlays_of(graphs_of_file(path))),
+}
+
+
+def places_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield place
+    keys = list(value) if isinstance(value, dict) else []
+    for key in range(len(value)) if isinstance(value, list) else keys:
+        yield from places_in(value[key], (*place, key))
+
+
+@pytest.mark.parametrize("end", ["models/model.json", "weights_config.json"])
+def test_damaged_fields(end: str, path: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        records = {name: archive.read(name) for name in archive.namelist()}
+    (name,) = (name for name in records if name.endswith(end))
+    places = [place for place in places_in(json.loads(records[name])) if place]
+    file = tmp_path / "edited.pt2"
+    for number, place in enumerate(random.Random(1).sample(places, min(len(places), 250))):
+        held = document = json.loads(records[name])
+        for key in place[:-1]:
+            held = held[key]
+        held[place[-1]] = VALUES[number % len(VALUES)]
+        with zipfile.ZipFile(file, "w") as edited:
+            for record, data in records.items():
+                edited.writestr(record, _text(document) if record == name else data)
+        for command in COMMANDS.values():
+            with contextlib.suppress(InspectionError):
+                command(file)
+
+
+def _text(document: Any) -> bytes:
+    text = json.dumps(document)
+    return text.encode()
