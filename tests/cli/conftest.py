@@ -11,19 +11,12 @@ import pytest
 import torch
 from torch.export import ExportedProgram
 
-from tests.support.command_line import Model
+from tests.support.command_line import dynamic_program
 
 
 @pytest.fixture(scope="package")
 def program() -> ExportedProgram:
-    batch = torch.export.Dim("batch", min=2, max=64)
-    exported = torch.export.export(
-        Model(),
-        (torch.ones(3, 4), True),
-        {"bias": torch.ones(4)},
-        dynamic_shapes={"x": {0: batch}, "flag": None, "bias": None},
-    )
-    return exported.run_decompositions({})  # writes to buffers are outputs now
+    return dynamic_program()
 
 
 @pytest.fixture(scope="package")

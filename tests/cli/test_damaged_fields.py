@@ -6,7 +6,7 @@ import contextlib
 import json
 import random
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fxpress._inspection.summary import summarize
 from fxpress._inspection.verification import find_faults
 from fxpress._view.graphs import graphs_of_file
 from fxpress._view.overlays import overlays_of
+from tests.support.command_line import places_in
 
 VALUES = (None, -1, 10**400, 1.5, "\ud800", ";", [], [1], {}, {"a": [1]}, True)
 COMMANDS: dict[str, Callable[[Path], Any]] = {
@@ -28,13 +29,6 @@ COMMANDS: dict[str, Callable[[Path], Any]] = {
     "hash": lambda path: hash_programs(path, include_state=True),
     "view": lambda path: json.dumps(overlays_of(graphs_of_file(path))),
 }
-
-
-def places_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield place
-    keys = list(value) if isinstance(value, dict) else []
-    for key in range(len(value)) if isinstance(value, list) else keys:
-        yield from places_in(value[key], (*place, key))
 
 
 @pytest.mark.parametrize("end", ["models/model.json", "weights_config.json"])

@@ -9,7 +9,7 @@ import operator
 import random
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from fxpress._inspection.program import Program
 from fxpress._inspection.summary import Summary, summarize
 from fxpress._inspection.tensors import DTYPES, expression
 from tests.fuzz.make_hostile import frozen
-from tests.support.command_line import assert_without_torch, run
+from tests.support.command_line import assert_without_torch, places_in, run
 
 
 def calls_of(module: torch.fx.GraphModule) -> Counter[str]:
@@ -166,13 +166,6 @@ def test_hostile_files_are_refused_or_told(tmp_path: Path) -> None:
         path.write_bytes(data)
         with contextlib.suppress(InspectionError):
             json.dumps(summarize(path).plain())
-
-
-def places_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    yield place
-    keys = list(value) if isinstance(value, dict) else []
-    for key in range(len(value)) if isinstance(value, list) else keys:
-        yield from places_in(value[key], (*place, key))
 
 
 @pytest.mark.parametrize("end", ["models/model.json", "weights_config.json"])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 
 class Block(torch.nn.Module):
@@ -31,6 +33,18 @@ class Model(torch.nn.Module):
         return (y, x.shape[0] * 2) if flag else y
 
 
+def dynamic_program() -> ExportedProgram:
+    """The model with a size that is a symbol, and writes to buffers as outputs."""
+    batch = torch.export.Dim("batch", min=2, max=64)
+    exported = torch.export.export(
+        Model(),
+        (torch.ones(3, 4), True),
+        {"bias": torch.ones(4)},
+        dynamic_shapes={"x": {0: batch}, "flag": None, "bias": None},
+    )
+    return exported.run_decompositions({})  # writes to buffers are outputs now
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fxpress", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -43,3 +57,11 @@ def assert_without_torch(*arguments: str) -> None:
     command = [sys.executable, "-c", script, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def places_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the place of each value in a JSON document, as keys and indices from the top."""
+    yield place
+    keys = list(value) if isinstance(value, dict) else []
+    for key in range(len(value)) if isinstance(value, list) else keys:
+        yield from places_in(value[key], (*place, key))

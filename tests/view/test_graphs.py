@@ -23,20 +23,13 @@ from fxpress._inspection.package import InspectionError
 from fxpress._view.graphs import Graph, graphs_of_file, graphs_of_text
 from fxpress._view.overlays import overlays_of
 from tests.fuzz.make_hostile import frozen
-from tests.support.command_line import Model, assert_without_torch
+from tests.support.command_line import assert_without_torch, dynamic_program
 from tests.support.exported import exportdb_cases, exportdb_program, skipped_unless_exported
 
 
 @pytest.fixture(scope="module")
 def program() -> ExportedProgram:
-    batch = torch.export.Dim("batch", min=2, max=64)
-    exported = torch.export.export(
-        Model(),
-        (torch.ones(3, 4), True),
-        {"bias": torch.ones(4)},
-        dynamic_shapes={"x": {0: batch}, "flag": None, "bias": None},
-    )
-    return exported.run_decompositions({})
+    return dynamic_program()
 
 
 @pytest.fixture

@@ -9,13 +9,12 @@ import os
 from fxpress._inspection.documents import read_document
 from fxpress._inspection.fields import damage_is_named, one_of, parse
 from fxpress._inspection.package import InspectionError, Package
-from fxpress._inspection.stored import StoredTensor, config_record, is_beside, stored_tensors
+from fxpress._inspection.stored import STATE, StoredTensor, config_record, is_beside, stored_tensors
 from fxpress._inspection.summary import model_records
 from fxpress._inspection.tensors import DTYPES
 from fxpress._inspection.torch_facts import operators
 from fxpress._inspection.views import View
 
-_CONSTANT = "tensor_constant"
 _STRIDED = 7  # torch's number of the layout in files
 _MOST_BYTES = 192 << 20  # of tensors that are hashed, for a file of any size
 _MOST_PER_BYTE = 7  # and besides, for each byte of the file
@@ -82,8 +81,8 @@ class _Digests:
         constants = {each.name: each for each in stored_tensors(self._package, model, "constants")}
         specs = parse(text, record)["graph_module"]["signature"]["input_specs"]
         inputs = list(map(one_of, specs))
-        buffers = {held["buffer_name"] for kind, held in inputs if kind == "buffer"}
-        needed = {held["tensor_constant_name"] for kind, held in inputs if kind == _CONSTANT}
+        buffers = {held[STATE[kind].field] for kind, held in inputs if kind == "buffer"}
+        needed = {held[STATE[kind].field] for kind, held in inputs if kind == "tensor_constant"}
         needed |= {held["custom_obj_name"] for kind, held in inputs if kind == "custom_obj"}
         missing = needed - set(constants)
         if missing:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from fxpress._inspection.arguments import bodies_in
 from fxpress._inspection.fields import (
     a_list,
     a_text,
@@ -16,9 +17,8 @@ from fxpress._inspection.fields import (
     parse,
 )
 from fxpress._inspection.modules import Module, tree_of
+from fxpress._inspection.stored import STATE
 from fxpress._inspection.tensors import Tensor, expression, tensor_of
-
-_STATE = {"parameter": "parameter_name", "buffer": "buffer_name"}
 
 
 @dataclasses.dataclass
@@ -113,7 +113,7 @@ def read_program(text: bytes, name: str, record: str, weights: list[Weight] | No
         weights = list(_weights(signature, tensors, place))
     nodes = list(nodes_of(graph, place))
     stacks = (_stack(node, place) for node in nodes)
-    state = ((each.name, each.tensor) for each in weights if each.kind in _STATE)
+    state = ((each.name, each.tensor) for each in weights if each.kind != "constant")
     with damage_is_named(place):
         counted = Counter(a_text(node["target"]) for node in nodes)
         return Program(
@@ -141,9 +141,7 @@ def nodes_of(graph: dict[str, Any], place: str) -> Iterator[dict[str, Any]]:
             yield node
             with damage_is_named(f"{place}: graph.nodes[{number}]"):
                 for argument in a_list(node["inputs"]):
-                    held = an_object(an_object(argument)["arg"])
-                    if "as_graph" in held and held["as_graph"] is not None:
-                        waiting.append(an_object(held["as_graph"]["graph"]))
+                    waiting += map(an_object, bodies_in(an_object(argument)["arg"]))
 
 
 def _stack(node: dict[str, Any], place: str) -> str:
@@ -206,11 +204,10 @@ def _weights(signature: dict[str, Any], tensors: _Tensors, place: str) -> Iterat
     for number, spec in enumerate(a_list(signature["input_specs"])):
         with damage_is_named(f"{place}: signature.input_specs[{number}]"):
             kind, held = one_of(spec)
-            named = _STATE.get(kind) or {"tensor_constant": "tensor_constant_name"}.get(kind)
-            if named is not None:
-                name = a_text(an_object(held)[named])
+            if kind in STATE:
+                name = a_text(an_object(held)[STATE[kind].field])
                 tensor = tensors[a_text(an_object(held["arg"])["name"])]
-                yield Weight(name, kind if kind in _STATE else "constant", tensor)
+                yield Weight(name, "constant" if kind == "tensor_constant" else kind, tensor)
 
 
 def _symbols(document: dict[str, Any]) -> dict[str, tuple[int | None, int | None]]:

@@ -23,6 +23,7 @@ from fxpress._inspection.fields import (
     parse,
 )
 from fxpress._inspection.package import InspectionError, Package
+from fxpress._inspection.stored import STATE
 from fxpress._inspection.summary import kind_of, model_records
 from fxpress._inspection.tensors import expression, size_of, tensor_of
 from fxpress._view.namespaces import Namespaces
@@ -33,12 +34,8 @@ _SOURCES = ("stack_trace", "from_node", "torch_fn", "custom")  # what tells wher
 _LONGEST = 400  # characters of an attribute
 _LONGEST_NAME = 100  # characters of a part of a graph's id
 _DEPTH = 60  # graphs within each other
-_KINDS = {  # of inputs in a signature -> the field with the name in the state
-    "parameter": "parameter_name",
-    "buffer": "buffer_name",
-    "tensor_constant": "tensor_constant_name",
-    "custom_obj": "custom_obj_name",
-}
+# The kind of an input in a signature -> the field with its name in the state.
+_KINDS = {**{kind: place.field for kind, place in STATE.items()}, "custom_obj": "custom_obj_name"}
 
 
 def graphs_of_file(path: str | os.PathLike[str]) -> list[Graph]:
