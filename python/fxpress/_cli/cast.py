@@ -12,6 +12,7 @@ from torch.fx import Graph, Node
 from fxpress._errors import Error
 from fxpress._serde.hashing import traits_of
 from fxpress._serde.operators import schema_of
+from fxpress._torch import fx as torch_fx
 
 
 class CastError(Error):
@@ -49,9 +50,7 @@ def with_weights_of(program: ExportedProgram, dtype: torch.dtype) -> None:
             continue
         was = node.meta["val"]
         with program.graph.inserting_after(last):
-            last = program.graph.call_function(
-                torch.ops.aten._to_copy.default, (node,), {"dtype": was.dtype}
-            )
+            last = program.graph.call_function(torch_fx.CAST, (node,), {"dtype": was.dtype})
         last.meta = {"val": was, "nn_module_stack": root}
         node.replace_all_uses_with(last, lambda user, own=last: user is not own)
         with was.fake_mode:
@@ -125,7 +124,7 @@ def _written(graph: Graph) -> Iterator[Node]:
             origins[node] = {
                 origin for each in node.all_input_nodes for origin in origins.get(each, ())
             }
-            if isinstance(node.target, torch._ops.HigherOrderOperator):
+            if isinstance(node.target, torch_fx.HigherOrderOperator):
                 yield from origins[node]
             continue
         aliased, written, *_ = traits_of(node.target)

@@ -18,6 +18,7 @@ from torch.fx.passes.split_module import split_module
 
 import fxpress
 from fxpress._cli.output import console
+from fxpress._torch.capture import reset
 from fxpress.decompose import run_decompositions
 from fxpress.export import module as module_of
 from fxpress.split_module import split_module as fast_split
@@ -76,7 +77,7 @@ def _timed(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def _exported(model: nn.Module, inputs: tuple[Tensor, ...], strict: bool) -> ExportedProgram:
-    torch._dynamo.reset()
+    reset()
     return torch.export.export(model, inputs, strict=strict)
 
 

@@ -42,6 +42,8 @@ from torch.utils._pytree import TreeSpec as TreeSpec
 
 from fxpress._torch.versions import features
 
+CAST = torch.ops.aten._to_copy.default  # to another type
+
 _T = TypeVar("_T")
 
 # A torch that has the newer name logs a warning when the older name is used.
