@@ -15,6 +15,7 @@ from fxpress._cli.output import naming
 from fxpress._cli.text import printable
 from fxpress._errors import Error
 from fxpress._inspection.summary import summarize
+from fxpress._torch.serde import pytree
 
 
 class ConversionError(Error):
@@ -91,7 +92,7 @@ def _inputs(path: Path, program: ExportedProgram) -> tuple[Any, Any]:
     if not isinstance(args, (tuple, list)) or not isinstance(kwargs, dict):
         raise ConversionError(f"{path}: expected (args, kwargs), a tuple and a dict")
     spec = program.call_spec.in_spec
-    _, given = torch.utils._pytree.tree_flatten((tuple(args), kwargs))
+    _, given = pytree.tree_flatten((tuple(args), kwargs))
     if spec is not None and given != spec:
         raise ConversionError(f"{path}: the inputs are not of the program's structure {spec}")
     return tuple(args), kwargs
