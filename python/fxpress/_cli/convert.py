@@ -15,7 +15,7 @@ from fxpress._cli.output import naming
 from fxpress._cli.text import printable
 from fxpress._errors import Error
 from fxpress._inspection.summary import summarize
-from fxpress._torch.serde import pytree
+from fxpress._torch.decompose import pytree
 
 
 class ConversionError(Error):
