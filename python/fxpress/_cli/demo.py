@@ -82,11 +82,8 @@ def _exported(model: nn.Module, inputs: tuple[Tensor, ...], strict: bool) -> Exp
 
 
 def _faster_export(model: nn.Module, inputs: tuple[Tensor, ...], strict: bool) -> ExportedProgram:
-    fxpress.install()
-    try:
+    with fxpress.installed():
         return _exported(model, inputs, strict)
-    finally:
-        fxpress.uninstall()
 
 
 def steps(layers: int, report: Callable[[Step], None]) -> list[Step]:
@@ -174,7 +171,7 @@ def show(layers: int, as_json: bool) -> None:
     torch.set_num_threads(1)  # so small a model gains nothing from threads
     if as_json:
         done = steps(layers, lambda _: None)
-        print(json.dumps([{**step._asdict()} for step in done], indent=2))
+        print(json.dumps([step._asdict() for step in done], indent=2))
         return
     out = console()
     out.print(f"a transformer of {layers} layers; every result is compared with torch's")

@@ -16,7 +16,7 @@ from fxpress._cli.text import printable
 from fxpress._inspection.hashes import hash_programs
 from fxpress._inspection.nodes import module_paths
 from fxpress._inspection.package import InspectionError
-from fxpress._inspection.tensors import DTYPES
+from fxpress._inspection.tensors import dtype_of
 
 _NODE = re.compile(r"graph_module\.graph\.nodes\[(\d+)\]")
 _STATE = re.compile(r"graph_module\.graph\.inputs\[(?:parameter|buffer) (.*?)\]")
@@ -128,7 +128,7 @@ def _readable(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if "dtype" in value and "sizes" in value:
-        dtype, _ = DTYPES.get(value["dtype"], (f"dtype {value['dtype']}", 0))
+        dtype, _ = dtype_of(value["dtype"])
         return f"{dtype}{_readable(value['sizes'])}"
     kept = {key: each for key, each in value.items() if key not in ("known", "hint") or each}
     if len(kept) == 1:

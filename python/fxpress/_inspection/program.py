@@ -14,7 +14,6 @@ from fxpress._inspection.fields import (
     an_object,
     damage_is_named,
     one_of,
-    parse,
 )
 from fxpress._inspection.modules import Module, tree_of
 from fxpress._inspection.stored import STATE
@@ -88,19 +87,20 @@ class Program:
     weights: list[Weight]
 
 
-def read_program(text: bytes, name: str, record: str, weights: list[Weight] | None) -> Program:
+def read_program(
+    document: dict[str, Any], name: str, record: str, weights: list[Weight] | None
+) -> Program:
     """Return what a program is.
 
     Args:
-        text: the program as JSON.
+        document: the program, as JSON gives it.
         name: its name.
-        record: the record that the text is of, for errors.
+        record: the record that it is of, for errors.
         weights: what else the file says of its weights; None: nothing.
 
     Raises:
-        InspectionError: the text is damaged.
+        InspectionError: it is damaged.
     """
-    document = parse(text, record)
     place = f"record {record!r}"
     with damage_is_named(place):
         module = an_object(document["graph_module"])

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fxpress._inspection.documents import read_document
 from fxpress._inspection.fields import an_int, an_object, damage_is_named, parse
 from fxpress._inspection.package import Package
-from fxpress._inspection.tensors import DTYPES
+from fxpress._inspection.tensors import dtype_of
 
 FOLDERS = ("weights", "constants")
 
@@ -31,14 +31,12 @@ class StoredTensor(NamedTuple):
     Attributes:
         name: its name in the state.
         record: the record that holds its data.
-        is_parameter: whether it is a parameter.
         is_pickled: whether the record is a pickle.
         meta: its `TensorMeta`; None for objects.
     """
 
     name: str
     record: str
-    is_parameter: bool
     is_pickled: bool
     meta: dict[str, Any] | None
 
@@ -54,7 +52,7 @@ class StoredTensor(NamedTuple):
         """
         assert self.meta is not None
         number = an_int(self.meta["dtype"])
-        itemsize = DTYPES[number][1] if number in DTYPES else 0
+        _, itemsize = dtype_of(number)
         if itemsize == 0:
             raise ValueError(f"{number} is the number of no type of tensors")
         sizes, strides = (
@@ -90,7 +88,6 @@ def stored_tensors(package: Package, model: str, folder: str) -> Iterator[Stored
         yield StoredTensor(
             name,
             f"data/{folder}/{entry['path_name']}",
-            entry["is_param"],
             entry["use_pickle"],
             entry["tensor_meta"],
         )

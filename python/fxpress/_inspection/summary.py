@@ -11,13 +11,14 @@ from fxpress._inspection.fields import a_text, an_object, damage_is_named, parse
 from fxpress._inspection.modules import lines_of
 from fxpress._inspection.package import InspectionError, Package
 from fxpress._inspection.program import Program, Weight, read_program
+from fxpress._inspection.stored import config_record
 from fxpress._inspection.tensors import tensor_of
 
 ARCHIVE = "pt2 archive"
 _FORMAT = "archive_format"
 _VERSION = "archive_version"
 _MODELS = ("models/", ".json")
-_COMPILED = "data/aotinductor/"
+COMPILED = "data/aotinductor/"
 _OLD_MODEL = "serialized_exported_program.json"
 _CODE_SUFFIXES = (".so", ".o", ".cpp", ".cubin", ".ptx", ".hsaco", ".py", ".pte", ".wrapper")
 _PICKLE_SUFFIXES = (".pt", ".pkl", ".pickle")
@@ -78,7 +79,7 @@ def summarize(path: str | os.PathLike[str]) -> Summary:
             format_version=version.decode(errors="replace").strip(),
             records=len(records),
             programs=programs,
-            compiled=sorted({n.split("/")[2] for n in records if n.startswith(_COMPILED)}),
+            compiled=sorted({n.split("/")[2] for n in records if n.startswith(COMPILED)}),
             runs={n: what for n in records if (what := pickled.get(n) or _runs(n))},
             extra_files={
                 n.removeprefix("extra/"): record.size
@@ -138,13 +139,14 @@ def model_records(package: Package) -> list[tuple[str, str]]:
 
 def _programs(package: Package) -> Iterator[Program]:
     for name, record in model_records(package):
-        is_told = f"data/weights/{name}_weights_config.json" in package.records
+        is_told = config_record(name, "weights") in package.records
         weights = [*_weights(package, "weights", name), *_weights(package, "constants", name)]
-        yield read_program(package.read(record), name, record, weights if is_told else None)
+        document = parse(package.read(record), record)
+        yield read_program(document, name, record, weights if is_told else None)
 
 
 def _weights(package: Package, folder: str, model: str) -> Iterator[Weight]:
-    record = f"data/{folder}/{model}_{folder}_config.json"
+    record = config_record(model, folder)
     if record not in package.records:
         return
     with damage_is_named(f"record {record!r}"):

@@ -48,10 +48,14 @@ class Tensor(NamedTuple):
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
+def dtype_of(number: int) -> tuple[str, int]:
+    """Return name and bytes of an item of the type with a number; 0 bytes for an unknown type."""
+    return DTYPES.get(number, (f"dtype {number}", 0))
+
+
 def tensor_of(meta: Any) -> Tensor:
     """Return what a `TensorMeta` says."""
-    number = an_int(an_object(meta)["dtype"])
-    dtype, itemsize = DTYPES.get(number, (f"dtype {number}", 0))
+    dtype, itemsize = dtype_of(an_int(an_object(meta)["dtype"]))
     shape = [size_of(size) for size in a_list(meta["sizes"])]
     count: int | None = None
     if itemsize and all(isinstance(size, int) for size in shape):

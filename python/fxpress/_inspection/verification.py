@@ -13,7 +13,7 @@ from fxpress._inspection.fields import a_list, a_text, an_object, damage_is_name
 from fxpress._inspection.package import InspectionError, Package
 from fxpress._inspection.program import read_program
 from fxpress._inspection.stored import FOLDERS, STATE, config_record, is_beside, stored_tensors
-from fxpress._inspection.summary import ARCHIVE, kind_of, model_records
+from fxpress._inspection.summary import ARCHIVE, COMPILED, kind_of, model_records
 from fxpress._inspection.views import View
 
 _VERSION = ("archive_version", b"0")
@@ -74,7 +74,7 @@ class _Search:
             if self._is_there(name) and self._package.read(name) != version:
                 found = self._package.read(name)
                 self._add(name, f"the version is {found[:40]!r}, not {version!r}")
-            is_compiled = any(record.startswith("data/aotinductor/") for record in records)
+            is_compiled = any(record.startswith(COMPILED) for record in records)
             if not is_compiled and not model_records(self._package):
                 self._add("", "there is no program in it")
         for model, record in model_records(self._package):
@@ -112,7 +112,7 @@ class _Search:
         module = document["graph_module"]
         graph, signature = module["graph"], module["signature"]
         with self._noting(record):
-            read_program(text, model, record, None)
+            read_program(document, model, record, None)
         with self._noting(record):
             for what in ("input", "output"):
                 values, specs = len(graph[f"{what}s"]), len(signature[f"{what}_specs"])
