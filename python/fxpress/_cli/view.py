@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from fxpress._cli.output import naming
-from fxpress._view.graphs import graphs_of_file
+from fxpress._view.graphs import Graph, graphs_of_file
 from fxpress._view.names import names_of
 from fxpress._view.overlays import overlays_of
 
@@ -19,9 +20,7 @@ def write_graphs(paths: list[Path], target: Path) -> None:
         InspectionError: a file holds no exported programs, or it is damaged.
     """
     graphs = []
-    for name, path in zip(names_of(paths), paths, strict=True):
-        with naming(path):
-            found = graphs_of_file(path)
+    for name, found in _read(paths):
         if len(paths) > 1:
             for graph in found:
                 graph["id"] = f"{name}: {graph['id']}"
@@ -44,9 +43,14 @@ def show(paths: list[Path], port: int, opens_browser: bool) -> None:
         fxpress.UnsupportedError: Model Explorer is not installed.
         OSError, InspectionError: as `write_graphs`.
     """
-    from fxpress.view import view
+    from fxpress.view import config_of, serve
 
-    for path in paths:
+    serve(config_of(_read(paths)), port=port, no_open_in_browser=not opens_browser)
+
+
+def _read(paths: list[Path]) -> Iterator[tuple[str, list[Graph]]]:
+    """Yield a name of its own for each file, and its graphs; errors name the file."""
+    for name, path in zip(names_of(paths), paths, strict=True):
         with naming(path):
-            graphs_of_file(path)
-    view(*paths, port=port, no_open_in_browser=not opens_browser)
+            graphs = graphs_of_file(path)
+        yield name, graphs

@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import types
+from collections.abc import Iterable
 from typing import Any
 
 from fxpress._errors import UnsupportedError
@@ -63,9 +64,17 @@ def config(*programs: Any) -> Any:
         fxpress.UnsupportedError: Model Explorer is not installed.
         OSError, fxpress.Error, TypeError: as `graphs_of`.
     """
+    return config_of(zip(names_of(programs), map(graphs_of, programs), strict=True))
+
+
+def config_of(graphs_by_name: Iterable[tuple[str, list[Graph]]]) -> Any:
+    """Return a configuration as `config`, for pairs of a program's name and its graphs.
+
+    Raises:
+        fxpress.UnsupportedError: Model Explorer is not installed.
+    """
     made = _model_explorer().config()
-    for number, (name, program) in enumerate(zip(names_of(programs), programs, strict=True)):
-        graphs = graphs_of(program)
+    for number, (name, graphs) in enumerate(graphs_by_name):
         made.graphs_list.append(json.dumps({"graphs": graphs}))
         made.model_sources.append({"url": f"graphs://{name}/{number}"})
         for title, data in overlays_of(graphs).items():
@@ -84,7 +93,12 @@ def view(*programs: Any, **options: Any) -> None:
         fxpress.UnsupportedError: Model Explorer is not installed.
         OSError, fxpress.Error, TypeError: as `graphs_of`.
     """
-    _model_explorer().visualize_from_config(config(*programs), **options)
+    serve(config(*programs), **options)
+
+
+def serve(made: Any, **options: Any) -> None:
+    """Show what `config` or `config_of` has returned; options as for `view`."""
+    _model_explorer().visualize_from_config(made, **options)
 
 
 class _Module(types.ModuleType):
