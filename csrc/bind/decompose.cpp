@@ -7,15 +7,15 @@ void bind_decompose(py::module_& m) {
   m.def(
       "write_stamps",
       [](const py::handle& graph, const py::handle& names, const py::handle& metas,
-         const py::handle& stamps, const py::handle& sizes, const py::handle& readers,
-         const py::handle& roots, const py::handle& size, const py::handle& sequence,
-         const py::handle& helper) {
+         const py::handle& taken, const py::handle& stamps, const py::handle& sizes,
+         const py::handle& readers, const py::handle& roots, const py::handle& size,
+         const py::handle& sequence, const py::handle& helper) {
         return to_object(decompose::write_stamps(
-            {graph.ptr(), names.ptr(), metas.ptr(), stamps.ptr(), sizes.ptr(), readers.ptr(),
-             roots.ptr(), size.ptr(), sequence.ptr(), helper.ptr()}));
+            {graph.ptr(), names.ptr(), metas.ptr(), taken.ptr(), stamps.ptr(), sizes.ptr(),
+             readers.ptr(), roots.ptr(), size.ptr(), sequence.ptr(), helper.ptr()}));
       },
-      "graph"_a, "names"_a, "metas"_a, "stamps"_a, "sizes"_a, "readers"_a, "roots"_a, "size"_a,
-      "sequence"_a, "helper"_a,
+      "graph"_a, "names"_a, "metas"_a, "taken"_a, "stamps"_a, "sizes"_a, "readers"_a, "roots"_a,
+      "size"_a, "sequence"_a, "helper"_a,
       "Write a decomposed program but for its output; return its nodes and the output's name.");
 }
 

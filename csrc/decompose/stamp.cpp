@@ -185,6 +185,9 @@ class Stamper {
     for (Py_ssize_t i = 0; i < PyList_Size(request_.names); ++i) {
       raw_.push_back(names_.table().create(names_.intern("arg" + std::to_string(i) + "_1")));
     }
+    for (Py_ssize_t i = 0; i < PyList_Size(request_.taken); ++i) {
+      taken_.push_back(names_.table().create(names_.candidate(PyList_GET_ITEM(request_.taken, i))));
+    }
     for (const Stamp& stamp : stamps_) {
       for (const RecipeNode& node : stamp.recipe->nodes()) {
         const bool is_named = node.number == kNoNumber || live_[raw_.size()] != 0;
@@ -289,6 +292,7 @@ class Stamper {
     for (const StringId id : raw_) {
       if (id.valid()) check(PySet_Add(used.get(), names_.string(id)));
     }
+    for (const StringId id : taken_) check(PySet_Add(used.get(), names_.string(id)));
   }
 
   Ref all_nodes() const {
@@ -312,6 +316,7 @@ class Stamper {
   std::vector<Stamp> stamps_;                     // in order
   std::vector<char> live_;                        // by number
   std::vector<StringId> raw_;                     // the first name, by number; the output's last
+  std::vector<StringId> taken_;                   // names of dead nodes ahead of the stamps'
   std::vector<PyObject*> nodes_;                  // by number; borrowed, null for dead ones
   std::vector<uint32_t> same_as_;                 // by number: the node in whose place it is used
   std::unordered_map<uint32_t, uint32_t> computed_;  // expression -> the node that computes it

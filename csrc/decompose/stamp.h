@@ -10,6 +10,7 @@ struct StampRequest {
   PyObject* graph;     // an empty torch.fx.Graph
   PyObject* names;     // list of str: of the placeholders
   PyObject* metas;     // list of dict: of the placeholders, to own
+  PyObject* taken;     // list of str: candidates for names of dead nodes ahead of the stamps'
   PyObject* stamps;    // list of fxpress._decompose.plan.Stamp
   PyObject* sizes;     // list of int: the number's expression of each placeholder; -1: none
   PyObject* readers;   // int: how many nodes of the first stamp read symbols from placeholders

@@ -183,6 +183,7 @@ def write_stamps(
     graph: Graph,
     names: list[str],
     metas: list[dict[str, Any]],
+    taken: list[str],
     stamps: list[Any],
     sizes: list[int],
     readers: int,

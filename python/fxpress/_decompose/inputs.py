@@ -153,4 +153,5 @@ class _Reader:
         return Value(number, facts, known)
 
 
-_PLAIN = (float, str, type(None))  # torch makes a symbol of an int
+# Where no node uses them. torch makes a symbol of an int, which nothing takes then.
+_PLAIN = (int, bool, float, str, type(None))

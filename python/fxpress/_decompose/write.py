@@ -33,6 +33,18 @@ except ImportError:  # there is no tensor part for this torch
 _GATHERED = tuple(f for f in compat.COPIED_META if f not in ("custom", "from_node"))
 
 
+def _is_traced(given: object) -> bool:
+    """Whether torch's trace gives a number that the user gives a value of its own."""
+    return type(given) is int or (
+        type(given) in (bool, float) and features.traced_numbers_have_values
+    )
+
+
+def _is_asserted(given: object) -> bool:
+    """Whether torch's trace makes a symbol of an input, and compares it with its value."""
+    return type(given) is int and given not in (0, 1)
+
+
 class Writer:
     """Writes the graph.
 
@@ -93,6 +105,7 @@ class Writer:
             graph=self._graph,
             names=names,
             metas=metas,
+            taken=["eq" for entry in self._inputs if _is_asserted(entry.old.meta["val"])],
             stamps=[s._replace(template=self._symbols.bound(s.template)) for s in stamps],
             sizes=self._size_nodes.of_inputs,
             readers=self._size_nodes.count,
@@ -196,8 +209,7 @@ class Writer:
             given = number - self._first_given
             if type(entry.value) is not Value:
                 described = {"desc": compat.PlainInput(given), "val": old["val"]}
-                is_traced = type(old["val"]) is float and features.traced_numbers_have_values
-                if is_traced or type(entry.value) is Number:
+                if type(entry.value) is Number or _is_traced(old["val"]):
                     described["desc"] = described.pop("desc")
                 return described
             fake = self._tensor(entry.value.facts, entry.value.storage)
