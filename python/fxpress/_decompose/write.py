@@ -33,16 +33,16 @@ except ImportError:  # there is no tensor part for this torch
 _GATHERED = tuple(f for f in compat.COPIED_META if f not in ("custom", "from_node"))
 
 
-def _is_traced(given: object) -> bool:
-    """Whether torch's trace gives a number that the user gives a value of its own."""
-    return type(given) is int or (
-        type(given) in (bool, float) and features.traced_numbers_have_values
-    )
-
-
-def _is_asserted(given: object) -> bool:
+def _is_symbol(given: object) -> bool:
     """Whether torch's trace makes a symbol of an input, and compares it with its value."""
     return type(given) is int and given not in (0, 1)
+
+
+def _is_traced(given: object) -> bool:
+    """Whether torch's trace gives the placeholder of a plain input a value."""
+    return _is_symbol(given) or (
+        type(given) in (int, bool, float) and features.traced_numbers_have_values
+    )
 
 
 class Writer:
@@ -105,7 +105,7 @@ class Writer:
             graph=self._graph,
             names=names,
             metas=metas,
-            taken=["eq" for entry in self._inputs if _is_asserted(entry.old.meta["val"])],
+            taken=["eq" for entry in self._inputs if _is_symbol(entry.old.meta["val"])],
             stamps=[s._replace(template=self._symbols.bound(s.template)) for s in stamps],
             sizes=self._size_nodes.of_inputs,
             readers=self._size_nodes.count,
