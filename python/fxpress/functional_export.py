@@ -122,6 +122,12 @@ def dynamo_graph_capture_for_export(
 
     Returns:
         A function that takes the arguments of `fn` and returns a GraphModule, which takes them too.
+
+    Example:
+        >>> from fxpress.functional_export import dynamo_graph_capture_for_export
+        >>> captured = dynamo_graph_capture_for_export(model)(x)
+        >>> torch.allclose(captured(x), model(x))
+        True
     """
     if isinstance(fn, OpOverload):
         fn = op_wrapper(fn)

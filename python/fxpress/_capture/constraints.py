@@ -39,6 +39,11 @@ def check_constraints(check: Check) -> _native.Block:
 
     Raises:
         ValueError: another value.
+
+    Example:
+        >>> from fxpress.functional_export import check_constraints
+        >>> with fxpress.installed(), check_constraints("light"):
+        ...     exported = torch.export.export(model, (x,), strict=True)
     """
     if check not in ("guards", "light"):
         raise ValueError(f'check must be "guards" or "light", not {check!r}')

@@ -218,6 +218,11 @@ def module(
     Raises:
         UnsupportedTorchError: the engine is not there for the installed torch.
         KeyError, AssertionError, RuntimeError, TypeError: the program contradicts its signature.
+
+    Example:
+        >>> from fxpress.export import module
+        >>> torch.allclose(module(program)(x), model(x))
+        True
     """
     made = _unlift_exported_program_lifted_states(ep, check_guards=check_guards)
     made.train = types.MethodType(_train, made)

@@ -290,6 +290,13 @@ def diff(
         fxpress.SerializeError: a node cannot be written; the message names it.
         fxpress.UnsupportedError: a program has something that fxpress cannot write, or a constant
             that cannot be hashed.
+
+    Example:
+        >>> doubled = torch.export.export(torch.nn.Sequential(model, torch.nn.ReLU()), (x,))
+        >>> fxpress.diff(program, program)
+        []
+        >>> fxpress.diff(program, doubled) == []
+        False
     """
     if (limit := operator.index(limit)) < 1:
         raise ValueError(f"limit must be positive, not {limit}")

@@ -56,6 +56,14 @@ class Limits:
 
     Raises:
         ValueError: a limit is not a number, or is negative.
+
+    Example:
+        >>> from fxpress import archive
+        >>> fxpress.save(program, "model.pt2")
+        >>> fxpress.load("model.pt2", limits=archive.Limits(depth=2))
+        Traceback (most recent call last):
+            ...
+        fxpress.LimitError: ...
     """
 
     memory: int = 192 << 20

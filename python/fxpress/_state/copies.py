@@ -49,6 +49,13 @@ def clone(tensors: Any) -> Any:
 
     Raises:
         TypeError: a value is not a tensor.
+
+    Example:
+        >>> from fxpress import state
+        >>> row = torch.zeros(2, 3)[0]
+        >>> copies = state.clone({"a": row, "b": row})
+        >>> copies["a"] is copies["b"], copies["a"] is row
+        (True, False)
     """
 
     values = _values(tensors)
@@ -88,6 +95,11 @@ def move(tensors: Any, device: torch.device | str) -> Any:
     Raises:
         RuntimeError: there is no such device.
         TypeError: there is something else than tensors.
+
+    Example:
+        >>> from fxpress import state
+        >>> state.move([torch.ones(2)], "meta")
+        [tensor(..., device='meta', size=(2,))]
     """
     goal = torch.empty(0, device=device).device  # with its index; an error for no device
 

@@ -34,7 +34,8 @@ def write(tensors: Mapping[str, torch.Tensor], f: Any, *, replace: Replace = "wh
     Args:
         tensors: name -> tensor, on any device.
         f: a path, whose file is unchanged until the new one is complete, or an object with `write`.
-        replace: see `fxpress.save`.
+        replace: "whole": another file takes the place of the file at the path; "in_place": the file
+            gets the new bytes when they are complete.
 
     Raises:
         AssertionError: a value is not a tensor.
@@ -77,7 +78,12 @@ def read(
     Args:
         f: a path, an open file, or a buffer.
         model: the name of the program.
-        map_location, mmap, allow_pickle, check_crc, limits: as for `fxpress.archive.load`.
+        map_location: the device for all tensors, or a dict from devices in the file to others.
+        mmap: read the tensors from the file when they are used, without comparing checksums.
+        allow_pickle: unpickle tensors of classes of their own, which may run any code.
+        check_crc: whether records are compared with their checksums.
+        limits: the limits on the cost of reading; None: the defaults, see
+            `fxpress.archive.Limits`.
 
     Raises:
         OSError: the file cannot be read.
@@ -85,7 +91,15 @@ def read(
         fxpress.LimitError: reading it would cost more than the limits allow.
         fxpress.SerializeError: something in it needs `allow_pickle`.
         torch.OutOfMemoryError: a device has no room for the tensors.
-        TypeError, ValueError, RuntimeError: see `fxpress.load`.
+        TypeError: an argument is of a wrong type.
+        ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
+        RuntimeError: torch has no device of the name in `map_location`.
+
+    Example:
+        >>> from fxpress import state
+        >>> state.write({"a": torch.ones(2)}, "tensors.pt2")
+        >>> state.read("tensors.pt2")
+        {'a': tensor([1., 1.])}
     """
     check_location(map_location)
     path = os.fsdecode(f) if is_path(f) else None
@@ -147,6 +161,12 @@ def load_into(
         TypeError: an argument is of a wrong type.
         ValueError: `source` is closed, or has a null character.
         RuntimeError: torch has no device of the name `device`.
+
+    Example:
+        >>> from fxpress import state
+        >>> fxpress.save(program, "model.pt2")
+        >>> loaded = fxpress.load("model.pt2", load_weights=False)
+        >>> state.load_into(loaded, program.state_dict)
     """
     check_program(ep, "ep")
     check_location(device)

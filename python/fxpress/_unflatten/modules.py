@@ -418,10 +418,31 @@ def unflatten(
     share_state: bool = False,
     device: torch.device | str | None = None,
 ) -> UnflattenedModule:
-    """The module tree of an exported program, with the names and the state of the original.
+    """Return an exported program as the tree of modules that it was traced from.
 
-    Stands in for `torch.export.unflatten`. The program is not changed. See `UnflattenedModule` for
-    arguments and errors.
+    The modules have the names and the state of the original; they run on fxpress's engine.
+
+    Stands in for `torch.export.unflatten`.
+
+    Args:
+        module: the program, which is not changed.
+        flat_args_adapter: brings inputs of another structure into the program's structure.
+        share_state: use the program's own tensors instead of copies of them.
+        device: where the copies are made; None: where the tensors are.
+
+    Raises:
+        ValueError: the program has a backward signature.
+        RuntimeError: a node does not say which modules it was traced in, or a module with a
+            preserved signature needs a value that it does not get.
+        AssertionError, KeyError: the program contradicts its signature.
+
+    Example:
+        >>> from fxpress.unflatten import unflatten
+        >>> made = unflatten(program)
+        >>> [name for name, _ in made.named_children()]
+        ['0', '1']
+        >>> torch.allclose(made(x), model(x))
+        True
     """
     if not isinstance(module, ExportedProgram):
         warnings.warn(f"unflatten expects an ExportedProgram, got {type(module)}", stacklevel=2)

@@ -1,8 +1,8 @@
-"""Look at programs in a browser, with Model Explorer. Beyond torch.
+"""Look at programs in a browser, with Model Explorer. Beyond torch::
 
     fxpress.view("model.pt2", program)   # in scripts and in notebooks
 
-Model Explorer finds the adapter by itself, when it is told of this module:
+Model Explorer finds the adapter by itself, when it is told of this module::
 
     model-explorer --extensions=fxpress.view model.pt2
 
