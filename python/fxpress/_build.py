@@ -13,6 +13,8 @@ from fxpress._torch import versions
 def build_info() -> dict[str, Any]:
     """Return versions and build settings of fxpress's two extension modules.
 
+    torch has no such function.
+
     Returns:
         ``{"torch": <running version>, "native": {...}, "aten": {...}}``. Each module's entry has
         its `version`, `compiler`, `cplusplus`, `build_type` and `pybind11`; `aten` also the `torch`

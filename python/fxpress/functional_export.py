@@ -173,6 +173,12 @@ def _dynamo_graph_capture_for_export(
         A function that takes the arguments of `mod` and returns a GraphModule, which takes them
         too; it raises `UserError` for inputs that no graph can have and `ConstraintViolationError`
         where constraints do not hold.
+
+    Example:
+        >>> from fxpress.functional_export import _dynamo_graph_capture_for_export
+        >>> captured = _dynamo_graph_capture_for_export(model)(x)
+        >>> torch.allclose(captured(x), model(x))
+        True
     """
 
     @_outside_of_programs

@@ -222,6 +222,7 @@ def load_weights_to_pt2_contents(pt2_contents: Any, weights_map: dict[str, Any])
     """Give new weights to the compiled models in a result of `load_pt2`.
 
     Args:
+        pt2_contents: what `load_pt2` has returned, with `allow_compiled=True`.
         weights_map: model -> name -> tensor. The models share these tensors from then on.
 
     Raises:

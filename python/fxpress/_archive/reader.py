@@ -274,7 +274,10 @@ def _descriptor_of(f: Any) -> int | None:
 
 
 def is_pt2_package(serialized_model: bytes | str) -> bool:
-    """Return whether bytes, or the file at a path, are a pt2 archive.
+    """Return whether something is a pt2 archive.
+
+    Args:
+        serialized_model: the bytes of a file, or the path of one.
 
     Stands in for `torch.export.pt2_archive.is_pt2_package`.
 
@@ -292,7 +295,7 @@ def is_pt2_package(serialized_model: bytes | str) -> bool:
 
 
 def verify(f: Any, *, limits: Limits | None = None) -> None:
-    """Read a whole file and compare every record with its checksum.
+    """Read a whole file and compare every record with its checksum. torch has no such function.
 
     Args:
         f: a path, an open file, or a buffer.

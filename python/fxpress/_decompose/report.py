@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 class Report:
     """What became of the calls of operators in a decomposition; its text says it in lines.
 
+    torch has no such class.
+
     Attributes:
         calls: how many calls the program has.
         stamped: how many of them were stamped from a template; also where the program was traced as

@@ -29,7 +29,7 @@ def install(*, on_unsupported: Policy = "raise") -> None:
 
     Calls nest: the first one patches and the last ``uninstall`` restores. With the environment
     variable ``FXPRESS_DISABLE`` set to ``1``, ``true`` or ``yes`` at the first call, torch is left
-    as it is.
+    as it is. torch has no such function.
 
     Args:
         on_unsupported: what a replaced function does where fxpress raises
@@ -56,7 +56,7 @@ def uninstall() -> None:
     """Take back the latest open :func:`install`; the last one gives torch its own objects back.
 
     Names that modules took from torch meanwhile are restored too; names imported from fxpress
-    are left alone.
+    are left alone. torch has no such function.
 
     Raises:
         RuntimeError: no ``install()`` is open. (A ``with installed()`` does not count: only its
@@ -73,7 +73,7 @@ def installed(*, on_unsupported: Policy = "raise") -> _native.InstalledBlock:
     """Install fxpress for the length of a ``with`` block: :func:`install`, then :func:`uninstall`.
 
     Process-wide like them: other threads see it too. Blocks may nest and overlap in any order;
-    each ends exactly its own installation.
+    each ends exactly its own installation. torch has no such function.
 
     Args:
         on_unsupported: what a replaced function does where fxpress raises
@@ -98,7 +98,7 @@ def installed(*, on_unsupported: Policy = "raise") -> _native.InstalledBlock:
 def is_installed() -> bool:
     """Return whether torch's names stand for fxpress's now.
 
-    It is False where ``FXPRESS_DISABLE`` has left them.
+    It is False where ``FXPRESS_DISABLE`` has left them. torch has no such function.
 
     Example:
         >>> fxpress.is_installed()

@@ -26,7 +26,9 @@ _schema = compat.schema
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One place where two programs differ.
+    """One place where two programs differ; its text says it in a line.
+
+    torch has no such class.
 
     Attributes:
         path: the path to the place in the first program, or in the second where only the second

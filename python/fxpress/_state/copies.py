@@ -40,6 +40,7 @@ def clone(tensors: Any) -> Any:
 
     Sizes, strides, Parameters and requires_grad are kept; history and attributes that were set on
     tensors are not copied. On the CPU, only the part of a storage that the tensors see is copied.
+    torch has no such function.
 
     Args:
         tensors: a mapping, or a sequence.
@@ -83,7 +84,7 @@ def move(tensors: Any, device: torch.device | str) -> Any:
     """Return the tensors on another device, sharing storages there where the originals do.
 
     As with `Tensor.to`, a tensor that is on the device already is returned itself. The work is
-    ordered with the work of the device's current stream.
+    ordered with the work of the device's current stream. torch has no such function.
 
     Args:
         tensors: a mapping, or a sequence.

@@ -31,6 +31,8 @@ from fxpress._torch import serde as compat
 def write(tensors: Mapping[str, torch.Tensor], f: Any, *, replace: Replace = "whole") -> None:
     """Write tensors to an archive. Tensors that share a storage share it there.
 
+    torch has no such function.
+
     Args:
         tensors: name -> tensor, on any device.
         f: a path, whose file is unchanged until the new one is complete, or an object with `write`.
@@ -45,6 +47,10 @@ def write(tensors: Mapping[str, torch.Tensor], f: Any, *, replace: Replace = "wh
         TypeError: an argument is of a wrong type.
         ValueError: `replace` is none of the two, `f` is closed, or a path has a null character.
         RuntimeError: the path has no name.
+
+    Example:
+        >>> from fxpress import state
+        >>> state.write(program.state_dict, "state.pt2")
     """
     if not isinstance(tensors, Mapping):
         raise TypeError(f"tensors are a dict from names, not a {type(tensors).__name__}")
@@ -74,6 +80,8 @@ def read(
     limits: Limits | None = None,
 ) -> dict[str, torch.Tensor]:
     """Return the tensors in an archive: those that `write` saved, or the state of a program.
+
+    torch has no such function.
 
     Args:
         f: a path, an open file, or a buffer.
@@ -138,7 +146,7 @@ def load_into(
     device: torch.device | str | None = None,
     limits: Limits | None = None,
 ) -> None:
-    """Load new values into the state of a program.
+    """Load new values into the state of a program. torch has no such function.
 
     Tensors on the meta device, as `load(load_weights=False)` leaves them, are replaced by new
     tensors; other tensors get the values in their memory. Tensors that share storages still share

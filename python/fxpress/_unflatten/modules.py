@@ -146,6 +146,16 @@ class InterpreterModule(_SubmoduleBase, torch_export.InterpreterModule):  # type
 
     Stands in for `torch.export.unflatten.InterpreterModule`. Under Dynamo, and when it was made
     inside of `_disable_interpreter`, it runs the code generated from the graph.
+
+    Args:
+        graph: the graph to run.
+        ty: the class of the module in the eager model, as `module.qualname`; None: unknown.
+
+    Example:
+        >>> from fxpress.unflatten import unflatten
+        >>> made = unflatten(program).get_submodule("0.norm")
+        >>> made.type_name()
+        'torch.nn.modules.normalization.LayerNorm'
     """
 
     _title = "InterpreterModule"
@@ -201,6 +211,13 @@ class InterpreterModuleDispatcher(_SubmoduleBase, torch_export.InterpreterModule
 
     Stands in for `torch.export.unflatten.InterpreterModuleDispatcher`. State is registered as in
     the original module, buffers included.
+
+    Args:
+        attrs: the names of the state that the module holds itself.
+        call_modules: a module for each call, in order.
+
+    Raises:
+        AssertionError: there are no `call_modules`.
     """
 
     def __init__(self, attrs: set[str], call_modules: list[InterpreterModule]) -> None:
@@ -266,6 +283,12 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         RuntimeError: a node does not say which modules it was traced in, or a module with a
             preserved signature needs a value that it does not get.
         AssertionError, KeyError: the program contradicts its signature.
+
+    Example:
+        >>> from fxpress.unflatten import UnflattenedModule
+        >>> made = UnflattenedModule(program, share_state=True)
+        >>> made.get_parameter("0.norm.weight") is program.state_dict["0.norm.weight"]
+        True
     """
 
     _title = "UnflattenedModule"

@@ -35,6 +35,8 @@ class ModuleCall:
 class ReuseReport:
     """What became of the calls of modules in a capture; its text has a line for each.
 
+    torch has no such class.
+
     Attributes:
         calls: the calls, in order, without those within stamped calls.
     """
