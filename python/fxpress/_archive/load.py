@@ -86,7 +86,9 @@ def load(
             AssertionError for an archive of another kind, and a MemoryError where there is no
             memory for a record.
         fxpress.LimitError: reading it would cost more than the limits allow.
-        fxpress.SerializeError, fxpress.UnsupportedError: as `fxpress.serialize.deserialize`.
+        fxpress.SerializeError: the program is damaged, names something that is not registered, or
+            needs `allow_pickle`.
+        fxpress.UnsupportedError: the program has something that fxpress cannot read.
         torch.OutOfMemoryError: a device has no room for the weights.
         TypeError: an argument is of a wrong type.
         ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.

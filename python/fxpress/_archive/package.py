@@ -171,7 +171,8 @@ def package_pt2(
         AssertionError: there is nothing to save, or something is of the wrong type.
         OSError: the file cannot be written.
         fxpress.ArchiveError: the name or the text of an extra file cannot be in an archive.
-        fxpress.SerializeError, fxpress.UnsupportedError: as `fxpress.serialize.serialize`.
+        fxpress.SerializeError: a node or an object cannot be written; the message names it.
+        fxpress.UnsupportedError: a program has something that fxpress cannot write.
         RuntimeError: a constant is of an unknown type, or the path has no name.
         TypeError: an argument is of a wrong type.
         ValueError: `weights` or `replace` has another value, `weights` is "safetensors" and `f` is
