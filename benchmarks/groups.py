@@ -182,7 +182,7 @@ GROUPS = {
     "scale": Group(_scale, 10, 300),
     "growth": Group(_growth, 0, 300),
     "llama": Group(_llama, 30, 60),
-    "sizes": Group(_sizes, 120, 240),
+    "sizes": Group(_sizes, 300, 600),
 }
 # A run measures these groups unless its arguments name others.
 SHORT_GROUPS = (

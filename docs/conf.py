@@ -13,6 +13,7 @@ project = "fxpress"
 html_title = "fxpress"
 html_theme = "furo"
 html_copy_source = False
+html_show_copyright = False
 exclude_patterns = ["plots"]
 extensions = [
     "myst_parser",
