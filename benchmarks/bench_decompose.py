@@ -145,6 +145,7 @@ def _measure_table(case: _Case, table: str, given: Any, rounds: int, goal: Goal)
             rounds,
             goal,
             "run_decompositions" if given is None else "",
+            nodes,
         ),
         Figure(
             name,

@@ -56,6 +56,7 @@ class Figure:
         rounds: the number of measurements behind the medians.
         goal: the goal for the figure.
         operation: the name of the operation, if this line is its headline; "" otherwise.
+        nodes: the nodes by which the time is counted, where a plot needs them; 0 otherwise.
     """
 
     model: str
@@ -67,6 +68,7 @@ class Figure:
     rounds: int = 1
     goal: Goal | None = None
     operation: str = ""
+    nodes: int = 0
 
     @property
     def times_as_fast(self) -> float:
@@ -92,6 +94,7 @@ class Figure:
             "model": self.model,
             "what": self.what,
             "operation": self.operation,
+            "nodes": self.nodes,
             "unit": self.unit,
             "ours": self.ours,
             "other": self.other,

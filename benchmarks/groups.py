@@ -14,6 +14,7 @@ import bench_export
 import bench_forward
 import bench_scale
 import bench_serialize
+import bench_sizes
 import bench_split
 import bench_unflatten
 import graphs
@@ -163,6 +164,10 @@ def _decompose(effort: Effort, progress: Progress) -> list[Figure]:
     )
 
 
+def _sizes(effort: Effort, progress: Progress) -> list[Figure]:
+    return bench_sizes.measure(effort.rounds_of_torch, progress)
+
+
 GROUPS = {
     "split": Group(_split, 22, 60),
     "unflatten": Group(_unflatten, 10, 90),
@@ -177,6 +182,7 @@ GROUPS = {
     "scale": Group(_scale, 10, 300),
     "growth": Group(_growth, 0, 300),
     "llama": Group(_llama, 30, 60),
+    "sizes": Group(_sizes, 300, 600),
 }
 # A run measures these groups unless its arguments name others.
 SHORT_GROUPS = (

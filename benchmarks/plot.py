@@ -1,9 +1,17 @@
-"""Draw time against the number of nodes, and how many times as fast each operation is."""
+"""Draw time against the number of nodes, and how many times as fast each operation is.
+
+`python benchmarks/plot.py RESULTS.json FOLDER` draws a picture for each operation that a saved run
+(`run.py --groups sizes`) has several sizes of.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import figures
 
@@ -27,15 +35,16 @@ def draw(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
 
 def _draw_speeds(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
     """Write a bar for each operation that has a headline to `stem`.svg."""
-    headlines = [line for line in lines if line.operation]
+    # The first of an operation, as in the table.
+    headlines = list({line.operation: line for line in reversed(lines) if line.operation}.values())
+    headlines.reverse()
     if not headlines:
         return []
-    from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     path = stem.with_suffix(".svg")
-    with rc_context({"svg.hashsalt": "fxpress", "svg.fonttype": "none"}):  # equal files, text
+    with _equal_files():
         figure = Figure(figsize=(8, 0.6 + 0.3 * len(headlines)), layout="constrained")
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
@@ -50,6 +59,59 @@ def _draw_speeds(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
         axes.spines[["top", "right"]].set_visible(False)
         figure.savefig(path, metadata={"Date": None})
     return [path]
+
+
+def _equal_files() -> AbstractContextManager[Any]:
+    """Return a block in which equal pictures are equal files, with texts as texts."""
+    from matplotlib import rc_context
+
+    settings: AbstractContextManager[Any] = rc_context(
+        {"svg.hashsalt": "fxpress", "svg.fonttype": "none"}
+    )
+    return settings
+
+
+def draw_sizes(records: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
+    """Write a picture for each operation: seconds against nodes, with torch's beside them.
+
+    Args:
+        records: figures, as a run saves them.
+    """
+    points: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        if record["operation"] and record["nodes"]:
+            points.setdefault(record["operation"], []).append(record)
+    folder.mkdir(parents=True, exist_ok=True)
+    return [
+        _draw_operation(operation, sizes, folder)
+        for operation, sizes in points.items()
+        if len(sizes) > 1
+    ]
+
+
+def _draw_operation(operation: str, sizes: list[dict[str, Any]], folder: Path) -> Path:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    path = folder / f"{operation.removesuffix('()')}.svg"
+    nodes = [size["nodes"] for size in sizes]
+    with _equal_files():
+        figure = Figure(figsize=(6, 3.5), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.add_subplot()
+        for name, key in (("torch", "other"), ("ours", "ours")):
+            label, colour, style = LINES[name]
+            seconds = [size[key] * size["nodes"] / 1e6 for size in sizes]
+            axes.loglog(nodes, seconds, style, color=colour, label=label)
+        axes.set_xticks(nodes, [f"{count:,}" for count in nodes])
+        axes.minorticks_off()
+        axes.set_xlabel("nodes in the graph")
+        axes.set_ylabel("seconds")
+        axes.set_title(operation)
+        axes.grid(visible=True, which="major", alpha=0.3)
+        axes.legend()
+        figure.savefig(path, metadata={"Date": None})
+    return path
 
 
 def _draw_times(lines: Sequence[figures.Figure], stem: Path) -> list[Path]:
@@ -86,3 +148,17 @@ def _times(lines: Sequence[figures.Figure]) -> dict[str, dict[int, float]]:
             times.setdefault("ours", {})[size] = line.ours * size / 1e6
             times.setdefault(_OTHERS[line.what], {})[size] = line.other * size / 1e6
     return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path, help="the JSON file of a run")
+    parser.add_argument("folder", type=Path, help="for the pictures")
+    arguments = parser.parse_args()
+    records = json.loads(arguments.results.read_text())["figures"]
+    for path in draw_sizes(records, arguments.folder):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

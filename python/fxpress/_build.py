@@ -11,12 +11,18 @@ from fxpress._torch import versions
 
 
 def build_info() -> dict[str, Any]:
-    """Versions and build settings of fxpress's two extension modules.
+    """Return versions and build settings of fxpress's two extension modules.
+
+    torch has no such function.
 
     Returns:
         ``{"torch": <running version>, "native": {...}, "aten": {...}}``. Each module's entry has
         its `version`, `compiler`, `cplusplus`, `build_type` and `pybind11`; `aten` also the `torch`
         it was compiled against, and `usable`: whether it runs with this torch (if not, `reason`).
+
+    Example:
+        >>> sorted(fxpress.build_info())
+        ['aten', 'native', 'torch']
     """
     return {
         "torch": torch.__version__,

@@ -9,7 +9,15 @@ class Error(Exception):
     """The base class of all exception classes of fxpress.
 
     For mistakes of the caller (arguments of a wrong type, a missing file), fxpress raises
-    exceptions of Python or of the kind that torch raises.
+    exceptions of Python or of the kind that torch raises. torch has no such class.
+
+    Example:
+        >>> import io
+        >>> try:
+        ...     fxpress.load(io.BytesIO(b"no archive"))
+        ... except fxpress.Error as error:
+        ...     print(type(error).__name__)
+        ArchiveError
     """
 
     __module__ = "fxpress"
@@ -19,7 +27,8 @@ class UnsupportedError(Error, NotImplementedError, RuntimeError):
     """The input uses something that fxpress does not implement.
 
     It is raised before anything is changed. The message names the node, the feature and the
-    remedy; ``fxpress.install(on_unsupported="torch")`` hands such calls to torch instead.
+    remedy; ``fxpress.install(on_unsupported="torch")`` hands such calls to torch instead. torch has
+    no such class.
     """
 
     __module__ = "fxpress"
@@ -29,7 +38,7 @@ class UnsupportedTorchError(UnsupportedError, ImportError):
     """The installed torch lacks what a module of fxpress needs.
 
     It is raised when the module is imported. ``fxpress.install()`` leaves to torch what the module
-    would replace.
+    would replace. torch has no such class.
     """
 
     __module__ = "fxpress"
@@ -38,7 +47,8 @@ class UnsupportedTorchError(UnsupportedError, ImportError):
 class InternalError(Error, RuntimeError):
     """An invariant of fxpress does not hold. This is a bug of fxpress, never the caller's.
 
-    The message carries the ``file:line`` of the check that failed. Please report it.
+    The message carries the ``file:line`` of the check that failed. Please report it. torch has no
+    such class.
     """
 
     __module__ = "fxpress"

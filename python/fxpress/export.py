@@ -32,7 +32,7 @@ def _export_for_training(*args: Any, **kwargs: Any) -> ExportedProgram:
     """Export a module: trace it, clean the graph, and make a program of it.
 
     Stands in for `torch.export._trace._export_for_training`, which `torch.export.export` calls; the
-    arguments, the result and the exceptions are those of torch.
+    arguments, the result and the exceptions are those of torch. One calls `torch.export.export`.
     """
     with fast_tracing(), deferring(), _native.RareCollections():
         return trace_for_training(*args, **kwargs)

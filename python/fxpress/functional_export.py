@@ -122,6 +122,12 @@ def dynamo_graph_capture_for_export(
 
     Returns:
         A function that takes the arguments of `fn` and returns a GraphModule, which takes them too.
+
+    Example:
+        >>> from fxpress.functional_export import dynamo_graph_capture_for_export
+        >>> captured = dynamo_graph_capture_for_export(model)(x)
+        >>> torch.allclose(captured(x), model(x))
+        True
     """
     if isinstance(fn, OpOverload):
         fn = op_wrapper(fn)
@@ -167,6 +173,12 @@ def _dynamo_graph_capture_for_export(
         A function that takes the arguments of `mod` and returns a GraphModule, which takes them
         too; it raises `UserError` for inputs that no graph can have and `ConstraintViolationError`
         where constraints do not hold.
+
+    Example:
+        >>> from fxpress.functional_export import _dynamo_graph_capture_for_export
+        >>> captured = _dynamo_graph_capture_for_export(model)(x)
+        >>> torch.allclose(captured(x), model(x))
+        True
     """
 
     @_outside_of_programs

@@ -47,6 +47,11 @@ class Partition:
         graph: the graph of the submodule.
         environment: node of the original graph -> node of `graph`.
         targets: attributes of the submodule, by name.
+
+    Example:
+        >>> from fxpress.split_module import Partition
+        >>> Partition("1").submod_name
+        'submod_1'
     """
 
     def __init__(self, name: str) -> None:
@@ -136,6 +141,13 @@ def split_module(
         IndexError: the output node has no argument.
 
     Exceptions of the callback pass through. After any error, `m` and `qualname_map` are unchanged.
+
+    Example:
+        >>> from fxpress.split_module import split_module
+        >>> stage_of = {node: i // 12 for i, node in enumerate(graph_module.graph.nodes)}
+        >>> split = split_module(graph_module, None, stage_of.__getitem__)
+        >>> [name for name, _ in split.named_children()]
+        ['submod_0', 'submod_1']
     """
     _log_code("pre split_module", m)
     split: GraphModule = _native.split_module(
@@ -175,6 +187,14 @@ def split_module_simple(
         KeyError: a node has no partition, or a partition needs one that appears later.
 
     After any error, the nodes' marks ``_fx_partition`` are unchanged.
+
+    Example:
+        >>> from fxpress.split_module import split_module_simple
+        >>> flat = program.graph_module
+        >>> nodes = flat.graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default)
+        >>> ids = {n: int(n > nodes[1]) for n in flat.graph.nodes if n.op == "call_function"}
+        >>> [name for name, _ in split_module_simple(flat, ids).named_children()]
+        ['submod_0', 'submod_1']
     """
     return _native.split_module_simple(m, node_to_partition, partition_affix)
 

@@ -14,7 +14,14 @@ class ArchiveError(SerializeError, ValueError, zipfile.BadZipFile):
     """A file is damaged, or is not an archive. The message names the record that is at fault.
 
     It derives from each of the errors that torch's readers raise for such files, so that code that
-    catches those errors catches it too.
+    catches those errors catches it too. torch has no such class.
+
+    Example:
+        >>> import io
+        >>> fxpress.load(io.BytesIO(b"no archive"))
+        Traceback (most recent call last):
+            ...
+        fxpress.ArchiveError: ...
     """
 
     __module__ = "fxpress"

@@ -86,7 +86,9 @@ def load(
             AssertionError for an archive of another kind, and a MemoryError where there is no
             memory for a record.
         fxpress.LimitError: reading it would cost more than the limits allow.
-        fxpress.SerializeError, fxpress.UnsupportedError: as `fxpress.serialize.deserialize`.
+        fxpress.SerializeError: the program is damaged, names something that is not registered, or
+            needs `allow_pickle`.
+        fxpress.UnsupportedError: the program has something that fxpress cannot read.
         torch.OutOfMemoryError: a device has no room for the weights.
         TypeError: an argument is of a wrong type.
         ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
@@ -95,6 +97,11 @@ def load(
     Exceptions of a file object pass through.
 
     Stands in for `torch.export.load`.
+
+    Example:
+        >>> fxpress.save(program, "model.pt2")
+        >>> fxpress.graph_hash(fxpress.load("model.pt2")) == fxpress.graph_hash(program)
+        True
     """
     check_location(map_location)
     if extra_files is not None and not isinstance(extra_files, MutableMapping):
@@ -147,18 +154,39 @@ def load_pt2(
         load_weights_from_disk: give compiled code the weights in the archive.
         use_stream_affinity: give each stream of the device a runner of compiled code of its own, in
             a torch that can.
-        map_location, mmap, load_weights, allow_pickle, check_crc, limits: see `load`.
+        map_location: the device for all tensors, or a dict from devices in the file to others.
+        mmap: read weights from the file when they are used, without comparing checksums.
+        load_weights: False: the states of programs have tensors on the meta device.
+        allow_pickle: unpickle objects that `torch.load(weights_only=True)` does not take, which
+            may run any code.
+        check_crc: whether records are compared with their checksums.
+        limits: the limits on the cost of reading; None: the defaults, see
+            `fxpress.archive.Limits`.
         allow_compiled: let torch load code that AOTInductor compiled into the process, which may
             run any code. Without it, an archive that has such code is refused.
 
     Raises:
-        OSError, fxpress.ArchiveError: see `load`.
-        fxpress.UnsupportedError: see `load`; or this torch has no `use_stream_affinity`.
-        fxpress.SerializeError: see `load`; or the archive needs `allow_compiled`.
-        torch.OutOfMemoryError, TypeError, ValueError: see `load`.
-        RuntimeError: see `load`; or torch cannot load code that AOTInductor compiled.
+        OSError: the file cannot be read.
+        fxpress.ArchiveError: the file is damaged, or is not an archive; also an AssertionError for
+            an archive of another kind, and a MemoryError where there is no memory for a record.
+        fxpress.LimitError: reading it would cost more than the limits allow.
+        fxpress.UnsupportedError: a program has something that fxpress cannot read, or this torch
+            has no `use_stream_affinity`.
+        fxpress.SerializeError: a program is damaged, names something that is not registered, needs
+            `allow_pickle`, or the archive needs `allow_compiled`.
+        torch.OutOfMemoryError: a device has no room for the weights.
+        TypeError: an argument is of a wrong type.
+        ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
+        RuntimeError: torch has no such device, or cannot load code that AOTInductor compiled.
 
     Stands in for `torch.export.pt2_archive._package.load_pt2`.
+
+    Example:
+        >>> from fxpress import archive
+        >>> fxpress.save(program, "model.pt2", extra_files={"notes.txt": "the first one"})
+        >>> contents = archive.load_pt2("model.pt2")
+        >>> list(contents.exported_programs), contents.extra_files
+        (['model'], {'notes.txt': 'the first one'})
     """
     check_location(map_location)
     path = _path_of(f, mmap)
@@ -196,6 +224,7 @@ def load_weights_to_pt2_contents(pt2_contents: Any, weights_map: dict[str, Any])
     """Give new weights to the compiled models in a result of `load_pt2`.
 
     Args:
+        pt2_contents: what `load_pt2` has returned, with `allow_compiled=True`.
         weights_map: model -> name -> tensor. The models share these tensors from then on.
 
     Raises:

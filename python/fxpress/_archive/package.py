@@ -171,7 +171,8 @@ def package_pt2(
         AssertionError: there is nothing to save, or something is of the wrong type.
         OSError: the file cannot be written.
         fxpress.ArchiveError: the name or the text of an extra file cannot be in an archive.
-        fxpress.SerializeError, fxpress.UnsupportedError: as `fxpress.serialize.serialize`.
+        fxpress.SerializeError: a node or an object cannot be written; the message names it.
+        fxpress.UnsupportedError: a program has something that fxpress cannot write.
         RuntimeError: a constant is of an unknown type, or the path has no name.
         TypeError: an argument is of a wrong type.
         ValueError: `weights` or `replace` has another value, `weights` is "safetensors" and `f` is
@@ -182,6 +183,11 @@ def package_pt2(
     classes that pickling calls.
 
     Stands in for `torch.export.pt2_archive._package.package_pt2`.
+
+    Example:
+        >>> from fxpress import archive
+        >>> archive.package_pt2("two.pt2", exported_programs={"first": program, "second": program})
+        'two.pt2'
     """
     if exported_programs is None and aoti_files is None and extra_files is None:
         raise AssertionError(
@@ -245,16 +251,35 @@ def save(
 ) -> None:
     """Save a program in a file, for `load` of fxpress or of torch.
 
+    A file at a path is replaced when the new one is complete, and is unchanged when saving fails.
+
     Args:
         ep: the program, which is not changed.
-        f, extra_files, opset_version, pickle_protocol, weights: see `package_pt2`.
+        f: a path, or an object with a method `write`, which is written to from its position on.
+        extra_files: name -> text, saved with the program.
+        opset_version: operator set -> version; "aten" is added when it is missing.
+        pickle_protocol: for example inputs, and for tensors of classes of their own.
+        weights: "inline": in the file; "safetensors": in a file of that format beside it, which
+            has a new name for each save; "none": not saved. Only fxpress can load the latter two.
+        replace: "whole": another file takes the place of the file at the path; "in_place": the file
+            gets the new bytes when they are complete, for handles of it that are open.
 
     Raises:
         TypeError: `ep` is no ExportedProgram, or another argument is of a wrong type.
-        OSError, AssertionError, RuntimeError, ValueError: see `package_pt2`.
-        fxpress.ArchiveError, fxpress.SerializeError, fxpress.UnsupportedError: see `package_pt2`.
+        OSError: the file cannot be written.
+        fxpress.ArchiveError: the name or the text of an extra file cannot be in an archive.
+        fxpress.SerializeError: a node or an object cannot be written; the message names it.
+        fxpress.UnsupportedError: the program has something that fxpress cannot write.
+        AssertionError: a constant and an object of the graph have one name.
+        RuntimeError: a constant is of an unknown type, or the path has no name.
+        ValueError: `weights` or `replace` has another value, `weights` is "safetensors" and `f` is
+            not the path of a regular file, there is no such `pickle_protocol`, `f` is closed, or a
+            path has a null character.
 
     Stands in for `torch.export.save`.
+
+    Example:
+        >>> fxpress.save(program, "model.pt2", extra_files={"notes.txt": "the first one"})
     """
     check_program(ep, "ep")
     package_pt2(

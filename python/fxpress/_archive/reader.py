@@ -59,6 +59,13 @@ class PT2ArchiveReader:
         ValueError: the file is closed, or a path has a null character.
 
     Stands in for `torch.export.pt2_archive.PT2ArchiveReader`.
+
+    Example:
+        >>> from fxpress.archive import PT2ArchiveReader
+        >>> fxpress.save(program, "model.pt2")
+        >>> with PT2ArchiveReader("model.pt2") as reader:
+        ...     reader.read_string("archive_format")
+        'pt2'
     """
 
     def __init__(
@@ -192,7 +199,7 @@ class PT2ArchiveReader:
         return data
 
     def read_string(self, name: str) -> str:
-        """Return a record as text; see `read_bytes`."""
+        """Return a record as text; ArchiveError when there is none, or it is damaged."""
         try:
             return self.read_bytes(name).decode()
         except UnicodeDecodeError as e:
@@ -267,9 +274,17 @@ def _descriptor_of(f: Any) -> int | None:
 
 
 def is_pt2_package(serialized_model: bytes | str) -> bool:
-    """Return whether bytes, or the file at a path, are a pt2 archive.
+    """Return whether something is a pt2 archive.
+
+    Args:
+        serialized_model: the bytes of a file, or the path of one.
 
     Stands in for `torch.export.pt2_archive.is_pt2_package`.
+
+    Example:
+        >>> from fxpress import archive
+        >>> archive.is_pt2_package(b"something else")
+        False
     """
     try:
         with PT2ArchiveReader.of_any_format(serialized_model) as reader:
@@ -280,7 +295,7 @@ def is_pt2_package(serialized_model: bytes | str) -> bool:
 
 
 def verify(f: Any, *, limits: Limits | None = None) -> None:
-    """Read a whole file and compare every record with its checksum.
+    """Read a whole file and compare every record with its checksum. torch has no such function.
 
     Args:
         f: a path, an open file, or a buffer.
@@ -290,7 +305,13 @@ def verify(f: Any, *, limits: Limits | None = None) -> None:
         OSError: the file cannot be read.
         fxpress.ArchiveError: the file is not an archive, or damaged; the message names the record.
         fxpress.LimitError: compressed records are larger than the limits allow.
-        TypeError, ValueError: `f` is none of these, or closed; see `PT2ArchiveReader`.
+        TypeError: `f` is neither a path, a buffer nor a file that gives bytes.
+        ValueError: `f` is closed, or a path has a null character.
+
+    Example:
+        >>> from fxpress import archive
+        >>> fxpress.save(program, "model.pt2")
+        >>> archive.verify("model.pt2")
     """
     with PT2ArchiveReader.of_any_format(f, limits=limits) as archive:
         records = [(name, archive.record(name)) for name in archive.get_file_names()]

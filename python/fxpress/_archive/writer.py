@@ -74,7 +74,8 @@ class PT2ArchiveWriter:
 
     Args:
         archive_path_or_buffer: a path, or an object with a method `write`.
-        replace: see `fxpress.save`.
+        replace: "whole": another file takes the place of the file at the path; "in_place": the file
+            gets the new bytes when they are complete.
 
     Raises:
         OSError: the file cannot be written.
@@ -85,6 +86,11 @@ class PT2ArchiveWriter:
             character.
 
     Stands in for `torch.export.pt2_archive.PT2ArchiveWriter`.
+
+    Example:
+        >>> from fxpress.archive import PT2ArchiveWriter
+        >>> with PT2ArchiveWriter("notes.pt2") as writer:
+        ...     writer.write_string("extra/notes.txt", "hello")
     """
 
     def __init__(self, archive_path_or_buffer: Any, *, replace: Replace = "whole") -> None:

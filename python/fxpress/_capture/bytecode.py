@@ -28,6 +28,11 @@ class InputProcessor:
             for plain functions.
         num_args: the number of positional inputs.
         kwarg_names: the names of the other inputs.
+
+    Example:
+        >>> from fxpress.functional_export import InputProcessor
+        >>> InputProcessor(None, 1, ["scale"])((x, 2))[1]
+        {'scale': 2}
     """
 
     def __init__(self, root: object, num_args: int, kwarg_names: list[str]) -> None:
@@ -65,7 +70,10 @@ class InputProcessor:
 
 
 class Yield(Exception):  # noqa: N818 - torch's name
-    """The exception that ends bytecode when its inputs are known."""
+    """The exception that ends bytecode when its inputs are known.
+
+    Stands in for `torch._dynamo.functional_export.Yield`.
+    """
 
 
 class _Replay:
@@ -97,6 +105,11 @@ class DynamoBytecodeFlatten(_Replay):
 
     Stands in for `torch._dynamo.functional_export.DynamoBytecodeFlatten`.
 
+    Args:
+        input_processor: splits inputs into args and kwargs.
+        out: what Dynamo captured.
+        f_globals: the globals of the callable.
+
     Attributes:
         gm_inputs: the result of the last call.
     """
@@ -122,6 +135,11 @@ class DynamoBytecodeUnflatten(_Replay):
     """Convert the outputs of the graph, and the inputs, to the result of the callable.
 
     Stands in for `torch._dynamo.functional_export.DynamoBytecodeUnflatten`.
+
+    Args:
+        input_processor: splits inputs into args and kwargs.
+        out: what Dynamo captured.
+        f_globals: the globals of the callable.
     """
 
     @untraced

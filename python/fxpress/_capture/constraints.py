@@ -32,6 +32,8 @@ _check: contextvars.ContextVar[Check] = contextvars.ContextVar("fxpress_check", 
 def check_constraints(check: Check) -> _native.Block:
     """Return a block that sets how captures check constraints in this thread or task.
 
+    torch has no such function.
+
     Args:
         check: `"guards"`: all guards of the traced code are made and discarded, as by torch;
             `"light"`: only the guards on sizes are made, with the same errors. While guards are
@@ -39,6 +41,11 @@ def check_constraints(check: Check) -> _native.Block:
 
     Raises:
         ValueError: another value.
+
+    Example:
+        >>> from fxpress.functional_export import check_constraints
+        >>> with fxpress.installed(), check_constraints("light"):
+        ...     exported = torch.export.export(model, (x,), strict=True)
     """
     if check not in ("guards", "light"):
         raise ValueError(f'check must be "guards" or "light", not {check!r}')
@@ -57,6 +64,13 @@ def _suggest_or_raise_constraint_violation(
     """Raise where the constraints of inputs do not hold; else log the conclusions from them.
 
     Stands in for `torch._dynamo.functional_export._suggest_or_raise_constraint_violation`.
+
+    Args:
+        module_to_trace: the module that Dynamo traced; `orig_callable`: the user's callable in it.
+        fake_mode: the fake mode of the capture; None: nothing was computed.
+        graph_capture_output: what Dynamo returned.
+        args, kwargs: the arguments that it was traced with.
+        dynamic_shapes: the user's dynamic shapes, for the message.
 
     Raises:
         ConstraintViolationError: with a message that suggests other constraints.

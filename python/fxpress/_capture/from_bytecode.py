@@ -41,6 +41,9 @@ def normalize_graph_module(gm: GraphModule) -> None:
 
     Stands in for `torch._dynamo.functional_export.normalize_graph_module`.
 
+    Args:
+        gm: changed in place.
+
     Raises:
         KeyError: a placeholder has no example.
     """
@@ -52,6 +55,9 @@ def _normalize_shuffle_graph(shuffle_gm: GraphModule) -> None:
     """Remove dead code, and register buffers again under their names.
 
     Stands in for `torch._dynamo.functional_export._normalize_shuffle_graph`.
+
+    Args:
+        shuffle_gm: changed in place; its code is generated again.
     """
     buffers = dict(shuffle_gm.named_buffers())
     shuffle_gm.graph.eliminate_dead_code()

@@ -28,6 +28,14 @@ def clean_export_root_string(text: str) -> str:
     """Return a name without the module around the callable.
 
     Stands in for `torch._dynamo.functional_export.clean_export_root_string`.
+
+    Args:
+        text: the name of a node, a module or an attribute, or a message with names.
+
+    Example:
+        >>> from fxpress.functional_export import clean_export_root_string
+        >>> clean_export_root_string("L['self']._export_root.layers.0")
+        "L['self'].layers.0"
     """
     return _native.clean_name(text)
 

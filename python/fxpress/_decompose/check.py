@@ -30,5 +30,10 @@ def check_templates(enabled: bool = True) -> _native.Block:
     Returns:
         A `with` block, of one thread or task. A decomposition in it raises `InternalError`, with
         the first difference, where a stamp would be wrong.
+
+    Example:
+        >>> from fxpress import decompose
+        >>> with decompose.check_templates():
+        ...     decomposed = decompose.run_decompositions(program)
     """
     return _native.Block(functools.partial(_checks.set, enabled), _checks.reset)

@@ -110,6 +110,12 @@ def run_decompositions(
     Exceptions of torch's trace pass through.
 
     Stands in for the method `torch.export.ExportedProgram.run_decompositions`.
+
+    Example:
+        >>> from fxpress.decompose import run_decompositions
+        >>> decomposed = run_decompositions(program)
+        >>> torch.ops.aten.linear.default in {node.target for node in decomposed.graph.nodes}
+        False
     """
     check_program(program, "program")
     if decomp_table is None:
@@ -133,5 +139,12 @@ def _run(
 
 
 def forget_templates() -> None:
-    """Forget the templates that were kept of earlier programs."""
+    """Forget the templates that were kept of earlier programs, and free their memory.
+
+    The next decomposition traces each distinct call anew. torch has no such function.
+
+    Example:
+        >>> from fxpress import decompose
+        >>> decompose.forget_templates()
+    """
     TABLES.forget_templates()

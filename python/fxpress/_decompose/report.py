@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 class Report:
     """What became of the calls of operators in a decomposition; its text says it in lines.
 
+    torch has no such class.
+
     Attributes:
         calls: how many calls the program has.
         stamped: how many of them were stamped from a template; also where the program was traced as
@@ -51,5 +53,15 @@ def begin() -> Report:
 
 
 def report() -> Report:
-    """Return the report of the last decomposition."""
+    """Return what became of the calls of operators in the last decomposition of this process.
+
+    It is empty before the first one. torch has no such function.
+
+    Example:
+        >>> from fxpress import decompose
+        >>> decomposed = decompose.run_decompositions(program)
+        >>> report = decompose.report()
+        >>> report.stamped > 0, report.reason
+        (True, '')
+    """
     return _last

@@ -72,6 +72,12 @@ def _unlift_exported_program_lifted_states(
         KeyError, AssertionError: the program contradicts its signature.
         RuntimeError: the signature says that something is written that is no buffer or input.
         TypeError: the example inputs do not fit the program's parameters.
+
+    Example:
+        >>> from fxpress.export import _unlift_exported_program_lifted_states
+        >>> made = _unlift_exported_program_lifted_states(program, check_guards=False)
+        >>> torch.allclose(made(x), model(x))
+        True
     """
     check_guards = check_guards and torch_unlift.guards_are_welcome()
     cleaned, is_clean = ep, torch_unlift.is_of_training(ep)
@@ -218,6 +224,11 @@ def module(
     Raises:
         UnsupportedTorchError: the engine is not there for the installed torch.
         KeyError, AssertionError, RuntimeError, TypeError: the program contradicts its signature.
+
+    Example:
+        >>> from fxpress.export import module
+        >>> torch.allclose(module(program)(x), model(x))
+        True
     """
     made = _unlift_exported_program_lifted_states(ep, check_guards=check_guards)
     made.train = types.MethodType(_train, made)

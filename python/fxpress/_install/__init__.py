@@ -29,7 +29,7 @@ def install(*, on_unsupported: Policy = "raise") -> None:
 
     Calls nest: the first one patches and the last ``uninstall`` restores. With the environment
     variable ``FXPRESS_DISABLE`` set to ``1``, ``true`` or ``yes`` at the first call, torch is left
-    as it is.
+    as it is. torch has no such function.
 
     Args:
         on_unsupported: what a replaced function does where fxpress raises
@@ -43,6 +43,11 @@ def install(*, on_unsupported: Policy = "raise") -> None:
         ImportError: a module of fxpress or torch does not load; nothing has been changed. A name
             that the installed torch does not have is no such error: the room that needs it stays
             torch's, and the logger ``fxpress`` says so once.
+
+    Example:
+        >>> fxpress.install()
+        >>> exported = torch.export.export(model, (x,))  # torch's function, faster
+        >>> fxpress.uninstall()
     """
     _installation.acquire(on_unsupported)
 
@@ -51,11 +56,15 @@ def uninstall() -> None:
     """Take back the latest open :func:`install`; the last one gives torch its own objects back.
 
     Names that modules took from torch meanwhile are restored too; names imported from fxpress
-    are left alone.
+    are left alone. torch has no such function.
 
     Raises:
         RuntimeError: no ``install()`` is open. (A ``with installed()`` does not count: only its
             own exit ends it.)
+
+    Example:
+        >>> fxpress.install()
+        >>> fxpress.uninstall()
     """
     _installation.release()
 
@@ -64,19 +73,37 @@ def installed(*, on_unsupported: Policy = "raise") -> _native.InstalledBlock:
     """Install fxpress for the length of a ``with`` block: :func:`install`, then :func:`uninstall`.
 
     Process-wide like them: other threads see it too. Blocks may nest and overlap in any order;
-    each ends exactly its own installation.
+    each ends exactly its own installation. torch has no such function.
 
     Args:
-        on_unsupported: as for :func:`install`.
+        on_unsupported: what a replaced function does where fxpress raises
+            :class:`fxpress.UnsupportedError`: ``"raise"`` lets it through; ``"torch"`` logs a
+            warning and calls torch's original.
 
     Raises:
-        ValueError, ImportError: as :func:`install`, on entry.
+        ValueError: on entry: ``on_unsupported`` is neither of the two.
+        ImportError: on entry: a module of fxpress or torch does not load.
+
+    Example:
+        >>> with fxpress.installed():
+        ...     exported = torch.export.export(model, (x,))
+        ...     fxpress.is_installed()
+        True
+        >>> fxpress.is_installed()
+        False
     """
     return _installation.block(on_unsupported)
 
 
 def is_installed() -> bool:
-    """Whether torch's names stand for fxpress's now; False where ``FXPRESS_DISABLE`` left them."""
+    """Return whether torch's names stand for fxpress's now.
+
+    It is False where ``FXPRESS_DISABLE`` has left them. torch has no such function.
+
+    Example:
+        >>> fxpress.is_installed()
+        False
+    """
     return _installation.policy is not None
 
 

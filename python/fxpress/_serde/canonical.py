@@ -41,6 +41,12 @@ def canonicalize(ep: Any, constants: set[str] | None = None) -> Any:
         fxpress.UnsupportedError: the schema of this torch has fields that fxpress does not know.
 
     Stands in for `torch._export.serde.serialize.canonicalize`.
+
+    Example:
+        >>> from fxpress.serialize import ExportedProgramSerializer, canonicalize
+        >>> stored = ExportedProgramSerializer().serialize(program).exported_program
+        >>> type(canonicalize(stored)) is type(stored)
+        True
     """
     _refuse_unknown_fields()
     if not isinstance(ep, compat.schema.ExportedProgram):

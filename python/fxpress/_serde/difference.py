@@ -26,7 +26,9 @@ _schema = compat.schema
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One place where two programs differ.
+    """One place where two programs differ; its text says it in a line.
+
+    torch has no such class.
 
     Attributes:
         path: the path to the place in the first program, or in the second where only the second
@@ -290,6 +292,13 @@ def diff(
         fxpress.SerializeError: a node cannot be written; the message names it.
         fxpress.UnsupportedError: a program has something that fxpress cannot write, or a constant
             that cannot be hashed.
+
+    Example:
+        >>> doubled = torch.export.export(torch.nn.Sequential(model, torch.nn.ReLU()), (x,))
+        >>> fxpress.diff(program, program)
+        []
+        >>> fxpress.diff(program, doubled) == []
+        False
     """
     if (limit := operator.index(limit)) < 1:
         raise ValueError(f"limit must be positive, not {limit}")

@@ -57,6 +57,13 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
         custom_objs: name -> custom object that was written as a literal.
         duplicate_getitem_nodes: name of a getitem node -> name of the node that stands for it in
             the file, because it takes the same result.
+
+    Example:
+        >>> from fxpress.serialize import GraphModuleSerializer
+        >>> writer = GraphModuleSerializer(program.graph_signature, program.module_call_graph)
+        >>> stored = writer.serialize(program.graph_module)
+        >>> stored.graph.nodes[0].target
+        'torch.ops.aten.layer_norm.default'
     """
 
     def __init__(self, graph_signature: Any, module_call_graph: list[Any]) -> None:

@@ -193,5 +193,10 @@ def graph_hash(program: ExportedProgram, *, include_state: bool = False) -> str:
         fxpress.UnsupportedError: the program has something that fxpress cannot write, or a constant
             that cannot be hashed.
         TypeError: `program` is no ExportedProgram.
+
+    Example:
+        >>> again = torch.export.export(model, (x,))
+        >>> fxpress.graph_hash(again) == fxpress.graph_hash(program)
+        True
     """
     return hash_parts(program, include_state)[1].hex()

@@ -16,6 +16,8 @@ _MOST_BYTES = 1 << 62
 class LimitError(SerializeError):
     """Reading a file would cost more than its `fxpress.archive.Limits` allow.
 
+    torch has no such class.
+
     Attributes:
         limit: the name of the field of `Limits`.
         place: the place in the file at which the limit was reached.
@@ -39,7 +41,8 @@ class LimitError(SerializeError):
 class Limits:
     """The limits on the cost of reading a file, so that no file costs much more than its size says.
 
-    Real programs stay far below the defaults. A file that goes over one raises `LimitError`.
+    Real programs stay far below the defaults. A file that goes over one raises `LimitError`. torch
+    has no such limits.
 
     Attributes:
         memory: bytes that a load may take for a file of any size: for unpacked records, for zeros
@@ -56,6 +59,14 @@ class Limits:
 
     Raises:
         ValueError: a limit is not a number, or is negative.
+
+    Example:
+        >>> from fxpress import archive
+        >>> fxpress.save(program, "model.pt2")
+        >>> fxpress.load("model.pt2", limits=archive.Limits(depth=2))
+        Traceback (most recent call last):
+            ...
+        fxpress.LimitError: ...
     """
 
     memory: int = 192 << 20

@@ -147,6 +147,11 @@ def serialize(
     Other exceptions that the caller's own classes raise while they are pickled pass through.
 
     Stands in for `torch._export.serde.serialize.serialize`.
+
+    Example:
+        >>> from fxpress.serialize import serialize
+        >>> serialize(program).exported_program[:1]
+        b'{'
     """
     wanted = (serialize_state_dict, serialize_constants, serialize_example_inputs)
     parts = serialize_parts(exported_program, opset_version, pickle_protocol, wanted)

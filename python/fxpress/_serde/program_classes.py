@@ -23,6 +23,11 @@ class ExportedProgramSerializer(metaclass=compat.Final):  # type: ignore[metacla
     Args:
         opset_version: operator set -> version; "aten" is added when it is missing.
         pickle_protocol: the pickle protocol for state, constants and example inputs.
+
+    Example:
+        >>> from fxpress.serialize import ExportedProgramSerializer
+        >>> ExportedProgramSerializer().serialize(program).exported_program.schema_version
+        SchemaVersion(major=..., minor=...)
     """
 
     def __init__(
@@ -74,6 +79,14 @@ class ExportedProgramDeserializer(metaclass=compat.Final):  # type: ignore[metac
 
     Args:
         expected_opset_version: not compared, as in torch.
+
+    Example:
+        >>> from fxpress.serialize import ExportedProgramDeserializer, ExportedProgramSerializer
+        >>> stored = ExportedProgramSerializer().serialize(program)
+        >>> reader = ExportedProgramDeserializer()
+        >>> read = reader.deserialize(stored.exported_program, program.state_dict, {})
+        >>> fxpress.diff(read, program)
+        []
     """
 
     def __init__(self, expected_opset_version: dict[str, int] | None = None) -> None:

@@ -220,6 +220,11 @@ def deserialize(
         TypeError: `artifact` is no `SerializedArtifact`, or `limits` is no `Limits`.
 
     Stands in for `torch._export.serde.serialize.deserialize`.
+
+    Example:
+        >>> from fxpress.serialize import deserialize, serialize
+        >>> fxpress.diff(deserialize(serialize(program)), program)
+        []
     """
     if not isinstance(artifact, compat.SerializedArtifact):
         raise TypeError(f"expected a SerializedArtifact, got a {type(artifact).__name__}")

@@ -40,6 +40,7 @@ def clone(tensors: Any) -> Any:
 
     Sizes, strides, Parameters and requires_grad are kept; history and attributes that were set on
     tensors are not copied. On the CPU, only the part of a storage that the tensors see is copied.
+    torch has no such function.
 
     Args:
         tensors: a mapping, or a sequence.
@@ -49,6 +50,13 @@ def clone(tensors: Any) -> Any:
 
     Raises:
         TypeError: a value is not a tensor.
+
+    Example:
+        >>> from fxpress import state
+        >>> row = torch.zeros(2, 3)[0]
+        >>> copies = state.clone({"a": row, "b": row})
+        >>> copies["a"] is copies["b"], copies["a"] is row
+        (True, False)
     """
 
     values = _values(tensors)
@@ -76,7 +84,7 @@ def move(tensors: Any, device: torch.device | str) -> Any:
     """Return the tensors on another device, sharing storages there where the originals do.
 
     As with `Tensor.to`, a tensor that is on the device already is returned itself. The work is
-    ordered with the work of the device's current stream.
+    ordered with the work of the device's current stream. torch has no such function.
 
     Args:
         tensors: a mapping, or a sequence.
@@ -88,6 +96,11 @@ def move(tensors: Any, device: torch.device | str) -> Any:
     Raises:
         RuntimeError: there is no such device.
         TypeError: there is something else than tensors.
+
+    Example:
+        >>> from fxpress import state
+        >>> state.move([torch.ones(2)], "meta")
+        [tensor(..., device='meta', size=(2,))]
     """
     goal = torch.empty(0, device=device).device  # with its index; an error for no device
 

@@ -31,10 +31,13 @@ from fxpress._torch import serde as compat
 def write(tensors: Mapping[str, torch.Tensor], f: Any, *, replace: Replace = "whole") -> None:
     """Write tensors to an archive. Tensors that share a storage share it there.
 
+    torch has no such function.
+
     Args:
         tensors: name -> tensor, on any device.
         f: a path, whose file is unchanged until the new one is complete, or an object with `write`.
-        replace: see `fxpress.save`.
+        replace: "whole": another file takes the place of the file at the path; "in_place": the file
+            gets the new bytes when they are complete.
 
     Raises:
         AssertionError: a value is not a tensor.
@@ -44,6 +47,10 @@ def write(tensors: Mapping[str, torch.Tensor], f: Any, *, replace: Replace = "wh
         TypeError: an argument is of a wrong type.
         ValueError: `replace` is none of the two, `f` is closed, or a path has a null character.
         RuntimeError: the path has no name.
+
+    Example:
+        >>> from fxpress import state
+        >>> state.write(program.state_dict, "state.pt2")
     """
     if not isinstance(tensors, Mapping):
         raise TypeError(f"tensors are a dict from names, not a {type(tensors).__name__}")
@@ -74,10 +81,17 @@ def read(
 ) -> dict[str, torch.Tensor]:
     """Return the tensors in an archive: those that `write` saved, or the state of a program.
 
+    torch has no such function.
+
     Args:
         f: a path, an open file, or a buffer.
         model: the name of the program.
-        map_location, mmap, allow_pickle, check_crc, limits: as for `fxpress.archive.load`.
+        map_location: the device for all tensors, or a dict from devices in the file to others.
+        mmap: read the tensors from the file when they are used, without comparing checksums.
+        allow_pickle: unpickle tensors of classes of their own, which may run any code.
+        check_crc: whether records are compared with their checksums.
+        limits: the limits on the cost of reading; None: the defaults, see
+            `fxpress.archive.Limits`.
 
     Raises:
         OSError: the file cannot be read.
@@ -85,7 +99,15 @@ def read(
         fxpress.LimitError: reading it would cost more than the limits allow.
         fxpress.SerializeError: something in it needs `allow_pickle`.
         torch.OutOfMemoryError: a device has no room for the tensors.
-        TypeError, ValueError, RuntimeError: see `fxpress.load`.
+        TypeError: an argument is of a wrong type.
+        ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
+        RuntimeError: torch has no device of the name in `map_location`.
+
+    Example:
+        >>> from fxpress import state
+        >>> state.write({"a": torch.ones(2)}, "tensors.pt2")
+        >>> state.read("tensors.pt2")
+        {'a': tensor([1., 1.])}
     """
     check_location(map_location)
     path = os.fsdecode(f) if is_path(f) else None
@@ -124,7 +146,7 @@ def load_into(
     device: torch.device | str | None = None,
     limits: Limits | None = None,
 ) -> None:
-    """Load new values into the state of a program.
+    """Load new values into the state of a program. torch has no such function.
 
     Tensors on the meta device, as `load(load_weights=False)` leaves them, are replaced by new
     tensors; other tensors get the values in their memory. Tensors that share storages still share
@@ -147,6 +169,12 @@ def load_into(
         TypeError: an argument is of a wrong type.
         ValueError: `source` is closed, or has a null character.
         RuntimeError: torch has no device of the name `device`.
+
+    Example:
+        >>> from fxpress import state
+        >>> fxpress.save(program, "model.pt2")
+        >>> loaded = fxpress.load("model.pt2", load_weights=False)
+        >>> state.load_into(loaded, program.state_dict)
     """
     check_program(ep, "ep")
     check_location(device)

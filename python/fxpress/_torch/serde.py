@@ -98,6 +98,14 @@ class SerializeError(Error, torch_serialize.SerializeError):  # type: ignore[mis
     It is a subclass of `torch._export.serde.serialize.SerializeError`, so that code that catches
     torch's class catches it too. torch's own functions raise torch's class, which is no
     `fxpress.Error`.
+
+    Example:
+        >>> import dataclasses
+        >>> from fxpress.serialize import deserialize, serialize
+        >>> deserialize(dataclasses.replace(serialize(program), exported_program=b"{"))
+        Traceback (most recent call last):
+            ...
+        fxpress.SerializeError: ...
     """
 
     __module__ = "fxpress"

@@ -33,6 +33,11 @@ def initialize_lazy_module(
 
     Stands in for ``torch._dynamo.variables.nn_module.initialize_lazy_module``.
 
+    Args:
+        tx: the translator of the code that calls the module.
+        mod: the module, which is changed.
+        args, kwargs: the arguments of the call, as variables of Dynamo.
+
     Raises:
         ObservedAttributeError: the module's own code raised AttributeError.
     """

@@ -146,6 +146,16 @@ class InterpreterModule(_SubmoduleBase, torch_export.InterpreterModule):  # type
 
     Stands in for `torch.export.unflatten.InterpreterModule`. Under Dynamo, and when it was made
     inside of `_disable_interpreter`, it runs the code generated from the graph.
+
+    Args:
+        graph: the graph to run.
+        ty: the class of the module in the eager model, as `module.qualname`; None: unknown.
+
+    Example:
+        >>> from fxpress.unflatten import unflatten
+        >>> made = unflatten(program).get_submodule("0.norm")
+        >>> made.type_name()
+        'torch.nn.modules.normalization.LayerNorm'
     """
 
     _title = "InterpreterModule"
@@ -201,6 +211,13 @@ class InterpreterModuleDispatcher(_SubmoduleBase, torch_export.InterpreterModule
 
     Stands in for `torch.export.unflatten.InterpreterModuleDispatcher`. State is registered as in
     the original module, buffers included.
+
+    Args:
+        attrs: the names of the state that the module holds itself.
+        call_modules: a module for each call, in order.
+
+    Raises:
+        AssertionError: there are no `call_modules`.
     """
 
     def __init__(self, attrs: set[str], call_modules: list[InterpreterModule]) -> None:
@@ -266,6 +283,12 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         RuntimeError: a node does not say which modules it was traced in, or a module with a
             preserved signature needs a value that it does not get.
         AssertionError, KeyError: the program contradicts its signature.
+
+    Example:
+        >>> from fxpress.unflatten import UnflattenedModule
+        >>> made = UnflattenedModule(program, share_state=True)
+        >>> made.get_parameter("0.norm.weight") is program.state_dict["0.norm.weight"]
+        True
     """
 
     _title = "UnflattenedModule"
@@ -418,10 +441,31 @@ def unflatten(
     share_state: bool = False,
     device: torch.device | str | None = None,
 ) -> UnflattenedModule:
-    """The module tree of an exported program, with the names and the state of the original.
+    """Return an exported program as the tree of modules that it was traced from.
 
-    Stands in for `torch.export.unflatten`. The program is not changed. See `UnflattenedModule` for
-    arguments and errors.
+    The modules have the names and the state of the original; they run on fxpress's engine.
+
+    Stands in for `torch.export.unflatten`.
+
+    Args:
+        module: the program, which is not changed.
+        flat_args_adapter: brings inputs of another structure into the program's structure.
+        share_state: use the program's own tensors instead of copies of them.
+        device: where the copies are made; None: where the tensors are.
+
+    Raises:
+        ValueError: the program has a backward signature.
+        RuntimeError: a node does not say which modules it was traced in, or a module with a
+            preserved signature needs a value that it does not get.
+        AssertionError, KeyError: the program contradicts its signature.
+
+    Example:
+        >>> from fxpress.unflatten import unflatten
+        >>> made = unflatten(program)
+        >>> [name for name, _ in made.named_children()]
+        ['0', '1']
+        >>> torch.allclose(made(x), model(x))
+        True
     """
     if not isinstance(module, ExportedProgram):
         warnings.warn(f"unflatten expects an ExportedProgram, got {type(module)}", stacklevel=2)

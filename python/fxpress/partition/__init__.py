@@ -1,4 +1,4 @@
-"""Ready-made split callbacks for `split_module`, and a picture of the split. Beyond torch.
+"""Ready-made split callbacks for `split_module`, and a picture of the split. Beyond torch::
 
     from fxpress.partition import around, balanced, by_module, draw
     from fxpress.split_module import split_module

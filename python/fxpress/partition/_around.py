@@ -52,6 +52,12 @@ def around(
 
     Raises:
         TypeError: If `ops` is a single op, or has a member that is neither a name nor callable.
+
+    Example:
+        >>> from fxpress import partition
+        >>> cut = partition.around(program.graph_module, ["aten::scaled_dot_product_attention"])
+        >>> cut.count  # a partition for each attention, and those before, between and behind them
+        5
     """
     wanted = _wanted(ops)
     verdicts: dict[tuple[str, Any], bool] = {}  # one look at each target, however often called

@@ -52,6 +52,11 @@ def balanced(
     Raises:
         ValueError: If `n` is less than 1 or more than there are operations in the graph, if `by`
             is none of the three, or if no node of the graph uses any state to be weighed.
+
+    Example:
+        >>> from fxpress import partition
+        >>> partition.balanced(graph_module, 2)
+        <SplitCallback balanced(n=2, by='parameters'): 22 nodes in 2 partitions>
     """
     if by != "nodes" and by not in _SIZE:
         raise ValueError(f'balanced: by is "parameters", "bytes" or "nodes", got {by!r}')

@@ -33,7 +33,7 @@ def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> Spl
         depth: The number of path components that tell two modules apart.
         path: Only modules at or below this path have partitions of their own; the nodes between
             them go into the partitions between them. It is a path ("model.layers") or a pattern of
-            `fnmatch` ("model.layers.*", "*.self_attn"), in which `*` matches dots as well: the
+            `fnmatch` (`"model.layers.*"`, `"*.self_attn"`), in which `*` matches dots as well: the
             outermost module that matches and has at least `depth` components counts.
 
     Returns:
@@ -41,6 +41,11 @@ def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> Spl
 
     Raises:
         ValueError: If `depth` is less than 1.
+
+    Example:
+        >>> from fxpress import partition
+        >>> partition.by_module(program.graph_module)
+        <SplitCallback by_module(depth=1): 22 nodes in 2 partitions>
     """
     if depth < 1:
         raise ValueError(f"by_module: depth counts path components from 1, got {depth}")

@@ -20,12 +20,18 @@ class SplitCallback(dict[Node, int]):
     Args:
         ids: The partition id of every node that needs one. Ids run from 0 without gaps.
         rule: How the ids came about, in words, for `repr` and for errors.
+
+    Example:
+        >>> from fxpress.partition import SplitCallback
+        >>> nodes = [n for n in graph_module.graph.nodes if n.op.startswith("call")]
+        >>> SplitCallback({node: i // 11 for i, node in enumerate(nodes)}, "by elevens")
+        <SplitCallback by elevens: 22 nodes in 2 partitions>
     """
 
     __slots__ = ("count", "rule")
 
     count: int
-    """The number of partitions: ids are 0 to count - 1."""
+    """The number of partitions, whose ids are 0 to count - 1."""
 
     rule: str
     """The rule that gave the ids, as the call that made them."""
@@ -39,7 +45,7 @@ class SplitCallback(dict[Node, int]):
 
     @property
     def ids(self) -> dict[Node, int]:
-        """The partition id of each node: this object, as the dictionary that it is."""
+        """This object, as the dictionary from nodes to partition ids that it is."""
         return self
 
     def __missing__(self, node: object) -> int:

@@ -78,6 +78,13 @@ def draw(
         ValueError: If `format` is neither None nor "svg".
         ImportError: If the package `graphviz` is missing.
         RuntimeError: If an SVG is asked for, and there is no renderer or it fails.
+
+    Example:
+        >>> from fxpress import partition
+        >>> from fxpress.split_module import split_module
+        >>> stages = split_module(graph_module, None, partition.balanced(graph_module, 2))
+        >>> partition.draw(stages, format="svg")[:5]
+        '<?xml'
     """
     if not isinstance(split, GraphModule):
         raise TypeError(f"draw: split is the GraphModule of a split, got {type(split).__name__}")

@@ -1,8 +1,8 @@
-"""Look at programs in a browser, with Model Explorer. Beyond torch.
+"""Look at programs in a browser, with Model Explorer. Beyond torch::
 
     fxpress.view("model.pt2", program)   # in scripts and in notebooks
 
-Model Explorer finds the adapter by itself, when it is told of this module:
+Model Explorer finds the adapter by itself, when it is told of this module::
 
     model-explorer --extensions=fxpress.view model.pt2
 
@@ -26,13 +26,27 @@ from fxpress._view.overlays import overlays_of
 
 
 def graphs_of(program: Any) -> list[Graph]:
-    """Return the graphs of a program: a path, or an ExportedProgram.
+    """Return the graphs of a program, as Model Explorer reads them from JSON.
+
+    torch has no such function.
+
+    Args:
+        program: a path, or an ExportedProgram.
+
+    Returns:
+        The graph of each program, and one for each body of an operator.
 
     Raises:
         OSError: the file cannot be read.
         fxpress.Error: it is no file of exported programs, or it is damaged; or the program cannot
             be serialized.
         TypeError: `program` is neither.
+
+    Example:
+        >>> import fxpress.view
+        >>> (graph,) = fxpress.view.graphs_of(program)
+        >>> "linear" in {node["label"] for node in graph["nodes"]}
+        True
     """
     if isinstance(program, (str, os.PathLike)):
         return graphs_of_file(program)
@@ -57,6 +71,8 @@ def _model_explorer() -> Any:
 def config(*programs: Any) -> Any:
     """Return a configuration of Model Explorer with some programs, and numbers over their nodes.
 
+    torch has no such function.
+
     Args:
         programs: paths and ExportedPrograms.
 
@@ -69,6 +85,11 @@ def config(*programs: Any) -> Any:
 
 def config_of(graphs_by_name: Iterable[tuple[str, list[Graph]]]) -> Any:
     """Return a configuration as `config`, for pairs of a program's name and its graphs.
+
+    torch has no such function.
+
+    Args:
+        graphs_by_name: (name of a program, its graphs as of `graphs_of`).
 
     Raises:
         fxpress.UnsupportedError: Model Explorer is not installed.
@@ -83,7 +104,7 @@ def config_of(graphs_by_name: Iterable[tuple[str, list[Graph]]]) -> Any:
 
 
 def view(*programs: Any, **options: Any) -> None:
-    """Show programs in a browser, or in the cell of a notebook.
+    """Show programs in a browser, or in the cell of a notebook. torch has no such function.
 
     Args:
         programs: paths and ExportedPrograms.
@@ -97,7 +118,14 @@ def view(*programs: Any, **options: Any) -> None:
 
 
 def serve(made: Any, **options: Any) -> None:
-    """Show what `config` or `config_of` has returned; options as for `view`."""
+    """Show a configuration in a browser, or in the cell of a notebook.
+
+    torch has no such function.
+
+    Args:
+        made: what `config` or `config_of` has returned.
+        options: passed to `model_explorer.visualize_from_config`, such as `port`.
+    """
     _model_explorer().visualize_from_config(made, **options)
 
 

@@ -41,6 +41,11 @@ def check_reuse(enabled: bool = True) -> AbstractContextManager[None]:
     Returns:
         A `with` block, of one thread or task. A capture in it raises `InternalError` where a stamp
         would be wrong.
+
+    Example:
+        >>> from fxpress.functional_export import check_reuse
+        >>> with fxpress.installed(), check_reuse():
+        ...     exported = torch.export.export(model, (x,), strict=True)
     """
     return _use("check" if enabled else "stamp")
 
@@ -55,5 +60,12 @@ def reuse_layers(enabled: bool = True) -> AbstractContextManager[None]:
 
     Returns:
         A `with` block, of one thread or task.
+
+    Example:
+        >>> from fxpress.functional_export import reuse_layers, reuse_report
+        >>> with fxpress.installed(), reuse_layers(False):
+        ...     exported = torch.export.export(model, (x,), strict=True)
+        >>> reuse_report().stamped
+        []
     """
     return _use("stamp" if enabled else "trace")

@@ -1,0 +1,55 @@
+"""A web service that tells what an uploaded file of exported programs holds, and runs none of it.
+
+python safe_loader.py 8000
+curl -T model.pt2 http://127.0.0.1:8000/inspect
+"""
+
+import asyncio
+import json
+import os
+import resource
+import sys
+import tempfile
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, HTTPException, Request
+
+MOST_BYTES = int(os.environ.get("MOST_BYTES", "67108864"))  # of an upload
+MEMORY = 1 << 30  # bytes that reading may take
+SECONDS = 10  # of processor time
+READERS = asyncio.Semaphore(2)  # at a time
+
+app = FastAPI()
+
+
+@app.put("/inspect")
+async def inspect(request: Request) -> Any:
+    """Take a file as the body of a request, and say what it holds."""
+    with tempfile.NamedTemporaryFile(suffix=".pt2") as upload:
+        async for chunk in request.stream():
+            if upload.tell() + len(chunk) > MOST_BYTES:  # whatever length the client has named
+                raise HTTPException(413, f"more than {MOST_BYTES} bytes")
+            upload.write(chunk)
+        upload.flush()
+        async with READERS:
+            return await summary(upload.name)
+
+
+async def summary(path: str) -> Any:
+    """Return what `fxpress inspect` says. It needs no torch, and opens no pickle."""
+    command = (sys.executable, "-m", "fxpress", "inspect", "--json", path)
+    pipe = asyncio.subprocess.PIPE
+    reader = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    resource.prlimit(reader.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.prlimit(reader.pid, resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    out, error = await reader.communicate()
+    if reader.returncode != 0:
+        is_told = reader.returncode == 2  # a damaged file, or one of another kind
+        why = error.decode(errors="replace").replace(path, "upload") if is_told else "too costly"
+        raise HTTPException(422, why.strip())
+    return {**json.loads(out), "path": "upload"}
+
+
+if __name__ == "__main__":
+    uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[1]), limit_concurrency=16)
