@@ -7,6 +7,7 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from fxpress._torch import decompose as compat
+from fxpress._torch.node_sources import CREATE, REPLACE, source
 
 _MODULE = "ExportedProgram.module()"
 _UNLIFT = "ExportedProgram.module().unlift()"
@@ -32,23 +33,37 @@ class Sources:
             found = by_target.get(node.target) if node.op == "placeholder" else by_name.get(name)
             self._known[node] = found
         self._lists: dict[Node, list[Any]] = {}
+        self._texts: dict[int, str] = {}  # id of a target -> its text
 
     def of_module(self, node: Node) -> list[Any]:
         """Return the list that the node has in `ep.module()`'s graph; one for each node."""
         found = self._lists.get(node)
         if found is None:
-            record = compat.source(self._known[node], _MODULE, [compat.CREATE])
-            found = self._lists[node] = [record]
+            found = self._lists[node] = [self._of_old(self._known[node])]
         return found
-
-    def _between_node(self, node: Node) -> compat.Traced:
-        meta = {"from_node": self.of_module(node)}
-        return compat.Traced(self._names[node], node.target, self._between, meta)
 
     def of_trace(self, node: Node) -> Any:
         """Return the record of a new node that comes from a call."""
-        return compat.source(self._between_node(node), compat.INTERPRETER, [compat.CREATE])
+        return self._of_between(node, compat.INTERPRETER, CREATE)
 
     def of_unlifted(self, node: Node) -> list[Any]:
         """Return the list of an input that became an attribute, or of the output."""
-        return [compat.source(self._between_node(node), _UNLIFT, [compat.CREATE, compat.REPLACE])]
+        return [self._of_between(node, _UNLIFT, CREATE, REPLACE)]
+
+    def _of_old(self, node: Node | None) -> Any:
+        if node is None:
+            return compat.source(None, _MODULE, [CREATE])
+        earlier = node.meta.get("from_node", ())
+        return source(node.name, self._text(node), node.graph, earlier, _MODULE, CREATE)
+
+    def _of_between(self, node: Node, pass_name: str, *actions: Any) -> Any:
+        earlier = self.of_module(node)
+        name = self._names[node]
+        return source(name, self._text(node), self._between, earlier, pass_name, *actions)
+
+    def _text(self, node: Node) -> str:
+        target = node.target
+        text = self._texts.get(id(target))
+        if text is None:
+            text = self._texts[id(target)] = str(target)
+        return text

@@ -402,7 +402,6 @@ def stays(node: torch.fx.Node) -> bool:
     return bool(node.is_impure(inductor_config.fallback_random))
 
 
-CREATE, REPLACE = NodeSourceAction.CREATE, NodeSourceAction.REPLACE
 source: Callable[[Any, str, list[NodeSourceAction]], NodeSource] = NodeSource
 
 
