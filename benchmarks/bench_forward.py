@@ -12,6 +12,7 @@ import torch
 import programs
 from figures import Figure, Goal
 from fxpress import _engine
+from fxpress.export import module
 from fxpress.unflatten import unflatten
 from programs import Program
 from timing import interleaved, per_node, ratio, stopwatch
@@ -28,14 +29,19 @@ Run = Callable[[], Any]
 
 
 class Model:
-    """An unflattened program, and the eager module that it was exported from."""
+    """A program unflattened, as a flat module, and the eager module that it was exported from."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
         self.ours = unflatten(program.program)
+        self.flat = module(program.program, engine=True)
 
     def run_ours(self) -> torch.Tensor:
         result: torch.Tensor = self.ours(*self.program.inputs)
+        return result
+
+    def run_flat(self) -> torch.Tensor:
+        result: torch.Tensor = self.flat(*self.program.inputs)
         return result
 
     def run_eager(self) -> torch.Tensor:
@@ -61,11 +67,16 @@ def measure(rounds: int, *, every_model: bool) -> list[Figure]:
 def measure_forward(
     model: Model, rounds: int, mode: AbstractContextManager[Any], label: str, goal: Goal
 ) -> list[Figure]:
-    """Compare the unflattened module with the eager module."""
+    """Compare the unflattened module, and the flat one on the engine, with the eager module."""
     with mode:
         _assert_same_result(model)
-        seconds = _timed({"ours": model.run_ours, "eager": model.run_eager}, rounds)
-    return [_figure(model, f"forward / eager, {label}", seconds, "eager", goal)]
+        runs = {"ours": model.run_ours, "flat": model.run_flat, "eager": model.run_eager}
+        seconds = _timed(runs, rounds)
+    flat = {"ours": seconds["flat"], "eager": seconds["eager"]}
+    return [
+        _figure(model, f"forward / eager, {label}", seconds, "eager", goal),
+        _figure(model, f"forward of module(engine=True) / eager, {label}", flat, "eager", goal),
+    ]
 
 
 def measure_interpreter(model: Model, rounds: int) -> list[Figure]:
@@ -81,6 +92,7 @@ def measure_interpreter(model: Model, rounds: int) -> list[Figure]:
 def _assert_same_result(model: Model) -> None:
     result, expected = model.run_ours(), model.run_eager()
     assert torch.equal(result, expected)
+    assert torch.equal(model.run_flat(), expected)
     assert result.requires_grad == expected.requires_grad
     info = _engine.plan_info(model.ours.graph)
     assert info is not None
