@@ -26,10 +26,10 @@ from fxpress._inspection.package import InspectionError, Package
 from fxpress._inspection.stored import STATE
 from fxpress._inspection.summary import kind_of, model_records
 from fxpress._inspection.tensors import expression, size_of, tensor_of
+from fxpress._view.facts import TAG
 from fxpress._view.namespaces import Namespaces
 
 Graph = dict[str, Any]
-_TAG = "__tensor_tag"  # Model Explorer's key for the name of a value
 _SOURCES = ("stack_trace", "from_node", "torch_fn", "custom")  # what tells where a node is from
 _LONGEST = 400  # characters of an attribute
 _LONGEST_NAME = 100  # characters of a part of a graph's id
@@ -45,10 +45,19 @@ def graphs_of_file(path: str | os.PathLike[str]) -> list[Graph]:
         OSError: the file cannot be read.
         InspectionError: it is no file of exported programs, or it is damaged.
     """
+    return [graph for graphs in graphs_by_program(path).values() for graph in graphs]
+
+
+def graphs_by_program(path: str | os.PathLike[str]) -> dict[str, list[Graph]]:
+    """Return for each program of a file its graph, followed by those of its operators' bodies.
+
+    Raises:
+        OSError, InspectionError: as `graphs_of_file`.
+    """
     with Package(path) as package:
         kind_of(package)
         found = [(name, record, package.read(record)) for name, record in model_records(package)]
-    return [graph for name, record, text in found for graph in graphs_of_text(text, name, record)]
+    return {name: graphs_of_text(text, name, record) for name, record, text in found}
 
 
 def graphs_of_text(text: bytes, name: str, record: str) -> list[Graph]:
@@ -218,7 +227,7 @@ class _Writer:
         number = str(len(node["incomingEdges"]))
         edge = {"sourceNodeId": source, "sourceNodeOutputId": output, "targetNodeInputId": number}
         node["incomingEdges"].append(edge)
-        facts = [{"key": _TAG, "value": argument}, *self._facts(value)]
+        facts = [{"key": TAG, "value": argument}, *self._facts(value)]
         node["inputsMetadata"].append({"id": number, "attrs": facts})
         users = self._users.setdefault(source, [])
         if not users or users[-1] != node["id"]:
@@ -227,7 +236,7 @@ class _Writer:
     def _results(self, node: dict[str, Any], values: list[tuple[bool, str]]) -> None:
         for number, (_, value) in enumerate(values):
             self._sources[value] = (node["id"], str(number))
-            facts = [{"key": _TAG, "value": value}, *self._facts(value)]
+            facts = [{"key": TAG, "value": value}, *self._facts(value)]
             node["outputsMetadata"].append({"id": str(number), "attrs": facts})
 
     def _source(self, metadata: dict[str, str]) -> list[dict[str, Any]]:
