@@ -233,7 +233,7 @@ def test_model_explorer_takes_them(path: Path, program: ExportedProgram) -> None
     ]
     names = [source.split("/")[2] for source in config.node_data_sources]
     expected = ["bytes of state", "bytes of results", "FLOPs", "kind of operator"]
-    assert names == ["difference", *expected] * 2
+    assert names == [*expected, "difference"] * 2
     address = json.loads(unquote(config.to_url_param_value()))
     panes = [pane["selectedCollectionLabel"] for pane in address["uiState"]["paneStates"]]
     assert panes == ["model.pt2", "program"]

@@ -12,7 +12,7 @@ from fxpress._view.names import names_of
 from fxpress._view.overlays import overlays_of
 from fxpress._view.page import page_of
 from fxpress._view.side_by_side import TITLE, differences_of, mapping_of
-from fxpress._view.sources import Source, source_of_file
+from fxpress._view.sources import Source, source_of_file, tell_apart
 
 
 def write_graphs(paths: list[Path], target: Path) -> None:
@@ -25,19 +25,18 @@ def write_graphs(paths: list[Path], target: Path) -> None:
         InspectionError: a file holds no exported programs, or it is damaged.
     """
     sources = _read(paths)
+    tell_apart(sources)
     beside: dict[str, dict[str, Any]] = {}
     if len(sources) == 2:
         first, second = sources
         compared = compare(first, second)
         differences = differences_of(first, second, compared)
         beside[TITLE] = {}
-        for source, difference in zip(sources, differences, strict=True):
-            beside[TITLE] |= {f"{source.name}: {key}": value for key, value in difference.items()}
+        for difference in differences:
+            beside[TITLE] |= difference
         beside["counterparts"] = mapping_of(compared)
     graphs = []
     for source in sources:
-        if len(sources) > 1:
-            _tell_apart(source)
         graphs += source.all_graphs()
         for title, data in overlays_of(source.graphs).items():
             beside.setdefault(title, {}).update(data)
@@ -78,12 +77,3 @@ def _read(paths: list[Path]) -> list[Source]:
         with naming(path):
             sources.append(source_of_file(path, name))
     return sources
-
-
-def _tell_apart(source: Source) -> None:
-    """Put the name of a file before the ids of its graphs."""
-    for graph in source.all_graphs():
-        graph["id"] = f"{source.name}: {graph['id']}"
-        for node in graph["nodes"]:
-            if "subgraphIds" in node:
-                node["subgraphIds"] = [f"{source.name}: {g}" for g in node["subgraphIds"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fxpress._inspection.hashes import hash_nodes
 from fxpress._inspection.summary import Summary, summarize
@@ -32,6 +32,18 @@ class Source:
         """Return the graphs of all programs."""
         return [graph for graphs in self.graphs.values() for graph in graphs]
 
+    def outer_id(self, graph_id: str) -> str:
+        """Return the id of a graph among those of several sources."""
+        return f"{self.name}: {graph_id}"
+
+    def tell_apart(self) -> None:
+        """Let the ids of the graphs be other than those of other sources."""
+        for graph in self.all_graphs():
+            graph["id"] = self.outer_id(graph["id"])
+            for node in graph["nodes"]:
+                if "subgraphIds" in node:
+                    node["subgraphIds"] = [self.outer_id(inner) for inner in node["subgraphIds"]]
+
 
 def source_of_file(path: str | os.PathLike[str], name: str) -> Source:
     """Return a file to be viewed.
@@ -42,3 +54,9 @@ def source_of_file(path: str | os.PathLike[str], name: str) -> Source:
     """
     graphs = graphs_by_program(path)
     return Source(name, graphs, lambda: summarize(path), lambda: hash_nodes(path))
+
+
+def tell_apart(sources: Sequence[Source]) -> None:
+    """Give the graphs of several sources ids of their own; those of one keep theirs."""
+    for source in sources if len(sources) > 1 else ():
+        source.tell_apart()

@@ -29,7 +29,7 @@ from fxpress._view.names import names_of
 from fxpress._view.overlays import Overlay, overlays_of
 from fxpress._view.page import page_of
 from fxpress._view.side_by_side import TITLE, align, differences_of
-from fxpress._view.sources import Source
+from fxpress._view.sources import Source, tell_apart
 from fxpress.view import data
 from fxpress.view._sources import source_of
 
@@ -99,6 +99,7 @@ def config_of(sources: Sequence[Source], overlays: Mapping[str, Overlay] | None 
     from fxpress.view._config import Config
 
     made = Config()
+    tell_apart(sources)
     more: list[dict[str, Overlay]] = [{} for _ in sources]
     if len(sources) == 2:
         first, second = sources
@@ -113,13 +114,18 @@ def config_of(sources: Sequence[Source], overlays: Mapping[str, Overlay] | None 
                 more[side][TITLE] = difference
         made.panes = [(source.name, source.all_graphs()[0]["id"]) for source in sources]
     if more:
-        more[0] |= dict(overlays or {})
+        for title, overlay in (overlays or {}).items():
+            more[0][title] = overlay if len(sources) == 1 else _of_outer_ids(sources[0], overlay)
     for number, source in enumerate(sources):
         made.graphs_list.append(json.dumps({"graphs": source.all_graphs()}))
         made.model_sources.append({"url": f"graphs://{source.name}/{number}"})
-        for title, overlay in (more[number] | overlays_of(source.graphs)).items():
+        for title, overlay in (overlays_of(source.graphs) | more[number]).items():
             made.add_node_data(title, json.dumps(overlay), model_name=source.name)
     return made
+
+
+def _of_outer_ids(source: Source, overlay: Overlay) -> Overlay:
+    return {source.outer_id(graph_id): values for graph_id, values in overlay.items()}
 
 
 def view(*programs: Any, overlays: Mapping[str, Overlay] | None = None, **options: Any) -> None:
