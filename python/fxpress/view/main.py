@@ -32,6 +32,6 @@ class ProgramAdapter(Adapter):  # type: ignore[misc]
 
 
 def _as_objects(graph: Graph) -> Any:
-    nodes = [graph_builder.GraphNode(**node) for node in graph["nodes"]]
+    # Model Explorer makes plain data of objects, and leaves nodes that are plain data as they are.
     attributes = graph["groupNodeAttributes"]
-    return graph_builder.Graph(graph["id"], nodes, groupNodeAttributes=attributes)
+    return graph_builder.Graph(graph["id"], graph["nodes"], groupNodeAttributes=attributes)
