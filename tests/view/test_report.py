@@ -27,7 +27,7 @@ ELEMENTS = {
 ATTRIBUTES = {
     *("lang", "charset", "http-equiv", "content", "name", "class", "open", "role", "width"),
     *("height", "viewbox", "transform", "fill", "stroke", "points", "d", "x", "y"),
-    *("text-anchor", "font-family", "font-size"),
+    *("text-anchor", "font-family", "font-size", "stroke-dasharray"),
 }
 
 

@@ -20,7 +20,8 @@ CHANGED = "changed"
 FOLLOWS = "follows"  # only what it is computed from differs
 ALONE = "only here"
 _Node = dict[str, Any]
-_MOST_STEPS = 4_000_000  # of a comparison of two sequences
+_MOST_STEPS = 250_000  # of a comparison of two sequences, by the product of their lengths
+_MOST_IN_ALL = 20_000_000  # of those of two programs
 _NOT_COMPARED = ("name", "users", "source", "stack", "from", "torch function", "custom")
 
 
@@ -56,6 +57,7 @@ class _Matcher:
         self._nodes = tuple({node["id"]: node for node in g["nodes"]} for g in self._graphs)
         self.pairs: dict[str, str] = {}
         self._same: set[str] = set()  # of the first
+        self._steps_left = _MOST_IN_ALL
         self._match_inputs()
         self._match_equal(hashes)
         self._match_alike()
@@ -120,8 +122,10 @@ class _Matcher:
 
     def _align(self, mine: list[_Node], theirs: list[_Node]) -> None:
         """Pair nodes of the longest runs of equal operators, and those that stand between them."""
-        if not mine or not theirs or len(mine) * len(theirs) > _MOST_STEPS:
-            return
+        steps = len(mine) * len(theirs)
+        if not 0 < steps <= min(_MOST_STEPS, self._steps_left):
+            return  # they are paired in order
+        self._steps_left -= steps
         targets, others = ([_target(node) for node in nodes] for nodes in (mine, theirs))
         matcher = SequenceMatcher(None, targets, others, autojunk=False)
         for kind, start, end, other, other_end in matcher.get_opcodes():

@@ -14,8 +14,8 @@ from fxpress._view.facts import bytes_of, facts_of, module_of
 from fxpress._view.graphs import Graph
 from fxpress._view.kinds import partition_of
 
-_MOST_CHILDREN = 12  # of a module that are drawn
-_MOST_MODULES = 60
+_MOST_CHILDREN = 6  # of a module that are drawn
+_MOST_MODULES = 30
 _MOST_PARTITIONS = 100
 _DEPTH = 3
 _LONGEST = 40  # characters of a line
@@ -24,8 +24,8 @@ _SVG = "{http://www.w3.org/2000/svg}"
 _ELEMENTS = frozenset(("svg", "g", "path", "polygon", "text", "title"))
 _ATTRIBUTES = frozenset(
     (
-        *("width", "height", "viewBox", "transform", "fill", "stroke", "points", "d", "x", "y"),
-        *("text-anchor", "font-family", "font-size"),
+        *("width", "height", "viewBox", "transform", "fill", "stroke", "stroke-dasharray"),
+        *("points", "d", "x", "y", "text-anchor", "font-family", "font-size"),
     )
 )
 
