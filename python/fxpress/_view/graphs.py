@@ -38,7 +38,7 @@ _Attributes = list[dict[str, Any]]
 _Source = tuple[str, str, list[str], _Attributes]
 _NONE: _Attributes = []  # of values of which nothing is known
 _NO_REFERENCES = 2  # the version of marshal's format in which equal values have equal bytes
-_SOURCES = ("stack_trace", "from_node", "torch_fn", "custom")  # what tells where a node is from
+_OTHER_SOURCES = (("torch_fn", "torch function"), ("custom", "custom"))  # fields -> attributes
 _LONGEST = 400  # characters of an attribute
 _LONGEST_NAME = 100  # characters of a part of a graph's id
 _DEPTH = 60  # graphs within each other
@@ -283,7 +283,7 @@ class _Shared:
         self._targets: dict[str, tuple[str, dict[str, Any]]] = {}
         self._constants: dict[tuple[str, type, Any], dict[str, Any]] = {}
         self._arguments: dict[tuple[int, str, int], dict[str, Any]] = {}
-        self._sources: dict[tuple[str | None, ...], _Attributes] = {}
+        self._stacks: dict[str, _Attributes] = {}
         self._tensors: dict[bytes, _Attributes] = {}
 
     def target(self, target: Any) -> tuple[str, dict[str, Any]]:
@@ -319,19 +319,19 @@ class _Shared:
         return known
 
     def source(self, metadata: dict[str, Any]) -> _Attributes:
-        """Return the attributes that tell where a node is from."""
-        known_of = metadata.get
-        key = (
-            known_of("stack_trace"),
-            known_of("from_node"),
-            known_of("torch_fn"),
-            known_of("custom"),
-        )
-        known = self._sources.get(key)
+        """Return the attributes that tell where a node is from, as a new list."""
+        stack = metadata.get("stack_trace", "")
+        known = self._stacks.get(stack)
         if known is None:
-            texts = {field: a_text(metadata.get(field, "")) for field in _SOURCES}
-            known = self._sources[key] = _pairs(_source(texts))
-        return known
+            known = self._stacks[stack] = _pairs(_of_stack(a_text(stack)))
+        found = [*known]
+        history = metadata.get("from_node", "")
+        if history not in ("", "[]"):
+            found += _pairs({"from": "\n".join(_history(a_text(history)))})
+        for field, key in _OTHER_SOURCES:
+            if text := metadata.get(field):
+                found.append({"key": key, "value": _cut(a_text(text))})
+        return found
 
     def tensor(self, meta: dict[str, Any]) -> _Attributes:
         """Return the attributes of a tensor."""
@@ -384,15 +384,11 @@ def _history(text: str) -> Iterator[str]:
         waiting += a_list(each.get("from_node") or [])
 
 
-def _source(metadata: dict[str, str]) -> dict[str, str]:
-    """Return where a node is from, as attributes."""
-    stack = metadata.get("stack_trace", "").strip()
-    lines = [line.strip() for line in stack.split("\n")]
+def _of_stack(stack: str) -> dict[str, str]:
+    """Return what a stack trace tells, as attributes."""
+    lines = [line.strip() for line in stack.strip().split("\n")]
     places = [line for line in lines if line.startswith("File ")]
     return {
         "source": _cut("\n".join(lines[-2:])) if places else "",
         "stack": "\n".join(_cut(line) for line in lines) if len(places) > 1 else "",
-        "from": "\n".join(_history(metadata.get("from_node") or "[]")),
-        "torch function": _cut(metadata.get("torch_fn", "")),
-        "custom": _cut(metadata.get("custom", "")),
     }
