@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -200,3 +201,19 @@ def test_what_cannot_be_hashed(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert "fxpress_view.twice" in found[0].reason
     fxpress.view.export(tmp_path / "page.html", tmp_path / "a.pt2", tmp_path / "a.pt2")
     assert "cannot be told" in (tmp_path / "page.html").read_text()
+
+
+def test_a_file_without_programs(tmp_path: Path) -> None:
+    pytest.importorskip("model_explorer", reason="no Model Explorer")
+    torch.export.save(exported(), tmp_path / "a.pt2")
+    with (
+        zipfile.ZipFile(tmp_path / "a.pt2") as archive,
+        zipfile.ZipFile(tmp_path / "empty.pt2", "w") as empty,
+    ):
+        for name in archive.namelist():
+            if "/models/" not in name:
+                empty.writestr(name, archive.read(name))
+    config = fxpress.view.config(tmp_path / "a.pt2", tmp_path / "empty.pt2")
+    assert "uiState" not in config.to_url_param_value()
+    fxpress.view.export(tmp_path / "page.html", tmp_path / "a.pt2", tmp_path / "empty.pt2")
+    assert "empty.pt2" in (tmp_path / "page.html").read_text()

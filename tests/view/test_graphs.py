@@ -257,6 +257,7 @@ def test_as_a_command(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.deep("a program of 100,000 nodes")
 def test_many_nodes(path: Path) -> None:
+    """It takes a few times as long as to parse the text, however fast the machine is."""
     with zipfile.ZipFile(path) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith("models/model.json"))
         document = json.loads(archive.read(name))
@@ -270,6 +271,8 @@ def test_many_nodes(path: Path) -> None:
         graph["tensor_values"][f"copy_{number}"] = meta
     text = json.dumps(document).encode()
     start = time.process_time()
+    json.loads(text)
+    parsed = time.process_time()
     made = graphs_of_text(text, "model", "here")
-    assert time.process_time() - start < 5  # seconds
+    assert time.process_time() - parsed < 3.5 * (parsed - start)
     assert len(made[0]["nodes"]) > 100_000

@@ -101,27 +101,29 @@ def config_of(sources: Sequence[Source], overlays: Mapping[str, Overlay] | None 
     made = Config()
     tell_apart(sources)
     more: list[dict[str, Overlay]] = [{} for _ in sources]
-    if len(sources) == 2:
-        first, second = sources
-        compared = compare(first, second)
-        for each in compared:
-            if each.reason:
-                _log.warning("the difference cannot be told: %s", each.reason)
-        align(second, compared)
-        differences = differences_of(first, second, compared)
-        for side, difference in enumerate(differences):
+    if len(sources) == 2 and all(source.graphs for source in sources):
+        made.panes = [(source.name, source.all_graphs()[0]["id"]) for source in sources]
+        for side, difference in enumerate(_marked(*sources)):
             if difference:
                 more[side][TITLE] = difference
-        made.panes = [(source.name, source.all_graphs()[0]["id"]) for source in sources]
-    if more:
-        for title, overlay in (overlays or {}).items():
-            more[0][title] = overlay if len(sources) == 1 else _of_outer_ids(sources[0], overlay)
+    for title, overlay in (overlays or {}).items():
+        more[0][title] = overlay if len(sources) == 1 else _of_outer_ids(sources[0], overlay)
     for number, source in enumerate(sources):
         made.graphs_list.append(json.dumps({"graphs": source.all_graphs()}))
         made.model_sources.append({"url": f"graphs://{source.name}/{number}"})
         for title, overlay in (overlays_of(source.graphs) | more[number]).items():
             made.add_node_data(title, json.dumps(overlay), model_name=source.name)
     return made
+
+
+def _marked(first: Source, second: Source) -> tuple[Overlay, Overlay]:
+    """Return the overlays of the differences; counterparts get the same ids."""
+    compared = compare(first, second)
+    for each in compared:
+        if each.reason:
+            _log.warning("the difference cannot be told: %s", each.reason)
+    align(second, compared)
+    return differences_of(first, second, compared)
 
 
 def _of_outer_ids(source: Source, overlay: Overlay) -> Overlay:
