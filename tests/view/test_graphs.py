@@ -131,7 +131,9 @@ def test_facts(path: Path) -> None:
         "weight",
         "bias",
     ]
-    weight = attributes(linear["inputsMetadata"][1])
+    edge = linear["incomingEdges"][1]
+    source = next(n for n in graph["nodes"] if n["id"] == edge["sourceNodeId"])
+    weight = attributes(source["outputsMetadata"][int(edge["sourceNodeOutputId"])])
     assert weight["shape"] == "float32[4, 4]"
     assert weight["bytes"] == "64"
     assert "forward" in attributes(linear)["source"]

@@ -28,6 +28,20 @@ def bytes_of(items: list[dict[str, Any]]) -> int | None:
     return sum(int(size.replace(",", "")) for size in sizes if size is not None)
 
 
+def given_to(node: dict[str, Any], nodes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return what is known of the values that a node takes, by the names of its arguments.
+
+    Args:
+        node: the node.
+        nodes: those of its graph, by their ids.
+    """
+    found = {}
+    for edge, item in zip(node["incomingEdges"], node["inputsMetadata"], strict=True):
+        outputs = nodes[edge["sourceNodeId"]]["outputsMetadata"]
+        found[facts_of(item)[TAG]] = facts_of(outputs[int(edge["sourceNodeOutputId"])])
+    return found
+
+
 def module_of(graph: dict[str, Any], node: dict[str, Any]) -> str:
     """Return the path of the module that a node is shown in; the root's is empty."""
     path: str = graph["groupNodeAttributes"].get(node["namespace"], {}).get("module", "")

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from fxpress._view.facts import TAG, facts_of, sizes_of
+from fxpress._view.facts import facts_of, given_to, sizes_of
 
 _Sizes = list[int]
 _Shapes = dict[str, _Sizes]  # by the name of the argument
@@ -67,14 +67,17 @@ class _Counting:
             return self._counted[graph_id]
         by_operator = self._counted[graph_id] = Counter[str]()
         by_node = self.by_node[graph_id]
-        for node in self._graphs[graph_id]["nodes"]:
-            found = self._of_node(node)
+        nodes = {node["id"]: node for node in self._graphs[graph_id]["nodes"]}
+        for node in nodes.values():
+            found = self._of_node(node, nodes)
             if found is not None:
                 by_node[node["id"]] = found.total()
                 by_operator.update(found)
         return by_operator
 
-    def _of_node(self, node: dict[str, Any]) -> Counter[str] | None:
+    def _of_node(
+        self, node: dict[str, Any], nodes: dict[str, dict[str, Any]]
+    ) -> Counter[str] | None:
         label = node["label"]
         if bodies := node.get("subgraphIds"):
             inside = [self.of_graph(body) for body in bodies]
@@ -91,14 +94,14 @@ class _Counting:
             self.left_out[f"{label}: there is no formula"] += 1
         if label not in _RULES or not node["id"].startswith("node "):
             return None
-        number = flops(node)
+        number = _flops(node, nodes)
         if number is None:
             self.left_out[f"{label}: a size is a symbol"] += 1
             return None
         return Counter({label: number})
 
 
-def flops(node: dict[str, Any]) -> int | None:
+def _flops(node: dict[str, Any], nodes: dict[str, dict[str, Any]]) -> int | None:
     """Return the operations of a node; None: an operator without a formula, or a size is a symbol.
 
     Bodies do not count.
@@ -106,8 +109,8 @@ def flops(node: dict[str, Any]) -> int | None:
     rule = _RULES.get(node["label"])
     if rule is None:
         return None
-    given = [facts_of(item) for item in node["inputsMetadata"]]
-    shapes = {facts[TAG]: sizes_of(facts.get("shape", "")) for facts in given}
+    given = given_to(node, nodes)
+    shapes = {name: sizes_of(facts.get("shape", "")) for name, facts in given.items()}
     results = [facts_of(item) for item in node["outputsMetadata"][:1]]
     result = sizes_of(results[0].get("shape", "")) if results else None
     if facts_of(node).get("transposed") == "True":

@@ -34,9 +34,7 @@ from fxpress._view.namespaces import Namespaces
 
 Graph = dict[str, Any]
 _Attributes = list[dict[str, Any]]
-# The node that computes a value, the number of its output, its users, what is known of the value.
-_Source = tuple[str, str, list[str], _Attributes]
-_NONE: _Attributes = []  # of values of which nothing is known
+_Source = tuple[str, str, list[str]]  # the node of a value, the number of its output, its users
 _NO_REFERENCES = 2  # the version of marshal's format in which equal values have equal bytes
 _OTHER_SOURCES = (("torch_fn", "torch function"), ("custom", "custom"))  # fields -> attributes
 _LONGEST = 400  # characters of an attribute
@@ -249,9 +247,9 @@ class _Writer:
         source = self._sources.get(value)
         if source is None:
             raise ValueError(f"no value {value!r} was computed before")
-        node_id, output, users, facts = source
+        node_id, output, users = source
         edges = node["incomingEdges"]
-        described = self._shared.argument(len(edges), argument, facts)
+        described = self._shared.argument(len(edges), argument)
         node["inputsMetadata"].append(described)
         number = described["id"]
         edges.append(
@@ -266,14 +264,14 @@ class _Writer:
         outputs = node["outputsMetadata"]
         for value in values:
             number = str(len(outputs))
-            facts = self._facts(value)
-            self._sources[value] = node["id"], number, users, facts
-            outputs.append({"id": number, "attrs": [{"key": TAG, "value": value}, *facts]})
+            self._sources[value] = node["id"], number, users
+            attributes = [{"key": TAG, "value": value}, *self._facts(value)]
+            outputs.append({"id": number, "attrs": attributes})
 
     def _facts(self, value: str) -> _Attributes:
         """Return what is known of a tensor, as attributes: none for other values."""
         meta = self._tensors.get(value)
-        return _NONE if meta is None else self._shared.tensor(meta)
+        return [] if meta is None else self._shared.tensor(meta)
 
 
 class _Shared:
@@ -282,7 +280,7 @@ class _Shared:
     def __init__(self) -> None:
         self._targets: dict[str, tuple[str, dict[str, Any]]] = {}
         self._constants: dict[tuple[str, type, Any], dict[str, Any]] = {}
-        self._arguments: dict[tuple[int, str, int], dict[str, Any]] = {}
+        self._arguments: dict[tuple[int, str], dict[str, Any]] = {}
         self._stacks: dict[str, _Attributes] = {}
         self._tensors: dict[bytes, _Attributes] = {}
 
@@ -303,19 +301,19 @@ class _Shared:
             known = self._constants[key] = {"key": name, "value": _cut(str(value))}
         return known
 
-    def argument(self, number: int, name: str, facts: _Attributes) -> dict[str, Any]:
+    def argument(self, number: int, name: str) -> dict[str, Any]:
         """Return the description of an argument that is a value.
+
+        Model Explorer adds what is known of the value.
 
         Args:
             number: its place among those of the node.
             name: its name.
-            facts: what is known of the value, from `tensor` or `_NONE`: these stay where they are.
         """
-        key = (number, name, id(facts))
-        known = self._arguments.get(key)
+        known = self._arguments.get((number, name))
         if known is None:
-            attributes = [{"key": TAG, "value": name}, *facts]
-            known = self._arguments[key] = {"id": str(number), "attrs": attributes}
+            described = {"id": str(number), "attrs": [{"key": TAG, "value": name}]}
+            known = self._arguments[number, name] = described
         return known
 
     def source(self, metadata: dict[str, Any]) -> _Attributes:
