@@ -65,7 +65,7 @@ def _is_unit_test(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         slow = False
-        for name in ("slow", "deep"):
+        for name in ("slow", "deep", "browser"):
             for marker in item.iter_markers(name):
                 slow = True
                 if len(marker.args) != 1 or not isinstance(marker.args[0], str):

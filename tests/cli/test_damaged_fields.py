@@ -17,17 +17,20 @@ from fxpress._inspection.nodes import find_nodes
 from fxpress._inspection.package import InspectionError
 from fxpress._inspection.summary import summarize
 from fxpress._inspection.verification import find_faults
-from fxpress._view.graphs import graphs_of_file
+from fxpress._view.graphs import graphs_by_program
 from fxpress._view.overlays import overlays_of
+from fxpress._view.page import page_of
+from fxpress._view.sources import source_of_file
 from tests.support.command_line import places_in
 
+SOME = 3  # of that many files pages are written, each with a picture
 VALUES = (None, -1, 10**400, 1.5, "\ud800", ";", [], [1], {}, {"a": [1]}, True)
 COMMANDS: dict[str, Callable[[Path], Any]] = {
     "inspect": lambda path: json.dumps(summarize(path).plain()),
     "node": lambda path: find_nodes(path, "linear"),
     "verify": find_faults,
     "hash": lambda path: hash_programs(path, include_state=True),
-    "view": lambda path: json.dumps(overlays_of(graphs_of_file(path))),
+    "view": lambda path: json.dumps(overlays_of(graphs_by_program(path))),
 }
 
 
@@ -49,6 +52,9 @@ def test_damaged_fields(end: str, path: Path, tmp_path: Path) -> None:
         for command in COMMANDS.values():
             with contextlib.suppress(InspectionError):
                 command(file)
+        if number % SOME == 0:
+            with contextlib.suppress(InspectionError):
+                page_of([source_of_file(each, "a file") for each in (file, path)]).encode()
 
 
 def _text(document: Any) -> bytes:

@@ -9,6 +9,7 @@ import time
 import zipfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ import fxpress
 import fxpress.view
 from fxpress._cli import app
 from fxpress._inspection.package import InspectionError
-from fxpress._view.graphs import Graph, graphs_of_file, graphs_of_text
+from fxpress._view.graphs import Graph, graphs_by_program, graphs_of_file, graphs_of_text
 from fxpress._view.overlays import overlays_of
 from tests.fuzz.make_hostile import frozen
 from tests.support.command_line import assert_without_torch, dynamic_program
@@ -130,7 +131,9 @@ def test_facts(path: Path) -> None:
         "weight",
         "bias",
     ]
-    weight = attributes(linear["inputsMetadata"][1])
+    edge = linear["incomingEdges"][1]
+    source = next(n for n in graph["nodes"] if n["id"] == edge["sourceNodeId"])
+    weight = attributes(source["outputsMetadata"][int(edge["sourceNodeOutputId"])])
     assert weight["shape"] == "float32[4, 4]"
     assert weight["bytes"] == "64"
     assert "forward" in attributes(linear)["source"]
@@ -161,9 +164,9 @@ def test_flops_are_torchs(tmp_path: Path) -> None:
     torch.export.save(torch.export.export(model, inputs), tmp_path / "model.pt2")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(*inputs)
-    graphs = graphs_of_file(tmp_path / "model.pt2")
+    graphs = graphs_by_program(tmp_path / "model.pt2")
     overlays = overlays_of(graphs)
-    labels = {node["id"]: node["label"] for node in graphs[0]["nodes"]}
+    labels = {node["id"]: node["label"] for node in graphs["model"][0]["nodes"]}
     counted = {labels[n]: v["value"] for n, v in overlays["FLOPs"]["model"]["results"].items()}
     attention = counted.pop("scaled_dot_product_attention")  # not every torch counts it on a CPU
     q, k = inputs[2].shape, (2, 3, 7, 8)
@@ -230,7 +233,13 @@ def test_model_explorer_takes_them(path: Path, program: ExportedProgram) -> None
         "graphs://model.pt2/0",
         "graphs://program/1",
     ]
-    assert len(config.node_data_list) == 6
+    names = [source.split("/")[2] for source in config.node_data_sources]
+    expected = ["bytes of state", "bytes of results", "FLOPs", "kind of operator"]
+    assert names == [*expected, "difference"] * 2
+    address = json.loads(unquote(config.to_url_param_value()))
+    panes = [pane["selectedCollectionLabel"] for pane in address["uiState"]["paneStates"]]
+    assert panes == ["model.pt2", "program"]
+    assert address["sync"] == {"mode": "match_node_id"}
 
 
 def test_as_a_command(path: Path, tmp_path: Path) -> None:
@@ -250,6 +259,7 @@ def test_as_a_command(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.deep("a program of 100,000 nodes")
 def test_many_nodes(path: Path) -> None:
+    """It takes a few times as long as to parse the text, however fast the machine is."""
     with zipfile.ZipFile(path) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith("models/model.json"))
         document = json.loads(archive.read(name))
@@ -263,6 +273,8 @@ def test_many_nodes(path: Path) -> None:
         graph["tensor_values"][f"copy_{number}"] = meta
     text = json.dumps(document).encode()
     start = time.process_time()
+    json.loads(text)
+    parsed = time.process_time()
     made = graphs_of_text(text, "model", "here")
-    assert time.process_time() - start < 10  # seconds
+    assert time.process_time() - parsed < 3.5 * (parsed - start)
     assert len(made[0]["nodes"]) > 100_000

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fxpress._cli.text import printable
 from fxpress._errors import Error
+from fxpress._inspection.text import printable
 
 app = typer.Typer(
     name="fxpress",
@@ -144,15 +144,21 @@ def view(
         Path | None,
         typer.Option(show_default=False, help="write the graphs into this file instead"),
     ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(show_default=False, help="write a page that needs no server instead"),
+    ] = None,
     port: Annotated[int, typer.Option(help="of the local server")] = 8080,
     browser: Annotated[bool, typer.Option(help="open a browser")] = True,
 ) -> None:
-    """Show programs in a browser, with Model Explorer (extra `view`)."""
+    """Show programs in a browser, with Model Explorer (extra `view`); two files side by side."""
     from fxpress._cli import view as command
 
+    if export is not None:
+        command.write_page(files, export)
     if json is not None:
         command.write_graphs(files, json)
-    else:
+    if json is None and export is None:
         command.show(files, port, browser)
 
 

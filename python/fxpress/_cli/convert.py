@@ -12,9 +12,9 @@ from torch.export import ExportedProgram
 import fxpress
 from fxpress._cli.cast import with_weights_of
 from fxpress._cli.output import naming
-from fxpress._cli.text import printable
 from fxpress._errors import Error
 from fxpress._inspection.summary import summarize
+from fxpress._inspection.text import printable
 from fxpress._torch.decompose import pytree
 
 

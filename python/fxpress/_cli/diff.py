@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fxpress._cli.output import console, naming
-from fxpress._cli.text import printable
 from fxpress._inspection.hashes import hash_programs
 from fxpress._inspection.nodes import module_paths
 from fxpress._inspection.package import InspectionError
 from fxpress._inspection.tensors import dtype_of
+from fxpress._inspection.text import printable
 
 _NODE = re.compile(r"graph_module\.graph\.nodes\[(\d+)\]")
 _STATE = re.compile(r"graph_module\.graph\.inputs\[(?:parameter|buffer) (.*?)\]")

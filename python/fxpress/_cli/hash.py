@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 from fxpress._cli.output import naming
-from fxpress._cli.text import printable
 from fxpress._inspection.hashes import hash_programs
+from fxpress._inspection.text import printable
 
 
 def show_hashes(path: Path, include_state: bool, as_json: bool) -> None:

@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fxpress._cli.output import console, naming
-from fxpress._cli.text import bytes_text, printable
 from fxpress._inspection.modules import lines_of
 from fxpress._inspection.nodes import NodeSummary, find_nodes
 from fxpress._inspection.program import Program, Value, Weight
 from fxpress._inspection.summary import Summary, summarize
+from fxpress._inspection.text import bytes_text, printable
 
 _MOST_LINES = 12  # of a part, where not all of it is asked for
 _DEPTH = 2

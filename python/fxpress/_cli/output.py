@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fxpress._cli.text import printable
 from fxpress._inspection.package import InspectionError
+from fxpress._inspection.text import printable
 
 _WIDE = 240  # characters of a line, where no terminal says
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fxpress._archive.progress import progress_bar
 from fxpress._cli.output import naming
-from fxpress._cli.text import printable
+from fxpress._inspection.text import printable
 from fxpress._inspection.verification import find_faults
 
 

@@ -11,6 +11,8 @@ from fxpress import _native
 from fxpress._inspection.package import InspectionError
 
 _DEPTH = 500  # values within each other
+# What reading a field raises that is missing or of another kind.
+DAMAGE = (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError)
 
 
 def parse(text: bytes, record: str) -> dict[str, Any]:
@@ -32,10 +34,15 @@ def damage_is_named(place: str) -> Iterator[None]:
     """Return a block in which a field that is missing or of another kind is an InspectionError."""
     try:
         yield
-    except KeyError as e:
-        raise InspectionError(f"{place} has no field {e}") from None
-    except (AttributeError, IndexError, OverflowError, TypeError, ValueError) as e:
-        raise InspectionError(f"{place} is damaged: {e}") from None
+    except DAMAGE as error:
+        raise damage(place, error) from None
+
+
+def damage(place: str, error: Exception) -> InspectionError:
+    """Return what tells that a place is damaged, for one of the errors of DAMAGE."""
+    if isinstance(error, KeyError):
+        return InspectionError(f"{place} has no field {error}")
+    return InspectionError(f"{place} is damaged: {error}")
 
 
 def an_object(value: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from fxpress._inspection.tensors import DTYPES
 from fxpress._inspection.torch_facts import operators
 from fxpress._inspection.views import View
 
+_DIGEST = 32  # bytes of a hash
 _STRIDED = 7  # torch's number of the layout in files
 _MOST_BYTES = 192 << 20  # of tensors that are hashed, for a file of any size
 _MOST_PER_BYTE = 7  # and besides, for each byte of the file
@@ -43,10 +44,34 @@ def hash_programs(
         found = model_records(package)
         if not found:
             raise InspectionError("a file without an exported program")
-        return [(name, _hash(package, name, record, include_state).hex()) for name, record in found]
+        return [
+            (name, _hashes(package, name, record, include_state)[0].hex()) for name, record in found
+        ]
 
 
-def _hash(package: Package, model: str, record: str, include_state: bool) -> bytes:
+def hash_nodes(path: str | os.PathLike[str]) -> dict[str, tuple[str, list[bytes]]]:
+    """Return for each program in a file its hash, and those of the nodes of its own graph.
+
+    Nodes of two programs that compute the same, apart from values of weights, have equal hashes.
+
+    Raises:
+        OSError, InspectionError, UnknownOperatorError: as `hash_programs`.
+    """
+    with Package(path) as package:
+        found = {}
+        for name, record in model_records(package):
+            whole, digests = _hashes(package, name, record, False)
+            found[name] = (whole.hex(), split_digests(digests))
+    return found
+
+
+def split_digests(digests: bytes) -> list[bytes]:
+    """Return hashes that stand behind one another as a list."""
+    return [digests[i : i + _DIGEST] for i in range(0, len(digests), _DIGEST)]
+
+
+def _hashes(package: Package, model: str, record: str, include_state: bool) -> tuple[bytes, bytes]:
+    """Return the hash of a program, and those of its nodes behind one another."""
     text = package.read(record)
     document = read_document(text, "ExportedProgram", record)
     known = operators()
@@ -61,10 +86,9 @@ def _hash(package: Package, model: str, record: str, include_state: bool) -> byt
         traits = {target: known[target] for target in targets}
         digests = _Digests(package).of_program(model, text, record, include_state)
         try:
-            whole, _ = document.hash(traits, digests)
+            return document.hash(traits, digests)
         except (AssertionError, RuntimeError) as e:  # RuntimeError: a name that is no text
             raise InspectionError(f"record {record!r} is damaged: {e}") from None
-    return whole
 
 
 class _Digests:
@@ -114,7 +138,7 @@ class _Digests:
             if self._left < 0:
                 raise InspectionError(f"{stored.name!r} has {size} bytes: too many for the file")
             head = f"(torch.{DTYPES[meta['dtype']][0]}, {sizes}, torch.strided)"
-            made = hashlib.blake2b(head.encode(), digest_size=32)
+            made = hashlib.blake2b(head.encode(), digest_size=_DIGEST)
             view = View(itemsize, sizes, strides, start)
             for part in view.parts(self._package.read(stored.record)):
                 made.update(part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from fxpress._inspection.modules import MOST_MODULES, entries_of
@@ -24,6 +25,7 @@ class Namespaces:
         self._classes: dict[str, str] = {}  # path of a module -> name of its class
         self._layers: dict[str, str] = {"": ""}  # path of a module -> its layer
         self._counts: dict[str, dict[str, int]] = {}  # path -> what is counted there -> number
+        self._operators = Counter[str]()  # path -> number
         self._paths: dict[str, str] = {}  # stack -> path of the innermost module
         for stack in stacks:
             if stack not in self._paths:
@@ -35,8 +37,8 @@ class Namespaces:
     def of_stack(self, stack: str) -> str:
         """Return the layer of a node, which is counted in it."""
         path = self._paths.get(stack, "")
-        self._count(path, "operators", 1)
-        return self._of(path)
+        self._operators[path] += 1
+        return self._layers.get(path) or self._of(path)
 
     def of_state(self, name: str) -> str:
         """Return the layer of a parameter or buffer."""
@@ -51,6 +53,8 @@ class Namespaces:
     def attributes(self) -> dict[str, dict[str, str]]:
         """Return what is to be shown of each layer."""
         shown = {}
+        for path, number in self._operators.items():
+            self._count(path, "operators", number)
         totals: dict[str, dict[str, int]] = {}
         for path, counts in self._counts.items():
             for above in self._around(path):

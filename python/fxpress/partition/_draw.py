@@ -90,30 +90,30 @@ def draw(
         raise TypeError(f"draw: split is the GraphModule of a split, got {type(split).__name__}")
     if format not in (None, "svg"):
         raise ValueError(f'draw: format is None or "svg", got {format!r}')
-    graphviz, picture = _import_graphviz()
+    graphviz, pictures = _import_graphviz()
     state = StateReader(split, signature, state_dict)
     # Node ids are numbers: Graphviz would take the part behind a colon in a name for a port.
     partitions = {call: f"p{number}" for number, call in enumerate(_partition_calls(split))}
-    graph = picture.Picture("partitions", node_attr={"shape": "box"})
+    graph = pictures.Picture("partitions", node_attr={"shape": "box"})
     for call, box in partitions.items():
         graph.node(box, graphviz.escape(_describe_partition(split, call, state)))
     for call, box in partitions.items():
         for source, values in _values_by_source(split, call, partitions).items():
             graph.edge(partitions[source], box, graphviz.escape(_describe_values(values)))
-    return graph if format is None else picture.svg_of(graph.source)
+    return graph if format is None else pictures.svg_of(graph.source)
 
 
 def _import_graphviz() -> tuple[Any, Any]:
-    """Return the package graphviz and `_picture`; ImportError without the extra `draw`."""
+    """Return the package graphviz and `_pictures`; ImportError without the extra `draw`."""
     try:
         import graphviz
 
-        from . import _picture
+        from fxpress import _pictures
     except ImportError as error:
         raise ImportError(
             "fxpress.partition.draw needs the package graphviz: pip install 'fxpress[draw]'"
         ) from error
-    return graphviz, _picture
+    return graphviz, _pictures
 
 
 def _partition_calls(split: GraphModule) -> list[Node]:

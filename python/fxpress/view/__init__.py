@@ -1,28 +1,41 @@
-"""Look at programs in a browser, with Model Explorer. Beyond torch::
+"""Look at programs in a browser, with Model Explorer, or in a page that is a file. Beyond torch::
 
     fxpress.view("model.pt2", program)   # in scripts and in notebooks
+    fxpress.view.export("page.html", "model.pt2")
 
 Model Explorer finds the adapter by itself, when it is told of this module::
 
     model-explorer --extensions=fxpress.view model.pt2
 
 Nothing of a file runs, weights are not read, and torch is not needed for files. The extra `view`
-brings Model Explorer.
+brings Model Explorer, the extra `report` what writes pages.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fxpress._errors import UnsupportedError
-from fxpress._view.graphs import Graph, graphs_of_file, graphs_of_text
+from fxpress._view.comparison import compare
+from fxpress._view.graphs import Graph
 from fxpress._view.names import names_of
-from fxpress._view.overlays import overlays_of
+from fxpress._view.overlays import Overlay, overlays_of
+from fxpress._view.page import page_of
+from fxpress._view.side_by_side import TITLE, align, differences_of
+from fxpress._view.sources import Source, tell_apart
+from fxpress.view import data
+from fxpress.view._sources import source_of
+
+__all__ = ["config", "data", "export", "graphs_of", "view"]
+
+_log = logging.getLogger("fxpress")
 
 
 def graphs_of(program: Any) -> list[Graph]:
@@ -48,14 +61,120 @@ def graphs_of(program: Any) -> list[Graph]:
         >>> "linear" in {node["label"] for node in graph["nodes"]}
         True
     """
-    if isinstance(program, (str, os.PathLike)):
-        return graphs_of_file(program)
-    from fxpress._arguments import check_program
-    from fxpress._serde.program import encode
+    return source_of(program, "program").all_graphs()
 
-    check_program(program, "program")
-    text, _ = encode(program, None)
-    return graphs_of_text(text, "model", "the program")
+
+def export(target: str | os.PathLike[str], *programs: Any) -> None:
+    """Write a page about programs that opens from disk, without a server or a script.
+
+    torch has no such function.
+
+    It has the tree of modules with parameters, bytes, operators and FLOPs, tables of inputs,
+    outputs, symbols and weights, the picture of partitions or modules, and for two programs their
+    differences.
+
+    Args:
+        target: the file to write.
+        programs: paths and ExportedPrograms.
+
+    Raises:
+        fxpress.UnsupportedError: the extra `report` is not installed.
+        OSError: a file cannot be read, or the target cannot be written.
+        fxpress.Error, TypeError: as `graphs_of` raises them.
+    """
+    page = page_of([source_of(p, n) for n, p in zip(names_of(programs), programs, strict=True)])
+    Path(target).write_text(page, encoding="utf-8")
+
+
+def config(*programs: Any, overlays: Mapping[str, Overlay] | None = None) -> Any:
+    """Return a configuration of Model Explorer with some programs, and data over their nodes.
+
+    torch has no such function.
+
+    Two programs are opened side by side. A node of one then leads to its counterpart in the other,
+    and the overlay "difference" marks what they do not have in common.
+
+    Args:
+        programs: paths and ExportedPrograms.
+        overlays: more data over the nodes of the first program by name, as `fxpress.view.data`
+            makes it.
+
+    Raises:
+        fxpress.UnsupportedError: Model Explorer is not installed.
+        OSError: a file cannot be read.
+        fxpress.Error: it is no file of exported programs, or it is damaged; or the program cannot
+            be serialized.
+        TypeError: it is neither a path nor a program.
+    """
+    names = names_of(programs)
+    sources = [source_of(program, name) for name, program in zip(names, programs, strict=True)]
+    return config_of(sources, overlays)
+
+
+def config_of(sources: Sequence[Source], overlays: Mapping[str, Overlay] | None = None) -> Any:
+    """Return a configuration as `config`, for what `_sources.source_of` has returned.
+
+    Raises:
+        fxpress.UnsupportedError: Model Explorer is not installed.
+    """
+    _model_explorer()
+    from fxpress.view._config import Config
+
+    made = Config()
+    tell_apart(sources)
+    more: list[dict[str, Overlay]] = [{} for _ in sources]
+    if len(sources) == 2 and all(source.graphs for source in sources):
+        made.panes = [(source.name, source.all_graphs()[0]["id"]) for source in sources]
+        for side, difference in enumerate(_marked(*sources)):
+            if difference:
+                more[side][TITLE] = difference
+    for title, overlay in (overlays or {}).items():
+        more[0][title] = overlay if len(sources) == 1 else _of_outer_ids(sources[0], overlay)
+    for number, source in enumerate(sources):
+        made.graphs_list.append(json.dumps({"graphs": source.all_graphs()}))
+        made.model_sources.append({"url": f"graphs://{source.name}/{number}"})
+        for title, overlay in (overlays_of(source.graphs) | more[number]).items():
+            made.add_node_data(title, json.dumps(overlay), model_name=source.name)
+    return made
+
+
+def _marked(first: Source, second: Source) -> tuple[Overlay, Overlay]:
+    """Return the overlays of the differences; counterparts get the same ids."""
+    compared = compare(first, second)
+    for each in compared:
+        if each.reason:
+            _log.warning("the difference cannot be told: %s", each.reason)
+    align(second, compared)
+    return differences_of(first, second, compared)
+
+
+def _of_outer_ids(source: Source, overlay: Overlay) -> Overlay:
+    return {source.outer_id(graph_id): values for graph_id, values in overlay.items()}
+
+
+def view(*programs: Any, overlays: Mapping[str, Overlay] | None = None, **options: Any) -> None:
+    """Show programs in a browser, or in the cell of a notebook; two of them side by side.
+
+    torch has no such function.
+
+    Args:
+        programs: paths and ExportedPrograms.
+        overlays: more data over the nodes of the first program by name.
+        options: passed to `model_explorer.visualize_from_config`, such as `port`.
+
+    Raises:
+        fxpress.UnsupportedError: Model Explorer is not installed.
+        OSError: a file cannot be read.
+        fxpress.Error: it is no file of exported programs, or it is damaged; or the program cannot
+            be serialized.
+        TypeError: it is neither a path nor a program.
+    """
+    serve(config(*programs, overlays=overlays), **options)
+
+
+def serve(made: Any, **options: Any) -> None:
+    """Show what `config` or `config_of` has returned; options as for `view`."""
+    _model_explorer().visualize_from_config(made, **options)
 
 
 def _model_explorer() -> Any:
@@ -66,67 +185,6 @@ def _model_explorer() -> Any:
             "fxpress.view needs Model Explorer: pip install 'fxpress[view]' brings it"
         ) from missing
     return model_explorer
-
-
-def config(*programs: Any) -> Any:
-    """Return a configuration of Model Explorer with some programs, and numbers over their nodes.
-
-    torch has no such function.
-
-    Args:
-        programs: paths and ExportedPrograms.
-
-    Raises:
-        fxpress.UnsupportedError: Model Explorer is not installed.
-        OSError, fxpress.Error, TypeError: as `graphs_of`.
-    """
-    return config_of(zip(names_of(programs), map(graphs_of, programs), strict=True))
-
-
-def config_of(graphs_by_name: Iterable[tuple[str, list[Graph]]]) -> Any:
-    """Return a configuration as `config`, for pairs of a program's name and its graphs.
-
-    torch has no such function.
-
-    Args:
-        graphs_by_name: (name of a program, its graphs as of `graphs_of`).
-
-    Raises:
-        fxpress.UnsupportedError: Model Explorer is not installed.
-    """
-    made = _model_explorer().config()
-    for number, (name, graphs) in enumerate(graphs_by_name):
-        made.graphs_list.append(json.dumps({"graphs": graphs}))
-        made.model_sources.append({"url": f"graphs://{name}/{number}"})
-        for title, data in overlays_of(graphs).items():
-            made.add_node_data(title, json.dumps(data), model_name=name)
-    return made
-
-
-def view(*programs: Any, **options: Any) -> None:
-    """Show programs in a browser, or in the cell of a notebook. torch has no such function.
-
-    Args:
-        programs: paths and ExportedPrograms.
-        options: passed to `model_explorer.visualize_from_config`, such as `port`.
-
-    Raises:
-        fxpress.UnsupportedError: Model Explorer is not installed.
-        OSError, fxpress.Error, TypeError: as `graphs_of`.
-    """
-    serve(config(*programs), **options)
-
-
-def serve(made: Any, **options: Any) -> None:
-    """Show a configuration in a browser, or in the cell of a notebook.
-
-    torch has no such function.
-
-    Args:
-        made: what `config` or `config_of` has returned.
-        options: passed to `model_explorer.visualize_from_config`, such as `port`.
-    """
-    _model_explorer().visualize_from_config(made, **options)
 
 
 class _Module(types.ModuleType):

@@ -1,0 +1,219 @@
+"""Data over the nodes of a program, for Model Explorer. Beyond torch.
+
+    times = fxpress.view.data.times(program, x)
+    fxpress.view(program, overlays={"time": times})
+    fxpress.view.data.write("folder", {"time": times})
+
+An overlay is a dict that Model Explorer reads as JSON: a graph's id -> the values of its nodes.
+Those of a program go with its file too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from fxpress._view.comparison import compare
+from fxpress._view.facts import facts_of
+from fxpress._view.graphs import Graph
+from fxpress._view.overlays import Overlay, by_module, marked, overlays_of, shaded
+from fxpress._view.side_by_side import differences_of
+from fxpress.view._sources import source_of
+
+__all__ = ["decomposition", "difference", "overlays", "reuse", "times", "write"]
+
+if TYPE_CHECKING:
+    from fxpress._decompose.report import Report
+    from fxpress._tracking.reuse.report import ReuseReport
+
+_ROOT = "L['self']"  # of the paths in reports of captures
+_EXPORT_ROOT = "_export_root"
+_AHEAD = 50  # operators that may be missing among the events of a profile
+
+
+def overlays(program: Any) -> dict[str, Overlay]:
+    """Return the overlays that need nothing but the program.
+
+    torch has no such function.
+
+    These are bytes of state, bytes of results, FLOPs, kinds of operators, and partitions where
+    modules are named as `split_module` names partitions.
+
+    Args:
+        program: a path or an ExportedProgram.
+
+    Raises:
+        OSError: a file cannot be read.
+        fxpress.Error: it is no file of exported programs, or it is damaged; or the program cannot
+            be serialized.
+        TypeError: it is neither a path nor a program.
+    """
+    return overlays_of(source_of(program, "program").graphs)
+
+
+def difference(first: Any, second: Any) -> tuple[Overlay, Overlay]:
+    """Return the overlays that mark how two programs differ, one for each.
+
+    torch has no such function.
+
+    A node is "same" where both compute it the same, "changed", "follows" where only what it is
+    computed from differs, or "only here". Names do not matter.
+
+    Args:
+        first, second: paths or ExportedPrograms.
+
+    Raises:
+        OSError, fxpress.Error, TypeError: as `fxpress.view.graphs_of`; or a program cannot be
+            hashed.
+    """
+    sources = source_of(first, "first"), source_of(second, "second")
+    for each in sources:
+        each.hashes()  # raises what `compare` would tell
+    return differences_of(*sources, compare(*sources))
+
+
+def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
+    """Run a program on the engine and return the time of each operator, in microseconds.
+
+    torch has no such function.
+
+    The program is unflattened, runs once to warm up, and then under torch's profiler. A time is the
+    median of the runs, on the processor. Operators that the engine does not call through torch's
+    dispatcher have none.
+
+    Args:
+        program: an ExportedProgram.
+        args, kwargs: its inputs.
+        runs: how many runs are measured.
+
+    Raises:
+        ValueError: `runs` is not positive.
+        OSError: a file cannot be read.
+        fxpress.Error: it is no file of exported programs, or it is damaged; or the program cannot
+            be serialized.
+        TypeError: it is neither a path nor a program.
+        Exception: what the program raises for the inputs.
+    """
+    if runs < 1:
+        raise ValueError(f"runs must be positive, not {runs}")
+    from fxpress.view._profiling import events_of_runs
+
+    graph = _graph(program)
+    operators = [node for node in graph["nodes"] if node["id"].startswith("node ")]
+    names = [_event_name(node) for node in operators]
+    found: dict[str, list[float]] = {}
+    for events in events_of_runs(program, args, kwargs, runs):
+        for number, microseconds in _aligned(names, events):
+            found.setdefault(operators[number]["id"], []).append(microseconds)
+    return shaded(graph, {node: round(median(each), 3) for node, each in found.items()})
+
+
+def reuse(program: Any, report: ReuseReport) -> Overlay:
+    """Return what a capture says of each module: stamped from which other, or why it was traced.
+
+    torch has no such function.
+
+    Args:
+        program: a path or an ExportedProgram, of strict export.
+        report: `fxpress.functional_export.reuse_report()` after that export.
+
+    Raises:
+        OSError: a file cannot be read.
+        fxpress.Error: it is no file of exported programs, or it is damaged; or the program cannot
+            be serialized.
+        TypeError: it is neither a path nor a program.
+    """
+    texts = {
+        _path(call.path): f"stamped from {_path(call.stamped_from)}"
+        if call.stamped_from is not None
+        else f"traced: {call.reason}"
+        for call in report.calls
+    }
+    return by_module(_graph(program), texts)
+
+
+def decomposition(program: Any, report: Report) -> Overlay:
+    """Return for each operator how many calls of what it was made from were stamped.
+
+    torch has no such function.
+
+    Args:
+        program: a path or an ExportedProgram, the result of `run_decompositions`.
+        report: `fxpress.decompose.report()` after it.
+
+    Raises:
+        OSError: a file cannot be read.
+        fxpress.Error: it is no file of exported programs, or it is damaged; or the program cannot
+            be serialized.
+        TypeError: it is neither a path nor a program.
+    """
+    graph = _graph(program)
+    origins = {node["id"]: _origin(node) for node in graph["nodes"]}
+    calls = Counter(operator for _, operator in {each for each in origins.values() if each})
+    values = {
+        node: f"{report.by_operator.get(each[1], 0)} of {calls[each[1]]} calls were stamped"
+        for node, each in origins.items()
+        if each is not None
+    }
+    return marked(graph, values)
+
+
+def write(folder: str | os.PathLike[str], overlays: Mapping[str, Overlay]) -> list[Path]:
+    """Write overlays as files that Model Explorer's "Add per-node data" reads; return their paths.
+
+    torch has no such function.
+
+    Args:
+        folder: is made where there is none.
+        overlays: by their names, which become those of the files.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, overlay in overlays.items():
+        paths.append(Path(folder, f"{name.replace(' ', '_')}.json"))
+        paths[-1].write_text(json.dumps(overlay))
+    return paths
+
+
+def _graph(program: Any) -> Graph:
+    return source_of(program, "program").all_graphs()[0]
+
+
+def _path(text: str) -> str:
+    """Return the path of a module as the program has it."""
+    parts = text.removeprefix(_ROOT).split(".")
+    return ".".join(part for part in parts if part not in ("", _EXPORT_ROOT))
+
+
+def _event_name(node: dict[str, Any]) -> str:
+    """Return what a profile calls the operator of a node."""
+    library, _, name = str(facts_of(node).get("target", "")).partition(".")
+    return f"{library}::{name.partition('.')[0]}"
+
+
+def _aligned(names: Sequence[str], events: Sequence[tuple[str, float]]) -> list[tuple[int, float]]:
+    """Return for the events of a run the number of the operator that each is of, and its time."""
+    found, place = [], 0
+    for name, microseconds in events:
+        ahead = range(place, min(place + _AHEAD, len(names)))
+        number = next((i for i in ahead if names[i] == name), None)
+        if number is not None:
+            found.append((number, microseconds))
+            place = number + 1
+    return found
+
+
+def _origin(node: dict[str, Any]) -> tuple[str, str] | None:
+    """Return name and operator of the node that a node was made from."""
+    latest = str(facts_of(node).get("from", "")).partition("\n")[0].rpartition(", ")[0]
+    name, _, operator = latest.partition(" (")
+    is_known = node["id"].startswith("node ") and operator != ""
+    return (name, operator.removesuffix(")")) if is_known else None

@@ -1,0 +1,312 @@
+"""The page of Model Explorer with our graphs, and the page of a report, in headless Chromium."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlparse
+
+import pytest
+import torch
+from torch import nn
+from torch.export import export
+
+import fxpress.view
+from tests.support.command_line import dynamic_program
+from tests.support.ports import free_port
+from tests.view.hostile import hostile_copy
+
+pytestmark = pytest.mark.browser("drives Chromium, which draws by software")
+
+PICTURE = Path(__file__).parents[2] / "docs" / "pictures" / "view.png"
+SOFTWARE = ("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
+SIZE = {"width": 1000, "height": 640}
+FONTS = "https://fonts.gstatic.com/"
+WAIT = 60_000  # milliseconds that anything may take
+SETTLED = 1500  # milliseconds for what moves to come to rest
+ICON = 42  # pixels from the middle of a layer's name to the icon that expands it
+TOLERANCE = 0.02  # of the pixels' brightness, on average
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = self.qkv(x).unflatten(-1, (6, 8)).transpose(1, 2).chunk(3, 1)
+        made = nn.functional.scaled_dot_product_attention(*parts)
+        return self.out(made.transpose(1, 2).flatten(-2))
+
+
+class Block(nn.Module):
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.attention = Attention()
+        self.mlp = nn.Sequential(nn.Linear(16, 32), activation, nn.Linear(32, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.norm(x))
+        return x + self.mlp(x)
+
+
+class Known(nn.Module):
+    def __init__(self, *activations: nn.Module) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(10, 16)
+        self.layers = nn.ModuleList(Block(activation) for activation in activations)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def _without_paths(source: Path, target: Path) -> None:
+    """Write a file like another whose stack traces do not say where this machine has its files."""
+    with zipfile.ZipFile(source) as archive, zipfile.ZipFile(target, "w") as made:
+        for name in archive.namelist():
+            made.writestr(name, archive.read(name).replace(__file__.encode(), b"model.py"))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("files")
+    ids = torch.zeros(2, 5, dtype=torch.int64)
+    for name, activations in (
+        ("model", (nn.GELU(), nn.GELU())),
+        ("changed", (nn.GELU(), nn.SiLU())),
+    ):
+        torch.export.save(export(Known(*activations), (ids,)), folder / "whole.pt2")
+        _without_paths(folder / "whole.pt2", folder / f"{name}.pt2")
+    return folder / "model.pt2", folder / "changed.pt2"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    chromium = os.environ.get("FXPRESS_CHROMIUM") or shutil.which("chromium")
+    assert chromium, "Debian's package chromium is not installed"
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", *SOFTWARE]
+        )
+        yield made
+        made.close()
+
+
+class Window:
+    """A page in the browser, and what its console says."""
+
+    def __init__(self, browser: Any) -> None:
+        self.page = browser.new_page(viewport=SIZE)
+        self.page.set_default_timeout(WAIT)
+        self.messages: list[str] = []
+        self.page.route(lambda url: url.startswith("http") and not _is_local(url), _abort)
+        self.page.on("console", self._note)
+        self.page.on("pageerror", lambda error: self.messages.append(f"error: {error}"))
+        self.page.on("dialog", self._dismiss)
+
+    def _note(self, message: Any) -> None:
+        is_font = message.location.get("url", "").startswith(FONTS)
+        if message.type in ("error", "warning") and not is_font and "WebGL" not in message.text:
+            self.messages.append(f"{message.type}: {message.text}")
+
+    def _dismiss(self, dialog: Any) -> None:
+        self.messages.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def panes(self) -> list[dict[str, Any]]:
+        """What each pane shows, as the page's address has it."""
+        (data,) = parse_qs(urlparse(self.page.url).query)["data"]
+        panes: list[dict[str, Any]] = json.loads(data)["uiState"]["paneStates"]
+        return panes
+
+    def wait_until(self, holds: Callable[[list[dict[str, Any]]], bool]) -> None:
+        for _ in range(WAIT // 100):
+            with contextlib.suppress(KeyError):
+                if holds(self.panes()):
+                    return
+            self.page.wait_for_timeout(100)
+        raise AssertionError(self.panes())
+
+    def shows(self, text: str, times: int = 1) -> bool:
+        """Whether elements with a text become visible, so many times."""
+        found = self.page.get_by_text(text, exact=True).locator("visible=true")
+        found.nth(times - 1).wait_for()
+        return True
+
+    def find(self, text: str, label: str, selects: bool = True) -> None:
+        """Search for a text in the first pane, and show or select the last result with a label."""
+        self.page.get_by_placeholder("Search nodes/layers by regex").first.fill(text)
+        results = self.page.locator(".search-results-container")
+        keys = {"modifiers": ["Alt"]} if selects else {}
+        results.get_by_text(label, exact=True).last.click(**keys)
+
+    def clear_search(self) -> None:
+        """Let the results go that lie over the graph."""
+        self.page.get_by_placeholder("Search nodes/layers by regex").first.fill("")
+        self.page.wait_for_timeout(SETTLED)
+
+    def middle(self) -> tuple[float, float]:
+        """The middle of the first pane."""
+        canvas = self.page.locator("canvas").first.bounding_box()
+        return canvas["x"] + canvas["width"] / 2, canvas["y"] + canvas["height"] / 2
+
+
+def _is_local(url: str) -> bool:
+    return urlparse(url).hostname == "localhost"
+
+
+def _abort(route: Any) -> None:
+    route.abort()
+
+
+@pytest.fixture
+def window(browser: Any) -> Iterator[Window]:
+    made = Window(browser)
+    yield made
+    made.page.close()
+
+
+@contextlib.contextmanager
+def served(*files: Path) -> Iterator[str]:
+    """The address of the page that `fxpress view` serves."""
+    options = ["--port", str(free_port()), "--no-browser"]
+    command = [sys.executable, "-u", "-m", "fxpress", "view", *map(str, files), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = (re.search(r"http://localhost:\d+/\?\S+", line) for line in process.stdout)
+            yield next(match[0] for match in found if match)
+        finally:
+            process.terminate()
+
+
+def opened(window: Window, address: str, panes: int = 1) -> None:
+    window.page.goto(address)
+    window.page.locator("mat-icon.expand-all").nth(panes - 1).wait_for()
+    window.wait_until(lambda found: len(found) == panes)
+    window.page.wait_for_timeout(SETTLED)
+
+
+def test_one_program(window: Window, files: tuple[Path, Path]) -> None:
+    with served(files[0]) as address:
+        opened(window, address)
+        for name in ("bytes of state", "bytes of results", "FLOPs", "kind of operator"):
+            assert window.shows(name)
+        assert not window.panes()[0]["deepestExpandedGroupNodeIds"]
+        window.find("scaled_dot", "scaled_dot_product_attention")
+        window.wait_until(lambda panes: panes[0]["selectedNodeId"].startswith("node "))
+        assert window.panes()[0]["deepestExpandedGroupNodeIds"]  # the layers around it
+        for text in ("aten.scaled_dot_product_attention.default", "float32[2, 2, 5, 8]"):
+            assert window.shows(text)
+        before = window.panes()[0]["deepestExpandedGroupNodeIds"]
+        window.page.locator("mat-icon.expand-all").click()
+        window.wait_until(lambda panes: len(panes[0]["deepestExpandedGroupNodeIds"]) > len(before))
+        assert window.messages == []
+
+
+def test_a_layer_is_expanded(window: Window, files: tuple[Path, Path]) -> None:
+    with served(files[0]) as address:
+        opened(window, address)
+        # The page draws the layer "layers" in the middle of its canvas.
+        x, y = window.middle()
+        window.page.mouse.click(x - ICON, y)
+        expanded = ["layers___group___"]
+        window.wait_until(lambda panes: panes[0]["deepestExpandedGroupNodeIds"] == expanded)
+        assert window.messages == []
+
+
+def test_two_programs(window: Window, files: tuple[Path, Path]) -> None:
+    window.page.set_viewport_size({"width": 1400, "height": 800})
+    with served(*files) as address:
+        opened(window, address, panes=2)
+        labels = [pane["selectedCollectionLabel"] for pane in window.panes()]
+        assert labels == ["model.pt2", "changed.pt2"]
+        window.find("^gelu$", "gelu", selects=False)  # which moves it to the middle
+        window.clear_search()
+        window.page.mouse.click(*window.middle())
+        window.wait_until(lambda panes: all(pane["selectedNodeId"] for pane in panes))
+        first, second = (pane["selectedNodeId"] for pane in window.panes())
+        assert first == second
+        assert window.shows("aten.silu.default")
+        assert window.shows("changed", times=2)
+        assert window.messages == []
+
+
+def test_names_are_no_markup(window: Window, tmp_path: Path) -> None:
+    torch.export.save(dynamic_program(), tmp_path / "model.pt2")
+    hostile_copy(tmp_path / "model.pt2", tmp_path / "hostile.pt2")
+    with served(tmp_path / "hostile.pt2") as address:
+        opened(window, address)
+        window.page.locator("mat-icon.expand-all").click()
+        window.find("linear", "linear")
+        window.page.wait_for_timeout(SETTLED)
+        assert window.page.locator("img[onerror]").count() == 0
+        assert window.messages == []
+
+
+def test_names_in_a_report_are_no_markup(window: Window, tmp_path: Path) -> None:
+    torch.export.save(dynamic_program(), tmp_path / "model.pt2")
+    hostile_copy(tmp_path / "model.pt2", tmp_path / "hostile.pt2")
+    fxpress.view.export(tmp_path / "page.html", tmp_path / "hostile.pt2")
+    window.page.goto((tmp_path / "page.html").as_uri())
+    assert window.page.locator("script, img").count() == 0
+    assert window.messages == []
+
+
+def test_report(window: Window, files: tuple[Path, Path], tmp_path: Path) -> None:
+    fxpress.view.export(tmp_path / "page.html", *files)
+    window.page.goto((tmp_path / "page.html").as_uri())
+    assert window.page.get_by_text("They do not compute the same.").is_visible()
+    hidden = window.page.locator(".leaf", has_text="qkv").first
+    assert not hidden.is_visible()
+    opening = [
+        window.page.locator("summary", has_text=re.compile(rf"^\s*{name} ")).first
+        for name in ("0", "attention")
+    ]
+    for summary in opening:
+        summary.click()
+    assert hidden.is_visible()
+    for summary in reversed(opening):
+        summary.click()
+    assert not hidden.is_visible()
+    window.page.emulate_media(media="print")
+    assert hidden.is_visible()
+    assert window.messages == []
+
+
+def test_picture(window: Window, files: tuple[Path, Path]) -> None:
+    """The page of a known model looks as the picture; FXPRESS_NEW_PICTURES=1 replaces it."""
+    from PIL import Image, ImageChops, ImageStat
+
+    with served(files[0]) as address:
+        opened(window, address)
+        window.find("scaled_dot", "scaled_dot_product_attention")
+        window.wait_until(lambda panes: panes[0]["selectedNodeId"] != "")
+        window.clear_search()
+        shot = window.page.screenshot()
+    made = Image.open(io.BytesIO(shot)).convert("L")
+    if os.environ.get("FXPRESS_NEW_PICTURES"):
+        colors = Image.open(io.BytesIO(shot)).convert("RGB").quantize(64)
+        colors.save(PICTURE, optimize=True)
+    stored = Image.open(PICTURE).convert("L")
+    assert stored.size == made.size
+    small = tuple(side // 4 for side in made.size)  # fonts differ in their edges
+    difference = ImageChops.difference(stored.resize(small), made.resize(small))
+    assert ImageStat.Stat(difference).mean[0] / 255 < TOLERANCE
