@@ -22,6 +22,7 @@ LAYERS = (
     ("_errors", "_interpreter", "_native", "_aten_ext", "_replacement"),
     ("_torch",),
     ("_arguments", "_aten", "_blocks", "_frame_room", "_deferred_code", "_native_setup"),
+    ("_observing",),
     ("_tensor", "_engine", "_serde", "_tracing"),
     ("_archive", "_capture", "_decompose", "_tracking", "_unflatten"),
     ("_state", "_export"),

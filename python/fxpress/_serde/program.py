@@ -9,6 +9,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fxpress._arguments import check_opset_version, check_pickle_protocol, check_program
+from fxpress._observing.watching import operation, phase
 from fxpress._serde.artifacts import save_artifact
 from fxpress._serde.checks import to_check
 from fxpress._serde.damage import validate
@@ -16,6 +17,8 @@ from fxpress._serde.facts import serialize_range_constraints
 from fxpress._serde.schema import SCHEMA
 from fxpress._serde.treespecs import TreeSpecWriter
 from fxpress._torch import serde as compat
+
+_PARTS = ("state", "constants", "example inputs")
 
 
 def graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
@@ -99,21 +102,29 @@ def serialize_parts(
     check_opset_version(opset_version)
     check_pickle_protocol(pickle_protocol)
     with compat.module_inputs(program.example_inputs):
-        text, objects = encode(program, opset_version)
+        with phase("graph"):
+            text, objects = encode(program, opset_version)
         for name, constant in program.constants.items():
             if name in objects:
                 raise AssertionError(f"constant name {name!r} already exists in constants")
             objects[name] = constant
         state = compat.remove_proxy_from_state_dict(program.state_dict, in_place=False)
-        saved = [
-            save_artifact(value, pickle_protocol) if is_wanted else b""
-            for is_wanted, value in zip(
-                wanted, (state, objects, program.example_inputs), strict=True
-            )
-        ]
+        saved = []
+        values = (state, objects, program.example_inputs)
+        for name, value, is_wanted in zip(_PARTS, values, wanted, strict=True):
+            with phase(name):
+                saved.append(save_artifact(value, pickle_protocol) if is_wanted else b"")
     return text, saved[0], saved[1], saved[2]
 
 
+def _sizes(
+    made: compat.SerializedArtifact, exported_program: ExportedProgram, *_: Any, **__: Any
+) -> dict[str, int]:
+    parts = (made.exported_program, made.state_dict, made.constants, made.example_inputs)
+    return {"nodes": len(exported_program.graph.nodes), "bytes": sum(map(len, parts))}
+
+
+@operation("serialize", _sizes)
 def serialize(
     exported_program: ExportedProgram,
     opset_version: dict[str, int] | None = None,
