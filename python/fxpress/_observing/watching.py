@@ -61,11 +61,12 @@ class _Watched:
         self._range = range_of(f"fxpress::{self.event.path}")
 
     def __enter__(self) -> Event:
-        event = _here.event = self.event
+        event = self.event
         if self._range is not None:
             self._range.__enter__()
         event.processor_start = time.thread_time()
         event.start = time.perf_counter()
+        _here.event = event  # last: an interrupt before leaves no trace
         return event
 
     def __exit__(
