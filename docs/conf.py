@@ -34,7 +34,7 @@ napoleon_use_rtype = False
 
 # Types of torch and of Python, which have no page here, and what public names are made of.
 nitpick_ignore_regex = [
-    ("py:.*", r"(torch|collections|contextlib|pathlib|sympy)\..*"),
+    ("py:.*", r"(torch|collections|contextlib|os|pathlib|sympy)\..*"),
     ("py:class", r"fxpress\._.*"),
     ("py:class", r"(ExportGraphSignature|GraphModule|Digraph|Node|dict\[str)"),
     ("py:exc", r"(UserError|ConstraintViolationError|ObservedAttributeError)"),

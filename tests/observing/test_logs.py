@@ -10,6 +10,7 @@ import pytest
 from torch.export import ExportedProgram
 
 import fxpress
+from fxpress import state
 from fxpress._observing.text import bytes_text, duration_text, sizes_text
 from fxpress.split_module import split_module
 from tests.observing.operations import OPERATIONS, Operation
@@ -55,12 +56,18 @@ def test_the_sizes_are_in_the_line(
 def test_phases_and_inner_calls_are_for_those_who_debug(
     program: ExportedProgram, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
+    fxpress.save(program, tmp_path / "model.pt2")
+    loaded = fxpress.load(tmp_path / "model.pt2", load_weights=False)
     with caplog.at_level(logging.DEBUG, LOGGER):
-        fxpress.save(program, tmp_path / "model.pt2")
-    assert len(lines(caplog, logging.INFO)) == 1
-    debugged = lines(caplog, logging.DEBUG)
-    assert re.fullmatch(rf"fxpress\.archive\.package_pt2\.graph in {TIME}", debugged[0])
-    assert re.fullmatch(rf"fxpress\.archive\.package_pt2: .* in {TIME}", debugged[-1])
+        fxpress.graph_hash(program)
+        state.load_into(loaded, tmp_path / "model.pt2")
+    assert [line.partition(":")[0] for line in lines(caplog, logging.INFO)] == [
+        "fxpress.graph_hash",
+        "fxpress.state.load_into",
+    ]
+    *phases, read = lines(caplog, logging.DEBUG)
+    assert re.fullmatch(rf"fxpress\.graph_hash\.graph in {TIME}", phases[0])
+    assert re.fullmatch(rf"fxpress\.state\.read: .* in {TIME}", read)
 
 
 def test_nothing_is_logged_unasked(

@@ -35,6 +35,13 @@ def _sizes(made: torch.nn.Module, program: ExportedProgram) -> dict[str, int]:
     return {"nodes": len(program.graph.nodes), "modules": sum(1 for _ in made.modules())}
 
 
+def _collected(
+    program: ExportedProgram, share_state: bool, device: torch.device | None, progress: Progress
+) -> _native.ProgramState:
+    with phase("state"):
+        return state.collect(program, share_state=share_state, device=device, progress=progress)
+
+
 class _SubmoduleBase:
     """The base of unflattened modules. Stands in for `torch.export.unflatten._SubmoduleBase`."""
 
@@ -352,20 +359,31 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         self.ivals = _IVals()
         self._ty: str | None = None
         place = None if device is None else torch.device(device)
-        with phase("state"):
-            values = state.collect(
-                export_module, share_state=share_state, device=place, progress=progress
-            )
-        self._build(export_module, values, dead_code)
+        self._build(export_module, share_state, place, progress, dead_code)
 
     def _build(
         self,
         program: ExportedProgram,
-        values: _native.ProgramState,
+        share_state: bool,
+        device: torch.device | None,
+        progress: Progress,
         dead_code: bool,
     ) -> None:
+        if progress is False:
+            with _native.GcPause():
+                values = _collected(program, share_state, device, progress)
+                self._write(program, values, dead_code)
+            return
+        # The caller's code runs while state is copied: the collector is not paused for that.
+        values = _collected(program, share_state, device, progress)
+        with _native.GcPause():
+            self._write(program, values, dead_code)
+
+    def _write(
+        self, program: ExportedProgram, values: _native.ProgramState, dead_code: bool
+    ) -> None:
         signature = program.graph_signature
-        with phase("graph"), _native.GcPause():
+        with phase("graph"):
             facts = source.of_program(
                 program,
                 signature,

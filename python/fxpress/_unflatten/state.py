@@ -30,20 +30,18 @@ def collect(
     """
     state_dict, constants = program.state_dict, program.constants
     values = [*state_dict.values(), *constants.values()]
-    with _native.GcPause():
-        state = _native.ProgramState(
-            names=[*state_dict, *constants],
-            values=values,
-            constants_begin=len(state_dict),
-            groups=_aten.same_data(values),
-            specs=program.graph_signature.input_specs,
-            check_constant=lambda name, value: check_constant(value, f"constant {name!r}"),
-            copies_unused=device is not None,
-        )
+    state = _native.ProgramState(
+        names=[*state_dict, *constants],
+        values=values,
+        constants_begin=len(state_dict),
+        groups=_aten.same_data(values),
+        specs=program.graph_signature.input_specs,
+        check_constant=lambda name, value: check_constant(value, f"constant {name!r}"),
+        copies_unused=device is not None,
+    )
 
     def copies(values: list[Any], are_parameters: list[bool]) -> list[Any]:
-        with _native.GcPause():
-            return _copies(values, are_parameters, share_state, device)
+        return _copies(values, are_parameters, share_state, device)
 
     state.fill(copy_in_parts(copies, state.wanted(), progress, "copying state"))
     return state
