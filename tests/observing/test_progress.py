@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,27 @@ def test_a_save_that_is_stopped_leaves_the_file(program: ExportedProgram, path: 
         fxpress.save(program, path, progress=stop)
     assert path.read_bytes() == before
     assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("weights", ["inline", "safetensors"])
+def test_errors_of_the_system_are_those_of_the_function(
+    program: ExportedProgram, tmp_path: Path, weights: Any
+) -> None:
+    error = BrokenPipeError(errno.EPIPE, "the caller's")
+
+    def stop(done: int, total: int, what: str) -> None:
+        if done:
+            raise error
+
+    path = tmp_path / "model.pt2"
+    with pytest.raises(BrokenPipeError) as saving:
+        fxpress.save(program, path, weights=weights, progress=stop)
+    assert not path.exists()
+    fxpress.save(program, path, weights=weights)
+    with pytest.raises(BrokenPipeError) as loading:
+        fxpress.load(path, progress=stop)
+    assert saving.value is loading.value is error
+    assert error.filename is None
 
 
 def test_true_is_a_bar(program: ExportedProgram, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,7 +64,12 @@ def reporting(
         return
     with shown as report:
         meter = _Meter(report, total)
-        yield meter.add
+        try:
+            yield meter.add
+        except BaseException:
+            if meter.raised is not None:  # an OSError may have got the name of a file meanwhile
+                raise meter.raised from None
+            raise
         meter.finish()
 
 
@@ -93,12 +98,17 @@ class _Meter:
     def __init__(self, report: Report, total: int) -> None:
         self._report = report
         self._left = total
+        self.raised: BaseException | None = None  # by the report
 
     def add(self, count: int) -> None:
         count = min(count, self._left)
         if count > 0:
             self._left -= count
-            self._report(count)
+            try:
+                self._report(count)
+            except BaseException as error:
+                self.raised = error
+                raise
 
     def finish(self) -> None:
         self.add(self._left)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-# Whether torch's profiler runs in this thread.
-profiler_is_on: Callable[[], bool] = torch.autograd._profiler_enabled
+# Whether torch's profiler runs in this thread. A torch without the name gets no ranges.
+profiler_is_on: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", lambda: False)
 
 
 def range_of(name: str) -> torch.profiler.record_function | None:
