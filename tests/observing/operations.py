@@ -80,7 +80,12 @@ OPERATIONS = [
         lambda p, _, **k: decompose.run_decompositions(p, **k),
         "decomposing",
     ),
-    Operation("serialize", serialize.serialize, lambda p, _: serialize.serialize(p)),
+    Operation(
+        "serialize",
+        serialize.serialize,
+        lambda p, _, **k: serialize.serialize(p, **k),
+        "serializing",
+    ),
     Operation(
         "serialize.deserialize",
         serialize.deserialize,

@@ -15,6 +15,7 @@ import fxpress
 from fxpress import state
 from fxpress._observing import progress as progress_module
 from fxpress._tensor import batches
+from fxpress.serialize import serialize
 from fxpress.unflatten import unflatten
 from tests.observing.operations import OPERATIONS, WITH_PROGRESS, Operation
 
@@ -210,6 +211,27 @@ def aliased() -> dict[str, torch.Tensor]:
     }
 
 
+def test_state_of_rare_kinds_is_counted() -> None:
+    class Sparse(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("sparse", torch.eye(3).to_sparse())
+            self.linear = torch.nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.sparse.mm(self.sparse, self.linear(x))
+
+    program = export(Sparse(), (torch.ones(3, 3),), strict=False)
+    for call in (
+        lambda show: serialize(program, progress=show),
+        lambda show: fxpress.graph_hash(program, include_state=True, progress=show),
+        lambda show: state.clone(program.state_dict, progress=show),
+    ):
+        reports: Reports = []
+        call(lambda *each, reports=reports: reports.append(each))
+        assert reports[-1][0] == reports[-1][1] > 0
+
+
 def test_copies_in_parts_share_what_the_originals_share(
     aliased: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +303,5 @@ def test_functions_without_progress_say_so() -> None:
         "split_module.split_module_simple",
         "unflatten.UnflattenedModule",
         "export.module",
-        "serialize",
         "serialize.deserialize",
     }

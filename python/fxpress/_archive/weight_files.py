@@ -163,12 +163,17 @@ def assemble(
     ]
     planned = [(positions[view.record], *view[:-1]) for view in views.values()]
     made = dict(zip(views, make_all(storages, planned), strict=True))
-    with reporting(progress, "loading", sum(value.nbytes for value in values.values())) as report:
+    with reporting(progress, "loading", sum(map(size_of, values.values()))) as report:
         for name, value in values.items():
             copy_values(made[name], value)
             if report is not None:
-                report(value.nbytes)
+                report(size_of(value))
     return made
+
+
+def size_of(value: torch.Tensor) -> int:
+    """Return the bytes of a tensor's elements, also of a sparse one."""
+    return int(value.numel() * value.element_size())
 
 
 def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:

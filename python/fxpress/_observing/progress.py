@@ -102,7 +102,7 @@ class _Meter:
 
     def add(self, count: int) -> None:
         count = min(count, self._left)
-        if count > 0:
+        if count > 0 and self.raised is None:
             self._left -= count
             try:
                 self._report(count)

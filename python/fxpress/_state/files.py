@@ -19,7 +19,7 @@ from fxpress._archive.errors import ArchiveError
 from fxpress._archive.files import is_path
 from fxpress._archive.load_options import Options, check_location
 from fxpress._archive.reader import PT2ArchiveReader
-from fxpress._archive.weight_files import copy_values, fitting, open_weights
+from fxpress._archive.weight_files import copy_values, fitting, open_weights, size_of
 from fxpress._archive.writer import PT2ArchiveWriter, Replace
 from fxpress._arguments import check_program
 from fxpress._aten import storage_bytes
@@ -221,10 +221,10 @@ def load_into(
         found = {name: fitting(name, target, get) for name, target in ep.state_dict.items()}
         budget = Budget(limits, _bytes_behind(found))
         new = _replacements(ep.state_dict, found, device, budget)
-        total = sum(value.nbytes for value in found.values())
+        total = sum(map(size_of, found.values()))
         with reporting(progress, "copying", total) as report:
             for name, target in ep.state_dict.items():
-                size = found[name].nbytes
+                size = size_of(found[name])
                 # Each value goes when it was copied: new tensors get memory as they are filled.
                 copy_values(new.get(name, target), found.pop(name))
                 if report is not None:
