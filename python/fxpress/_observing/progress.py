@@ -41,11 +41,13 @@ def check_progress(progress: Progress) -> None:
         )
 
 
-@contextlib.contextmanager
+_nothing: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+
+
 def reporting(
     progress: Progress, what: str, total: int, unit: str = "bytes"
-) -> Iterator[Report | None]:
-    """Show how far an operation is, in a block.
+) -> contextlib.AbstractContextManager[Report | None]:
+    """Return a block in which it is shown how far an operation is.
 
     Args:
         progress: where, after `check_progress`. None: a bar on stderr after two seconds, when
@@ -54,14 +56,16 @@ def reporting(
         total: how much there is to do; an estimate.
         unit: what is counted, in the plural.
 
-    Yields:
-        A function to call with what was done since the last call; None when nobody watches, or
-        there is nothing to do. A block that ends well is reported as done.
+    Returns:
+        A block, which has a function to call with what was done since the last call; None when
+        nobody watches, or there is nothing to do. A block that ends well is reported as done.
     """
     shown = _shown(progress, what, total, unit)
-    if shown is None:
-        yield None
-        return
+    return _nothing if shown is None else _metered(shown, total)
+
+
+@contextlib.contextmanager
+def _metered(shown: contextlib.AbstractContextManager[Report], total: int) -> Iterator[Report]:
     with shown as report:
         meter = _Meter(report, total)
         try:
