@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from fxpress._archive.package import save
     from fxpress._build import build_info
     from fxpress._install import install, installed, is_installed, uninstall
+    from fxpress._observing.event import Event
+    from fxpress._observing.profile import Profile, profile
     from fxpress._serde.difference import Difference, diff
     from fxpress._serde.hashing import graph_hash
     from fxpress._serde.limits import LimitError
@@ -25,8 +27,10 @@ __all__ = [
     "ArchiveError",
     "Difference",
     "Error",
+    "Event",
     "InternalError",
     "LimitError",
+    "Profile",
     "SerializeError",
     "UnsupportedError",
     "UnsupportedTorchError",
@@ -37,6 +41,7 @@ __all__ = [
     "installed",
     "is_installed",
     "load",
+    "profile",
     "save",
     "uninstall",
     "view",
@@ -46,7 +51,9 @@ __all__ = [
 _MODULES = {
     "ArchiveError": "fxpress._archive.errors",
     "Difference": "fxpress._serde.difference",
+    "Event": "fxpress._observing.event",
     "LimitError": "fxpress._serde.limits",
+    "Profile": "fxpress._observing.profile",
     "SerializeError": "fxpress._torch.serde",
     "build_info": "fxpress._build",
     "diff": "fxpress._serde.difference",
@@ -55,6 +62,7 @@ _MODULES = {
     "installed": "fxpress._install",
     "is_installed": "fxpress._install",
     "load": "fxpress._archive.load",
+    "profile": "fxpress._observing.profile",
     "save": "fxpress._archive.package",
     "uninstall": "fxpress._install",
 }

@@ -19,6 +19,7 @@ with room("export"):
     from fxpress._deferred_code import deferring
     from fxpress._export.unlift import _unlift_exported_program_lifted_states, module
     from fxpress._frame_room import with_room
+    from fxpress._observing.watching import operation
     from fxpress._torch.tracing import trace_for_training
     from fxpress._tracing.blocks import fast_tracing
 
@@ -27,6 +28,7 @@ with room("export"):
 __all__ = ["_export_for_training", "_unlift_exported_program_lifted_states", "module"]
 
 
+@operation("export", lambda made, *_, **__: {"nodes": len(made.graph.nodes)})
 @with_room
 def _export_for_training(*args: Any, **kwargs: Any) -> ExportedProgram:
     """Export a module: trace it, clean the graph, and make a program of it.

@@ -47,6 +47,8 @@ with room("functional_export"):
     from fxpress._capture.traced import ModuleToTrace
     from fxpress._capture.transformer import DynamoGraphTransformer
     from fxpress._frame_room import with_room
+    from fxpress._observing.progress import Progress, check_progress, reporting
+    from fxpress._observing.watching import operation, phase
     from fxpress._torch.capture import (
         EXPORT_ROOT_REPLACEMENTS,
         ExportTracerOutput,
@@ -105,12 +107,20 @@ clean_nn_module_stack = clean_nn_module_stack_and_source_fn  # its name in older
 
 def _outside_of_programs(capture: Callable[_P, _R]) -> Callable[_P, _R]:
     """Return a version of the capture that Dynamo does not trace when a program calls it."""
-    made: Callable[_P, _R] = torch.compiler.disable(with_room(capture), reason="it is a capture")
+    watched = operation("functional_export.capture", _sizes)(with_room(capture))
+    made: Callable[_P, _R] = torch.compiler.disable(watched, reason="it is a capture")
     return made
 
 
+def _sizes(made: Any, *_: Any, **__: Any) -> dict[str, int]:
+    return {"nodes": len(made.graph.nodes)}
+
+
 def dynamo_graph_capture_for_export(
-    fn: Callable[..., Any], constraints: list[Any] | None = None
+    fn: Callable[..., Any],
+    constraints: list[Any] | None = None,
+    *,
+    progress: Progress = False,
 ) -> Callable[..., Any]:
     """Return a function that captures a callable as a module: Dynamo's bytecode around the graph.
 
@@ -119,9 +129,14 @@ def dynamo_graph_capture_for_export(
     Args:
         fn: a function, a method, a module or an operator.
         constraints: the constraints on sizes of the inputs.
+        progress: where captures show their progress, in steps: True, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`.
 
     Returns:
         A function that takes the arguments of `fn` and returns a GraphModule, which takes them too.
+
+    Raises:
+        TypeError, ImportError: `progress` is of another type, or needs what is not installed.
 
     Example:
         >>> from fxpress.functional_export import dynamo_graph_capture_for_export
@@ -129,6 +144,7 @@ def dynamo_graph_capture_for_export(
         >>> torch.allclose(captured(x), model(x))
         True
     """
+    check_progress(progress)
     if isinstance(fn, OpOverload):
         fn = op_wrapper(fn)
 
@@ -136,15 +152,20 @@ def dynamo_graph_capture_for_export(
     def capture(*args: Any, **kwargs: Any) -> Any:
         if installs_free_tensors():
             raise AssertionError("install_free_tensors must be False")
-        with (
-            compiling_state(),
-            settings(replay_side_effects=False, side_effect_replay_policy="warn"),
-            timed(),
-            _native.RareCollections(),
-            unwritten_code(),
-        ):
-            out = fullgraph_capture(fn, args, kwargs, constraints=constraints)
-        return create_fx_graph_from_captured_output(out, fn, args, kwargs)
+        with reporting(progress, "capturing", 2, "steps") as report:
+            with (
+                phase("trace"),
+                compiling_state(),
+                settings(replay_side_effects=False, side_effect_replay_policy="warn"),
+                timed(),
+                _native.RareCollections(),
+                unwritten_code(),
+            ):
+                out = fullgraph_capture(fn, args, kwargs, constraints=constraints)
+            if report is not None:
+                report(1)
+            with phase("graph"):
+                return create_fx_graph_from_captured_output(out, fn, args, kwargs)
 
     return capture
 
@@ -155,6 +176,7 @@ def _dynamo_graph_capture_for_export(
     constraints: list[Any] | None = None,
     dynamic_shapes: Any = None,
     check: Check | None = None,
+    progress: Progress = False,
 ) -> Callable[..., GraphModule]:
     """Return a function that captures a callable as a graph with flat inputs and outputs.
 
@@ -168,11 +190,16 @@ def _dynamo_graph_capture_for_export(
             `ShapesSpec`, which newer releases of torch have, says itself which sizes are symbols.
         check: how constraints are checked: `"guards"` or `"light"`. None: as `check_constraints`
             has set it, which is for captures that other code starts. torch has no such argument.
+        progress: where captures show their progress, in steps: True, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`.
 
     Returns:
         A function that takes the arguments of `mod` and returns a GraphModule, which takes them
         too; it raises `UserError` for inputs that no graph can have and `ConstraintViolationError`
         where constraints do not hold.
+
+    Raises:
+        TypeError, ImportError: `progress` is of another type, or needs what is not installed.
 
     Example:
         >>> from fxpress.functional_export import _dynamo_graph_capture_for_export
@@ -181,9 +208,11 @@ def _dynamo_graph_capture_for_export(
         True
     """
 
+    check_progress(progress)
+
     @_outside_of_programs
     def capture(*args: Any, **kwargs: Any) -> GraphModule:
-        with compiling_state():
+        with compiling_state(), reporting(progress, "capturing", 3, "steps") as report:
             bound = bound_spec(dynamic_shapes, mod, args, kwargs)
             spec, flat_inputs, in_spec = bound or (None, *pytree.tree_flatten((args, kwargs)))
             check_inputs(flat_inputs)
@@ -192,19 +221,25 @@ def _dynamo_graph_capture_for_export(
             captured = _Captured(mod, flat_inputs, in_spec, constraints)
             checked = contextlib.nullcontext() if check is None else check_constraints(check)
             with timed(), captured.settings(spec), checked, _native.RareCollections():
-                with unwritten_code():
+                with phase("trace"), unwritten_code():
                     captured.trace()
+                if report is not None:
+                    report(1)
                 if spec is None:  # the sizes of a spec are unbacked: there are no constraints
-                    _suggest_or_raise_constraint_violation(
-                        captured.traced,
-                        called,
-                        captured.fake_mode,
-                        captured.out,
-                        args,
-                        kwargs,
-                        dynamic_shapes,
-                    )
-            made = captured.module()
+                    with phase("constraints"):
+                        _suggest_or_raise_constraint_violation(
+                            captured.traced,
+                            called,
+                            captured.fake_mode,
+                            captured.out,
+                            args,
+                            kwargs,
+                            dynamic_shapes,
+                        )
+            if report is not None:
+                report(1)
+            with phase("graph"):
+                made = captured.module()
             names = argument_names(inspect.signature(called), args, kwargs)
             out_spec = captured.metadata.out_spec
             made.graph.set_codegen(pytree_codegen(names, in_spec, out_spec))

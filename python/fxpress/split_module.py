@@ -20,6 +20,7 @@ from fxpress._torch.probes import room
 
 with room("split_module"):
     from fxpress import _native, _native_setup
+    from fxpress._observing.watching import operation
     from fxpress._torch import fx as torch_fx
 
     _native_setup.fx()
@@ -93,7 +94,13 @@ def _log_code(title: str, module: GraphModule) -> None:
         log.debug("%s", torch_fx.lazy_format_graph_code(title, module, colored=True))
 
 
+def _sizes(split: GraphModule, m: GraphModule, *_: Any, **__: Any) -> dict[str, int]:
+    children = sum(1 for _ in split.children())
+    return {"nodes": len(m.graph.nodes), "partitions": children}
+
+
 @torch_fx.compatibility(is_backward_compatible=True)
+@operation("split_module", _sizes)
 def split_module(
     m: GraphModule,
     root_m: torch.nn.Module | None,
@@ -167,6 +174,7 @@ def split_module(
 
 
 @torch_fx.compatibility(is_backward_compatible=False)
+@operation("split_module.split_module_simple", _sizes)
 def split_module_simple(
     m: GraphModule,
     node_to_partition: dict[Node, int],

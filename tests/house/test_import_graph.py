@@ -25,6 +25,7 @@ LAYERS = (
         *("_arguments", "_aten", "_blocks", "_frame_room", "_deferred_code", "_native_setup"),
         "_pictures",
     ),
+    ("_observing",),
     ("_tensor", "_engine", "_serde", "_tracing"),
     ("_archive", "_capture", "_decompose", "_tracking", "_unflatten"),
     ("_state", "_export"),

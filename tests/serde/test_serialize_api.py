@@ -50,7 +50,7 @@ def test_names_and_signature_are_torchs() -> None:
     assert SerializeError is torch_serialize.SerializeError
     assert SerializedArtifact is torch_serialize.SerializedArtifact
     ours, theirs = inspect.signature(serialize), inspect.signature(torch_serialize.serialize)
-    assert list(ours.parameters) == list(theirs.parameters)
+    assert list(ours.parameters) == [*theirs.parameters, "progress"]
     for name, parameter in theirs.parameters.items():
         assert ours.parameters[name].default == parameter.default
         assert ours.parameters[name].kind == parameter.kind

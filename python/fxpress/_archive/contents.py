@@ -14,6 +14,7 @@ from fxpress._archive.errors import ArchiveError
 from fxpress._archive.load_options import Options
 from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._archive.storages import View, read_tensors, view_of
+from fxpress._observing.watching import phase
 from fxpress._serde.artifacts import load_any
 from fxpress._serde.damage import damage_is_named
 from fxpress._serde.limits import Budget, LimitError
@@ -160,7 +161,8 @@ class Parts(NamedTuple):
     def decode(self, options: Options) -> ExportedProgram:
         """Return the program. The garbage collector should be paused."""
         try:
-            document = SCHEMA.read(self.text, "ExportedProgram", self.budget.native)
+            with phase("text"):
+                document = SCHEMA.read(self.text, "ExportedProgram", self.budget.native)
             check_version(document.field(CLASSES, "schema_version"), False)
             return decode(
                 *(document, self.weights, self.constants, self.examples),
@@ -177,14 +179,13 @@ class Parts(NamedTuple):
 def read_parts(archive: PT2ArchiveReader, model: str, options: Options) -> Parts:
     """Read the parts of a program from an archive, and return them."""
     record = names.model_record(model)
-    return Parts(
-        record,
-        archive.read_bytes(record),
-        read_weights(archive, model, options),
-        _read_constants(archive, model, options),
-        archive.read_bytes(names.sample_inputs_record(model)),
-        archive.budget,
-    )
+    text = archive.read_bytes(record)
+    with phase("reading weights"):
+        weights = read_weights(archive, model, options)
+    with phase("reading constants"):
+        constants = _read_constants(archive, model, options)
+    examples = archive.read_bytes(names.sample_inputs_record(model))
+    return Parts(record, text, weights, constants, examples, archive.budget)
 
 
 def read_extra_files(archive: PT2ArchiveReader) -> dict[str, str]:

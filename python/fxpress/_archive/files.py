@@ -28,6 +28,15 @@ def is_target_path(f: Any) -> bool:
     return isinstance(f, (str, bytes, os.PathLike))
 
 
+def sizes_of_file(f: Any) -> dict[str, int]:
+    """Return the bytes of a file, as sizes of an operation; none where it does not say."""
+    if is_target_path(f):
+        return {"bytes": os.path.getsize(f)}
+    if hasattr(f, "getbuffer"):
+        return {"bytes": f.getbuffer().nbytes}
+    return {}
+
+
 def _status(path: Path) -> os.stat_result | None:
     with contextlib.suppress(FileNotFoundError):
         return path.stat()

@@ -15,10 +15,12 @@ from fxpress._archive import compiled, names
 from fxpress._archive.again import again_when_replaced
 from fxpress._archive.contents import read_extra_files, read_parts
 from fxpress._archive.errors import ArchiveError, MissingProgramError
-from fxpress._archive.files import is_path
+from fxpress._archive.files import is_path, sizes_of_file
 from fxpress._archive.legacy import read_legacy
 from fxpress._archive.load_options import Options, check_location
 from fxpress._archive.reader import PT2ArchiveReader
+from fxpress._observing.progress import Progress, check_progress
+from fxpress._observing.watching import operation
 from fxpress._serde.limits import Limits
 from fxpress._serde.values import Location
 from fxpress._torch import archive as torch_archive
@@ -42,6 +44,7 @@ def _check_format_version(archive: PT2ArchiveReader) -> None:
         )
 
 
+@operation("load", lambda made, f, **_: {"nodes": len(made.graph.nodes), **sizes_of_file(f)})
 @again_when_replaced
 def load(
     f: Any,
@@ -54,6 +57,7 @@ def load(
     allow_pickle: bool = False,
     check_crc: bool = True,
     limits: Limits | None = None,
+    progress: Progress = None,
 ) -> ExportedProgram:
     """Return the program that `save` wrote, by fxpress or by torch.
 
@@ -78,6 +82,9 @@ def load(
         check_crc: whether records are compared with their checksums.
         limits: the limits on the cost of reading; None: the defaults, see
             `fxpress.archive.Limits`.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
 
     Raises:
         OSError: the file cannot be read.
@@ -93,6 +100,7 @@ def load(
         TypeError: an argument is of a wrong type.
         ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
         RuntimeError: torch has no device of the name in `map_location`.
+        ImportError: `progress` needs what is not installed.
 
     Exceptions of a file object pass through.
 
@@ -104,10 +112,11 @@ def load(
         True
     """
     check_location(map_location)
+    check_progress(progress)
     if extra_files is not None and not isinstance(extra_files, MutableMapping):
         raise TypeError(f"extra_files is a dict, not a {type(extra_files).__name__}")
     path = _path_of(f, mmap)
-    options = Options(map_location, mmap, load_weights, allow_pickle, check_crc, path)
+    options = Options(map_location, mmap, load_weights, allow_pickle, check_crc, path, progress)
     extra = {} if extra_files is None else extra_files
     with PT2ArchiveReader.of_any_format(f, check_crc=check_crc, limits=limits) as archive:
         if archive.find(names.ARCHIVE_FORMAT_PATH) is None:
@@ -123,6 +132,7 @@ def load(
         return parts.decode(options)
 
 
+@operation("archive.load_pt2", lambda _, f, **__: sizes_of_file(f))
 @again_when_replaced
 def load_pt2(
     f: Any,
@@ -140,6 +150,7 @@ def load_pt2(
     allow_compiled: bool = False,
     check_crc: bool = True,
     limits: Limits | None = None,
+    progress: Progress = None,
 ) -> Any:
     """Return all contents of an archive: programs, models that AOTInductor compiled, extra files.
 
@@ -164,6 +175,9 @@ def load_pt2(
             `fxpress.archive.Limits`.
         allow_compiled: let torch load code that AOTInductor compiled into the process, which may
             run any code. Without it, an archive that has such code is refused.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
 
     Raises:
         OSError: the file cannot be read.
@@ -178,6 +192,7 @@ def load_pt2(
         TypeError: an argument is of a wrong type.
         ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
         RuntimeError: torch has no such device, or cannot load code that AOTInductor compiled.
+        ImportError: `progress` needs what is not installed.
 
     Stands in for `torch.export.pt2_archive._package.load_pt2`.
 
@@ -189,8 +204,9 @@ def load_pt2(
         (['model'], {'notes.txt': 'the first one'})
     """
     check_location(map_location)
+    check_progress(progress)
     path = _path_of(f, mmap)
-    options = Options(map_location, mmap, load_weights, allow_pickle, check_crc, path)
+    options = Options(map_location, mmap, load_weights, allow_pickle, check_crc, path, progress)
     is_file = isinstance(f, (io.IOBase, IO)) and f.readable() and f.seekable()
     if not (is_file or (path is not None and path.endswith(".pt2"))):
         log.warning("f should be a buffer or a file ending in .pt2. Got {%s}", f)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fxpress._observing.progress import Progress
 from fxpress._serde.values import Location, located
 
 _CPU = torch.device("cpu")
@@ -22,6 +23,7 @@ class Options:
     allow_pickle: bool = False
     check_crc: bool = True
     path: str | None = None  # of the archive, if it is a file with a name
+    progress: Progress = None
 
     def device(self, kind: str, index: int | None) -> torch.device:
         """Return the new device of a tensor that was on a device of that kind and index."""

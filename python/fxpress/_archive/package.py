@@ -14,8 +14,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fxpress._archive import names, payloads, weight_files
-from fxpress._archive.files import is_target_path
-from fxpress._archive.progress import progress_bar
+from fxpress._archive.files import is_target_path, sizes_of_file
 from fxpress._archive.writer import PT2ArchiveWriter, Replace
 from fxpress._arguments import (
     check_opset_version,
@@ -24,6 +23,8 @@ from fxpress._arguments import (
     check_table,
 )
 from fxpress._aten import storage_bytes
+from fxpress._observing.progress import Progress, check_progress, reporting
+from fxpress._observing.watching import operation, phase
 from fxpress._serde.artifacts import save_artifact
 from fxpress._serde.program import encode
 from fxpress._torch import archive as torch_archive
@@ -54,19 +55,23 @@ def _write_program(
 ) -> None:
     """Write a program. weights: None to write them too, else the file that has them ("": none)."""
     with compat.module_inputs(program.example_inputs):
-        text, constants = encode(program, opset_version)
-        examples = save_artifact(program.example_inputs, pickle_protocol)
+        with phase("graph"):
+            text, constants = encode(program, opset_version)
+        with phase("example inputs"):
+            examples = save_artifact(program.example_inputs, pickle_protocol)
     for name, constant in program.constants.items():
         if name in constants:
             raise AssertionError(f"constant name {name!r} already exists in constants")
         constants[name] = constant
     if weights is None:
-        config = payloads.write_weights(archive, program.state_dict, pickle_protocol)
+        with phase("writing weights"):
+            config = payloads.write_weights(archive, program.state_dict, pickle_protocol)
     else:
         config = weight_files.describe(program.state_dict)
         archive.write_string(names.weights_file_record(model), weights)
     archive.write_bytes(names.weights_config_record(model), payloads.config_bytes(config))
-    config = payloads.write_constants(archive, constants, pickle_protocol)
+    with phase("writing constants"):
+        config = payloads.write_constants(archive, constants, pickle_protocol)
     archive.write_bytes(names.constants_config_record(model), payloads.config_bytes(config))
     archive.write_bytes(names.model_record(model), text)
     archive.write_bytes(names.sample_inputs_record(model), examples)
@@ -128,6 +133,11 @@ def _bytes_of(programs: Mapping[str, ExportedProgram]) -> int:
     return storage_bytes(values)
 
 
+def _sizes(program: ExportedProgram, f: Any) -> dict[str, int]:
+    return {"nodes": len(program.graph.nodes), **sizes_of_file(f)}
+
+
+@operation("archive.package_pt2", lambda _, f, **__: sizes_of_file(f))
 def package_pt2(
     f: Any,
     *,
@@ -139,6 +149,7 @@ def package_pt2(
     executorch_files: dict[str, bytes] | None = None,
     weights: Weights = "inline",
     replace: Replace = "whole",
+    progress: Progress = None,
 ) -> Any:
     """Save programs, and the files that other tools made from them, in one archive.
 
@@ -163,6 +174,9 @@ def package_pt2(
             "in_place": the file gets the bytes of the new archive when they are complete, so that
             other names and open handles of the file see them. Reading during the copy gives a
             mixture, and if the process or the machine stops then, neither archive is left.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
 
     Returns:
         `f`; a path as str.
@@ -178,9 +192,10 @@ def package_pt2(
         ValueError: `weights` or `replace` has another value, `weights` is "safetensors" and `f` is
             not the path of a regular file, there is no such `pickle_protocol`, `f` is closed, or a
             path has a null character.
+        ImportError: `progress` needs what is not installed.
 
-    Exceptions of a file object pass through, and so do exceptions of methods of the caller's
-    classes that pickling calls.
+    Exceptions of a file object or of `progress` pass through, and so do exceptions of methods of
+    the caller's classes that pickling calls.
 
     Stands in for `torch.export.pt2_archive._package.package_pt2`.
 
@@ -189,6 +204,23 @@ def package_pt2(
         >>> archive.package_pt2("two.pt2", exported_programs={"first": program, "second": program})
         'two.pt2'
     """
+    options = (opset_version, pickle_protocol, executorch_files, weights, replace, progress)
+    return _package(f, exported_programs, aoti_files, extra_files, *options)
+
+
+def _package(
+    f: Any,
+    exported_programs: ExportedProgram | dict[str, ExportedProgram] | None,
+    aoti_files: Any,
+    extra_files: dict[str, Any] | None,
+    opset_version: dict[str, int] | None,
+    pickle_protocol: int,
+    executorch_files: dict[str, bytes] | None,
+    weights: Weights,
+    replace: Replace,
+    progress: Progress,
+) -> Any:
+    """Do what `package_pt2` and `save` do."""
     if exported_programs is None and aoti_files is None and extra_files is None:
         raise AssertionError(
             "No value passed in for `exported_programs`, `aoti_files`, and `extra_files`, implying "
@@ -212,13 +244,15 @@ def package_pt2(
     check_table(executorch_files, "executorch_files")
     check_opset_version(opset_version)
     check_pickle_protocol(pickle_protocol)
+    check_progress(progress)
     if is_target_path(f):
         f = os.fsdecode(f)
     _check_target(f)
 
     archive = PT2ArchiveWriter(f, replace=replace)
     try:
-        with progress_bar("saving", _bytes_of(programs)) as bar, archive.reporting_to(bar):
+        total = _bytes_of(programs)
+        with reporting(progress, "saving", total) as bar, archive.reporting_to(bar):
             for model, program in programs.items():
                 place = {"inline": None, "none": ""}.get(weights)
                 if weights == "safetensors":
@@ -230,7 +264,8 @@ def package_pt2(
                 archive.write_string(f"{names.EXTRA_DIR}{name}", content)
             for name, data in (executorch_files or {}).items():
                 archive.write_bytes(f"{names.EXECUTORCH_DIR}{name}", data)
-        archive.complete()
+        with phase("putting in place"):
+            archive.complete()
     except BaseException:
         archive.abandon()
         raise
@@ -239,6 +274,7 @@ def package_pt2(
     return f
 
 
+@operation("save", lambda _, ep, f, **__: _sizes(ep, f))
 def save(
     ep: ExportedProgram,
     f: Any,
@@ -248,6 +284,7 @@ def save(
     pickle_protocol: int = compat.DEFAULT_PICKLE_PROTOCOL,
     weights: Weights = "inline",
     replace: Replace = "whole",
+    progress: Progress = None,
 ) -> None:
     """Save a program in a file, for `load` of fxpress or of torch.
 
@@ -263,6 +300,9 @@ def save(
             has a new name for each save; "none": not saved. Only fxpress can load the latter two.
         replace: "whole": another file takes the place of the file at the path; "in_place": the file
             gets the new bytes when they are complete, for handles of it that are open.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
 
     Raises:
         TypeError: `ep` is no ExportedProgram, or another argument is of a wrong type.
@@ -275,6 +315,9 @@ def save(
         ValueError: `weights` or `replace` has another value, `weights` is "safetensors" and `f` is
             not the path of a regular file, there is no such `pickle_protocol`, `f` is closed, or a
             path has a null character.
+        ImportError: `progress` needs what is not installed.
+
+    Exceptions of `progress` pass through.
 
     Stands in for `torch.export.save`.
 
@@ -282,12 +325,5 @@ def save(
         >>> fxpress.save(program, "model.pt2", extra_files={"notes.txt": "the first one"})
     """
     check_program(ep, "ep")
-    package_pt2(
-        f,
-        exported_programs={names.MODEL: ep},
-        extra_files=extra_files,
-        opset_version=opset_version,
-        pickle_protocol=pickle_protocol,
-        weights=weights,
-        replace=replace,
-    )
+    options = (opset_version, pickle_protocol, None, weights, replace, progress)
+    _package(f, {names.MODEL: ep}, None, extra_files, *options)

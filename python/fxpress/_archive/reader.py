@@ -15,9 +15,10 @@ import torch
 from fxpress import _native
 from fxpress._archive import names
 from fxpress._archive.errors import ArchiveError, FormatError, archive_errors
-from fxpress._archive.files import is_path
-from fxpress._archive.progress import progress_bar
+from fxpress._archive.files import is_path, sizes_of_file
 from fxpress._archive.record import Record
+from fxpress._observing.progress import Progress, check_progress, reporting
+from fxpress._observing.watching import operation
 from fxpress._serde.deflated import DamagedRecordError
 from fxpress._serde.limits import Budget, Limits
 from fxpress._serde.records import unpack
@@ -294,18 +295,24 @@ def is_pt2_package(serialized_model: bytes | str) -> bool:
         return False
 
 
-def verify(f: Any, *, limits: Limits | None = None) -> None:
+@operation("archive.verify", lambda _, f, **__: sizes_of_file(f))
+def verify(f: Any, *, limits: Limits | None = None, progress: Progress = None) -> None:
     """Read a whole file and compare every record with its checksum. torch has no such function.
 
     Args:
         f: a path, an open file, or a buffer.
         limits: the limits on the cost; None: the defaults, see `fxpress.archive.Limits`.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
 
     Raises:
         OSError: the file cannot be read.
         fxpress.ArchiveError: the file is not an archive, or damaged; the message names the record.
         fxpress.LimitError: compressed records are larger than the limits allow.
-        TypeError: `f` is neither a path, a buffer nor a file that gives bytes.
+        TypeError: `f` is neither a path, a buffer nor a file that gives bytes, or `progress` is of
+            another type.
+        ImportError: `progress` needs what is not installed.
         ValueError: `f` is closed, or a path has a null character.
 
     Example:
@@ -313,6 +320,7 @@ def verify(f: Any, *, limits: Limits | None = None) -> None:
         >>> fxpress.save(program, "model.pt2")
         >>> archive.verify("model.pt2")
     """
+    check_progress(progress)
     with PT2ArchiveReader.of_any_format(f, limits=limits) as archive:
         records = [(name, archive.record(name)) for name in archive.get_file_names()]
         for name, record in records:
@@ -321,5 +329,5 @@ def verify(f: Any, *, limits: Limits | None = None) -> None:
         plain = [
             Target(name, 0, record.size, 0) for name, record in records if not record.is_deflated
         ]
-        with progress_bar("checking", sum(target.size for target in plain)) as bar:
+        with reporting(progress, "checking", sum(target.size for target in plain)) as bar:
             archive.read_into(plain, bar)

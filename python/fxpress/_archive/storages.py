@@ -10,9 +10,9 @@ import torch
 from fxpress import _native
 from fxpress._archive.errors import ArchiveError, OutOfMemoryError
 from fxpress._archive.load_options import Options
-from fxpress._archive.progress import progress_bar
 from fxpress._archive.reader import PT2ArchiveReader, Target
 from fxpress._aten import allocate_bytes, make_views
+from fxpress._observing.progress import reporting
 from fxpress._tensor.pinned import Part, addresses, upload
 from fxpress._tensor.transfer import to_device
 from fxpress._torch import serde as compat
@@ -147,7 +147,8 @@ class _Storages:
         for i in self._reading:
             by_device.setdefault(self._devices[i], []).append(i)
         storages: dict[int, torch.Tensor] = {}
-        with progress_bar("loading", sum(size for _, size in self._reading.values())) as bar:
+        total = sum(size for _, size in self._reading.values())
+        with reporting(self._options.progress, "loading", total) as bar:
             for device, positions in by_device.items():
                 records = [self._reading[i] for i in positions]
                 with _native.GcPause():

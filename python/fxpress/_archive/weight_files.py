@@ -23,6 +23,7 @@ from fxpress._archive.storages import View, bytes_by_record, make_all
 from fxpress._archive.tensor_file import TensorFile
 from fxpress._archive.tensor_file_writer import NUMBER, write_tensors
 from fxpress._errors import UnsupportedError
+from fxpress._observing.progress import Progress, reporting
 from fxpress._serde.limits import Budget
 from fxpress._torch import serde as compat
 
@@ -113,7 +114,7 @@ def read(
     name, number = Place.read(place)
     path = Path(os.path.realpath(options.path)).with_name(name)
     with open_weights(path, number, budget) as get:
-        return assemble(views, get, budget)
+        return assemble(views, get, budget, options.progress)
 
 
 @contextmanager
@@ -135,12 +136,16 @@ def open_weights(
 
 
 def assemble(
-    views: Mapping[str, View], get: Callable[[str], torch.Tensor] | None, budget: Budget
+    views: Mapping[str, View],
+    get: Callable[[str], torch.Tensor] | None,
+    budget: Budget,
+    progress: Progress = False,
 ) -> dict[str, torch.Tensor]:
     """Return the tensors that the views describe, which share storages where the views do.
 
     Args:
         get: returns the value of a name; None: the tensors are on the meta device.
+        progress: shows the copying of values.
 
     Raises:
         SerializeError: a value is missing, or has another shape or dtype.
@@ -158,9 +163,17 @@ def assemble(
     ]
     planned = [(positions[view.record], *view[:-1]) for view in views.values()]
     made = dict(zip(views, make_all(storages, planned), strict=True))
-    for name, value in values.items():
-        copy_values(made[name], value)
+    with reporting(progress, "loading", sum(map(size_of, values.values()))) as report:
+        for name, value in values.items():
+            copy_values(made[name], value)
+            if report is not None:
+                report(size_of(value))
     return made
+
+
+def size_of(value: torch.Tensor) -> int:
+    """Return the bytes of a tensor's elements, also of a sparse one."""
+    return int(value.numel() * value.element_size())
 
 
 def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:

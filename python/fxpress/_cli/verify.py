@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fxpress._archive.progress import progress_bar
 from fxpress._cli.output import naming
 from fxpress._inspection.text import printable
 from fxpress._inspection.verification import find_faults
+from fxpress._observing.progress import reporting
 
 
 def show_faults(path: Path, as_json: bool) -> int:
@@ -17,7 +17,7 @@ def show_faults(path: Path, as_json: bool) -> int:
     Raises:
         OSError: the file cannot be read.
     """
-    with naming(path), progress_bar("checking", path.stat().st_size) as bar:
+    with naming(path), reporting(None, "checking", path.stat().st_size) as bar:
         faults = find_faults(path, bar)
     if as_json:
         print(json.dumps([fault._asdict() for fault in faults], indent=2))

@@ -22,11 +22,18 @@ from fxpress._decompose.values import UnsafeError
 from fxpress._decompose.whole import traced
 from fxpress._deferred_code import deferring
 from fxpress._errors import InternalError
+from fxpress._observing.progress import Progress, Report, check_progress, reporting
+from fxpress._observing.watching import operation, phase
 from fxpress._torch import decompose as compat
 from fxpress._torch import decompose_whole
 from fxpress._tracing.blocks import fast_tracing
 
 
+def _sizes(made: ExportedProgram, program: ExportedProgram, *_: Any, **__: Any) -> dict[str, int]:
+    return {"nodes": len(program.graph.nodes), "new nodes": len(made.graph.nodes)}
+
+
+@operation("decompose.run_decompositions", lambda made, ep, **_: _sizes(made, ep))
 def _decompose_exported_program(
     ep: ExportedProgram,
     *,
@@ -52,6 +59,19 @@ def _decompose_exported_program(
 
     Stands in for `torch.export.exported_program._decompose_exported_program`.
     """
+    rest = (joint_loss_index, decompose_custom_triton_ops)
+    return _decomposed(ep, cia_to_decomp, python_decomp_table, *rest, None)
+
+
+def _decomposed(
+    ep: ExportedProgram,
+    cia_to_decomp: dict[Any, Callable[..., Any]],
+    python_decomp_table: dict[Any, Callable[..., Any]],
+    joint_loss_index: int | None,
+    decompose_custom_triton_ops: bool,
+    progress: Report | None,
+) -> ExportedProgram:
+    """Return a program whose operators are decomposed; `progress` takes the calls that are done."""
     said = report.begin()
     said.calls = sum(node.op == "call_function" for node in ep.graph.nodes)
     surroundings = (*compat.surroundings(), decompose_custom_triton_ops)
@@ -60,7 +80,7 @@ def _decompose_exported_program(
     def whole() -> ExportedProgram:
         overridden = table.plain.in_force()
         rest = (python_decomp_table, joint_loss_index, decompose_custom_triton_ops)
-        with fast_tracing(), deferring(), _native.RareCollections():
+        with phase("whole trace"), fast_tracing(), deferring(), _native.RareCollections():
             made, said.stamped = traced(ep, overridden, *rest, remembers=table.is_torchs)
         return made
 
@@ -69,7 +89,7 @@ def _decompose_exported_program(
         return whole()
     try:
         with _native.RareCollections():
-            made, plan = stamped(ep, table, decompose_custom_triton_ops)
+            made, plan = stamped(ep, table, decompose_custom_triton_ops, progress)
     except UnsafeError as unsafe:
         said.reason = str(unsafe)
         return whole()
@@ -91,10 +111,13 @@ def _note(said: report.Report, plan: Plan) -> None:
     said.kept = len({id(stamp.template) for stamp in plan.stamps}) - plan.traced
 
 
+@operation("decompose.run_decompositions", _sizes)
 def run_decompositions(
     program: ExportedProgram,
     decomp_table: dict[Any, Callable[..., Any]] | None = None,
     decompose_custom_triton_ops: bool = False,
+    *,
+    progress: Progress = False,
 ) -> ExportedProgram:
     """Return a program whose operators are decomposed.
 
@@ -103,9 +126,13 @@ def run_decompositions(
         decomp_table: operator -> its decomposition; None: torch's default table, {}: none, so that
             only composite operators that cannot be kept are decomposed.
         decompose_custom_triton_ops: whether to decompose custom operators that call Triton kernels.
+        progress: where it shows its progress, in nodes: True, a function of (done, total, what),
+            a bar of tqdm, or a `rich.progress.Progress`.
+            A program that is traced as a whole has no progress until it is done.
 
     Raises:
-        TypeError: `program` is no ExportedProgram.
+        TypeError: `program` is no ExportedProgram, or `progress` is of another type.
+        ImportError: `progress` needs what is not installed.
 
     Exceptions of torch's trace pass through.
 
@@ -118,24 +145,16 @@ def run_decompositions(
         False
     """
     check_program(program, "program")
+    check_progress(progress)
     if decomp_table is None:
         decomp_table = torch.export.default_decompositions()
     with compat.outside_of_fake_mode():
-        return _run(program, decomp_table, decompose_custom_triton_ops)
-
-
-def _run(
-    program: ExportedProgram, given: dict[Any, Callable[..., Any]], custom_triton_ops: bool
-) -> ExportedProgram:
-    table = compat.materialized(given)
-    composites, others = _split_decomp_table_to_cia_and_python_decomp(table)
-    return _decompose_exported_program(
-        program,
-        cia_to_decomp=composites,
-        python_decomp_table=others,
-        joint_loss_index=None,
-        decompose_custom_triton_ops=custom_triton_ops,
-    )
+        with phase("table"):
+            table = compat.materialized(decomp_table)
+            composites, others = _split_decomp_table_to_cia_and_python_decomp(table)
+        with reporting(progress, "decomposing", len(program.graph.nodes), "nodes") as report:
+            parts = (composites, others, None, decompose_custom_triton_ops, report)
+            return _decomposed(program, *parts)
 
 
 def forget_templates() -> None:

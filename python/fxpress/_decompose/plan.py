@@ -11,6 +11,7 @@ from fxpress._decompose.keys import Call, fields_of
 from fxpress._decompose.record import Recorder
 from fxpress._decompose.template import NumberOutput, Output, Template
 from fxpress._decompose.values import Number, Storage, UnsafeError, Value
+from fxpress._observing.progress import Report
 from fxpress._torch import decompose as compat
 from fxpress._torch import symbols
 
@@ -45,6 +46,7 @@ class Plan:
         environment: placeholder of the old graph -> its value in the new one.
         first: the number of placeholders and of the nodes that read symbols from them.
         templates: key of a call -> its template, or why there is none; new ones are added.
+        progress: takes the numbers of nodes that the plan has gone through.
 
     Attributes:
         nodes: the argument.
@@ -60,11 +62,13 @@ class Plan:
         environment: dict[Node, Any],
         first: int,
         templates: dict[Any, Template | str],
+        progress: Report | None = None,
     ) -> None:
         self.nodes = nodes
         self._position = 0
         self._environment = environment
         self._templates = templates
+        self._progress = progress
         self._own: dict[Any, Template] = {}  # for this program alone
         self.stamps: list[Stamp] = []
         self.size = first
@@ -100,6 +104,8 @@ class Plan:
             else:
                 self._environment[node] = self._call(node, recorder)
             self._position += 1
+            if self._progress is not None:
+                self._progress(1)
 
     def _argument(self, argument: Any) -> Any:
         if type(argument) is Node:

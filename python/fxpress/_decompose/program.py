@@ -34,6 +34,8 @@ from fxpress._decompose.tables import Table
 from fxpress._decompose.values import Number, UnsafeError
 from fxpress._decompose.whole import ranges_of
 from fxpress._decompose.write import Writer
+from fxpress._observing.progress import Report
+from fxpress._observing.watching import phase
 from fxpress._serde.checks import to_check
 from fxpress._torch import decompose as compat
 from fxpress._torch import serde
@@ -45,7 +47,7 @@ _native_setup.serde()
 
 
 def stamped(
-    program: ExportedProgram, table: Table, custom_triton_ops: bool
+    program: ExportedProgram, table: Table, custom_triton_ops: bool, progress: Report | None
 ) -> tuple[ExportedProgram, Plan]:
     """Return the decomposed program, made of templates, and the plan of its trace.
 
@@ -53,6 +55,7 @@ def stamped(
         program: the program.
         table: the table of decompositions.
         custom_triton_ops: whether to decompose custom operators that call Triton kernels.
+        progress: takes the numbers of nodes that have been done.
 
     Raises:
         UnsafeError: the program has something whose trace may depend on what came before.
@@ -68,13 +71,14 @@ def stamped(
     traits = (*compat.traits_of(mode), sizes.knowledge(mode.shape_env))
     templates = table.templates_of(traits)
     size_nodes = SizeNodes(inputs, symbols)
-    plan = Plan(nodes, environment, len(inputs) + size_nodes.count, templates)
+    plan = Plan(nodes, environment, len(inputs) + size_nodes.count, templates, progress)
     fakes = compat.Fakes(mode)
-    with contextlib.suppress(NeedsTraceError):
+    with phase("plan"), contextlib.suppress(NeedsTraceError):
         plan.advance(None)
     if not plan.is_complete:
-        _trace(plan, fakes, symbols, table, custom_triton_ops)
-    with sizes.without_guards(mode.shape_env):
+        with phase("trace"):
+            _trace(plan, fakes, symbols, table, custom_triton_ops)
+    with phase("graph"), sizes.without_guards(mode.shape_env):
         return _make(program, plan, inputs, size_nodes, symbols, fakes), plan
 
 

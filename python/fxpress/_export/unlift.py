@@ -15,6 +15,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 
 from fxpress import _deferred_code, _native, _native_setup
 from fxpress._export import guards, state
+from fxpress._observing.watching import operation, phase
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
 from fxpress._torch import unlift as torch_unlift
@@ -54,6 +55,11 @@ _WRITTEN = (
 )
 
 
+def _sizes(made: torch.fx.GraphModule, *_: Any, **__: Any) -> dict[str, int]:
+    return {"nodes": len(made.graph.nodes)}
+
+
+@operation("export.module", _sizes)
 def _unlift_exported_program_lifted_states(
     ep: ExportedProgram, check_guards: bool = True
 ) -> torch.fx.GraphModule:
@@ -88,7 +94,7 @@ def _unlift_exported_program_lifted_states(
     if call.in_spec is None:
         raise AssertionError("ep.call_spec.in_spec cannot be None")
     names = _argument_names(call.in_spec, ep.module_call_graph[0].signature)
-    with _native.GcPause():
+    with phase("graph"), _native.GcPause():
         codegen = pytree_codegen(names, call.in_spec, call.out_spec)
         module = _module(cleaned, ep.graph, codegen, is_clean)
     _complete(module, cleaned)
@@ -101,7 +107,8 @@ def _unlift_exported_program_lifted_states(
         if isinstance(child, torch.fx.GraphModule):
             _deferred_code.refresh(child)
     if check_guards and ep.example_inputs:
-        _add_guards(module, ep, names)
+        with phase("guards"):
+            _add_guards(module, ep, names)
     return module
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+from fxpress._observing.text import bytes_text
+
+__all__ = ["bytes_text", "printable"]
 
 
 def printable(text: str) -> str:
@@ -13,11 +15,3 @@ def printable(text: str) -> str:
         each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode()
         for each in text
     )
-
-
-def bytes_text(count: int) -> str:
-    """Return a number of bytes with a unit of powers of 1000."""
-    value, unit = float(count), 0
-    while value >= 999.5 and unit + 1 < len(_UNITS):
-        value, unit = value / 1000, unit + 1
-    return f"{count} B" if unit == 0 else f"{value:.3g} {_UNITS[unit]}"

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fxpress import _native
+from fxpress._observing.progress import Report
 from fxpress._serde.damage import OF_WRONG_VALUES, damage_is_named
 from fxpress._serde.limits import Budget, LimitError, Limits, sizes_of
 from fxpress._serde.records import SavedRecords
@@ -50,9 +51,28 @@ class UnpicklableError(compat.SerializeError, pickle.PicklingError, AttributeErr
     """An object cannot be pickled. It has all the types that pickle raises for such an object."""
 
 
-def pickled(value: Any, pickle_protocol: int, module: Any = pickle) -> bytes:
-    """Return the bytes that `torch.save` writes; UnpicklableError where pickle cannot."""
-    buffer = io.BytesIO()
+class _ReportingBuffer(io.BytesIO):
+    """A buffer that reports the bytes that it gets."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__()
+        self._report = report
+
+    def write(self, data: Any, /) -> int:
+        count = super().write(data)
+        self._report(count)
+        return count
+
+
+def pickled(
+    value: Any, pickle_protocol: int, module: Any = pickle, report: Report | None = None
+) -> bytes:
+    """Return the bytes that `torch.save` writes; UnpicklableError where pickle cannot.
+
+    Args:
+        report: takes the numbers of bytes that were written.
+    """
+    buffer = io.BytesIO() if report is None else _ReportingBuffer(report)
     try:
         torch.save(value, buffer, pickle_module=module, pickle_protocol=pickle_protocol)
     except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as e:
@@ -60,10 +80,15 @@ def pickled(value: Any, pickle_protocol: int, module: Any = pickle) -> bytes:
     return buffer.getvalue()
 
 
-def save_artifact(value: Any, pickle_protocol: int = compat.DEFAULT_PICKLE_PROTOCOL) -> bytes:
+def save_artifact(
+    value: Any,
+    pickle_protocol: int = compat.DEFAULT_PICKLE_PROTOCOL,
+    *,
+    report: Report | None = None,
+) -> bytes:
     """Return the bytes that `torch.save` writes for a value; no bytes for None.
 
-    Fake tensors are saved as their metadata.
+    Fake tensors are saved as their metadata. `report` takes the numbers of bytes that were written.
 
     Stands in for `torch._export.serde.serialize.serialize_torch_artifact`.
 
@@ -72,7 +97,7 @@ def save_artifact(value: Any, pickle_protocol: int = compat.DEFAULT_PICKLE_PROTO
     """
     if value is None:
         return b""
-    return pickled(value, pickle_protocol, _pickle)
+    return pickled(value, pickle_protocol, _pickle, report)
 
 
 def deserialize_torch_artifact(

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
+from fxpress._observing.progress import Progress, check_progress
+from fxpress._observing.watching import operation, phase
 from fxpress._serde.hashing import hash_parts
 from fxpress._serde.schema import CLASSES
 from fxpress._torch import serde as compat
@@ -59,8 +61,8 @@ class _Value:
 class _Side:
     """One of the two programs, as dicts and lists with a `_Value` in place of each name."""
 
-    def __init__(self, program: ExportedProgram, include_state: bool) -> None:
-        document, self.hash, self.known, digests = hash_parts(program, include_state)
+    def __init__(self, program: ExportedProgram, include_state: bool, progress: Progress) -> None:
+        document, self.hash, self.known, digests = hash_parts(program, include_state, progress)
         self.digests = [digests[i : i + 32] for i in range(0, len(digests), 32)]
         stored = document.field(CLASSES, "")
         self.module = stored.graph_module
@@ -264,12 +266,21 @@ def _differences(first: _Side, second: _Side) -> Iterator[Difference]:
     yield from _compare("guards_code", first.stored.guards_code, second.stored.guards_code)
 
 
+def _sizes(
+    found: list[Difference], first: ExportedProgram, second: ExportedProgram, **_: Any
+) -> dict[str, int]:
+    nodes = len(first.graph.nodes) + len(second.graph.nodes)
+    return {"nodes": nodes, "differences": len(found)}
+
+
+@operation("diff", _sizes)
 def diff(
     first: ExportedProgram,
     second: ExportedProgram,
     *,
     limit: int = 10,
     include_state: bool = False,
+    progress: Progress = False,
 ) -> list[Difference]:
     """Return the first places where the computations of two programs differ.
 
@@ -281,6 +292,9 @@ def diff(
         first, second: the programs, which are not changed.
         limit: the largest number of differences to return.
         include_state: compare the values of parameters and buffers too.
+        progress: where the hashing of values shows its progress, in bytes: True, a function of
+            (done, total, what), a bar of tqdm, or a `rich.progress.Progress`. The programs come
+            one after the other.
 
     Returns:
         The differences in inputs, nodes, outputs, ranges and guards, in this order. The list is
@@ -288,7 +302,9 @@ def diff(
 
     Raises:
         ValueError: `limit` is not positive.
-        TypeError: `limit` is no integer, or a program is no ExportedProgram.
+        TypeError: `limit` is no integer, a program is no ExportedProgram, or `progress` is of
+            another type.
+        ImportError: `progress` needs what is not installed.
         fxpress.SerializeError: a node cannot be written; the message names it.
         fxpress.UnsupportedError: a program has something that fxpress cannot write, or a constant
             that cannot be hashed.
@@ -302,8 +318,10 @@ def diff(
     """
     if (limit := operator.index(limit)) < 1:
         raise ValueError(f"limit must be positive, not {limit}")
-    sides = _Side(first, include_state), _Side(second, include_state)
+    check_progress(progress)
+    sides = _Side(first, include_state, progress), _Side(second, include_state, progress)
     if sides[0].hash == sides[1].hash:
         return []
-    found = list(itertools.islice(_differences(*sides), limit))
+    with phase("comparison"):
+        found = list(itertools.islice(_differences(*sides), limit))
     return found or [Difference("graph_module.graph.nodes", _ORDER, _ORDER)]

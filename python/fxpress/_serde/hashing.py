@@ -12,6 +12,8 @@ from torch.export import ExportedProgram
 from fxpress import _native
 from fxpress._arguments import check_program
 from fxpress._errors import UnsupportedError
+from fxpress._observing.progress import Progress, check_progress, reporting
+from fxpress._observing.watching import operation, phase
 from fxpress._serde.operators import is_permanent, schema_of
 from fxpress._serde.program import facts_of
 from fxpress._serde.schema import SCHEMA
@@ -135,18 +137,38 @@ def _digest(value: Any, name: str) -> bytes:
     return made.digest()
 
 
+def _bytes_of(value: Any) -> int:
+    """Return the bytes of a value that are hashed; 0 for what is no plain tensor."""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.is_meta:
+        return 0
+    return int(value.numel() * value.element_size())
+
+
+def _digests(values: dict[str, Any], progress: Progress) -> dict[str, bytes]:
+    """Return the hash of each value."""
+    if progress is False:
+        return {name: _digest(value, name) for name, value in values.items()}
+    made = {}
+    with reporting(progress, "hashing values", sum(map(_bytes_of, values.values()))) as report:
+        for name, value in values.items():
+            made[name] = _digest(value, name)
+            if report is not None:
+                report(_bytes_of(value))
+    return made
+
+
 def hash_parts(
-    program: ExportedProgram, include_state: bool
+    program: ExportedProgram, include_state: bool, progress: Progress = False
 ) -> tuple[_native.Document, bytes, dict[str, bytes], bytes]:
     """Return a program as a document, and the hashes of the program, its constants and its nodes.
 
     A hash has 32 bytes. The hashes of the constants are a dict by name. The hashes of the
-    document's nodes are one bytes object.
+    document's nodes are one bytes object. `progress` shows the hashing of values.
     """
     check_program(program, "program")
     treespecs = TreeSpecWriter()
     objects: dict[str, Any] = {}
-    with compat.module_inputs(program.example_inputs):
+    with phase("graph"), compat.module_inputs(program.example_inputs):
         document = SCHEMA.encode_document(
             program.graph_module,
             program.graph_signature,
@@ -160,13 +182,17 @@ def hash_parts(
     values = {**objects, **{k: v for k, v in program.constants.items() if k not in buffers}}
     if include_state:
         values.update(program.constants, **state)
-    digests = {name: _digest(value, name) for name, value in values.items()}
+    with phase("values"):
+        digests = _digests(values, progress)
     traits = {text: traits_of(find_target(text)) for text in document.targets()}
     whole, nodes = document.hash(traits, digests)
     return document, whole, digests, nodes
 
 
-def graph_hash(program: ExportedProgram, *, include_state: bool = False) -> str:
+@operation("graph_hash", lambda _, program, **__: {"nodes": len(program.graph.nodes)})
+def graph_hash(
+    program: ExportedProgram, *, include_state: bool = False, progress: Progress = False
+) -> str:
     """Return a hash of the computation of a program, equal in every process and on every machine.
 
     Two programs have equal hashes when they differ only in the names of values and symbols, in the
@@ -184,6 +210,8 @@ def graph_hash(program: ExportedProgram, *, include_state: bool = False) -> str:
     Args:
         program: the program, which is not changed.
         include_state: hash the values of parameters and buffers too.
+        progress: where the hashing of values shows its progress, in bytes: True, a function of
+            (done, total, what), a bar of tqdm, or a `rich.progress.Progress`.
 
     Returns:
         64 hexadecimal digits. Another version of fxpress may give others.
@@ -192,11 +220,13 @@ def graph_hash(program: ExportedProgram, *, include_state: bool = False) -> str:
         fxpress.SerializeError: a node cannot be written; the message names it.
         fxpress.UnsupportedError: the program has something that fxpress cannot write, or a constant
             that cannot be hashed.
-        TypeError: `program` is no ExportedProgram.
+        TypeError: `program` is no ExportedProgram, or `progress` is of another type.
+        ImportError: `progress` needs what is not installed.
 
     Example:
         >>> again = torch.export.export(model, (x,))
         >>> fxpress.graph_hash(again) == fxpress.graph_hash(program)
         True
     """
-    return hash_parts(program, include_state)[1].hex()
+    check_progress(progress)
+    return hash_parts(program, include_state, progress)[1].hex()

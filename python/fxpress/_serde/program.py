@@ -9,6 +9,8 @@ import torch
 from torch.export import ExportedProgram
 
 from fxpress._arguments import check_opset_version, check_pickle_protocol, check_program
+from fxpress._observing.progress import Progress, check_progress, reporting
+from fxpress._observing.watching import operation, phase
 from fxpress._serde.artifacts import save_artifact
 from fxpress._serde.checks import to_check
 from fxpress._serde.damage import validate
@@ -16,6 +18,8 @@ from fxpress._serde.facts import serialize_range_constraints
 from fxpress._serde.schema import SCHEMA
 from fxpress._serde.treespecs import TreeSpecWriter
 from fxpress._torch import serde as compat
+
+_PARTS = ("state", "constants", "example inputs")
 
 
 def graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
@@ -82,11 +86,24 @@ def encode(
     return text, objects
 
 
+def _tensor_bytes(parts: list[dict[str, Any] | None]) -> int:
+    """Return an estimate of the bytes of tensors; those that share a storage count once."""
+    sizes: dict[int, int] = {}
+    for part in parts:
+        for value in ({} if part is None else part).values():
+            plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta
+            if plain and value.layout is torch.strided:
+                storage = value.untyped_storage()
+                sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
+
+
 def serialize_parts(
     program: ExportedProgram,
     opset_version: dict[str, int] | None,
     pickle_protocol: int,
     wanted: tuple[bool, bool, bool],
+    progress: Progress = False,
 ) -> tuple[bytes, bytes, bytes, bytes]:
     """Return the bytes of the program, its state, its constants and its example inputs.
 
@@ -94,26 +111,39 @@ def serialize_parts(
         program, opset_version, pickle_protocol: as for `serialize`, with its errors.
         wanted: whether to write state, constants and example inputs; no bytes stand for a part
             that is not wanted.
+        progress: shows the bytes of tensors that are written.
     """
     check_program(program, "exported_program")
     check_opset_version(opset_version)
     check_pickle_protocol(pickle_protocol)
+    check_progress(progress)
     with compat.module_inputs(program.example_inputs):
-        text, objects = encode(program, opset_version)
+        with phase("graph"):
+            text, objects = encode(program, opset_version)
         for name, constant in program.constants.items():
             if name in objects:
                 raise AssertionError(f"constant name {name!r} already exists in constants")
             objects[name] = constant
         state = compat.remove_proxy_from_state_dict(program.state_dict, in_place=False)
-        saved = [
-            save_artifact(value, pickle_protocol) if is_wanted else b""
-            for is_wanted, value in zip(
-                wanted, (state, objects, program.example_inputs), strict=True
-            )
-        ]
+        values = (state, objects, program.example_inputs)
+        parts = [value if yes else None for value, yes in zip(values, wanted, strict=True)]
+        saved = []
+        total = 0 if progress is False else _tensor_bytes(parts[:2])
+        with reporting(progress, "serializing", total) as report:
+            for name, part in zip(_PARTS, parts, strict=True):
+                with phase(name):
+                    saved.append(save_artifact(part, pickle_protocol, report=report))
     return text, saved[0], saved[1], saved[2]
 
 
+def _sizes(
+    made: compat.SerializedArtifact, exported_program: ExportedProgram, *_: Any, **__: Any
+) -> dict[str, int]:
+    parts = (made.exported_program, made.state_dict, made.constants, made.example_inputs)
+    return {"nodes": len(exported_program.graph.nodes), "bytes": sum(map(len, parts))}
+
+
+@operation("serialize", _sizes)
 def serialize(
     exported_program: ExportedProgram,
     opset_version: dict[str, int] | None = None,
@@ -122,6 +152,7 @@ def serialize(
     serialize_state_dict: bool = True,
     serialize_constants: bool = True,
     serialize_example_inputs: bool = True,
+    progress: Progress = False,
 ) -> compat.SerializedArtifact:
     """Return an exported program as bytes, which are the bytes that torch writes.
 
@@ -134,6 +165,8 @@ def serialize(
         pickle_protocol: the pickle protocol for state, constants and example inputs.
         serialize_state_dict, serialize_constants, serialize_example_inputs: whether to write these
             parts; no bytes stand for a part that is left out.
+        progress: where the writing of tensors shows its progress, in bytes: True, a function of
+            (done, total, what), a bar of tqdm, or a `rich.progress.Progress`.
 
     Raises:
         fxpress.SerializeError: a node cannot be written, and the message names it. It is also
@@ -143,6 +176,7 @@ def serialize(
         AssertionError: a constant and an object of the graph have one name.
         TypeError: an argument is of a wrong type.
         ValueError: there is no such `pickle_protocol`.
+        ImportError: `progress` needs what is not installed.
 
     Other exceptions that the caller's own classes raise while they are pickled pass through.
 
@@ -154,5 +188,5 @@ def serialize(
         b'{'
     """
     wanted = (serialize_state_dict, serialize_constants, serialize_example_inputs)
-    parts = serialize_parts(exported_program, opset_version, pickle_protocol, wanted)
+    parts = serialize_parts(exported_program, opset_version, pickle_protocol, wanted, progress)
     return compat.SerializedArtifact(*parts)

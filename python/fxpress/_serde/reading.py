@@ -12,6 +12,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fxpress import _native
+from fxpress._observing.watching import operation, phase
 from fxpress._serde import gate
 from fxpress._serde.artifacts import load_artifact
 from fxpress._serde.checks import to_check
@@ -115,10 +116,17 @@ def decode_graph_module(
             gate.check_names("StateName", loaded, record)
         return loaded
 
-    objects = load(constants, "constants")
-    examples, left_out = _load_examples(example_inputs, values, allow_pickle)
+    with phase("constants"):
+        objects = load(constants, "constants")
+    with phase("example inputs"):
+        examples, left_out = _load_examples(example_inputs, values, allow_pickle)
     reader = _native.GraphReader(CLASSES, values, objects)
-    with compat.without_modes(), compat.module_inputs(examples), says_what_was_left_out(left_out):
+    with (
+        phase("graph"),
+        compat.without_modes(),
+        compat.module_inputs(examples),
+        says_what_was_left_out(left_out),
+    ):
         root, signature, calls, has_objects = reader.program(document)
     if has_objects:  # an object has no source text: torch warns, and makes a module without code
         root = compat.create_graph_module(root, root.graph)
@@ -129,7 +137,8 @@ def decode_graph_module(
     root.meta["treespec_namedtuple_fields"] = {
         name: definition.field_names for name, definition in named_tuples.items()
     }
-    state = load(state_dict, "state_dict")
+    with phase("state"):
+        state = load(state_dict, "state_dict")
     return Decoded(reader, values, root, signature, calls, state, objects, examples)
 
 
@@ -181,12 +190,18 @@ def decode(
         "constants": decoded.constants,
         "verifiers": _verifiers(document.field(CLASSES, "verifiers")),
     }
-    is_valid = _is_valid(root, fields)
-    guards = document.field(CLASSES, "guards_code")
-    check_arithmetic(guards, decoded.example_inputs, _argument_names(decoded.calls))
+    with phase("checks"):
+        is_valid = _is_valid(root, fields)
+        guards = document.field(CLASSES, "guards_code")
+        check_arithmetic(guards, decoded.example_inputs, _argument_names(decoded.calls))
     return compat.make_program({"root": root, "guards_code": guards, **fields}, is_valid)
 
 
+def _sizes(made: ExportedProgram, *_: Any, **__: Any) -> dict[str, int]:
+    return {"nodes": len(made.graph.nodes)}
+
+
+@operation("serialize.deserialize", _sizes)
 def deserialize(
     artifact: compat.SerializedArtifact,
     expected_opset_version: dict[str, int] | None = None,
@@ -238,7 +253,8 @@ def deserialize(
         ),
     )
     with _native.GcPause():  # none of the objects that are made here are garbage at the end
-        document = SCHEMA.read(artifact.exported_program, "ExportedProgram", budget.native)
+        with phase("text"):
+            document = SCHEMA.read(artifact.exported_program, "ExportedProgram", budget.native)
         check_version(document.field(CLASSES, "schema_version"), _unsafe_skip_version_check)
         return decode(
             document,

@@ -8,7 +8,10 @@ from typing import Any
 import torch
 
 from fxpress import _native
-from fxpress._aten import clone_aliased, make_views, storage_places, storages_of
+from fxpress._aten import clone_aliased, make_views, storage_bytes, storage_places, storages_of
+from fxpress._observing.progress import Progress, check_progress
+from fxpress._observing.watching import operation
+from fxpress._tensor.batches import copy_in_parts
 from fxpress._tensor.transfer import to_device
 from fxpress._torch.fx import storage_key
 
@@ -35,7 +38,13 @@ def _as_was(made: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     return made.requires_grad_(original.requires_grad)
 
 
-def clone(tensors: Any) -> Any:
+def _sizes(_: Any, tensors: Any, *__: Any, **___: Any) -> dict[str, int]:
+    values = _values(tensors)
+    return {"tensors": len(values), "bytes": storage_bytes(values)}
+
+
+@operation("state.clone", _sizes)
+def clone(tensors: Any, *, progress: Progress = False) -> Any:
     """Return copies of tensors, which share storages where the originals do.
 
     Sizes, strides, Parameters and requires_grad are kept; history and attributes that were set on
@@ -44,12 +53,15 @@ def clone(tensors: Any) -> Any:
 
     Args:
         tensors: a mapping, or a sequence.
+        progress: where it shows its progress, in bytes: True, a function of (done, total, what),
+            a bar of tqdm, or a `rich.progress.Progress`.
 
     Returns:
         A dict, or a list; a tensor that occurs twice is one copy.
 
     Raises:
-        TypeError: a value is not a tensor.
+        TypeError: a value is not a tensor, or `progress` is of another type.
+        ImportError: `progress` needs what is not installed.
 
     Example:
         >>> from fxpress import state
@@ -58,13 +70,16 @@ def clone(tensors: Any) -> Any:
         >>> copies["a"] is copies["b"], copies["a"] is row
         (True, False)
     """
+    check_progress(progress)
+    return _like(tensors, copy_in_parts(_clone, (_values(tensors),), progress, "copying"))
 
-    values = _values(tensors)
+
+def _clone(values: list[torch.Tensor]) -> list[torch.Tensor]:
     copies, others = clone_aliased(values)
     if others:
         for i, copied in zip(others, _copy_others(list(others.values())), strict=True):
             copies[i] = copied
-    return _like(tensors, copies)
+    return copies
 
 
 def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -80,7 +95,8 @@ def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
     return [made[id(value)] for value in values]
 
 
-def move(tensors: Any, device: torch.device | str) -> Any:
+@operation("state.move", _sizes)
+def move(tensors: Any, device: torch.device | str, *, progress: Progress = False) -> Any:
     """Return the tensors on another device, sharing storages there where the originals do.
 
     As with `Tensor.to`, a tensor that is on the device already is returned itself. The work is
@@ -89,25 +105,37 @@ def move(tensors: Any, device: torch.device | str) -> Any:
     Args:
         tensors: a mapping, or a sequence.
         device: the device of the results.
+        progress: where it shows its progress, in bytes: True, a function of (done, total, what),
+            a bar of tqdm, or a `rich.progress.Progress`.
 
     Returns:
         A dict, or a list.
 
     Raises:
         RuntimeError: there is no such device.
-        TypeError: there is something else than tensors.
+        TypeError: there is something else than tensors, or `progress` is of another type.
+        ImportError: `progress` needs what is not installed.
 
     Example:
         >>> from fxpress import state
         >>> state.move([torch.ones(2)], "meta")
         [tensor(..., device='meta', size=(2,))]
     """
+    check_progress(progress)
     goal = torch.empty(0, device=device).device  # with its index; an error for no device
 
     values = _values(tensors)
     for value in values:
         if not isinstance(value, torch.Tensor):
             raise TypeError(f"expected tensors, got a {type(value).__name__}")
+
+    def moved(part: list[torch.Tensor]) -> list[torch.Tensor]:
+        return _move(part, goal)
+
+    return _like(tensors, copy_in_parts(moved, (values,), progress, "copying"))
+
+
+def _move(values: list[torch.Tensor], goal: torch.device) -> list[torch.Tensor]:
     away = {id(value): value for value in values if value.device != goal}
     places = dict(zip(away, storage_places(list(away.values())), strict=True))
     plain = [value for key, value in away.items() if places[key] is not None]
@@ -115,7 +143,7 @@ def move(tensors: Any, device: torch.device | str) -> Any:
     for key, value in away.items():
         if key not in made:
             made[key] = _as_was(value.detach().to(goal), value)
-    return _like(tensors, [made.get(id(value), value) for value in values])
+    return [made.get(id(value), value) for value in values]
 
 
 def _copy_storages(values: list[torch.Tensor], device: torch.device | None) -> list[torch.Tensor]:

@@ -19,16 +19,30 @@ from fxpress._archive.errors import ArchiveError
 from fxpress._archive.files import is_path
 from fxpress._archive.load_options import Options, check_location
 from fxpress._archive.reader import PT2ArchiveReader
-from fxpress._archive.weight_files import copy_values, fitting, open_weights
+from fxpress._archive.weight_files import copy_values, fitting, open_weights, size_of
 from fxpress._archive.writer import PT2ArchiveWriter, Replace
 from fxpress._arguments import check_program
+from fxpress._aten import storage_bytes
+from fxpress._observing.progress import Progress, check_progress, reporting
+from fxpress._observing.watching import operation
 from fxpress._serde.limits import Budget, Limits
 from fxpress._serde.values import Location
 from fxpress._state.copies import on_other_storages
 from fxpress._torch import serde as compat
 
 
-def write(tensors: Mapping[str, torch.Tensor], f: Any, *, replace: Replace = "whole") -> None:
+def _sizes(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    return {"tensors": len(tensors), "bytes": storage_bytes([*tensors.values()])}
+
+
+@operation("state.write", lambda _, tensors, *__, **___: _sizes(tensors))
+def write(
+    tensors: Mapping[str, torch.Tensor],
+    f: Any,
+    *,
+    replace: Replace = "whole",
+    progress: Progress = None,
+) -> None:
     """Write tensors to an archive. Tensors that share a storage share it there.
 
     torch has no such function.
@@ -38,6 +52,9 @@ def write(tensors: Mapping[str, torch.Tensor], f: Any, *, replace: Replace = "wh
         f: a path, whose file is unchanged until the new one is complete, or an object with `write`.
         replace: "whole": another file takes the place of the file at the path; "in_place": the file
             gets the new bytes when they are complete.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
 
     Raises:
         AssertionError: a value is not a tensor.
@@ -47,6 +64,9 @@ def write(tensors: Mapping[str, torch.Tensor], f: Any, *, replace: Replace = "wh
         TypeError: an argument is of a wrong type.
         ValueError: `replace` is none of the two, `f` is closed, or a path has a null character.
         RuntimeError: the path has no name.
+        ImportError: `progress` needs what is not installed.
+
+    Exceptions of `progress` pass through.
 
     Example:
         >>> from fxpress import state
@@ -55,9 +75,12 @@ def write(tensors: Mapping[str, torch.Tensor], f: Any, *, replace: Replace = "wh
     if not isinstance(tensors, Mapping):
         raise TypeError(f"tensors are a dict from names, not a {type(tensors).__name__}")
     payloads.check_state(tensors)
+    check_progress(progress)
     archive = PT2ArchiveWriter(f, replace=replace)
     try:
-        config = payloads.write_weights(archive, tensors, compat.DEFAULT_PICKLE_PROTOCOL)
+        total = storage_bytes([*tensors.values()])
+        with reporting(progress, "saving", total) as bar, archive.reporting_to(bar):
+            config = payloads.write_weights(archive, tensors, compat.DEFAULT_PICKLE_PROTOCOL)
         record = names.weights_config_record(names.MODEL)
         archive.write_bytes(record, payloads.config_bytes(config))
         archive.complete()
@@ -68,6 +91,7 @@ def write(tensors: Mapping[str, torch.Tensor], f: Any, *, replace: Replace = "wh
         f.seek(0)
 
 
+@operation("state.read", lambda made, *_, **__: _sizes(made))
 @again_when_replaced
 def read(
     f: Any,
@@ -78,6 +102,7 @@ def read(
     allow_pickle: bool = False,
     check_crc: bool = True,
     limits: Limits | None = None,
+    progress: Progress = None,
 ) -> dict[str, torch.Tensor]:
     """Return the tensors in an archive: those that `write` saved, or the state of a program.
 
@@ -92,6 +117,9 @@ def read(
         check_crc: whether records are compared with their checksums.
         limits: the limits on the cost of reading; None: the defaults, see
             `fxpress.archive.Limits`.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
 
     Raises:
         OSError: the file cannot be read.
@@ -102,6 +130,7 @@ def read(
         TypeError: an argument is of a wrong type.
         ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
         RuntimeError: torch has no device of the name in `map_location`.
+        ImportError: `progress` needs what is not installed.
 
     Example:
         >>> from fxpress import state
@@ -110,10 +139,11 @@ def read(
         {'a': tensor([1., 1.])}
     """
     check_location(map_location)
+    check_progress(progress)
     path = os.fsdecode(f) if is_path(f) else None
     if mmap and path is None:
         raise ValueError("mmap=True maps the file: f has to be a path")
-    options = Options(map_location, mmap, True, allow_pickle, check_crc, path)
+    options = Options(map_location, mmap, True, allow_pickle, check_crc, path, progress)
     with PT2ArchiveReader(f, check_crc=check_crc, limits=limits) as archive:
         found = read_weights(archive, model, options)
     if isinstance(found, bytes):
@@ -123,7 +153,7 @@ def read(
 
 @contextmanager
 def _values(
-    source: Any, device: Any, limits: Limits | None
+    source: Any, device: Any, limits: Limits | None, progress: Progress
 ) -> Iterator[Callable[[str], torch.Tensor]]:
     """Yield a function: name -> tensor of a source, KeyError for a missing name.
 
@@ -136,21 +166,24 @@ def _values(
         with open_weights(Path(os.fsdecode(source)), budget=Budget(limits, 0)) as get:
             yield get
     else:  # read and compared with its checksums as a whole, before anything is changed
-        yield read(source, map_location=device, limits=limits).pop
+        yield read(source, map_location=device, limits=limits, progress=progress).pop
 
 
+@operation("state.load_into", lambda _, ep, *__, **___: _sizes(ep.state_dict))
 def load_into(
     ep: ExportedProgram,
     source: Any,
     *,
     device: torch.device | str | None = None,
     limits: Limits | None = None,
+    progress: Progress = None,
 ) -> None:
     """Load new values into the state of a program. torch has no such function.
 
     Tensors on the meta device, as `load(load_weights=False)` leaves them, are replaced by new
     tensors; other tensors get the values in their memory. Tensors that share storages still share
-    them. The program is unchanged when a value is missing or does not fit.
+    them. The program is unchanged when a value is missing or does not fit. Exceptions of `progress`
+    pass through; the values that were copied by then stay.
 
     Args:
         ep: the program.
@@ -159,6 +192,10 @@ def load_into(
         device: the device of new tensors; None: the devices of the source's tensors.
         limits: the limits on the cost besides the values; None: the defaults, see
             `fxpress.archive.Limits`.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
+            An archive is read first, then the values are copied.
 
     Raises:
         OSError: the file cannot be read.
@@ -169,6 +206,7 @@ def load_into(
         TypeError: an argument is of a wrong type.
         ValueError: `source` is closed, or has a null character.
         RuntimeError: torch has no device of the name `device`.
+        ImportError: `progress` needs what is not installed.
 
     Example:
         >>> from fxpress import state
@@ -178,13 +216,19 @@ def load_into(
     """
     check_program(ep, "ep")
     check_location(device)
-    with _values(source, device, limits) as get:
+    check_progress(progress)
+    with _values(source, device, limits, progress) as get:
         found = {name: fitting(name, target, get) for name, target in ep.state_dict.items()}
         budget = Budget(limits, _bytes_behind(found))
         new = _replacements(ep.state_dict, found, device, budget)
-        for name, target in ep.state_dict.items():
-            # Each value goes when it was copied: new tensors get their memory as they are filled.
-            copy_values(new.get(name, target), found.pop(name))
+        total = sum(map(size_of, found.values()))
+        with reporting(progress, "copying", total) as report:
+            for name, target in ep.state_dict.items():
+                size = size_of(found[name])
+                # Each value goes when it was copied: new tensors get memory as they are filled.
+                copy_values(new.get(name, target), found.pop(name))
+                if report is not None:
+                    report(size)
     ep.state_dict.update(new)
 
 

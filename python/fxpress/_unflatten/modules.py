@@ -12,6 +12,8 @@ import torch.fx
 from torch.export import ExportedProgram
 
 from fxpress import _deferred_code, _engine, _native, _native_setup
+from fxpress._observing.progress import Progress, check_progress
+from fxpress._observing.watching import operation, phase
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
 from fxpress._torch.export import FlatArgsAdapter
@@ -27,6 +29,17 @@ if TYPE_CHECKING:
 _native_setup.fx()
 
 log = logging.getLogger("torch.export.unflatten")
+
+
+def _sizes(made: torch.nn.Module, program: ExportedProgram) -> dict[str, int]:
+    return {"nodes": len(program.graph.nodes), "modules": sum(1 for _ in made.modules())}
+
+
+def _collected(
+    program: ExportedProgram, share_state: bool, device: torch.device | None, progress: Progress
+) -> _native.ProgramState:
+    with phase("state"):
+        return state.collect(program, share_state=share_state, device=device, progress=progress)
 
 
 class _SubmoduleBase:
@@ -299,6 +312,10 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
     input_placeholders = _native.ComputedAttribute("input_placeholders", _placeholders)
     graph_signature = _native.ComputedAttribute("graph_signature", _copy_of_signature)
 
+    @operation(
+        "unflatten.UnflattenedModule",
+        lambda _, self, export_module, *__, **___: _sizes(self, export_module),
+    )
     def __init__(
         self,
         export_module: ExportedProgram,
@@ -307,7 +324,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         share_state: bool = False,
         device: torch.device | str | None = None,
     ) -> None:
-        self._assemble(export_module, flat_args_adapter, share_state, device, dead_code=True)
+        self._assemble(export_module, flat_args_adapter, share_state, device, False, dead_code=True)
 
     def _assemble(
         self,
@@ -315,6 +332,7 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         flat_args_adapter: FlatArgsAdapter | None,
         share_state: bool,
         device: torch.device | str | None,
+        progress: Progress,
         *,
         dead_code: bool,
     ) -> None:
@@ -341,22 +359,36 @@ class UnflattenedModule(_SubmoduleBase, torch_export.UnflattenedModule):  # type
         self.ivals = _IVals()
         self._ty: str | None = None
         place = None if device is None else torch.device(device)
-        self._build(export_module, share_state, place, dead_code)
+        self._build(export_module, share_state, place, progress, dead_code)
 
     def _build(
         self,
         program: ExportedProgram,
         share_state: bool,
         device: torch.device | None,
+        progress: Progress,
         dead_code: bool,
     ) -> None:
-        signature = program.graph_signature
+        if progress is False:
+            with _native.GcPause():
+                values = _collected(program, share_state, device, progress)
+                self._write(program, values, dead_code)
+            return
+        # The caller's code runs while state is copied: the collector is not paused for that.
+        values = _collected(program, share_state, device, progress)
         with _native.GcPause():
+            self._write(program, values, dead_code)
+
+    def _write(
+        self, program: ExportedProgram, values: _native.ProgramState, dead_code: bool
+    ) -> None:
+        signature = program.graph_signature
+        with phase("graph"):
             facts = source.of_program(
                 program,
                 signature,
                 self.module_call_graph,
-                state.collect(program, share_state=share_state, device=device),
+                values,
                 (InterpreterModule, InterpreterModuleDispatcher),
                 run_with_interpreter=self._run_with_interpreter,
                 drop_dead_code=not dead_code,
@@ -434,12 +466,14 @@ _engine.register_forward(
 )
 
 
+@operation("unflatten", lambda made, module, *_, **__: _sizes(made, module))
 def unflatten(
     module: ExportedProgram,
     flat_args_adapter: FlatArgsAdapter | None = None,
     *,
     share_state: bool = False,
     device: torch.device | str | None = None,
+    progress: Progress = False,
 ) -> UnflattenedModule:
     """Return an exported program as the tree of modules that it was traced from.
 
@@ -452,12 +486,15 @@ def unflatten(
         flat_args_adapter: brings inputs of another structure into the program's structure.
         share_state: use the program's own tensors instead of copies of them.
         device: where the copies are made; None: where the tensors are.
+        progress: where the copying of state shows its progress: True, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`.
 
     Raises:
         ValueError: the program has a backward signature.
         RuntimeError: a node does not say which modules it was traced in, or a module with a
             preserved signature needs a value that it does not get.
         AssertionError, KeyError: the program contradicts its signature.
+        TypeError, ImportError: `progress` is of another type, or needs what is not installed.
 
     Example:
         >>> from fxpress.unflatten import unflatten
@@ -468,8 +505,10 @@ def unflatten(
         True
     """
     if not isinstance(module, ExportedProgram):
-        warnings.warn(f"unflatten expects an ExportedProgram, got {type(module)}", stacklevel=2)
+        warnings.warn(f"unflatten expects an ExportedProgram, got {type(module)}", stacklevel=3)
+    check_progress(progress)
     program = torch_export.without_effect_tokens(module)
     unflattened = UnflattenedModule.__new__(UnflattenedModule)
-    unflattened._assemble(program, flat_args_adapter, share_state, device, dead_code=False)
+    parts = (program, flat_args_adapter, share_state, device, progress)
+    unflattened._assemble(*parts, dead_code=False)
     return unflattened

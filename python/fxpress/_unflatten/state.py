@@ -8,11 +8,17 @@ import torch
 from torch.export import ExportedProgram
 
 from fxpress import _aten, _native
+from fxpress._observing.progress import Progress
+from fxpress._tensor.batches import copy_in_parts
 from fxpress._unflatten.attributes import check_constant
 
 
 def collect(
-    program: ExportedProgram, *, share_state: bool, device: torch.device | None
+    program: ExportedProgram,
+    *,
+    share_state: bool,
+    device: torch.device | None,
+    progress: Progress = False,
 ) -> _native.ProgramState:
     """Return the state that the modules will hold.
 
@@ -33,7 +39,11 @@ def collect(
         check_constant=lambda name, value: check_constant(value, f"constant {name!r}"),
         copies_unused=device is not None,
     )
-    state.fill(_copies(*state.wanted(), share_state, device))
+
+    def copies(values: list[Any], are_parameters: list[bool]) -> list[Any]:
+        return _copies(values, are_parameters, share_state, device)
+
+    state.fill(copy_in_parts(copies, state.wanted(), progress, "copying state"))
     return state
 
 

@@ -1,0 +1,1 @@
+"""What operations do, told to whoever watches: logs, profiles, torch's profiler, progress."""

@@ -1,0 +1,38 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def bytes_text(count: int) -> str:
+    """Return a number of bytes with a unit of powers of 1000."""
+    value, unit = float(count), 0
+    while value >= 999.5 and unit + 1 < len(_UNITS):
+        value, unit = value / 1000, unit + 1
+    return f"{count} B" if unit == 0 else f"{value:.3g} {_UNITS[unit]}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a time in s, ms or us."""
+    if seconds >= 0.9995:
+        return f"{seconds:,.3g} s" if seconds < 999.5 else f"{seconds:,.0f} s"
+    if seconds >= 0.9995e-3:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Return what was worked on, such as `1,154 nodes, 37.7 kB`.
+
+    Args:
+        sizes: what is counted, in the plural -> how many.
+    """
+    return ", ".join(
+        bytes_text(count)
+        if name == "bytes"
+        else f"{count:,} {name if count != 1 else name.removesuffix('s')}"
+        for name, count in sizes.items()
+    )
