@@ -74,7 +74,9 @@ def test_exceptions_of_functions_pass_through(
 
 
 @EACH
-@pytest.mark.parametrize("wrong", [1, "yes", int, io.BytesIO()], ids=repr)
+@pytest.mark.parametrize(
+    "wrong", [1, "yes", int, io.BytesIO()], ids=["number", "text", "class", "file"]
+)
 def test_what_shows_no_progress_is_refused(
     operation: Operation, wrong: Any, program: ExportedProgram, path: Path
 ) -> None:
