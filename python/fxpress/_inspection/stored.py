@@ -81,9 +81,10 @@ def stored_tensors(package: Package, model: str, folder: str) -> Iterator[Stored
     if record not in package.records:
         return
     text = package.read(record)
-    read_document(text, "PayloadConfig", record)
+    with package.giving_back():
+        read_document(text, "PayloadConfig", record, package)
     with damage_is_named(f"record {record!r}"):
-        entries = an_object(parse(text, record)["config"])
+        entries = an_object(parse(text, record, package)["config"])
     for name, entry in entries.items():
         yield StoredTensor(
             name,

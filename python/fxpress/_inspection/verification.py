@@ -79,7 +79,7 @@ class _Search:
                 self._add("", "there is no program in it")
         for model, record in model_records(self._package):
             if record not in self._damaged:
-                with self._noting(record):
+                with self._noting(record), self._package.giving_back():
                     self._program(model, record)
 
     def _add(self, record: str, text: str) -> None:
@@ -107,8 +107,9 @@ class _Search:
 
     def _program(self, model: str, record: str) -> None:
         text = self._package.read(record)
-        read_document(text, "ExportedProgram", record)
-        document = parse(text, record)
+        with self._package.giving_back():
+            read_document(text, "ExportedProgram", record, self._package)
+        document = parse(text, record, self._package)
         module = document["graph_module"]
         graph, signature = module["graph"], module["signature"]
         with self._noting(record):
