@@ -23,6 +23,12 @@ app = typer.Typer(
 )
 _File = Annotated[Path, typer.Argument(show_default=False, help="a file of exported programs")]
 _Json = Annotated[bool, typer.Option("--json", help="as JSON")]
+_Inputs = Annotated[
+    Path | None, typer.Option(show_default=False, help="a file of torch.save with (args, kwargs)")
+]
+_Pickle = Annotated[
+    bool, typer.Option("--allow-pickle", help="unpickle objects, which may run any code")
+]
 
 
 @app.callback()
@@ -38,6 +44,16 @@ class Weights(enum.Enum):
     INLINE = "inline"
     SAFETENSORS = "safetensors"
     NONE = "none"
+
+
+class By(enum.Enum):
+    """What the stages share out."""
+
+    PARAMETERS = "parameters"
+    BYTES = "bytes"
+    FLOPS = "flops"
+    TIME = "time"
+    MODULE = "module"
 
 
 class _Failures:
@@ -116,13 +132,8 @@ def convert(
             show_default=False, help="store weights as this type, such as bfloat16; cast them back"
         ),
     ] = None,
-    example_inputs: Annotated[
-        Path | None,
-        typer.Option(show_default=False, help="a file of torch.save with (args, kwargs)"),
-    ] = None,
-    allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="unpickle objects, which may run any code")
-    ] = False,
+    example_inputs: _Inputs = None,
+    allow_pickle: _Pickle = False,
 ) -> None:
     """Write the program of a file, also of an older one, into a new file."""
     from fxpress._cli import convert as command
@@ -134,6 +145,33 @@ def convert(
         dtype=dtype,
         example_inputs=example_inputs,
         allow_pickle=allow_pickle,
+    )
+
+
+@app.command()
+def split(
+    file: _File,
+    stages: Annotated[int, typer.Option(min=1, show_default=False, help="how many")],
+    by: Annotated[By, typer.Option(help="what they get equal shares of")] = By.PARAMETERS,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", show_default=False, help="the folder [FILE-stages]"),
+    ] = None,
+    example_inputs: _Inputs = None,
+    allow_pickle: _Pickle = False,
+    json: _Json = False,
+) -> None:
+    """Cut a program into stages: write a program of each, a manifest and a picture."""
+    from fxpress._cli import split as command
+
+    command.split(
+        file,
+        file.with_name(f"{file.stem}-stages") if output is None else output,
+        stages=stages,
+        by=by.value,
+        example_inputs=example_inputs,
+        allow_pickle=allow_pickle,
+        as_json=json,
     )
 
 
