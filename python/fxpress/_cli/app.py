@@ -84,11 +84,17 @@ def inspect(
 
 
 @app.command()
-def verify(file: _File, json: _Json = False) -> None:
+def verify(
+    file: _File,
+    load: Annotated[
+        bool, typer.Option("--load", help="load it with torch too, which finds the rest")
+    ] = False,
+    json: _Json = False,
+) -> None:
     """Say everything that is wrong with a file, which is read as a whole. Status 1: a fault."""
     from fxpress._cli import verify as command
 
-    raise typer.Exit(command.show_faults(file, json))
+    raise typer.Exit(command.show_faults(file, load, json))
 
 
 @app.command(name="hash")
