@@ -103,7 +103,8 @@ def damaged_files(data: bytes) -> Iterator[tuple[str, bytes]]:
     for size in range(0, len(data), 997):
         yield f"cut at {size}", data[:size]
     for info in zipfile.ZipFile(io.BytesIO(data)).infolist():
-        if info.file_size and ".data/" not in info.filename:
+        # A load compares the checksums of what it reads, `verify` all of them.
+        if info.file_size and not info.filename.startswith(("archive/.data/", "archive/byteorder")):
             content = records_of(data)[info.filename]
             flipped = bytearray(data)
             flipped[data.index(content, info.header_offset) + len(content) // 2] ^= 0x10

@@ -11,17 +11,13 @@ METADATA = "__metadata__"
 NUMBER = "fxpress_save"  # the key of the save's number in the metadata
 # The names of the format for dtypes -> those of torch, bytes of an item.
 TYPES = {
-    **{
-        "F64": ("float64", 8),
-        "F32": ("float32", 4),
-        "F16": ("float16", 2),
-        "BF16": ("bfloat16", 2),
-    },
+    **{"F64": ("float64", 8), "F32": ("float32", 4), "F16": ("float16", 2)},
+    **{"BF16": ("bfloat16", 2), "C64": ("complex64", 8), "BOOL": ("bool", 1)},
     **{"I64": ("int64", 8), "I32": ("int32", 4), "I16": ("int16", 2), "I8": ("int8", 1)},
     **{"U64": ("uint64", 8), "U32": ("uint32", 4), "U16": ("uint16", 2), "U8": ("uint8", 1)},
-    **{"F8_E4M3": ("float8_e4m3fn", 1), "F8_E5M2": ("float8_e5m2", 1)},
-    **{"F8_E8M0": ("float8_e8m0fnu", 1), "F8_E4M3FNUZ": ("float8_e4m3fnuz", 1)},
-    "F8_E5M2FNUZ": ("float8_e5m2fnuz", 1),
+    **{"F8_E4M3": ("float8_e4m3fn", 1), "F8_E4M3FNUZ": ("float8_e4m3fnuz", 1)},
+    **{"F8_E5M2": ("float8_e5m2", 1), "F8_E5M2FNUZ": ("float8_e5m2fnuz", 1)},
+    "F8_E8M0": ("float8_e8m0fnu", 1),
 }
 
 

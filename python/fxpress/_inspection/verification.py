@@ -223,7 +223,9 @@ class _Search:
         for stored in stored_tensors(self._package, model, folder):
             found[stored.name] = stored.meta or {}
             name = stored.record.removeprefix(f"data/{folder}/")
-            if stored.meta is not None:
+            if stored.meta is None and not stored.is_pickled:
+                self._add(config, f"{stored.name!r} is not described")
+            elif stored.meta is not None:
                 self._add_all(config, check_type(stored.meta), f"{stored.name!r}: ")
             if name.startswith(_OBJECTS) and folder == "constants":
                 self._add(stored.record, _OBJECT, is_note=True)
