@@ -10,7 +10,7 @@ import torch
 import fxpress
 from fxpress._cli.cast import with_weights_of
 from fxpress._cli.inputs import example_inputs_of
-from fxpress._cli.output import naming
+from fxpress._cli.output import naming, working
 from fxpress._cli.text import printable
 from fxpress._errors import Error
 from fxpress._inspection.summary import summarize
@@ -48,15 +48,17 @@ def convert(
     """
     _check_is_alone(source)
     extra: dict[str, Any] = {}
-    try:
-        program = fxpress.load(source, extra_files=extra, allow_pickle=allow_pickle)
-    except Error as error:
-        raise ConversionError(f"{source}: {printable(str(error))}") from error
+    with working(f"reading {source}"):
+        try:
+            program = fxpress.load(source, extra_files=extra, allow_pickle=allow_pickle)
+        except Error as error:
+            raise ConversionError(f"{source}: {printable(str(error))}") from error
     if dtype is not None:
         with_weights_of(program, _dtype(dtype))
     if example_inputs is not None:
         program.example_inputs = example_inputs_of(example_inputs, program)
-    fxpress.save(program, str(target), extra_files=extra, weights=weights)
+    with working(f"writing {target}"):
+        fxpress.save(program, str(target), extra_files=extra, weights=weights)
 
 
 def _check_is_alone(source: Path) -> None:
