@@ -19,7 +19,12 @@ from fxpress._stages import save
 from fxpress._stages.costs import By
 from fxpress._stages.errors import StageError
 from fxpress._stages.save import save_stages
-from tests.support.exported import transformer_configs
+from tests.support.exported import (
+    exportdb_cases,
+    exportdb_program,
+    skipped_unless_exported,
+    transformer_configs,
+)
 from tests.support.staged import Chain, assert_same_values
 
 
@@ -103,6 +108,42 @@ def test_llama(tmp_path: Path) -> None:
     program = export(model, (), {"input_ids": tokens, "use_cache": False}, strict=False)
     manifest = chained(program, tmp_path / "out", 2)
     assert manifest["inputs"][0]["path"] == "kwargs['input_ids']"
+
+
+@pytest.mark.deep("each model is exported by torch")
+@pytest.mark.parametrize("name", sorted(transformer_configs()))
+def test_transformers(name: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformer_configs()[name]
+    try:
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    except ValueError:  # it has no head for that
+        model = transformers.AutoModel.from_config(config).eval()
+    tokens = torch.randint(0, 64, (2, 6))
+    with skipped_unless_exported():
+        program = export(model, (), {"input_ids": tokens}, strict=False)
+    chained(program, tmp_path / "out", 3, by="bytes")
+    with skipped_unless_exported():
+        program = program.run_decompositions()
+    chained(program, tmp_path / "decomposed", 3, by="bytes")
+
+
+@pytest.mark.slow("each program is exported by torch")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted(exportdb_cases()))
+def test_exportdb(name: str, tmp_path: Path) -> None:
+    """Wherever two stages can be made, they compute the same."""
+    with skipped_unless_exported():
+        program = exportdb_program(name)
+    operations = [node for node in program.graph.nodes if node.op == "call_function"]
+    try:
+        chained(program, tmp_path / "out", 2, by="time")
+    except StageError as refused:
+        error = str(refused)
+    else:
+        return
+    assert len(operations) < 2 or "places to cut at" in error
 
 
 class Several(nn.Module):
@@ -266,7 +307,13 @@ def test_what_is_refused(tmp_path: Path) -> None:
         (program, folder, 2, {"by": "weight"}, "parameters, bytes"),
         (program, folder, 43, {"by": "module"}, "places to cut at"),
         (small, folder, 2, {}, "no parameters"),
-        (small, folder, 2, {"by": "time", "inputs": small.example_inputs}, "unbind is no tensor"),
+        (
+            small,
+            folder,
+            2,
+            {"by": "time", "inputs": small.example_inputs},
+            "unbind is neither a tensor nor an integer",
+        ),
         (program, full, 2, {}, "is there already"),
     ):
         with pytest.raises(StageError, match=said):

@@ -20,7 +20,7 @@ from fxpress._torch.decompose import pytree
 _KINDS: tuple[tuple[type, Any], ...] = (
     (torch.Tensor, torch_signature.TensorArgument),
     (torch.SymInt, torch_signature.SymIntArgument),
-    (torch.SymFloat, torch_signature.SymFloatArgument),
+    (torch.SymFloat, torch_signature.SymFloatArgument),  # as results of the whole
     (torch.SymBool, torch_signature.SymBoolArgument),
 )
 

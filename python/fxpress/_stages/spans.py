@@ -12,7 +12,7 @@ from torch.fx import Node
 from fxpress._stages.ends import Ends
 from fxpress._stages.writes import storages_of
 
-_PASSED = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+_PASSED = (torch.Tensor, torch.SymInt)  # torch's files have no other inputs of programs
 
 
 class Span(NamedTuple):
@@ -33,7 +33,7 @@ def spans_of(program: ExportedProgram, operations: list[Node]) -> Iterator[Span]
 
     A state or an input that is written is read and written in one stage, as each stage has a copy
     of its own. So is another value, up to its last write. Lists and objects are used where they are
-    made: only tensors and numbers pass from a stage to another.
+    made: only tensors and integers pass from a stage to another.
 
     Args:
         program: the program.
@@ -54,7 +54,9 @@ def spans_of(program: ExportedProgram, operations: list[Node]) -> Iterator[Span]
         yield from _around(touching, places, f"{node} is written")
     for node in operations:
         if not isinstance(value_of(node), _PASSED):
-            yield from _around([node, *node.users], places, f"{node} is no tensor")
+            yield from _around(
+                [node, *node.users], places, f"{node} is neither a tensor nor an integer"
+            )
 
 
 def value_of(node: Node) -> Any:
