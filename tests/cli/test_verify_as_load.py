@@ -97,6 +97,11 @@ def cases_of(test: Any) -> list[Any]:
     return list(mark.args[1])
 
 
+def enlarge(meta: Any) -> None:
+    sizes, strides = [{"as_int": 2**30}, {"as_int": 3}], [{"as_int": 3}, {"as_int": 1}]
+    meta["tensor_meta"].update(sizes=sizes, strides=strides)
+
+
 def damaged_files(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield the files of the tests of damage for loads."""
     yield "sound", data
@@ -116,6 +121,8 @@ def damaged_files(data: bytes) -> Iterator[tuple[str, bytes]]:
         yield f"model {content!r}", rewritten(data, {MODEL: content})
     for number, change in enumerate(cases_of(damage.test_configs_that_lie)):
         yield f"lie {number}", with_config(data, change)
+    yield "zeros", rewritten(data, {WEIGHT: b""})
+    yield "too many zeros", rewritten(with_config(data, enlarge), {WEIGHT: b""})
     yield "part of an item", rewritten(data, {WEIGHT: b"\0" * 47})
     for name in cases_of(damage.test_names_that_lead_elsewhere):
         yield f"name {name}", rewritten(data, {name: b"x"})

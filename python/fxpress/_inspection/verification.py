@@ -17,7 +17,7 @@ from fxpress._inspection.documents import read_document
 from fxpress._inspection.fields import a_list, a_text, an_object, damage_is_named, one_of, parse
 from fxpress._inspection.findings import Fault, Found
 from fxpress._inspection.modules import DeepModulesError
-from fxpress._inspection.package import InspectionError, Package
+from fxpress._inspection.package import InspectionError, Package, memory_for
 from fxpress._inspection.program import nodes_of, read_program
 from fxpress._inspection.stored import (
     FOLDERS,
@@ -79,6 +79,7 @@ class _Search:
     def __init__(self, package: Package, faults: list[Fault], path: str | os.PathLike[str]) -> None:
         self._package, self._faults, self._path = package, faults, path
         self._damaged: set[str] = set()
+        self._zeros: dict[str, int] = {}  # bytes of records without any
 
     def run(self, report: Callable[[int], None] | None) -> None:
         damaged = self._package.damaged_records(report)
@@ -249,6 +250,14 @@ class _Search:
                 self._add(config, f"{stored.name!r}: its record {stored.record!r} is missing")
             elif not stored.is_pickled and stored.meta is not None:
                 needed = 0 if stored.is_meta() else View(*stored.place()).bytes
-                if needed > record.size:
+                if record.size == 0:  # zeros, which torch does not write
+                    self._zeros[stored.record] = max(needed, self._zeros.get(stored.record, 0))
+                    self._check_zeros(config)
+                elif needed > record.size:
                     short = f"its record {stored.record!r} has {record.size}"
                     self._add(config, f"{stored.name!r}: it needs {needed} bytes, but {short}")
+
+    def _check_zeros(self, config: str) -> None:
+        if sum(self._zeros.values()) > memory_for(self._package.bytes):
+            self._zeros.clear()  # it is said once
+            self._add(config, "its records without bytes stand for too many zeros")
