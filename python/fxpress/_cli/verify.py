@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 from fxpress._archive.progress import progress_bar
@@ -23,7 +24,11 @@ def show_faults(path: Path, loads: bool, as_json: bool) -> int:
     Raises:
         OSError: the file cannot be read.
     """
-    with naming(path), progress_bar("checking", path.stat().st_size) as bar:
+    with (
+        naming(path),
+        progress_bar("checking", path.stat().st_size) as bar,
+        working(f"checking {path}") if bar is None else nullcontext(),
+    ):
         found = look_at(path, bar)
     if loads and all(each.is_note for each in found):
         with working(f"loading {path}"):
