@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from fxpress._cli import app
 from tests.support.command_line import run
 
 _STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -69,6 +71,73 @@ def test_in_a_terminal_and_in_a_pipe(command: str, status: int, path: Path) -> N
         assert _STYLE.sub("", shown).split() == (piped.stdout + piped.stderr).split()
 
 
-def test_completion_for_shells() -> None:
-    shown = run("--show-completion", "bash")
-    assert "_FXPRESS_COMPLETE" in shown.stdout + shown.stderr
+SHELLS = {
+    "bash": {"COMP_WORDS": "fxpress {0}", "COMP_CWORD": "1"},
+    "zsh": {"_TYPER_COMPLETE_ARGS": "fxpress {0}"},
+    "fish": {"_TYPER_COMPLETE_ARGS": "fxpress {0}", "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_for_shells(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_FXPRESS_COMPLETE", f"source_{shell}")
+    assert f"_FXPRESS_COMPLETE=complete_{shell}" in run().stdout
+    monkeypatch.setenv("_FXPRESS_COMPLETE", f"complete_{shell}")
+    for name, value in SHELLS[shell].items():
+        monkeypatch.setenv(name, value.format("sp"))
+    completed = run().stdout
+    assert "split" in completed
+    assert "inspect" not in completed
+
+
+def test_help_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No command's sentence is cut off, and the exit status is told."""
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run("--help").stdout
+    assert "..." not in shown.replace("[ARGS]...", "")
+    assert "Exit status: 0 for success, 1 when the answer is no" in shown
+
+
+def test_debug(path: Path) -> None:
+    for arguments in (["inspect", str(Path(__file__))], ["inspect", "nowhere.pt2"]):
+        for shown in (run(*arguments), run("--debug", *arguments)):
+            assert (shown.returncode, shown.stdout) == (2, "")
+            is_debug = "--debug" in shown.args
+            assert ("Traceback" in shown.stderr) is is_debug
+            assert is_debug or len(shown.stderr.splitlines()) == 1
+        status, text = in_a_terminal("--debug", *arguments)
+        assert status == 2
+        assert "Traceback" in text
+
+
+def test_unexpected_failures_are_a_line(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no luck\nat all")
+
+    monkeypatch.setattr("fxpress._cli.inspect.summarize", fail)
+    assert app.run(["inspect", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said == "fxpress: RuntimeError: no luck (fxpress --debug shows where)\n"
+
+
+def test_readers_that_go_away(path: Path) -> None:
+    command = [sys.executable, "-m", "fxpress", "inspect", "--json", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 128 + signal.SIGPIPE
+
+
+def test_progress_is_shown_in_a_terminal(path: Path, tmp_path: Path) -> None:
+    """A second of work says what it is; in a pipe nothing but results are there."""
+    status, shown = in_a_terminal("split", str(path), "--stages", "2", "-o", str(tmp_path / "a"))
+    assert status == 0, shown
+    assert "importing torch" in shown
+    piped = run("split", str(path), "--stages", "2", "-o", str(tmp_path / "b"))
+    assert piped.stderr == ""
+    assert "importing torch" not in piped.stdout
+    assert "\x1b" not in piped.stdout

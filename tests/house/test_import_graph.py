@@ -31,6 +31,7 @@ LAYERS = (
     ("_state", "_export"),
     FACADES,
     ("nn_module", "partition", "_build"),
+    ("_stages",),
     ("_install",),
     ("_doctor", "_inspection"),
     ("_view",),

@@ -22,6 +22,7 @@ from fxpress._archive.files import AtomicFile, DirectFile, Output
 from fxpress._archive.folders import abandoned, beside, locked_folder, sync_folder
 from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._archive.tensor_file_writer import number_of
+from fxpress._archive.weights_place import read_place
 
 _SUFFIX = ".safetensors"
 
@@ -40,14 +41,9 @@ class Place(NamedTuple):
     def read(cls, text: str) -> Place:
         """Read the text of a record; ArchiveError for a file that is not beside the archive."""
         try:
-            said = json.loads(text)
-            place = cls(str(said["file"]), str(said["number"]))
-        except (ValueError, KeyError, TypeError, RecursionError) as e:
-            raise ArchiveError(f"the record of the weights' file is damaged: {e!r}") from None
-        name = place.file
-        if os.path.basename(name) != name or not name.endswith(_SUFFIX) or "\0" in name:
-            raise ArchiveError(f"the weights are not beside the archive, but in {name!r}")
-        return place
+            return cls(*read_place(text))
+        except ValueError as e:
+            raise ArchiveError(str(e)) from None
 
 
 def _named_by(path: Path) -> set[Place]:

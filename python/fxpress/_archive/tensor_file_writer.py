@@ -13,11 +13,11 @@ import torch
 
 from fxpress._archive import tensors
 from fxpress._archive.errors import ArchiveError
-from fxpress._archive.tensor_file import DTYPES, METADATA, TensorFile
+from fxpress._archive.tensor_file import DTYPES, TensorFile
+from fxpress._archive.tensor_header import METADATA, NUMBER
 from fxpress._errors import UnsupportedError
 from fxpress._torch.fx import is_fake
 
-NUMBER = "fxpress_save"  # the key of the save's number in the file's metadata
 _ALIGNMENT = 8  # bytes
 _ONE_CALL = 1 << 26  # bytes of one write, after which Ctrl-C is handled
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}

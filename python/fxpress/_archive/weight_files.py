@@ -21,7 +21,8 @@ from fxpress._archive.payloads import Config, check_state
 from fxpress._archive.replacing import Place
 from fxpress._archive.storages import View, bytes_by_record, make_all
 from fxpress._archive.tensor_file import TensorFile
-from fxpress._archive.tensor_file_writer import NUMBER, write_tensors
+from fxpress._archive.tensor_file_writer import write_tensors
+from fxpress._archive.tensor_header import NUMBER
 from fxpress._errors import UnsupportedError
 from fxpress._observing.progress import Progress, reporting
 from fxpress._serde.limits import Budget

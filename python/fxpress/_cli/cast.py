@@ -10,8 +10,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
 from fxpress._errors import Error
-from fxpress._serde.hashing import traits_of
-from fxpress._serde.operators import schema_of
+from fxpress._stages.writes import storages_of
 from fxpress._torch import fx as torch_fx
 
 
@@ -112,30 +111,10 @@ def _root_entry(graph: Graph) -> dict[str, Any]:
 
 
 def _written(graph: Graph) -> Iterator[Node]:
-    """Yield the inputs of a graph whose storages its nodes may write to."""
-    origins: dict[Node, set[Node]] = {}  # of a value: the inputs whose storage it may share
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            origins[node] = {node}
-        if node.op != "call_function":
-            continue
-        schema = schema_of(node.target)
-        if schema is None:  # of higher order, or a function on values
-            origins[node] = {
-                origin for each in node.all_input_nodes for origin in origins.get(each, ())
-            }
-            if isinstance(node.target, torch_fx.HigherOrderOperator):
-                yield from origins[node]
-            continue
-        aliased, written, *_ = traits_of(node.target)
-        names = [argument.name for argument in schema.arguments]
-        given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-        origins[node] = set()
-        for name, value in given.items():
-            found: list[Node] = []
-            torch.fx.node.map_arg(value, found.append)
-            reached = {origin for each in found for origin in origins.get(each, ())}
-            if name in written:
-                yield from reached
-            if name in aliased:
-                origins[node] |= reached
+    """Yield the inputs of a graph whose storages its nodes may write to, or give to a body."""
+    for node, storage in storages_of(graph).items():
+        is_given = any(
+            isinstance(each.target, torch_fx.HigherOrderOperator) for each in storage.touching
+        )
+        if node.op == "placeholder" and (storage.writing or is_given):
+            yield node

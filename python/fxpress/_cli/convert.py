@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch.export import ExportedProgram
 
 import fxpress
 from fxpress._cli.cast import with_weights_of
-from fxpress._cli.output import naming
+from fxpress._cli.inputs import example_inputs_of
+from fxpress._cli.output import naming, working
 from fxpress._errors import Error
 from fxpress._inspection.summary import summarize
 from fxpress._inspection.text import printable
-from fxpress._torch.decompose import pytree
 
 
 class ConversionError(Error):
@@ -50,15 +48,17 @@ def convert(
     """
     _check_is_alone(source)
     extra: dict[str, Any] = {}
-    try:
-        program = fxpress.load(source, extra_files=extra, allow_pickle=allow_pickle)
-    except Error as error:
-        raise ConversionError(f"{source}: {printable(str(error))}") from error
+    with working(f"reading {source}"):
+        try:
+            program = fxpress.load(source, extra_files=extra, allow_pickle=allow_pickle)
+        except Error as error:
+            raise ConversionError(f"{source}: {printable(str(error))}") from error
     if dtype is not None:
         with_weights_of(program, _dtype(dtype))
     if example_inputs is not None:
-        program.example_inputs = _inputs(example_inputs, program)
-    fxpress.save(program, str(target), extra_files=extra, weights=weights)
+        program.example_inputs = example_inputs_of(example_inputs, program)
+    with working(f"writing {target}"):
+        fxpress.save(program, str(target), extra_files=extra, weights=weights)
 
 
 def _check_is_alone(source: Path) -> None:
@@ -78,21 +78,3 @@ def _dtype(name: str) -> torch.dtype:
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise ConversionError(f"{name!r} is no floating-point type of torch, such as bfloat16")
     return found
-
-
-def _inputs(path: Path, program: ExportedProgram) -> tuple[Any, Any]:
-    try:
-        value = torch.load(path, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ConversionError(
-            f"{path}: no file of torch.save that holds tensors: {error}"
-        ) from error
-    is_pair = isinstance(value, (tuple, list)) and len(value) == 2
-    args, kwargs = value if is_pair and isinstance(value[1], dict) else (None, None)
-    if not isinstance(args, (tuple, list)) or not isinstance(kwargs, dict):
-        raise ConversionError(f"{path}: expected (args, kwargs), a tuple and a dict")
-    spec = program.call_spec.in_spec
-    _, given = pytree.tree_flatten((tuple(args), kwargs))
-    if spec is not None and given != spec:
-        raise ConversionError(f"{path}: the inputs are not of the program's structure {spec}")
-    return tuple(args), kwargs

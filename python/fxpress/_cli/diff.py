@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from fxpress._cli.output import console, naming
+from fxpress._cli.output import console, naming, working
 from fxpress._inspection.hashes import hash_programs
 from fxpress._inspection.nodes import module_paths
 from fxpress._inspection.package import InspectionError
@@ -56,8 +56,9 @@ def show_difference(first: Path, second: Path, limit: int, weights: bool, as_jso
     """
     places: list[Place] = []
     values: list[dict[str, Any]] = []
-    if weights or not _have_equal_hashes(first, second):
-        places, values = _compare(first, second, weights)
+    with working(f"comparing {first} and {second}"):
+        if weights or not _have_equal_hashes(first, second):
+            places, values = _compare(first, second, weights)
     if as_json:
         differences = [dataclasses.asdict(place) for place in places]
         found = {"differences": differences[:limit], "weights": values[:limit]}

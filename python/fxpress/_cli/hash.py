@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fxpress._cli.output import naming
+from fxpress._cli.output import naming, working
 from fxpress._inspection.hashes import hash_programs
 from fxpress._inspection.text import printable
 
@@ -18,7 +18,7 @@ def show_hashes(path: Path, include_state: bool, as_json: bool) -> None:
         InspectionError: it is no file of exported programs, it is damaged, or it has something that
             only torch can hash.
     """
-    with naming(path):
+    with naming(path), working(f"hashing {path}"):
         hashes = hash_programs(path, include_state=include_state)
     if as_json:
         print(json.dumps(dict(hashes), indent=2))

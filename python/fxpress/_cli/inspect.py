@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fxpress._cli.output import console, naming
+from fxpress._cli.output import console, naming, working
 from fxpress._inspection.modules import lines_of
 from fxpress._inspection.nodes import NodeSummary, find_nodes
 from fxpress._inspection.program import Program, Value, Weight
@@ -38,7 +38,7 @@ def show_file(path: Path, wanted: Wanted) -> None:
         OSError: the file cannot be read.
         InspectionError: it is no file of exported programs, or it is damaged.
     """
-    with naming(path):
+    with naming(path), working(f"reading {path}"):
         summary = summarize(path)
     if wanted.as_json:
         print(json.dumps(summary.plain(), indent=2))
@@ -52,7 +52,7 @@ def show_file(path: Path, wanted: Wanted) -> None:
 
 def show_nodes(path: Path, name: str, as_json: bool) -> int:
     """Print the nodes of a name; return 0, or 1 when there are none."""
-    with naming(path):
+    with naming(path), working(f"reading {path}"):
         nodes = find_nodes(path, name)
     if as_json:
         print(json.dumps([node._asdict() for node in nodes], indent=2))

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from fxpress._inspection.package import InspectionError
 from fxpress._inspection.text import printable
 
 _WIDE = 240  # characters of a line, where no terminal says
+_DELAY = 0.8  # seconds before a terminal is told what is being done
 
 
 def console() -> Console:
     """Return the standard output; a file or a pipe gets long lines."""
     made = Console(highlight=False)
     return made if made.is_terminal else Console(highlight=False, width=_WIDE)
+
+
+@contextmanager
+def working(action: str) -> Iterator[None]:
+    """Return a block that says on stderr what it does, if that is a terminal and it takes long."""
+    err = Console(stderr=True, highlight=False)
+    if not err.is_terminal:
+        yield
+        return
+    status = err.status(Text(printable(action)))
+    timer = threading.Timer(_DELAY, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
 
 
 @contextmanager

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from fxpress import _native
 from fxpress._errors import Error
-from fxpress._inspection.package import InspectionError
+from fxpress._inspection.fields import DEPTH
+from fxpress._inspection.package import InspectionError, Package
 from fxpress._inspection.torch_facts import schema
 
 
-def read_document(text: bytes, kind: str, record: str) -> _native.Document:
+def read_document(text: bytes, kind: str, record: str, package: Package) -> _native.Document:
     """Return a record that holds JSON of a type of torch's schema.
 
     Raises:
-        InspectionError: the text is not of that type.
+        InspectionError: the text is not of that type, or it needs too much memory.
     """
+    budget = _native.Budget(package.memory_left, DEPTH)
+    budget.set_place("it needs too much memory for a file of this size")
     try:
-        return schema().read(text, kind)
+        document = schema().read(text, kind, budget)
     except (ValueError, Error) as e:  # Error: another part of this process has imported torch
         raise InspectionError(f"record {record!r} is damaged: {e}") from None
+    package.charge(budget.used, record)
+    return document

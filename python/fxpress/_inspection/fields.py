@@ -8,21 +8,33 @@ from contextlib import contextmanager
 from typing import Any
 
 from fxpress import _native
-from fxpress._inspection.package import InspectionError
+from fxpress._inspection.memory import objects_of
+from fxpress._inspection.package import InspectionError, Package, memory_for, too_large
 
-_DEPTH = 500  # values within each other
+DEPTH = 500  # values within each other
 # What reading a field raises that is missing or of another kind.
 DAMAGE = (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError)
 
 
-def parse(text: bytes, record: str) -> dict[str, Any]:
+def parse(text: bytes, record: str, package: Package | None = None) -> dict[str, Any]:
     """Return the object that a record holds as JSON.
 
+    Args:
+        text: what the record holds.
+        record: its name, for errors.
+        package: the file that it is of, whose memory is charged; None: the text is all of it.
+
     Raises:
-        InspectionError: it is no JSON, no object, or too deep.
+        InspectionError: it is no JSON, no object, too deep, or it needs too much memory.
     """
-    if _native.is_nested_deeper(text, _DEPTH):
-        raise InspectionError(f"record {record!r} has more than {_DEPTH} values within each other")
+    left = memory_for(len(text)) if package is None else package.memory_left
+    needed = objects_of(text, left)
+    if package is not None:
+        package.charge(needed, record)
+    elif needed > left:
+        raise too_large(record)
+    if _native.is_nested_deeper(text, DEPTH):
+        raise InspectionError(f"record {record!r} has more than {DEPTH} values within each other")
     try:
         return an_object(json.loads(text))
     except (ValueError, TypeError) as e:

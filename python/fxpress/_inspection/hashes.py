@@ -73,7 +73,7 @@ def split_digests(digests: bytes) -> list[bytes]:
 def _hashes(package: Package, model: str, record: str, include_state: bool) -> tuple[bytes, bytes]:
     """Return the hash of a program, and those of its nodes behind one another."""
     text = package.read(record)
-    document = read_document(text, "ExportedProgram", record)
+    document = read_document(text, "ExportedProgram", record, package)
     known = operators()
     with damage_is_named(f"record {record!r}"):
         targets = document.targets()
@@ -103,7 +103,7 @@ class _Digests:
     ) -> dict[str, bytes]:
         """Return the hash of each value that enters the hash of a program, by name."""
         constants = {each.name: each for each in stored_tensors(self._package, model, "constants")}
-        specs = parse(text, record)["graph_module"]["signature"]["input_specs"]
+        specs = parse(text, record, self._package)["graph_module"]["signature"]["input_specs"]
         inputs = list(map(one_of, specs))
         buffers = {held[STATE[kind].field] for kind, held in inputs if kind == "buffer"}
         needed = {held[STATE[kind].field] for kind, held in inputs if kind == "tensor_constant"}

@@ -12,6 +12,10 @@ MOST_MODULES = 500  # within each other
 _NO_STACK = "_empty_nn_module_stack_from_metadata_hook"  # torch's, for what no module called
 
 
+class DeepModulesError(InspectionError):
+    """The paths of a program have too many parts for a tree of modules."""
+
+
 @dataclasses.dataclass
 class Module:
     """A module. Numbers count what is in it and in the modules below it.
@@ -42,7 +46,7 @@ def tree_of(stacks: Iterable[str], state: Iterable[tuple[str, Tensor]]) -> Modul
         state: name and description of each parameter and buffer.
 
     Raises:
-        InspectionError: a path has too many parts.
+        DeepModulesError: a path has too many parts.
     """
     root = Module("")
     for stack in stacks:
@@ -74,7 +78,7 @@ def _down(root: Module, path: str) -> Iterator[Module]:
     module = root
     yield module
     if path.count(".") > MOST_MODULES:
-        raise InspectionError(f"more than {MOST_MODULES} modules within each other")
+        raise DeepModulesError(f"more than {MOST_MODULES} modules within each other")
     for part in filter(None, path.split(".")):
         below = f"{module.path}.{part}" if module.path else part
         module = module.children.setdefault(part, Module(below))

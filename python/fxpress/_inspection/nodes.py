@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple
 
-from fxpress._inspection.arguments import readable
+from fxpress._inspection.arguments import readable, values_in
 from fxpress._inspection.fields import a_list, a_text, an_object, damage_is_named, one_of, parse
 from fxpress._inspection.modules import entries_of
 from fxpress._inspection.package import Package
@@ -44,13 +44,13 @@ def find_nodes(path: str | os.PathLike[str], name: str) -> list[NodeSummary]:
     found = []
     with Package(path) as package:
         for program, record in model_records(package):
-            document = parse(package.read(record), record)
+            document = parse(package.read(record), record, package)
             with damage_is_named(f"record {record!r}"):
                 graph = an_object(an_object(document["graph_module"])["graph"])
                 metas = an_object(graph["tensor_values"])
             for node in nodes_of(graph, f"record {record!r}"):
                 with damage_is_named(f"record {record!r}: a node"):
-                    outputs = [_value(each) for each in a_list(node["outputs"])]
+                    outputs = [v for each in a_list(node["outputs"]) for v in _values(each)]
                     if name == node.get("name") or any(name == each for each, _ in outputs):
                         found.append(_summary(program, node, outputs, metas))
     return found
@@ -66,7 +66,7 @@ def module_paths(path: str | os.PathLike[str], model: str) -> list[str | None]:
     """
     with Package(path) as package:
         record = dict(model_records(package))[model]
-        document = parse(package.read(record), record)
+        document = parse(package.read(record), record, package)
     with damage_is_named(f"record {record!r}"):
         nodes = a_list(document["graph_module"]["graph"]["nodes"])
         stacks = [node["metadata"].get("nn_module_stack") for node in nodes]
@@ -88,11 +88,14 @@ def _summary(
     )
 
 
-def _value(argument: Any) -> tuple[str, str]:
-    """Return name and kind of a value."""
+def _values(argument: Any) -> list[tuple[str, str]]:
+    """Return name and kind of each value of a result, which is one or a list."""
     kind, held = one_of(argument)
-    name = next((each for each in held.values() if type(each) is str), "") if held else ""
-    return name, kind.removeprefix("as_")
+    kind = kind.removeprefix("as_")
+    if kind == "custom_obj":
+        return [(a_text(an_object(held)["name"]), kind)]
+    found = values_in(argument)
+    return [(n, "tensor" if is_tensor else kind) for is_tensor, n in found] or [("", kind)]
 
 
 def _argument(argument: Any) -> str:

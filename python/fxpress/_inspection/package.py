@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from fxpress import _native
 from fxpress._archive.record import Record
 from fxpress._errors import Error
 from fxpress._serde.deflated import DamagedRecordError, inflate
 
-_UNPACKED = 192 << 20  # bytes that compressed records may have, for a file of any size
-_UNPACKED_PER_BYTE = 7  # and besides, for each byte of the file
+_MEMORY = 192 << 20  # bytes that unpacked records and objects may take, for a file of any size
+_MEMORY_PER_BYTE = 8  # and besides, for each byte of the file; the file itself is not counted
 _THREADS = 2  # that compare a record with its checksum
 _DAMAGE = (_native.ArchiveError, UnicodeDecodeError, ValueError)
 
 
 class InspectionError(Error):
     """A file cannot be inspected: it is of another kind, or damaged."""
+
+
+def memory_for(size: int) -> int:
+    """Return the bytes that looking at a file of `size` bytes may take."""
+    return _MEMORY + _MEMORY_PER_BYTE * size
+
+
+def too_large(record: str) -> InspectionError:
+    """Return the error for a record that needs more memory than there is for the file."""
+    return InspectionError(
+        f"record {record!r} needs too much memory for a file of this size; "
+        "fxpress.load takes larger limits"
+    )
 
 
 class Package:
@@ -33,6 +47,7 @@ class Package:
     Attributes:
         bytes: the size of the file.
         records: the directory: name without the folder of all records -> entry.
+        memory_left: the bytes that unpacked records and objects may still take.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -48,13 +63,28 @@ class Package:
             os.close(self._file)
             raise
         self.records = {name: Record(*entry) for name, entry in entries.items()}
-        self._left = _UNPACKED + _UNPACKED_PER_BYTE * self.bytes
+        self.memory_left = memory_for(self.bytes)
 
     def __enter__(self) -> Package:
         return self
 
     def __exit__(self, *error: object) -> None:
         os.close(self._file)
+
+    def charge(self, size: int, record: str) -> None:
+        """Take memory that a record needs; InspectionError when too little is left."""
+        if size > self.memory_left:
+            raise too_large(record)
+        self.memory_left -= size
+
+    @contextmanager
+    def giving_back(self) -> Iterator[None]:
+        """Return a block that keeps nothing: what it charges is free again at its end."""
+        left = self.memory_left
+        try:
+            yield
+        finally:
+            self.memory_left = left
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a record.
@@ -86,7 +116,8 @@ class Package:
         for name, record in self.records.items():
             try:
                 if record.is_deflated:
-                    self.read(name)
+                    with self.giving_back():
+                        self.read(name)
                     continue
                 (crc,) = self._reader.read_into([(name, 0, record.size, 0)], True, _THREADS, report)
                 if crc != record.crc:
@@ -98,9 +129,7 @@ class Package:
         return damaged
 
     def _unpacked(self, data: bytes, name: str, record: Record) -> bytes:
-        self._left -= record.size
-        if self._left < 0:
-            raise InspectionError(f"record {name!r} unpacks to {record.size} bytes: too many")
+        self.charge(record.size, name)
         try:
             return inflate(data, record.size)
         except DamagedRecordError as e:

@@ -66,9 +66,14 @@ def config_record(model: str, folder: str) -> str:
     return f"data/{folder}/{model}_{folder}_config.json"
 
 
+def weights_file_record(model: str) -> str:
+    """Return the record that names the file of a program's weights."""
+    return f"data/weights/{model}_weights_file.txt"
+
+
 def is_beside(package: Package, model: str) -> bool:
     """Return whether the values of weights are in another file, or were not saved."""
-    return f"data/weights/{model}_weights_file.txt" in package.records
+    return weights_file_record(model) in package.records
 
 
 def stored_tensors(package: Package, model: str, folder: str) -> Iterator[StoredTensor]:
@@ -81,9 +86,10 @@ def stored_tensors(package: Package, model: str, folder: str) -> Iterator[Stored
     if record not in package.records:
         return
     text = package.read(record)
-    read_document(text, "PayloadConfig", record)
+    with package.giving_back():
+        read_document(text, "PayloadConfig", record, package)
     with damage_is_named(f"record {record!r}"):
-        entries = an_object(parse(text, record)["config"])
+        entries = an_object(parse(text, record, package)["config"])
     for name, entry in entries.items():
         yield StoredTensor(
             name,

@@ -141,7 +141,7 @@ def _programs(package: Package) -> Iterator[Program]:
     for name, record in model_records(package):
         is_told = config_record(name, "weights") in package.records
         weights = [*_weights(package, "weights", name), *_weights(package, "constants", name)]
-        document = parse(package.read(record), record)
+        document = parse(package.read(record), record, package)
         yield read_program(document, name, record, weights if is_told else None)
 
 
@@ -150,7 +150,7 @@ def _weights(package: Package, folder: str, model: str) -> Iterator[Weight]:
     if record not in package.records:
         return
     with damage_is_named(f"record {record!r}"):
-        entries = an_object(parse(package.read(record), record)["config"])
+        entries = an_object(parse(package.read(record), record, package)["config"])
     for name, entry in entries.items():
         with damage_is_named(f"record {record!r}: {name!r}"):
             yield from _weight(name, an_object(entry), folder)

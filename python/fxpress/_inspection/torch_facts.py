@@ -35,3 +35,8 @@ def operators() -> dict[str, Traits]:
     """Return what is known of each operator, by its name in files."""
     known: dict[str, Traits] = _facts()["operators"]
     return known
+
+
+def torch_version() -> str:
+    """Return the release of torch whose operators and schema these are."""
+    return str(_facts()["torch"])

@@ -4,42 +4,58 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from fxpress._inspection.arguments import bodies_in, values_in
+from fxpress._inspection.checks_of_operators import check_operators
+from fxpress._inspection.checks_of_signature import check_signature, check_verifiers
+from fxpress._inspection.checks_of_tensors import check_tensor, check_type
+from fxpress._inspection.checks_of_trees import check_tree
+from fxpress._inspection.checks_of_weights_file import check_weights_file
 from fxpress._inspection.documents import read_document
 from fxpress._inspection.fields import a_list, a_text, an_object, damage_is_named, one_of, parse
-from fxpress._inspection.package import InspectionError, Package
-from fxpress._inspection.program import read_program
-from fxpress._inspection.stored import FOLDERS, STATE, config_record, is_beside, stored_tensors
+from fxpress._inspection.findings import Fault, Found
+from fxpress._inspection.modules import DeepModulesError
+from fxpress._inspection.package import InspectionError, Package, memory_for
+from fxpress._inspection.program import nodes_of, read_program
+from fxpress._inspection.stored import (
+    FOLDERS,
+    STATE,
+    StoredTensor,
+    config_record,
+    is_beside,
+    stored_tensors,
+    weights_file_record,
+)
 from fxpress._inspection.summary import ARCHIVE, COMPILED, kind_of, model_records
 from fxpress._inspection.views import View
 
 _VERSION = ("archive_version", b"0")
-
-
-class Fault(NamedTuple):
-    """Something that is wrong with a file.
-
-    Attributes:
-        record: the record that it is in; empty for the file as a whole.
-        text: what is wrong.
-    """
-
-    record: str
-    text: str
+_MAJOR = 8  # of the schema
+_EXTRA = "extra/"
+_CONSTANT, _OBJECTS = "tensor_", ("custom_obj_", "opaque_obj_")
+_OBJECT = "an object: a load takes allow_pickle=True, which may run any code"
+_PICKLED = "a pickle, which is not opened here: a load may take allow_pickle=True"
 
 
 def find_faults(
     path: str | os.PathLike[str], report: Callable[[int], None] | None = None
 ) -> list[Fault]:
-    """Return what is wrong with a file; nothing is unpickled and nothing of it runs.
+    """Return what is wrong with a file, without notes; see `look_at`."""
+    return [fault for fault in look_at(path, report) if not fault.is_note]
+
+
+def look_at(
+    path: str | os.PathLike[str], report: Callable[[int], None] | None = None
+) -> list[Fault]:
+    """Return what is wrong with a file and what a load of it takes; nothing of it runs.
 
     Every record is read and compared with its checksum. The texts of programs are compared with
-    torch's schema; each value is computed once, before it is used, and described; the state has an
-    entry for each weight, and records that are there and long enough. What a load finds besides,
-    with torch's operators and verifiers and in pickles, is not looked for.
+    torch's schema; each value is computed once, before it is used, and described; the signature
+    tells of the graph's inputs and results; operators are torch's; the state has an entry for each
+    weight, and records, or a file beside, that are there and long enough. docs/guides/look.md lists
+    what only a load finds: pickles are not opened, and expressions not calculated.
 
     Args:
         path: the file.
@@ -51,7 +67,7 @@ def find_faults(
     faults: list[Fault] = []
     try:
         with Package(path) as package:
-            _Search(package, faults).run(report)
+            _Search(package, faults, path).run(report)
     except InspectionError as e:
         faults.append(Fault("", str(e)))
     return faults
@@ -60,9 +76,10 @@ def find_faults(
 class _Search:
     """Looks for faults; what was found stays when something else cannot be looked at."""
 
-    def __init__(self, package: Package, faults: list[Fault]) -> None:
-        self._package, self._faults = package, faults
+    def __init__(self, package: Package, faults: list[Fault], path: str | os.PathLike[str]) -> None:
+        self._package, self._faults, self._path = package, faults, path
         self._damaged: set[str] = set()
+        self._zeros: dict[str, int] = {}  # bytes of records without any
 
     def run(self, report: Callable[[int], None] | None) -> None:
         damaged = self._package.damaged_records(report)
@@ -77,13 +94,28 @@ class _Search:
             is_compiled = any(record.startswith(COMPILED) for record in records)
             if not is_compiled and not model_records(self._package):
                 self._add("", "there is no program in it")
+            for record in records:
+                if record.startswith(_EXTRA) and record not in self._damaged:
+                    self._text(record)
         for model, record in model_records(self._package):
             if record not in self._damaged:
-                with self._noting(record):
+                with self._noting(record), self._package.giving_back():
                     self._program(model, record)
 
-    def _add(self, record: str, text: str) -> None:
-        self._faults.append(Fault(record, text))
+    def _add(self, record: str, text: str, is_note: bool = False) -> None:
+        self._faults.append(Fault(record, text, is_note))
+
+    def _add_all(self, record: str, found: Found, place: str = "") -> None:
+        with self._noting(record):
+            for text, is_note in found:
+                self._add(record, f"{place}{text}", is_note)
+
+    def _text(self, record: str) -> None:
+        with self._noting(record), self._package.giving_back():
+            try:
+                self._package.read(record).decode()
+            except UnicodeDecodeError as e:
+                self._add(record, f"it is not UTF-8: {e}")
 
     @contextmanager
     def _noting(self, record: str) -> Iterator[None]:
@@ -107,17 +139,28 @@ class _Search:
 
     def _program(self, model: str, record: str) -> None:
         text = self._package.read(record)
-        read_document(text, "ExportedProgram", record)
-        document = parse(text, record)
+        with self._package.giving_back():
+            read_document(text, "ExportedProgram", record, self._package)
+        document = parse(text, record, self._package)
         module = document["graph_module"]
         graph, signature = module["graph"], module["signature"]
-        with self._noting(record):
+        major, minor = (document["schema_version"][each] for each in ("major", "minor"))
+        if major != _MAJOR and (major, minor) != (0, 0):
+            self._add(record, f"its schema is of version {major}.{minor}, not {_MAJOR}")
+        with self._noting(record), suppress(DeepModulesError):
             read_program(document, model, record, None)
+        self._add_all(record, check_signature(graph, signature))
         with self._noting(record):
-            for what in ("input", "output"):
-                values, specs = len(graph[f"{what}s"]), len(signature[f"{what}_specs"])
-                if values != specs:
-                    self._add(record, f"{values} {what}s, but {specs} in the signature")
+            self._add_all(record, check_verifiers(a_list(document.get("verifiers") or [])))
+        with self._noting(record):
+            nodes = nodes_of(graph, f"record {record!r}")
+            self._add_all(record, check_operators({a_text(n["target"]): None for n in nodes}))
+        with self._noting(record):
+            for entry in a_list(module["module_call_graph"]):
+                for spec in ("in_spec", "out_spec"):
+                    call = entry["signature"]
+                    if call is not None and call[spec]:
+                        self._add_all(record, check_tree(a_text(call[spec]), spec == "in_spec"))
         with self._noting(record):
             self._graph(record, graph, "graph")
         wanted: dict[str, set[str]] = {folder: set() for folder in FOLDERS}
@@ -128,18 +171,23 @@ class _Search:
                     folder = "constants" if is_constant else STATE[kind].folder
                     wanted[folder].add(held[STATE[kind].field])
         if kind_of(self._package) != ARCHIVE:
+            self._add("", _PICKLED, is_note=True)
             return
         self._is_there(f"data/sample_inputs/{model}.pt")
         for folder in FOLDERS:
             older = f"data/{folder}/{model}.pt"
             config = config_record(model, folder)
-            if older not in self._package.records and self._is_there(config):
+            if older in self._package.records:
+                self._add(older, _PICKLED, is_note=True)
+            elif self._is_there(config):
                 with self._noting(config):
                     self._state(model, folder, wanted[folder])
 
     def _graph(self, record: str, graph: Any, place: str) -> None:
         """Look for values that are used before they are computed, or not described."""
         tensors = an_object(graph["tensor_values"])
+        for name, meta in tensors.items():
+            self._add_all(record, check_tensor(meta), f"{place}.tensor_values[{name!r}]: ")
         known: set[str] = set()
         for _, name in values_in(graph["inputs"]):
             if name in known:
@@ -172,18 +220,44 @@ class _Search:
         """Look at the tensors that a config describes."""
         config = config_record(model, folder)
         beside = is_beside(self._package, model) and folder == "weights"
-        found = set()
+        found: dict[str, dict[str, Any]] = {}
         for stored in stored_tensors(self._package, model, folder):
-            found.add(stored.name)
-            if beside or stored.record in self._damaged:
-                continue
-            with self._noting(config), damage_is_named(f"{stored.name!r}"):
-                record = self._package.records.get(stored.record)
-                if record is None:
-                    self._add(config, f"{stored.name!r}: its record {stored.record!r} is missing")
-                elif not stored.is_pickled and stored.meta is not None:
-                    needed = 0 if stored.is_meta() else View(*stored.place()).bytes
-                    if needed > record.size:
-                        short = f"its record {stored.record!r} has {record.size}"
-                        self._add(config, f"{stored.name!r}: it needs {needed} bytes, but {short}")
-        self._faults += [Fault(config, f"{n!r} is missing") for n in sorted(wanted - found)]
+            found[stored.name] = stored.meta or {}
+            name = stored.record.removeprefix(f"data/{folder}/")
+            if stored.meta is None and not stored.is_pickled:
+                self._add(config, f"{stored.name!r} is not described")
+            elif stored.meta is not None:
+                self._add_all(config, check_type(stored.meta), f"{stored.name!r}: ")
+            if name.startswith(_OBJECTS) and folder == "constants":
+                self._add(stored.record, _OBJECT, is_note=True)
+            elif folder == "constants" and not name.startswith(_CONSTANT):
+                self._add(config, f"{stored.name!r} is of no known kind: {name!r}")
+            elif stored.is_pickled and not beside:
+                self._add(stored.record, _PICKLED, is_note=True)
+            if not beside and stored.record not in self._damaged:
+                self._stored(config, stored)
+        place = weights_file_record(model)
+        if beside and self._is_there(place):
+            text = self._package.read(place).decode()
+            self._add_all(place, check_weights_file(self._path, text, found))
+        self._faults += [Fault(config, f"{n!r} is missing") for n in sorted(wanted - set(found))]
+
+    def _stored(self, config: str, stored: StoredTensor) -> None:
+        """Look at the record of a tensor."""
+        with self._noting(config), damage_is_named(f"{stored.name!r}"):
+            record = self._package.records.get(stored.record)
+            if record is None:
+                self._add(config, f"{stored.name!r}: its record {stored.record!r} is missing")
+            elif not stored.is_pickled and stored.meta is not None:
+                needed = 0 if stored.is_meta() else View(*stored.place()).bytes
+                if record.size == 0:  # zeros, which torch does not write
+                    self._zeros[stored.record] = max(needed, self._zeros.get(stored.record, 0))
+                    self._check_zeros(config)
+                elif needed > record.size:
+                    short = f"its record {stored.record!r} has {record.size}"
+                    self._add(config, f"{stored.name!r}: it needs {needed} bytes, but {short}")
+
+    def _check_zeros(self, config: str) -> None:
+        if sum(self._zeros.values()) > memory_for(self._package.bytes):
+            self._zeros.clear()  # it is said once
+            self._add(config, "its records without bytes stand for too many zeros")

@@ -62,23 +62,28 @@ def graphs_by_program(path: str | os.PathLike[str]) -> dict[str, list[Graph]]:
     """
     with Package(path) as package:
         kind_of(package)
-        found = [(name, record, package.read(record)) for name, record in model_records(package)]
-    return {name: graphs_of_text(text, name, record) for name, record, text in found}
+        return {
+            name: graphs_of_text(package.read(record), name, record, package)
+            for name, record in model_records(package)
+        }
 
 
-def graphs_of_text(text: bytes, name: str, record: str) -> list[Graph]:
+def graphs_of_text(
+    text: bytes, name: str, record: str, package: Package | None = None
+) -> list[Graph]:
     """Return the graphs of a program's JSON text.
 
     Args:
         text: what `fxpress.serialize` writes.
         name: the program's name.
         record: where the text is from, for errors.
+        package: the file that it is of, whose memory is charged; None: the text is all of it.
 
     Raises:
         InspectionError: the text is damaged.
     """
     with _native.GcPause():  # none of the values that are made here are garbage at the end
-        return _graphs(parse(text, record), name, record)
+        return _graphs(parse(text, record, package), name, record)
 
 
 def _graphs(document: dict[str, Any], name: str, record: str) -> list[Graph]:

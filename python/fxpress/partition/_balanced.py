@@ -68,7 +68,7 @@ def balanced(
     weights = [1] * len(nodes)
     if by != "nodes":
         state = StateReader(m, signature, state_dict, state_inputs)
-        weights = _state_weights(m, state, by)
+        weights = state_weights(m, state, by)
         if not any(weights):
             raise ValueError(
                 f"balanced: no node uses any state, so there are no {by} to balance; for an"
@@ -148,7 +148,7 @@ def _closest(before: list[int], weight: float, first: int, last: int) -> int:
     return bisect_right(before, before[cut], cut, last + 1) - 1
 
 
-def _state_weights(m: GraphModule, state: StateReader, by: str) -> list[int]:
+def state_weights(m: GraphModule, state: StateReader, by: str) -> list[int]:
     """Return, for each operation, the size of the state that it is the first to use."""
     size = _SIZE[by]
     brought: dict[Node, Iterable[torch.Tensor]] = {}  # by nodes that nothing has used yet

@@ -1,0 +1,87 @@
+"""`fxpress split`: a program a stage."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from fxpress._archive.load import load
+from fxpress._cli.inputs import example_inputs_of
+from fxpress._cli.output import console, naming, working
+from fxpress._errors import Error
+from fxpress._inspection.text import bytes_text, printable
+from fxpress._stages.costs import By
+from fxpress._stages.errors import StageError
+from fxpress._stages.save import MANIFEST, save_stages
+
+
+def split(
+    source: Path,
+    target: Path,
+    *,
+    stages: int,
+    by: By,
+    example_inputs: Path | None,
+    allow_pickle: bool,
+    as_json: bool,
+) -> None:
+    """Read a program, and write the programs of its stages into a folder.
+
+    Args:
+        source: the file to read.
+        target: the folder to make.
+        stages: how many.
+        by: what to share out.
+        example_inputs: a file of `torch.save` with (args, kwargs) to measure times with; None:
+            those that the source has.
+        allow_pickle: unpickle objects in the source, which may run any code.
+        as_json: print the manifest.
+
+    Raises:
+        OSError: a file cannot be read or written.
+        fxpress.Error: the source is damaged, or it cannot be cut like this.
+    """
+    with working(f"splitting {source}"):
+        with naming(source):
+            try:
+                program = load(source, allow_pickle=allow_pickle)
+            except Error as error:
+                raise StageError(f"{source}: {printable(str(error))}") from error
+        inputs = program.example_inputs
+        if example_inputs is not None:
+            inputs = example_inputs_of(example_inputs, program)
+        try:
+            manifest = save_stages(program, target, stages, by=by, inputs=inputs)
+        except StageError as error:
+            raise StageError(f"{source}: {printable(str(error))}") from error
+    if as_json:
+        print(json.dumps(manifest, indent=2))
+        return
+    out = console()
+    out.print(_table(manifest))
+    files = f"{MANIFEST} and {manifest['picture']}" if manifest["picture"] else MANIFEST
+    out.print(Text(printable(f"{target}: {stages} programs, {files}")), soft_wrap=True)
+    if not manifest["picture"]:
+        out.print(Text("no picture: pip install 'fxpress[draw]' brings what draws it"))
+
+
+def _table(manifest: dict[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "operations", "parameters", "bytes", "inputs", "outputs"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for stage in manifest["stages"]:
+        shapes = [each["shape"] for each in stage["state"] if each["kind"] == "parameter"]
+        table.add_row(
+            stage["file"],
+            f"{stage['operations']:,}",
+            f"{sum(map(math.prod, shapes)):,}",
+            bytes_text(sum(each["bytes"] or 0 for each in stage["state"])),
+            f"{len(stage['inputs']):,}",
+            f"{len(stage['outputs']):,}",
+        )
+    return table

@@ -1,0 +1,1 @@
+"""Cuts an exported program into stages, each of which is an exported program."""

@@ -1,0 +1,91 @@
+"""What a program takes and gives: its state, its inputs, its outputs, what it writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputSpec, OutputSpec
+from torch.fx import Node
+
+from fxpress._torch.decompose import pytree
+from fxpress._torch.export import reorder_kwargs
+
+_MUTATIONS = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
+_OUTPUTS = (*_MUTATIONS, "USER_OUTPUT")
+
+
+class Ends:
+    """The placeholders and results of a program, with what the signature says of each.
+
+    Args:
+        program: the program.
+
+    Attributes:
+        inputs: specification of each placeholder that the caller gives.
+        state: specification of each placeholder that is state.
+        results: value and specification of each result, in order; a value is a node or a constant.
+        written: the placeholders whose value a result replaces -> that result.
+    """
+
+    def __init__(self, program: ExportedProgram) -> None:
+        signature = program.graph_signature
+        placeholders = [node for node in program.graph.nodes if node.op == "placeholder"]
+        specs: list[tuple[Node, InputSpec]] = list(
+            zip(placeholders, signature.input_specs, strict=True)
+        )
+        self.inputs = {node: spec for node, spec in specs if spec.kind.name == "USER_INPUT"}
+        self.state = {node: spec for node, spec in specs if spec.kind.name != "USER_INPUT"}
+        values = program.graph.output_node().args[0]
+        self.results: list[tuple[Any, OutputSpec]] = list(
+            zip(values, signature.output_specs, strict=True)
+        )
+        self._state_named = {spec.target: node for node, spec in self.state.items()}
+        self._inputs_named = {node.name: node for node in self.inputs}
+        self.written: dict[Node, Any] = {
+            self.target_of(spec): value for value, spec in self.results if is_mutation(spec)
+        }
+
+    def target_of(self, mutation: OutputSpec) -> Node:
+        """Return the placeholder that a result replaces the value of."""
+        is_input = mutation.kind.name == "USER_INPUT_MUTATION"
+        named = self._inputs_named if is_input else self._state_named
+        return named[mutation.target]
+
+    def objects(self) -> set[Node]:
+        """Return the placeholders that are objects, which may change when they are used."""
+        return {node for node, spec in self.state.items() if spec.kind.name == "CUSTOM_OBJ"}
+
+    def unknown(self) -> str | None:
+        """Return the kind of an input or a result that no stage can have; None: there is none."""
+        found = [spec.kind.name for spec in self.state.values() if spec.kind.name == "TOKEN"]
+        found += [spec.kind.name for _, spec in self.results if spec.kind.name not in _OUTPUTS]
+        return found[0] if found else None
+
+
+def is_mutation(spec: OutputSpec) -> bool:
+    """Return whether a result replaces the value of a state or of an input."""
+    return spec.kind.name in _MUTATIONS
+
+
+def state_of(program: ExportedProgram) -> dict[str, Any]:
+    """Return parameters, buffers and constants by name."""
+    return {**program.constants, **program.state_dict}
+
+
+def flat_inputs(program: ExportedProgram, inputs: Any) -> list[Any] | None:
+    """Return the leaves of (args, kwargs); None when they have another structure."""
+    args, kwargs = inputs
+    spec = program.call_spec.in_spec
+    try:
+        kwargs = reorder_kwargs(kwargs, spec)
+    except ValueError:
+        return None
+    leaves, given = pytree.tree_flatten((tuple(args), kwargs))
+    return leaves if given == spec else None
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of a tensor, and other values themselves."""
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value

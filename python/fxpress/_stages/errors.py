@@ -1,0 +1,9 @@
+"""What is raised for a program that cannot be cut as it was asked for."""
+
+from __future__ import annotations
+
+from fxpress._errors import Error
+
+
+class StageError(Error):
+    """A program cannot be cut into stages in this way."""

@@ -1,0 +1,146 @@
+"""Describe the stages of a program, as JSON can hold it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from fxpress._serde.hashing import graph_hash
+from fxpress._stages.cut import Cut, Stage
+from fxpress._stages.ends import is_mutation, state_of
+from fxpress._stages.spans import value_of
+from fxpress._torch.decompose import pytree
+
+FORMAT, VERSION = "fxpress stages", 1
+
+
+def manifest_of(program: ExportedProgram, cut: Cut, by: str, files: list[dict[str, Any]]) -> Any:
+    """Return what the file `manifest.json` says.
+
+    Args:
+        program: the whole program.
+        cut: its stages.
+        by: what was shared out.
+        files: of each stage: "file", "bytes", "sha256".
+    """
+    ends = cut.ends
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "fxpress": _version(),
+        "torch": torch.__version__,
+        "by": by,
+        "source": {"graph_hash": graph_hash(program)},
+        "inputs": [
+            {"name": node.name, "path": path, **described(value_of(node))}
+            for node, path in zip(ends.inputs, _input_paths(program), strict=True)
+        ],
+        "outputs": _outputs(program, cut),
+        "stages": [
+            {**file, **_stage(program, cut, stage)}
+            for stage, file in zip(cut.stages, files, strict=True)
+        ],
+        "shared": _shared(program, cut),
+    }
+
+
+def _version() -> str | None:
+    """Return the version of fxpress; None for sources that are not installed."""
+    try:
+        return importlib.metadata.version("fxpress")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def described(value: Any) -> dict[str, Any]:
+    """Return the type of a value, with sizes of a tensor; symbols are texts."""
+    if isinstance(value, torch.Tensor):
+        return {
+            "type": "tensor",
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "shape": [size if isinstance(size, int) else str(size) for size in value.shape],
+        }
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return {"type": type(value).__name__.removeprefix("Sym").lower(), "symbol": str(value)}
+    return {"type": type(value).__name__, "constant": repr(value)}
+
+
+def _source(cut: Cut, node: Node) -> dict[str, Any]:
+    """Return where a value comes from: from the caller, or from a stage."""
+    if node in cut.ends.inputs:
+        return {"input": node.name}
+    return {"stage": cut.maker[node], "output": node.name}
+
+
+def _outputs(program: ExportedProgram, cut: Cut) -> list[dict[str, Any]]:
+    values = [value for value, spec in cut.ends.results if not is_mutation(spec)]
+    found = []
+    for value, path in zip(values, _output_paths(program, len(values)), strict=True):
+        if isinstance(value, Node):
+            source = _source(cut, value)
+            found.append({"path": path, **described(value_of(value)), "from": source})
+        else:
+            found.append({"path": path, **described(value), "from": None})
+    return found
+
+
+def _stage(program: ExportedProgram, cut: Cut, stage: Stage) -> dict[str, Any]:
+    values = state_of(program)
+    state = []
+    for node in stage.state:
+        spec = cut.ends.state[node]
+        value = values[str(spec.target)]
+        size = value.nbytes if isinstance(value, torch.Tensor) else None
+        kind = spec.kind.name.lower()
+        state.append({"name": spec.target, "kind": kind, **described(value), "bytes": size})
+    return {
+        "operations": len(stage.operations),
+        "inputs": [
+            {"name": node.name, **described(value_of(node)), "from": _source(cut, node)}
+            for node in stage.inputs
+        ],
+        "outputs": [{"name": node.name, **described(value_of(node))} for node in stage.outputs],
+        "writes": [spec.target for _, spec in stage.mutations],
+        "state": state,
+    }
+
+
+def _shared(program: ExportedProgram, cut: Cut) -> list[dict[str, Any]]:
+    """Return the tensors of which several stages have a copy: their names, and the stages."""
+    values = state_of(program)
+    found: dict[Any, tuple[dict[str, None], dict[int, None]]] = {}  # by storage
+    for stage in cut.stages:
+        for node in stage.state:
+            name = str(cut.ends.state[node].target)
+            value = values[name]
+            is_plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
+            key = value.untyped_storage()._cdata if is_plain else id(value)
+            names, stages = found.setdefault(key, ({}, {}))
+            names[name] = None
+            stages[stage.number] = None
+    return [
+        {"names": list(names), "stages": list(stages)}
+        for names, stages in found.values()
+        if len(stages) > 1
+    ]
+
+
+def _input_paths(program: ExportedProgram) -> list[str]:
+    """Return the place of each input among the arguments, such as "args[0]"."""
+    spec = program.call_spec.in_spec
+    numbered = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    found = []
+    for (kind, *rest), _ in pytree.tree_flatten_with_path(numbered)[0]:
+        found.append(("args" if kind.idx == 0 else "kwargs") + pytree.keystr(tuple(rest)))
+    return found
+
+
+def _output_paths(program: ExportedProgram, count: int) -> list[str]:
+    """Return the place of each result in what the program returns; empty for a single tensor."""
+    spec = program.call_spec.out_spec
+    numbered = pytree.tree_unflatten(list(range(count)), spec)
+    return [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(numbered)[0]]

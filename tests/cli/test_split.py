@@ -1,0 +1,72 @@
+"""`fxpress split`: a folder with a program a stage, or one line that says why not."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch.export import ExportedProgram
+
+from fxpress._cli import app
+from tests.support.command_line import run
+from tests.support.staged import Chain, assert_same_values
+
+
+def test_the_default_folder(path: Path, program: ExportedProgram, tmp_path: Path) -> None:
+    source = tmp_path / "model.pt2"
+    source.write_bytes(path.read_bytes())
+    done = run("split", str(source), "--stages", "2")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "model-stages"
+    assert sorted(each.name for each in folder.iterdir()) == [
+        *("manifest.json", "stage_0.pt2", "stage_1.pt2", "stages.svg")
+    ]
+    assert done.stdout.splitlines()[-1].startswith(f"{folder}: 2 programs, manifest.json")
+    args, kwargs = (torch.randn(5, 4), True), {"bias": torch.ones(4)}
+    assert_same_values(
+        Chain(folder)(*args, **kwargs), copy.deepcopy(program).module()(*args, **kwargs)
+    )
+
+
+@pytest.mark.parametrize("by", ["parameters", "bytes", "flops", "time", "module"])
+def test_each_rule(by: str, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "out"
+    given = ["split", str(path), "--stages", "2", "--by", by, "-o", str(folder), "--json"]
+    assert app.run(given) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == json.loads((folder / "manifest.json").read_text())
+    assert shown["by"] == by
+
+
+def test_example_inputs(path: Path, tmp_path: Path) -> None:
+    inputs = tmp_path / "inputs.pt"
+    torch.save(((torch.ones(5, 4), True), {"bias": torch.ones(4)}), inputs)
+    given = ["split", str(path), "--stages", "2", "--by", "time", "-o", str(tmp_path / "out")]
+    assert app.run([*given, "--example-inputs", str(inputs)]) == 0
+
+
+def test_what_is_refused(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, full = tmp_path / "text", tmp_path / "full"
+    text.write_text("no program")
+    full.mkdir()
+    (full / "file").touch()
+    before = sorted(tmp_path.iterdir())
+    for arguments, said in (
+        ([str(text), "--stages", "2"], "no zip archive"),
+        ([str(tmp_path / "nowhere.pt2"), "--stages", "2"], "No such file"),
+        ([str(path), "--stages", "99"], "cannot make 99 stages"),
+        ([str(path), "--stages", "0"], "greater than or equal to 1"),
+        ([str(path), "--stages", "2", "-o", str(full)], "is there already"),
+        ([str(path), "--stages", "2", "-o", str(tmp_path / "no" / "out")], "No such file"),
+        ([str(path), "--stages", "2", "--by", "colour"], "colour"),
+    ):
+        out = [] if "-o" in arguments else ["-o", str(tmp_path / "out")]
+        assert app.run(["split", *arguments, *out]) == 2, arguments
+        shown = capsys.readouterr().err
+        assert said in shown, arguments
+        if "--by" not in arguments and said != "greater than or equal to 1":
+            assert len(shown.splitlines()) == 1
+    assert sorted(tmp_path.iterdir()) == before

@@ -1,0 +1,337 @@
+"""The stages of a program, run one after another by the manifest, compute what the program does."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram, export
+
+import fxpress
+from fxpress._cli.demo import Transformer
+from fxpress._inspection.verification import find_faults
+from fxpress._stages import save
+from fxpress._stages.costs import By
+from fxpress._stages.errors import StageError
+from fxpress._stages.save import save_stages
+from tests.support.exported import (
+    exportdb_cases,
+    exportdb_program,
+    skipped_unless_exported,
+    transformer_configs,
+)
+from tests.support.staged import Chain, assert_same_values
+
+
+def chained(program: ExportedProgram, folder: Path, n: int, runs: int = 1, **options: Any) -> Any:
+    """Save stages and run them as often as the program, whose inputs are its examples."""
+    manifest = save_stages(program, folder, n, inputs=program.example_inputs, **options)
+    assert json.loads((folder / "manifest.json").read_text()) == manifest
+    assert len(manifest["stages"]) == n
+    args, kwargs = program.example_inputs
+    for load in (fxpress.load, torch.export.load):
+        chain, whole = Chain(folder, load), copy.deepcopy(program).module()
+        for _ in range(runs):
+            torch.manual_seed(0)
+            found = chain(*args, **kwargs)
+            torch.manual_seed(0)
+            assert_same_values(found, whole(*args, **kwargs))
+    for stage in manifest["stages"]:
+        assert find_faults(folder / stage["file"]) == []
+    return manifest
+
+
+def transformer() -> ExportedProgram:
+    torch.manual_seed(0)
+    return export(Transformer(3).eval(), (torch.randint(0, 64, (2, 8)),))
+
+
+@pytest.mark.parametrize("by", ["parameters", "bytes", "flops", "time", "module"])
+def test_transformer(by: By, tmp_path: Path) -> None:
+    manifest = chained(transformer(), tmp_path / "out", 3, by=by)
+    assert sum(stage["operations"] for stage in manifest["stages"]) == sum(
+        node.op == "call_function" for node in transformer().graph.nodes
+    )
+    assert (tmp_path / "out" / "stages.svg").read_text().startswith("<?xml")
+
+
+def test_decomposed(tmp_path: Path) -> None:
+    chained(transformer().run_decompositions(), tmp_path / "out", 4)
+
+
+class Cnn(nn.Module):
+    """Convolutions, norms, activations in place, a residual that is added in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)) for _ in range(3)
+        )
+        self.relu = nn.ReLU(inplace=True)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.first(x))
+        for block in self.blocks:
+            y = block(x)
+            y += x
+            x = self.relu(y)
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_cnn(training: bool, decomposed: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    program = export(Cnn().train(training), (torch.randn(2, 3, 8, 8),))
+    if decomposed:
+        program = program.run_decompositions()
+    manifest = chained(program, tmp_path / "out", 3, runs=2)
+    if training and decomposed:  # what a stage writes is its own
+        for stage in manifest["stages"]:
+            assert set(stage["writes"]) <= {each["name"] for each in stage["state"]}
+        written = sum(len(stage["writes"]) for stage in manifest["stages"])
+        assert written == len(program.graph_signature.buffers_to_mutate) == 9
+
+
+def test_llama(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(transformer_configs()["llama"]).eval()
+    tokens = torch.randint(0, 64, (2, 6))
+    program = export(model, (), {"input_ids": tokens, "use_cache": False}, strict=False)
+    manifest = chained(program, tmp_path / "out", 2)
+    assert manifest["inputs"][0]["path"] == "kwargs['input_ids']"
+
+
+@pytest.mark.deep("each model is exported by torch")
+@pytest.mark.parametrize("name", sorted(transformer_configs()))
+def test_transformers(name: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformer_configs()[name]
+    try:
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    except ValueError:  # it has no head for that
+        model = transformers.AutoModel.from_config(config).eval()
+    tokens = torch.randint(0, 64, (2, 6))
+    with skipped_unless_exported():
+        program = export(model, (), {"input_ids": tokens}, strict=False)
+    chained(program, tmp_path / "out", 3, by="bytes")
+    with skipped_unless_exported():
+        program = program.run_decompositions()
+    chained(program, tmp_path / "decomposed", 3, by="bytes")
+
+
+@pytest.mark.slow("each program is exported by torch")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted(exportdb_cases()))
+def test_exportdb(name: str, tmp_path: Path) -> None:
+    """Wherever two stages can be made, they compute the same."""
+    with skipped_unless_exported():
+        program = exportdb_program(name)
+    operations = [node for node in program.graph.nodes if node.op == "call_function"]
+    try:
+        chained(program, tmp_path / "out", 2, by="time")
+    except StageError as refused:
+        error = str(refused)
+    else:
+        return
+    assert len(operations) < 2 or "places to cut at" in error
+
+
+class Several(nn.Module):
+    """Inputs of all kinds; results that are inputs, weights, constants and values of all stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+        self.returned = nn.Parameter(torch.ones(3))
+        self.register_buffer("late", torch.arange(4.0), persistent=False)
+        self.constant = torch.full((4,), 2.0)
+
+    def forward(self, x: Tensor, pair: tuple[Tensor, dict[str, Tensor]], *, flag: bool) -> Any:
+        first = self.layers[0](x)
+        second = self.layers[1](first + pair[0]) + self.constant
+        third, fourth = self.layers[2](second).chunk(2, dim=-1)
+        last = self.layers[3](torch.cat((fourth, third), -1) * first) + pair[1]["y"] + self.late
+        return {"first": first, "x": x, "last": (last, 7 if flag else 8, None), "w": self.returned}
+
+
+def test_several_inputs_and_outputs(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    pair = (torch.randn(2, 4), {"y": torch.randn(2, 4)})
+    program = export(Several(), (torch.randn(2, 4), pair), {"flag": True})
+    for n in (1, 2, 4):
+        manifest = chained(program, tmp_path / str(n), n)
+        paths = [each["path"] for each in manifest["inputs"]]
+        assert paths == ["args[0]", "args[1][0]", "args[1][1]['y']", "kwargs['flag']"]
+        outputs = {each["path"]: each["from"] for each in manifest["outputs"]}
+        assert outputs["['x']"] == {"input": "x"}
+        assert outputs["['last'][1]"] is outputs["['last'][2]"] is None
+
+
+class Tied(nn.Module):
+    """The last layer has the weights of the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(16, 8)
+        self.middle = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 16, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.middle(self.embedding(x)))
+
+
+def test_tied_weights(tmp_path: Path) -> None:
+    manifest = chained(export(Tied(), (torch.arange(4),)), tmp_path / "out", 3, by="module")
+    (shared,) = manifest["shared"]
+    assert shared["stages"] == [0, 2]
+    assert set(shared["names"]) <= {"embedding.weight", "head.weight"}
+
+
+class Counted(nn.Module):
+    """A buffer is written in the middle and read before; another one is written at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+        self.register_buffer("seen", torch.zeros(4))
+        self.register_buffer("last", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layers[0](x)
+        x = self.layers[1](x + self.seen)
+        self.seen.add_(1)
+        x = self.layers[2](x * 2)
+        self.last.copy_(x.sum())
+        return self.layers[3](x) + self.last
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_written_buffers(decomposed: bool, tmp_path: Path) -> None:
+    program = export(Counted(), (torch.ones(2, 4),))
+    if decomposed:
+        program = program.run_decompositions({})
+    manifest = chained(program, tmp_path / "out", 3, runs=3)
+    for name in ("seen", "last"):
+        having = [
+            stage for stage in manifest["stages"] if name in [s["name"] for s in stage["state"]]
+        ]
+        assert len(having) == 1, name
+
+
+class Written(nn.Module):
+    """An input is written, in the middle."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        z = (x * 2).sin()
+        y.add_(z)
+        return (z + y).cos().tanh()
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+def test_written_inputs(decomposed: bool, tmp_path: Path) -> None:
+    x, y = torch.ones(3), torch.ones(3)
+    program = export(Written(), (x, y))
+    if decomposed:
+        program = program.run_decompositions({})
+    save_stages(program, tmp_path / "out", 3, by="time", inputs=program.example_inputs)
+    chain, whole = Chain(tmp_path / "out"), program.module()
+    mine, other = y.clone(), y.clone()
+    assert_same_values(chain(x, mine), whole(x, other))
+    assert torch.equal(mine, other)
+    assert not torch.equal(mine, y)
+
+
+class Sized(nn.Module):
+    """Sizes that are symbols, and one that is computed, pass between stages; so does a branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor, y: Tensor) -> Any:
+        x = self.layers[0](x)
+        rows = x.shape[0] + y.shape[1]
+        x = self.layers[1](torch.cat((x, x)))
+        x = torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+        return self.layers[2](x).reshape(-1) * rows, rows
+
+
+def test_dynamic_shapes(tmp_path: Path) -> None:
+    shapes = {"x": {0: Dim("rows", min=2, max=32)}, "y": {1: Dim("columns", max=64)}}
+    inputs = (torch.randn(3, 4), torch.randn(2, 5))
+    program = export(Sized(), inputs, dynamic_shapes=shapes)
+    for n in (2, 5):
+        chained(program, tmp_path / str(n), n)
+        chain, whole = Chain(tmp_path / str(n)), program.module()
+        for rows, columns in ((2, 3), (7, 9)):
+            given = (torch.randn(rows, 4), torch.randn(2, columns))
+            assert_same_values(chain(*given), whole(*given))
+
+
+def test_the_program_stays_as_it_is(tmp_path: Path) -> None:
+    program = transformer()
+    before = (str(program), fxpress.graph_hash(program, include_state=True))
+    save_stages(program, tmp_path / "out", 3, by="time", inputs=program.example_inputs)
+    assert before == (str(program), fxpress.graph_hash(program, include_state=True))
+
+
+class Items(nn.Module):
+    """Nothing but the parts of one list."""
+
+    def forward(self, x: Tensor) -> Any:
+        return x.unbind(0)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    program, folder = transformer(), tmp_path / "out"
+    small = export(Items(), (torch.ones(3, 2),))
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "file").touch()
+    for subject, target, n, options, said in (
+        (program, folder, 0, {}, "cannot make 0 stages"),
+        (program, folder, 1000, {}, "operations, none of them empty"),
+        (program, folder, 2, {"by": "time"}, "example inputs"),
+        (program, folder, 2, {"by": "time", "inputs": ((), {})}, "structure"),
+        (program, folder, 2, {"by": "weight"}, "parameters, bytes"),
+        (program, folder, 43, {"by": "module"}, "places to cut at"),
+        (small, folder, 2, {}, "no parameters"),
+        (
+            small,
+            folder,
+            2,
+            {"by": "time", "inputs": small.example_inputs},
+            "unbind is neither a tensor nor an integer",
+        ),
+        (program, full, 2, {}, "is there already"),
+    ):
+        with pytest.raises(StageError, match=said):
+            save_stages(subject, target, n, **options)
+    assert sorted(tmp_path.iterdir()) == [full]
+
+
+def test_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Path] = []
+
+    def fail(program: ExportedProgram, path: Path) -> None:
+        if written:
+            raise OSError(28, "No space left on device")
+        written.append(path)
+        path.touch()
+
+    monkeypatch.setattr(save.archive, "save", fail)
+    with pytest.raises(OSError, match="No space"):
+        save_stages(transformer(), tmp_path / "out", 2)
+    assert written
+    assert list(tmp_path.iterdir()) == []
