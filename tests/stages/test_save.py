@@ -60,6 +60,32 @@ def test_transformer(by: By, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "stages.svg").read_text().startswith("<?xml")
 
 
+class Classifier(nn.Module):
+    """Most of its parameters are in layers of a list, below one name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(16, 8)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU()) for _ in range(6)
+        )
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embedding(x)
+        for layer in self.layers:
+            x = x + layer(x)
+        return self.head(x)
+
+
+@pytest.mark.parametrize(("n", "begins"), [(2, "layers.2"), (3, "layers.1"), (8, "layers.0")])
+def test_modules_of_the_depth_that_is_even(n: int, begins: str, tmp_path: Path) -> None:
+    chained(export(Classifier().eval(), (torch.arange(4),)), tmp_path / "out", n, by="module")
+    second = fxpress.load(tmp_path / "out" / "stage_1.pt2")
+    node = next(node for node in second.graph.nodes if node.op == "call_function")
+    assert [path for path, _ in node.meta["nn_module_stack"].values()][1] == begins
+
+
 def test_decomposed(tmp_path: Path) -> None:
     chained(transformer().run_decompositions(), tmp_path / "out", 4)
 

@@ -97,6 +97,7 @@ def test_operators_and_types(tmp_path: Path) -> None:
     (symbol,) = program.range_constraints
     assert page.row(str(symbol)) == [str(symbol), "2", "64"]
     assert "a size is a symbol (2 operators)" in page.text
+    assert page.row("FLOPs")[1].startswith("at least ")
 
 
 def test_partitions_are_drawn(tmp_path: Path, inputs: Any) -> None:

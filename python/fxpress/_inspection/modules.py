@@ -24,8 +24,8 @@ class Module:
         path: its name from the root; the root's is empty.
         class_name: its class, or None where no operator says so.
         operators: the number of operators that were traced in it.
-        parameters: the number of items of its parameters and buffers.
-        bytes: their bytes.
+        parameters: the number of items of its parameters.
+        bytes: of its parameters and buffers.
         children: the modules below it, by the last part of their path.
     """
 
@@ -37,13 +37,13 @@ class Module:
     children: dict[str, Module] = dataclasses.field(default_factory=dict)
 
 
-def tree_of(stacks: Iterable[str], state: Iterable[tuple[str, Tensor]]) -> Module:
+def tree_of(stacks: Iterable[str], state: Iterable[tuple[str, str, Tensor]]) -> Module:
     """Return the root.
 
     Args:
         stacks: for each operator the modules whose calls it was traced in, as files have them:
             "key,path,class" of each, outermost first, separated by semicolons.
-        state: name and description of each parameter and buffer.
+        state: name, kind ("parameter" or "buffer") and description of each.
 
     Raises:
         DeepModulesError: a path has too many parts.
@@ -56,12 +56,12 @@ def tree_of(stacks: Iterable[str], state: Iterable[tuple[str, Tensor]]) -> Modul
             module.class_name = class_name or module.class_name
         for module in _down(root, path):
             module.operators += 1
-    for name, tensor in state:
+    for name, kind, tensor in state:
         items = 1
         for size in tensor.shape:
             items *= size if isinstance(size, int) else 0
         for module in _down(root, name.rpartition(".")[0]):
-            module.parameters += items
+            module.parameters += items if kind == "parameter" else 0
             module.bytes += tensor.bytes or 0
     return root
 

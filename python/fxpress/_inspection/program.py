@@ -113,7 +113,7 @@ def read_program(
         weights = list(_weights(signature, tensors, place))
     nodes = list(nodes_of(graph, place))
     stacks = (_stack(node, place) for node in nodes)
-    state = ((each.name, each.tensor) for each in weights if each.kind != "constant")
+    state = ((each.name, each.kind, each.tensor) for each in weights if each.kind != "constant")
     with damage_is_named(place):
         counted = Counter(a_text(node["target"]) for node in nodes)
         return Program(

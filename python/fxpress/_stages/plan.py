@@ -15,6 +15,9 @@ from fxpress.partition import SplitCallback, by_module
 from fxpress.partition._balanced import linear_partition
 from fxpress.partition._callback import operations
 
+_EVEN = 1.25  # times the weight of the heaviest stage that cuts anywhere: even enough
+_MOST_COMPONENTS = 100  # of a module's path
+
 
 def plan(program: ExportedProgram, n: int, by: By, inputs: Any = None) -> SplitCallback:
     """Return the stage of each operation of a program's own graph: runs of least maximum weight.
@@ -23,7 +26,7 @@ def plan(program: ExportedProgram, n: int, by: By, inputs: Any = None) -> SplitC
         program: the program.
         n: the number of stages.
         by: what to share out, see `weights_of`. By "module", a stage begins where a module does:
-            modules of the least depth at which there are as many of them as stages.
+            modules of the least depth that allows stages almost as even as cuts anywhere do.
         inputs: (args, kwargs) to measure times with.
 
     Raises:
@@ -38,28 +41,28 @@ def plan(program: ExportedProgram, n: int, by: By, inputs: Any = None) -> SplitC
     unknown = Ends(program).unknown()
     if unknown is not None:
         raise StageError(f"the program has a {unknown}, which no stage can take or give")
-    weights = weights_of(program, by, inputs)
-    ends = _ends(program, nodes, n, by)
-    before = [0, *accumulate(weights)]
-    shares = [before[end] - before[start] for start, end in zip([0, *ends], ends, strict=False)]
+    before = [0, *accumulate(weights_of(program, by, inputs))]
+    ends = _ends(program, nodes, n)
+    found = _runs(before, ends, n)
+    if by == "module":
+        found = _runs_of_modules(program, nodes, before, ends, n, found)
     stages: dict[Any, int] = {}
     start = 0
-    for stage, last in enumerate(linear_partition(shares, n)):
-        stages.update(dict.fromkeys(nodes[start : ends[last - 1]], stage))
-        start = ends[last - 1]
+    for stage, end in enumerate(found):
+        stages.update(dict.fromkeys(nodes[start:end], stage))
+        start = end
     return SplitCallback(stages, f"plan(n={n}, by={by!r})")
 
 
-def _ends(program: ExportedProgram, nodes: list[Any], n: int, by: By) -> list[int]:
+def _ends(program: ExportedProgram, nodes: list[Any], n: int) -> list[int]:
     """Return where a cut may be: the numbers of the operations behind it; the last is the end."""
-    allowed = _module_ends(program, nodes, n) if by == "module" else range(1, len(nodes) + 1)
     spans = list(spans_of(program, nodes))
     changes = [0] * (len(nodes) + 1)  # of the number of spans around a place, from one to the next
     for span in spans:
         changes[span.first + 1] += 1
         changes[span.last + 1] -= 1
     around = list(accumulate(changes))
-    ends = [end for end in allowed if end == len(nodes) or not around[end]]
+    ends = [end for end in range(1, len(nodes) + 1) if end == len(nodes) or not around[end]]
     if len(ends) < n:
         longest = sorted(spans, key=lambda span: span.first - span.last)[:3]
         why = ", ".join(span.reason for span in longest)
@@ -70,16 +73,55 @@ def _ends(program: ExportedProgram, nodes: list[Any], n: int, by: By) -> list[in
     return ends
 
 
-def _module_ends(program: ExportedProgram, nodes: list[Any], n: int) -> list[int]:
-    most: list[int] = []
-    for depth in range(1, 100):
+def _runs(before: list[int], ends: list[int], n: int) -> list[int]:
+    """Return the end of each stage, of least maximum weight; `before` is the weight before each."""
+    shares = [before[end] - before[start] for start, end in zip([0, *ends], ends, strict=False)]
+    return [ends[last - 1] for last in linear_partition(shares, n)]
+
+
+def _heaviest(before: list[int], runs: list[int]) -> int:
+    return max(before[end] - before[start] for start, end in zip([0, *runs], runs, strict=False))
+
+
+def _runs_of_modules(
+    program: ExportedProgram,
+    nodes: list[Any],
+    before: list[int],
+    ends: list[int],
+    n: int,
+    free: list[int],
+) -> list[int]:
+    """Return the end of each stage where one module ends and another begins.
+
+    The modules are those of the least depth at which no stage is much heavier than the heaviest of
+    `free`, which is cut between any operations; without such a depth, that of the least maximum.
+    """
+    best: list[int] | None = None
+    most = 0
+    for depth in range(1, _deepest(nodes) + 1):
         found = by_module(program.graph_module, depth=depth)
-        ends = [
-            number
-            for number in range(1, len(nodes))
-            if found[nodes[number]] != found[nodes[number - 1]]
+        allowed = [
+            end for end in ends if end == len(nodes) or found[nodes[end]] != found[nodes[end - 1]]
         ]
-        if len(ends) + 1 >= n or (most and ends == most):
-            return [*ends, len(nodes)]
-        most = ends
-    return [*most, len(nodes)]
+        most = max(most, len(allowed))
+        if len(allowed) < n:
+            continue
+        runs = _runs(before, allowed, n)
+        if best is None or _heaviest(before, runs) < _heaviest(before, best):
+            best = runs
+        if _heaviest(before, best) <= _EVEN * _heaviest(before, free):
+            break
+    if best is None:
+        raise StageError(
+            f"cannot make {n} stages: there are {most - 1} places to cut at between modules"
+        )
+    return best
+
+
+def _deepest(nodes: list[Any]) -> int:
+    """Return the most components of a module's path, at least 1 and at most `_MOST_COMPONENTS`."""
+    paths = (
+        path for node in nodes for path, _ in (node.meta.get("nn_module_stack") or {}).values()
+    )
+    most = max((path.count(".") + path.count("[") for path in paths), default=0) + 1
+    return min(most, _MOST_COMPONENTS)

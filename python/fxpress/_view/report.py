@@ -186,7 +186,7 @@ def _program_facts(program: Program, count: Count) -> Iterator[tuple[str, str]]:
     yield "parameters", f"{_parameters_by_module(program)['']:,}"
     state = (weight for kind in ("parameter", "buffer") for weight in _distinct(program, kind))
     yield "bytes of state", f"{sum(weight.tensor.bytes or 0 for weight in state):,}"
-    yield "FLOPs", f"{count.total:,}"
+    yield "FLOPs", f"{'at least ' if count.left_out else ''}{count.total:,}"
 
 
 def _values(values: list[Value]) -> Table:
