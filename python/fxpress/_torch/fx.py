@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import copy
 import functools
+import inspect
 import logging
 import operator
 import re
@@ -72,8 +73,20 @@ LazyGraphModule: type[torch.fx.GraphModule] = lazy_graph_module._LazyGraphModule
 
 
 def compatibility(*, is_backward_compatible: bool) -> Callable[[_T], _T]:
-    """Return a decorator that adds an object to torch.fx's table of (un)stable interfaces."""
-    return cast(Callable[[_T], _T], fx_compatibility(is_backward_compatible=is_backward_compatible))
+    """Return a decorator that adds an object to torch.fx's table of (un)stable interfaces.
+
+    torch adds a note to the docstring.
+
+    The docstring loses its indentation first, as the note has none: before Python 3.13, what shows
+    docstrings could not take it away afterwards.
+    """
+    mark = fx_compatibility(is_backward_compatible=is_backward_compatible)
+
+    def decorate(marked: _T) -> _T:
+        marked.__doc__ = inspect.cleandoc(marked.__doc__ or "")
+        return cast(_T, mark(marked))
+
+    return decorate
 
 
 def uses_lazy_graph_modules() -> bool:
