@@ -42,7 +42,7 @@ class Layers(nn.Module):
         self.register_buffer("scale", torch.ones(3))
 
     def forward(self, image: torch.Tensor, x: torch.Tensor) -> Any:
-        chosen = torch.cond(x.sum() > 0, lambda x: x @ x.mT @ x, lambda x: x.clone(), (x,))
+        chosen = torch.cond(x.sum() > 0, lambda x: x @ x.t() @ x, lambda x: x.clone(), (x,))
         y = self.inner(self.tied(chosen)) * self.scale
         return self.back(self.wide(image)), y @ torch.ones(3)
 
