@@ -16,7 +16,8 @@ from torch.export import ExportedProgram
 
 import fxpress
 from fxpress._cli import app
-from fxpress._inspection.verification import Fault, find_faults
+from fxpress._inspection.findings import Fault
+from fxpress._inspection.verification import look_at
 from tests.fuzz.make_hostile import frozen
 from tests.support.command_line import assert_without_torch, run
 from tests.support.exported import (
@@ -25,6 +26,7 @@ from tests.support.exported import (
     module_db_cases,
     skipped_unless_exported,
 )
+from tests.support.faults import find_faults
 
 MODEL = "models/model.json"
 WEIGHTS = "weights_config.json"
@@ -214,7 +216,7 @@ def test_cut_files(path: Path, tmp_path: Path) -> None:
 
 def test_progress(path: Path) -> None:
     done: list[int] = []
-    find_faults(path, done.append)
+    look_at(path, done.append)
     assert 0 < sum(done) <= path.stat().st_size
 
 

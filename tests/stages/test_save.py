@@ -14,7 +14,6 @@ from torch.export import Dim, ExportedProgram, export
 
 import fxpress
 from fxpress._cli.demo import Transformer
-from fxpress._inspection.verification import find_faults
 from fxpress._stages import save
 from fxpress._stages.costs import By
 from fxpress._stages.errors import StageError
@@ -25,6 +24,7 @@ from tests.support.exported import (
     skipped_unless_exported,
     transformer_configs,
 )
+from tests.support.faults import find_faults
 from tests.support.staged import Chain, assert_same_values
 
 

@@ -39,13 +39,6 @@ _OBJECT = "an object: a load takes allow_pickle=True, which may run any code"
 _PICKLED = "a pickle, which is not opened here: a load may take allow_pickle=True"
 
 
-def find_faults(
-    path: str | os.PathLike[str], report: Callable[[int], None] | None = None
-) -> list[Fault]:
-    """Return what is wrong with a file, without notes; see `look_at`."""
-    return [fault for fault in look_at(path, report) if not fault.is_note]
-
-
 def look_at(
     path: str | os.PathLike[str], report: Callable[[int], None] | None = None
 ) -> list[Fault]:
