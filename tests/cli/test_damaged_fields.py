@@ -16,12 +16,12 @@ from fxpress._inspection.hashes import hash_programs
 from fxpress._inspection.nodes import find_nodes
 from fxpress._inspection.package import InspectionError
 from fxpress._inspection.summary import summarize
-from fxpress._inspection.verification import find_faults
 from fxpress._view.graphs import graphs_by_program
 from fxpress._view.overlays import overlays_of
 from fxpress._view.page import page_of
 from fxpress._view.sources import source_of_file
 from tests.support.command_line import places_in
+from tests.support.faults import find_faults
 
 SOME = 3  # of that many files pages are written, each with a picture
 VALUES = (None, -1, 10**400, 1.5, "\ud800", ";", [], [1], {}, {"a": [1]}, True)
