@@ -14,6 +14,7 @@ from fxpress._stages.cut import Cut, Stage
 from fxpress._stages.ends import is_mutation, state_of
 from fxpress._stages.spans import value_of
 from fxpress._torch.decompose import pytree
+from fxpress._torch.serde import dump_treespec
 
 FORMAT, VERSION = "fxpress stages", 1
 
@@ -25,7 +26,7 @@ def manifest_of(program: ExportedProgram, cut: Cut, by: str, files: list[dict[st
         program: the whole program.
         cut: its stages.
         by: what was shared out.
-        files: of each stage: "file", "bytes", "sha256".
+        files: of each stage where it is: "file" or "program", and digests.
     """
     ends = cut.ends
     return {
@@ -35,6 +36,8 @@ def manifest_of(program: ExportedProgram, cut: Cut, by: str, files: list[dict[st
         "torch": torch.__version__,
         "by": by,
         "source": {"graph_hash": graph_hash(program)},
+        "in_spec": _text_of(program.call_spec.in_spec),
+        "out_spec": _text_of(program.call_spec.out_spec),
         "inputs": [
             {"name": node.name, "path": path, **described(value_of(node))}
             for node, path in zip(ends.inputs, _input_paths(program), strict=True)
@@ -63,10 +66,34 @@ def described(value: Any) -> dict[str, Any]:
             "type": "tensor",
             "dtype": str(value.dtype).removeprefix("torch."),
             "shape": [size if isinstance(size, int) else str(size) for size in value.shape],
+            **_order(value),
         }
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return {"type": type(value).__name__.removeprefix("Sym").lower(), "symbol": str(value)}
-    return {"type": type(value).__name__, "constant": repr(value)}
+    is_plain = value is None or isinstance(value, (bool, int, float, str))
+    return {"type": type(value).__name__, "constant": value if is_plain else repr(value)}
+
+
+def _text_of(spec: Any) -> str | None:
+    """Return a tree spec as programs' files have it; None where a class in it has no name there."""
+    try:
+        return dump_treespec(spec)
+    except NotImplementedError:
+        return None
+
+
+def _order(value: torch.Tensor) -> dict[str, list[int]]:
+    """Return the dimensions from the outermost in memory to the innermost, if they are not in order.
+
+    Symbols count as the numbers that the program was exported with.
+    """
+    if value.layout is not torch.strided:
+        return {}
+    strides = [each.node.hint if isinstance(each, torch.SymInt) else each for each in value.stride()]
+    if None in strides:
+        return {}
+    order = sorted(range(len(strides)), key=lambda dimension: -strides[dimension])
+    return {} if order == sorted(order) else {"order": order}
 
 
 def _source(cut: Cut, node: Node) -> dict[str, Any]:

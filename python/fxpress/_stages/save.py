@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from fxpress import archive
+from fxpress._archive import names
 from fxpress._archive.folders import beside, sync_folder
 from fxpress._stages.build import build
 from fxpress._stages.costs import By
@@ -22,13 +24,19 @@ from fxpress._stages.errors import StageError
 from fxpress._stages.manifest import manifest_of
 from fxpress._stages.picture import picture_of
 from fxpress._stages.plan import plan
+from fxpress._stages.records import digest_of, records_of
 
 MANIFEST, PICTURE = "manifest.json", "stages.svg"
 
 
+def program_name(number: int) -> str:
+    """Return the name of a stage's program in an archive of all stages."""
+    return f"stage_{number}"
+
+
 def save_stages(
     program: ExportedProgram,
-    folder: str | os.PathLike[str],
+    path: str | os.PathLike[str],
     n: int,
     *,
     by: By = "parameters",
@@ -36,11 +44,12 @@ def save_stages(
 ) -> dict[str, Any]:
     """Write a program of each stage, a manifest, and a picture where it can be drawn.
 
-    The folder is there as a whole or not at all: it is written under another name, and renamed.
+    They are there as a whole or not at all: they are written under another name, and renamed.
 
     Args:
         program: the program, which is not changed.
-        folder: the folder to make; it may be there if it is empty.
+        path: a folder to make, which may be there if it is empty; or an archive of all stages,
+            whose name ends in ".pt2".
         n: the number of stages.
         by: what to share out: "parameters", "bytes", "flops", "time", or "module", see `plan`.
         inputs: (args, kwargs) to measure times with.
@@ -53,25 +62,49 @@ def save_stages(
         OSError: a file cannot be written.
         fxpress.SerializeError, fxpress.UnsupportedError: a stage cannot be saved.
     """
-    target = Path(folder)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    target = Path(path)
+    is_folder = target.suffix != ".pt2"
+    if is_folder and target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StageError(f"{target} is there already")
     stage_of = plan(program, n, by, inputs)
     whole = cut(program, stage_of)
     stages = [build(program, whole.ends, stage) for stage in whole.stages]
     drawn = picture_of(program, stage_of)
+    describe = functools.partial(manifest_of, program, whole, by)
+    return (_write_folder if is_folder else _write_archive)(target, stages, describe, drawn)
+
+
+def _write_archive(target: Path, stages: Any, describe: Any, drawn: str | None) -> Any:
+    programs = {program_name(number): stage for number, stage in enumerate(stages)}
+    manifest = describe([{"program": name} for name in programs])
+    manifest["picture"] = None if drawn is None else PICTURE
+    extra = {MANIFEST: _text(manifest)} | ({} if drawn is None else {PICTURE: drawn})
+    archive.package_pt2(target, exported_programs=programs, extra_files=extra)
+    return manifest
+
+
+def _write_folder(target: Path, stages: Any, describe: Any, drawn: str | None) -> Any:
     with _made_at_once(target) as place:
         files = []
         for number, stage in enumerate(stages):
-            path = place / f"stage_{number}.pt2"
+            path = place / f"{program_name(number)}.pt2"
             archive.save(stage, path)
-            files.append({"file": path.name, "bytes": path.stat().st_size, "sha256": _sha256(path)})
-        manifest = manifest_of(program, whole, by, files)
+            with archive.PT2ArchiveReader(path) as reader:
+                digest = digest_of(reader, records_of(reader, names.MODEL))
+            size = path.stat().st_size
+            files.append(
+                {"file": path.name, "bytes": size, "sha256": _sha256(path), "records": digest}
+            )
+        manifest = describe(files)
         manifest["picture"] = None if drawn is None else PICTURE
         if drawn is not None:
             (place / PICTURE).write_text(drawn)
-        (place / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-    return manifest  # type: ignore[no-any-return]
+        (place / MANIFEST).write_text(_text(manifest))
+    return manifest
+
+
+def _text(manifest: Any) -> str:
+    return json.dumps(manifest, indent=2) + "\n"
 
 
 @contextlib.contextmanager

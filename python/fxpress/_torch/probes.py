@@ -82,6 +82,14 @@ _CALLS = {
         torch.export.pt2_archive._package_weights:group_weights(_)
     """,
     "state": "",
+    "pipeline": """
+        torch.distributed.distributed_c10d:_get_default_store()
+        torch.distributed.distributed_c10d:_set_pg_timeout(_, _)
+        torch.distributed.pipelining.stage:PipelineStage(_, _, _, _, group)
+        torch.distributed.pipelining.stage:PipelineStage._compute_outputs(_, module)
+        torch.distributed.pipelining.stage:PipelineStage.forward_one_chunk(_, _, _, _)
+        torch.distributed.pipelining.stage:PipelineStage.backward_one_chunk(_, _)
+    """,
     "decompose": """
         torch.export._trace:_export_to_aten_ir(_, _, _, _, _, decomp_table,
             _prettify_placeholder_names, decompose_custom_triton_ops)
@@ -141,6 +149,7 @@ _STANDS_ON = {
     "export": ("split_module",),
     "serialize": ("split_module",),
     "archive": ("serialize",),
+    "pipeline": ("archive", "unflatten"),
     "decompose": ("serialize",),
     "functional_export": ("split_module",),
 }

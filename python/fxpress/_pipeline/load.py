@@ -1,0 +1,142 @@
+"""Load a stage."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import nn
+
+from fxpress._archive.load_options import check_location
+from fxpress._observing.watching import operation
+from fxpress._pipeline.errors import PipelineError
+from fxpress._pipeline.manifest import Manifest
+from fxpress._pipeline.module import StageModule
+from fxpress._pipeline.source import Source, options_of
+from fxpress._serde.gate import check_input_keys
+from fxpress._serde.limits import Budget, Limits
+from fxpress._serde.treespecs import load_treespec
+from fxpress._torch.decompose import pytree
+
+
+class LoadedStage:
+    """A stage of a program, ready to run. `load_stage` makes it.
+
+    Attributes:
+        module: takes what the stage before gives, and gives what the next takes. Its state has the
+            names of the whole program's.
+        number: of the stage, from 0.
+        count: the number of all stages.
+        shared: the names of state that other stages have a copy of -> the numbers of these stages.
+    """
+
+    def __init__(self, source: Source, number: int, module: StageModule, out_spec: Any) -> None:
+        self.module: nn.Module = module
+        self.number, self.count = number, len(source.manifest.stages)
+        self.shared = _shared(source.manifest, number)
+        self.source = source
+        self._out_spec = out_spec
+
+    def __repr__(self) -> str:
+        return f"<stage {self.number} of {self.count}, {self.source.path}>"
+
+    def results(self, given: Any) -> Any:
+        """Return what the program returns, from what the last stage gives.
+
+        Args:
+            given: what the module of the last stage returns, or a schedule.
+
+        Raises:
+            PipelineError: this is not the last stage, or the structure of the results has no name
+                in files.
+        """
+        if self.number + 1 != self.count:
+            raise PipelineError(f"stage {self.number} has no results: stage {self.count - 1} does")
+        if self._out_spec is None:
+            raise PipelineError("the classes of the program's results have no names in files")
+        values = given if isinstance(given, (tuple, list)) else (given,)
+        module: Any = self.module
+        by_name = dict(zip((each.name for each in module.gives), values, strict=True))
+        leaves = [
+            by_name[each.source[1]] if each.source else each.constant
+            for each in self.source.manifest.results
+        ]
+        return pytree.tree_unflatten(leaves, self._out_spec)
+
+
+@operation("pipeline.load_stage", lambda made, *_, **__: {"bytes": made.module.facts.bytes})
+def load_stage(
+    path: str | os.PathLike[str],
+    stage: int | None = None,
+    *,
+    device: torch.device | str | None = None,
+    mmap: bool = False,
+    load_weights: bool = True,
+    limits: Limits | None = None,
+) -> LoadedStage:
+    """Return one stage of a program; of the file, only what belongs to the stage is read.
+
+    No code in the file is run. What is read is compared with its checksums (but weights with
+    `mmap`), and with the manifest: a file that was changed since is refused.
+
+    Args:
+        path: a folder or an archive that `save_stages` has written.
+        stage: the number of the stage, from 0; None: the rank of this process.
+        device: the device for all tensors; None: the devices that they were saved from.
+        mmap: read weights from the file when they are used; see `fxpress.load`.
+        load_weights: False: the state has tensors on the meta device, to be filled from a
+            checkpoint; see `fxpress.checkpoint`.
+        limits: the limits on the cost of reading; None: the defaults.
+
+    Raises:
+        OSError: a file cannot be read.
+        PipelineError: there are no such stages, or the files do not belong together.
+        fxpress.ArchiveError, fxpress.LimitError, fxpress.SerializeError: the file is damaged.
+        fxpress.UnsupportedError: the stage has something that fxpress cannot read.
+        ValueError: `stage` is None, and torch.distributed is not initialized.
+
+    Stands in for tracing and splitting on each rank with `torch.distributed.pipelining.pipeline`.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> manifest = pipeline.save_stages(program, "stages", 2)
+        >>> first, last = (pipeline.load_stage("stages", each) for each in range(2))
+        >>> result = last.results(last.module(*first.module(x)))
+        >>> torch.equal(result, program.module()(x))
+        True
+    """
+    check_location(device)
+    number = _rank() if stage is None else stage
+    source = Source(path, limits)
+    manifest = source.manifest
+    if not 0 <= number < len(manifest.stages):
+        raise PipelineError(
+            f"there is no stage {number}: {source.path} has {len(manifest.stages)}, from 0"
+        )
+    if manifest.in_spec is None:
+        raise PipelineError("the classes of the program's inputs have no names in files")
+    budget = Budget(limits, len(manifest.in_spec))
+    in_spec = load_treespec(manifest.in_spec, budget)
+    check_input_keys(in_spec)
+    out_spec = None if manifest.out_spec is None else load_treespec(manifest.out_spec, budget)
+    program = source.load(number, options_of(device, mmap, load_weights))
+    module = StageModule(program, manifest, number, in_spec)
+    return LoadedStage(source, number, module, out_spec)
+
+
+def _rank() -> int:
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        raise ValueError("stage=None is the rank, and torch.distributed is not initialized")
+    return torch.distributed.get_rank()
+
+
+def _shared(manifest: Manifest, number: int) -> dict[str, tuple[int, ...]]:
+    own = set(manifest.stages[number].state)
+    return {
+        name: stages
+        for names, stages in manifest.shared
+        if number in stages
+        for name in names
+        if name in own
+    }

@@ -1,0 +1,109 @@
+"""The module of a stage: what it takes from the stage before, and gives to the next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+from fxpress._pipeline.errors import PipelineError
+from fxpress._pipeline.manifest import Manifest, Value
+from fxpress._pipeline.rehearsal import fakes_of, fill
+from fxpress._pipeline.route import route
+from fxpress._pipeline.values import packed, unpacked
+from fxpress._torch.decompose import pytree
+from fxpress._torch.export import reorder_kwargs
+from fxpress.unflatten import unflatten
+
+
+class StageModule(nn.Module):
+    """A stage of a program. Its parameters, buffers and modules have the names of the whole.
+
+    The first stage takes what the program takes. Another takes the tensors that the one before
+    gives. The last gives the program's results as a tensor or a tuple of tensors; see
+    `LoadedStage.results`.
+
+    Args:
+        program: of the stage.
+        manifest: of all stages.
+        number: of this stage.
+        in_spec: the tree of what the whole program takes.
+
+    Raises:
+        PipelineError: a value that passes from stage to stage cannot.
+    """
+
+    def __init__(
+        self, program: ExportedProgram, manifest: Manifest, number: int, in_spec: Any
+    ) -> None:
+        super().__init__()
+        module = unflatten(program)
+        # Both have the same state, under the same names: the other module is not a child.
+        object.__setattr__(self, "program", module)
+        self._parameters, self._buffers = module._parameters, module._buffers
+        self._modules = module._modules
+        self.training = module.training
+        taken = route(manifest)
+        self.facts = manifest.stages[number]
+        self._in_spec, self._fakes = in_spec, fakes_of(program)
+        self._inputs = manifest.inputs
+        self.takes = tuple(taken[number])
+        self.gives = tuple(taken[number + 1]) if number + 1 < len(taken) else _results(manifest)
+        self._is_first, self._is_last = number == 0, number + 1 == len(taken)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the stage gives: a tuple of tensors; the last stage one tensor alone as such.
+
+        Raises:
+            PipelineError: the arguments are not those that the stage takes.
+        """
+        values = self._first(args, kwargs) if self._is_first else self._received(args)
+        sources = [each.source[1] for each in self.facts.inputs if each.source is not None]
+        made = self.program(*(values[name] for name in sources))
+        values.update(zip((each.name for each in self.facts.outputs), made, strict=True))
+        if not self._is_last:
+            return tuple(packed(values[each.name], each) for each in self.gives)
+        results = tuple(_as_tensor(values[each.name], each) for each in self.gives)
+        return results[0] if len(results) == 1 else results
+
+    def _first(self, args: Any, kwargs: Any) -> dict[str, Any]:
+        """Return the inputs of the whole program by name."""
+        try:
+            ordered = reorder_kwargs(kwargs, self._in_spec)
+        except ValueError as error:
+            raise PipelineError(f"stage 0 takes what the program takes: {error}") from None
+        leaves, given = pytree.tree_flatten((tuple(args), ordered))
+        if given != self._in_spec:
+            raise PipelineError(
+                "stage 0 takes what the program takes, which has another structure: "
+                f"{self._in_spec}, not {given}"
+            )
+        return dict(zip((each.name for each in self._inputs), leaves, strict=True))
+
+    def _received(self, args: tuple[Any, ...]) -> dict[str, Any]:
+        if len(args) != len(self.takes):
+            raise PipelineError(
+                f"the stage takes {len(self.takes)} tensors from the one before, and was given "
+                f"{len(args)}"
+            )
+        pairs = zip(self.takes, args, strict=True)
+        return {facts.name: unpacked(tensor, facts) for facts, tensor in pairs}
+
+    def fill(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        """Write to tensors in place of what the stage takes something that it runs with."""
+        fill(tensors, self.takes, self._fakes)
+
+
+def _as_tensor(value: Any, facts: Value) -> torch.Tensor:
+    return value if isinstance(value, torch.Tensor) else packed(value, facts)
+
+
+def _results(manifest: Manifest) -> tuple[Value, ...]:
+    """Return the results of the whole program that are computed, each once."""
+    known = {each.name: each for each in manifest.inputs}
+    for stage in manifest.stages:
+        known.update((each.name, each) for each in stage.outputs)
+    names = dict.fromkeys(each.source[1] for each in manifest.results if each.source)
+    return tuple(known[name] for name in names)

@@ -1,0 +1,138 @@
+"""Build a schedule of torch for stages."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import distributed
+
+from fxpress._pipeline.agreement import Answer, agree, name_of
+from fxpress._pipeline.errors import PipelineError
+from fxpress._pipeline.load import LoadedStage
+from fxpress._pipeline.shared import SharedGradients
+from fxpress._pipeline.watch import Watch
+from fxpress._torch.distributed import V_SCHEDULES, SingleSchedule, Stage, schedule_class
+
+
+def placement(schedule: str, ranks: int, stages: int) -> list[list[int]]:
+    """Return the numbers of the stages that a schedule runs on each rank.
+
+    Args:
+        schedule: the name of one of torch's schedules, such as "1F1B".
+        ranks: the number of ranks.
+        stages: the number of stages.
+
+    Raises:
+        PipelineError: the schedule cannot run so many stages on so many ranks.
+        ValueError: torch has no such schedule.
+
+    Stands in for `torch.distributed.pipelining._utils.generate_stage_to_rank_mapping`.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> pipeline.placement("Interleaved1F1B", 2, 4)
+        [[0, 2], [1, 3]]
+        >>> pipeline.placement("ZBVZeroBubble", 2, 4)
+        [[0, 3], [1, 2]]
+    """
+    kind = schedule_class(schedule)
+    each = 1 if issubclass(kind, SingleSchedule) else 2 if issubclass(kind, V_SCHEDULES) else None
+    fits = stages == ranks * each if each else stages % ranks == 0
+    if not fits:
+        wanted = f"{each * ranks}" if each else f"a multiple of {ranks}"
+        raise PipelineError(f"{schedule} on {ranks} ranks runs {wanted} stages, not {stages}")
+    if issubclass(kind, V_SCHEDULES):
+        return [[rank, stages - 1 - rank] for rank in range(ranks)]
+    return [list(range(rank, stages, ranks)) for rank in range(ranks)]
+
+
+def build_schedule(
+    schedule: str,
+    stages: LoadedStage | Sequence[LoadedStage],
+    n_microbatches: int,
+    *,
+    loss_fn: Callable[..., torch.Tensor] | None = None,
+    group: Any = None,
+    timeout: float = 300.0,
+    **options: Any,
+) -> Any:
+    """Return one of torch's schedules for the stages of this rank. Every rank has to call it.
+
+    The ranks agree on the program, its cut, the files, torch and the schedule first. From then on,
+    a rank that fails, dies or hangs in a step makes the step fail on all others, with an error that
+    names it. After a step that trains, gradients of weights that several stages have are summed.
+
+    Args:
+        schedule: the name: "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS",
+            "InterleavedZeroBubble", "ZBVZeroBubble" or "DualPipeV".
+        stages: those of this rank, see `placement`.
+        n_microbatches: the number of parts that a batch is cut into.
+        loss_fn: takes what the last stage gives and the target; None: nothing is trained.
+        group: the process group; None: all ranks.
+        timeout: seconds that a rank waits for another.
+        options: passed on to torch's schedule.
+
+    Returns:
+        The schedule; its `step` raises `PipelineError`.
+
+    Raises:
+        PipelineError: the ranks do not agree; the text is the same on all.
+        ValueError: torch has no such schedule.
+
+    Stands in for the classes of schedules in `torch.distributed.pipelining`.
+    """
+    own = [stages] if isinstance(stages, LoadedStage) else list(stages)
+    kind = schedule_class(schedule)
+    settings = f"{schedule.lower()} of {n_microbatches} microbatches"
+    ranks = agree(_answer(own, settings), group, timeout)
+    names = [
+        name_of(rank, [stage for stage, owner in enumerate(ranks) if owner == rank])
+        for rank in range(distributed.get_world_size(group))
+    ]
+    watch = Watch(group, names, timeout)
+    made = [_torch_stage(each, watch, group) for each in own]
+    arguments = {"n_microbatches": n_microbatches, "loss_fn": loss_fn, **options}
+    built = kind(made[0] if issubclass(kind, SingleSchedule) else made, **arguments)
+    shared = None if loss_fn is None else SharedGradients(own, ranks, group)
+    built.step = functools.partial(_step, built.step, watch, shared)
+    return built
+
+
+def _step(
+    step: Callable[..., Any], watch: Watch, shared: SharedGradients | None, *args: Any, **kw: Any
+) -> Any:
+    with watch.step():
+        made = step(*args, **kw)
+        if shared is not None:
+            shared.reduce()
+    return made
+
+
+def _answer(stages: list[LoadedStage], settings: str) -> Answer:
+    source = stages[0].source
+    error = ""
+    for each in stages[1:]:
+        if each.source.digest != source.digest:
+            error = f"{each} and {stages[0]} are of different files"
+    return Answer(
+        stages=[each.number for each in stages],
+        count=stages[0].count,
+        digest=source.digest,
+        graph=source.manifest.graph_hash,
+        settings=settings,
+        error=error,
+    )
+
+
+def _torch_stage(stage: LoadedStage, watch: Watch, group: Any) -> Any:
+    tensors = [*stage.module.parameters(), *stage.module.buffers()]
+    module: Any = stage.module
+    return Stage(
+        *(module, stage.number, stage.count, tensors[0].device if tensors else torch.device("cpu")),
+        group=group,
+        doing=watch.doing,
+        fill=module.fill,
+    )

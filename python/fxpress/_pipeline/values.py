@@ -1,0 +1,38 @@
+"""Make values such that they can be sent, and what they were again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fxpress._pipeline.manifest import Value
+
+_DTYPES = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
+
+
+def packed(value: Any, facts: Value) -> torch.Tensor:
+    """Return a contiguous tensor for a tensor or a number.
+
+    A tensor whose dimensions are in another order in memory is sent in that order, so that it
+    arrives with its strides.
+    """
+    if not isinstance(value, torch.Tensor):
+        return torch.tensor(value, dtype=_DTYPES[facts.type])
+    if facts.order is not None:
+        value = value.permute(facts.order)
+    value = value.contiguous()
+    if value.requires_grad and value.is_leaf:
+        # It was received and passes on: its gradient comes from here and from uses on the way.
+        value = value.view_as(value)
+    return value
+
+
+def unpacked(tensor: torch.Tensor, facts: Value) -> Any:
+    """Return what `packed` was given."""
+    if facts.type != "tensor":
+        return tensor.item()
+    if facts.order is None:
+        return tensor
+    back = sorted(range(len(facts.order)), key=facts.order.__getitem__)
+    return tensor.permute(back)

@@ -1,0 +1,141 @@
+"""Find which rank made a step fail, so that every other rank can say so."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from torch import distributed
+
+from fxpress._pipeline.errors import PipelineError
+from fxpress._torch.distributed import set_timeout, store_of
+
+_BEAT = 0.5  # seconds between signs of life
+_LONGEST_LOOK = 5.0  # seconds that a failed rank looks for the cause
+
+
+class Watch:
+    """Signs of life of this rank, and what the others' tell when a step fails.
+
+    Args:
+        group: the process group; None: all.
+        names: of the ranks, for errors.
+        timeout: seconds after which a rank that waits for another fails, with the cause.
+    """
+
+    def __init__(self, group: Any, names: list[str], timeout: float) -> None:
+        self._rank, self._names, self._timeout = distributed.get_rank(group), names, timeout
+        self._look = min(_LONGEST_LOOK, timeout / 2)
+        self._beat = min(_BEAT, self._look / 6)
+        set_timeout(max(timeout - self._look, 0.1), group)
+        self._store = store_of(group)
+        self._step, self._doing, self._since = 0, "", time.monotonic()
+        self._stopped = threading.Event()
+        beats = threading.Thread(
+            target=self._send_beats, args=(self._store.clone(),), daemon=True, name="fxpress watch"
+        )
+        beats.start()
+
+    def doing(self, what: str) -> None:
+        """Note what this rank has begun; "": it waits for others."""
+        self._doing, self._since = what, time.monotonic()
+
+    def close(self) -> None:
+        """Stop the signs of life."""
+        self._stopped.set()
+
+    def _send_beats(self, store: Any) -> None:
+        number = 0
+        with contextlib.suppress(RuntimeError):  # the store has gone
+            while not self._stopped.wait(self._beat):
+                number += 1
+                busy = time.monotonic() - self._since if self._doing else 0.0
+                beat = {"number": number, "step": self._step, "doing": self._doing, "busy": busy}
+                store.set(f"beat/{self._rank}", json.dumps(beat))
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Return a block in which a failure is explained.
+
+        Raises:
+            PipelineError: the block failed, here or on another rank; the message names the rank,
+                its stages and the cause.
+        """
+        self._step += 1
+        try:
+            yield
+        except Exception as error:
+            text = self._explain(error)
+            self.close()
+            raise PipelineError(text) from error
+        finally:
+            self._doing = ""
+
+    def _explain(self, error: Exception) -> str:
+        """Return the cause that all ranks name: the first that one of them has found."""
+        try:
+            if not _is_of_communication(error):
+                found = f"{self._names[self._rank]}: {_text(error)}"
+            else:
+                found = self._look_around() or (
+                    f"{self._names[self._rank]} cannot reach another rank: {_text(error)}"
+                )
+            return str(self._store.compare_set("cause", "", found).decode())
+        except RuntimeError as gone:
+            return f"the store cannot be reached: has {self._names[0]} died? {_text(gone)}"
+
+    def _look_around(self) -> str | None:
+        """Return who has failed, or has died, or hangs, by what the others say for a while."""
+        others = [rank for rank in range(len(self._names)) if rank != self._rank]
+        end = time.monotonic() + self._look * 0.8
+        before = self._beats(others)
+        while time.monotonic() < end:
+            if self._store.check(["cause"]):
+                return str(self._store.get("cause").decode())
+            time.sleep(self._beat / 2)
+        after = self._beats(others)
+        for rank in others:
+            if after[rank] is None or before[rank] == after[rank]:
+                return f"{self._names[rank]} has died: it gives no sign of life"
+        busy = {rank: beat["busy"] for rank, beat in after.items() if beat and beat["doing"]}
+        if busy:
+            rank = max(busy, key=busy.__getitem__)
+            beat: Any = after[rank]
+            return (
+                f"{self._names[rank]} hangs in step {beat['step']}, {beat['doing']}, "
+                f"since {beat['busy']:.0f} s"
+            )
+        behind = min(others, key=lambda rank: after[rank]["step"])  # type: ignore[index]
+        if after[behind]["step"] < self._step:  # type: ignore[index]
+            return f"{self._names[behind]} did not begin step {self._step}"
+        return None
+
+    def _beats(self, ranks: list[int]) -> dict[int, dict[str, Any] | None]:
+        found: dict[int, dict[str, Any] | None] = {}
+        for rank in ranks:
+            key = f"beat/{rank}"
+            found[rank] = json.loads(self._store.get(key)) if self._store.check([key]) else None
+        return found
+
+
+def _is_of_communication(error: BaseException) -> bool:
+    """Return whether an exception was raised by waiting for another rank."""
+    return isinstance(error, distributed.DistError) or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in _WORDS)
+    )
+
+
+# What the texts of Gloo's and the stores' errors have, which are plain RuntimeErrors.
+_WORDS = ("gloo/", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "[c10d]")
+
+
+def _text(error: BaseException) -> str:
+    """Return an exception as one line; the first cause where torch wraps it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"

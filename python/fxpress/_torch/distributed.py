@@ -1,0 +1,79 @@
+"""torch's names for process groups, their stores, and stages of pipelines."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import distributed
+from torch.distributed import distributed_c10d
+from torch.distributed.pipelining import PipelineStage, schedules
+
+_default_store: Callable[[], Any] = distributed_c10d._get_default_store
+_set_timeout: Callable[..., None] = getattr(
+    distributed, "set_timeout", distributed_c10d._set_pg_timeout
+)
+schedule_class: Callable[[str], Any] = schedules.get_schedule_class
+SingleSchedule: Any = schedules.PipelineScheduleSingle
+V_SCHEDULES = (schedules.ScheduleZBVZeroBubble, schedules.ScheduleDualPipeV)
+
+
+def store_of(group: Any) -> Any:
+    """Return the part of the default store that belongs to a process group; None: to all."""
+    ranks = distributed.get_process_group_ranks(group)
+    name = "-".join(str(rank) for rank in ranks) if group is not None else "all"
+    return distributed.PrefixStore(f"fxpress/pipeline/{name}", _default_store())
+
+
+def set_timeout(seconds: float, group: Any) -> None:
+    """Set how long operations of a process group may wait for other ranks."""
+    _set_timeout(datetime.timedelta(seconds=seconds), group)
+
+
+class Stage(PipelineStage):  # type: ignore[misc]
+    """torch's stage, which infers shapes without effects, and tells what it is doing.
+
+    torch runs each stage once before the first step, on memory that is not initialized. Numbers
+    there may be no indices, and buffers may not change by it.
+
+    Args:
+        module: the module of the stage.
+        doing: called with what begins: "forward" or "backward" and the microbatch, or "".
+        fill: called with tensors to write something to that the module runs with.
+        options: of `PipelineStage`.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        *args: Any,
+        doing: Callable[[str], None],
+        fill: Callable[[tuple[Any, ...]], None],
+        **options: Any,
+    ) -> None:
+        super().__init__(module, *args, **options)
+        self._doing, self._fill = doing, fill
+
+    def _compute_outputs(self, *args: Any, module: Any, **kwargs: Any) -> Any:
+        if self.is_first:
+            args = tuple(each.clone() for each in args)
+        else:
+            self._fill(args)
+        copies = {name: value.detach().clone() for name, value in module.named_buffers()}
+        return torch.func.functional_call(module, copies, args, kwargs)
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """Run a microbatch forward."""
+        self._doing(f"forward of microbatch {fwd_chunk_id}")
+        made = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+        self._doing("")
+        return made
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """Run a microbatch backward."""
+        self._doing(f"backward of microbatch {bwd_chunk_id}")
+        made = super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+        self._doing("")
+        return made
