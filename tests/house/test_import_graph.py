@@ -32,6 +32,7 @@ LAYERS = (
     FACADES,
     ("nn_module", "partition", "_build"),
     ("_stages",),
+    ("pipeline",),
     ("_install",),
     ("_doctor", "_inspection"),
     ("_view",),

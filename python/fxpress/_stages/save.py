@@ -21,7 +21,9 @@ from fxpress._stages.cut import cut
 from fxpress._stages.errors import StageError
 from fxpress._stages.manifest import manifest_of
 from fxpress._stages.picture import picture_of
-from fxpress._stages.plan import plan
+from fxpress._stages.plan import check
+from fxpress._stages.plan import plan as make_plan
+from fxpress._stages.planned import Plan
 
 MANIFEST, PICTURE = "manifest.json", "stages.svg"
 
@@ -29,7 +31,7 @@ MANIFEST, PICTURE = "manifest.json", "stages.svg"
 def save_stages(
     program: ExportedProgram,
     folder: str | os.PathLike[str],
-    n: int,
+    plan: Plan | int,
     *,
     by: By = "parameters",
     inputs: Any = None,
@@ -41,22 +43,29 @@ def save_stages(
     Args:
         program: the program, which is not changed.
         folder: the folder to make; it may be there if it is empty.
-        n: the number of stages.
-        by: what to share out: "parameters", "bytes", "flops", "time", or "module", see `plan`.
+        plan: what `plan` has returned for the program, or the number of stages to plan.
+        by: for a number of stages, what to share out: "parameters", "bytes", "flops", "time", or
+            "module", see `plan`.
         inputs: (args, kwargs) to measure times with.
 
     Returns:
         What the manifest says. Its "picture" is None where the extra `draw` is missing.
 
     Raises:
-        StageError: the program cannot be cut like this, or the folder is not empty.
+        StageError: the program cannot be cut like this, the plan is for another program, or the
+            folder is not empty.
         OSError: a file cannot be written.
         fxpress.SerializeError, fxpress.UnsupportedError: a stage cannot be saved.
     """
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StageError(f"{target} is there already")
-    stage_of = plan(program, n, by, inputs)
+    if isinstance(plan, Plan):
+        check(plan, program)
+        chosen = plan
+    else:
+        chosen = make_plan(program, plan, by, inputs=inputs)
+    stage_of = chosen.stage_of(program)
     whole = cut(program, stage_of)
     stages = [build(program, whole.ends, stage) for stage in whole.stages]
     drawn = picture_of(program, stage_of)
@@ -66,7 +75,7 @@ def save_stages(
             path = place / f"stage_{number}.pt2"
             archive.save(stage, path)
             files.append({"file": path.name, "bytes": path.stat().st_size, "sha256": _sha256(path)})
-        manifest = manifest_of(program, whole, by, files)
+        manifest = manifest_of(program, whole, chosen, files)
         manifest["picture"] = None if drawn is None else PICTURE
         if drawn is not None:
             (place / PICTURE).write_text(drawn)

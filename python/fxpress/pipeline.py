@@ -1,0 +1,8 @@
+"""Plan the stages of an exported program, and save them. torch has no such module."""
+
+from fxpress._stages.errors import StageError
+from fxpress._stages.plan import check, plan
+from fxpress._stages.planned import Plan, Shared
+from fxpress._stages.save import save_stages
+
+__all__ = ["Plan", "Shared", "StageError", "check", "plan", "save_stages"]
