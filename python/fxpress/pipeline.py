@@ -7,14 +7,20 @@ with room("pipeline"):
     from fxpress._pipeline.load import LoadedStage, load_stage
     from fxpress._pipeline.schedule import build_schedule, placement
     from fxpress._stages.errors import StageError
+    from fxpress._stages.plan import check, plan
+    from fxpress._stages.planned import Plan, Shared
     from fxpress._stages.save import save_stages
 
 __all__ = [
     "LoadedStage",
     "PipelineError",
+    "Plan",
+    "Shared",
     "StageError",
     "build_schedule",
+    "check",
     "load_stage",
     "placement",
+    "plan",
     "save_stages",
 ]

@@ -32,6 +32,8 @@ LAYERS = (
     FACADES,
     ("nn_module", "partition", "_build"),
     ("_stages",),
+    ("_pipeline",),
+    ("pipeline",),
     ("_install",),
     ("_doctor", "_inspection"),
     ("_view",),

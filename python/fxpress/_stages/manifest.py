@@ -9,9 +9,9 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from fxpress._serde.hashing import graph_hash
 from fxpress._stages.cut import Cut, Stage
 from fxpress._stages.ends import is_mutation, state_of
+from fxpress._stages.planned import Plan
 from fxpress._stages.spans import value_of
 from fxpress._torch.decompose import pytree
 from fxpress._torch.serde import dump_treespec
@@ -19,13 +19,13 @@ from fxpress._torch.serde import dump_treespec
 FORMAT, VERSION = "fxpress stages", 1
 
 
-def manifest_of(program: ExportedProgram, cut: Cut, by: str, files: list[dict[str, Any]]) -> Any:
+def manifest_of(program: ExportedProgram, cut: Cut, plan: Plan, files: list[dict[str, Any]]) -> Any:
     """Return what the file `manifest.json` says.
 
     Args:
         program: the whole program.
         cut: its stages.
-        by: what was shared out.
+        plan: that it was cut by, which every process that reads the manifest can compare.
         files: of each stage where it is: "file" or "program", and digests.
     """
     ends = cut.ends
@@ -34,8 +34,9 @@ def manifest_of(program: ExportedProgram, cut: Cut, by: str, files: list[dict[st
         "version": VERSION,
         "fxpress": _version(),
         "torch": torch.__version__,
-        "by": by,
-        "source": {"graph_hash": graph_hash(program)},
+        "by": plan.by,
+        "source": {"graph_hash": plan.graph_hash},
+        "plan": plan.document(),
         "in_spec": _text_of(program.call_spec.in_spec),
         "out_spec": _text_of(program.call_spec.out_spec),
         "inputs": [

@@ -1,4 +1,4 @@
-"""Choose the stage of each operation of a program."""
+"""Choose where to cut a program into stages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
+from fxpress._serde.hashing import graph_hash
 from fxpress._stages.costs import By, weights_of
 from fxpress._stages.ends import Ends
 from fxpress._stages.errors import StageError
+from fxpress._stages.lives import lives_of
+from fxpress._stages.measures import shared_of, state_bytes
+from fxpress._stages.planned import Plan
 from fxpress._stages.spans import spans_of
-from fxpress.partition import SplitCallback, by_module
+from fxpress._stages.writes import storages_of
+from fxpress.partition import by_module
 from fxpress.partition._balanced import linear_partition
 from fxpress.partition._callback import operations
 
@@ -19,13 +24,15 @@ _EVEN = 1.25  # times the weight of the heaviest stage that cuts anywhere: even 
 _MOST_COMPONENTS = 100  # of a module's path
 
 
-def plan(program: ExportedProgram, n: int, by: By, inputs: Any = None) -> SplitCallback:
-    """Return the stage of each operation of a program's own graph: runs of least maximum weight.
+def plan(
+    program: ExportedProgram, stages: int, by: By = "parameters", *, inputs: Any = None
+) -> Plan:
+    """Return where to cut a program into stages of equal weight. torch has no such function.
 
     Args:
-        program: the program.
-        n: the number of stages.
-        by: what to share out, see `weights_of`. By "module", a stage begins where a module does:
+        program: the program, which is not changed.
+        stages: how many, none of them empty.
+        by: what they share out, see `weights_of`. By "module", a stage begins where a module does:
             modules of the least depth that allows stages almost as even as cuts anywhere do.
         inputs: (args, kwargs) to measure times with.
 
@@ -34,6 +41,7 @@ def plan(program: ExportedProgram, n: int, by: By, inputs: Any = None) -> SplitC
             program passes effect tokens, or there are no inputs to measure times with.
     """
     nodes = list(operations(program.graph_module))
+    n = stages
     if n < 1:
         raise StageError(f"cannot make {n} stages")
     if n > len(nodes):
@@ -46,12 +54,38 @@ def plan(program: ExportedProgram, n: int, by: By, inputs: Any = None) -> SplitC
     found = _runs(before, ends, n)
     if by == "module":
         found = _runs_of_modules(program, nodes, before, ends, n, found)
-    stages: dict[Any, int] = {}
-    start = 0
-    for stage, end in enumerate(found):
-        stages.update(dict.fromkeys(nodes[start:end], stage))
-        start = end
-    return SplitCallback(stages, f"plan(n={n}, by={by!r})")
+    runs = list(zip([0, *found], found, strict=False))
+    lives = lives_of(program, nodes, storages_of(program.graph))
+    return Plan(
+        by=by,
+        graph_hash=graph_hash(program),
+        operations=len(nodes),
+        ends=tuple(found),
+        weights=tuple(before[end] - before[start] for start, end in runs),
+        state_bytes=tuple(state_bytes(lives, start, end) for start, end in runs),
+        activation_bytes=tuple(
+            max(lives.alive[start:end]) + sum(lives.written[start:end]) for start, end in runs
+        ),
+        crossing_bytes=tuple(lives.crossing[end] for end in found[:-1]),
+        shared=shared_of(lives, found),
+    )
+
+
+def check(plan: Plan, program: ExportedProgram) -> None:
+    """Refuse a plan for another program. torch has no such function.
+
+    Args:
+        plan: the plan.
+        program: the program, which is not changed.
+
+    Raises:
+        StageError: the plan is for another program, or cuts where no cut may be.
+    """
+    if plan.graph_hash != graph_hash(program):
+        raise StageError("the plan is for another program: their graph_hash differs")
+    nodes = list(operations(program.graph_module))
+    if plan.operations != len(nodes) or not set(plan.ends) <= set(_ends(program, nodes, 1)):
+        raise StageError("the plan is for another program: it cuts where this one cannot be cut")
 
 
 def _ends(program: ExportedProgram, nodes: list[Any], n: int) -> list[int]:

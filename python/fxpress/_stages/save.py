@@ -23,7 +23,9 @@ from fxpress._stages.cut import cut
 from fxpress._stages.errors import StageError
 from fxpress._stages.manifest import manifest_of
 from fxpress._stages.picture import picture_of
-from fxpress._stages.plan import plan
+from fxpress._stages.plan import check
+from fxpress._stages.plan import plan as make_plan
+from fxpress._stages.planned import Plan
 from fxpress._stages.records import digest_of, records_of
 
 MANIFEST, PICTURE = "manifest.json", "stages.svg"
@@ -37,7 +39,7 @@ def program_name(number: int) -> str:
 def save_stages(
     program: ExportedProgram,
     path: str | os.PathLike[str],
-    n: int,
+    plan: Plan | int,
     *,
     by: By = "parameters",
     inputs: Any = None,
@@ -50,15 +52,17 @@ def save_stages(
         program: the program, which is not changed.
         path: a folder to make, which may be there if it is empty; or an archive of all stages,
             whose name ends in ".pt2".
-        n: the number of stages.
-        by: what to share out: "parameters", "bytes", "flops", "time", or "module", see `plan`.
+        plan: what `plan` has returned for the program, or the number of stages to plan.
+        by: for a number of stages, what to share out: "parameters", "bytes", "flops", "time", or
+            "module", see `plan`.
         inputs: (args, kwargs) to measure times with.
 
     Returns:
         What the manifest says. Its "picture" is None where the extra `draw` is missing.
 
     Raises:
-        StageError: the program cannot be cut like this, or the folder is not empty.
+        StageError: the program cannot be cut like this, the plan is for another program, or the
+            folder is not empty.
         OSError: a file cannot be written.
         fxpress.SerializeError, fxpress.UnsupportedError: a stage cannot be saved.
     """
@@ -66,11 +70,16 @@ def save_stages(
     is_folder = target.suffix != ".pt2"
     if is_folder and target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise StageError(f"{target} is there already")
-    stage_of = plan(program, n, by, inputs)
+    if isinstance(plan, Plan):
+        check(plan, program)
+        chosen = plan
+    else:
+        chosen = make_plan(program, plan, by, inputs=inputs)
+    stage_of = chosen.stage_of(program)
     whole = cut(program, stage_of)
     stages = [build(program, whole.ends, stage) for stage in whole.stages]
     drawn = picture_of(program, stage_of)
-    describe = functools.partial(manifest_of, program, whole, by)
+    describe = functools.partial(manifest_of, program, whole, chosen)
     return (_write_folder if is_folder else _write_archive)(target, stages, describe, drawn)
 
 

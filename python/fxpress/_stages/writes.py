@@ -22,24 +22,32 @@ class Storage:
     Attributes:
         touching: nodes that make it, read it or write it, in the order of the graph.
         writing: those that may write it.
+        results: the results of the graph that may have it.
     """
 
     touching: list[Node] = dataclasses.field(default_factory=list)
     writing: list[Node] = dataclasses.field(default_factory=list)
+    results: list[Node] = dataclasses.field(default_factory=list)
 
 
 def storages_of(graph: Graph) -> dict[Node, Storage]:
     """Return the storages of a graph by the node that makes each: a placeholder or an operator.
 
     An operator whose result may share the storage of an argument counts for the argument's. An
-    operator that is given graphs may write to all that it is given if they write to anything. One
-    of whose effects nothing is known may write to all of it.
+    operator that is given graphs may write to all that it is given if they write to anything, and
+    its result may be new or share any of it. One of whose effects nothing is known may write to all
+    of it.
     """
     known: dict[Any, list[str]] = {}
     origins: dict[Node, set[Node]] = {}  # of a value: the nodes whose storage it may share
     found: dict[Node, Storage] = {}
     for node in graph.nodes:
-        if node.op in ("output", "get_attr"):
+        if node.op == "get_attr":
+            continue
+        if node.op == "output":
+            for result in node.all_input_nodes:
+                for origin in origins.get(result, ()):
+                    found[origin].results.append(result)
             continue
         given = {argument: set(_reached(value, origins)) for argument, value in _given(node)}
         aliased, written = _effects(node)
@@ -58,8 +66,8 @@ def storages_of(graph: Graph) -> dict[Node, Storage]:
             if aliased is None or argument in aliased
             for origin in reached
         }
-        if not origins[node]:
-            origins[node] = {node}
+        if not origins[node] or isinstance(node.target, torch_fx.HigherOrderOperator):
+            origins[node].add(node)
             found[node] = Storage([node] if node.op != "placeholder" else [])
     return found
 

@@ -1,0 +1,37 @@
+"""Tell how many bytes a value takes, by its metadata."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from fxpress._stages.spans import value_of
+from fxpress._torch.tracking import size_hint
+
+_NUMBER = 8  # bytes of an integer or a float
+
+
+def bytes_of(node: Node) -> int:
+    """Return the bytes of a node's value: of a tensor, a number, or tensors of a list.
+
+    A size that is a symbol is the one that the program was exported with; 1 where none is known.
+    """
+    return _bytes(value_of(node))
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        elements = prod(size if type(size) is int else _hint(size) for size in value.shape)
+        return int(elements * value.dtype.itemsize)
+    if isinstance(value, (tuple, list)):
+        return sum(map(_bytes, value))
+    is_number = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
+    return _NUMBER if is_number else 0
+
+
+def _hint(size: Any) -> int:
+    hint = size_hint(size)
+    return 1 if hint is None else hint
