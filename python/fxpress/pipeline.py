@@ -4,8 +4,9 @@ from fxpress._torch.probes import room
 
 with room("pipeline"):
     from fxpress._pipeline.errors import PipelineError
-    from fxpress._pipeline.load import LoadedStage, load_stage
-    from fxpress._pipeline.schedule import build_schedule, placement
+    from fxpress._pipeline.load import LoadedStage, load_stage, load_stages
+    from fxpress._pipeline.placement import placement
+    from fxpress._pipeline.schedule import build_schedule
     from fxpress._stages.errors import StageError
     from fxpress._stages.plan import check, plan
     from fxpress._stages.planned import Plan, Shared
@@ -20,6 +21,7 @@ __all__ = [
     "build_schedule",
     "check",
     "load_stage",
+    "load_stages",
     "placement",
     "plan",
     "save_stages",

@@ -350,11 +350,13 @@ def test_what_is_refused(tmp_path: Path) -> None:
 def test_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Path] = []
 
+    write = save.archive.save
+
     def fail(program: ExportedProgram, path: Path) -> None:
         if written:
             raise OSError(28, "No space left on device")
         written.append(path)
-        path.touch()
+        write(program, path)
 
     monkeypatch.setattr(save.archive, "save", fail)
     with pytest.raises(OSError, match="No space"):

@@ -58,7 +58,7 @@ def loss_of(logits: Tensor, target: Tensor) -> Tensor:
 
 def optimizer_of(parameters: Any) -> torch.optim.Optimizer:
     """Return an optimizer with a state, which does not blow up gradients that are only rounding."""
-    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
 def batches(steps: int, size: int = 8) -> list[tuple[Tensor, Tensor]]:
@@ -82,21 +82,12 @@ def trained_whole(program: ExportedProgram, steps: int) -> tuple[list[float], di
     return losses, dict(module.state_dict())
 
 
-def own_stages(path: Path, schedule: str, rank: int, ranks: int) -> list[pipeline.LoadedStage]:
-    """Return the stages of a rank."""
-    count = pipeline.load_stage(path, 0, load_weights=False).count
-    return [
-        pipeline.load_stage(path, each)
-        for each in pipeline.placement(schedule, ranks, count)[rank]
-    ]
-
-
 def train(
-    rank: int, path: Path, schedule: str, ranks: int, steps: int, options: dict[str, Any]
+    rank: int, path: Path, schedule: str, steps: int, timeout: float = 60
 ) -> tuple[list[float], dict[str, Tensor]]:
     """Train the stages of a rank, and return the losses and the state."""
-    stages = own_stages(path, schedule, rank, ranks)
-    built = pipeline.build_schedule(schedule, stages, 4, loss_fn=loss_of, timeout=60, **options)
+    stages = pipeline.load_stages(path, schedule)
+    built = pipeline.build_schedule(schedule, stages, 4, loss_fn=loss_of, timeout=timeout)
     parameters = [each for stage in stages for each in stage.module.parameters()]
     optimizer = optimizer_of(parameters)
     losses = []
@@ -114,9 +105,9 @@ def train(
     return losses, {n: v for stage in stages for n, v in stage.module.state_dict().items()}
 
 
-def infer(rank: int, path: Path, schedule: str, ranks: int, inputs: Any) -> Any:
+def infer(rank: int, path: Path, schedule: str, inputs: Any) -> Any:
     """Run a batch forward, and return the results of the whole program on the last stage's rank."""
-    stages = own_stages(path, schedule, rank, ranks)
+    stages = pipeline.load_stages(path, schedule)
     built = pipeline.build_schedule(schedule, stages, 4, timeout=60)
     first = any(stage.number == 0 for stage in stages)
     with torch.no_grad():

@@ -29,6 +29,7 @@ class Answer:
         count: of all stages.
         digest: of the files.
         graph: the hash of the program that was cut.
+        plan: the digest of the plan that it was cut by.
         settings: of the schedule, for an error.
         torch: its version.
         error: what went wrong on this rank; "" if nothing.
@@ -38,6 +39,7 @@ class Answer:
     count: int = 0
     digest: str = ""
     graph: str = ""
+    plan: str = ""
     settings: str = ""
     torch: str = torch.__version__
     error: str = ""
@@ -122,7 +124,7 @@ def _fault(answers: list[Answer | None], timeout: float) -> str:
         for what, one, other in (
             ("runs torch", answer.torch, first.torch),
             ("has a program with the hash", answer.graph, first.graph),
-            ("has stages cut in another way: their number is", answer.count, first.count),
+            ("has a plan with the digest", answer.plan, first.plan),
             ("has files with the digest", answer.digest, first.digest),
             ("has the schedule", answer.settings, first.settings),
         ):

@@ -6,13 +6,15 @@ import os
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed, nn
 
 from fxpress._archive.load_options import check_location
 from fxpress._observing.watching import operation
+from fxpress._pipeline.agreement import Answer, agree
 from fxpress._pipeline.errors import PipelineError
 from fxpress._pipeline.manifest import Manifest
 from fxpress._pipeline.module import StageModule
+from fxpress._pipeline.placement import placement
 from fxpress._pipeline.source import Source, options_of
 from fxpress._serde.gate import check_input_keys
 from fxpress._serde.limits import Budget, Limits
@@ -68,7 +70,7 @@ class LoadedStage:
 @operation("pipeline.load_stage", lambda made, *_, **__: {"bytes": made.module.facts.bytes})
 def load_stage(
     path: str | os.PathLike[str],
-    stage: int | None = None,
+    stage: int,
     *,
     device: torch.device | str | None = None,
     mmap: bool = False,
@@ -82,7 +84,7 @@ def load_stage(
 
     Args:
         path: a folder or an archive that `save_stages` has written.
-        stage: the number of the stage, from 0; None: the rank of this process.
+        stage: the number of the stage, from 0.
         device: the device for all tensors; None: the devices that they were saved from.
         mmap: read weights from the file when they are used; see `fxpress.load`.
         load_weights: False: the state has tensors on the meta device, to be filled from a
@@ -94,7 +96,6 @@ def load_stage(
         PipelineError: there are no such stages, or the files do not belong together.
         fxpress.ArchiveError, fxpress.LimitError, fxpress.SerializeError: the file is damaged.
         fxpress.UnsupportedError: the stage has something that fxpress cannot read.
-        ValueError: `stage` is None, and torch.distributed is not initialized.
 
     Stands in for tracing and splitting on each rank with `torch.distributed.pipelining.pipeline`.
 
@@ -107,12 +108,11 @@ def load_stage(
         True
     """
     check_location(device)
-    number = _rank() if stage is None else stage
     source = Source(path, limits)
     manifest = source.manifest
-    if not 0 <= number < len(manifest.stages):
+    if not 0 <= stage < len(manifest.stages):
         raise PipelineError(
-            f"there is no stage {number}: {source.path} has {len(manifest.stages)}, from 0"
+            f"there is no stage {stage}: {source.path} has {len(manifest.stages)}, from 0"
         )
     if manifest.in_spec is None:
         raise PipelineError("the classes of the program's inputs have no names in files")
@@ -120,15 +120,52 @@ def load_stage(
     in_spec = load_treespec(manifest.in_spec, budget)
     check_input_keys(in_spec)
     out_spec = None if manifest.out_spec is None else load_treespec(manifest.out_spec, budget)
-    program = source.load(number, options_of(device, mmap, load_weights))
-    module = StageModule(program, manifest, number, in_spec)
-    return LoadedStage(source, number, module, out_spec)
+    program = source.load(stage, options_of(device, mmap, load_weights))
+    return LoadedStage(source, stage, StageModule(program, manifest, stage, in_spec), out_spec)
 
 
-def _rank() -> int:
-    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
-        raise ValueError("stage=None is the rank, and torch.distributed is not initialized")
-    return torch.distributed.get_rank()
+def load_stages(
+    path: str | os.PathLike[str],
+    schedule: str = "1F1B",
+    *,
+    group: Any = None,
+    timeout: float = 300.0,
+    **options: Any,
+) -> list[LoadedStage]:
+    """Return the stages that a schedule runs on this rank, in order.
+
+    Every rank has to call it, and `build_schedule` then. Where it fails on one rank, the others
+    fail in `build_schedule` with the same text.
+
+    Args:
+        path: a folder or an archive that `save_stages` has written.
+        schedule: the name of one of torch's schedules, see `placement`.
+        group: the process group; None: all ranks.
+        timeout: seconds that a rank which fails waits for the others.
+        options: of `load_stage`.
+
+    Raises:
+        PipelineError: the stages cannot be loaded on this rank, or another has failed; the cause
+            is what `load_stage` has raised.
+        ValueError: torch.distributed is not initialized.
+
+    Stands in for tracing and splitting on each rank with `torch.distributed.pipelining.pipeline`.
+    """
+    if not distributed.is_available() or not distributed.is_initialized():
+        raise ValueError("torch.distributed is not initialized: init_process_group does that")
+    rank, size = distributed.get_rank(group), distributed.get_world_size(group)
+    numbers: list[int] = []
+    try:
+        count = len(Source(path, options.get("limits")).manifest.stages)
+        numbers = placement(schedule, size, count)[rank]
+        return [load_stage(path, number, **options) for number in numbers]
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        try:
+            agree(Answer(stages=numbers, error=text), group, timeout)
+        except PipelineError as refused:
+            raise refused from error
+        raise
 
 
 def _shared(manifest: Manifest, number: int) -> dict[str, tuple[int, ...]]:

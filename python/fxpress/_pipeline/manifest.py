@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from typing import Any
 
 from fxpress._pipeline.errors import PipelineError
+from fxpress._stages.documents import Fields, read
+from fxpress._stages.errors import StageError
 from fxpress._stages.manifest import FORMAT, VERSION
-
-_KINDS = {str: "a text", int: "a number", list: "a list", dict: "an object"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +68,7 @@ class Manifest:
 
     Attributes:
         digest: SHA-256 of its bytes.
+        plan: the digest of the plan that the program was cut by.
         torch: the version of torch that wrote it.
         graph_hash: of the whole program.
         in_spec, out_spec: the trees of what the program takes and returns, as texts; None: they
@@ -80,6 +80,7 @@ class Manifest:
     """
 
     digest: str
+    plan: str
     torch: str
     graph_hash: str
     in_spec: str | None
@@ -97,37 +98,34 @@ def read_manifest(data: bytes) -> Manifest:
         PipelineError: it is no manifest, or damaged; the message says where.
     """
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise PipelineError(f"the manifest is no JSON: {error}") from None
-    at = _Place(document, "the manifest")
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise PipelineError(f"the manifest is not of the format {FORMAT!r}")
-    if document.get("version") != VERSION:
-        raise PipelineError(
-            f"the manifest has version {document.get('version')!r}, and this is for {VERSION}"
-        )
-    stages = tuple(_stage(each) for each in at.items("stages"))
+        made = _manifest(read(data.decode(), FORMAT, VERSION), hashlib.sha256(data).hexdigest())
+    except UnicodeDecodeError:
+        raise PipelineError("the manifest of the stages is no text") from None
+    except StageError as error:
+        raise PipelineError(f"the manifest of the stages: {error}") from None
+    _check_sources(made)
+    return made
+
+
+def _manifest(fields: Fields, digest: str) -> Manifest:
+    stages = tuple(_stage(each) for each in fields.parts("stages"))
     shared = []
-    for each in at.items("shared"):
-        names = tuple(name.of(str) for name in each.items("names"))
-        numbers = tuple(number.of(int) for number in each.items("stages"))
-        if not all(0 <= number < len(stages) for number in numbers):
-            raise each.error("names a stage that there is not")
-        shared.append((names, numbers))
-    made = Manifest(
-        digest=hashlib.sha256(data).hexdigest(),
-        torch=at.get("torch").of(str),
-        graph_hash=at.get("source").get("graph_hash").of(str),
-        in_spec=at.optional("in_spec", str),
-        out_spec=at.optional("out_spec", str),
-        inputs=tuple(_value(each) for each in at.items("inputs")),
-        results=tuple(_result(each) for each in at.items("outputs")),
+    for each in fields.parts("shared"):
+        numbers = each.integers("stages")
+        each.require(all(number < len(stages) for number in numbers), "stages")
+        shared.append((each.texts("names"), numbers))
+    return Manifest(
+        digest=digest,
+        plan=fields.part("plan").text("digest"),
+        torch=fields.text("torch"),
+        graph_hash=fields.part("source").text("graph_hash"),
+        in_spec=_optional(fields, "in_spec"),
+        out_spec=_optional(fields, "out_spec"),
+        inputs=tuple(_value(each) for each in fields.parts("inputs")),
+        results=tuple(_result(each) for each in fields.parts("outputs")),
         stages=stages,
         shared=tuple(shared),
     )
-    _check_sources(made)
-    return made
 
 
 def _check_sources(made: Manifest) -> None:
@@ -144,80 +142,56 @@ def _check_sources(made: Manifest) -> None:
     for user, (maker, name) in wanted:
         known = given if maker is None else outputs[maker] if 0 <= maker < user else ()
         if name not in known:
-            raise PipelineError(f"the manifest is damaged: stage {user} takes {name!r} from nowhere")
+            raise PipelineError(
+                f"the manifest is damaged: stage {user} takes {name!r} from nowhere"
+            )
     every = [*given, *(name for each in outputs for name in each)]
     if len(set(every)) < len(every) or not made.stages:
         raise PipelineError("the manifest is damaged: it has no stages, or a name twice")
 
 
-class _Place:
-    """A place in a document, which knows how to name itself."""
-
-    def __init__(self, value: Any, name: str) -> None:
-        self.value, self.name = value, name
-
-    def error(self, what: str) -> PipelineError:
-        return PipelineError(f"the manifest is damaged: {self.name} {what}")
-
-    def of(self, kind: type) -> Any:
-        if not isinstance(self.value, kind) or isinstance(self.value, bool):
-            raise self.error(f"is not {_KINDS[kind]}")
-        return self.value
-
-    def get(self, key: str) -> _Place:
-        found = self.of(dict)
-        if key not in found:
-            raise self.error(f"has no {key!r}")
-        return _Place(found[key], f"{self.name}.{key}" if "." in self.name else key)
-
-    def optional(self, key: str, kind: type) -> Any:
-        found = self.of(dict).get(key)
-        return None if found is None else self.get(key).of(kind)
-
-    def items(self, key: str) -> list[_Place]:
-        place = self.get(key)
-        return [_Place(each, f"{key}[{i}].") for i, each in enumerate(place.of(list))]
+def _optional(fields: Fields, name: str) -> str | None:
+    return fields.text(name) if fields.has(name) else None
 
 
-def _stage(at: _Place) -> StageFacts:
-    state = at.items("state")
+def _stage(fields: Fields) -> StageFacts:
+    state = fields.parts("state")
     return StageFacts(
-        file=at.optional("file", str) or "",
-        records=at.optional("records", str) or "",
-        inputs=tuple(_value(each, is_input=True) for each in at.items("inputs")),
-        outputs=tuple(_value(each) for each in at.items("outputs")),
-        state=tuple(each.get("name").of(str) for each in state),
-        bytes=sum(each.optional("bytes", int) or 0 for each in state),
+        file=_optional(fields, "file") or "",
+        records=_optional(fields, "records") or "",
+        inputs=tuple(_value(each, is_input=True) for each in fields.parts("inputs")),
+        outputs=tuple(_value(each) for each in fields.parts("outputs")),
+        state=tuple(each.text("name") for each in state),
+        bytes=sum(each.integer("bytes") for each in state if each.has("bytes")),
     )
 
 
-def _value(at: _Place, *, is_input: bool = False) -> Value:
-    kind = at.get("type").of(str)
+def _value(fields: Fields, *, is_input: bool = False) -> Value:
+    kind = fields.text("type")
     is_tensor = kind == "tensor"
-    shape = [each.value for each in at.items("shape")] if is_tensor else []
-    order = [each.value for each in at.items("order")] if "order" in at.value else None
-    if not all(isinstance(size, (int, str)) for size in shape):
-        raise at.error("has a shape that is none")
-    if order is not None and sorted(map(str, order)) != sorted(map(str, range(len(shape)))):
-        raise at.error("has an order that is none of its dimensions")
+    shape = fields.plain("shape") if is_tensor else []
+    fields.require(
+        isinstance(shape, list) and all(isinstance(size, (int, str)) for size in shape), "shape"
+    )
+    order = fields.integers("order") if fields.has("order") else None
+    fields.require(order is None or sorted(order) == list(range(len(shape))), "order")
     return Value(
-        name=at.get("name").of(str),
+        name=fields.text("name"),
         type=kind,
-        dtype=at.get("dtype").of(str) if is_tensor else "",
+        dtype=fields.text("dtype") if is_tensor else "",
         shape=tuple(shape),
-        order=None if order is None else tuple(order),
-        source=_source(at.get("from")) if is_input else None,
+        order=order,
+        source=_source(fields.part("from")) if is_input else None,
     )
 
 
-def _source(at: _Place) -> tuple[int | None, str]:
-    if "input" in at.of(dict):
-        return None, at.get("input").of(str)
-    return at.get("stage").of(int), at.get("output").of(str)
+def _source(fields: Fields) -> tuple[int | None, str]:
+    if fields.has("input"):
+        return None, fields.text("input")
+    return fields.integer("stage"), fields.text("output")
 
 
-def _result(at: _Place) -> Result:
-    source = at.get("from")
-    if source.value is not None:
-        return Result(_source(source), None)
-    return Result(None, at.get("constant").value)
+def _result(fields: Fields) -> Result:
+    if fields.has("from"):
+        return Result(_source(fields.part("from")), None)
+    return Result(None, fields.plain("constant"))

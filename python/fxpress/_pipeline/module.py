@@ -18,7 +18,7 @@ from fxpress._torch.export import reorder_kwargs
 from fxpress.unflatten import unflatten
 
 
-class StageModule(nn.Module):
+class StageModule(nn.Module):  # type: ignore[misc]
     """A stage of a program. Its parameters, buffers and modules have the names of the whole.
 
     The first stage takes what the program takes. Another takes the tensors that the one before

@@ -10,43 +10,10 @@ import torch
 from torch import distributed
 
 from fxpress._pipeline.agreement import Answer, agree, name_of
-from fxpress._pipeline.errors import PipelineError
 from fxpress._pipeline.load import LoadedStage
 from fxpress._pipeline.shared import SharedGradients
 from fxpress._pipeline.watch import Watch
-from fxpress._torch.distributed import V_SCHEDULES, SingleSchedule, Stage, schedule_class
-
-
-def placement(schedule: str, ranks: int, stages: int) -> list[list[int]]:
-    """Return the numbers of the stages that a schedule runs on each rank.
-
-    Args:
-        schedule: the name of one of torch's schedules, such as "1F1B".
-        ranks: the number of ranks.
-        stages: the number of stages.
-
-    Raises:
-        PipelineError: the schedule cannot run so many stages on so many ranks.
-        ValueError: torch has no such schedule.
-
-    Stands in for `torch.distributed.pipelining._utils.generate_stage_to_rank_mapping`.
-
-    Example:
-        >>> from fxpress import pipeline
-        >>> pipeline.placement("Interleaved1F1B", 2, 4)
-        [[0, 2], [1, 3]]
-        >>> pipeline.placement("ZBVZeroBubble", 2, 4)
-        [[0, 3], [1, 2]]
-    """
-    kind = schedule_class(schedule)
-    each = 1 if issubclass(kind, SingleSchedule) else 2 if issubclass(kind, V_SCHEDULES) else None
-    fits = stages == ranks * each if each else stages % ranks == 0
-    if not fits:
-        wanted = f"{each * ranks}" if each else f"a multiple of {ranks}"
-        raise PipelineError(f"{schedule} on {ranks} ranks runs {wanted} stages, not {stages}")
-    if issubclass(kind, V_SCHEDULES):
-        return [[rank, stages - 1 - rank] for rank in range(ranks)]
-    return [list(range(rank, stages, ranks)) for rank in range(ranks)]
+from fxpress._torch.distributed import SingleSchedule, Stage, new_group, schedule_class
 
 
 def build_schedule(
@@ -93,10 +60,11 @@ def build_schedule(
         for rank in range(distributed.get_world_size(group))
     ]
     watch = Watch(group, names, timeout)
-    made = [_torch_stage(each, watch, group) for each in own]
+    inner = new_group(distributed.get_process_group_ranks(group), watch.patience)
+    made = [_torch_stage(each, watch, inner) for each in own]
     arguments = {"n_microbatches": n_microbatches, "loss_fn": loss_fn, **options}
     built = kind(made[0] if issubclass(kind, SingleSchedule) else made, **arguments)
-    shared = None if loss_fn is None else SharedGradients(own, ranks, group)
+    shared = None if loss_fn is None else SharedGradients(own, ranks, inner, watch.patience)
     built.step = functools.partial(_step, built.step, watch, shared)
     return built
 
@@ -122,6 +90,7 @@ def _answer(stages: list[LoadedStage], settings: str) -> Answer:
         count=stages[0].count,
         digest=source.digest,
         graph=source.manifest.graph_hash,
+        plan=source.manifest.plan,
         settings=settings,
         error=error,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import distributed
@@ -12,7 +12,7 @@ from fxpress._pipeline.load import LoadedStage
 
 class _Shared(NamedTuple):
     copies: list[torch.nn.Parameter]  # on this rank
-    group: object | None  # of the ranks that have one; None: only this one
+    group: Any  # of the ranks that have one; None: only this one
 
 
 class SharedGradients:
@@ -23,14 +23,17 @@ class SharedGradients:
     Args:
         stages: of this rank.
         ranks: the rank of each stage, in the process group.
-        group: the process group; None: all.
+        group: the process group.
+        patience: seconds that a rank waits for another.
     """
 
-    def __init__(self, stages: list[LoadedStage], ranks: list[int], group: object | None) -> None:
+    def __init__(
+        self, stages: list[LoadedStage], ranks: list[int], group: Any, patience: float
+    ) -> None:
         self._shared: list[_Shared] = []
         here = {stage.number: dict(stage.module.named_parameters()) for stage in stages}
         of_all = distributed.get_process_group_ranks(group)
-        groups: dict[tuple[int, ...], object] = {}
+        groups: dict[tuple[int, ...], Any] = {}
         own = distributed.get_rank()
         for names, numbers in stages[0].source.manifest.shared:
             places = tuple(sorted({of_all[ranks[number]] for number in numbers}))
@@ -43,9 +46,7 @@ class SharedGradients:
             if own not in places or not copies:
                 continue
             if len(places) > 1 and places not in groups:
-                groups[places] = distributed.new_group(
-                    list(places), use_local_synchronization=True
-                )
+                groups[places] = distributed.new_group(list(places), use_local_synchronization=True)
             self._shared.append(_Shared(list(dict.fromkeys(copies)), groups.get(places)))
 
     def __len__(self) -> int:

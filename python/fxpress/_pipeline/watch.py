@@ -12,7 +12,7 @@ from typing import Any
 from torch import distributed
 
 from fxpress._pipeline.errors import PipelineError
-from fxpress._torch.distributed import set_timeout, store_of
+from fxpress._torch.distributed import store_of
 
 _BEAT = 0.5  # seconds between signs of life
 _LONGEST_LOOK = 5.0  # seconds that a failed rank looks for the cause
@@ -25,13 +25,16 @@ class Watch:
         group: the process group; None: all.
         names: of the ranks, for errors.
         timeout: seconds after which a rank that waits for another fails, with the cause.
+
+    Attributes:
+        patience: seconds of it that operations may wait; the rest is for finding the cause.
     """
 
     def __init__(self, group: Any, names: list[str], timeout: float) -> None:
-        self._rank, self._names, self._timeout = distributed.get_rank(group), names, timeout
+        self._rank, self._names = distributed.get_rank(group), names
         self._look = min(_LONGEST_LOOK, timeout / 2)
         self._beat = min(_BEAT, self._look / 6)
-        set_timeout(max(timeout - self._look, 0.1), group)
+        self.patience = timeout - self._look
         self._store = store_of(group)
         self._step, self._doing, self._since = 0, "", time.monotonic()
         self._stopped = threading.Event()

@@ -30,6 +30,18 @@ class Fields:
         self.require(isinstance(value, str), name)
         return str(value)
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a field, and it is not null."""
+        return self._value(name) is not None
+
+    def part(self, name: str) -> Fields:
+        """Return the fields of an object."""
+        return Fields(self._kind, self._value(name), f"{self._path}{name}.")
+
+    def plain(self, name: str) -> Any:
+        """Return whatever there is; None: there is nothing."""
+        return self._value(name)
+
     def truth(self, name: str) -> bool:
         """Return a truth value."""
         value = self._value(name)

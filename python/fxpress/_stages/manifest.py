@@ -84,13 +84,15 @@ def _text_of(spec: Any) -> str | None:
 
 
 def _order(value: torch.Tensor) -> dict[str, list[int]]:
-    """Return the dimensions from the outermost in memory to the innermost, if they are not in order.
+    """Return the dimensions by their place in memory, outermost first, if that is not their order.
 
     Symbols count as the numbers that the program was exported with.
     """
     if value.layout is not torch.strided:
         return {}
-    strides = [each.node.hint if isinstance(each, torch.SymInt) else each for each in value.stride()]
+    strides = [
+        each.node.hint if isinstance(each, torch.SymInt) else each for each in value.stride()
+    ]
     if None in strides:
         return {}
     order = sorted(range(len(strides)), key=lambda dimension: -strides[dimension])

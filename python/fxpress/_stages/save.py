@@ -80,7 +80,9 @@ def save_stages(
     stages = [build(program, whole.ends, stage) for stage in whole.stages]
     drawn = picture_of(program, stage_of)
     describe = functools.partial(manifest_of, program, whole, chosen)
-    return (_write_folder if is_folder else _write_archive)(target, stages, describe, drawn)
+    write = _write_folder if is_folder else _write_archive
+    manifest: dict[str, Any] = write(target, stages, describe, drawn)
+    return manifest
 
 
 def _write_archive(target: Path, stages: Any, describe: Any, drawn: str | None) -> Any:

@@ -12,9 +12,6 @@ from torch.distributed import distributed_c10d
 from torch.distributed.pipelining import PipelineStage, schedules
 
 _default_store: Callable[[], Any] = distributed_c10d._get_default_store
-_set_timeout: Callable[..., None] = getattr(
-    distributed, "set_timeout", distributed_c10d._set_pg_timeout
-)
 schedule_class: Callable[[str], Any] = schedules.get_schedule_class
 SingleSchedule: Any = schedules.PipelineScheduleSingle
 V_SCHEDULES = (schedules.ScheduleZBVZeroBubble, schedules.ScheduleDualPipeV)
@@ -27,9 +24,14 @@ def store_of(group: Any) -> Any:
     return distributed.PrefixStore(f"fxpress/pipeline/{name}", _default_store())
 
 
-def set_timeout(seconds: float, group: Any) -> None:
-    """Set how long operations of a process group may wait for other ranks."""
-    _set_timeout(datetime.timedelta(seconds=seconds), group)
+def new_group(ranks: list[int], seconds: float) -> Any:
+    """Return a process group of ranks, all of which have to call this, with a timeout of its own.
+
+    The timeout of Gloo's messages is that of their group, and cannot be changed later.
+    """
+    return distributed.new_group(
+        ranks, timeout=datetime.timedelta(seconds=seconds), use_local_synchronization=True
+    )
 
 
 class Stage(PipelineStage):  # type: ignore[misc]

@@ -84,7 +84,7 @@ _CALLS = {
     "state": "",
     "pipeline": """
         torch.distributed.distributed_c10d:_get_default_store()
-        torch.distributed.distributed_c10d:_set_pg_timeout(_, _)
+        torch.distributed:new_group(_, timeout, use_local_synchronization)
         torch.distributed.pipelining.stage:PipelineStage(_, _, _, _, group)
         torch.distributed.pipelining.stage:PipelineStage._compute_outputs(_, module)
         torch.distributed.pipelining.stage:PipelineStage.forward_one_chunk(_, _, _, _)
