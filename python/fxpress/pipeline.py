@@ -5,6 +5,7 @@ from fxpress._torch.probes import room
 with room("pipeline"):
     from fxpress._pipeline.errors import PipelineError
     from fxpress._pipeline.load import LoadedStage, load_stage, load_stages
+    from fxpress._pipeline.pipe import to_pipe
     from fxpress._pipeline.placement import placement
     from fxpress._pipeline.schedule import build_schedule
     from fxpress._stages.errors import StageError
@@ -25,4 +26,5 @@ __all__ = [
     "placement",
     "plan",
     "save_stages",
+    "to_pipe",
 ]

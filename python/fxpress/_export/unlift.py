@@ -93,7 +93,7 @@ def _unlift_exported_program_lifted_states(
     call = ep.call_spec
     if call.in_spec is None:
         raise AssertionError("ep.call_spec.in_spec cannot be None")
-    names = _argument_names(call.in_spec, ep.module_call_graph[0].signature)
+    names = argument_names(call.in_spec, ep.module_call_graph[0].signature)
     with phase("graph"), _native.GcPause():
         codegen = pytree_codegen(names, call.in_spec, call.out_spec)
         module = _module(cleaned, ep.graph, codegen, is_clean)
@@ -139,7 +139,7 @@ def _module(
     )
 
 
-def _argument_names(in_spec: TreeSpec, signature: Any) -> list[str]:
+def argument_names(in_spec: TreeSpec, signature: Any) -> list[str]:
     """Return the names of the parameters of `forward`."""
     if signature and signature.forward_arg_names:
         names: list[str] = signature.forward_arg_names

@@ -1,0 +1,97 @@
+"""torch's own API takes the pipe of a program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import ScheduleGPipe, SplitPoint, pipeline
+from torch.export import export
+
+import fxpress.pipeline
+from fxpress.pipeline import StageError, plan, to_pipe
+from tests.support.pipelines import VOCABULARY, Tied, tied
+from tests.support.ranks import run_ranks
+
+
+class Skipping(nn.Module):
+    """The last layer takes what the first has made, and an input of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(6))
+
+    def forward(self, x: Tensor, scale: Tensor) -> dict[str, Tensor]:
+        first = x = self.layers[0](x)
+        for layer in self.layers[1:]:
+            x = layer(x).relu()
+        return {"sum": x * scale + first, "first": first}
+
+
+def skipping() -> tuple[Any, tuple[Tensor, Tensor]]:
+    torch.manual_seed(0)
+    inputs = torch.randn(4, 8), torch.randn(4, 8)
+    return export(Skipping(), inputs), inputs
+
+
+def test_the_whole_runs() -> None:
+    program, inputs = skipping()
+    pipe = to_pipe(program, 3)
+    assert pipe.num_stages == 3
+    wanted, found = program.module()(*inputs), pipe(*inputs)
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_as_torch_makes_it() -> None:
+    """Cut in the same place, the stages have the same state under the same names."""
+    torch.manual_seed(0)
+    model, tokens = Tied(2), torch.randint(0, VOCABULARY, (4, 8))
+    theirs = pipeline(model, (tokens,), split_spec={"layers.1": SplitPoint.BEGINNING})
+    program = export(model, (tokens,))
+    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    first = next(
+        i
+        for i, node in enumerate(nodes)
+        if any(path == "layers.1" for path, _ in node.meta["nn_module_stack"].values())
+    )
+    cut = plan(program, 2)
+    ours = to_pipe(program, type(cut)(**{**vars(cut), "ends": (first, len(nodes))}))
+    for number in range(2):
+        one, other = (each.get_stage_module(number).state_dict() for each in (ours, theirs))
+        assert {n for n in one if "embedding" not in n and "head" not in n} == {
+            n for n in other if "embedding" not in n and "head" not in n
+        }
+    assert ours.replicated_params == [{"submod_pp_0": "head.weight", "submod_pp_1": "head.weight"}]
+    assert torch.equal(ours(tokens), theirs(tokens)[0])
+
+
+def run_pipe(rank: int, stages: int) -> Any:
+    program, (x, scale) = skipping()
+    pipe = to_pipe(program, stages)
+    stage = pipe.build_stage(rank, torch.device("cpu"))
+    built = ScheduleGPipe(stage, 1)
+    with torch.no_grad():
+        return built.step(*([x, scale] if rank == 0 else []))
+
+
+def test_torch_runs_the_stages(tmp_path: Path) -> None:
+    program, inputs = skipping()
+    found = run_ranks(run_pipe, 2, tmp_path / "run", 2)
+    wanted = program.module()(*inputs)
+    assert all(
+        torch.equal(one, other) for one, other in zip(found[1], wanted.values(), strict=True)
+    )
+
+
+def test_numbers_cannot_pass() -> None:
+    with pytest.raises(StageError, match="passes from stage 0 to 1, and is no tensor"):
+        to_pipe(tied(), 2)
+
+
+def test_a_plan_for_another_program() -> None:
+    with pytest.raises(StageError, match="the plan is for another program"):
+        to_pipe(skipping()[0], fxpress.pipeline.plan(tied(), 2))
