@@ -7,12 +7,14 @@ tensor.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -31,7 +33,7 @@ from fxpress._checkpoint.weights import Slice, Stored, Weights
 from fxpress._serde.limits import Budget
 
 KEY, FORMAT, VERSION = "fxpress", "fxpress checkpoint", 1
-_SLICE_BYTES = 1000  # of the objects for a slice, as an estimate
+_SLICE_BYTES = 600  # of the objects for a slice, as an estimate
 
 
 class Part(NamedTuple):
@@ -41,18 +43,23 @@ class Part(NamedTuple):
         file: the name of the file.
         temporary: the name that it has until the checkpoint is complete.
         whole: bytes of the file.
-        key: the name of the slice in the file.
-        crc: CRC-32 of its bytes.
+        crc: CRC-32 of the slice.
     """
 
     file: str
     temporary: str
     whole: int
-    key: str
     crc: int
 
 
-def index_of(metadata: Metadata, results: Iterable[WriteResult], number: str) -> dict[str, Any]:
+def key_of(name: str, whole: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> str:
+    """Return the name of a slice in its file; a slice that is the whole tensor has its name."""
+    if tuple(sizes) == tuple(whole):
+        return name
+    return f"{name}@{','.join(map(str, offsets))}"
+
+
+def index_of(metadata: Metadata, results: list[WriteResult], number: str) -> dict[str, Any]:
     """Return what the index of a checkpoint says.
 
     Args:
@@ -61,46 +68,34 @@ def index_of(metadata: Metadata, results: Iterable[WriteResult], number: str) ->
         number: of the save.
     """
     described = metadata.state_dict_metadata
+    parts = [result for result in results if isinstance(result.storage_data, Part)]
+    files = dict(sorted({(each.storage_data.file, each.storage_data.whole) for each in parts}))
+    numbers = {file: number for number, file in enumerate(files)}
     place_of: dict[str, str] = {}
-    files: dict[str, int] = {}
-    tensors: dict[str, Any] = {}
-    values: dict[str, Any] = {}
-    total = 0
-    for result in results:
+    tensors: dict[str, list[Any]] = {}
+    for result in parts:
         name, part = result.index.fqn, result.storage_data
-        if not isinstance(part, Part):
-            values[name] = part
-            continue
         about = described[name]
         chunk = _chunk(about, result.index)
-        total += result.size_in_bytes
-        files[part.file] = part.whole
-        if part.key == name:
+        if chunk.sizes == about.size:
             place_of[name] = part.file
-        said = tensors.setdefault(
-            name,
-            {
-                "dtype": CODES[about.properties.dtype],
-                "shape": list(about.size),
-                "slices": [],
-            },
-        )
-        said["slices"].append(
-            {
-                **{"file": part.file, "key": part.key, "crc32": part.crc},
-                **{"offsets": list(chunk.offsets), "shape": list(chunk.sizes)},
-            }
-        )
+        said = tensors.setdefault(name, [CODES[about.properties.dtype], list(about.size), []])
+        said[2].append([numbers[part.file], list(chunk.offsets), list(chunk.sizes), part.crc])
     return {
-        "metadata": {"total_size": total},
+        "metadata": {"total_size": sum(each.size_in_bytes for each in parts)},
         "weight_map": dict(sorted(place_of.items())),
         KEY: {
             "format": FORMAT,
             "version": VERSION,
             "number": number,
-            "files": dict(sorted(files.items())),
+            "files": list(map(list, files.items())),  # name, bytes
+            # dtype, sizes, and of each slice: number of the file, offsets, sizes, CRC-32
             "tensors": dict(sorted(tensors.items())),
-            "values": values,
+            "values": {
+                each.index.fqn: each.storage_data
+                for each in results
+                if not isinstance(each.storage_data, Part)
+            },
         },
     }
 
@@ -118,38 +113,40 @@ class _Files:
 
     def __init__(self, index: Path, said: dict[str, Any], weights: Weights, budget: Budget) -> None:
         self._number = str(said["number"])
-        self._sizes = {
-            name: (File(beside(index, name), weights.files), int(size))
-            for name, size in said["files"].items()
-        }
-        self._headers: dict[str, Header] = {}
+        self._files = [
+            (File(beside(index, str(name)), weights.files), int(size))
+            for name, size in said["files"]
+        ]
+        self._headers: dict[int, Header] = {}
         self._budget = budget
 
-    def header(self, name: str) -> Header:
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def header(self, number: int) -> Header:
         """Return the header of a file, which has to be of the save that the index is of."""
-        if name not in self._headers:
-            file, size = self._sizes[name]
+        if number not in self._headers:
+            file, size = self._files[number]
             if file.size != size:
                 raise ArchiveError(f"{file.path} has {file.size} bytes, and {size} by the index")
             header = header_of(file, self._budget)
             header.check_number(self._number)
-            self._headers[name] = header
-        return self._headers[name]
+            self._headers[number] = header
+        return self._headers[number]
 
-    def find(self, name: str, key: str, stored: Any, sizes: Sequence[int], crc: int) -> Extent:
+    def find(
+        self, number: int, key: str, dtype: torch.dtype, sizes: tuple[int, ...], crc: int
+    ) -> Extent:
         """Return the place of a slice; ArchiveError where the file has another tensor there."""
-        header = self.header(name)
+        header = self.header(number)
         extent = header.extent(key, crc)
         found = header.places[key].shape
-        if (extent.dtype, found) != (stored, tuple(sizes)):
+        if (extent.dtype, found) != (dtype, sizes):
             raise ArchiveError(
                 f"{header.file.path}: {key!r} is {extent.dtype}{list(found)}, and "
-                f"{stored}{list(sizes)} by the index"
+                f"{dtype}{list(sizes)} by the index"
             )
         return extent
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._sizes
 
 
 def add_section(weights: Weights, index: Path, said: Any, budget: Budget) -> None:
@@ -169,7 +166,7 @@ def add_section(weights: Weights, index: Path, said: Any, budget: Budget) -> Non
         if (said["format"], said["version"]) != (FORMAT, VERSION):
             raise ValueError(f"it is of format {said['format']!r}, version {said['version']!r}")
         files = _Files(index, said, weights, budget)
-        weights.facts.append([said["number"], sorted(said["files"].items())])
+        weights.facts.append([said["number"], said["files"]])
         for name, each in said["tensors"].items():
             weights.tensors[name] = _tensor(name, each, files, budget)
         for name, value in said["values"].items():
@@ -180,22 +177,20 @@ def add_section(weights: Weights, index: Path, said: Any, budget: Budget) -> Non
         raise ArchiveError(f"{index} is damaged: {error!r}") from None
 
 
-def _tensor(name: str, said: dict[str, Any], files: _Files, budget: Budget) -> Stored:
-    dtype, sizes = DTYPES[said["dtype"]], _numbers(said["shape"])
-    budget.charge(_SLICE_BYTES * len(said["slices"]), f"the slices of {name!r}")
+def _tensor(name: str, said: Any, files: _Files, budget: Budget) -> Stored:
+    code, shape, parts = said
+    dtype, whole = DTYPES[code], _numbers(shape)
+    budget.charge(_SLICE_BYTES * len(parts), f"the slices of {name!r}")
     slices = []
-    for each in said["slices"]:
-        file, key, crc = str(each["file"]), str(each["key"]), int(each["crc32"])
-        if file not in files:
-            raise ValueError(f"{name!r} is in {file!r}, which is no file of the checkpoint")
-        part = _numbers(each["shape"])
-
-        def find(file: str = file, key: str = key, part: Any = part, crc: int = crc) -> Extent:
-            return files.find(file, key, dtype, part, crc)
-
-        slices.append(Slice(_numbers(each["offsets"]), part, find))
-    check_slices(name, sizes, slices, budget)
-    return Stored(dtype, sizes, tuple(slices))
+    for number, begin, lengths, crc in parts:
+        offsets, sizes = _numbers(begin), _numbers(lengths)
+        if type(number) is not int or not 0 <= number < len(files):
+            raise ValueError(f"a slice of {name!r} is in file {number!r}, which there is not")
+        key = key_of(name, whole, offsets, sizes)
+        find = functools.partial(files.find, number, key, dtype, sizes, int(crc))
+        slices.append(Slice(offsets, sizes, find))
+    check_slices(name, whole, slices, budget)
+    return Stored(dtype, whole, tuple(slices))
 
 
 def _numbers(said: Any) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
 
 from fxpress._archive.tensor_file_writer import CODES
 from fxpress._archive.tensor_header import METADATA
+from fxpress._checkpoint.section import key_of
 from fxpress._errors import UnsupportedError
 
 DIGITS = 16  # of the number of a save, in the names of its files
@@ -52,17 +53,10 @@ def _is_unicode(name: str) -> bool:
     return True
 
 
-def is_whole(item: WriteItem) -> bool:
-    """Return whether an item is all of its tensor."""
-    return bool(item.tensor_data.chunk.sizes == item.tensor_data.size)
-
-
-def key_of(item: WriteItem) -> str:
-    """Return the name of an item in its file, which for a slice is no name of a tensor."""
-    name: str = item.index.fqn
-    if is_whole(item):
-        return name
-    return f"{name}@{','.join(map(str, item.tensor_data.chunk.offsets))}"
+def key_of_item(item: WriteItem) -> str:
+    """Return the name of an item in its file."""
+    data = item.tensor_data
+    return key_of(item.index.fqn, data.size, data.chunk.offsets, data.chunk.sizes)
 
 
 def _bytes_of(item: WriteItem) -> int:
@@ -104,7 +98,7 @@ def _groups(items: list[WriteItem], most: int) -> list[list[int]]:
     for position, item in enumerate(items):
         if not _is_needed(item):
             continue
-        size, key = _bytes_of(item), key_of(item)
+        size, key = _bytes_of(item), key_of_item(item)
         if key in keys:
             raise UnsupportedError(f"two tensors of a rank would both be {key!r} in a file")
         if not groups or size > room:

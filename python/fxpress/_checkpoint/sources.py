@@ -15,11 +15,10 @@ from fxpress._checkpoint.programs import (
     read_json,
 )
 from fxpress._checkpoint.section import KEY, add_section
+from fxpress._checkpoint.torch_files import METADATA, add_torchs
 from fxpress._checkpoint.weights import Weights
 from fxpress._serde.limits import Budget
 from fxpress._stages.save import MANIFEST
-
-TORCH_METADATA = ".metadata"  # of a checkpoint that torch's writers have written
 
 
 def main_file(path: Path) -> Path:
@@ -34,7 +33,7 @@ def main_file(path: Path) -> Path:
     for name in (MANIFEST, tensor_files.INDEX, tensor_files.ALONE):
         if (path / name).is_file():
             return path / name
-    if (path / TORCH_METADATA).is_file():
+    if (path / METADATA).is_file():
         raise ArchiveError(
             f"{path} is a checkpoint of torch: read it with "
             "torch.distributed.checkpoint.FileSystemReader, or convert it with "
@@ -59,6 +58,23 @@ def read_weights(path: Path, asked: Asked) -> Weights:
     weights = Weights()
     try:
         _add(weights, path, asked)
+    except BaseException:
+        weights.close()
+        raise
+    return weights
+
+
+def read_any_weights(path: Path, asked: Asked) -> Weights:
+    """Return the tensors of a checkpoint, which torch's FileSystemWriter may have written.
+
+    Raises:
+        OSError, ArchiveError, LimitError, SerializeError: as `read_weights` does.
+    """
+    if not (path / METADATA).is_file():
+        return read_weights(main_file(path), asked)
+    weights = Weights()
+    try:
+        add_torchs(weights, path, asked.limits)
     except BaseException:
         weights.close()
         raise

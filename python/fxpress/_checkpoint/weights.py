@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -51,12 +52,14 @@ class Weights:
         files: the files that are read.
         facts: what tells one checkpoint from another: JSON that is equal on all ranks that look at
             the same files.
+        report: called with the bytes of each whole tensor that was read.
     """
 
     tensors: dict[str, Stored] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     files: Files = field(default_factory=Files)
     facts: list[Any] = field(default_factory=list)
+    report: Callable[[int], None] | None = None
 
     def __enter__(self) -> Weights:
         return self
@@ -93,7 +96,16 @@ class Weights:
                 if size != stored.sizes[dim]:
                     whole = whole.narrow(dim, start, size)
             copy_box(part.find(), (0,) * len(part.sizes), part.sizes, whole)
+        if self.report is not None:
+            self.report(target.nbytes)
         return target
+
+
+    def bytes(self) -> int:
+        """Return the bytes of all tensors."""
+        return sum(
+            math.prod(each.sizes) * int(each.dtype.itemsize) for each in self.tensors.values()
+        )
 
 
 def copy_box(
@@ -116,9 +128,7 @@ def whole(dtype: torch.dtype, sizes: tuple[int, ...], find: Callable[[], Place])
 
 def charge_repeats(name: str, stored: Stored, bytes_there: int, budget: Budget) -> None:
     """Charge the bytes of a tensor that its file does not have: elements that share a place."""
-    size = stored.dtype.itemsize
-    for length in stored.sizes:
-        size *= length
+    size = stored.dtype.itemsize * math.prod(stored.sizes)
     if size > bytes_there:
         budget.charge(size - bytes_there, f"the elements of {name!r} that share memory")
 

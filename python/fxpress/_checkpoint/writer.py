@@ -21,7 +21,7 @@ from fxpress._archive.tensor_header import NUMBER
 from fxpress._checkpoint.boxes import memory_of
 from fxpress._checkpoint.placing import check_folder, complete, remove_left
 from fxpress._checkpoint.section import Part, index_of
-from fxpress._checkpoint.sharing_out import Work, check_item, key_of, share_out
+from fxpress._checkpoint.sharing_out import Work, check_item, key_of_item, share_out
 from fxpress._checkpoint.tensor_files import INDEX
 from fxpress._checkpoint.values import as_json, unpickled
 from fxpress._errors import UnsupportedError
@@ -165,7 +165,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
     def _write_file(
         self, name: str, number: str, items: list[WriteItem], planner: SavePlanner
     ) -> list[WriteResult]:
-        by_key = {key_of(item): item for item in items}
+        by_key = {key_of_item(item): item for item in items}
         described = {
             key: (item.tensor_data.properties.dtype, tuple(item.tensor_data.chunk.sizes))
             for key, item in by_key.items()
@@ -178,13 +178,13 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         for key in order:
             plain = _plain(key, planner.resolve_data(by_key[key]), *described[key])
             write_tensor(file.descriptor, plain, None)
-            parts.append((by_key[key].index, key, plain.nbytes, _native.crc32(memory_of(plain))))
+            parts.append((by_key[key].index, plain.nbytes, _native.crc32(memory_of(plain))))
         file.sync()
         whole = os.fstat(file.descriptor).st_size
         assert file.temporary is not None
         at = (name, file.temporary.name, whole)
         return [
-            WriteResult(index, size, Part(*at, key, crc)) for index, key, size, crc in parts
+            WriteResult(index, size, Part(*at, crc)) for index, size, crc in parts
         ]
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
