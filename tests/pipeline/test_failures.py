@@ -15,7 +15,7 @@ import torch
 
 from fxpress import pipeline
 from tests.support.pipelines import batches, loss_of, tied, train
-from tests.support.ranks import ranks, run_ranks
+from tests.support.stage_ranks import ranks, run_ranks
 
 
 @pytest.fixture(scope="module")

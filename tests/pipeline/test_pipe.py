@@ -14,7 +14,7 @@ from torch.export import export
 import fxpress.pipeline
 from fxpress.pipeline import StageError, plan, to_pipe
 from tests.support.pipelines import VOCABULARY, Tied, tied
-from tests.support.ranks import run_ranks
+from tests.support.stage_ranks import run_ranks
 
 
 class Skipping(nn.Module):

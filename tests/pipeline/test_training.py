@@ -9,7 +9,7 @@ import torch
 
 from fxpress import pipeline
 from tests.support.pipelines import batches, infer, tied, train, trained_whole
-from tests.support.ranks import run_ranks
+from tests.support.stage_ranks import run_ranks
 
 TWO = [("GPipe", 2), ("1F1B", 2), ("Interleaved1F1B", 4), ("ZBVZeroBubble", 4), ("LoopedBFS", 4)]
 

@@ -142,6 +142,11 @@ class AtomicFile(Output):
                     return
             self.close()  # another writer removed the file as abandoned before it was locked
 
+    @property
+    def temporary(self) -> Path | None:
+        """The path of the file until it is in its place; None afterwards."""
+        return self._temporary
+
     def put_in_place(self) -> None:
         """Move the file to its place. The file has to be synced."""
         assert self._temporary is not None

@@ -6,6 +6,7 @@ The library of the format maps files; a mapped file that gets shorter ends the p
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,17 +83,41 @@ class TensorFile:
 
     def _read_header(self) -> tuple[dict[str, Any], dict[str, Place]]:
         whole = os.fstat(self._file).st_size
-        length = int.from_bytes(self._bytes(0, 8), "little")
-        if length > min(LONGEST, whole - 8):
-            raise self._damaged("its header is too long")
-        self._budget.grow(whole)
-        text = bytes(self._bytes(8, length))
-        self._budget.check_json(text, str(self._path))
-        try:
-            metadata, places = read_header(text, whole)
-        except ValueError as e:
-            raise self._damaged(str(e)) from None
-        for name, place in places.items():
-            if not hasattr(torch, place.dtype):
-                raise self._damaged(f"this torch has no {place.dtype}, the type of {name!r}")
-        return metadata, places
+        return read_header_of(
+            lambda begin, size: bytes(self._bytes(begin, size)), whole, str(self._path), self._budget
+        )
+
+
+def read_header_of(
+    read: Callable[[int, int], bytes], whole: int, path: str, budget: Budget
+) -> tuple[dict[str, Any], dict[str, Place]]:
+    """Return the metadata and the places of the tensors of a safetensors file.
+
+    Args:
+        read: returns bytes of the file: from a position on, so many.
+        whole: the bytes of the file.
+        path: its name in messages.
+        budget: the budget of the load, which grows by the size of the file.
+
+    Raises:
+        LimitError: the header is too large, or nested too deeply.
+        ArchiveError: the file is damaged, or has a dtype that this torch does not have.
+    """
+
+    def damaged(why: str) -> ArchiveError:
+        return ArchiveError(f"{path} is damaged: {why}")
+
+    length = int.from_bytes(read(0, 8), "little") if whole >= 8 else 0
+    if length > min(LONGEST, whole - 8):
+        raise damaged("its header is too long" if whole >= 8 else "it ends too early")
+    budget.grow(whole)
+    text = read(8, length)
+    budget.check_json(text, path)
+    try:
+        metadata, places = read_header(text, whole)
+    except ValueError as e:
+        raise damaged(str(e)) from None
+    for name, place in places.items():
+        if not hasattr(torch, place.dtype):
+            raise damaged(f"this torch has no {place.dtype}, the type of {name!r}")
+    return metadata, places

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from fxpress._torch.fx import is_fake
 
 _ALIGNMENT = 8  # bytes
 _ONE_CALL = 1 << 26  # bytes of one write, after which Ctrl-C is handled
-_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+CODES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 def write_tensors(
@@ -40,40 +41,56 @@ def write_tensors(
         fxpress.UnsupportedError: the format has no such dtype.
         OSError: the file cannot be written.
     """
-    entries: dict[str, Any] = {METADATA: {"format": "pt", NUMBER: number}}
+    described = {
+        name: (_dtype_of(name, tensor), tuple(tensor.shape)) for name, tensor in state_dict.items()
+    }
+    header, order = layout(described, {"format": "pt", NUMBER: number})
+    write_all(descriptor, memoryview(header))
+    for name in order:
+        write_tensor(descriptor, state_dict[name], report)
+
+
+def layout(
+    described: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], metadata: Mapping[str, str]
+) -> tuple[bytes, list[str]]:
+    """Return the begin of a file, and the names of its tensors in the order of their bytes.
+
+    Args:
+        described: the dtype, which the format has to have, and the sizes of each tensor.
+        metadata: texts that the file carries.
+    """
+    entries: dict[str, Any] = {METADATA: dict(metadata)}
     # Dtypes with larger elements come first, so that all tensors are aligned.
-    order = sorted(state_dict, key=lambda name: (-state_dict[name].itemsize, name))
+    order = sorted(described, key=lambda name: (-described[name][0].itemsize, name))
     position = 0
     for name in order:
-        tensor = state_dict[name]
-        end = position + tensor.numel() * tensor.itemsize
+        dtype, sizes = described[name]
+        end = position + math.prod(sizes) * dtype.itemsize
         entries[name] = {
-            "dtype": _dtype_of(name, tensor),
-            "shape": list(tensor.shape),
+            "dtype": CODES[dtype],
+            "shape": list(sizes),
             "data_offsets": [position, end],
         }
         position = end
     header = json.dumps(entries, separators=(",", ":")).encode()
     header += b" " * (-len(header) % _ALIGNMENT)
-    _write_all(descriptor, memoryview(len(header).to_bytes(8, "little") + header))
-    for name in order:
-        _write_tensor(descriptor, state_dict[name], report)
+    return len(header).to_bytes(8, "little") + header, order
 
 
-def _dtype_of(name: str, tensor: torch.Tensor) -> str:
-    code = _NAMES.get(tensor.dtype)
+def _dtype_of(name: str, tensor: torch.Tensor) -> torch.dtype:
     is_there = tensor.device.type != "meta" and not is_fake(tensor)
-    if code is None or tensor.layout is not torch.strided or not is_there:
+    if tensor.dtype not in CODES or tensor.layout is not torch.strided or not is_there:
         what = f"{tensor.dtype}, {tensor.layout}, on {tensor.device}"
         raise UnsupportedError(
             f'{name!r} cannot be in a safetensors file ({what}): save with weights="inline"'
         )
-    return code
+    return tensor.dtype
 
 
-def _write_tensor(
+def write_tensor(
     descriptor: int, tensor: torch.Tensor, report: Callable[[int], None] | None
 ) -> None:
+    """Write the elements of a tensor in order, and report the bytes done since the last report."""
     plain = tensors.without_lazy_bits(tensor).detach().cpu().contiguous()
     size = plain.numel() * plain.itemsize
     if size == 0:
@@ -81,12 +98,13 @@ def _write_tensor(
     data = memoryview((ctypes.c_char * size).from_address(plain.data_ptr()))
     for start in range(0, size, _ONE_CALL):
         part = data[start : start + _ONE_CALL]
-        _write_all(descriptor, part)
+        write_all(descriptor, part)
         if report is not None:
             report(len(part))
 
 
-def _write_all(descriptor: int, data: memoryview) -> None:
+def write_all(descriptor: int, data: memoryview) -> None:
+    """Write all of the bytes."""
     while data:
         data = data[os.write(descriptor, data) :]
 

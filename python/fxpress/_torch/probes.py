@@ -90,6 +90,13 @@ _CALLS = {
         torch.distributed.pipelining.stage:PipelineStage.forward_one_chunk(_, _, _, _)
         torch.distributed.pipelining.stage:PipelineStage.backward_one_chunk(_, _)
     """,
+    "checkpoint": """
+        torch.distributed.checkpoint.default_planner:create_default_global_save_plan(_)
+        torch.distributed.checkpoint.metadata:ChunkStorageMetadata(_, _)
+        torch.distributed.checkpoint.metadata:MetadataIndex(_, _)
+        torch.distributed.checkpoint.metadata:TensorStorageMetadata(_, _, _)
+        torch.distributed.checkpoint.planner:WriteItem(_, _, tensor_data)
+    """,
     "decompose": """
         torch.export._trace:_export_to_aten_ir(_, _, _, _, _, decomp_table,
             _prettify_placeholder_names, decompose_custom_triton_ops)
@@ -149,7 +156,8 @@ _STANDS_ON = {
     "export": ("split_module",),
     "serialize": ("split_module",),
     "archive": ("serialize",),
-    "pipeline": ("archive", "unflatten"),
+    "pipeline": ("checkpoint", "unflatten"),
+    "checkpoint": ("archive",),
     "decompose": ("serialize",),
     "functional_export": ("split_module",),
 }

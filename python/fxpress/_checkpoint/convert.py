@@ -1,0 +1,208 @@
+"""`convert_weights`: from one kind of checkpoint to another, tensor by tensor."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from torch.distributed.checkpoint import FileSystemWriter
+from torch.export import ExportedProgram
+
+from fxpress._archive import names
+from fxpress._archive.files import is_path
+from fxpress._archive.load import load
+from fxpress._archive.package import save
+from fxpress._checkpoint.filling import fill
+from fxpress._checkpoint.placing import new_folder
+from fxpress._checkpoint.programs import Asked, read_json, stage_files
+from fxpress._checkpoint.sources import read_any_weights
+from fxpress._checkpoint.streaming import save_all
+from fxpress._checkpoint.weights import Weights
+from fxpress._checkpoint.writer import ArchiveWriter
+from fxpress._observing.progress import Progress, check_progress, reporting
+from fxpress._observing.watching import operation
+from fxpress._serde.limits import Budget, Limits
+from fxpress._stages.costs import By
+from fxpress._stages.save import MANIFEST, PICTURE, save_stages
+
+Form: TypeAlias = Literal["pt2", "stages", "safetensors", "torch"]
+_PIECE = 1 << 22  # bytes
+
+
+@operation("checkpoint.convert_weights")
+def convert_weights(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    form: Form | None = None,
+    program: ExportedProgram | str | os.PathLike[str] | None = None,
+    stages: int | None = None,
+    by: By = "parameters",
+    model: str = names.MODEL,
+    file_bytes: int = 5_000_000_000,
+    allow_pickle: bool = False,
+    limits: Limits | None = None,
+    progress: Progress = None,
+) -> None:
+    """Write the weights of a checkpoint as a checkpoint of another kind.
+
+    One tensor at a time is in memory. The target is there when it is complete, or not at all. Names
+    are those of the source.
+
+    Args:
+        source: what `ArchiveReader` reads, or a folder that torch's FileSystemWriter wrote.
+        target: the file or folder to make.
+        form: "pt2": a program with these weights; "stages": a folder of stages with them, as
+            `fxpress split` writes it; "safetensors": a folder of safetensors files and their index;
+            "torch": a folder for `torch.distributed.checkpoint`, its default form. None: "stages"
+            where `stages` is given or `program` is a folder, "pt2" for a target that ends in
+            `.pt2`, else "safetensors".
+        program: for "pt2" and "stages", the program that gets the weights: a `.pt2` file, whose own
+            weights need not be there, or an ExportedProgram; for "stages" also a folder of stages.
+        stages: the number of stages into which `program` is cut.
+        by: what stages share out, as for `fxpress split`.
+        model: the name of the program in a source that is a `.pt2` file.
+        file_bytes: the size at which "safetensors" begins another file.
+        allow_pickle: unpickle tensors of classes of their own in the source, which may run any
+            code.
+        limits: the limits on the cost of reading; None: the defaults, see `fxpress.archive.Limits`.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
+
+    Raises:
+        OSError: a file cannot be read or written; a FileExistsError for a folder that is there and
+            not empty, unless it has a checkpoint that `ArchiveWriter` wrote and gets another.
+        fxpress.ArchiveError: a file is damaged.
+        fxpress.LimitError: reading would cost more than the limits allow.
+        fxpress.SerializeError: the program has a weight that the source has not, or that has
+            another shape or dtype there.
+        fxpress.UnsupportedError: the target cannot hold a tensor or a value of the source.
+        fxpress.Error: the program cannot be cut like this.
+        TypeError: an argument is of a wrong type.
+        ValueError: `form` has another value, or an argument is missing or of no use.
+        ImportError: `progress` needs what is not installed.
+
+    Exceptions of `progress` pass through. torch has no such function.
+
+    Example:
+        >>> from fxpress.checkpoint import convert_weights
+        >>> fxpress.save(program, "model.pt2")
+        >>> convert_weights("model.pt2", "weights")  # safetensors and an index
+        >>> convert_weights("weights", "two", program="model.pt2", stages=2)
+        >>> convert_weights("two", "again.pt2", program="model.pt2")
+    """
+    for path in (source, target):
+        if not is_path(path):
+            raise TypeError(f"a checkpoint is a path, not a {type(path).__name__}")
+    check_progress(progress)
+    goal = Path(target)
+    kind = _form(form, goal, program, stages)
+    _check_program(kind, program, stages)
+    with read_any_weights(Path(source), Asked(model, allow_pickle, limits)) as weights:
+        with reporting(progress, "converting", weights.bytes()) as bar:
+            weights.report = bar
+            if kind == "safetensors":
+                save_all(weights, ArchiveWriter(goal, file_bytes=file_bytes))
+            elif kind == "torch":
+                with new_folder(goal) as place:
+                    save_all(weights, FileSystemWriter(place, per_thread_copy_ahead=0))
+            elif kind == "pt2":
+                with _program_file(program) as template:
+                    _refuse_values(weights, kind)
+                    fill(template, weights, goal, limits)
+            else:
+                _refuse_values(weights, kind)
+                with new_folder(goal) as place, _stages(program, stages, by) as template:
+                    _fill_stages(template, weights, place, limits)
+
+
+def _form(form: Form | None, target: Path, program: Any, stages: int | None) -> Form:
+    if form is not None and form not in get_args(Form):
+        raise ValueError(f"form is one of {get_args(Form)}, not {form!r}")
+    if form is not None:
+        return form
+    if stages is not None or (is_path(program) and os.path.isdir(program)):
+        return "stages"
+    return "pt2" if target.suffix == ".pt2" else "safetensors"
+
+
+def _check_program(kind: Form, program: Any, stages: int | None) -> None:
+    """Raise for a program that is missing, of no use, or none."""
+    if not isinstance(program, ExportedProgram) and program is not None and not is_path(program):
+        raise TypeError(
+            f"program is an ExportedProgram or a path, not a {type(program).__name__}"
+        )
+    if kind in ("safetensors", "torch"):
+        if program is not None or stages is not None:
+            raise ValueError(f"the form {kind!r} takes neither a program nor stages")
+        return
+    if program is None:
+        raise ValueError(f"the form {kind!r} needs a program, which gets the weights")
+    is_folder = is_path(program) and os.path.isdir(program)
+    if kind == "pt2" and (is_folder or stages is not None):
+        raise ValueError("the form 'pt2' takes one program, and no stages")
+    if kind == "stages" and is_folder == (stages is not None):
+        raise ValueError("the form 'stages' takes a program and their number, or a folder of stages")
+
+
+def _refuse_values(weights: Weights, kind: Form) -> None:
+    if weights.values:
+        raise ValueError(
+            f"{next(iter(weights.values))!r} is no tensor, which the form {kind!r} cannot hold"
+        )
+
+
+@contextlib.contextmanager
+def _program_file(program: Any) -> Iterator[Path]:
+    """Yield the path of a file with a program."""
+    if not isinstance(program, ExportedProgram):
+        yield Path(program)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.pt2"
+        save(program, str(path), weights="none", progress=False)
+        yield path
+
+
+@contextlib.contextmanager
+def _stages(program: Any, count: int | None, by: By) -> Iterator[Path]:
+    """Yield a folder of stages, whose weights do not matter."""
+    if count is None:
+        yield Path(program)
+        return
+    if not isinstance(program, ExportedProgram):
+        program = load(program, load_weights=False)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "stages"
+        save_stages(program, path, count, by=by, inputs=program.example_inputs)
+        yield path
+
+
+def _fill_stages(template: Path, weights: Weights, folder: Path, limits: Limits | None) -> None:
+    """Write the stages of a folder into another one, with the weights of a checkpoint."""
+    files = stage_files(template, limits)
+    path = template / MANIFEST
+    manifest = read_json(path, Budget(limits, path.stat().st_size))
+    for stage, file in zip(manifest["stages"], files, strict=True):
+        made = folder / file.path.name
+        fill(file.path, weights, made, limits)
+        stage.update(bytes=made.stat().st_size, sha256=_sha256(made))
+    if (template / PICTURE).is_file():
+        shutil.copyfile(template / PICTURE, folder / PICTURE)
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def _sha256(path: Path) -> str:
+    made = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(_PIECE):
+            made.update(part)
+    return made.hexdigest()

@@ -1,0 +1,97 @@
+"""Find out what is at a path, and read what it holds."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from fxpress._archive.errors import ArchiveError
+from fxpress._checkpoint import tensor_files
+from fxpress._checkpoint.programs import (
+    Asked,
+    add_program,
+    add_stages,
+    read_json,
+)
+from fxpress._checkpoint.section import KEY, add_section
+from fxpress._checkpoint.torch_files import METADATA, add_torchs
+from fxpress._checkpoint.weights import Weights
+from fxpress._serde.limits import Budget
+from fxpress._stages.save import MANIFEST
+
+
+def main_file(path: Path) -> Path:
+    """Return the file that says what a checkpoint has: a manifest, an index, or the file itself.
+
+    Raises:
+        FileNotFoundError: it is a folder without one.
+        ArchiveError: it is a folder that torch's writers have written.
+    """
+    if not path.is_dir():
+        return path
+    for name in (MANIFEST, tensor_files.INDEX, tensor_files.ALONE):
+        if (path / name).is_file():
+            return path / name
+    if (path / METADATA).is_file():
+        raise ArchiveError(
+            f"{path} is a checkpoint of torch: read it with "
+            "torch.distributed.checkpoint.FileSystemReader, or convert it with "
+            "fxpress.checkpoint.convert_weights"
+        )
+    raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}: a checkpoint", str(path))
+
+
+def read_weights(path: Path, asked: Asked) -> Weights:
+    """Return the tensors of a checkpoint: what they are, and where their bytes are.
+
+    Args:
+        path: what `main_file` returns.
+        asked: what the caller has chosen.
+
+    Raises:
+        OSError: a file cannot be read.
+        ArchiveError: a file is damaged.
+        LimitError: reading it would cost more than the limits allow.
+        SerializeError: a weight needs `allow_pickle`.
+    """
+    weights = Weights()
+    try:
+        _add(weights, path, asked)
+    except BaseException:
+        weights.close()
+        raise
+    return weights
+
+
+def read_any_weights(path: Path, asked: Asked) -> Weights:
+    """Return the tensors of a checkpoint, which torch's FileSystemWriter may have written.
+
+    Raises:
+        OSError, ArchiveError, LimitError, SerializeError: as `read_weights` does.
+    """
+    if not (path / METADATA).is_file():
+        return read_weights(main_file(path), asked)
+    weights = Weights()
+    try:
+        add_torchs(weights, path, asked.limits)
+    except BaseException:
+        weights.close()
+        raise
+    return weights
+
+
+def _add(weights: Weights, path: Path, asked: Asked) -> None:
+    if path.name == MANIFEST:
+        add_stages(weights, path.parent, asked)
+    elif path.name.endswith(".json"):
+        budget = Budget(asked.limits, path.stat().st_size)
+        said = read_json(path, budget)
+        if isinstance(said, dict) and KEY in said:
+            add_section(weights, path, said[KEY], budget)
+        else:
+            tensor_files.add_by_index(weights, path, said, budget)
+    elif path.name.endswith(tensor_files.SUFFIX):
+        tensor_files.add_file(weights, path, Budget(asked.limits, 0))
+    else:
+        add_program(weights, path, asked)

@@ -1,0 +1,10 @@
+"""Checkpoints of `torch.distributed.checkpoint` in the files of fxpress, and conversions."""
+
+from fxpress._torch.probes import room
+
+with room("checkpoint"):
+    from fxpress._checkpoint.convert import convert_weights
+    from fxpress._checkpoint.reader import ArchiveReader
+    from fxpress._checkpoint.writer import ArchiveWriter
+
+__all__ = ["ArchiveReader", "ArchiveWriter", "convert_weights"]

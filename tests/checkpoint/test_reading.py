@@ -1,0 +1,148 @@
+"""Weights in files fill states of one process, bit for bit, by ranges."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+
+import fxpress
+from fxpress import state as states
+from fxpress._stages.save import save_stages
+from fxpress.checkpoint import ArchiveReader
+from tests.support.checkpoints import (
+    HEADERS,
+    Counting,
+    assert_same,
+    blank,
+    load,
+    state_of_all_kinds,
+    tied_program,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_all_kinds_of_tensors(check: bool, tmp_path: Path) -> None:
+    state = state_of_all_kinds()
+    states.write(state, tmp_path / "state.pt2")
+    assert_same(load(blank(state), tmp_path / "state.pt2", check=check), state)
+
+
+def test_a_safetensors_file(tmp_path: Path) -> None:
+    state = {name: value.contiguous() for name, value in state_of_all_kinds().items()}
+    state = {name: value.clone() for name, value in state.items()}
+    save_file(state, tmp_path / "model.safetensors")
+    for path in (tmp_path / "model.safetensors", tmp_path):
+        assert_same(load(blank(state), path), state)
+
+
+def test_an_index_of_transformers(tmp_path: Path) -> None:
+    state = {name: value.clone().contiguous() for name, value in state_of_all_kinds().items()}
+    place_of = {name: f"model-0000{n % 3}-of-00003.safetensors" for n, name in enumerate(state)}
+    for file in sorted(set(place_of.values())):
+        save_file({n: v for n, v in state.items() if place_of[n] == file}, tmp_path / file)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": place_of}))
+    for path in (index, tmp_path):
+        assert_same(load(blank(state), path), state)
+
+
+@pytest.mark.parametrize("weights", ["inline", "safetensors"])
+def test_a_program(weights: Any, tmp_path: Path) -> None:
+    program = tied_program()
+    fxpress.save(program, tmp_path / "model.pt2", weights=weights)
+    wanted = dict(program.state_dict)
+    assert_same(load(blank(wanted), tmp_path / "model.pt2"), wanted)
+
+
+def test_a_folder_of_stages(tmp_path: Path) -> None:
+    program = tied_program()
+    save_stages(program, tmp_path / "stages", 3)
+    manifest = json.loads((tmp_path / "stages" / "manifest.json").read_text())
+    names = {name for stage in manifest["stages"] for name in [s["name"] for s in stage["state"]]}
+    wanted = {name: value for name, value in program.state_dict.items() if name in names}
+    assert len(wanted) > 10
+    assert_same(load(blank(wanted), tmp_path / "stages"), wanted)
+
+
+def test_tensors_of_classes_of_their_own_are_refused_without_being_asked(tmp_path: Path) -> None:
+    class Own(Tensor):
+        pass
+
+    Own.__module__, Own.__qualname__ = __name__, "Own"
+    globals()["Own"] = Own
+    try:
+        states.write({"a": torch.ones(2), "own": torch.ones(3).as_subclass(Own)}, tmp_path / "a.pt2")
+        with pytest.raises(fxpress.SerializeError, match="allow_pickle"):
+            ArchiveReader(tmp_path / "a.pt2").read_metadata()
+        state = {"own": torch.zeros(3)}
+        load(state, tmp_path / "a.pt2", allow_pickle=True)
+        assert state["own"].tolist() == [1, 1, 1]
+    finally:
+        del globals()["Own"]
+
+
+def test_other_dtypes_are_converted_as_by_torchs_reader(tmp_path: Path) -> None:
+    value = torch.randn(5, 3)
+    states.write({"a": value}, tmp_path / "a.pt2")
+    dcp.save({"a": value}, checkpoint_id=tmp_path / "torch", no_dist=True)
+    for dtype in (torch.bfloat16, torch.float64, torch.int32):
+        ours, torchs = {"a": torch.zeros(5, 3, dtype=dtype)}, {"a": torch.zeros(5, 3, dtype=dtype)}
+        load(ours, tmp_path / "a.pt2")
+        dcp.load(torchs, checkpoint_id=tmp_path / "torch", no_dist=True)
+        assert_same(ours, torchs)
+
+
+def test_only_the_tensors_of_the_state_are_read(tmp_path: Path) -> None:
+    state = {f"layer.{n}": torch.randn(256, 256) for n in range(8)}
+    states.write(state, tmp_path / "state.pt2")
+    wanted = {"layer.5": torch.zeros(256, 256)}
+    reader = Counting(tmp_path / "state.pt2")
+    dcp.load(wanted, storage_reader=reader, no_dist=True)
+    assert_same(wanted, {"layer.5": state["layer.5"]})
+    assert reader.tensors <= 256 * 256 * 4 + 1000
+    assert reader.headers <= HEADERS
+
+
+def test_targets_that_are_not_contiguous(tmp_path: Path) -> None:
+    value = torch.randn(6, 4)
+    states.write({"a": value}, tmp_path / "a.pt2")
+    memory = torch.zeros(4, 12)
+    state = {"a": memory.t()[::2]}
+    load(state, tmp_path / "a.pt2")
+    assert torch.equal(memory.t()[::2], value)
+    assert not memory.t()[1::2].any()
+
+
+def test_names_and_sizes_that_are_not_there(tmp_path: Path) -> None:
+    states.write({"a": torch.ones(2, 3)}, tmp_path / "a.pt2")
+    for state, text in (
+        ({"b": torch.zeros(2, 3)}, "Missing key in checkpoint state_dict: b"),
+        ({"a": torch.zeros(3, 2)}, "Size mismatch between saved"),
+    ):
+        before = copy.deepcopy(state)
+        with pytest.raises(CheckpointException, match=text):
+            load(state, tmp_path / "a.pt2")
+        assert_same(state, before)
+
+
+def test_arguments(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="a path, not a int"):
+        ArchiveReader(3)  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError, match="checkpoint"):
+        ArchiveReader(tmp_path).read_metadata()
+    assert ArchiveReader.validate_checkpoint_id(tmp_path)
+    assert not ArchiveReader.validate_checkpoint_id("s3://bucket/model")
+    reader = ArchiveReader(tmp_path)
+    reader.reset(tmp_path / "other")
+    assert reader.checkpoint_id == tmp_path / "other"
