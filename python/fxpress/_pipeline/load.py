@@ -7,13 +7,17 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ParallelStyle
 
 from fxpress._archive.load_options import check_location
+from fxpress._checkpoint.reader import ArchiveReader
 from fxpress._observing.watching import operation
 from fxpress._pipeline.agreement import Answer, agree
 from fxpress._pipeline.errors import PipelineError
 from fxpress._pipeline.manifest import Manifest
 from fxpress._pipeline.module import StageModule
+from fxpress._pipeline.parallel import fill, parallelize
 from fxpress._pipeline.placement import placement
 from fxpress._pipeline.source import Source, options_of
 from fxpress._serde.gate import check_input_keys
@@ -75,6 +79,8 @@ def load_stage(
     device: torch.device | str | None = None,
     mmap: bool = False,
     load_weights: bool = True,
+    mesh: DeviceMesh | None = None,
+    plan: dict[str, ParallelStyle] | None = None,
     limits: Limits | None = None,
 ) -> LoadedStage:
     """Return one stage of a program; of the file, only what belongs to the stage is read.
@@ -89,13 +95,19 @@ def load_stage(
         mmap: read weights from the file when they are used; see `fxpress.load`.
         load_weights: False: the state has tensors on the meta device, to be filled from a
             checkpoint; see `fxpress.checkpoint`.
+        mesh: devices to cut the modules of the stage over, of one dimension. Of each weight, a rank
+            reads its shard only.
+        plan: for a mesh, a plan of `torch.distributed.tensor.parallel` for the names of the
+            original model; names in other stages do nothing.
         limits: the limits on the cost of reading; None: the defaults.
 
     Raises:
         OSError: a file cannot be read.
-        PipelineError: there are no such stages, or the files do not belong together.
+        PipelineError: there are no such stages, the files do not belong together, or the plan
+            cannot be applied or divided by the mesh.
         fxpress.ArchiveError, fxpress.LimitError, fxpress.SerializeError: the file is damaged.
         fxpress.UnsupportedError: the stage has something that fxpress cannot read.
+        ValueError: there is a plan without a mesh, or a mesh without a plan.
 
     Stands in for tracing and splitting on each rank with `torch.distributed.pipelining.pipeline`.
 
@@ -108,6 +120,8 @@ def load_stage(
         True
     """
     check_location(device)
+    if (mesh is None) != (plan is None):
+        raise ValueError("mesh and plan belong together")
     source = Source(path, limits)
     manifest = source.manifest
     if not 0 <= stage < len(manifest.stages):
@@ -120,8 +134,16 @@ def load_stage(
     in_spec = load_treespec(manifest.in_spec, budget)
     check_input_keys(in_spec)
     out_spec = None if manifest.out_spec is None else load_treespec(manifest.out_spec, budget)
-    program = source.load(stage, options_of(device, mmap, load_weights))
-    return LoadedStage(source, stage, StageModule(program, manifest, stage, in_spec), out_spec)
+    program = source.load(stage, options_of(device, mmap, load_weights and mesh is None))
+    module = StageModule(program, manifest, stage, in_spec)
+    if mesh is not None and plan is not None:
+        parallelize(module, mesh, plan)
+        if load_weights:
+            reader = ArchiveReader(
+                source.file_of(stage), model=source.program_of(stage), limits=limits
+            )
+            fill(module, reader, torch.device(mesh.device_type if device is None else device))
+    return LoadedStage(source, stage, module, out_spec)
 
 
 def load_stages(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import torch
@@ -28,8 +29,8 @@ def parallelize(module: nn.Module, mesh: DeviceMesh, plan: dict[str, ParallelSty
     Args:
         module: of the stage.
         mesh: of one dimension.
-        plan: name of a module, which may have stars, -> style. Names of modules that are in other
-            stages are left out by the caller.
+        plan: name of a module, which may have stars, -> style. Names that are in other stages do
+            nothing.
 
     Raises:
         PipelineError: a weight cannot be divided by the mesh, or torch refuses the plan.
@@ -40,24 +41,26 @@ def parallelize(module: nn.Module, mesh: DeviceMesh, plan: dict[str, ParallelSty
         if kind is not None:
             each.__class__ = _also(type(each), kind)
     try:
-        parallelize_module(module, mesh, plan)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Parallelize plan key")  # in other stages
+            parallelize_module(module, mesh, plan)
     except (ValueError, RuntimeError, NotImplementedError) as error:
         raise PipelineError(f"the plan cannot be applied: {error}") from error
-    size = mesh.size()
     for name, tensor in module.state_dict().items():
-        if isinstance(tensor, DTensor):
-            for dimension, placement in ((p.dim, p) for p in tensor.placements if p.is_shard()):
-                if tensor.shape[dimension] % size:
-                    raise PipelineError(
-                        f"{name} has {tensor.shape[dimension]} rows in dimension {dimension}, "
-                        f"which a mesh of {size} does not divide ({placement})"
-                    )
+        for placement in tensor.placements if isinstance(tensor, DTensor) else ():
+            if placement.is_shard() and tensor.shape[placement.dim] % mesh.size():
+                raise PipelineError(
+                    f"a mesh of {mesh.size()} does not divide dimension {placement.dim} of {name}, "
+                    f"which has the size {tensor.shape[placement.dim]}"
+                )
 
 
 @functools.cache
 def _also(kind: type, base: type) -> Any:
     """Return a class that is both: torch's styles ask for the class of a module in eager code."""
-    return type(kind.__name__, (kind, base), {"__module__": kind.__module__})
+    return type(
+        kind.__name__, (kind, base), {"__module__": kind.__module__, "extra_repr": kind.extra_repr}
+    )
 
 
 def fill(module: nn.Module, reader: ArchiveReader, device: torch.device) -> None:
@@ -72,7 +75,8 @@ def fill(module: nn.Module, reader: ArchiveReader, device: torch.device) -> None
         for name, tensor in module.state_dict(keep_vars=True).items()
         if isinstance(tensor, torch.Tensor)
     }
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         checkpoint.load(state, storage_reader=reader, no_dist=True)
 
 

@@ -73,6 +73,10 @@ class Source:
             raise PipelineError(f"the manifest is damaged: {name!r} is not the name of a file")
         return self.path / name
 
+    def program_of(self, number: int) -> str:
+        """Return the name of a stage's program in its file."""
+        return names.MODEL if self._is_folder else program_name(number)
+
     def load(self, number: int, options: Options) -> ExportedProgram:
         """Return the program of a stage; the records of other stages are not read.
 
@@ -82,7 +86,7 @@ class Source:
             fxpress.ArchiveError, fxpress.SerializeError, fxpress.LimitError: it is damaged.
         """
         path = self.file_of(number)
-        model = names.MODEL if self._is_folder else program_name(number)
+        model = self.program_of(number)
         options = Options(**{**vars(options), "path": os.fspath(path)})
         with self._opened(path) as archive:
             self._check(archive, self.manifest.stages[number])
