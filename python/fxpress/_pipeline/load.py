@@ -54,13 +54,10 @@ class LoadedStage:
             given: what the module of the last stage returns, or a schedule.
 
         Raises:
-            PipelineError: this is not the last stage, or the structure of the results has no name
-                in files.
+            PipelineError: this is not the last stage.
         """
         if self.number + 1 != self.count:
             raise PipelineError(f"stage {self.number} has no results: stage {self.count - 1} does")
-        if self._out_spec is None:
-            raise PipelineError("the classes of the program's results have no names in files")
         values = given if isinstance(given, (tuple, list)) else (given,)
         module: Any = self.module
         by_name = dict(zip((each.name for each in module.gives), values, strict=True))
@@ -128,12 +125,10 @@ def load_stage(
         raise PipelineError(
             f"there is no stage {stage}: {source.path} has {len(manifest.stages)}, from 0"
         )
-    if manifest.in_spec is None:
-        raise PipelineError("the classes of the program's inputs have no names in files")
     budget = Budget(limits, len(manifest.in_spec))
     in_spec = load_treespec(manifest.in_spec, budget)
     check_input_keys(in_spec)
-    out_spec = None if manifest.out_spec is None else load_treespec(manifest.out_spec, budget)
+    out_spec = load_treespec(manifest.out_spec, budget)
     program = source.load(stage, options_of(device, mmap, load_weights and mesh is None))
     module = StageModule(program, manifest, stage, in_spec)
     if mesh is not None and plan is not None:
