@@ -17,7 +17,7 @@ from fxpress._checkpoint.reader import ArchiveReader
 from fxpress._pipeline.errors import PipelineError
 
 # What styles of torch look for in a module, and handle by its weights alone.
-_KINDS = {
+_KINDS: dict[str, Any] = {
     "torch.nn.modules.linear.Linear": nn.Linear,
     "torch.nn.modules.sparse.Embedding": nn.Embedding,
 }
@@ -56,7 +56,7 @@ def parallelize(module: nn.Module, mesh: DeviceMesh, plan: dict[str, ParallelSty
 
 
 @functools.cache
-def _also(kind: type, base: type) -> Any:
+def _also(kind: Any, base: Any) -> Any:
     """Return a class that is both: torch's styles ask for the class of a module in eager code."""
     return type(
         kind.__name__, (kind, base), {"__module__": kind.__module__, "extra_repr": kind.extra_repr}
