@@ -192,7 +192,9 @@ def stage_files(folder: Path, limits: Limits | None) -> list[StageFile]:
     try:
         if (said["format"], said["version"]) != (FORMAT, VERSION):
             raise ValueError(f"it is of format {said['format']!r}, version {said['version']!r}")
-        found = [StageFile(_beside(folder, each["file"]), int(each["bytes"])) for each in said["stages"]]
+        found = [
+            StageFile(_beside(folder, each["file"]), int(each["bytes"])) for each in said["stages"]
+        ]
         if not found:
             raise ValueError("it has no stages")
     except (ValueError, KeyError, TypeError) as error:

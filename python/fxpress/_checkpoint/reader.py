@@ -230,5 +230,3 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
 
 def _key(index: MetadataIndex) -> tuple[str, tuple[int, ...]]:
     return index.fqn, tuple(index.offset or ())
-
-

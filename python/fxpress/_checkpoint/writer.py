@@ -120,7 +120,9 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Check that what a rank is to write can be in such files."""
         if not plan.usable:
-            raise UnsupportedError("plans that planners keep from save to save (enable_plan_caching)")
+            raise UnsupportedError(
+                "plans that planners keep from save to save (enable_plan_caching)"
+            )
         for item in plan.items:
             check_item(item)
         if self._is_coordinator:
@@ -183,9 +185,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         whole = os.fstat(file.descriptor).st_size
         assert file.temporary is not None
         at = (name, file.temporary.name, whole)
-        return [
-            WriteResult(index, size, Part(*at, crc)) for index, size, crc in parts
-        ]
+        return [WriteResult(index, size, Part(*at, crc)) for index, size, crc in parts]
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Put the files of all ranks in their places, and write the index, which makes them valid.
