@@ -32,6 +32,8 @@ LAYERS = (
     FACADES,
     ("nn_module", "partition", "_build"),
     ("_stages",),
+    ("_checkpoint",),
+    ("checkpoint",),
     ("_install",),
     ("_doctor", "_inspection"),
     ("_view",),

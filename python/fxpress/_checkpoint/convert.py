@@ -115,23 +115,26 @@ def convert_weights(
         raise ValueError(f'missing is "error" or "program", not {missing!r}')
     kind = _form(form, goal, program, stages)
     _check_program(kind, program, stages)
-    filling = Filling(_own_weights(program) if missing == "program" else None, limits)
-    with read_any_weights(Path(source), Asked(model, allow_pickle, limits)) as weights:
-        with reporting(progress, "converting", weights.bytes()) as bar:
-            weights.report = bar
-            if kind == "safetensors":
-                save_all(weights, ArchiveWriter(goal, file_bytes=file_bytes))
-            elif kind == "torch":
-                with new_folder(goal) as place:
-                    save_all(weights, FileSystemWriter(place, per_thread_copy_ahead=0))
-            elif kind == "pt2":
-                with _program_file(program) as template:
-                    _refuse_values(weights, kind)
-                    fill(template, weights, goal, filling)
-            else:
-                _refuse_values(weights, kind)
-                with new_folder(goal) as place, _stages(program, stages, by, place) as template:
-                    _fill_stages(template, weights, place, filling)
+    own = _own_weights(program, limits) if missing == "program" else None
+    filling = Filling(own, limits)
+    asked = Asked(model, allow_pickle, limits)
+    with (
+        read_any_weights(Path(source), asked) as weights,
+        reporting(progress, "converting", weights.bytes()) as weights.report,
+    ):
+        if kind in ("pt2", "stages"):
+            _refuse_values(weights, kind)
+        if kind == "safetensors":
+            save_all(weights, ArchiveWriter(goal, file_bytes=file_bytes))
+        elif kind == "torch":
+            with new_folder(goal) as place:
+                save_all(weights, FileSystemWriter(place, per_thread_copy_ahead=0))
+        elif kind == "pt2":
+            with _program_file(program) as template:
+                fill(template, weights, goal, filling)
+        else:
+            with new_folder(goal) as place, _stages(program, stages, by, place) as template:
+                _fill_stages(template, weights, place, filling)
 
 
 def _form(form: Form | None, target: Path, program: Any, stages: int | None) -> Form:
@@ -163,11 +166,12 @@ def _check_program(kind: Form, program: Any, stages: int | None) -> None:
         )
 
 
-def _own_weights(program: Any) -> Callable[[str], torch.Tensor]:
+def _own_weights(program: Any, limits: Limits | None) -> Callable[[str], torch.Tensor]:
     """Return a function: name -> the value of a weight in a program, KeyError for none."""
     if isinstance(program, ExportedProgram):
-        return program.state_dict.__getitem__
-    return read_weights(main_file(Path(program)), Asked()).read
+        state = program.state_dict
+        return lambda name: state[name]
+    return read_weights(main_file(Path(program)), Asked(limits=limits)).read
 
 
 def _refuse_values(weights: Weights, kind: Form) -> None:

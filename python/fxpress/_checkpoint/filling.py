@@ -23,7 +23,6 @@ from fxpress._errors import UnsupportedError
 from fxpress._serde.limits import Limits
 from fxpress._torch import serde as compat
 
-
 # What the writer of a file adds at its end.
 _MADE_ANEW = (".data/version", "byteorder", ".data/serialization_id")
 # Fills a tensor with the value of a weight.

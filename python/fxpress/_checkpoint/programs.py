@@ -101,7 +101,8 @@ def _add_weights(weights: Weights, file: File, archive: PT2ArchiveReader, asked:
 
 
 def _bytes_there(view: View) -> int:
-    return bytes_needed(view) - view.offset * view.dtype.itemsize
+    size: int = bytes_needed(view) - view.offset * view.dtype.itemsize
+    return size
 
 
 def _plain(
@@ -135,7 +136,7 @@ def _read_again(file: File, payload: Payload, asked: Asked, options: Options) ->
             found = read_values(archive, [payload], names.WEIGHTS_DIR, options)[payload.name]
         except ArchiveError as error:
             raise _naming(file.path, error) from None
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _pickled(

@@ -174,10 +174,8 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     def _find(self, weights: Weights, index: MetadataIndex) -> Place:
         slices = weights.tensors[index.fqn].slices
         wanted = _key(index)[1]
-        hint = index.index
-        if hint is not None and hint < len(slices) and slices[hint].offsets == wanted:
-            return slices[hint].find()
-        for part in slices:
+        first = index.index or 0  # a hint, where there are many
+        for part in (*slices[first : first + 1], *slices):
             if part.offsets == wanted:
                 return part.find()
         raise ArchiveError(f"{self._path} has no slice of {index.fqn!r} at {wanted}")

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files: alone, by an index, or as slices that `ArchiveWriter` has written."""
+"""Tensors in safetensors files: in one alone, or in those that an index names."""
 
 from __future__ import annotations
 

@@ -24,15 +24,9 @@ from fxpress._errors import Error
 from fxpress._serde.artifacts import load_any
 from fxpress._serde.limits import Budget, Limits
 from fxpress._serde.values import Values
+from fxpress._torch.checkpoint import LAYOUT, METADATA_CLASSES
 
 METADATA = ".metadata"
-_MODULES = {
-    "torch.distributed.checkpoint.metadata": (
-        *("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex"),
-        *("StorageMeta", "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING"),
-    ),
-    "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
-}
 _PATHS = ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "Path")
 _RATIO = 24  # bytes of objects for each byte of a pickle, as an estimate
 
@@ -57,12 +51,12 @@ class _Unpickler(pickle.Unpickler):
 
         self._kinds = {
             (module, name): type(name, (Made,), {})
-            for module, kinds in _MODULES.items()
+            for module, kinds in METADATA_CLASSES.items()
             for name in kinds
         }
         self._functions: dict[tuple[str, str], Callable[..., Any]] = {
             ("torch", "Size"): lambda values=(): tuple(values),
-            ("torch.serialization", "_get_layout"): lambda name: str(name),
+            LAYOUT: str,
         }
 
     def find_class(self, module: str, name: str) -> Any:

@@ -13,6 +13,7 @@ import torch
 from fxpress._checkpoint.boxes import Extent
 from fxpress._checkpoint.ranges import Checked, File
 from fxpress._checkpoint.weights import is_dense
+from fxpress._torch.checkpoint import TENSORS
 
 _LOCAL_HEADER = 30  # bytes, without the name and the extra field
 _LONGEST = 1 << 16  # bytes of the pickle of a tensor
@@ -65,7 +66,7 @@ class _Unpickler(pickle.Unpickler):
         self._class = type("_Tensor", (_Tensor,), {})
 
     def find_class(self, module: str, name: str) -> Any:
-        if module == "torch._utils" and name in ("_rebuild_tensor_v2", "_rebuild_tensor_v3"):
+        if (module, name) in TENSORS:
             return self._class
         if module == "torch" and name.endswith("Storage") and hasattr(torch, name):
             return getattr(torch, name).dtype

@@ -36,10 +36,10 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
     transformers look for them. Values that are no tensors are in the index: None, bool, int, float,
     str, and lists, tuples and dicts of them.
 
-    The index is written last, by the coordinator, when the files of all ranks are on the disk. Until
-    then, and when a rank dies, what was there before stays as it was. The next save removes what
-    killed ranks have left, and the files that only the replaced index named. All ranks need to see
-    the same folder.
+    The index is written last, by the coordinator, when the files of all ranks are on the disk.
+    Until then, and when a rank dies, what was there before stays as it was. The next save removes
+    what killed ranks have left, and the files that only the replaced index named. All ranks need to
+    see the same folder.
 
     Args:
         path: the folder, which is made if it is missing.
