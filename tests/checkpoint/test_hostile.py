@@ -123,6 +123,7 @@ def test_indexes(name: str, tmp_path: Path) -> None:
         ('{"weight_map": {"a": "a.safetensors"}}', "No such file"),
         ("[" * 100_000, "limit 'depth'"),
         ('{"weight_map": {"a": "a\\u0000.safetensors"}}', "no file beside it"),
+        ('{"weight_map": {"a": "\\u001b[31m.safetensors"}}', "'\\x1b[31m.safetensors' is no file"),
     ],
 )
 def test_texts_of_an_index(text: str, said: str, tmp_path: Path) -> None:

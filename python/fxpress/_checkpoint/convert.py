@@ -39,7 +39,7 @@ Form: TypeAlias = Literal["pt2", "stages", "safetensors", "torch"]
 _PIECE = 1 << 22  # bytes
 
 
-@operation("checkpoint.convert_weights")
+@operation("checkpoint.convert_weights", lambda _, __, target, **___: _sizes(target))
 def convert_weights(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
@@ -135,6 +135,12 @@ def convert_weights(
         else:
             with new_folder(goal) as place, _stages(program, stages, by, place) as template:
                 _fill_stages(template, weights, place, filling)
+
+
+def _sizes(target: str | os.PathLike[str]) -> dict[str, int]:
+    path = Path(target)
+    files = [path] if path.is_file() else path.iterdir()
+    return {"bytes": sum(each.stat().st_size for each in files)}
 
 
 def _form(form: Form | None, target: Path, program: Any, stages: int | None) -> Form:

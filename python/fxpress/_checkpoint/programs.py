@@ -204,7 +204,7 @@ def stage_files(folder: Path, limits: Limits | None) -> list[StageFile]:
 
 
 def _beside(folder: Path, name: str) -> Path:
-    if os.path.basename(name) != name or not name.endswith(".pt2") or "\0" in name:
+    if os.path.basename(name) != name or not name.endswith(".pt2") or not name.isprintable():
         raise ValueError(f"{name!r} is no file of the folder")
     return folder / name
 

@@ -61,11 +61,13 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
 
     `torch.distributed.checkpoint.load` raises torch's CheckpointException on every rank, with the
     errors of each rank in `failures`:
-        OSError: a file cannot be read.
-        fxpress.ArchiveError: a file is damaged, has changed, or ranks read different ones.
-        fxpress.LimitError: reading headers would cost more than the limits allow.
-        fxpress.SerializeError: a weight needs `allow_pickle`.
-        RuntimeError, ValueError: torch's, for names that are not there and for other sizes.
+
+    - OSError: a file cannot be read.
+    - fxpress.ArchiveError: a file is damaged, has changed, or ranks read different ones.
+    - fxpress.LimitError: reading headers would cost more than the limits allow.
+    - fxpress.SerializeError: a weight needs `allow_pickle`.
+    - RuntimeError, ValueError: torch's, for names that are not there and for other sizes.
+    - AssertionError: torch's, in place of an error in a header, whose text it has.
 
     A subclass of `torch.distributed.checkpoint.StorageReader`.
 

@@ -172,6 +172,6 @@ def _sizes(said: Any) -> tuple[int, ...]:
 
 def _inside(folder: Path, name: Any) -> Path:
     text = str(name)
-    if os.path.basename(text) != text or text in ("", ".", "..") or "\0" in text:
+    if os.path.basename(text) != text or text in ("", ".", "..") or not text.isprintable():
         raise ValueError(f"{text!r} is no file of the folder")
     return folder / text

@@ -13,7 +13,7 @@ import torch
 from fxpress._checkpoint.boxes import Extent
 from fxpress._checkpoint.ranges import Checked, File
 from fxpress._checkpoint.weights import is_dense
-from fxpress._torch.checkpoint import TENSORS
+from fxpress._torch.checkpoint import STORAGES, TENSORS
 
 _LOCAL_HEADER = 30  # bytes, without the name and the extra field
 _LONGEST = 1 << 16  # bytes of the pickle of a tensor
@@ -68,8 +68,8 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in TENSORS:
             return self._class
-        if module == "torch" and name.endswith("Storage") and hasattr(torch, name):
-            return getattr(torch, name).dtype
+        if module == "torch" and name in STORAGES:
+            return getattr(torch, STORAGES[name])
         if (module, name) == ("torch.storage", "UntypedStorage"):
             return None
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):

@@ -52,10 +52,11 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
 
     `torch.distributed.checkpoint.save` raises torch's CheckpointException on every rank, with the
     errors of each rank in `failures`:
-        OSError: a file cannot be written.
-        FileExistsError: the folder has a checkpoint of another kind.
-        fxpress.UnsupportedError: safetensors has no such dtype, a value is another object, or ranks
-            write without a coordinator.
+
+    - OSError: a file cannot be written.
+    - FileExistsError: the folder has a checkpoint of another kind.
+    - fxpress.UnsupportedError: safetensors has no such dtype, a value is another object, or ranks
+      write without a coordinator.
 
     A subclass of `torch.distributed.checkpoint.StorageWriter`.
 

@@ -13,3 +13,11 @@ METADATA_CLASSES = {
 LAYOUT = ("torch.serialization", "_get_layout")
 # The functions that make a tensor of (storage, offset, sizes, strides, ...).
 TENSORS = (("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_tensor_v3"))
+# The classes of storages -> the dtype of their elements.
+STORAGES = {
+    **{"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16"},
+    **{"BFloat16Storage": "bfloat16", "BoolStorage": "bool", "ByteStorage": "uint8"},
+    **{"CharStorage": "int8", "ShortStorage": "int16", "IntStorage": "int32"},
+    **{"LongStorage": "int64", "ComplexFloatStorage": "complex64"},
+    "ComplexDoubleStorage": "complex128",
+}
