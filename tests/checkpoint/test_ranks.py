@@ -20,7 +20,6 @@ from torch.distributed.fsdp import fully_shard
 
 import fxpress
 from fxpress import state as states
-from fxpress._stages.save import save_stages
 from fxpress.checkpoint import ArchiveReader, ArchiveWriter
 from tests.support.checkpoints import (
     HEADERS,
@@ -43,7 +42,7 @@ slow = pytest.mark.slow("starts processes")
 
 
 def big_state() -> dict[str, Tensor]:
-    """Tensors whose sizes no number of ranks divides. Gaps in the rows of shards are over 512 bytes."""
+    """Tensors whose sizes no number of ranks divides, with long rows, so that gaps are skipped."""
     torch.manual_seed(5)
     return {
         "first": torch.randn(258, 2050),

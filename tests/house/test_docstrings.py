@@ -13,7 +13,16 @@ import pytest
 import fxpress
 
 MODULES = (
-    *("fxpress", "archive", "decompose", "export", "functional_export", "nn_module", "partition"),
+    *(
+        "fxpress",
+        "archive",
+        "checkpoint",
+        "decompose",
+        "export",
+        "functional_export",
+        "nn_module",
+        "partition",
+    ),
     *("serialize", "split_module", "state", "unflatten", "view", "view.data"),
 )
 OF_TORCH = re.compile(

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 import fxpress
 from fxpress import (
     archive,
+    checkpoint,
     decompose,
     export,
     functional_export,
@@ -141,6 +142,12 @@ OPERATIONS = [
         state.load_into,
         lambda p, path, **k: state.load_into(_loaded_without_weights(path), p.state_dict, **k),
         "copying",
+    ),
+    Operation(
+        "checkpoint.convert_weights",
+        checkpoint.convert_weights,
+        lambda _, path, **k: checkpoint.convert_weights(path, path.with_name("weights"), **k),
+        "converting",
     ),
     Operation(
         "functional_export.capture",

@@ -107,7 +107,7 @@ def _replace(folder: Path, files: Mapping[str, str], index: AtomicFile) -> None:
 
 
 def _remove_others(folder: Path, names: set[str]) -> None:
-    """Remove the files of saves that no index names: the replaced one's, and those of the killed."""
+    """Remove the files that no index names: of the replaced one, and of savers that were killed."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             match = FILE.fullmatch(name)

@@ -215,9 +215,7 @@ def check_slices(name: str, sizes: Sequence[int], slices: Sequence[Slice], budge
         raise ValueError(f"the slices of {name!r} have {volume} elements of {math.prod(sizes)}")
     if len(slices) == 1 or volume == 0:
         return
-    edges = [
-        sorted({0, *(each.offsets[dim] for each in slices)}) for dim in range(len(sizes))
-    ]
+    edges = [sorted({0, *(each.offsets[dim] for each in slices)}) for dim in range(len(sizes))]
     numbers = [{edge: number for number, edge in enumerate(each)} for each in edges]
     seen: set[tuple[int, ...]] = set()
     for each in slices:
