@@ -39,7 +39,8 @@ def parallelize(module: nn.Module, mesh: DeviceMesh, plan: dict[str, ParallelSty
         type_name = getattr(each, "type_name", None)
         kind = _KINDS.get(type_name() or "") if type_name is not None else None
         if kind is not None:
-            each.__class__ = _also(type(each), kind)
+            own: Any = type(each)
+            each.__class__ = _also(own, kind)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Parallelize plan key")  # in other stages
