@@ -117,7 +117,7 @@ class Knowledge:
             raise GrammarError(f"{name[:_SHOWN]!r} cannot be the name of a symbol")
         made = self._symbol(name, frozenset(given))
         if not is_known:
-            made.key = made.free = None
+            made.key = made.free = made.unsure = None
         return made
 
     def _symbol(self, name: str, given: frozenset[str]) -> Value:
@@ -127,12 +127,17 @@ class Knowledge:
         self.symbols[made.key] += 1
         made.is_finite = "infinite" not in known
         made.is_positive = True
-        if known.isdisjoint(("extended_positive", "extended_negative", "zero")):
+        if known.isdisjoint(("extended_nonnegative", "extended_nonpositive")):
             made.free = made.key
+        elif known.isdisjoint(("extended_positive", "extended_negative", "zero")):
+            made.unsure = made.key
         return made
 
     def apply(self, function: str, values: list[Value]) -> Value:
         self._check(function, values)
+        compared = sum(value.compared for value in values)
+        if function in _COMPARING:
+            self.comparisons += compared**2
         known = self._calculated(function, values)
         if known is not None:
             return known
@@ -143,9 +148,7 @@ class Knowledge:
             made.sort = ANY
         is_bounded = (function in _BOUNDED and values) or made.sort in (TRUTH, TUPLE)
         made.is_finite = bool(is_bounded) and all(value.is_finite for value in values)
-        made.compared = sum(value.compared for value in values)
-        if function in _COMPARING:
-            self.comparisons += made.compared**2
+        made.compared = compared
         if function in _SUMS and all(value.is_positive for value in values):
             _vary(made)  # numbers alone were calculated
         _leave_open(made, function, values)

@@ -8,10 +8,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from fxpress._inspection.arguments import bodies_in, values_in
-from fxpress._inspection.checks_of_expressions import Expressions
 from fxpress._inspection.checks_of_metadata import Metadata
 from fxpress._inspection.checks_of_operators import check_operators
 from fxpress._inspection.checks_of_pickles import check_pickle
+from fxpress._inspection.checks_of_ranges import check_ranges
 from fxpress._inspection.checks_of_signature import check_signature, check_verifiers
 from fxpress._inspection.checks_of_tensors import check_tensor, check_type
 from fxpress._inspection.checks_of_trees import check_tree
@@ -32,6 +32,7 @@ from fxpress._inspection.stored import (
     weights_file_record,
 )
 from fxpress._inspection.summary import ARCHIVE, COMPILED, kind_of, model_records
+from fxpress._inspection.uses_of_expressions import Uses
 from fxpress._inspection.views import View
 
 _VERSION = ("archive_version", b"0")
@@ -158,10 +159,15 @@ class _Search:
                     if call is not None and call[spec]:
                         self._add_all(record, check_tree(a_text(call[spec]), spec == "in_spec"))
         ranges = an_object(document.get("range_constraints") or {})
-        expressions, metadata = Expressions(ranges), Metadata(self._package.memory_left)
+        uses, metadata = Uses(ranges), Metadata(self._package.memory_left)
         with self._noting(record):
-            self._graph(record, graph, "graph", expressions, metadata)
-        self._add_all(record, expressions.check())
+            self._graph(record, graph, "graph", uses, metadata)
+        self._add_all(record, check_ranges(ranges))
+        if uses.found:
+            # Most programs have none, and its modules take some time to be imported.
+            from fxpress._inspection.checks_of_expressions import check_expressions
+
+            self._add_all(record, check_expressions(uses))
         wanted: dict[str, set[str]] = {folder: set() for folder in FOLDERS}
         with self._noting(record):
             for kind, held in map(one_of, signature["input_specs"]):
@@ -185,9 +191,7 @@ class _Search:
                 with self._noting(config):
                     self._state(model, folder, wanted[folder])
 
-    def _graph(
-        self, record: str, graph: Any, place: str, expressions: Expressions, metadata: Metadata
-    ) -> None:
+    def _graph(self, record: str, graph: Any, place: str, uses: Uses, metadata: Metadata) -> None:
         """Look for values that are used before they are computed, or not described."""
         tensors = an_object(graph["tensor_values"])
         for name, meta in tensors.items():
@@ -201,7 +205,7 @@ class _Search:
             at = f"{place}.nodes[{number}]"
             self._add_all(record, metadata.check(an_object(node["metadata"])), f"{at}: ")
             with self._noting(record):
-                expressions.note_operator(a_text(node["target"]))
+                uses.note_operator(a_text(node["target"]))
                 for argument in node["inputs"]:
                     for _, name in values_in(argument["arg"]):
                         if name not in known:
@@ -210,7 +214,7 @@ class _Search:
                     for body_number, body in enumerate(bodies_in(argument["arg"])):
                         inside = f"{at}.{argument['name'] or 'body'}[{body_number}]"
                         with self._noting(record):
-                            self._graph(record, body, inside, expressions, metadata)
+                            self._graph(record, body, inside, uses, metadata)
             with self._noting(record):
                 for is_tensor, name in values_in(node["outputs"]):
                     if name in known:
@@ -222,7 +226,7 @@ class _Search:
             if name not in known:
                 self._add(record, f"{place}.outputs: {name!r} is not computed")
         with self._noting(record):
-            expressions.note_graph(graph, known, place)
+            uses.note_graph(graph, known, place)
 
     def _examples(self, record: str) -> None:
         """Look at example inputs, which a load leaves out where it does not open them."""
