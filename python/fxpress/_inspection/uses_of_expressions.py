@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from fxpress._inspection.fields import a_list, a_text, an_object, one_of
@@ -52,7 +52,7 @@ class Uses:
         """Note an operator of a graph."""
         self.is_constrained |= any(name in target for name in _CONSTRAINING)
 
-    def note_graph(self, graph: dict[str, Any], names: Iterable[str], place: str) -> None:
+    def note_graph(self, graph: dict[str, Any], names: Collection[str], place: str) -> None:
         """Note what a graph says of its values; a load reads nothing of others.
 
         Args:
@@ -63,14 +63,13 @@ class Uses:
         Raises:
             KeyError, TypeError: a field is damaged.
         """
-        tensors = an_object(graph["tensor_values"])
-        tables = [(table, role, an_object(graph[table])) for table, role in _TABLES.items()]
-        for name in names:
-            if name in tensors:
-                self._note_tensor(tensors[name], f"{place}.tensor_values[{name!r}]")
-            for table, role, values in tables:
-                if name in values:
-                    self._note_number(values[name], f"{place}.{table}[{name!r}]", role)
+        for name, meta in an_object(graph["tensor_values"]).items():
+            if name in names:
+                self._note_tensor(meta, f"{place}.tensor_values[{name!r}]")
+        for table, role in _TABLES.items():
+            for name, number in an_object(graph[table]).items():
+                if name in names:
+                    self._note_number(number, f"{place}.{table}[{name!r}]", role)
 
     def _note_tensor(self, meta: dict[str, Any], place: str) -> None:
         before = len(self.found)

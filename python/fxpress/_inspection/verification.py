@@ -194,8 +194,6 @@ class _Search:
     def _graph(self, record: str, graph: Any, place: str, uses: Uses, metadata: Metadata) -> None:
         """Look for values that are used before they are computed, or not described."""
         tensors = an_object(graph["tensor_values"])
-        for name, meta in tensors.items():
-            self._add_all(record, check_tensor(meta), f"{place}.tensor_values[{name!r}]: ")
         known: set[str] = set()
         for _, name in values_in(graph["inputs"]):
             if name in known:
@@ -225,6 +223,10 @@ class _Search:
         for _, name in values_in(graph["outputs"]):
             if name not in known:
                 self._add(record, f"{place}.outputs: {name!r} is not computed")
+        for name, meta in tensors.items():
+            if name in known:  # a load reads nothing of others
+                at = f"{place}.tensor_values[{name!r}]: "
+                self._add_all(record, check_tensor(meta), at)
         with self._noting(record):
             uses.note_graph(graph, known, place)
 
