@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 import sympy
 import torch
@@ -111,6 +114,20 @@ def test_constants_and_functions_are_those_of_a_load() -> None:
     assert set(_NAMED) == set(CONSTANTS)
     if _OF_THIS_TORCH:
         assert set(expression_facts()["functions"]) == set(FUNCTIONS)
+
+
+@pytest.mark.slow("each function is tried with many arguments")
+@pytest.mark.filterwarnings("ignore")
+def test_facts_are_those_of_this_torch() -> None:
+    if not _OF_THIS_TORCH:
+        return
+    path = Path(__file__).parents[2] / "tools" / "expression_facts.py"
+    spec = importlib.util.spec_from_file_location("expression_facts", path)
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert tool.expressions() == expression_facts()
 
 
 @pytest.mark.slow("1,900 symbols")

@@ -15,6 +15,8 @@ from torch.export import Dim, export
 
 import fxpress
 from fxpress import archive
+from fxpress._inspection.checks_of_expressions import check_expressions
+from fxpress._inspection.uses_of_expressions import Uses
 from fxpress._inspection.verification import look_at
 from tests.fuzz.hostile.cases import edited
 from tests.support.command_line import assert_without_torch, run
@@ -160,6 +162,23 @@ def test_much_comparing_is_a_note(tmp_path: Path) -> None:
     (note,) = look_at(path)
     assert note.is_note
     assert "more time than its limits allow" in note.text
+
+
+def test_more_expressions_than_memory_allows_are_noted() -> None:
+    size = {"as_expr": {"expr_str": _S, "hint": None}}
+    graph = {"tensor_values": {}, "sym_float_values": {}, "sym_bool_values": {}}
+    uses = Uses({}, 1 << 20)
+    uses.note_graph(graph | {"sym_int_values": dict.fromkeys("abc", size)}, "abc", "graph")
+    assert (len(uses.found), uses.is_cut) == (3, False)
+    assert list(check_expressions(uses)) == []
+    many = {f"v{i}": {"as_expr": {"expr_str": f"s{i} +", "hint": None}} for i in range(2000)}
+    uses.note_graph(graph | {"sym_int_values": many}, many, "graph")
+    assert uses.is_cut
+    found = list(check_expressions(uses))
+    assert len(found) < 2000
+    assert [text for text, is_note in found if is_note] == [
+        "there are too many expressions for a file of this size: not all are read here"
+    ]
 
 
 @pytest.mark.slow("processes of their own")

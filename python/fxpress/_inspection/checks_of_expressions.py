@@ -42,6 +42,8 @@ def check_expressions(uses: Uses) -> Found:
     each = {(use.text, use.hint) for use in uses.found}
     if sum(known[text].knowledge.comparisons for text, _ in each) > _MOST_COMPARISONS:
         yield "a load may take more time than its limits allow, for Max and Min of many", True
+    if uses.is_cut:
+        yield "there are too many expressions for a file of this size: not all are read here", True
     variants: _Variants = defaultdict(lambda: defaultdict(set))
     for text, held in known.items():
         for key in held.knowledge.symbols:
@@ -70,7 +72,7 @@ def _certain(uses: Uses, variants: _Variants, text: str, held: _Read) -> frozens
         is_another = any(
             other not in symbols and texts - {text} for other, texts in variants[name].items()
         )
-        if count == 1 and not is_ranged and not is_another:
+        if count == 1 and not is_ranged and not is_another and not uses.is_cut:
             found.add(key)
     return frozenset(found)
 
@@ -90,8 +92,8 @@ class _Read:
         try:
             read_ = read(text, self.knowledge, DEFAULT).value
         except GrammarError as e:
-            may_be_known = self.knowledge.misses and not is_installed()
-            self.said.append((f"{e}: {_short(text)}", may_be_known))
+            is_note = self.knowledge.is_of_release and not is_installed()
+            self.said.append((f"{e}: {_short(text)}", is_note))
         except ExcessError as e:
             self.said.append((str(e), False))
         else:

@@ -67,18 +67,19 @@ class Knowledge:
     Attributes:
         symbols: how often the expression names each symbol.
         comparisons: how many pairs of values Max and Min compare.
-        misses: a function that it names is not known; another release of torch may have it.
+        is_of_release: it was refused for what the known release of torch does; another one may
+            have other functions.
     """
 
     def __init__(self) -> None:
-        self.misses = False
+        self.is_of_release = False
         self.symbols: Counter[Key] = Counter()
         self.comparisons = 0
         self._facts = expression_facts()
 
     def has(self, function: str) -> bool:
         is_known = function in self._facts["functions"]
-        self.misses |= not is_known
+        self.is_of_release |= not is_known
         return is_known
 
     def has_value(self, value: Value) -> bool:
@@ -155,20 +156,27 @@ class Knowledge:
         return made
 
     def _check(self, function: str, values: list[Value]) -> None:
+        said = self._refusal(function, values)
+        if said is not None:
+            self.is_of_release = True
+            raise GrammarError(f"{function} does not take {said}")
+
+    def _refusal(self, function: str, values: list[Value]) -> str | None:
         facts = self._facts["functions"][function]
         counts, count, most = facts["counts"], len(values), self._facts["most"]
         # A function that takes four arguments takes any even number of them, or any number.
         if count not in counts and (count <= most or max(counts) < most - 1):
-            raise GrammarError(f"{function} does not take {count} arguments")
+            return f"{count} arguments"
         sorts = [CONSTANT if _is_no_bit(value) else value.sort for value in values]
         wrong = next((sort for sort in sorts if sort in facts["never"]), None)
         if wrong is not None:
-            raise GrammarError(f"{function} does not take a {wrong}")
+            return f"a {wrong}"
         if all(value.is_finite for value in values):
             if sorts in facts["refuses"]:
-                raise GrammarError(f"{function} does not take a {' and a '.join(sorts)}")
+                return f"a {' and a '.join(sorts)}"
             if any(count > place and values[place].number == 0 for place in facts["zeros"]):
-                raise GrammarError(f"{function}: a division by zero")
+                return "zero there"
+        return None
 
     def _calculated(self, function: str, values: list[Value]) -> Value | None:
         numbers = [value.number for value in values if value.number is not None]

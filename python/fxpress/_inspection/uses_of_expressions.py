@@ -12,6 +12,9 @@ SIZE, STRIDE, OFFSET, INT, OTHER = "size", "stride", "offset", "int", "other"  #
 _PARTS = {"sizes": SIZE, "strides": STRIDE}
 _TABLES = {"sym_int_values": INT, "sym_float_values": OTHER, "sym_bool_values": OTHER}
 _NAME = re.compile(r"\w+")
+_USE_BYTES = 300  # of objects for a place, besides its texts
+_EXPRESSION_BYTES = 1500  # of objects for what is known of an expression
+_SYMBOL_BYTES = 800  # and of each symbol in it
 _CONSTRAINING = ("sym_constrain_range", "_assert_scalar")  # operators that give symbols ranges
 
 
@@ -36,14 +39,19 @@ class Uses:
 
     Args:
         ranges: the ranges of symbols, as the program has them.
+        left: the bytes that the objects for expressions may take.
 
     Attributes:
         found: the places, in order.
+        is_cut: there are more than that, of which nothing is known.
         ranged: names of symbols that a load gives a range.
         is_constrained: whether operators may give a range to symbols whose value is not known.
     """
 
-    def __init__(self, ranges: dict[str, Any]) -> None:
+    def __init__(self, ranges: dict[str, Any], left: int) -> None:
+        self._left = left
+        self._texts: set[str] = set()
+        self.is_cut = False
         self.found: list[Use] = []
         self.ranged = {name for key in ranges for name in _NAME.findall(key)}
         self.is_constrained = False
@@ -89,4 +97,16 @@ class Uses:
         if kind == "as_expr":
             hint = an_object(held).get("hint")
             known = one_of(hint) if hint is not None else None
-            self.found.append(Use(place, role, a_text(held["expr_str"]), known))
+            use = Use(place, role, a_text(held["expr_str"]), known)
+            if self._has_room(use):
+                self.found.append(use)
+
+    def _has_room(self, use: Use) -> bool:
+        self._left -= _USE_BYTES + len(use.place)
+        if use.text not in self._texts and not self.is_cut:
+            self._texts.add(use.text)
+            # What is read of a text, and of its tokens, which are together as long.
+            symbols = 1 + use.text.count("Symbol(")
+            self._left -= _EXPRESSION_BYTES + symbols * _SYMBOL_BYTES
+        self.is_cut |= self._left < 0
+        return not self.is_cut

@@ -159,7 +159,8 @@ class _Search:
                     if call is not None and call[spec]:
                         self._add_all(record, check_tree(a_text(call[spec]), spec == "in_spec"))
         ranges = an_object(document.get("range_constraints") or {})
-        uses, metadata = Uses(ranges), Metadata(self._package.memory_left)
+        left = self._package.memory_left
+        uses, metadata = Uses(ranges, left), Metadata(left)
         with self._noting(record):
             self._graph(record, graph, "graph", uses, metadata)
         self._add_all(record, check_ranges(ranges))
