@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # they import torch
 _STARTING = "importing torch"
 _PATH = click.Path(path_type=Path)
 _file = click.argument("file", type=_PATH)
+_files = click.argument("files", type=_PATH, nargs=-1, required=True)
 _json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 _example_inputs = click.option(
     "--example-inputs", type=_PATH, help="A file of torch.save with (args, kwargs)."
@@ -55,7 +56,11 @@ def app(debug: bool) -> None:
 @click.option("--tree", type=int, metavar="DEPTH", help="Show all modules down to this depth.")
 @click.option("--ops", is_flag=True, help="Show all operators.")
 @click.option("--weights", is_flag=True, help="Show all weights.")
-@click.option("--node", metavar="NAME", help="Show the nodes of this name instead.")
+@click.option(
+    "--node",
+    metavar="NAME",
+    help="Show the nodes of this name, or at this place that diff told, instead.",
+)
 @_json
 def inspect(
     file: Path, tree: int | None, ops: bool, weights: bool, node: str | None, as_json: bool
@@ -87,17 +92,19 @@ def verify(file: Path, load: bool, as_json: bool) -> int:
 
 
 @app.command(name="hash")
-@_file
+@_files
 @click.option("--state", is_flag=True, help="Hash the values of weights too.")
 @_json
-def hash_(file: Path, state: bool, as_json: bool) -> None:
+def hash_(files: tuple[Path, ...], state: bool, as_json: bool) -> int:
     """Print a hash of what each program does.
 
-    It is `fxpress.graph_hash` of the loaded program: equal for programs that compute the same.
+    It is `fxpress.graph_hash` of the loaded program: equal for programs that compute the same. A
+    file that cannot be hashed does not keep the others from it.
     """
     from fxpress._cli import hash as command
 
-    command.show_hashes(file, state, as_json)
+    failures = command.show_hashes(files, state, as_json)
+    return max(map(_failed, failures), default=0)
 
 
 @app.command()
@@ -204,7 +211,7 @@ def split(
 
 
 @app.command()
-@click.argument("files", type=_PATH, nargs=-1, required=True)
+@_files
 @click.option("--json", type=_PATH, help="Write the graphs into this file instead.")
 @click.option("--export", type=_PATH, help="Write a page that needs no server instead.")
 @click.option("--port", default=8080, show_default=True, help="Of the local server.")
