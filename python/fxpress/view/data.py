@@ -138,9 +138,12 @@ def reuse(program: Any, report: ReuseReport) -> Overlay:
 
 
 def decomposition(program: Any, report: Report) -> Overlay:
-    """Return for each operator how many calls of what it was made from were stamped.
+    """Return for each node how many calls of the operator that it was made from were stamped.
 
     torch has no such function.
+
+    A report counts by operator, not by call: all nodes that were made from one operator have the
+    same text, which names the operator.
 
     Args:
         program: a path or an ExportedProgram, the result of `run_decompositions`.
@@ -156,7 +159,8 @@ def decomposition(program: Any, report: Report) -> Overlay:
     origins = {node["id"]: _origin(node) for node in graph["nodes"]}
     calls = Counter(operator for _, operator in {each for each in origins.values() if each})
     values = {
-        node: f"{report.by_operator.get(each[1], 0)} of {calls[each[1]]} calls were stamped"
+        node: f"of all {calls[each[1]]} calls of {_short(each[1])}, "
+        f"{report.by_operator.get(each[1], 0)} were stamped"
         for node, each in origins.items()
         if each is not None
     }
@@ -209,6 +213,10 @@ def _aligned(names: Sequence[str], events: Sequence[tuple[str, float]]) -> list[
             found.append((number, microseconds))
             place = number + 1
     return found
+
+
+def _short(operator: str) -> str:
+    return operator.removeprefix("torch.ops.")
 
 
 def _origin(node: dict[str, Any]) -> tuple[str, str] | None:
