@@ -41,10 +41,12 @@ class Difference:
             are not in a node.
 
     Example:
-        >>> longer = torch.export.export(torch.nn.Sequential(model, torch.nn.ReLU()), (x,))
-        >>> difference, *_ = fxpress.diff(program, longer)
+        >>> import copy
+        >>> changed = copy.deepcopy(model)
+        >>> changed[1].norm.eps = 1e-3
+        >>> (difference,) = fxpress.diff(program, torch.export.export(changed, (x,)))
         >>> difference.first, difference.second, difference.nodes
-        (None, 'torch.ops.aten.relu.default', (None, 'relu'))
+        (1e-05, 0.001, ('layer_norm_1', 'layer_norm_1'))
     """
 
     path: str
