@@ -58,7 +58,7 @@ def test_what_is_refused(path: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         ([str(text), "--stages", "2"], "no zip archive"),
         ([str(tmp_path / "nowhere.pt2"), "--stages", "2"], "No such file"),
         ([str(path), "--stages", "99"], "cannot make 99 stages"),
-        ([str(path), "--stages", "0"], "greater than or equal to 1"),
+        ([str(path), "--stages", "0"], "0 is not in the range"),
         ([str(path), "--stages", "2", "-o", str(full)], "is there already"),
         ([str(path), "--stages", "2", "-o", str(tmp_path / "no" / "out")], "No such file"),
         ([str(path), "--stages", "2", "--by", "colour"], "colour"),
@@ -67,6 +67,6 @@ def test_what_is_refused(path: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         assert app.run(["split", *arguments, *out]) == 2, arguments
         shown = capsys.readouterr().err
         assert said in shown, arguments
-        if "--by" not in arguments and said != "greater than or equal to 1":
+        if "--by" not in arguments and said != "0 is not in the range":
             assert len(shown.splitlines()) == 1
     assert sorted(tmp_path.iterdir()) == before

@@ -22,6 +22,15 @@ class LimitError(SerializeError):
     Attributes:
         limit: the name of the field of `Limits`.
         place: the place in the file at which the limit was reached.
+
+    Example:
+        >>> from fxpress import archive
+        >>> fxpress.save(program, "model.pt2")
+        >>> try:
+        ...     fxpress.load("model.pt2", limits=archive.Limits(depth=2))
+        ... except fxpress.LimitError as error:
+        ...     print(error.limit)
+        depth
     """
 
     __module__ = "fxpress"
