@@ -3,6 +3,7 @@
 from fxpress._stages.errors import StageError
 from fxpress._stages.plan import check, plan
 from fxpress._stages.planned import Plan, Shared
+from fxpress._stages.profile import Profile, profile
 from fxpress._stages.save import save_stages
 
-__all__ = ["Plan", "Shared", "StageError", "check", "plan", "save_stages"]
+__all__ = ["Plan", "Profile", "Shared", "StageError", "check", "plan", "profile", "save_stages"]

@@ -187,6 +187,16 @@ def split(
         Path | None,
         typer.Option("--output", "-o", show_default=False, help="the folder [FILE-stages]"),
     ] = None,
+    memory: Annotated[
+        int | None, typer.Option(min=0, show_default=False, help="the most bytes of a stage")
+    ] = None,
+    slack: Annotated[
+        float, typer.Option(min=0, help="how much heavier than it has to be, to pass fewer bytes")
+    ] = 0.05,
+    profile: Annotated[
+        Path | None,
+        typer.Option(show_default=False, help="a file of times, which is made if it is missing"),
+    ] = None,
     example_inputs: _Inputs = None,
     allow_pickle: _Pickle = False,
     json: _Json = False,
@@ -204,6 +214,9 @@ def split(
         file.with_name(f"{file.stem}-stages") if output is None else output,
         stages=stages,
         by=by.value,
+        memory=memory,
+        slack=slack,
+        profile=profile,
         example_inputs=example_inputs,
         allow_pickle=allow_pickle,
         as_json=json,
