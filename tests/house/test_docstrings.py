@@ -14,7 +14,7 @@ import fxpress
 
 MODULES = (
     *("fxpress", "archive", "decompose", "export", "functional_export", "nn_module", "partition"),
-    *("serialize", "split_module", "state", "unflatten", "view", "view.data"),
+    *("pipeline", "serialize", "split_module", "state", "unflatten", "view", "view.data"),
 )
 OF_TORCH = re.compile(
     r"[Ss]tands in\s+for\s+(the method\s+)?`+torch|in place of\s+`+torch|subclass of\s+`+torch"

@@ -23,7 +23,7 @@ FORMAT, VERSION = "fxpress plan", 1
 
 @dataclasses.dataclass(frozen=True)
 class Shared:
-    """State of which several stages have a copy.
+    """State of which several stages have a copy. torch has no such class.
 
     Attributes:
         names: the names of one storage, in the order in which the program first uses them.
@@ -143,7 +143,7 @@ class Plan:
             names = ", ".join(map(json.dumps, each.names))  # whatever characters they have
             kind = "parameter" if each.is_parameter else "buffer or constant"
             lines.append(f"stages {', '.join(map(str, each.stages))} share the {kind} {names}")
-        return "\n".join(lines) + "\n"
+        return "\n".join(lines)
 
     def to_json(self) -> str:
         """Return the plan as a text, which is the same for equal plans."""

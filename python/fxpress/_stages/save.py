@@ -36,9 +36,10 @@ def save_stages(
     by: By = "parameters",
     inputs: Any = None,
 ) -> dict[str, Any]:
-    """Write a program of each stage, a manifest, and a picture where it can be drawn.
+    """Write a program of each stage, a manifest, and a picture. torch has no such function.
 
-    The folder is there as a whole or not at all: it is written under another name, and renamed.
+    The folder is there as a whole or not at all: it is written under another name, and renamed. The
+    picture is left out where it cannot be drawn.
 
     Args:
         program: the program, which is not changed.
