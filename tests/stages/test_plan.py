@@ -173,6 +173,37 @@ def test_limits_of_memory() -> None:
             plan(program, 3, memory=limits)
 
 
+class Viewed(nn.Module):
+    """A view takes nothing; a branch makes a new value."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.sin().reshape(2, 2)
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+
+
+def test_what_is_alive() -> None:
+    """Of tensors of four floats, 16 bytes each."""
+    program = export(Counted(), (torch.ones(4),)).run_decompositions({})
+    assert [str(node.target) for node in program.graph.nodes if node.op == "call_function"] == [
+        *("aten.add.Tensor", "aten.sin.default", "aten.add.Tensor", "aten.cos.default"),
+        "aten.tanh.default",
+    ]
+    made = plan(program, 1, "bytes")
+    assert made.state_bytes == (16,)
+    assert made.activation_bytes == (48,)  # the new value of the buffer, and two others
+    program = export(Viewed(), (torch.ones(4),))
+    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    made = plan(program, 1, "time", profile=even_profile(program))
+    # Of sin and reshape one, of sum and gt 4 bytes and 1, of cond and getitem one.
+    assert nodes[1].name == "reshape"
+    assert made.activation_bytes == (16 + 1 + 16,)
+
+
+def even_profile(program: ExportedProgram) -> Profile:
+    count = sum(node.op == "call_function" for node in program.graph.nodes)
+    return Profile(fxpress.graph_hash(program), (1,) * count)
+
+
 def test_slack_passes_fewer_bytes() -> None:
     """In the middle eight numbers pass, and one layer earlier only one does."""
     maker = Maker([8] * 40, [8])

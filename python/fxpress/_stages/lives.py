@@ -39,7 +39,7 @@ class Lives:
     brought: list[list[torch.Tensor]]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class State:
     """A storage of state.
 
@@ -85,8 +85,8 @@ def lives_of(reading: Reading) -> Lives:
 def _crossing(reading: Reading, sizes: dict[Node, int], returned: set[Node]) -> list[int]:
     count = len(reading.operations)
     last: dict[Node, int] = {}  # number of the last operation that takes a value
-    for number, node in enumerate(reading.operations):
-        for source in node.all_input_nodes:
+    for number, sources in enumerate(reading.sources):
+        for source in sources:
             last[source] = number
     last.update(dict.fromkeys(returned, count))
     changes = [0] * (count + 2)
@@ -124,25 +124,26 @@ def _uses(reading: Reading) -> _Uses:
     found = _Uses([], {}, [])
     keys: dict[Node, Hashable] = {}
     seen: set[int] = set()  # ids of tensors
-    for node in reading.operations:
+    for sources in reading.sources:
         used: dict[Hashable, None] = {}
-        brought = []
-        for source in node.all_input_nodes:
-            spec = specs.get(source)
-            if spec is None:
-                continue
-            if source not in keys:
-                name = str(spec.target)
-                value = values[name]
-                keys[source] = _key(value)
-                held = found.state.setdefault(keys[source], State())
-                held.names[name] = None
+        brought: list[torch.Tensor] = []
+        for source in sources:
+            if source in keys:
+                used[keys[source]] = None
+            elif source in specs:
+                spec = specs[source]
+                value = values[spec.target or ""]
+                keys[source] = key = _key(value)
+                used[key] = None
+                held = found.state.get(key)
+                if held is None:
+                    held = found.state[key] = State()
+                held.names[spec.target or ""] = None
                 held.is_parameter |= spec.kind is InputKind.PARAMETER
                 if isinstance(value, torch.Tensor) and id(value) not in seen:
                     seen.add(id(value))
                     brought.append(value)
                     held.nbytes = max(held.nbytes, int(value.nbytes))
-            used[keys[source]] = None
         found.keys.append(tuple(used))
         found.brought.append(brought)
     return found
@@ -150,5 +151,6 @@ def _uses(reading: Reading) -> _Uses:
 
 def _key(value: Any) -> Hashable:
     """Return what is equal for tensors of one storage."""
-    is_plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
-    return ("storage", value.untyped_storage()._cdata) if is_plain else ("object", id(value))
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        return int(value.untyped_storage()._cdata)
+    return "object", id(value)

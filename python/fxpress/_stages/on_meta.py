@@ -11,7 +11,7 @@ from torch.fx import Node
 from fxpress._stages.sizes import size_of
 from fxpress._torch.decompose import pytree
 
-_PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout)
+_PLAIN = {type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout}
 
 
 class Arguments:
@@ -41,7 +41,14 @@ class Arguments:
 
 def call_key(node: Node) -> Hashable:
     """Return what is equal for calls of the same operator with the same `Arguments`."""
-    return node.target, *map(_layout, node.args), _layout(node.kwargs) if node.kwargs else None
+    key = (node.target, *map(_layout, node.args))
+    if node.kwargs:
+        key += (_layout(node.kwargs),)
+    try:
+        hash(key)
+    except TypeError:  # symbols
+        return _hinted(key)
+    return key
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
@@ -49,24 +56,19 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def _layout(value: Any) -> Hashable:
+def _layout(value: Any) -> Any:
     if isinstance(value, Node):
         value = value.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.shape, _strides(value)
     kind = type(value)
     if kind in _PLAIN:
         return kind, value
-    if isinstance(value, torch.Tensor):
-        found = value.dtype, value.shape, _strides(value)
-        try:
-            hash(found)
-        except TypeError:  # symbols
-            return value.dtype, *(tuple(map(size_of, sizes)) for sizes in found[1:])
-        return found
     if isinstance(value, (tuple, list)):
         return kind, *map(_layout, value)
     if isinstance(value, dict):
         return kind, *((key, _layout(each)) for key, each in value.items())
-    return size_of(value) if kind is torch.SymInt else repr(value)
+    return value if kind is torch.SymInt else repr(value)
 
 
 def _strides(tensor: torch.Tensor) -> Any:
@@ -74,6 +76,13 @@ def _strides(tensor: torch.Tensor) -> Any:
         return tensor.stride()
     except RuntimeError:  # it has none
         return ()
+
+
+def _hinted(layout: Any) -> Hashable:
+    """Return a layout with numbers in place of symbols."""
+    if isinstance(layout, tuple):
+        return tuple(map(_hinted, layout))
+    return size_of(layout) if isinstance(layout, torch.SymInt) else layout
 
 
 def _on_meta(value: Any) -> Any:

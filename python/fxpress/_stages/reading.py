@@ -20,6 +20,7 @@ class Reading:
         program: the program.
         operations: in order.
         numbers: of each operation, its place in the order.
+        sources: of each operation, the nodes whose values it takes.
         ends: what the program takes and gives.
         storages: by the node that makes each.
     """
@@ -27,6 +28,7 @@ class Reading:
     program: ExportedProgram
     operations: list[Node]
     numbers: dict[Node, int]
+    sources: list[list[Node]]
     ends: Ends
     storages: dict[Node, Storage]
 
@@ -35,4 +37,5 @@ def reading_of(program: ExportedProgram) -> Reading:
     """Return the reading of a program."""
     nodes = list(operations(program.graph_module))
     numbers = {node: number for number, node in enumerate(nodes)}
-    return Reading(program, nodes, numbers, Ends(program), storages_of(program.graph))
+    sources = [node.all_input_nodes for node in nodes]
+    return Reading(program, nodes, numbers, sources, Ends(program), storages_of(program.graph))

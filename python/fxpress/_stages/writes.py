@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterable
-from itertools import chain, count
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ _HOLDING = (tuple, list, dict, slice)  # arguments that may hold values
 _NONE: set[Node] = set()
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class Storage:
     """What nodes do with the storage of a value, or with one that may be it.
 
@@ -30,7 +30,7 @@ class Storage:
         results: the results of the graph that may have it.
     """
 
-    touching: list[Node] = dataclasses.field(default_factory=list)
+    touching: list[Node]
     writing: list[Node] = dataclasses.field(default_factory=list)
     results: list[Node] = dataclasses.field(default_factory=list)
 
@@ -69,7 +69,7 @@ def storages_of(graph: Graph) -> dict[Node, Storage]:
     for node in graph.nodes:
         if node.op == "placeholder":
             origins[node] = {node}
-            found[node] = Storage()
+            found[node] = Storage([])
             continue
         if node.op == "get_attr":
             continue
@@ -83,10 +83,10 @@ def storages_of(graph: Graph) -> dict[Node, Storage]:
         if effects.is_composite:
             aliased = _shared(node, aliased or (), shared)
         having: set[Node] = set()
-        names = effects.names
-        given: Iterable[tuple[str, Any]] = zip(
-            chain(names, map(str, count(len(names)))), node.args, strict=False
-        )
+        names, args = effects.names, node.args
+        if len(names) < len(args):
+            names += tuple(map(str, range(len(names), len(args))))
+        given: Iterable[tuple[str, Any]] = zip(names, args, strict=False)
         for argument, value in chain(given, node.kwargs.items()) if node.kwargs else given:
             if isinstance(value, Node):
                 reached = origins.get(value, _NONE)
