@@ -23,7 +23,7 @@ MODULES = (
         "nn_module",
         "partition",
     ),
-    *("serialize", "split_module", "state", "unflatten", "view", "view.data"),
+    *("pipeline", "serialize", "split_module", "state", "unflatten", "view", "view.data"),
 )
 OF_TORCH = re.compile(
     r"[Ss]tands in\s+for\s+(the method\s+)?`+torch|in place of\s+`+torch|subclass of\s+`+torch"

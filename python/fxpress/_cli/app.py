@@ -178,6 +178,17 @@ def convert(
     show_default=True,
     help="What they get equal shares of.",
 )
+@click.option("--memory", type=click.IntRange(min=0), help="The most bytes of a stage.")
+@click.option(
+    "--slack",
+    type=click.FloatRange(min=0),
+    default=0.05,
+    show_default=True,
+    help="How much heavier than it has to be, to pass fewer bytes.",
+)
+@click.option(
+    "--profile", type=_PATH, help="A file of times, which is made if it is missing."
+)
 @click.option("--output", "-o", type=_PATH, help="The folder.  [default: FILE-stages]")
 @_example_inputs
 @_allow_pickle
@@ -186,6 +197,9 @@ def split(
     file: Path,
     stages: int,
     by: By,
+    memory: int | None,
+    slack: float,
+    profile: Path | None,
     output: Path | None,
     example_inputs: Path | None,
     allow_pickle: bool,
@@ -204,6 +218,9 @@ def split(
         file.with_name(f"{file.stem}-stages") if output is None else output,
         stages=stages,
         by=by,
+        memory=memory,
+        slack=slack,
+        profile=profile,
         example_inputs=example_inputs,
         allow_pickle=allow_pickle,
         as_json=as_json,

@@ -6,4 +6,4 @@ from fxpress._errors import Error
 
 
 class StageError(Error):
-    """A program cannot be cut into stages in this way."""
+    """A program cannot be cut into stages in this way. torch has no such class."""

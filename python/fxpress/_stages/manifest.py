@@ -12,7 +12,7 @@ from torch.fx import Node
 from fxpress._stages.cut import Cut, Stage
 from fxpress._stages.ends import is_mutation, state_of
 from fxpress._stages.planned import Plan
-from fxpress._stages.spans import value_of
+from fxpress._stages.sizes import value_of
 from fxpress._torch.decompose import pytree
 from fxpress._torch.serde import dump_treespec
 

@@ -44,9 +44,10 @@ def save_stages(
     by: By = "parameters",
     inputs: Any = None,
 ) -> dict[str, Any]:
-    """Write a program of each stage, a manifest, and a picture where it can be drawn.
+    """Write a program of each stage, a manifest, and a picture. torch has no such function.
 
-    They are there as a whole or not at all: they are written under another name, and renamed.
+    They are there as a whole or not at all: they are written under another name, and renamed. The
+    picture is left out where it cannot be drawn.
 
     Args:
         program: the program, which is not changed.
