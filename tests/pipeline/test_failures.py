@@ -167,7 +167,7 @@ def test_a_damaged_file(stages: dict[int, Path], tmp_path: Path) -> None:
 
 def test_a_rank_that_is_late(stages: dict[int, Path], tmp_path: Path) -> None:
     found = run_ranks(agreed, 2, tmp_path / "run", stages[2], {"absent": True})
-    assert found == ["PipelineError: rank 1 did not answer within 2 s", None]
+    assert found == ["PipelineError: rank 1 (stage 1) did not answer within 2 s", None]
 
 
 @pytest.mark.slow("50 runs of four processes")

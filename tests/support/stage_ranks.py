@@ -17,7 +17,8 @@ from torch import distributed
 
 # Processes are forked from one that has imported what they need.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "fxpress.pipeline", "tests.support.stage_ranks"])
+_PRELOADED = ["torch", "fxpress.pipeline", "fxpress.checkpoint", "tests.support.stage_ranks"]
+_CONTEXT.set_forkserver_preload(_PRELOADED)
 
 
 class Ranks:

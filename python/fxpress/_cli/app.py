@@ -186,9 +186,7 @@ def convert(
     show_default=True,
     help="How much heavier than it has to be, to pass fewer bytes.",
 )
-@click.option(
-    "--profile", type=_PATH, help="A file of times, which is made if it is missing."
-)
+@click.option("--profile", type=_PATH, help="A file of times, which is made if it is missing.")
 @click.option("--output", "-o", type=_PATH, help="The folder.  [default: FILE-stages]")
 @_example_inputs
 @_allow_pickle

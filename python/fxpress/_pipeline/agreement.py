@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import itertools
 import json
 import time
-from collections import Counter
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from fxpress._pipeline.errors import PipelineError
 from fxpress._torch.distributed import store_of
 
 _MARGIN = 2.0  # seconds that the others wait longer than the rank that judges
-_rounds: dict[Any, itertools.count[int]] = {}
+_rounds: dict[Any, int] = {}  # by group
 
 
 @dataclasses.dataclass
@@ -26,7 +24,6 @@ class Answer:
 
     Attributes:
         stages: the numbers of the stages that it runs.
-        count: of all stages.
         digest: of the files.
         graph: the hash of the program that was cut.
         plan: the digest of the plan that it was cut by.
@@ -36,7 +33,6 @@ class Answer:
     """
 
     stages: list[int]
-    count: int = 0
     digest: str = ""
     graph: str = ""
     plan: str = ""
@@ -45,39 +41,46 @@ class Answer:
     error: str = ""
 
 
-def agree(answer: Answer, group: Any, timeout: float) -> list[int]:
-    """Return the rank of each stage. Every rank of the group has to call it.
+def agree(answer: Answer, group: Any, timeout: float, names: list[str]) -> None:
+    """Return if all ranks have the same. Every rank of the group has to call it.
 
-    Rank 0 reads all answers and judges, so that each of the others reads and writes two keys.
+    Rank 0 reads all answers and judges, so that each of the others reads and writes few keys.
 
     Args:
         answer: of this rank.
         group: the process group; None: all.
         timeout: seconds.
+        names: of the ranks, for errors.
 
     Raises:
         PipelineError: a rank does not answer in time, has failed, or has something else than
             rank 0. All ranks raise the same text.
     """
-    rank, size = distributed.get_rank(group), distributed.get_world_size(group)
+    rank, key = distributed.get_rank(group), f"agree/{rounds(group)}"
+    _rounds[group] = rounds(group) + 1
     store = store_of(group)
-    key = f"agree/{next(_rounds.setdefault(group, itertools.count()))}"
-    store.set(f"{key}/{rank}", json.dumps(dataclasses.asdict(answer)))
-    if rank == 0:
-        verdict = _verdict(store, key, size, timeout)
-        store.set(f"{key}/verdict", json.dumps(verdict))
-        _wait_until_read(store, key, size, timeout)
-    else:
-        try:
-            store.wait([f"{key}/verdict"], datetime.timedelta(seconds=timeout + _MARGIN))
-            verdict = json.loads(store.get(f"{key}/verdict"))
-        except RuntimeError as error:
-            raise PipelineError(f"rank 0 did not answer within {timeout:g} s: {error}") from error
-        store.add(f"{key}/read", 1)
-    if verdict["error"]:
-        raise PipelineError(verdict["error"])
-    ranks: list[int] = verdict["ranks"]
-    return ranks
+    try:
+        store.set(f"{key}/{rank}", json.dumps(dataclasses.asdict(answer)))
+        if rank == 0:
+            error = _verdict(store, key, names, timeout)
+            store.set(f"{key}/verdict", error)
+            _wait_until_read(store, key, len(names), timeout)
+        else:
+            error = _hear(store, key, names, timeout)
+    except RuntimeError as gone:
+        raise PipelineError(out_of_reach(names)) from gone
+    if error:
+        raise PipelineError(error)
+
+
+def rounds(group: Any) -> int:
+    """Return how many times the ranks of a group have tried to agree: the same on each."""
+    return _rounds.get(group, 0)
+
+
+def out_of_reach(names: list[str]) -> str:
+    """Return the error for a store that does not answer. Mostly it is rank 0 that keeps it."""
+    return f"the store cannot be reached: {names[0]} has died, or the network is cut"
 
 
 def _wait_until_read(store: Any, key: str, size: int, timeout: float) -> None:
@@ -87,21 +90,38 @@ def _wait_until_read(store: Any, key: str, size: int, timeout: float) -> None:
         time.sleep(0.01)
 
 
-def _verdict(store: Any, key: str, size: int, timeout: float) -> dict[str, Any]:
+def _hear(store: Any, key: str, names: list[str], timeout: float) -> str:
+    """Return the verdict of rank 0, which begins to wait for others when it has come itself."""
+    late = f"{names[0]} did not answer within {timeout:g} s"
+    if _text_of(store, f"{key}/0", timeout) is None:
+        return late
+    verdict = _text_of(store, f"{key}/verdict", timeout + _MARGIN)
+    if verdict is not None:
+        store.add(f"{key}/read", 1)
+    return late if verdict is None else verdict
+
+
+def _verdict(store: Any, key: str, names: list[str], timeout: float) -> str:
+    """Return what is wrong with the answers of all ranks; "" for nothing."""
     end = time.monotonic() + timeout
     answers: list[Answer | None] = []
-    for rank in range(size):
-        left = max(end - time.monotonic(), 0.01)
-        try:
-            store.wait([f"{key}/{rank}"], datetime.timedelta(seconds=left))
-            answers.append(Answer(**json.loads(store.get(f"{key}/{rank}"))))
-        except RuntimeError:
-            answers.append(None)
-    error = _fault(answers, timeout)
-    if error:
-        return {"error": error}
-    owner = {stage: i for i, each in enumerate(answers) if each for stage in each.stages}
-    return {"error": "", "ranks": [owner[stage] for stage in sorted(owner)]}
+    for rank in range(len(names)):
+        text = _text_of(store, f"{key}/{rank}", max(end - time.monotonic(), 0.01))
+        answers.append(None if text is None else Answer(**json.loads(text)))
+    return _fault(answers, names, timeout)
+
+
+def _text_of(store: Any, key: str, seconds: float) -> str | None:
+    """Return the value of a key; None if there is none within some seconds.
+
+    Raises:
+        RuntimeError: the store cannot be reached.
+    """
+    try:
+        store.wait([key], datetime.timedelta(seconds=seconds))
+    except distributed.DistStoreError:
+        return None
+    return str(store.get(key).decode())
 
 
 def name_of(rank: int, stages: list[int]) -> str:
@@ -110,14 +130,13 @@ def name_of(rank: int, stages: list[int]) -> str:
     return f"rank {rank} (stage{'s' if len(stages) > 1 else ''} {numbers or 'unknown'})"
 
 
-def _fault(answers: list[Answer | None], timeout: float) -> str:
-    """Return what is wrong with the answers of all ranks; "" for nothing."""
+def _fault(answers: list[Answer | None], names: list[str], timeout: float) -> str:
     for rank, answer in enumerate(answers):  # what failed comes before who is late for it
         if answer is not None and answer.error:
             return f"{name_of(rank, answer.stages)}: {answer.error}"
-    late = [str(rank) for rank, answer in enumerate(answers) if answer is None]
+    late = [names[rank] for rank, answer in enumerate(answers) if answer is None]
     if late:
-        return f"rank {', '.join(late)} did not answer within {timeout:g} s"
+        return f"{', '.join(late)} did not answer within {timeout:g} s"
     given = [answer for answer in answers if answer is not None]
     first = given[0]
     for rank, answer in enumerate(given):
@@ -131,8 +150,4 @@ def _fault(answers: list[Answer | None], timeout: float) -> str:
             if one != other:
                 name = name_of(rank, answer.stages)
                 return f"{name} {what} {one}, and rank 0 {other}"
-    owned = Counter(stage for answer in given for stage in answer.stages)
-    wrong = [stage for stage in range(first.count) if owned[stage] != 1]
-    if wrong:
-        return f"stage {wrong[0]} is on {owned[wrong[0]]} ranks: each has to be on one"
     return ""

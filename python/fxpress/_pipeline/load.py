@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 from fxpress._archive.load_options import check_location
 from fxpress._checkpoint.reader import ArchiveReader
 from fxpress._observing.watching import operation
-from fxpress._pipeline.agreement import Answer, agree
+from fxpress._pipeline.agreement import Answer, agree, name_of
 from fxpress._pipeline.errors import PipelineError
 from fxpress._pipeline.manifest import Manifest
 from fxpress._pipeline.module import StageModule
@@ -37,12 +37,14 @@ class LoadedStage:
         shared: the names of state that other stages have a copy of -> the numbers of these stages.
     """
 
-    def __init__(self, source: Source, number: int, module: StageModule, out_spec: Any) -> None:
+    def __init__(
+        self, source: Source, number: int, module: StageModule, limits: Limits | None
+    ) -> None:
         self.module: nn.Module = module
         self.number, self.count = number, len(source.manifest.stages)
         self.shared = _shared(source.manifest, number)
         self.source = source
-        self._out_spec = out_spec
+        self._limits, self._out_spec = limits, None
 
     def __repr__(self) -> str:
         return f"<stage {self.number} of {self.count}, {self.source.path}>"
@@ -55,9 +57,13 @@ class LoadedStage:
 
         Raises:
             PipelineError: this is not the last stage.
+            torch's UnknownNameError: a class of the results is not registered in this process.
         """
         if self.number + 1 != self.count:
             raise PipelineError(f"stage {self.number} has no results: stage {self.count - 1} does")
+        if self._out_spec is None:
+            text = self.source.manifest.out_spec
+            self._out_spec = load_treespec(text, Budget(self._limits, len(text)))
         values = given if isinstance(given, (tuple, list)) else (given,)
         module: Any = self.module
         by_name = dict(zip((each.name for each in module.gives), values, strict=True))
@@ -128,7 +134,6 @@ def load_stage(
     budget = Budget(limits, len(manifest.in_spec))
     in_spec = load_treespec(manifest.in_spec, budget)
     check_input_keys(in_spec)
-    out_spec = load_treespec(manifest.out_spec, budget)
     program = source.load(stage, options_of(device, mmap, load_weights and mesh is None))
     module = StageModule(program, manifest, stage, in_spec)
     if mesh is not None and plan is not None:
@@ -138,7 +143,7 @@ def load_stage(
                 source.file_of(stage), model=source.program_of(stage), limits=limits
             )
             fill(module, reader, torch.device(mesh.device_type if device is None else device))
-    return LoadedStage(source, stage, module, out_spec)
+    return LoadedStage(source, stage, module, limits)
 
 
 def load_stages(
@@ -171,15 +176,16 @@ def load_stages(
     if not distributed.is_available() or not distributed.is_initialized():
         raise ValueError("torch.distributed is not initialized: init_process_group does that")
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
-    numbers: list[int] = []
+    placed: list[list[int]] = [[]] * size
     try:
         count = len(Source(path, options.get("limits")).manifest.stages)
-        numbers = placement(schedule, size, count)[rank]
-        return [load_stage(path, number, **options) for number in numbers]
+        placed = placement(schedule, size, count)
+        return [load_stage(path, number, **options) for number in placed[rank]]
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         try:
-            agree(Answer(stages=numbers, error=text), group, timeout)
+            names = [name_of(each, numbers) for each, numbers in enumerate(placed)]
+            agree(Answer(stages=placed[rank], error=text), group, timeout, names)
         except PipelineError as refused:
             raise refused from error
         raise

@@ -12,7 +12,7 @@ from fxpress._pipeline.errors import PipelineError
 from fxpress._pipeline.manifest import Manifest, Value
 from fxpress._pipeline.rehearsal import fakes_of, fill
 from fxpress._pipeline.route import route
-from fxpress._pipeline.values import packed, unpacked
+from fxpress._pipeline.values import as_result, packed, unpacked
 from fxpress._torch.decompose import pytree
 from fxpress._torch.export import reorder_kwargs
 from fxpress.unflatten import unflatten
@@ -65,7 +65,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         values.update(zip((each.name for each in self.facts.outputs), made, strict=True))
         if not self._is_last:
             return tuple(packed(values[each.name], each) for each in self.gives)
-        results = tuple(_as_tensor(values[each.name], each) for each in self.gives)
+        results = tuple(as_result(values[each.name], each) for each in self.gives)
         return results[0] if len(results) == 1 else results
 
     def _first(self, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -94,10 +94,6 @@ class StageModule(nn.Module):  # type: ignore[misc]
     def fill(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """Write to tensors in place of what the stage takes something that it runs with."""
         fill(tensors, self.takes, self._fakes)
-
-
-def _as_tensor(value: Any, facts: Value) -> torch.Tensor:
-    return value if isinstance(value, torch.Tensor) else packed(value, facts)
 
 
 def _results(manifest: Manifest) -> tuple[Value, ...]:

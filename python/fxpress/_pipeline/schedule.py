@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import distributed
 
+from fxpress._pipeline.accumulation import added
 from fxpress._pipeline.agreement import Answer, agree, name_of
+from fxpress._pipeline.errors import PipelineError
 from fxpress._pipeline.load import LoadedStage
+from fxpress._pipeline.placement import placement
 from fxpress._pipeline.shared import SharedGradients
 from fxpress._pipeline.watch import Watch
-from fxpress._torch.distributed import SingleSchedule, Stage, new_group, schedule_class
+from fxpress._torch.distributed import SingleSchedule, Stage, new_group, schedule_class, trains
 
 
 def build_schedule(
@@ -29,8 +33,9 @@ def build_schedule(
     """Return one of torch's schedules for the stages of this rank. Every rank has to call it.
 
     The ranks agree on the program, its cut, the files, torch and the schedule first. From then on,
-    a rank that fails, dies or hangs in a step makes the step fail on all others, with an error that
-    names it. After a step that trains, gradients of weights that several stages have are summed.
+    a rank that fails, dies or hangs makes the others fail too, with an error that names it. After a
+    step that trains, gradients of weights that several stages have are summed, and added to those
+    from before the step.
 
     Args:
         schedule: the name: "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS",
@@ -46,48 +51,68 @@ def build_schedule(
         The schedule; its `step` raises `PipelineError`.
 
     Raises:
-        PipelineError: the ranks do not agree; the text is the same on all.
+        PipelineError: the ranks do not agree, torch refuses the arguments, or a rank has died; the
+            text is the same on all.
         ValueError: torch has no such schedule.
 
     Stands in for the classes of schedules in `torch.distributed.pipelining`.
     """
     own = [stages] if isinstance(stages, LoadedStage) else list(stages)
     kind = schedule_class(schedule)
-    settings = f"{schedule.lower()} of {n_microbatches} microbatches"
-    ranks = agree(_answer(own, settings), group, timeout)
-    names = [
-        name_of(rank, [stage for stage, owner in enumerate(ranks) if owner == rank])
-        for rank in range(distributed.get_world_size(group))
-    ]
-    watch = Watch(group, names, timeout)
-    inner = new_group(distributed.get_process_group_ranks(group), watch.patience)
-    made = [_torch_stage(each, watch, inner) for each in own]
-    arguments = {"n_microbatches": n_microbatches, "loss_fn": loss_fn, **options}
-    built = kind(made[0] if issubclass(kind, SingleSchedule) else made, **arguments)
-    shared = None if loss_fn is None else SharedGradients(own, ranks, inner, watch.patience)
-    built.step = functools.partial(_step, built.step, watch, shared)
+    placed, error = _placed(schedule, own, group)
+    names = [name_of(rank, numbers) for rank, numbers in enumerate(placed)]
+    with Watch(group, names, timeout).kept() as watch:
+        settings = f"{schedule.lower()} of {n_microbatches} microbatches"
+        agree(_answer(own, settings, error), group, timeout, names)
+        ranks = {number: rank for rank, numbers in enumerate(placed) for number in numbers}
+        with watch.explained():
+            inner = new_group(distributed.get_process_group_ranks(group), watch.patience)
+            made = [_torch_stage(each, watch, inner) for each in own]
+            arguments = {"n_microbatches": n_microbatches, "loss_fn": loss_fn, **options}
+            built = kind(made[0] if issubclass(kind, SingleSchedule) else made, **arguments)
+            shared = SharedGradients([] if loss_fn is None else own, ranks, inner, watch.patience)
+    built.step = functools.partial(_step, built, built.step, watch, own, shared)
+    weakref.finalize(built, watch.close)
     return built
 
 
 def _step(
-    step: Callable[..., Any], watch: Watch, shared: SharedGradients | None, *args: Any, **kw: Any
+    built: Any,
+    step: Callable[..., Any],
+    watch: Watch,
+    stages: list[LoadedStage],
+    shared: SharedGradients,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
     with watch.step():
-        made = step(*args, **kw)
-        if shared is not None:
+        if not trains(built):
+            return step(*args, **kwargs)
+        with added(each for stage in stages for each in stage.module.parameters()):
+            made = step(*args, **kwargs)
             shared.reduce()
-    return made
+        return made
 
 
-def _answer(stages: list[LoadedStage], settings: str) -> Answer:
+def _placed(schedule: str, stages: list[LoadedStage], group: Any) -> tuple[list[list[int]], str]:
+    """Return which stages each rank runs, and what is wrong with those of this one."""
+    rank, size = distributed.get_rank(group), distributed.get_world_size(group)
+    try:
+        placed = placement(schedule, size, stages[0].count)
+    except PipelineError as error:
+        return [[]] * size, str(error)
+    if any(each.source.digest != stages[0].source.digest for each in stages):
+        return placed, "its stages are of different files"
+    own = [each.number for each in stages]
+    if own != placed[rank]:
+        return placed, f"it has the stages {own}, and {schedule} runs {placed[rank]} there"
+    return placed, ""
+
+
+def _answer(stages: list[LoadedStage], settings: str, error: str) -> Answer:
     source = stages[0].source
-    error = ""
-    for each in stages[1:]:
-        if each.source.digest != source.digest:
-            error = f"{each} and {stages[0]} are of different files"
     return Answer(
         stages=[each.number for each in stages],
-        count=stages[0].count,
         digest=source.digest,
         graph=source.manifest.graph_hash,
         plan=source.manifest.plan,

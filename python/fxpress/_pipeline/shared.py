@@ -8,6 +8,7 @@ import torch
 from torch import distributed
 
 from fxpress._pipeline.load import LoadedStage
+from fxpress._torch.distributed import new_group
 
 
 class _Shared(NamedTuple):
@@ -24,18 +25,22 @@ class SharedGradients:
         stages: of this rank.
         ranks: the rank of each stage, in the process group.
         group: the process group.
-        patience: seconds that a rank waits for another.
+        seconds: that a rank waits for another.
     """
 
     def __init__(
-        self, stages: list[LoadedStage], ranks: list[int], group: Any, patience: float
+        self, stages: list[LoadedStage], ranks: dict[int, int], group: Any, seconds: float
     ) -> None:
         self._shared: list[_Shared] = []
-        here = {stage.number: dict(stage.module.named_parameters()) for stage in stages}
+        here = {
+            stage.number: dict(stage.module.named_parameters(remove_duplicate=False))
+            for stage in stages
+        }
         of_all = distributed.get_process_group_ranks(group)
         groups: dict[tuple[int, ...], Any] = {}
         own = distributed.get_rank()
-        for names, numbers in stages[0].source.manifest.shared:
+        shared = stages[0].source.manifest.shared if stages else ()
+        for names, numbers in shared:
             places = tuple(sorted({of_all[ranks[number]] for number in numbers}))
             copies = [
                 parameters[name]
@@ -46,14 +51,11 @@ class SharedGradients:
             if own not in places or not copies:
                 continue
             if len(places) > 1 and places not in groups:
-                groups[places] = distributed.new_group(list(places), use_local_synchronization=True)
+                groups[places] = new_group(list(places), seconds)
             self._shared.append(_Shared(list(dict.fromkeys(copies)), groups.get(places)))
 
-    def __len__(self) -> int:
-        return len(self._shared)
-
     def reduce(self) -> None:
-        """Give all copies the sum of their gradients; to be called once after each backward."""
+        """Give all copies the sum of their gradients, which are those of one step."""
         for copies, group in self._shared:
             total = torch.zeros_like(copies[0])
             for each in copies:

@@ -23,6 +23,21 @@ class _Received(torch.autograd.Function):  # type: ignore[misc]
         return gradient.contiguous()
 
 
+class _Given(torch.autograd.Function):  # type: ignore[misc]
+    """Gives a tensor as another object, which is no view and which no operator has saved.
+
+    torch detaches what a stage gives in place, while the rest of its backward is still to come.
+    """
+
+    @staticmethod
+    def forward(context: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
 def packed(value: Any, facts: Value) -> torch.Tensor:
     """Return a contiguous tensor for a tensor or a number.
 
@@ -33,7 +48,17 @@ def packed(value: Any, facts: Value) -> torch.Tensor:
         return torch.tensor(value, dtype=_DTYPES[facts.type])
     if facts.order is not None:
         value = value.permute(facts.order)
-    return value.contiguous()
+    return _given(value.contiguous())
+
+
+def as_result(value: Any, facts: Value) -> torch.Tensor:
+    """Return a tensor for a result of the whole, with the strides that it has."""
+    return _given(value) if isinstance(value, torch.Tensor) else packed(value, facts)
+
+
+def _given(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor that torch may detach in place."""
+    return _Given.apply(tensor) if tensor.requires_grad else tensor
 
 
 def unpacked(tensor: torch.Tensor, facts: Value) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import distributed
 
+from fxpress._pipeline.agreement import out_of_reach, rounds
 from fxpress._pipeline.errors import PipelineError
 from fxpress._torch.distributed import store_of
 
@@ -19,7 +20,7 @@ _LONGEST_LOOK = 5.0  # seconds that a failed rank looks for the cause
 
 
 class Watch:
-    """Signs of life of this rank, and what the others' tell when a step fails.
+    """Signs of life of this rank, and what the others' tell when something fails.
 
     Args:
         group: the process group; None: all.
@@ -28,6 +29,9 @@ class Watch:
 
     Attributes:
         patience: seconds of it that operations may wait; the rest is for finding the cause.
+
+    Raises:
+        PipelineError: the store cannot be reached.
     """
 
     def __init__(self, group: Any, names: list[str], timeout: float) -> None:
@@ -35,11 +39,17 @@ class Watch:
         self._look = min(_LONGEST_LOOK, timeout / 2)
         self._beat = min(_BEAT, self._look / 6)
         self.patience = timeout - self._look
-        self._store = store_of(group)
         self._step, self._doing, self._since = 0, "", time.monotonic()
+        self._key = f"watch/{rounds(group)}"
+        try:  # others may wait long in the store of this process
+            self._store = store_of(group).clone()
+            own = self._store.clone()
+            self._send_beat(own, 0)
+        except RuntimeError as error:
+            raise PipelineError(out_of_reach(names)) from error
         self._stopped = threading.Event()
         beats = threading.Thread(
-            target=self._send_beats, args=(self._store.clone(),), daemon=True, name="fxpress watch"
+            target=self._send_beats, args=(own,), daemon=True, name="fxpress watch"
         )
         beats.start()
 
@@ -56,27 +66,53 @@ class Watch:
         with contextlib.suppress(RuntimeError):  # the store has gone
             while not self._stopped.wait(self._beat):
                 number += 1
-                busy = time.monotonic() - self._since if self._doing else 0.0
-                beat = {"number": number, "step": self._step, "doing": self._doing, "busy": busy}
-                store.set(f"beat/{self._rank}", json.dumps(beat))
+                self._send_beat(store, number)
+
+    def _send_beat(self, store: Any, number: int) -> None:
+        busy = time.monotonic() - self._since if self._doing else 0.0
+        beat = {"number": number, "step": self._step, "doing": self._doing, "busy": busy}
+        store.set(f"{self._key}/beat/{self._rank}", json.dumps(beat))
 
     @contextlib.contextmanager
-    def step(self) -> Iterator[None]:
+    def kept(self) -> Iterator[Watch]:
+        """Return a block after which the signs of life go on, but not if it raises."""
+        try:
+            yield self
+        except BaseException:
+            self.close()
+            raise
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
         """Return a block in which a failure is explained.
 
         Raises:
             PipelineError: the block failed, here or on another rank; the message names the rank,
                 its stages and the cause.
         """
-        self._step += 1
         try:
             yield
         except Exception as error:
-            text = self._explain(error)
+            text = self._explained_in_time(error)
             self.close()
             raise PipelineError(text) from error
         finally:
             self._doing = ""
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Return a block that is the next step, in which a failure is explained."""
+        self._step += 1
+        with self.explained():
+            yield
+
+    def _explained_in_time(self, error: Exception) -> str:
+        """Return the cause of an error, also if the store never answers because a link is cut."""
+        found: list[str] = []
+        asking = threading.Thread(target=lambda: found.append(self._explain(error)), daemon=True)
+        asking.start()
+        asking.join(self._look)
+        return found[0] if found else out_of_reach(self._names)
 
     def _explain(self, error: Exception) -> str:
         """Return the cause that all ranks name: the first that one of them has found."""
@@ -87,9 +123,9 @@ class Watch:
                 found = self._look_around() or (
                     f"{self._names[self._rank]} cannot reach another rank: {_text(error)}"
                 )
-            return str(self._store.compare_set("cause", "", found).decode())
-        except RuntimeError as gone:
-            return f"the store cannot be reached: has {self._names[0]} died? {_text(gone)}"
+            return str(self._store.compare_set(f"{self._key}/cause", "", found).decode())
+        except RuntimeError:
+            return out_of_reach(self._names)
 
     def _look_around(self) -> str | None:
         """Return who has failed, or has died, or hangs, by what the others say for a while."""
@@ -97,8 +133,8 @@ class Watch:
         end = time.monotonic() + self._look * 0.8
         before = self._beats(others)
         while time.monotonic() < end:
-            if self._store.check(["cause"]):
-                return str(self._store.get("cause").decode())
+            if self._store.check([f"{self._key}/cause"]):
+                return str(self._store.get(f"{self._key}/cause").decode())
             time.sleep(self._beat / 2)
         after = self._beats(others)
         for rank in others:
@@ -120,13 +156,14 @@ class Watch:
     def _beats(self, ranks: list[int]) -> dict[int, dict[str, Any] | None]:
         found: dict[int, dict[str, Any] | None] = {}
         for rank in ranks:
-            key = f"beat/{rank}"
+            key = f"{self._key}/beat/{rank}"
             found[rank] = json.loads(self._store.get(key)) if self._store.check([key]) else None
         return found
 
 
 def _is_of_communication(error: BaseException) -> bool:
     """Return whether an exception was raised by waiting for another rank."""
+    error = _first(error)
     return isinstance(error, distributed.DistError) or (
         isinstance(error, RuntimeError) and any(word in str(error) for word in _WORDS)
     )
@@ -137,8 +174,14 @@ _WORDS = ("gloo/", "Connection closed by peer", "Connection reset by peer", "Bro
 
 
 def _text(error: BaseException) -> str:
-    """Return an exception as one line; the first cause where torch wraps it."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    """Return an exception as one line."""
+    error = _first(error)
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first cause of an exception: torch wraps some."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error

@@ -52,7 +52,7 @@ def build(program: ExportedProgram, ends: Ends, stage: Stage) -> ExportedProgram
     in_spec = pytree.tree_structure(((0,) * len(taken), {}))
     out_spec = pytree.tree_structure((0,) * len(given))
     call = ModuleCallEntry("", ModuleCallSignature(taken, given, in_spec, out_spec))
-    names = {str(ends.state[node].target) for node in stage.state}
+    names = _names(program, {str(ends.state[node].target) for node in stage.state})
     return compat.make_program(
         {
             "root": GraphModule(_bodies(program, made), graph),
@@ -67,6 +67,21 @@ def build(program: ExportedProgram, ends: Ends, stage: Stage) -> ExportedProgram
         },
         is_valid=False,
     )
+
+
+def _names(program: ExportedProgram, used: set[str]) -> set[str]:
+    """Return names of state with the further names of the same tensors, which no node uses."""
+    values = program.state_dict
+    keys = {_place(values[name]) for name in used if name in values}
+    return used | {name for name, value in values.items() if _place(value) in keys}
+
+
+def _place(value: Any) -> Any:
+    """Return what two tensors have in common if they are one; others have only themselves."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.nbytes:
+        return id(value)
+    storage = value.untyped_storage()._cdata
+    return storage, value.dtype, value.storage_offset(), value.shape, value.stride()
 
 
 def _graph(stage: Stage) -> tuple[Graph, dict[Node, Node]]:

@@ -34,11 +34,17 @@ def new_group(ranks: list[int], seconds: float) -> Any:
     )
 
 
+def trains(schedule: Any) -> bool:
+    """Return whether the step of a schedule that runs now has a backward: not that of `eval`."""
+    return bool(schedule._has_backward)
+
+
 class Stage(PipelineStage):  # type: ignore[misc]
     """torch's stage, which infers shapes without effects, and tells what it is doing.
 
     torch runs each stage once before the first step, on memory that is not initialized. Numbers
-    there may be no indices, and buffers may not change by it.
+    there may be no indices, and buffers may not change by it. Where two stages of a rank follow
+    each other, torch asks for gradients in `eval` too, which has none.
 
     Args:
         module: the module of the stage.
@@ -79,3 +85,12 @@ class Stage(PipelineStage):  # type: ignore[misc]
         made = super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
         self._doing("")
         return made
+
+    def get_local_bwd_output(self, mb_index: int) -> Any:
+        """Return the gradients for the stage before, on the same rank."""
+        return super().get_local_bwd_output(mb_index) if self.has_backward else ()
+
+    def set_local_bwd_input(self, next_stage_bwd_outputs: Any, mb_index: int) -> None:
+        """Take the gradients of the next stage, on the same rank."""
+        if self.has_backward:
+            super().set_local_bwd_input(next_stage_bwd_outputs, mb_index)
