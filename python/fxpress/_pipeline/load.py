@@ -27,7 +27,7 @@ from fxpress._torch.decompose import pytree
 
 
 class LoadedStage:
-    """A stage of a program, ready to run. `load_stage` makes it.
+    """A stage of a program, ready to run, which `load_stage` makes. torch has no such class.
 
     Attributes:
         module: takes what the stage before gives, and gives what the next takes. Its state has the
@@ -35,6 +35,12 @@ class LoadedStage:
         number: of the stage, from 0.
         count: the number of all stages.
         shared: the names of state that other stages have a copy of -> the numbers of these stages.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> manifest = pipeline.save_stages(program, "of_two", 2)
+        >>> pipeline.load_stage("of_two", 1)
+        <stage 1 of 2, of_two>
     """
 
     def __init__(
@@ -57,7 +63,7 @@ class LoadedStage:
 
         Raises:
             PipelineError: this is not the last stage.
-            torch's UnknownNameError: a class of the results is not registered in this process.
+            fxpress.SerializeError: a class of the results is not registered in this process.
         """
         if self.number + 1 != self.count:
             raise PipelineError(f"stage {self.number} has no results: stage {self.count - 1} does")
@@ -112,7 +118,7 @@ def load_stage(
         fxpress.UnsupportedError: the stage has something that fxpress cannot read.
         ValueError: there is a plan without a mesh, or a mesh without a plan.
 
-    Stands in for tracing and splitting on each rank with `torch.distributed.pipelining.pipeline`.
+    Stands in for `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
 
     Example:
         >>> from fxpress import pipeline
@@ -171,7 +177,19 @@ def load_stages(
             is what `load_stage` has raised.
         ValueError: torch.distributed is not initialized.
 
-    Stands in for tracing and splitting on each rank with `torch.distributed.pipelining.pipeline`.
+    Stands in for `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
+
+    Example:
+        >>> from torch import distributed
+        >>> from fxpress import pipeline
+        >>> manifest = pipeline.save_stages(program, "whole", 1)
+        >>> distributed.init_process_group(
+        ...     "gloo", store=distributed.HashStore(), rank=0, world_size=1
+        ... )
+        >>> stages = pipeline.load_stages("whole")
+        >>> schedule = pipeline.build_schedule("1F1B", stages, n_microbatches=1)
+        >>> result = schedule.eval(x)
+        >>> distributed.destroy_process_group()
     """
     if not distributed.is_available() or not distributed.is_initialized():
         raise ValueError("torch.distributed is not initialized: init_process_group does that")

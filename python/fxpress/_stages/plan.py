@@ -68,6 +68,11 @@ def plan(
             memory, nothing has any weight, the program passes effect tokens, the profile is for
             another program, or there are no inputs to measure times with.
         fxpress.SerializeError, fxpress.UnsupportedError: the program has no `graph_hash`.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> pipeline.plan(program, 2).weights
+        (304, 304)
     """
     _check_options(stages, slack, shared)
     limits = limits_of(memory, stages)
@@ -109,6 +114,10 @@ def check(plan: Plan, program: ExportedProgram) -> None:
     Raises:
         StageError: the plan is for another program, or cuts where no cut may be.
         fxpress.SerializeError, fxpress.UnsupportedError: the program has no `graph_hash`.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> pipeline.check(pipeline.plan(program, 2), program)
     """
     if plan.graph_hash != graph_hash(program):
         raise StageError("the plan is for another program: their graph_hash differs")

@@ -29,6 +29,11 @@ class Shared:
         names: the names of one storage, in the order in which the program first uses them.
         stages: the stages that use it.
         is_parameter: whether one of the names is a parameter, whose gradients have to be added up.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> pipeline.plan(program, 2).shared  # the model has no weight twice
+        ()
     """
 
     names: tuple[str, ...]
@@ -59,6 +64,12 @@ class Plan:
             that a later stage takes, inputs of the program that a stage behind it takes, which
             come from the first stage, and results of the program on their way to the last stage.
         shared: the state that several stages use.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> found = pipeline.plan(program, 2)
+        >>> found.stages, pipeline.Plan.from_json(found.to_json()) == found
+        (2, True)
     """
 
     by: str

@@ -26,6 +26,12 @@ class Profile:
     Attributes:
         graph_hash: `fxpress.graph_hash` of the program.
         nanoseconds: for each operation of its own graph, in order.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> times = pipeline.profile(program, program.example_inputs)
+        >>> pipeline.Profile.from_json(times.to_json()) == times
+        True
     """
 
     graph_hash: str
@@ -73,6 +79,12 @@ def profile(program: ExportedProgram, inputs: Any) -> Profile:
     Raises:
         StageError: the inputs are None, they have another structure than the program's, or the
             program does not run with them.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> times = pipeline.profile(program, program.example_inputs)
+        >>> pipeline.plan(program, 2, "time", profile=times).stages
+        2
     """
     if inputs is None:
         raise StageError("times are measured with example inputs, and the program has none")

@@ -66,6 +66,12 @@ def save_stages(
             folder is not empty.
         OSError: a file cannot be written.
         fxpress.SerializeError, fxpress.UnsupportedError: a stage cannot be saved.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> manifest = pipeline.save_stages(program, "saved", 2)
+        >>> [stage["file"] for stage in manifest["stages"]]
+        ['stage_0.pt2', 'stage_1.pt2']
     """
     target = Path(path)
     is_folder = target.suffix != ".pt2"
