@@ -244,3 +244,38 @@ def test_a_large_directory(saved: Path) -> None:
 def test_secrets_are_not_shown() -> None:
     error: Any = failing(f"{SCHEME}://user:secret@bucket/stages?signature=secret")
     assert "secret" not in str(error)
+
+
+@pytest.mark.parametrize("name", ["stages", "stages.pt2"])
+def test_save(name: str, saved: Path) -> None:
+    torch.manual_seed(0)
+    program = export(Wide(), (torch.randn(2, 256),))
+    url = f"{SCHEME}://bucket/{name}"
+    pipeline.save_stages(program, url, STAGES)
+    if name == "stages":
+        assert list(Store.objects)[-1] == "bucket/stages/manifest.json"
+        with pytest.raises(pipeline.StageError, match="is there already"):
+            pipeline.save_stages(program, url, STAGES)
+    wanted = pipeline.load_stage(saved / name, 2).module.state_dict()
+    found = pipeline.load_stage(url, 2).module.state_dict()
+    assert all(torch.equal(found[key], value) for key, value in wanted.items())
+
+
+def test_a_save_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was put there is removed."""
+    put = Store.put_file
+
+    def failing_put(self: Store, local: str, place: str, *args: Any, **options: Any) -> None:
+        if "stage_1" in place:
+            raise RuntimeError("no room")
+        put(self, local, place)
+
+    monkeypatch.setattr(Store, "put_file", failing_put)
+    with pytest.raises(OSError, match=r"stage_1\.pt2: RuntimeError: no room"):
+        pipeline.save_stages(tied(), f"{SCHEME}://bucket/stages", 2)
+    assert not Store.objects
+
+
+def test_http_is_not_written_to() -> None:
+    with pytest.raises(fxpress.UnsupportedError, match="by HTTP"):
+        pipeline.save_stages(tied(), "http://127.0.0.1/stages", 2)

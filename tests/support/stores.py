@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
@@ -26,8 +26,8 @@ class Store(AbstractFileSystem):
 
     protocol = SCHEME
     cachable = False
-    objects: dict[str, bytes] = {}
-    ranges: list[tuple[str, int, int]] = []
+    objects: ClassVar[dict[str, bytes]] = {}
+    ranges: ClassVar[list[tuple[str, int, int]]] = []
     asked = 0
     answer: Callable[[str, bytes, int], bytes] | None = None
     size: Callable[[str, int], Any] | None = None
