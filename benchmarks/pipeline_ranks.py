@@ -178,7 +178,7 @@ def work(way: str, folder: Path, rank: int, size: int, port: int, *, train: bool
 def _import_everything() -> None:
     """Import and start what both ways use, so that neither its time nor its memory counts."""
     import torch._dynamo
-    import torch.distributed.tensor  # noqa: F401
+    import torch.distributed.tensor
     from transformers.models.llama import modeling_llama  # noqa: F401
 
     import fxpress.pipeline  # noqa: F401
