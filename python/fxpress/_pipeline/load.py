@@ -53,7 +53,7 @@ class LoadedStage:
         self._limits, self._out_spec = limits, None
 
     def __repr__(self) -> str:
-        return f"<stage {self.number} of {self.count}, {self.source.path}>"
+        return f"<stage {self.number} of {self.count}, {self.source.name}>"
 
     def results(self, given: Any) -> Any:
         """Return what the program returns, from what the last stage gives.
@@ -98,10 +98,14 @@ def load_stage(
     `mmap`), and with the manifest: a file that was changed since is refused.
 
     Args:
-        path: a folder or an archive that `save_stages` has written.
+        path: a folder or an archive that `save_stages` has written; or its URL, such as
+            `s3://bucket/stages`, for which fsspec has what reads it. A URL that ends in ".pt2" is
+            an archive. What belongs to the stage is read by ranges, into a temporary file of this
+            machine that has no name.
         stage: the number of the stage, from 0.
         device: the device for all tensors; None: the devices that they were saved from.
-        mmap: read weights from the file when they are used; see `fxpress.load`.
+        mmap: read weights from the file when they are used; see `fxpress.load`. For a URL, from
+            the temporary file.
         load_weights: False: the state has tensors on the meta device, to be filled from a
             checkpoint; see `fxpress.checkpoint`.
         mesh: devices to cut the modules of the stage over, of one dimension. Of each weight, a rank
@@ -111,11 +115,12 @@ def load_stage(
         limits: the limits on the cost of reading; None: the defaults.
 
     Raises:
-        OSError: a file cannot be read.
-        PipelineError: there are no such stages, the files do not belong together, or the plan
-            cannot be applied or divided by the mesh.
+        OSError: a file cannot be read, or there is no room for the temporary file.
+        PipelineError: there are no such stages, the files do not belong together or change while
+            they are read, or the plan cannot be applied or divided by the mesh.
         fxpress.ArchiveError, fxpress.LimitError, fxpress.SerializeError: the file is damaged.
-        fxpress.UnsupportedError: the stage has something that fxpress cannot read.
+        fxpress.UnsupportedError: the stage has something that fxpress cannot read, or nothing that
+            is installed reads from the URL.
         ValueError: there is a plan without a mesh, or a mesh without a plan.
 
     Stands in for `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
@@ -128,14 +133,26 @@ def load_stage(
         >>> torch.equal(result, program.module()(x))
         True
     """
+    return _load(Source(path, limits), stage, device, mmap, load_weights, mesh, plan, limits)
+
+
+def _load(
+    source: Source,
+    stage: int,
+    device: torch.device | str | None = None,
+    mmap: bool = False,
+    load_weights: bool = True,
+    mesh: DeviceMesh | None = None,
+    plan: dict[str, ParallelStyle] | None = None,
+    limits: Limits | None = None,
+) -> LoadedStage:
     check_location(device)
     if (mesh is None) != (plan is None):
         raise ValueError("mesh and plan belong together")
-    source = Source(path, limits)
     manifest = source.manifest
     if not 0 <= stage < len(manifest.stages):
         raise PipelineError(
-            f"there is no stage {stage}: {source.path} has {len(manifest.stages)}, from 0"
+            f"there is no stage {stage}: {source.name} has {len(manifest.stages)}, from 0"
         )
     budget = Budget(limits, len(manifest.in_spec))
     in_spec = load_treespec(manifest.in_spec, budget)
@@ -166,7 +183,7 @@ def load_stages(
     fail in `build_schedule` with the same text.
 
     Args:
-        path: a folder or an archive that `save_stages` has written.
+        path: a folder or an archive that `save_stages` has written, or its URL; see `load_stage`.
         schedule: the name of one of torch's schedules, see `placement`.
         group: the process group; None: all ranks.
         timeout: seconds that a rank which fails waits for the others.
@@ -196,9 +213,9 @@ def load_stages(
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
     placed: list[list[int]] = [[]] * size
     try:
-        count = len(Source(path, options.get("limits")).manifest.stages)
-        placed = placement(schedule, size, count)
-        return [load_stage(path, number, **options) for number in placed[rank]]
+        source = Source(path, options.get("limits"))
+        placed = placement(schedule, size, len(source.manifest.stages))
+        return [_load(source, number, **options) for number in placed[rank]]
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         try:

@@ -27,6 +27,8 @@ from fxpress._stages.plan import check
 from fxpress._stages.plan import plan as make_plan
 from fxpress._stages.planned import Plan
 from fxpress._stages.records import digest_of, records_of
+from fxpress._stages.upload import uploaded
+from fxpress._stages.urls import is_archive, local_path, url_of
 
 MANIFEST, PICTURE = "manifest.json", "stages.svg"
 
@@ -52,7 +54,9 @@ def save_stages(
     Args:
         program: the program, which is not changed.
         path: a folder to make, which may be there if it is empty; or an archive of all stages,
-            whose name ends in ".pt2".
+            whose name ends in ".pt2"; or the URL of one, such as `s3://bucket/stages`. For a URL,
+            they are written into the temporary folder of this machine first, and the manifest of a
+            folder goes last.
         plan: what `plan` has returned for the program, or the number of stages to plan.
         by: for a number of stages, what to share out: "parameters", "bytes", "flops", "time", or
             "module", see `plan`.
@@ -65,7 +69,8 @@ def save_stages(
         StageError: the program cannot be cut like this, the plan is for another program, or the
             folder is not empty.
         OSError: a file cannot be written.
-        fxpress.SerializeError, fxpress.UnsupportedError: a stage cannot be saved.
+        fxpress.SerializeError, fxpress.UnsupportedError: a stage cannot be saved, or nothing that
+            is installed writes to the URL.
 
     Example:
         >>> from fxpress import pipeline
@@ -73,9 +78,15 @@ def save_stages(
         >>> [stage["file"] for stage in manifest["stages"]]
         ['stage_0.pt2', 'stage_1.pt2']
     """
-    target = Path(path)
-    is_folder = target.suffix != ".pt2"
-    if is_folder and target.exists() and (not target.is_dir() or any(target.iterdir())):
+    url = url_of(path)
+    target = Path(local_path(path))
+    is_folder = target.suffix != ".pt2" if url is None else not is_archive(url)
+    if (
+        url is None
+        and is_folder
+        and target.exists()
+        and (not target.is_dir() or any(target.iterdir()))
+    ):
         raise StageError(f"{target} is there already")
     if isinstance(plan, Plan):
         check(plan, program)
@@ -88,7 +99,9 @@ def save_stages(
     drawn = picture_of(program, stage_of)
     describe = functools.partial(manifest_of, program, whole, chosen)
     write = _write_folder if is_folder else _write_archive
-    manifest: dict[str, Any] = write(target, stages, describe, drawn)
+    placed = contextlib.nullcontext(target) if url is None else uploaded(url, MANIFEST)
+    with placed as place:
+        manifest: dict[str, Any] = write(place, stages, describe, drawn)
     return manifest
 
 
