@@ -80,7 +80,9 @@ def llama() -> Llama:
     from transformers.initialization import no_init_weights
 
     with no_init_weights():
-        return Llama().eval()
+        made = Llama()
+    made.eval()
+    return made
 
 
 def example() -> torch.Tensor:

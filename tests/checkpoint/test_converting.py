@@ -20,6 +20,7 @@ from fxpress import state as states
 from fxpress._checkpoint.weights import Weights
 from fxpress._stages.save import save_stages
 from fxpress.checkpoint import ArchiveReader, ArchiveWriter, convert_weights
+from fxpress.pipeline import load_stage
 from tests.support.checkpoints import (
     assert_same,
     blank,
@@ -73,6 +74,11 @@ def test_four_stages_become_two_become_three_become_one(tmp_path: Path) -> None:
         chain = Chain(tmp_path / str(count))
         assert len(chain.modules) == count
         assert_same_values(chain(tokens), program.module()(tokens))
+        stages = [load_stage(tmp_path / str(count), number) for number in range(count)]
+        given: Any = (tokens,)
+        for stage in stages:
+            given = stage.module(*given)
+        assert_same_values([given], program.module()(tokens))
     (tmp_path / "one").mkdir()
     convert_weights(
         tmp_path / "3", tmp_path / "one" / "model.pt2", program=graph, missing="program"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import mmap
 import os
@@ -19,10 +18,10 @@ from torch.export import ExportedProgram
 
 from fxpress._archive import names
 from fxpress._archive.files import is_path
+from fxpress._archive.folders import new_folder
 from fxpress._archive.load import load
 from fxpress._archive.package import save
 from fxpress._checkpoint.filling import Filling, fill
-from fxpress._checkpoint.placing import new_folder
 from fxpress._checkpoint.programs import Asked, read_json, stage_files
 from fxpress._checkpoint.sources import main_file, read_any_weights, read_weights
 from fxpress._checkpoint.streaming import save_all
@@ -32,6 +31,7 @@ from fxpress._observing.progress import Progress, check_progress, reporting
 from fxpress._observing.watching import operation
 from fxpress._serde.limits import Budget, Limits
 from fxpress._stages.costs import By
+from fxpress._stages.records import facts_of
 from fxpress._stages.save import MANIFEST, PICTURE, save_stages
 from fxpress._state.copies import on_other_storages
 
@@ -239,15 +239,7 @@ def _fill_stages(template: Path, weights: Weights, folder: Path, filling: Fillin
     for stage, file in zip(manifest["stages"], files, strict=True):
         made = folder / file.path.name
         fill(file.path, weights, made, filling)
-        stage.update(bytes=made.stat().st_size, sha256=_sha256(made))
+        stage.update(facts_of(made))
     if (template / PICTURE).is_file():
         shutil.copyfile(template / PICTURE, folder / PICTURE)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-
-
-def _sha256(path: Path) -> str:
-    made = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(_PIECE):
-            made.update(part)
-    return made.hexdigest()

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from torch.export import ExportedProgram
 
 from fxpress import archive
-from fxpress._archive import names
-from fxpress._archive.folders import beside, sync_folder
+from fxpress._archive.folders import new_folder
 from fxpress._stages.build import build
 from fxpress._stages.costs import By
 from fxpress._stages.cut import cut
@@ -26,7 +22,7 @@ from fxpress._stages.picture import picture_of
 from fxpress._stages.plan import check
 from fxpress._stages.plan import plan as make_plan
 from fxpress._stages.planned import Plan
-from fxpress._stages.records import digest_of, records_of
+from fxpress._stages.records import facts_of
 from fxpress._stages.upload import uploaded
 from fxpress._stages.urls import is_archive, local_path, url_of
 
@@ -115,17 +111,12 @@ def _write_archive(target: Path, stages: Any, describe: Any, drawn: str | None) 
 
 
 def _write_folder(target: Path, stages: Any, describe: Any, drawn: str | None) -> Any:
-    with _made_at_once(target) as place:
+    with new_folder(target) as place:
         files = []
         for number, stage in enumerate(stages):
             path = place / f"{program_name(number)}.pt2"
             archive.save(stage, path)
-            with archive.PT2ArchiveReader(path) as reader:
-                digest = digest_of(reader, records_of(reader, names.MODEL))
-            size = path.stat().st_size
-            files.append(
-                {"file": path.name, "bytes": size, "sha256": _sha256(path), "records": digest}
-            )
+            files.append(facts_of(path))
         manifest = describe(files)
         manifest["picture"] = None if drawn is None else PICTURE
         if drawn is not None:
@@ -136,26 +127,3 @@ def _write_folder(target: Path, stages: Any, describe: Any, drawn: str | None) -
 
 def _text(manifest: Any) -> str:
     return json.dumps(manifest, indent=2) + "\n"
-
-
-@contextlib.contextmanager
-def _made_at_once(target: Path) -> Iterator[Path]:
-    """Return a block that fills a folder, which has its name when the block has ended well."""
-    place = beside(target)
-    place.mkdir()
-    try:
-        yield place
-        sync_folder(place)
-        place.rename(target)
-    except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
-    sync_folder(target.parent)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        made = hashlib.sha256()
-        while part := file.read(1 << 20):
-            made.update(part)
-    return made.hexdigest()
