@@ -12,6 +12,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 from fxpress._archive.load_options import check_location
 from fxpress._checkpoint.reader import ArchiveReader
+from fxpress._observing.progress import Progress, check_progress
 from fxpress._observing.watching import operation
 from fxpress._pipeline.agreement import Answer, agree, name_of
 from fxpress._pipeline.errors import PipelineError
@@ -91,6 +92,7 @@ def load_stage(
     mesh: DeviceMesh | None = None,
     plan: dict[str, ParallelStyle] | None = None,
     limits: Limits | None = None,
+    progress: Progress = None,
 ) -> LoadedStage:
     """Return one stage of a program; of the file, only what belongs to the stage is read.
 
@@ -113,6 +115,9 @@ def load_stage(
         plan: for a mesh, a plan of `torch.distributed.tensor.parallel` for the names of the
             original model; names in other stages do nothing.
         limits: the limits on the cost of reading; None: the defaults.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
 
     Raises:
         OSError: a file cannot be read, or there is no room for the temporary file.
@@ -133,7 +138,9 @@ def load_stage(
         >>> torch.equal(result, program.module()(x))
         True
     """
-    return _load(Source(path, limits), stage, device, mmap, load_weights, mesh, plan, limits)
+    return _load(
+        Source(path, limits), stage, device, mmap, load_weights, mesh, plan, limits, progress
+    )
 
 
 def _load(
@@ -145,8 +152,10 @@ def _load(
     mesh: DeviceMesh | None = None,
     plan: dict[str, ParallelStyle] | None = None,
     limits: Limits | None = None,
+    progress: Progress = None,
 ) -> LoadedStage:
     check_location(device)
+    check_progress(progress)
     if (mesh is None) != (plan is None):
         raise ValueError("mesh and plan belong together")
     manifest = source.manifest
@@ -157,7 +166,7 @@ def _load(
     budget = Budget(limits, len(manifest.in_spec))
     in_spec = load_treespec(manifest.in_spec, budget)
     check_input_keys(in_spec)
-    program = source.load(stage, options_of(device, mmap, load_weights and mesh is None))
+    program = source.load(stage, options_of(device, mmap, load_weights and mesh is None, progress))
     module = StageModule(program, manifest, stage, in_spec)
     if mesh is not None and plan is not None:
         parallelize(module, mesh, plan)

@@ -15,6 +15,7 @@ from fxpress._archive import names
 from fxpress._archive.contents import read_parts
 from fxpress._archive.load_options import Options
 from fxpress._archive.reader import PT2ArchiveReader
+from fxpress._observing.progress import Progress
 from fxpress._pipeline.errors import PipelineError
 from fxpress._pipeline.manifest import Manifest, StageFacts, read_manifest
 from fxpress._pipeline.ranges import RemoteFile
@@ -155,6 +156,6 @@ class Source:
             )
 
 
-def options_of(device: Any, mmap: bool, load_weights: bool) -> Options:
+def options_of(device: Any, mmap: bool, load_weights: bool, progress: Progress) -> Options:
     """Return the options that a stage is loaded with."""
-    return Options(map_location=device, mmap=mmap, load_weights=load_weights)
+    return Options(map_location=device, mmap=mmap, load_weights=load_weights, progress=progress)

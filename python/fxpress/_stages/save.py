@@ -13,6 +13,8 @@ from torch.export import ExportedProgram
 
 from fxpress import archive
 from fxpress._archive.folders import new_folder
+from fxpress._observing.progress import Progress, check_progress
+from fxpress._observing.watching import operation
 from fxpress._stages.build import build
 from fxpress._stages.costs import By
 from fxpress._stages.cut import cut
@@ -34,6 +36,7 @@ def program_name(number: int) -> str:
     return f"stage_{number}"
 
 
+@operation("pipeline.save_stages", lambda made, *_, **__: {"stages": len(made["stages"])})
 def save_stages(
     program: ExportedProgram,
     path: str | os.PathLike[str],
@@ -41,6 +44,7 @@ def save_stages(
     *,
     by: By = "parameters",
     inputs: Any = None,
+    progress: Progress = None,
 ) -> dict[str, Any]:
     """Write a program of each stage, a manifest, and a picture. torch has no such function.
 
@@ -57,6 +61,9 @@ def save_stages(
         by: for a number of stages, what to share out: "parameters", "bytes", "flops", "time", or
             "module", see `plan`.
         inputs: (args, kwargs) to measure times with.
+        progress: where it shows its progress, in bytes of each stage: True, False, a function of
+            (done, total, what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a
+            terminal, after two seconds, when tqdm is installed.
 
     Returns:
         What the manifest says. Its "picture" is None where the extra `draw` is missing.
@@ -74,6 +81,7 @@ def save_stages(
         >>> [stage["file"] for stage in manifest["stages"]]
         ['stage_0.pt2', 'stage_1.pt2']
     """
+    check_progress(progress)
     url = url_of(path)
     target = Path(local_path(path))
     is_folder = target.suffix != ".pt2" if url is None else not is_archive(url)
@@ -94,28 +102,32 @@ def save_stages(
     stages = [build(program, whole.ends, stage) for stage in whole.stages]
     drawn = picture_of(program, stage_of)
     describe = functools.partial(manifest_of, program, whole, chosen)
-    write = _write_folder if is_folder else _write_archive
+    write = functools.partial(_write_folder if is_folder else _write_archive, progress)
     placed = contextlib.nullcontext(target) if url is None else uploaded(url, MANIFEST)
     with placed as place:
         manifest: dict[str, Any] = write(place, stages, describe, drawn)
     return manifest
 
 
-def _write_archive(target: Path, stages: Any, describe: Any, drawn: str | None) -> Any:
+def _write_archive(
+    progress: Progress, target: Path, stages: Any, describe: Any, drawn: str | None
+) -> Any:
     programs = {program_name(number): stage for number, stage in enumerate(stages)}
     manifest = describe([{"program": name} for name in programs])
     manifest["picture"] = None if drawn is None else PICTURE
     extra = {MANIFEST: _text(manifest)} | ({} if drawn is None else {PICTURE: drawn})
-    archive.package_pt2(target, exported_programs=programs, extra_files=extra)
+    archive.package_pt2(target, exported_programs=programs, extra_files=extra, progress=progress)
     return manifest
 
 
-def _write_folder(target: Path, stages: Any, describe: Any, drawn: str | None) -> Any:
+def _write_folder(
+    progress: Progress, target: Path, stages: Any, describe: Any, drawn: str | None
+) -> Any:
     with new_folder(target) as place:
         files = []
         for number, stage in enumerate(stages):
             path = place / f"{program_name(number)}.pt2"
-            archive.save(stage, path)
+            archive.save(stage, path, progress=progress)
             files.append(facts_of(path))
         manifest = describe(files)
         manifest["picture"] = None if drawn is None else PICTURE
