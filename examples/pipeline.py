@@ -1,59 +1,59 @@
-"""Split a model into two stages, and run them as a pipeline of two processes."""
+"""Train a model in stages, one on each rank; a run that was interrupted goes on."""
 
-import os
-import socket
+from pathlib import Path
 
 import torch
-from torch import nn
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+import torch.distributed.checkpoint as dcp
+from torch import distributed, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.export import Dim, export
 
-from fxpress import partition
-from fxpress.split_module import split_module
+from fxpress import pipeline
+from fxpress.checkpoint import ArchiveReader, ArchiveWriter
 
-STAGES = 2
-MICROBATCHES = 4
-
-
-class Block(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.up, self.down = nn.Linear(width, 64), nn.Linear(64, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(self.up(self.norm(x)).relu())
+FOLDER, STEPS = Path("pipeline-run"), 8
+FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
-def run_stage(rank: int, port: int) -> None:
-    """Run one stage; every process makes the same model, and keeps its own part."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=STAGES)
-    torch.manual_seed(0)
-    model = nn.Sequential(*(Block(16) for _ in range(6))).eval()
-    x = torch.randn(8, 16)
-    traced = torch.fx.symbolic_trace(model)
-    stages = partition.balanced(traced, STAGES, by="parameters")
-    split = split_module(traced, None, stages, keep_original_order=True)
-    module = split.get_submodule(f"submod_{rank}")
-    weights = sum(parameter.numel() for parameter in module.parameters())
-    print(f"stage {rank}: {len(module.graph.nodes)} nodes, {weights:,} parameters", flush=True)
-
-    with torch.no_grad():
-        stage = PipelineStage(module, rank, STAGES, torch.device("cpu"))
-        schedule = ScheduleGPipe(stage, n_microbatches=MICROBATCHES)
-        result = schedule.step(x) if rank == 0 else schedule.step()
-        if rank == STAGES - 1:
-            torch.testing.assert_close(result, model(x))
-            print("the pipeline computes what the model computes", flush=True)
-    torch.distributed.destroy_process_group()
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(16, 32, generator=torch.Generator().manual_seed(step))
+    return x, x.roll(1, dims=1)
 
 
-def main() -> None:
-    with socket.socket() as probe:  # a port that is free now
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    torch.multiprocessing.spawn(run_stage, (port,), nprocs=STAGES)
+def state(begin: int) -> dict[str, dict[str, object] | int]:  # by the names of the whole model
+    weights, moments = get_state_dict(stage.module, optimizer, options=FLAT)
+    return {"model_state_dict": weights, "optim_state_dict": moments, "begin": begin}
 
 
-if __name__ == "__main__":
-    main()
+torch.manual_seed(0)
+model = nn.Sequential(*(nn.Sequential(nn.GELU(), nn.Linear(32, 32)) for _ in range(6)))
+distributed.init_process_group("gloo")
+if distributed.get_rank() == 0 and not (FOLDER / "stages").exists():
+    FOLDER.mkdir(exist_ok=True)
+    program = export(model, batch(0)[:1], dynamic_shapes=({0: Dim("batch", min=2)},))
+    pipeline.save_stages(program, FOLDER / "stages", distributed.get_world_size())
+distributed.barrier()
+(stage,) = pipeline.load_stages(FOLDER / "stages", "1F1B")  # reads this stage, and nothing else
+schedule = pipeline.build_schedule("1F1B", stage, 4, loss_fn=nn.functional.mse_loss)
+optimizer, begin = torch.optim.AdamW(stage.module.parameters(), 0.01), 0
+if (FOLDER / "checkpoint").exists():
+    dcp.load(saved := state(0), storage_reader=ArchiveReader(FOLDER / "checkpoint"))
+    begin = saved.pop("begin")
+    set_state_dict(stage.module, optimizer, options=FLAT, **saved)
+for step in range(begin, STEPS):
+    x, target = batch(step)
+    schedule.step(*([x] if stage.number == 0 else []), target=target, losses=(losses := []))
+    optimizer.step()
+    optimizer.zero_grad()
+    dcp.save(state(step + 1), storage_writer=ArchiveWriter(FOLDER / "checkpoint"))
+    if losses:  # of the microbatches; the last stage has them
+        print(f"step {step}: loss {sum(losses) / 4:.7f}", flush=True)
+optimizer = torch.optim.AdamW(model.parameters(), 0.01)  # and now the same in one piece
+for x, target in map(batch, range(STEPS)):
+    nn.functional.mse_loss(model(x), target).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+whole = {name: model.state_dict()[name] for name in stage.module.state_dict()}
+torch.testing.assert_close(dict(stage.module.state_dict()), whole, rtol=1e-3, atol=1e-4)
+print(f"stage {stage.number} has the weights of the whole model")
+distributed.destroy_process_group()

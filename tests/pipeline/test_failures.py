@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import time
@@ -14,7 +13,7 @@ import pytest
 import torch
 
 from fxpress import pipeline
-from tests.support.pipelines import batches, loss_of, tied, train
+from tests.support.pipelines import batches, loss_of, tied
 from tests.support.stage_ranks import ranks, run_ranks
 
 
@@ -168,19 +167,3 @@ def test_a_damaged_file(stages: dict[int, Path], tmp_path: Path) -> None:
 def test_a_rank_that_is_late(stages: dict[int, Path], tmp_path: Path) -> None:
     found = run_ranks(agreed, 2, tmp_path / "run", stages[2], {"absent": True})
     assert found == ["PipelineError: rank 1 (stage 1) did not answer within 2 s", None]
-
-
-@pytest.mark.slow("50 runs of four processes")
-@pytest.mark.timeout(1200)
-def test_ranks_killed_at_random(stages: dict[int, Path], tmp_path: Path) -> None:
-    """In 50 runs, also while they load and agree. No process is left."""
-    chance = random.Random(0)
-    for run in range(50):
-        bad = chance.randrange(4)
-        with ranks(train, 4, tmp_path / f"{run}", stages[4], "1F1B", 10**6, 10.0) as running:
-            time.sleep(chance.uniform(0.0, 4.0))
-            running.processes[bad].kill()
-            found = running.results(60)
-        assert found.pop(bad) is None
-        assert len(set(found)) == 1, found
-        assert f"rank {bad} " in found[0], found

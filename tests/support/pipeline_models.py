@@ -57,7 +57,7 @@ class Case:
         model = self.model().train(self.training)
         return export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
 
-    def batches(self, steps: int, size: int = 8) -> list[tuple[dict[str, Tensor], Tensor]]:
+    def batches(self, steps: int, size: int = 16) -> list[tuple[dict[str, Tensor], Tensor]]:
         """Return inputs and targets."""
         generator = torch.Generator().manual_seed(1)
         return [(self.inputs(size, generator), _tokens(size, generator)) for _ in range(steps)]

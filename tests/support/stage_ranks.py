@@ -8,7 +8,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +54,24 @@ class Ranks:
         file = self.folder / f"result_{rank}"
         return torch.load(file, weights_only=False) if file.exists() else None
 
+    def is_left(self) -> list[bool]:
+        """Return whether a process of each rank's session is still there: it or its children."""
+        return [_has_processes(each.pid) for each in self.processes]
+
     def end(self) -> None:
         """End what still runs."""
         for each in self.processes:
             each.kill()
             each.join()
+
+
+def _has_processes(session: int | None) -> bool:
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            text = (entry / "stat").read_text().rpartition(")")[2].split()
+            if entry.name.isdigit() and int(text[3]) == session and text[0] not in "ZX":
+                return True
+    return False
 
 
 @contextmanager
@@ -83,6 +96,7 @@ def run_ranks(
 def _run(
     function: Callable[..., Any], rank: int, size: int, port: int, folder: Path, *args: Any
 ) -> None:
+    os.setsid()
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     store = distributed.TCPStore("127.0.0.1", port, is_master=False)

@@ -70,7 +70,13 @@ def fill(module: nn.Module, reader: ArchiveReader, device: torch.device) -> None
     Raises:
         fxpress.ArchiveError: the file is damaged.
     """
+    names: dict[int, list[str]] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
     module._apply(functools.partial(_made, device=device))
+    for first, *others in names.values():
+        for name in others:  # of tied weights, each of which has been made anew
+            _set(module, name, module.get_parameter(first))
     state = {
         name: tensor
         for name, tensor in module.state_dict(keep_vars=True).items()
@@ -79,6 +85,11 @@ def fill(module: nn.Module, reader: ArchiveReader, device: torch.device) -> None
     with torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         checkpoint.load(state, storage_reader=reader, no_dist=True)
+
+
+def _set(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    path, _, leaf = name.rpartition(".")
+    setattr(module.get_submodule(path), leaf, parameter)
 
 
 def _made(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -58,7 +58,7 @@ def as_result(value: Any, facts: Value) -> torch.Tensor:
 
 def _given(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor that torch may detach in place."""
-    return _Given.apply(tensor) if tensor.requires_grad else tensor
+    return _Given.apply(tensor) if tensor.requires_grad else tensor.detach()
 
 
 def unpacked(tensor: torch.Tensor, facts: Value) -> Any:

@@ -37,7 +37,7 @@ class Watch:
     def __init__(self, group: Any, names: list[str], timeout: float) -> None:
         self._rank, self._names = distributed.get_rank(group), names
         self._look = min(_LONGEST_LOOK, timeout / 2)
-        self._beat = min(_BEAT, self._look / 6)
+        self._beat = min(_BEAT, self._look / 10)
         self.patience = timeout - self._look
         self._step, self._doing, self._since = 0, "", time.monotonic()
         self._key = f"watch/{rounds(group)}"
@@ -130,7 +130,7 @@ class Watch:
     def _look_around(self) -> str | None:
         """Return who has failed, or has died, or hangs, by what the others say for a while."""
         others = [rank for rank in range(len(self._names)) if rank != self._rank]
-        end = time.monotonic() + self._look * 0.8
+        end = time.monotonic() + self._look * 0.6  # the rest is for the store
         before = self._beats(others)
         while time.monotonic() < end:
             if self._store.check([f"{self._key}/cause"]):
