@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
+from fxpress import _native
 from fxpress._serde.hashing import graph_hash
 from fxpress._stages.costs import By, weights_of
 from fxpress._stages.ends import Ends
@@ -15,7 +16,7 @@ from fxpress._stages.lives import lives_of
 from fxpress._stages.measures import shared_of, state_bytes
 from fxpress._stages.planned import Plan
 from fxpress._stages.spans import spans_of
-from fxpress._stages.writes import storages_of
+from fxpress._stages.writes import Storage, storages_of
 from fxpress.partition import by_module
 from fxpress.partition._balanced import linear_partition
 from fxpress.partition._callback import operations
@@ -50,12 +51,14 @@ def plan(
     if unknown is not None:
         raise StageError(f"the program has a {unknown}, which no stage can take or give")
     before = [0, *accumulate(weights_of(program, by, inputs))]
-    ends = _ends(program, nodes, n)
-    found = _runs(before, ends, n)
-    if by == "module":
-        found = _runs_of_modules(program, nodes, before, ends, n, found)
-    runs = list(zip([0, *found], found, strict=False))
-    lives = lives_of(program, nodes, storages_of(program.graph))
+    storages = storages_of(program.graph)
+    with _native.GcPause():
+        ends = _ends(program, nodes, storages, n)
+        found = _runs(before, ends, n)
+        if by == "module":
+            found = _runs_of_modules(program, nodes, before, ends, n, found)
+        runs = list(zip([0, *found], found, strict=False))
+        lives = lives_of(program, nodes, storages)
     return Plan(
         by=by,
         graph_hash=graph_hash(program),
@@ -84,13 +87,17 @@ def check(plan: Plan, program: ExportedProgram) -> None:
     if plan.graph_hash != graph_hash(program):
         raise StageError("the plan is for another program: their graph_hash differs")
     nodes = list(operations(program.graph_module))
-    if plan.operations != len(nodes) or not set(plan.ends) <= set(_ends(program, nodes, 1)):
+    if plan.operations != len(nodes) or not set(plan.ends) <= set(
+        _ends(program, nodes, storages_of(program.graph), 1)
+    ):
         raise StageError("the plan is for another program: it cuts where this one cannot be cut")
 
 
-def _ends(program: ExportedProgram, nodes: list[Any], n: int) -> list[int]:
+def _ends(
+    program: ExportedProgram, nodes: list[Any], storages: dict[Any, Storage], n: int
+) -> list[int]:
     """Return where a cut may be: the numbers of the operations behind it; the last is the end."""
-    spans = list(spans_of(program, nodes))
+    spans = list(spans_of(program, nodes, storages))
     changes = [0] * (len(nodes) + 1)  # of the number of spans around a place, from one to the next
     for span in spans:
         changes[span.first + 1] += 1

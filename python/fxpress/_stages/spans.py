@@ -10,7 +10,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fxpress._stages.ends import Ends
-from fxpress._stages.writes import storages_of
+from fxpress._stages.writes import Storage
 
 _PASSED = (torch.Tensor, torch.SymInt)  # torch's files have no other inputs of programs
 
@@ -28,7 +28,9 @@ class Span(NamedTuple):
     reason: str
 
 
-def spans_of(program: ExportedProgram, operations: list[Node]) -> Iterator[Span]:
+def spans_of(
+    program: ExportedProgram, operations: list[Node], storages: dict[Node, Storage]
+) -> Iterator[Span]:
     """Yield what has to stay together.
 
     A state or an input that is written is read and written in one stage, as each stage has a copy
@@ -38,11 +40,12 @@ def spans_of(program: ExportedProgram, operations: list[Node]) -> Iterator[Span]
     Args:
         program: the program.
         operations: of its own graph, in order.
+        storages: of its graph.
     """
     places = {node: number for number, node in enumerate(operations)}
     ends = Ends(program)
     objects = ends.objects()
-    for node, storage in storages_of(program.graph).items():
+    for node, storage in storages.items():
         touching = list(storage.touching)
         if node in ends.written:
             touching.append(ends.written[node])
