@@ -107,7 +107,6 @@ def new_folder(target: Path) -> Iterator[Path]:
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
-    target.parent.mkdir(parents=True, exist_ok=True)
     place = beside(target)
     place.mkdir()
     try:

@@ -124,6 +124,7 @@ def convert_weights(
     ):
         if kind in ("pt2", "stages"):
             _refuse_values(weights, kind)
+        goal.parent.mkdir(parents=True, exist_ok=True)
         if kind == "safetensors":
             save_all(weights, ArchiveWriter(goal, file_bytes=file_bytes))
         elif kind == "torch":
