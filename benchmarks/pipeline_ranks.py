@@ -80,7 +80,8 @@ def llama() -> Llama:
     from transformers.initialization import no_init_weights
 
     with no_init_weights():
-        return Llama().eval()
+        model: Llama = Llama().eval()
+    return model
 
 
 def example() -> torch.Tensor:

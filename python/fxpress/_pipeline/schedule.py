@@ -55,10 +55,10 @@ def build_schedule(
     kind = schedule_class(schedule)
     settings = f"{schedule.lower()} of {n_microbatches} microbatches"
     ranks = agree(_answer(own, settings), group, timeout)
-    names = [
-        name_of(rank, [stage for stage, owner in enumerate(ranks) if owner == rank])
-        for rank in range(distributed.get_world_size(group))
-    ]
+    numbers: list[list[int]] = [[] for _ in range(distributed.get_world_size(group))]
+    for stage, owner in enumerate(ranks):
+        numbers[owner].append(stage)
+    names = [name_of(rank, each) for rank, each in enumerate(numbers)]
     watch = Watch(group, names, timeout)
     inner = new_group(distributed.get_process_group_ranks(group), watch.patience)
     made = [_torch_stage(each, watch, inner) for each in own]
