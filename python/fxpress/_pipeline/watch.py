@@ -154,11 +154,17 @@ class Watch:
         return None
 
     def _beats(self, ranks: list[int]) -> dict[int, dict[str, Any] | None]:
-        found: dict[int, dict[str, Any] | None] = {}
-        for rank in ranks:
-            key = f"{self._key}/beat/{rank}"
-            found[rank] = json.loads(self._store.get(key)) if self._store.check([key]) else None
-        return found
+        """Return the last sign of life of ranks; None where there was none yet."""
+        keys = {rank: f"{self._key}/beat/{rank}" for rank in ranks}
+        store = self._store
+        if store.has_extended_api() and store.check(list(keys.values())):
+            # One request: each rank asks for all when a step fails.
+            found = store.multi_get(list(keys.values()))
+            return {rank: json.loads(beat) for rank, beat in zip(ranks, found, strict=True)}
+        return {
+            rank: json.loads(store.get(key)) if store.check([key]) else None
+            for rank, key in keys.items()
+        }
 
 
 def _is_of_communication(error: BaseException) -> bool:
