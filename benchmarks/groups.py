@@ -12,6 +12,7 @@ import bench_cold
 import bench_decompose
 import bench_export
 import bench_forward
+import bench_pipeline
 import bench_scale
 import bench_serialize
 import bench_sizes
@@ -164,6 +165,10 @@ def _decompose(effort: Effort, progress: Progress) -> list[Figure]:
     )
 
 
+def _pipeline(effort: Effort, progress: Progress) -> list[Figure]:
+    return bench_pipeline.measure(effort.rounds_of_torch, progress)
+
+
 def _sizes(effort: Effort, progress: Progress) -> list[Figure]:
     return bench_sizes.measure(effort.rounds_of_torch, progress)
 
@@ -182,6 +187,7 @@ GROUPS = {
     "scale": Group(_scale, 10, 300),
     "growth": Group(_growth, 0, 300),
     "llama": Group(_llama, 30, 60),
+    "pipeline": Group(_pipeline, 200, 500),
     "sizes": Group(_sizes, 300, 600),
 }
 # A run measures these groups unless its arguments name others.
@@ -197,4 +203,4 @@ SHORT_GROUPS = (
     "decompose",
     "scale",
 )
-FULL_GROUPS = (*SHORT_GROUPS, "architectures", "growth")
+FULL_GROUPS = (*SHORT_GROUPS, "architectures", "growth", "pipeline")

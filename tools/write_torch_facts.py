@@ -3,7 +3,8 @@
     python tools/write_torch_facts.py
 
 Run it with the newest torch that fxpress serves. It writes python/fxpress/_inspection/torch.json:
-the schema of programs in files, and what operators do besides returning new values.
+the schema of programs in files, what operators do besides returning new values, and what sympy
+makes of expressions.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from expression_facts import expressions
 from fxpress._serde.hashing import _describe
 from fxpress._serde.schema import TYPES, describe
 from fxpress._serde.targets import _FUNCTIONS, find_target
@@ -48,6 +50,7 @@ def facts() -> dict[str, Any]:
         "torch": torch.__version__.partition("+")[0],
         "schema": [describe(cls) for cls in TYPES.values()],
         "operators": operators(),
+        "expressions": expressions(),
     }
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib.util
+from importlib.util import find_spec
 
 
 def main() -> int:
@@ -11,10 +10,12 @@ def main() -> int:
 
     Without the packages of the extra `cli`, `doctor` is the only command.
     """
-    if all(map(importlib.util.find_spec, ("typer", "rich"))):
+    if find_spec("click") and find_spec("rich"):
         from fxpress._cli import app
 
         return app.run()
+    import argparse  # takes time to import
+
     parser = argparse.ArgumentParser(
         prog="fxpress", epilog="pip install 'fxpress[cli]' brings the other commands."
     )

@@ -29,6 +29,15 @@ class UnsupportedError(Error, NotImplementedError, RuntimeError):
     It is raised before anything is changed. The message names the node, the feature and the
     remedy; ``fxpress.install(on_unsupported="torch")`` hands such calls to torch instead. torch has
     no such class.
+
+    Example:
+        >>> from fxpress.unflatten import unflatten
+        >>> module = unflatten(torch.export.export(torch.nn.Dropout().eval(), (x,)))
+        >>> try:
+        ...     module.train()
+        ... except fxpress.UnsupportedError as error:
+        ...     print(str(error).partition(":")[0])
+        Calling train() is not supported
     """
 
     __module__ = "fxpress"
@@ -39,6 +48,12 @@ class UnsupportedTorchError(UnsupportedError, ImportError):
 
     It is raised when the module is imported. ``fxpress.install()`` leaves to torch what the module
     would replace. torch has no such class.
+
+    Example:
+        >>> try:
+        ...     from fxpress import nn_module
+        ... except fxpress.UnsupportedTorchError as error:  # of a torch it does not know
+        ...     print(error)
     """
 
     __module__ = "fxpress"
@@ -49,6 +64,12 @@ class InternalError(Error, RuntimeError):
 
     The message carries the ``file:line`` of the check that failed. Please report it. torch has no
     such class.
+
+    Example:
+        >>> try:
+        ...     program_hash = fxpress.graph_hash(program)
+        ... except fxpress.InternalError as error:
+        ...     print(f"please report: {error}")
     """
 
     __module__ = "fxpress"

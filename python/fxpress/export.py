@@ -35,6 +35,12 @@ def _export_for_training(*args: Any, **kwargs: Any) -> ExportedProgram:
 
     Stands in for `torch.export._trace._export_for_training`, which `torch.export.export` calls; the
     arguments, the result and the exceptions are those of torch. One calls `torch.export.export`.
+
+    Example:
+        >>> with fxpress.installed():
+        ...     again = torch.export.export(model, (x,))
+        >>> fxpress.graph_hash(again) == fxpress.graph_hash(program)
+        True
     """
     with fast_tracing(), deferring(), _native.RareCollections():
         return trace_for_training(*args, **kwargs)

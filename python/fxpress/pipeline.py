@@ -11,12 +11,14 @@ with room("pipeline"):
     from fxpress._stages.errors import StageError
     from fxpress._stages.plan import check, plan
     from fxpress._stages.planned import Plan, Shared
+    from fxpress._stages.profile import Profile, profile
     from fxpress._stages.save import save_stages
 
 __all__ = [
     "LoadedStage",
     "PipelineError",
     "Plan",
+    "Profile",
     "Shared",
     "StageError",
     "build_schedule",
@@ -25,6 +27,7 @@ __all__ = [
     "load_stages",
     "placement",
     "plan",
+    "profile",
     "save_stages",
     "to_pipe",
 ]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
+import random
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,6 @@ from torch.distributed.fsdp import fully_shard
 
 import fxpress
 from fxpress import state as states
-from fxpress._stages.save import save_stages
 from fxpress.checkpoint import ArchiveReader, ArchiveWriter
 from tests.support.checkpoints import (
     HEADERS,
@@ -43,7 +45,7 @@ slow = pytest.mark.slow("starts processes")
 
 
 def big_state() -> dict[str, Tensor]:
-    """Tensors whose sizes no number of ranks divides. Gaps in the rows of shards are over 512 bytes."""
+    """Tensors whose sizes no number of ranks divides, with long rows, so that gaps are skipped."""
     torch.manual_seed(5)
     return {
         "first": torch.randn(258, 2050),
@@ -254,6 +256,41 @@ def test_a_rank_that_dies_leaves_the_checkpoint_before(
     index, *others = sorted(os.listdir(folder), key=lambda name: name.endswith("s"))
     assert index == "model.safetensors.index.json"
     assert len(others) == 2  # nothing is left of the save that died, or of the first one
+
+
+def numbered(number: int) -> dict[str, Tensor]:
+    return {name: value + number for name, value in big_state().items()}
+
+
+def dies_at(path: Path, number: int, seconds: float, rank: int) -> None:
+    """Save a state; a rank is killed after some time, which may be before, within or behind."""
+    state = distributed(numbered(number), "rows")
+    dist.barrier()
+    if dist.get_rank() == rank:
+        threading.Timer(seconds, die).start()
+    dcp.save(state, storage_writer=ArchiveWriter(path, file_bytes=1_000_000))
+    time.sleep(0.2)
+
+
+@pytest.mark.deep("starts processes 50 times")
+def test_ranks_that_are_killed_at_any_time(tmp_path: Path) -> None:
+    """The checkpoint is the one before or the new one, and nothing of others is left in the end."""
+    chosen = random.Random(0)
+    folder = tmp_path / "saved"
+    run_ranks(2, saves, folder, "rows", big_state)
+    now, changes = 0, 0
+    for number in range(1, 51):
+        seconds, rank = chosen.uniform(0, 0.15), chosen.randrange(2)
+        run_ranks(2, dies_at, folder, number, seconds, rank, dies=True, collective=20)
+        found = load(blank(big_state()), folder, check=True)
+        last, now = now, number if found["step"] == 7 + number else now
+        changes += last != now
+        assert_same(found, numbered(now))
+    assert 0 < changes < 50
+    run_ranks(2, saves, folder, "rows", big_state)
+    said = json.loads((folder / "model.safetensors.index.json").read_text())
+    files = {name for name, _ in said["fxpress"]["files"]}
+    assert set(os.listdir(folder)) == {*files, "model.safetensors.index.json"}
 
 
 class Refusing(nn.Module):

@@ -82,7 +82,9 @@ def test_tensors_of_classes_of_their_own_are_refused_without_being_asked(tmp_pat
     Own.__module__, Own.__qualname__ = __name__, "Own"
     globals()["Own"] = Own
     try:
-        states.write({"a": torch.ones(2), "own": torch.ones(3).as_subclass(Own)}, tmp_path / "a.pt2")
+        states.write(
+            {"a": torch.ones(2), "own": torch.ones(3).as_subclass(Own)}, tmp_path / "a.pt2"
+        )
         with pytest.raises(fxpress.SerializeError, match="allow_pickle"):
             ArchiveReader(tmp_path / "a.pt2").read_metadata()
         state = {"own": torch.zeros(3)}

@@ -12,6 +12,7 @@ import torch
 import fxpress
 from fxpress._cli import app
 from fxpress._cli.weights import differing_weights
+from fxpress._inspection.nodes import find_nodes
 from tests.support.command_line import assert_without_torch, run
 
 
@@ -69,13 +70,31 @@ def test_a_difference(files: tuple[str, str], capsys: pytest.CaptureFixture[str]
     assert place == {
         "path": expected.path.removeprefix("graph_module."),
         "module": "two",
+        "nodes": ["add_1", "add_1"],
         "first": "2.0",
         "second": "3.0",
     }
     assert app.run(["diff", *files]) == 1
     shown = capsys.readouterr().out
-    for said in ("differ in 1 place", "two", "2.0", "3.0"):
+    for said in ("differ in 1 place", "two", "add_1", "2.0", "3.0"):
         assert said in shown
+
+
+def test_what_differs_can_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`inspect --node` takes the places and names that `diff` prints."""
+    files = [saved(Chain(*each), tmp_path / f"{each}.pt2") for each in ((2, 1.0), (3, 3.0))]
+    _, found = asked(*files, capsys=capsys)
+    # The third sin has no counterpart, so that what takes it is compared with it.
+    assert [place["nodes"] for place in found["differences"]] == [["add"] * 2, ["cos", "sin_2"]]
+    for place in found["differences"]:
+        (at_place,), (by_name,) = (
+            find_nodes(files[0], node) for node in (place["path"], place["nodes"][0])
+        )
+        assert at_place == by_name
+        assert find_nodes(files[0], f"graph_module.{place['path']}") == [by_name]
+    assert app.run(["inspect", files[0], "--node", found["differences"][0]["path"]]) == 0
+    assert app.run(["inspect", files[0], "--node", "graph.nodes[99]"]) == 1
+    assert app.run(["inspect", files[0], "--node", "graph.nodes[-1]"]) == 1
 
 
 def test_differences_are_counted_by_module(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from fxpress._serde.hashing import _describe
 from fxpress._serde.schema import SCHEMA, TYPES, describe
 from fxpress._serde.targets import find_target
 from fxpress._serde.unknown import UnknownNameError
+from fxpress.archive import package_pt2
 from tests.support.command_line import assert_without_torch
 from tests.support.exported import (
     exportdb_cases,
@@ -214,10 +216,31 @@ def test_as_a_command(
 ) -> None:
     assert_without_torch("hash", str(path), "--state")
     assert app.run(["hash", str(path)]) == 0
-    assert capsys.readouterr().out == f"{fxpress.graph_hash(program)}  model\n"
+    assert capsys.readouterr().out == f"{fxpress.graph_hash(program)}  {path}\n"
     assert app.run(["hash", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"model": fxpress.graph_hash(program)}
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {str(path): {"model": fxpress.graph_hash(program)}}
     assert app.run(["hash", str(Path(__file__))]) == 2
+
+
+def test_several_files(
+    path: Path, program: ExportedProgram, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As sha256sum: a line for each, and one that cannot be read does not keep others from it."""
+    again, both = tmp_path / "again.pt2", tmp_path / "both.pt2"
+    shutil.copy(path, again)
+    package_pt2(both, exported_programs={"a": program, "b": program})
+    text = fxpress.graph_hash(program)
+    assert app.run(["hash", str(path), "nowhere.pt2", str(again), str(both)]) == 2
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        f"{text}  {name}" for name in (path, again, f"{both}: a", f"{both}: b")
+    ]
+    assert err == "fxpress: nowhere.pt2: No such file or directory\n"
+    assert app.run(["hash", str(path), "nowhere.pt2", str(both), "--json"]) == 2
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {str(path): {"model": text}, str(both): {"a": text, "b": text}}
+    assert app.run(["hash"]) == 2
 
 
 def test_the_schema_is_torchs() -> None:
@@ -251,6 +274,7 @@ meta = {"dtype": 7, "sizes": [symbolic], "requires_grad": False, "strides": [{"a
         "device": {"type": "cpu", "index": None}, "storage_offset": {"as_int": 0}, "layout": 7}
 entry = {"path_name": "p", "is_param": True, "use_pickle": False, "tensor_meta": meta}
 import json
+import shutil
 import subprocess
 import sys
 import time

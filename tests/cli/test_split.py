@@ -11,6 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from fxpress._cli import app
+from fxpress.pipeline import Profile, plan
 from tests.support.command_line import run
 from tests.support.staged import Chain, assert_same_values
 
@@ -48,6 +49,34 @@ def test_example_inputs(path: Path, tmp_path: Path) -> None:
     assert app.run([*given, "--example-inputs", str(inputs)]) == 0
 
 
+def test_how_it_is_planned(
+    path: Path, program: ExportedProgram, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = tmp_path / "times.json"
+    inputs = tmp_path / "inputs.pt"
+    torch.save(((torch.ones(5, 4), True), {"bias": torch.ones(4)}), inputs)
+    base = ["split", str(path), "--stages", "2", "--json"]
+    given = [*base, "--by", "time", "--profile", str(times), "--example-inputs", str(inputs)]
+    assert app.run([*given, "-o", str(tmp_path / "first")]) == 0
+    first = json.loads(capsys.readouterr().out)
+    profile = Profile.from_json(times.read_text())
+    assert app.run([*given, "-o", str(tmp_path / "second")]) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert first["plan"] == second["plan"] == plan(program, 2, "time", profile=profile).document()
+    options = ["--memory", "100000", "--slack", "0.5", "-o", str(tmp_path / "third")]
+    assert app.run([*base, *options]) == 0
+    third = json.loads(capsys.readouterr().out)
+    assert third["plan"] == plan(program, 2, memory=100_000, slack=0.5).document()
+    assert app.run([*base, "--memory", "1", "-o", str(tmp_path / "fourth")]) == 2
+    shown = capsys.readouterr().err
+    assert "cannot make 2 stages of 1 bytes of memory" in shown
+    assert len(shown.splitlines()) == 1
+    times.write_text("no profile")
+    assert app.run([*given, "-o", str(tmp_path / "fourth")]) == 2
+    assert "this is no fxpress profile" in capsys.readouterr().err
+    assert not (tmp_path / "fourth").exists()
+
+
 def test_what_is_refused(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, full = tmp_path / "text", tmp_path / "full"
     text.write_text("no program")
@@ -58,7 +87,7 @@ def test_what_is_refused(path: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         ([str(text), "--stages", "2"], "no zip archive"),
         ([str(tmp_path / "nowhere.pt2"), "--stages", "2"], "No such file"),
         ([str(path), "--stages", "99"], "cannot make 99 stages"),
-        ([str(path), "--stages", "0"], "greater than or equal to 1"),
+        ([str(path), "--stages", "0"], "0 is not in the range"),
         ([str(path), "--stages", "2", "-o", str(full)], "is there already"),
         ([str(path), "--stages", "2", "-o", str(tmp_path / "no" / "out")], "No such file"),
         ([str(path), "--stages", "2", "--by", "colour"], "colour"),
@@ -67,6 +96,6 @@ def test_what_is_refused(path: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         assert app.run(["split", *arguments, *out]) == 2, arguments
         shown = capsys.readouterr().err
         assert said in shown, arguments
-        if "--by" not in arguments and said != "greater than or equal to 1":
+        if "--by" not in arguments and said != "0 is not in the range":
             assert len(shown.splitlines()) == 1
     assert sorted(tmp_path.iterdir()) == before

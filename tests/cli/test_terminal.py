@@ -71,23 +71,25 @@ def test_in_a_terminal_and_in_a_pipe(command: str, status: int, path: Path) -> N
         assert _STYLE.sub("", shown).split() == (piped.stdout + piped.stderr).split()
 
 
-SHELLS = {
-    "bash": {"COMP_WORDS": "fxpress {0}", "COMP_CWORD": "1"},
-    "zsh": {"_TYPER_COMPLETE_ARGS": "fxpress {0}"},
-    "fish": {"_TYPER_COMPLETE_ARGS": "fxpress {0}", "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
-}
+@pytest.mark.parametrize(
+    ("shell", "line", "current"), [("bash", "{0}", 1), ("zsh", "{0}", 1), ("fish", "", "{0}")]
+)
+def test_completion_for_shells(
+    shell: str, line: str, current: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(what: str, typed: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setenv("_FXPRESS_COMPLETE", f"{shell}_{what}")
+        monkeypatch.setenv("COMP_WORDS", f"fxpress {line.format(typed)}")
+        monkeypatch.setenv("COMP_CWORD", str(current).format(typed))
+        return run()
 
-
-@pytest.mark.parametrize("shell", SHELLS)
-def test_completion_for_shells(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_FXPRESS_COMPLETE", f"source_{shell}")
-    assert f"_FXPRESS_COMPLETE=complete_{shell}" in run().stdout
-    monkeypatch.setenv("_FXPRESS_COMPLETE", f"complete_{shell}")
-    for name, value in SHELLS[shell].items():
-        monkeypatch.setenv(name, value.format("sp"))
-    completed = run().stdout
-    assert "split" in completed
-    assert "inspect" not in completed
+    script = asked("source", "")
+    assert script.returncode == 0
+    assert f"_FXPRESS_COMPLETE={shell}_complete" in script.stdout
+    completed = asked("complete", "sp")
+    assert completed.returncode == 0
+    assert "split" in completed.stdout
+    assert "inspect" not in completed.stdout
 
 
 def test_help_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +98,21 @@ def test_help_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = run("--help").stdout
     assert "..." not in shown.replace("[ARGS]...", "")
     assert "Exit status: 0 for success, 1 when the answer is no" in shown
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "hash"])
+def test_quick_commands_import_little(command: str, path: Path) -> None:
+    """What is slow to import is left out: together the packages take longer than the commands."""
+    script = "import sys; from fxpress.__main__ import main; main(); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script, command, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    slow = {"torch", "sympy", "numpy", "pydantic", "argparse"}
+    slow |= set() if command == "inspect" else {"rich"}
+    assert not slow & set(done.stdout.splitlines()[-1].split())
 
 
 def test_debug(path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.support.command_line import dynamic_program
 
 pytest.importorskip("fastapi", reason="no FastAPI")
 pytest.importorskip("uvicorn", reason="no uvicorn")
-pytest.importorskip("typer", reason="no typer")
+pytest.importorskip("click", reason="no click")
 pytestmark = pytest.mark.slow("a server, and a process for each upload")
 
 SERVICE = Path(__file__).parents[2] / "examples" / "safe_loader.py"

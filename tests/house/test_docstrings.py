@@ -1,4 +1,4 @@
-"""Every public name says what it stands in for, what it takes, and nothing by reference alone."""
+"""Every public name says what it stands in for and what it takes, and shows it in an example."""
 
 from __future__ import annotations
 
@@ -13,8 +13,17 @@ import pytest
 import fxpress
 
 MODULES = (
-    *("fxpress", "archive", "decompose", "export", "functional_export", "nn_module", "partition"),
-    *("serialize", "split_module", "state", "unflatten", "view", "view.data"),
+    *(
+        "fxpress",
+        "archive",
+        "checkpoint",
+        "decompose",
+        "export",
+        "functional_export",
+        "nn_module",
+        "partition",
+    ),
+    *("pipeline", "serialize", "split_module", "state", "unflatten", "view", "view.data"),
 )
 OF_TORCH = re.compile(
     r"[Ss]tands in\s+for\s+(the method\s+)?`+torch|in place of\s+`+torch|subclass of\s+`+torch"
@@ -58,6 +67,14 @@ def test_docstring(value: Any) -> None:
         assert re.search(r"^(Args|Attributes):$", text, re.MULTILINE), (
             "it does not say its arguments"
         )
+
+
+@pytest.mark.parametrize("value", NAMES)
+def test_example(value: Any) -> None:
+    """The site runs them; the page of `fxpress.nn_module` has one for the classes of Dynamo."""
+    if isinstance(value, type) and "Variable" in value.__name__:
+        return
+    assert ">>> " in (inspect.getdoc(value) or ""), "it has no example"
 
 
 def test_all_names_are_found() -> None:

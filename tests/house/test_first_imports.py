@@ -12,7 +12,7 @@ import fxpress
 
 
 @pytest.mark.slow("imports torch in processes of their own")
-@pytest.mark.parametrize("module", ["archive", "export", "serialize", "state"])
+@pytest.mark.parametrize("module", ["archive", "checkpoint", "export", "serialize", "state"])
 def test_first_import(module: str) -> None:
     command = [sys.executable, "-c", f"import fxpress.{module}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -32,6 +32,8 @@ LAYERS = (
     FACADES,
     ("nn_module", "partition", "_build"),
     ("_stages",),
+    ("_checkpoint",),
+    ("checkpoint",),
     ("_pipeline",),
     ("pipeline",),
     ("_install",),

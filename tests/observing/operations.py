@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,9 +14,11 @@ from torch.export import ExportedProgram
 import fxpress
 from fxpress import (
     archive,
+    checkpoint,
     decompose,
     export,
     functional_export,
+    pipeline,
     serialize,
     split_module,
     state,
@@ -47,6 +50,17 @@ def _split_simply(function: Any, program: ExportedProgram) -> Any:
 
 def _loaded_without_weights(path: Path) -> ExportedProgram:
     return fxpress.load(path, load_weights=False)
+
+
+def _fresh(path: Path) -> Path:
+    return Path(tempfile.mkdtemp(dir=path.parent))
+
+
+def _saved_stages(program: ExportedProgram, path: Path) -> Path:
+    folder = path.with_name("stages")
+    if not folder.exists():
+        pipeline.save_stages(program, folder, 2, progress=False)
+    return folder
 
 
 def _capture(make: Any, **options: Any) -> Any:
@@ -142,6 +156,25 @@ OPERATIONS = [
         lambda p, path, **k: state.load_into(_loaded_without_weights(path), p.state_dict, **k),
         "copying",
     ),
+    Operation(
+        "checkpoint.convert_weights",
+        checkpoint.convert_weights,
+        lambda _, path, **k: checkpoint.convert_weights(path, path.with_name("weights"), **k),
+        "converting",
+    ),
+    Operation(
+        "pipeline.save_stages",
+        pipeline.save_stages,
+        lambda p, path, **k: pipeline.save_stages(p, _fresh(path), 2, **k),
+        "saving",
+    ),
+    Operation(
+        "pipeline.load_stage",
+        pipeline.load_stage,
+        lambda p, path, **k: pipeline.load_stage(_saved_stages(p, path), 0, **k),
+        "loading",
+    ),
+    Operation("pipeline.to_pipe", pipeline.to_pipe, lambda p, _: pipeline.to_pipe(p, 2)),
     Operation(
         "functional_export.capture",
         functional_export._dynamo_graph_capture_for_export,

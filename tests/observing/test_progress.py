@@ -305,5 +305,6 @@ def test_functions_without_progress_say_so() -> None:
         "split_module.split_module_simple",
         "unflatten.UnflattenedModule",
         "export.module",
+        "pipeline.to_pipe",
         "serialize.deserialize",
     }

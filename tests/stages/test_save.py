@@ -352,7 +352,7 @@ def test_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     write = save.archive.save
 
-    def fail(program: ExportedProgram, path: Path) -> None:
+    def fail(program: ExportedProgram, path: Path, **_: Any) -> None:
         if written:
             raise OSError(28, "No space left on device")
         written.append(path)

@@ -86,7 +86,7 @@ def assert_same(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> No
 
 
 def bits(tensor: Tensor) -> bytes:
-    plain = tensor.detach().contiguous().flatten()
+    plain = torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.detach()).flatten()
     return plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b""
 
 

@@ -232,6 +232,23 @@ def test_a_layer_is_expanded(window: Window, files: tuple[Path, Path]) -> None:
         assert window.messages == []
 
 
+def test_a_long_chain_without_modules(window: Window, tmp_path: Path) -> None:
+    """Model Explorer's own cut of large layers overflows its stack on this graph."""
+    graph = torch.fx.Graph()
+    node = graph.placeholder("x")
+    for _ in range(12_000):
+        node = graph.call_function(torch.ops.aten.neg.default, (node,))
+    graph.output((node,))
+    module = torch.fx.GraphModule({}, graph)
+    torch.export.save(export(module, (torch.ones(2),)), tmp_path / "long.pt2")
+    with served(tmp_path / "long.pt2") as address:
+        opened(window, address)
+        window.find("^neg_11000$", "neg")
+        window.wait_until(lambda panes: panes[0]["selectedNodeId"] == "node 11000")
+        assert window.panes()[0]["deepestExpandedGroupNodeIds"] == ["11,001 to 11,250___group___"]
+        assert window.messages == []
+
+
 def test_two_programs(window: Window, files: tuple[Path, Path]) -> None:
     window.page.set_viewport_size({"width": 1400, "height": 800})
     with served(*files) as address:

@@ -99,6 +99,25 @@ def test_operators_and_types(tmp_path: Path) -> None:
     assert page.row(str(symbol)) == [str(symbol), "2", "64"]
     assert "a size is a symbol (2 operators)" in page.text
     assert page.row("FLOPs")[1].startswith("at least ")
+    assert page.row("first")[-1] == "\u2013"  # none of its products has sizes that are known
+
+
+def test_modules_of_which_a_part_is_counted(tmp_path: Path) -> None:
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.known, self.unknown = nn.Linear(8, 4), nn.Bilinear(8, 8, 2)
+            self.without = nn.ReLU()
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.known(x), self.without(self.unknown(x, x))
+
+    page = page_of(saved(export(Parts(), (torch.ones(5, 8),)), tmp_path))
+    operations = f"{2 * 5 * 8 * 4:,}"
+    assert page.row("known")[-1] == operations
+    assert page.row("unknown")[-1] == "\u2013"
+    assert page.row("without")[-1] == "0"
+    assert page.row("(root)")[-1] == f"\u2265 {operations}"
 
 
 def test_partitions_are_drawn(tmp_path: Path, inputs: Any) -> None:

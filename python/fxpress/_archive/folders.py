@@ -1,4 +1,4 @@
-"""Folders in which files are replaced: temporary names, locks, and files of killed writers."""
+"""Folders in which files are replaced, and folders made at once: temporary names, locks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,3 +96,25 @@ def _lock_soon(descriptor: int) -> None:
             return
         else:
             return
+
+
+@contextlib.contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """Return a block that fills a folder, which has its name when the block has ended well.
+
+    Raises:
+        FileExistsError: there is a file, or a folder that is not empty.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    place = beside(target)
+    place.mkdir()
+    try:
+        yield place
+        sync_folder(place)
+        place.rename(target)
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    sync_folder(target.parent)

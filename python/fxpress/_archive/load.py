@@ -247,6 +247,15 @@ def load_weights_to_pt2_contents(pt2_contents: Any, weights_map: dict[str, Any])
         RuntimeError: there is no compiled model of that name.
 
     Stands in for `torch.export.pt2_archive._package.load_weights_to_pt2_contents`.
+
+    Example:
+        >>> from fxpress import archive
+        >>> fxpress.save(program, "model.pt2")
+        >>> contents = archive.load_pt2("model.pt2")
+        >>> archive.load_weights_to_pt2_contents(contents, {"model": program.state_dict})
+        Traceback (most recent call last):
+            ...
+        RuntimeError: ...
     """
     for model, weights in weights_map.items():
         if model not in pt2_contents.aoti_runners:

@@ -84,7 +84,10 @@ class TensorFile:
     def _read_header(self) -> tuple[dict[str, Any], dict[str, Place]]:
         whole = os.fstat(self._file).st_size
         return read_header_of(
-            lambda begin, size: bytes(self._bytes(begin, size)), whole, str(self._path), self._budget
+            lambda begin, size: bytes(self._bytes(begin, size)),
+            whole,
+            str(self._path),
+            self._budget,
         )
 
 

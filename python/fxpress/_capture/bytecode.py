@@ -73,6 +73,11 @@ class Yield(Exception):  # noqa: N818 - torch's name
     """The exception that ends bytecode when its inputs are known.
 
     Stands in for `torch._dynamo.functional_export.Yield`.
+
+    Example:
+        >>> from fxpress.functional_export import Yield
+        >>> issubclass(Yield, Exception)
+        True
     """
 
 
@@ -112,6 +117,13 @@ class DynamoBytecodeFlatten(_Replay):
 
     Attributes:
         gm_inputs: the result of the last call.
+
+    Example:
+        >>> from fxpress import functional_export
+        >>> captured = functional_export.dynamo_graph_capture_for_export(model)(x)
+        >>> inputs = captured._dynamo_bytecode_flatten(x)  # the parameters too
+        >>> len(inputs) == len(captured.graph.find_nodes(op="placeholder"))
+        True
     """
 
     gm_inputs: tuple[Any, ...] | None = None
@@ -140,6 +152,12 @@ class DynamoBytecodeUnflatten(_Replay):
         input_processor: splits inputs into args and kwargs.
         out: what Dynamo captured.
         f_globals: the globals of the callable.
+
+    Example:
+        >>> from fxpress import functional_export
+        >>> captured = functional_export.dynamo_graph_capture_for_export(model)(x)
+        >>> captured._dynamo_bytecode_unflatten((x,), x) is x  # as if the graph had returned x
+        True
     """
 
     @untraced
@@ -159,6 +177,12 @@ class _DynamoBytecodeCodeGen(CodeGen):  # type: ignore[misc]
 
     Attributes:
         wrap_tuple: return the callable's result in a tuple.
+
+    Example:
+        >>> from fxpress import functional_export
+        >>> captured = functional_export.dynamo_graph_capture_for_export(model)(x)
+        >>> captured.graph._codegen.orig_arg_names
+        ['args_0']
     """
 
     def __init__(

@@ -74,6 +74,10 @@ def _suggest_or_raise_constraint_violation(
 
     Raises:
         ConstraintViolationError: with a message that suggests other constraints.
+
+    Example:
+        >>> from fxpress.functional_export import _suggest_or_raise_constraint_violation as check
+        >>> check(model, model, None, None, (x,), {}, None)  # nothing was computed: all is well
     """
     error = _violation(module_to_trace, graph_capture_output)
     shape_env = getattr(fake_mode, "shape_env", None)

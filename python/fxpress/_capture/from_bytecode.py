@@ -46,6 +46,17 @@ def normalize_graph_module(gm: GraphModule) -> None:
 
     Raises:
         KeyError: a placeholder has no example.
+
+    Example:
+        >>> from fxpress.functional_export import normalize_graph_module
+        >>> graph = torch.fx.Graph()
+        >>> node = graph.placeholder("a")
+        >>> node.meta["example_value"] = x
+        >>> graph.output(node)
+        output
+        >>> normalize_graph_module(torch.fx.GraphModule({}, graph))
+        >>> node.meta["val"] is x
+        True
     """
     for node in gm.graph.find_nodes(op="placeholder"):
         node.meta["val"] = node.meta["example_value"]
@@ -58,6 +69,18 @@ def _normalize_shuffle_graph(shuffle_gm: GraphModule) -> None:
 
     Args:
         shuffle_gm: changed in place; its code is generated again.
+
+    Example:
+        >>> from fxpress.functional_export import _normalize_shuffle_graph
+        >>> graph = torch.fx.Graph()
+        >>> node = graph.placeholder("a")
+        >>> unused = graph.call_function(torch.sin, (node,))
+        >>> graph.output(node)
+        output
+        >>> module = torch.fx.GraphModule({}, graph)
+        >>> _normalize_shuffle_graph(module)
+        >>> list(module.graph.nodes)
+        [a, output]
     """
     buffers = dict(shuffle_gm.named_buffers())
     shuffle_gm.graph.eliminate_dead_code()
@@ -81,6 +104,12 @@ def create_fx_graph_from_captured_output(
     Raises:
         AssertionError: nothing was computed, or the graph module has attributes of the same names.
         UserError: there are inputs that no graph can have.
+
+    Example:
+        >>> from fxpress import functional_export
+        >>> made = functional_export.dynamo_graph_capture_for_export(model)(x)  # calls it
+        >>> torch.equal(made(x), model(x))
+        True
     """
     if out.backend_input is None:
         raise AssertionError("nothing was captured: out.backend_input must not be None")

@@ -54,6 +54,16 @@ def clean_nn_module_stack_and_source_fn(
 
     Returns:
         The same module.
+
+    Example:
+        >>> from fxpress.functional_export import clean_nn_module_stack_and_source_fn
+        >>> graph = torch.fx.Graph()
+        >>> node = graph.call_function(torch.ones, (2,))
+        >>> key, path = "L__self____export_root_head", "L['self']._export_root.head"
+        >>> node.meta["nn_module_stack"] = {key: (path, torch.nn.ReLU)}
+        >>> module = clean_nn_module_stack_and_source_fn(torch.fx.GraphModule({}, graph))
+        >>> [(key, path) for key, (path, _) in node.meta["nn_module_stack"].items()]
+        [('L__self___head', "L['self'].head")]
     """
     _native.clean_stacks(graph_module.graph, is_inline_builtin)
     if _FQNS in graph_module.meta:
@@ -74,6 +84,17 @@ def clean_export_root(graph_module: GraphModule) -> None:
 
     Raises:
         AssertionError: the module lacks an attribute of its graph, or a target is no str.
+
+    Example:
+        >>> from fxpress.functional_export import clean_export_root
+        >>> root = torch.nn.Module()
+        >>> root.register_buffer("L__self____export_root_scale", torch.ones(2))
+        >>> graph = torch.fx.Graph()
+        >>> node = graph.get_attr("L__self____export_root_scale")
+        >>> module = torch.fx.GraphModule(root, graph)
+        >>> clean_export_root(module)
+        >>> node.target, [name for name, _ in module.named_buffers()]
+        ('L__self___scale', ['L__self___scale'])
     """
     clean_targets(graph_module, ("get_attr", "call_module"))
 
@@ -127,6 +148,13 @@ def post_process_error_msg(
 
     Returns:
         The same error.
+
+    Example:
+        >>> from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+        >>> from fxpress.functional_export import post_process_error_msg
+        >>> error = ConstraintViolationError("L['flat_args'][0].size()[0] = 4")
+        >>> post_process_error_msg(error, model.forward, (x,), {}).args
+        ("L['input'].size()[0] = 4",)
     """
     signature = inspect.signature(func)
     if constraint_violation_error.args:

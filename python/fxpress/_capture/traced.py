@@ -18,6 +18,13 @@ class ModuleToTrace(torch.nn.Module):  # type: ignore[misc]
     Args:
         foo: the callable.
         in_spec: the spec of its `(args, kwargs)`.
+
+    Example:
+        >>> from torch.utils import _pytree
+        >>> from fxpress.functional_export import ModuleToTrace
+        >>> flat, spec = _pytree.tree_flatten(((x,), {}))
+        >>> len(ModuleToTrace(model, spec)(*flat).flat_args)
+        1
     """
 
     def __init__(self, foo: Any, in_spec: Any) -> None:

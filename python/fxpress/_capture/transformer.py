@@ -31,6 +31,19 @@ class DynamoGraphTransformer(torch.fx.Transformer):  # type: ignore[misc]
 
     Raises:
         AssertionError: there are not as many `flat_args_dynamic_dims` as inputs.
+
+    Example:
+        >>> from fxpress.functional_export import DynamoGraphTransformer
+        >>> graph = torch.fx.Graph()
+        >>> graph.output((graph.call_function(torch.sin, (graph.placeholder("l_a_"),)),))
+        output
+        >>> captured = torch.fx.GraphModule({}, graph)
+        >>> for node in list(graph.nodes)[:2]:
+        ...     node.meta["example_value"] = x
+        >>> outputs = {0: ("graph_out", 0), 1: ("constant", 7)}
+        >>> made = DynamoGraphTransformer(captured, [x, 3], [set(), set()], {0: 0}, outputs)
+        >>> made.transform()(x, 3)[1]
+        7
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Checkpoints of torch.distributed in the files of fxpress, and from one kind of file to another."""
+"""Checkpoints of torch.distributed in files of fxpress, and from one kind to another."""

@@ -122,9 +122,9 @@ def read_box(
     run = _run(sizes, strides, order, extent.file.gap / item)
     whole = run.span * math.prod(sizes[dim] for dim in run.outer)
     crc = None
-    if extent.checked is not None and extent.is_whole:
-        if whole * item == extent.checked.size:
-            crc = _native.crc32(b"")
+    checked = extent.checked if extent.is_whole else None
+    if checked is not None and whole * item == checked.size:
+        crc = _native.crc32(b"")
     for begin, part in _parts(sizes, order, whole * item):
         place = first + sum(a * b for a, b in zip(begin, strides, strict=True))
         part_target = target
@@ -135,9 +135,8 @@ def read_box(
         if crc is not None:
             memory = memory_of(data)
             crc = _native.crc32_of_both(crc, _native.crc32(memory), len(memory))
-    if crc is not None:
-        assert extent.checked is not None
-        extent.checked.compare(crc)
+    if checked is not None and crc is not None:
+        checked.compare(crc)
 
 
 def _read_part(

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
+import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+import torch
 from torch.distributed.checkpoint import FileSystemWriter
 from torch.export import ExportedProgram
 
 from fxpress._archive import names
 from fxpress._archive.files import is_path
+from fxpress._archive.folders import new_folder
 from fxpress._archive.load import load
 from fxpress._archive.package import save
-from fxpress._checkpoint.filling import fill
-from fxpress._checkpoint.placing import new_folder
+from fxpress._checkpoint.filling import Filling, fill
 from fxpress._checkpoint.programs import Asked, read_json, stage_files
-from fxpress._checkpoint.sources import read_any_weights
+from fxpress._checkpoint.sources import main_file, read_any_weights, read_weights
 from fxpress._checkpoint.streaming import save_all
 from fxpress._checkpoint.weights import Weights
 from fxpress._checkpoint.writer import ArchiveWriter
@@ -30,13 +31,15 @@ from fxpress._observing.progress import Progress, check_progress, reporting
 from fxpress._observing.watching import operation
 from fxpress._serde.limits import Budget, Limits
 from fxpress._stages.costs import By
+from fxpress._stages.records import facts_of
 from fxpress._stages.save import MANIFEST, PICTURE, save_stages
+from fxpress._state.copies import on_other_storages
 
 Form: TypeAlias = Literal["pt2", "stages", "safetensors", "torch"]
 _PIECE = 1 << 22  # bytes
 
 
-@operation("checkpoint.convert_weights")
+@operation("checkpoint.convert_weights", lambda _, __, target, **___: _sizes(target))
 def convert_weights(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str],
@@ -45,6 +48,7 @@ def convert_weights(
     program: ExportedProgram | str | os.PathLike[str] | None = None,
     stages: int | None = None,
     by: By = "parameters",
+    missing: Literal["error", "program"] = "error",
     model: str = names.MODEL,
     file_bytes: int = 5_000_000_000,
     allow_pickle: bool = False,
@@ -68,6 +72,9 @@ def convert_weights(
             weights need not be there, or an ExportedProgram; for "stages" also a folder of stages.
         stages: the number of stages into which `program` is cut.
         by: what stages share out, as for `fxpress split`.
+        missing: what a weight of the program gets that the source does not have. "error": none,
+            SerializeError is raised; "program": the value that it has in the program, such as a
+            count that no stage uses and that is in no file of a stage.
         model: the name of the program in a source that is a `.pt2` file.
         file_bytes: the size at which "safetensors" begins another file.
         allow_pickle: unpickle tensors of classes of their own in the source, which may run any
@@ -104,24 +111,36 @@ def convert_weights(
             raise TypeError(f"a checkpoint is a path, not a {type(path).__name__}")
     check_progress(progress)
     goal = Path(target)
+    if missing not in ("error", "program"):
+        raise ValueError(f'missing is "error" or "program", not {missing!r}')
     kind = _form(form, goal, program, stages)
     _check_program(kind, program, stages)
-    with read_any_weights(Path(source), Asked(model, allow_pickle, limits)) as weights:
-        with reporting(progress, "converting", weights.bytes()) as bar:
-            weights.report = bar
-            if kind == "safetensors":
-                save_all(weights, ArchiveWriter(goal, file_bytes=file_bytes))
-            elif kind == "torch":
-                with new_folder(goal) as place:
-                    save_all(weights, FileSystemWriter(place, per_thread_copy_ahead=0))
-            elif kind == "pt2":
-                with _program_file(program) as template:
-                    _refuse_values(weights, kind)
-                    fill(template, weights, goal, limits)
-            else:
-                _refuse_values(weights, kind)
-                with new_folder(goal) as place, _stages(program, stages, by) as template:
-                    _fill_stages(template, weights, place, limits)
+    own = _own_weights(program, limits) if missing == "program" else None
+    filling = Filling(own, limits)
+    asked = Asked(model, allow_pickle, limits)
+    with (
+        read_any_weights(Path(source), asked) as weights,
+        reporting(progress, "converting", weights.bytes()) as weights.report,
+    ):
+        if kind in ("pt2", "stages"):
+            _refuse_values(weights, kind)
+        if kind == "safetensors":
+            save_all(weights, ArchiveWriter(goal, file_bytes=file_bytes))
+        elif kind == "torch":
+            with new_folder(goal) as place:
+                save_all(weights, FileSystemWriter(place, per_thread_copy_ahead=0))
+        elif kind == "pt2":
+            with _program_file(program) as template:
+                fill(template, weights, goal, filling)
+        else:
+            with new_folder(goal) as place, _stages(program, stages, by, place) as template:
+                _fill_stages(template, weights, place, filling)
+
+
+def _sizes(target: str | os.PathLike[str]) -> dict[str, int]:
+    path = Path(target)
+    files = [path] if path.is_file() else path.iterdir()
+    return {"bytes": sum(each.stat().st_size for each in files)}
 
 
 def _form(form: Form | None, target: Path, program: Any, stages: int | None) -> Form:
@@ -137,9 +156,7 @@ def _form(form: Form | None, target: Path, program: Any, stages: int | None) -> 
 def _check_program(kind: Form, program: Any, stages: int | None) -> None:
     """Raise for a program that is missing, of no use, or none."""
     if not isinstance(program, ExportedProgram) and program is not None and not is_path(program):
-        raise TypeError(
-            f"program is an ExportedProgram or a path, not a {type(program).__name__}"
-        )
+        raise TypeError(f"program is an ExportedProgram or a path, not a {type(program).__name__}")
     if kind in ("safetensors", "torch"):
         if program is not None or stages is not None:
             raise ValueError(f"the form {kind!r} takes neither a program nor stages")
@@ -150,7 +167,17 @@ def _check_program(kind: Form, program: Any, stages: int | None) -> None:
     if kind == "pt2" and (is_folder or stages is not None):
         raise ValueError("the form 'pt2' takes one program, and no stages")
     if kind == "stages" and is_folder == (stages is not None):
-        raise ValueError("the form 'stages' takes a program and their number, or a folder of stages")
+        raise ValueError(
+            "the form 'stages' takes a program and their number, or a folder of stages"
+        )
+
+
+def _own_weights(program: Any, limits: Limits | None) -> Callable[[str], torch.Tensor]:
+    """Return a function: name -> the value of a weight in a program, KeyError for none."""
+    if isinstance(program, ExportedProgram):
+        state = program.state_dict
+        return lambda name: state[name]
+    return read_weights(main_file(Path(program)), Asked(limits=limits)).read
 
 
 def _refuse_values(weights: Weights, kind: Form) -> None:
@@ -173,36 +200,46 @@ def _program_file(program: Any) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _stages(program: Any, count: int | None, by: By) -> Iterator[Path]:
-    """Yield a folder of stages, whose weights do not matter."""
+def _stages(program: Any, count: int | None, by: By, place: Path) -> Iterator[Path]:
+    """Yield a folder of stages, whose weights do not matter; what is made for it is in a place."""
     if count is None:
         yield Path(program)
         return
     if not isinstance(program, ExportedProgram):
-        program = load(program, load_weights=False)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "stages"
-        save_stages(program, path, count, by=by, inputs=program.example_inputs)
-        yield path
+        program = _with_zeros(load(program, load_weights=False, progress=False))
+    path = place / "template"
+    save_stages(program, path, count, by=by, inputs=program.example_inputs)
+    yield path
+    shutil.rmtree(path)
 
 
-def _fill_stages(template: Path, weights: Weights, folder: Path, limits: Limits | None) -> None:
+def _with_zeros(program: ExportedProgram) -> ExportedProgram:
+    """Give a program without weights zeros, which take no memory as long as nobody writes them."""
+
+    def zeros(first: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [_zeros(each.untyped_storage().nbytes()) for each in first]
+
+    state = program.state_dict
+    state.update(zip(state, on_other_storages(list(state.values()), zeros), strict=True))
+    return program
+
+
+def _zeros(size: int) -> torch.Tensor:
+    if size == 0:
+        return torch.zeros(0, dtype=torch.uint8)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _fill_stages(template: Path, weights: Weights, folder: Path, filling: Filling) -> None:
     """Write the stages of a folder into another one, with the weights of a checkpoint."""
-    files = stage_files(template, limits)
+    files = stage_files(template, filling.limits)
     path = template / MANIFEST
-    manifest = read_json(path, Budget(limits, path.stat().st_size))
+    manifest = read_json(path, Budget(filling.limits, path.stat().st_size))
     for stage, file in zip(manifest["stages"], files, strict=True):
         made = folder / file.path.name
-        fill(file.path, weights, made, limits)
-        stage.update(bytes=made.stat().st_size, sha256=_sha256(made))
+        fill(file.path, weights, made, filling)
+        stage.update(facts_of(made))
     if (template / PICTURE).is_file():
         shutil.copyfile(template / PICTURE, folder / PICTURE)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-
-
-def _sha256(path: Path) -> str:
-    made = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(_PIECE):
-            made.update(part)
-    return made.hexdigest()

@@ -6,13 +6,12 @@ import contextlib
 import errno
 import json
 import os
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fxpress._archive.files import AtomicFile
-from fxpress._archive.folders import abandoned, beside, locked_folder, sync_folder
+from fxpress._archive.folders import abandoned, locked_folder, sync_folder
 from fxpress._archive.tensor_file_writer import number_of, write_all
 from fxpress._checkpoint.sharing_out import FILE
 from fxpress._checkpoint.tensor_files import ALONE, INDEX
@@ -62,28 +61,6 @@ def complete(folder: Path, files: Mapping[str, str], index: Any) -> None:
         written.discard()
 
 
-@contextlib.contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
-    """Return a block that fills a folder, which has its name when the block has ended well.
-
-    Raises:
-        FileExistsError: there is a file, or a folder that is not empty.
-    """
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    place = beside(target)
-    place.mkdir()
-    try:
-        yield place
-        sync_folder(place)
-        place.rename(target)
-    except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
-    sync_folder(target.parent)
-
-
 def _replace(folder: Path, files: Mapping[str, str], index: AtomicFile) -> None:
     try:
         for name, temporary in files.items():
@@ -107,7 +84,7 @@ def _replace(folder: Path, files: Mapping[str, str], index: AtomicFile) -> None:
 
 
 def _remove_others(folder: Path, names: set[str]) -> None:
-    """Remove the files of saves that no index names: the replaced one's, and those of the killed."""
+    """Remove the files that no index names: of the replaced one, and of savers that were killed."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             match = FILE.fullmatch(name)

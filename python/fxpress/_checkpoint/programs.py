@@ -101,7 +101,8 @@ def _add_weights(weights: Weights, file: File, archive: PT2ArchiveReader, asked:
 
 
 def _bytes_there(view: View) -> int:
-    return bytes_needed(view) - view.offset * view.dtype.itemsize
+    size: int = bytes_needed(view) - view.offset * view.dtype.itemsize
+    return size
 
 
 def _plain(
@@ -135,7 +136,7 @@ def _read_again(file: File, payload: Payload, asked: Asked, options: Options) ->
             found = read_values(archive, [payload], names.WEIGHTS_DIR, options)[payload.name]
         except ArchiveError as error:
             raise _naming(file.path, error) from None
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _pickled(
@@ -192,7 +193,9 @@ def stage_files(folder: Path, limits: Limits | None) -> list[StageFile]:
     try:
         if (said["format"], said["version"]) != (FORMAT, VERSION):
             raise ValueError(f"it is of format {said['format']!r}, version {said['version']!r}")
-        found = [StageFile(_beside(folder, each["file"]), int(each["bytes"])) for each in said["stages"]]
+        found = [
+            StageFile(_beside(folder, each["file"]), int(each["bytes"])) for each in said["stages"]
+        ]
         if not found:
             raise ValueError("it has no stages")
     except (ValueError, KeyError, TypeError) as error:
@@ -201,7 +204,7 @@ def stage_files(folder: Path, limits: Limits | None) -> list[StageFile]:
 
 
 def _beside(folder: Path, name: str) -> Path:
-    if os.path.basename(name) != name or not name.endswith(".pt2") or "\0" in name:
+    if os.path.basename(name) != name or not name.endswith(".pt2") or not name.isprintable():
         raise ValueError(f"{name!r} is no file of the folder")
     return folder / name
 

@@ -136,9 +136,7 @@ class Checked:
     def compare(self, crc: int) -> None:
         """Raise ArchiveError unless the bytes that were read have the checksum."""
         if crc != self.crc:
-            raise ArchiveError(
-                f"{self.file.path}: {self.what} is damaged: its checksum is wrong"
-            )
+            raise ArchiveError(f"{self.file.path}: {self.what} is damaged: its checksum is wrong")
 
     def check(self) -> None:
         """Read the part and compare it with its checksum."""

@@ -61,11 +61,13 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
 
     `torch.distributed.checkpoint.load` raises torch's CheckpointException on every rank, with the
     errors of each rank in `failures`:
-        OSError: a file cannot be read.
-        fxpress.ArchiveError: a file is damaged, has changed, or ranks read different ones.
-        fxpress.LimitError: reading headers would cost more than the limits allow.
-        fxpress.SerializeError: a weight needs `allow_pickle`.
-        RuntimeError, ValueError: torch's, for names that are not there and for other sizes.
+
+    - OSError: a file cannot be read.
+    - fxpress.ArchiveError: a file is damaged, has changed, or ranks read different ones.
+    - fxpress.LimitError: reading headers would cost more than the limits allow.
+    - fxpress.SerializeError: a weight needs `allow_pickle`.
+    - RuntimeError, ValueError: torch's, for names that are not there and for other sizes.
+    - AssertionError: torch's, in place of an error in a header, whose text it has.
 
     A subclass of `torch.distributed.checkpoint.StorageReader`.
 
@@ -174,10 +176,8 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     def _find(self, weights: Weights, index: MetadataIndex) -> Place:
         slices = weights.tensors[index.fqn].slices
         wanted = _key(index)[1]
-        hint = index.index
-        if hint is not None and hint < len(slices) and slices[hint].offsets == wanted:
-            return slices[hint].find()
-        for part in slices:
+        first = index.index or 0  # a hint, where there are many
+        for part in (*slices[first : first + 1], *slices):
             if part.offsets == wanted:
                 return part.find()
         raise ArchiveError(f"{self._path} has no slice of {index.fqn!r} at {wanted}")
@@ -230,5 +230,3 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
 
 def _key(index: MetadataIndex) -> tuple[str, tuple[int, ...]]:
     return index.fqn, tuple(index.offset or ())
-
-

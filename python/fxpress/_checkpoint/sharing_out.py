@@ -61,7 +61,8 @@ def key_of_item(item: WriteItem) -> str:
 
 def _bytes_of(item: WriteItem) -> int:
     data = item.tensor_data
-    return math.prod(data.chunk.sizes) * int(data.properties.dtype.itemsize)
+    size: int = math.prod(data.chunk.sizes) * data.properties.dtype.itemsize
+    return size
 
 
 def _is_needed(item: WriteItem) -> bool:

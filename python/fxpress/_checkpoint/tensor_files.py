@@ -1,4 +1,4 @@
-"""Tensors in safetensors files: alone, by an index, or as slices that `ArchiveWriter` has written."""
+"""Tensors in safetensors files: in one alone, or in those that an index names."""
 
 from __future__ import annotations
 
@@ -111,6 +111,6 @@ def add_by_index(weights: Weights, path: Path, said: Any, budget: Budget) -> Non
 
 def beside(index: Path, name: str) -> Path:
     """Return the path of a file that an index names; ArchiveError for one in another folder."""
-    if os.path.basename(name) != name or not name.endswith(SUFFIX) or "\0" in name:
+    if os.path.basename(name) != name or not name.endswith(SUFFIX) or not name.isprintable():
         raise ArchiveError(f"{index} is damaged: {name!r} is no file beside it")
     return index.with_name(name)

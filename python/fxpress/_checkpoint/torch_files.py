@@ -6,33 +6,27 @@ the state they are given, for this file alone.
 
 from __future__ import annotations
 
-import functools
 import io
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from fxpress._archive.errors import ArchiveError
 from fxpress._checkpoint.ranges import File
 from fxpress._checkpoint.section import check_slices
+from fxpress._checkpoint.torch_tensors import extent_of
 from fxpress._checkpoint.weights import Place, Slice, Stored, Weights
 from fxpress._errors import Error
 from fxpress._serde.artifacts import load_any
 from fxpress._serde.limits import Budget, Limits
 from fxpress._serde.values import Values
+from fxpress._torch.checkpoint import LAYOUT, METADATA_CLASSES
 
 METADATA = ".metadata"
-_MODULES = {
-    "torch.distributed.checkpoint.metadata": (
-        *("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex"),
-        *("StorageMeta", "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING"),
-    ),
-    "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
-}
 _PATHS = ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "Path")
 _RATIO = 24  # bytes of objects for each byte of a pickle, as an estimate
 
@@ -57,12 +51,12 @@ class _Unpickler(pickle.Unpickler):
 
         self._kinds = {
             (module, name): type(name, (Made,), {})
-            for module, kinds in _MODULES.items()
+            for module, kinds in METADATA_CLASSES.items()
             for name in kinds
         }
         self._functions: dict[tuple[str, str], Callable[..., Any]] = {
             ("torch", "Size"): lambda values=(): tuple(values),
-            ("torch.serialization", "_get_layout"): lambda name: str(name),
+            LAYOUT: str,
         }
 
     def find_class(self, module: str, name: str) -> Any:
@@ -99,38 +93,61 @@ def add_torchs(weights: Weights, folder: Path, limits: Limits | None) -> None:
 
 def _add(weights: Weights, folder: Path, said: dict[str, Any], budget: Budget) -> None:
     files: dict[str, File] = {}
-    places: dict[tuple[str, tuple[int, ...]], Callable[[], Any]] = {}
+    places: dict[tuple[str, tuple[int, ...]], _Saved] = {}
     for index, info in said["storage_data"].items():
         name, offset = str(index.state["fqn"]), index.state.get("offset")
         about = info.state
         if about.get("transform_descriptors"):
             raise ValueError(f"{name!r} is stored by extensions")
         file = files.setdefault(
-            str(about["relative_path"]), File(_inside(folder, about["relative_path"]), weights.files)
+            str(about["relative_path"]),
+            File(_inside(folder, about["relative_path"]), weights.files),
         )
-        read = functools.partial(_read, file, int(about["offset"]), int(about["length"]), name, budget)
-        places[name, tuple(offset or ())] = read
+        saved = _Saved(file, int(about["offset"]), int(about["length"]), name, budget)
+        places[name, tuple(offset or ())] = saved
     for name, kind in said["state_dict_metadata"].items():
         if type(kind).__name__ == "BytesStorageMetadata":
-            weights.values[name] = places[name, ()]()
+            weights.values[name] = places[name, ()].read()
             continue
         about = kind.state
         dtype, sizes = about["properties"].state[0], _sizes(about["size"])
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"{name!r} is of type {dtype!r}")
-        slices = tuple(
-            _slice(name, dtype, each.state, places) for each in about["chunks"]
-        )
+        slices = tuple(_slice(name, dtype, each.state, places) for each in about["chunks"])
         check_slices(name, sizes, slices, budget)
         weights.tensors[name] = Stored(dtype, sizes, slices)
 
 
-def _slice(name: str, dtype: torch.dtype, said: dict[str, Any], places: Any) -> Slice:
+class _Saved(NamedTuple):
+    """What `torch.save` wrote into a part of a file."""
+
+    file: File
+    begin: int
+    size: int
+    name: str  # in messages
+    budget: Budget
+
+    def read(self) -> Any:
+        """Return it; ArchiveError or SerializeError when it is damaged, or would need a pickle."""
+        if min(self.begin, self.size) < 0:
+            raise ArchiveError(f"{self.file.path} is damaged: {self.name!r} is at {self.begin}")
+        data = self.file.read(self.begin, self.size)
+        self.budget.grow(self.size)
+        values = Values({}, "cpu", self.budget)
+        return load_any(data, f"{self.file.path}: {self.name!r}", values)
+
+
+def _slice(
+    name: str,
+    dtype: torch.dtype,
+    said: dict[str, Any],
+    places: Mapping[tuple[str, tuple[int, ...]], _Saved],
+) -> Slice:
     offsets, sizes = _sizes(said["offsets"]), _sizes(said["sizes"])
-    read = places[name, offsets]
+    saved = places[name, offsets]
 
     def whole() -> torch.Tensor:
-        found = read()
+        found = saved.read()
         if not isinstance(found, torch.Tensor):
             raise ArchiveError(f"{name!r} is a {type(found).__name__} and no tensor")
         if (found.dtype, tuple(found.shape)) != (dtype, sizes):
@@ -140,8 +157,10 @@ def _slice(name: str, dtype: torch.dtype, said: dict[str, Any], places: Any) -> 
             )
         return found
 
-    place: Place = whole
-    return Slice(offsets, sizes, lambda: place)
+    def find() -> Place:
+        return extent_of(saved.file, saved.begin, saved.size, dtype, sizes) or whole
+
+    return Slice(offsets, sizes, find)
 
 
 def _sizes(said: Any) -> tuple[int, ...]:
@@ -153,14 +172,6 @@ def _sizes(said: Any) -> tuple[int, ...]:
 
 def _inside(folder: Path, name: Any) -> Path:
     text = str(name)
-    if os.path.basename(text) != text or text in ("", ".", "..") or "\0" in text:
+    if os.path.basename(text) != text or text in ("", ".", "..") or not text.isprintable():
         raise ValueError(f"{text!r} is no file of the folder")
     return folder / text
-
-
-def _read(file: File, begin: int, size: int, name: str, budget: Budget) -> Any:
-    """Return what `torch.save` wrote at a place of a file."""
-    if min(begin, size) < 0:
-        raise ArchiveError(f"{file.path} is damaged: {name!r} is at {begin}, {size} bytes")
-    budget.grow(size)
-    return load_any(file.read(begin, size), f"{file.path}: {name!r}", Values({}, "cpu", budget))

@@ -74,7 +74,12 @@ class Weights:
     def digest(self) -> str:
         """Return a hash that ranks compare, so that they do not read different checkpoints."""
         tensors = [
-            [name, str(each.dtype), each.sizes, [(part.offsets, part.sizes) for part in each.slices]]
+            [
+                name,
+                str(each.dtype),
+                each.sizes,
+                [(part.offsets, part.sizes) for part in each.slices],
+            ]
             for name, each in sorted(self.tensors.items())
         ]
         text = json.dumps([tensors, sorted(self.values), self.facts])
@@ -99,7 +104,6 @@ class Weights:
         if self.report is not None:
             self.report(target.nbytes)
         return target
-
 
     def bytes(self) -> int:
         """Return the bytes of all tensors."""

@@ -36,10 +36,10 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
     transformers look for them. Values that are no tensors are in the index: None, bool, int, float,
     str, and lists, tuples and dicts of them.
 
-    The index is written last, by the coordinator, when the files of all ranks are on the disk. Until
-    then, and when a rank dies, what was there before stays as it was. The next save removes what
-    killed ranks have left, and the files that only the replaced index named. All ranks need to see
-    the same folder.
+    The index is written last, by the coordinator, when the files of all ranks are on the disk.
+    Until then, and when a rank dies, what was there before stays as it was. The next save removes
+    what killed ranks have left, and the files that only the replaced index named. All ranks need to
+    see the same folder.
 
     Args:
         path: the folder, which is made if it is missing.
@@ -52,10 +52,11 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
 
     `torch.distributed.checkpoint.save` raises torch's CheckpointException on every rank, with the
     errors of each rank in `failures`:
-        OSError: a file cannot be written.
-        FileExistsError: the folder has a checkpoint of another kind.
-        fxpress.UnsupportedError: safetensors has no such dtype, a value is another object, or ranks
-            write without a coordinator.
+
+    - OSError: a file cannot be written.
+    - FileExistsError: the folder has a checkpoint of another kind.
+    - fxpress.UnsupportedError: safetensors has no such dtype, a value is another object, or ranks
+      write without a coordinator.
 
     A subclass of `torch.distributed.checkpoint.StorageWriter`.
 
@@ -120,7 +121,9 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Check that what a rank is to write can be in such files."""
         if not plan.usable:
-            raise UnsupportedError("plans that planners keep from save to save (enable_plan_caching)")
+            raise UnsupportedError(
+                "plans that planners keep from save to save (enable_plan_caching)"
+            )
         for item in plan.items:
             check_item(item)
         if self._is_coordinator:
@@ -183,9 +186,7 @@ class ArchiveWriter(StorageWriter):  # type: ignore[misc]
         whole = os.fstat(file.descriptor).st_size
         assert file.temporary is not None
         at = (name, file.temporary.name, whole)
-        return [
-            WriteResult(index, size, Part(*at, crc)) for index, size, crc in parts
-        ]
+        return [WriteResult(index, size, Part(*at, crc)) for index, size, crc in parts]
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Put the files of all ranks in their places, and write the index, which makes them valid.

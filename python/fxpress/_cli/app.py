@@ -2,65 +2,33 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import signal
 import sys
-import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import typer
-from rich.console import Console
+import click
 
 from fxpress._cli.output import working
 from fxpress._errors import Error
 from fxpress._inspection.text import printable
 
-app = typer.Typer(
-    name="fxpress",
-    help="Look at files of exported programs, compare, convert and split them. Nothing of a file "
-    "runs, and inspect, verify and hash start without torch.",
-    epilog="Exit status: 0 for success, 1 when the answer is no (a fault, a difference, no such "
-    "node), 2 for a failure, which is one line on the standard error.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+if TYPE_CHECKING:  # they import torch
+    from fxpress._cli.convert import Weights
+    from fxpress._stages.costs import By
+
 _STARTING = "importing torch"
-_File = Annotated[Path, typer.Argument(show_default=False, help="a file of exported programs")]
-_Json = Annotated[bool, typer.Option("--json", help="as JSON")]
-_Inputs = Annotated[
-    Path | None, typer.Option(show_default=False, help="a file of torch.save with (args, kwargs)")
-]
-_Pickle = Annotated[
-    bool, typer.Option("--allow-pickle", help="unpickle objects, which may run any code")
-]
-
-
-@app.callback()
-def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="show where a failure comes from")] = False,
-) -> None:
-    _Failures.are_shown_whole = debug
-
-
-class Weights(enum.Enum):
-    """Where the values of weights go."""
-
-    INLINE = "inline"
-    SAFETENSORS = "safetensors"
-    NONE = "none"
-
-
-class By(enum.Enum):
-    """What the stages share out."""
-
-    PARAMETERS = "parameters"
-    BYTES = "bytes"
-    FLOPS = "flops"
-    TIME = "time"
-    MODULE = "module"
+_PATH = click.Path(path_type=Path)
+_file = click.argument("file", type=_PATH)
+_files = click.argument("files", type=_PATH, nargs=-1, required=True)
+_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+_example_inputs = click.option(
+    "--example-inputs", type=_PATH, help="A file of torch.save with (args, kwargs)."
+)
+_allow_pickle = click.option(
+    "--allow-pickle", is_flag=True, help="Unpickle objects, which may run any code."
+)
 
 
 class _Failures:
@@ -69,19 +37,34 @@ class _Failures:
     are_shown_whole = False
 
 
+@click.group(
+    epilog="Exit status: 0 for success, 1 when the answer is no (a fault, a difference, no such "
+    "node), 2 for a failure, which is one line on the standard error.",
+    no_args_is_help=True,
+)
+@click.option("--debug", is_flag=True, help="Show where a failure comes from.")
+def app(debug: bool) -> None:
+    """Look at files of exported programs, compare, convert and split them.
+
+    Nothing of a file runs, and inspect, verify and hash start without torch.
+    """
+    _Failures.are_shown_whole = debug
+
+
 @app.command()
+@_file
+@click.option("--tree", type=int, metavar="DEPTH", help="Show all modules down to this depth.")
+@click.option("--ops", is_flag=True, help="Show all operators.")
+@click.option("--weights", is_flag=True, help="Show all weights.")
+@click.option(
+    "--node",
+    metavar="NAME",
+    help="Show the nodes of this name, or at this place that diff told, instead.",
+)
+@_json
 def inspect(
-    file: _File,
-    tree: Annotated[
-        int | None, typer.Option(show_default=False, help="show all modules down to this depth")
-    ] = None,
-    ops: Annotated[bool, typer.Option("--ops", help="show all operators")] = False,
-    weights: Annotated[bool, typer.Option("--weights", help="show all weights")] = False,
-    node: Annotated[
-        str | None, typer.Option(show_default=False, help="show the nodes of this name instead")
-    ] = None,
-    json: _Json = False,
-) -> None:
+    file: Path, tree: int | None, ops: bool, weights: bool, node: str | None, as_json: bool
+) -> int:
     """Say what a file holds.
 
     Weights are not read: the time does not depend on their size.
@@ -89,76 +72,83 @@ def inspect(
     from fxpress._cli import inspect as command
 
     if node is not None:
-        raise typer.Exit(command.show_nodes(file, node, json))
-    command.show_file(file, command.Wanted(tree, ops, weights, json))
+        return command.show_nodes(file, node, as_json)
+    command.show_file(file, command.Wanted(tree, ops, weights, as_json))
+    return 0
 
 
 @app.command()
-def verify(
-    file: _File,
-    load: Annotated[
-        bool, typer.Option("--load", help="load it with torch too, which finds the rest")
-    ] = False,
-    json: _Json = False,
-) -> None:
+@_file
+@click.option("--load", is_flag=True, help="Load it with torch too, which finds the rest.")
+@_json
+def verify(file: Path, load: bool, as_json: bool) -> int:
     """Say everything that is wrong with a file.
 
     All of it is read. Status 1: there is a fault. A note says what a load of a sound file takes.
     """
     from fxpress._cli import verify as command
 
-    raise typer.Exit(command.show_faults(file, load, json))
+    return command.show_faults(file, load, as_json)
 
 
 @app.command(name="hash")
-def hash_(
-    file: _File,
-    state: Annotated[bool, typer.Option("--state", help="hash the values of weights too")] = False,
-    json: _Json = False,
-) -> None:
+@_files
+@click.option("--state", is_flag=True, help="Hash the values of weights too.")
+@_json
+def hash_(files: tuple[Path, ...], state: bool, as_json: bool) -> int:
     """Print a hash of what each program does.
 
-    It is `fxpress.graph_hash` of the loaded program: equal for programs that compute the same.
+    It is `fxpress.graph_hash` of the loaded program: equal for programs that compute the same. A
+    file that cannot be hashed does not keep the others from it.
     """
     from fxpress._cli import hash as command
 
-    command.show_hashes(file, state, json)
+    failures = command.show_hashes(files, state, as_json)
+    return max(map(_failed, failures), default=0)
 
 
 @app.command()
-def diff(
-    first: _File,
-    second: _File,
-    weights: Annotated[
-        bool, typer.Option("--weights", help="compare the values of weights too")
-    ] = False,
-    limit: Annotated[int, typer.Option(min=1, help="how many differences to show")] = 20,
-    json: _Json = False,
-) -> None:
+@click.argument("first", type=_PATH)
+@click.argument("second", type=_PATH)
+@click.option("--weights", is_flag=True, help="Compare the values of weights too.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="How many differences to show.",
+)
+@_json
+def diff(first: Path, second: Path, weights: bool, limit: int, as_json: bool) -> int:
     """Say where two programs differ.
 
     Names and metadata do not count, only what is computed. Status 0: nowhere, 1: somewhere.
     """
     from fxpress._cli import diff as command
 
-    raise typer.Exit(command.show_difference(first, second, limit, weights, json))
+    return command.show_difference(first, second, limit, weights, as_json)
 
 
 @app.command()
+@click.argument("source", type=_PATH)
+@click.argument("target", type=_PATH)
+@click.option(
+    "--weights",
+    type=click.Choice(["inline", "safetensors", "none"]),
+    default="inline",
+    show_default=True,
+    help="Where weights go: a safetensors file lies beside the target.",
+)
+@click.option("--dtype", help="Store weights as this type, such as bfloat16, and cast them back.")
+@_example_inputs
+@_allow_pickle
 def convert(
-    source: _File,
-    target: Annotated[Path, typer.Argument(show_default=False, help="the file to write")],
-    weights: Annotated[
-        Weights, typer.Option(help="where weights go: a safetensors file lies beside the target")
-    ] = Weights.INLINE,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            show_default=False, help="store weights as this type, such as bfloat16; cast them back"
-        ),
-    ] = None,
-    example_inputs: _Inputs = None,
-    allow_pickle: _Pickle = False,
+    source: Path,
+    target: Path,
+    weights: Weights,
+    dtype: str | None,
+    example_inputs: Path | None,
+    allow_pickle: bool,
 ) -> None:
     """Write a program into a new file.
 
@@ -171,7 +161,7 @@ def convert(
     command.convert(
         source,
         target,
-        weights=weights.value,
+        weights=weights,
         dtype=dtype,
         example_inputs=example_inputs,
         allow_pickle=allow_pickle,
@@ -179,17 +169,39 @@ def convert(
 
 
 @app.command()
+@_file
+@click.option("--stages", type=click.IntRange(min=1), required=True, help="How many.")
+@click.option(
+    "--by",
+    type=click.Choice(["parameters", "bytes", "flops", "time", "module"]),
+    default="parameters",
+    show_default=True,
+    help="What they get equal shares of.",
+)
+@click.option("--memory", type=click.IntRange(min=0), help="The most bytes of a stage.")
+@click.option(
+    "--slack",
+    type=click.FloatRange(min=0),
+    default=0.05,
+    show_default=True,
+    help="How much heavier than it has to be, to pass fewer bytes.",
+)
+@click.option("--profile", type=_PATH, help="A file of times, which is made if it is missing.")
+@click.option("--output", "-o", type=_PATH, help="The folder.  [default: FILE-stages]")
+@_example_inputs
+@_allow_pickle
+@_json
 def split(
-    file: _File,
-    stages: Annotated[int, typer.Option(min=1, show_default=False, help="how many")],
-    by: Annotated[By, typer.Option(help="what they get equal shares of")] = By.PARAMETERS,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", show_default=False, help="the folder [FILE-stages]"),
-    ] = None,
-    example_inputs: _Inputs = None,
-    allow_pickle: _Pickle = False,
-    json: _Json = False,
+    file: Path,
+    stages: int,
+    by: By,
+    memory: int | None,
+    slack: float,
+    profile: Path | None,
+    output: Path | None,
+    example_inputs: Path | None,
+    allow_pickle: bool,
+    as_json: bool,
 ) -> None:
     """Cut a program into stages.
 
@@ -203,26 +215,24 @@ def split(
         file,
         file.with_name(f"{file.stem}-stages") if output is None else output,
         stages=stages,
-        by=by.value,
+        by=by,
+        memory=memory,
+        slack=slack,
+        profile=profile,
         example_inputs=example_inputs,
         allow_pickle=allow_pickle,
-        as_json=json,
+        as_json=as_json,
     )
 
 
 @app.command()
+@_files
+@click.option("--json", type=_PATH, help="Write the graphs into this file instead.")
+@click.option("--export", type=_PATH, help="Write a page that needs no server instead.")
+@click.option("--port", default=8080, show_default=True, help="Of the local server.")
+@click.option("--browser/--no-browser", default=True, show_default=True, help="Open a browser.")
 def view(
-    files: Annotated[list[Path], typer.Argument(show_default=False, help="files of programs")],
-    json: Annotated[
-        Path | None,
-        typer.Option(show_default=False, help="write the graphs into this file instead"),
-    ] = None,
-    export: Annotated[
-        Path | None,
-        typer.Option(show_default=False, help="write a page that needs no server instead"),
-    ] = None,
-    port: Annotated[int, typer.Option(help="of the local server")] = 8080,
-    browser: Annotated[bool, typer.Option(help="open a browser")] = True,
+    files: tuple[Path, ...], json: Path | None, export: Path | None, port: int, browser: bool
 ) -> None:
     """Show programs in a browser; two files side by side.
 
@@ -231,18 +241,23 @@ def view(
     from fxpress._cli import view as command
 
     if export is not None:
-        command.write_page(files, export)
+        command.write_page(list(files), export)
     if json is not None:
-        command.write_graphs(files, json)
+        command.write_graphs(list(files), json)
     if json is None and export is None:
-        command.show(files, port, browser)
+        command.show(list(files), port, browser)
 
 
 @app.command()
-def demo(
-    layers: Annotated[int, typer.Option(min=1, max=200, help="of the model")] = 16,
-    json: _Json = False,
-) -> None:
+@click.option(
+    "--layers",
+    type=click.IntRange(min=1, max=200),
+    default=16,
+    show_default=True,
+    help="Of the model.",
+)
+@_json
+def demo(layers: int, as_json: bool) -> None:
     """Show torch's times beside fxpress's.
 
     A small model is exported, saved, loaded, decomposed, split, unflattened and run by both.
@@ -250,11 +265,12 @@ def demo(
     with working(_STARTING):
         from fxpress._cli import demo as command
 
-    command.show(layers, json)
+    command.show(layers, as_json)
 
 
 @app.command()
-def doctor(json: _Json = False) -> None:
+@_json
+def doctor(as_json: bool) -> int:
     """Say what works here, and how to mend the rest.
 
     Status 1: something does not work.
@@ -262,7 +278,7 @@ def doctor(json: _Json = False) -> None:
     with working(_STARTING):
         from fxpress import _doctor
 
-    raise typer.Exit(_doctor.run(json))
+    return _doctor.run(as_json)
 
 
 def run(arguments: list[str] | None = None) -> int:
@@ -272,25 +288,35 @@ def run(arguments: list[str] | None = None) -> int:
         arguments: those of the command line without the program; None: of this process.
     """
     try:
-        status = app(arguments, prog_name="fxpress", standalone_mode=False)
-    except (BrokenPipeError, SystemExit):  # as typer and rich say that nobody reads any more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+        status = app.main(arguments, prog_name="fxpress", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _nobody_reads()
+    except SystemExit as error:
+        if error.code == 1:  # as click and rich say that nobody reads any more
+            return _nobody_reads()
+        raise  # completion has printed what it found
     except (Error, OSError) as error:
         return _failed(error)
-    except typer.Abort:
+    except click.Abort:
         return 128 + signal.SIGINT
-    except Exception as error:
-        show = getattr(error, "show", None)  # of arguments that are wrong
-        if show is None:
-            return _failed(error)
-        show()
+    except click.ClickException as error:  # arguments that are wrong
+        error.show()
         return 2
+    except Exception as error:
+        return _failed(error)
     return status if isinstance(status, int) else 0
+
+
+def _nobody_reads() -> int:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
 
 
 def _failed(error: Exception) -> int:
     if _Failures.are_shown_whole:
+        import traceback
+
         traceback.print_exception(error)
         return 2
     text = str(error).partition("\n")[0]  # --debug shows what torch said
@@ -298,7 +324,6 @@ def _failed(error: Exception) -> int:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     elif not isinstance(error, Error):  # nothing that a command knows of
         text = f"{type(error).__name__}: {text} (fxpress --debug shows where)"
-    console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
-    console.print(printable(f"fxpress: {text}"))
     sys.stdout.flush()
+    click.echo(printable(f"fxpress: {text}"), err=True)
     return 2

@@ -15,6 +15,8 @@ from fxpress._errors import Error
 from fxpress._inspection.summary import summarize
 from fxpress._inspection.text import printable
 
+Weights = Literal["inline", "safetensors", "none"]
+
 
 class ConversionError(Error):
     """A file cannot be converted as it was asked for."""
@@ -24,7 +26,7 @@ def convert(
     source: Path,
     target: Path,
     *,
-    weights: Literal["inline", "safetensors", "none"],
+    weights: Weights,
     dtype: str | None,
     example_inputs: Path | None,
     allow_pickle: bool,

@@ -32,11 +32,14 @@ class Place:
     Attributes:
         path: the place, in the first program; in the second where only that has it.
         module: the module whose call it was traced in; None where no module's was.
+        nodes: the names of the node in both programs; None where one has none, and for places that
+            are not in a node.
         first, second: what the programs have there, as texts.
     """
 
     path: str
     module: str | None
+    nodes: tuple[str | None, str | None]
     first: str
     second: str
 
@@ -93,7 +96,7 @@ def _compare(first: Path, second: Path, weights: bool) -> tuple[list[Place], lis
         is_seconds = found.first is None and _NODE.fullmatch(found.path) is not None
         module = _module_of(found.path, modules[is_seconds])
         path = found.path.removeprefix("graph_module.")
-        places.append(Place(path, module, _short(found.first), _short(found.second)))
+        places.append(Place(path, module, found.nodes, _short(found.first), _short(found.second)))
     return places, differing_weights(*programs) if weights else []
 
 
@@ -169,7 +172,8 @@ def _by_module(places: list[Place], limit: int) -> Table:
         name = "(no module)" if module is None else module or "(root)"
         table.add_row(Text(printable(name), style="bold"), Text(str(count)))
         for place in [each for each in places if each.module == module][:limit]:
-            cells = (f"  {place.path}", "", place.first, place.second)
+            names = ", ".join(dict.fromkeys(name for name in place.nodes if name))
+            cells = (f"  {place.path}", names, place.first, place.second)
             table.add_row(*(Text(printable(cell)) for cell in cells))
             limit -= 1
     return table

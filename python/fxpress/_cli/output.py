@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from fxpress._inspection.package import InspectionError
 from fxpress._inspection.text import printable
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# rich is imported where something is drawn: `hash` and `verify` in a pipe do without it.
 _WIDE = 240  # characters of a line, where no terminal says
 _DELAY = 0.8  # seconds before a terminal is told what is being done
 
 
 def console() -> Console:
     """Return the standard output; a file or a pipe gets long lines."""
+    from rich.console import Console
+
     made = Console(highlight=False)
     return made if made.is_terminal else Console(highlight=False, width=_WIDE)
 
@@ -26,10 +31,13 @@ def console() -> Console:
 @contextmanager
 def working(action: str) -> Iterator[None]:
     """Return a block that says on stderr what it does, if that is a terminal and it takes long."""
-    err = Console(stderr=True, highlight=False)
-    if not err.is_terminal:
+    if not sys.stderr.isatty():
         yield
         return
+    from rich.console import Console
+    from rich.text import Text
+
+    err = Console(stderr=True, highlight=False)
     status = err.status(Text(printable(action)))
     timer = threading.Timer(_DELAY, status.start)
     timer.daemon = True

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.table import Table
 from rich.text import Text
+from torch.export import ExportedProgram
 
 from fxpress._archive.load import load
 from fxpress._cli.inputs import example_inputs_of
@@ -17,6 +18,9 @@ from fxpress._errors import Error
 from fxpress._inspection.text import bytes_text, printable
 from fxpress._stages.costs import By
 from fxpress._stages.errors import StageError
+from fxpress._stages.plan import plan
+from fxpress._stages.profile import Profile
+from fxpress._stages.profile import profile as measured
 from fxpress._stages.save import MANIFEST, save_stages
 
 
@@ -26,6 +30,9 @@ def split(
     *,
     stages: int,
     by: By,
+    memory: int | None,
+    slack: float,
+    profile: Path | None,
     example_inputs: Path | None,
     allow_pickle: bool,
     as_json: bool,
@@ -37,6 +44,9 @@ def split(
         target: the folder to make.
         stages: how many.
         by: what to share out.
+        memory: the most bytes of a stage; None: any.
+        slack: how much heavier the heaviest stage may be than it has to be, as a part.
+        profile: a file with the times of the operations: it is read, or made where it is missing.
         example_inputs: a file of `torch.save` with (args, kwargs) to measure times with; None:
             those that the source has.
         allow_pickle: unpickle objects in the source, which may run any code.
@@ -56,7 +66,11 @@ def split(
         if example_inputs is not None:
             inputs = example_inputs_of(example_inputs, program)
         try:
-            manifest = save_stages(program, target, stages, by=by, inputs=inputs)
+            times = None if profile is None else _profile(profile, program, inputs)
+            chosen = plan(
+                program, stages, by, memory=memory, inputs=inputs, profile=times, slack=slack
+            )
+            manifest = save_stages(program, target, chosen)
         except StageError as error:
             raise StageError(f"{source}: {printable(str(error))}") from error
     if as_json:
@@ -68,6 +82,15 @@ def split(
     out.print(Text(printable(f"{target}: {stages} programs, {files}")), soft_wrap=True)
     if not manifest["picture"]:
         out.print(Text("no picture: pip install 'fxpress[draw]' brings what draws it"))
+
+
+def _profile(path: Path, program: ExportedProgram, inputs: Any) -> Profile:
+    """Return the profile in a file; where there is no file, measure one and write it."""
+    if path.exists():
+        return Profile.from_json(path.read_text(errors="replace"))
+    made = measured(program, inputs)
+    path.write_text(made.to_json())
+    return made
 
 
 def _table(manifest: dict[str, Any]) -> Table:

@@ -19,6 +19,15 @@ class Report:
         kept: how many templates of earlier programs were used.
         reason: why the whole program was traced instead; empty if it was not.
         by_operator: name of an operator -> how many of its calls were stamped.
+
+    Example:
+        >>> from fxpress import decompose
+        >>> decomposed = decompose.run_decompositions(program)
+        >>> report = decompose.report()
+        >>> report.calls >= report.stamped
+        True
+        >>> report.by_operator["aten.linear.default"]
+        4
     """
 
     calls: int = 0

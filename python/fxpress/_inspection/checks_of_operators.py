@@ -25,7 +25,7 @@ def check_operators(targets: Iterable[str]) -> Found:
             continue
         library = target.removeprefix(_LIBRARIES).partition(".")[0]
         is_torchs = not target.startswith((_LIBRARIES, "#")) or library in _namespaces()
-        if is_torchs and _is_installed():
+        if is_torchs and is_installed():
             yield f"torch {torch_version()} has no {target!r}", False
         elif is_torchs:
             yield f"torch {torch_version()} has no {target!r}; another release may", True
@@ -41,7 +41,8 @@ def _namespaces() -> frozenset[str]:
 
 
 @functools.cache
-def _is_installed() -> bool:
+def is_installed() -> bool:
+    """Return whether the installed torch is of the release that is known."""
     try:
         installed = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, NamedTuple
 
 from fxpress._inspection.arguments import readable, values_in
@@ -14,6 +15,7 @@ from fxpress._inspection.summary import model_records
 from fxpress._inspection.tensors import tensor_of
 
 _LONGEST = 200  # characters of an argument that are shown
+_PLACE = re.compile(r"(?:(?:graph_module\.)?graph\.)?nodes\[(\d{1,9})\](?:\..*)?", re.DOTALL)
 
 
 class NodeSummary(NamedTuple):
@@ -37,21 +39,29 @@ class NodeSummary(NamedTuple):
 def find_nodes(path: str | os.PathLike[str], name: str) -> list[NodeSummary]:
     """Return the nodes of a file's programs that have a name or give a value of that name.
 
+    Args:
+        path: the file.
+        name: the name, or a place in the program's own graph as `fxpress.diff` tells it, such as
+            "graph.nodes[812].inputs.eps".
+
     Raises:
         OSError: the file cannot be read.
         InspectionError: it is no file of exported programs, or it is damaged.
     """
     found = []
+    place = _PLACE.fullmatch(name)
     with Package(path) as package:
         for program, record in model_records(package):
             document = parse(package.read(record), record, package)
             with damage_is_named(f"record {record!r}"):
                 graph = an_object(an_object(document["graph_module"])["graph"])
                 metas = an_object(graph["tensor_values"])
-            for node in nodes_of(graph, f"record {record!r}"):
+                wanted = a_list(graph["nodes"])[int(place[1]) :][:1] if place else None
+            for node in nodes_of(graph, f"record {record!r}") if wanted is None else wanted:
                 with damage_is_named(f"record {record!r}: a node"):
                     outputs = [v for each in a_list(node["outputs"]) for v in _values(each)]
-                    if name == node.get("name") or any(name == each for each, _ in outputs):
+                    names = {node.get("name"), *(each for each, _ in outputs)}
+                    if wanted is not None or name in names:
                         found.append(_summary(program, node, outputs, metas))
     return found
 

@@ -8,7 +8,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from fxpress._inspection.arguments import bodies_in, values_in
+from fxpress._inspection.checks_of_metadata import Metadata
 from fxpress._inspection.checks_of_operators import check_operators
+from fxpress._inspection.checks_of_pickles import check_pickle
+from fxpress._inspection.checks_of_ranges import check_ranges
 from fxpress._inspection.checks_of_signature import check_signature, check_verifiers
 from fxpress._inspection.checks_of_tensors import check_tensor, check_type
 from fxpress._inspection.checks_of_trees import check_tree
@@ -29,6 +32,7 @@ from fxpress._inspection.stored import (
     weights_file_record,
 )
 from fxpress._inspection.summary import ARCHIVE, COMPILED, kind_of, model_records
+from fxpress._inspection.uses_of_expressions import Uses
 from fxpress._inspection.views import View
 
 _VERSION = ("archive_version", b"0")
@@ -154,8 +158,17 @@ class _Search:
                     call = entry["signature"]
                     if call is not None and call[spec]:
                         self._add_all(record, check_tree(a_text(call[spec]), spec == "in_spec"))
+        ranges = an_object(document.get("range_constraints") or {})
+        left = self._package.memory_left
+        uses, metadata = Uses(ranges, left), Metadata(left)
         with self._noting(record):
-            self._graph(record, graph, "graph")
+            self._graph(record, graph, "graph", uses, metadata)
+        self._add_all(record, check_ranges(ranges))
+        if uses.found:
+            # Most programs have none, and its modules take some time to be imported.
+            from fxpress._inspection.checks_of_expressions import check_expressions
+
+            self._add_all(record, check_expressions(uses))
         wanted: dict[str, set[str]] = {folder: set() for folder in FOLDERS}
         with self._noting(record):
             for kind, held in map(one_of, signature["input_specs"]):
@@ -166,21 +179,22 @@ class _Search:
         if kind_of(self._package) != ARCHIVE:
             self._add("", _PICKLED, is_note=True)
             return
-        self._is_there(f"data/sample_inputs/{model}.pt")
+        samples = f"data/sample_inputs/{model}.pt"
+        if self._is_there(samples):
+            self._examples(samples)
         for folder in FOLDERS:
             older = f"data/{folder}/{model}.pt"
             config = config_record(model, folder)
             if older in self._package.records:
                 self._add(older, _PICKLED, is_note=True)
+                self._pickle(older)
             elif self._is_there(config):
                 with self._noting(config):
                     self._state(model, folder, wanted[folder])
 
-    def _graph(self, record: str, graph: Any, place: str) -> None:
+    def _graph(self, record: str, graph: Any, place: str, uses: Uses, metadata: Metadata) -> None:
         """Look for values that are used before they are computed, or not described."""
         tensors = an_object(graph["tensor_values"])
-        for name, meta in tensors.items():
-            self._add_all(record, check_tensor(meta), f"{place}.tensor_values[{name!r}]: ")
         known: set[str] = set()
         for _, name in values_in(graph["inputs"]):
             if name in known:
@@ -188,7 +202,9 @@ class _Search:
             known.add(name)
         for number, node in enumerate(a_list(graph["nodes"])):
             at = f"{place}.nodes[{number}]"
+            self._add_all(record, metadata.check(an_object(node["metadata"])), f"{at}: ")
             with self._noting(record):
+                uses.note_operator(a_text(node["target"]))
                 for argument in node["inputs"]:
                     for _, name in values_in(argument["arg"]):
                         if name not in known:
@@ -197,7 +213,7 @@ class _Search:
                     for body_number, body in enumerate(bodies_in(argument["arg"])):
                         inside = f"{at}.{argument['name'] or 'body'}[{body_number}]"
                         with self._noting(record):
-                            self._graph(record, body, inside)
+                            self._graph(record, body, inside, uses, metadata)
             with self._noting(record):
                 for is_tensor, name in values_in(node["outputs"]):
                     if name in known:
@@ -208,6 +224,27 @@ class _Search:
         for _, name in values_in(graph["outputs"]):
             if name not in known:
                 self._add(record, f"{place}.outputs: {name!r} is not computed")
+        for name, meta in tensors.items():
+            if name in known:  # a load reads nothing of others
+                at = f"{place}.tensor_values[{name!r}]: "
+                self._add_all(record, check_tensor(meta), at)
+        with self._noting(record):
+            uses.note_graph(graph, known, place)
+
+    def _examples(self, record: str) -> None:
+        """Look at example inputs, which a load leaves out where it does not open them."""
+        with self._noting(record), self._package.giving_back():
+            saved = self._package.read(record)
+            for text, is_note in check_pickle(saved, self._package.memory_left) if saved else ():
+                said = f"a load leaves the example inputs out, or takes allow_pickle=True: {text}"
+                self._add(record, said if is_note else text, is_note)
+
+    def _pickle(self, record: str) -> None:
+        """Look at state that is a pickle, of which only the limits are known."""
+        with self._noting(record), self._package.giving_back():
+            saved = self._package.read(record)
+            found = check_pickle(saved, self._package.memory_left) if saved else iter(())
+            self._add_all(record, (each for each in found if not each[1]))
 
     def _state(self, model: str, folder: str, wanted: set[str]) -> None:
         """Look at the tensors that a config describes."""
@@ -227,6 +264,8 @@ class _Search:
                 self._add(config, f"{stored.name!r} is of no known kind: {name!r}")
             elif stored.is_pickled and not beside:
                 self._add(stored.record, _PICKLED, is_note=True)
+                if stored.record in self._package.records:
+                    self._pickle(stored.record)
             if not beside and stored.record not in self._damaged:
                 self._stored(config, stored)
         place = weights_file_record(model)

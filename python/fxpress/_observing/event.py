@@ -24,6 +24,15 @@ class Event:
         sizes: what was worked on, such as `{"nodes": 1154, "modules": 38}`; empty for phases and
             for calls that raised.
         error: the class of the exception that ended it; None: it ended well.
+
+    Example:
+        >>> with fxpress.profile() as profile:
+        ...     text = fxpress.graph_hash(program)
+        >>> operation, *phases = profile.events
+        >>> operation.name, operation.parent, operation.error
+        ('graph_hash', None, None)
+        >>> all(phase.wall <= operation.wall for phase in phases)
+        True
     """
 
     name: str

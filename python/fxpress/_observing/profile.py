@@ -18,6 +18,13 @@ class Profile:
     """The calls of operations within a `with` block, of all threads. torch has no such class.
 
     `profile` returns one. Its text is its table.
+
+    Example:
+        >>> with fxpress.profile() as profile:
+        ...     fxpress.save(program, "model.pt2")
+        >>> [event.name for event in profile.events if event.is_operation]
+        ['save']
+        >>> profile.save("trace.json")
     """
 
     def __init__(self) -> None:

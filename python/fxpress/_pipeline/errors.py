@@ -6,6 +6,16 @@ from fxpress._errors import Error
 
 
 class PipelineError(Error):
-    """Stages cannot be loaded, do not belong together, or one of them has failed."""
+    """Stages cannot be loaded, do not belong together, or one has failed. torch has no such class.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> manifest = pipeline.save_stages(program, "two_stages", 2)
+        >>> try:
+        ...     pipeline.load_stage("two_stages", 7)
+        ... except pipeline.PipelineError as error:
+        ...     print(error)
+        there is no stage 7: two_stages has 2, from 0
+    """
 
     __module__ = "fxpress.pipeline"

@@ -12,6 +12,7 @@ from torch.distributed.tensor.parallel import ParallelStyle
 
 from fxpress._archive.load_options import check_location
 from fxpress._checkpoint.reader import ArchiveReader
+from fxpress._observing.progress import Progress, check_progress
 from fxpress._observing.watching import operation
 from fxpress._pipeline.agreement import Answer, agree, name_of
 from fxpress._pipeline.errors import PipelineError
@@ -27,7 +28,7 @@ from fxpress._torch.decompose import pytree
 
 
 class LoadedStage:
-    """A stage of a program, ready to run. `load_stage` makes it.
+    """A stage of a program, ready to run, which `load_stage` makes. torch has no such class.
 
     Attributes:
         module: takes what the stage before gives, and gives what the next takes. Its state has the
@@ -35,6 +36,12 @@ class LoadedStage:
         number: of the stage, from 0.
         count: the number of all stages.
         shared: the names of state that other stages have a copy of -> the numbers of these stages.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> manifest = pipeline.save_stages(program, "of_two", 2)
+        >>> pipeline.load_stage("of_two", 1)
+        <stage 1 of 2, of_two>
     """
 
     def __init__(
@@ -47,7 +54,7 @@ class LoadedStage:
         self._limits, self._out_spec = limits, None
 
     def __repr__(self) -> str:
-        return f"<stage {self.number} of {self.count}, {self.source.path}>"
+        return f"<stage {self.number} of {self.count}, {self.source.name}>"
 
     def results(self, given: Any) -> Any:
         """Return what the program returns, from what the last stage gives.
@@ -56,16 +63,13 @@ class LoadedStage:
             given: what the module of the last stage returns, or a schedule.
 
         Raises:
-            PipelineError: this is not the last stage, or the structure of the results has no name
-                in files.
-            torch's UnknownNameError: a class of the results is not registered in this process.
+            PipelineError: this is not the last stage.
+            fxpress.SerializeError: a class of the results is not registered in this process.
         """
         if self.number + 1 != self.count:
             raise PipelineError(f"stage {self.number} has no results: stage {self.count - 1} does")
-        text = self.source.manifest.out_spec
-        if text is None:
-            raise PipelineError("the classes of the program's results have no names in files")
         if self._out_spec is None:
+            text = self.source.manifest.out_spec
             self._out_spec = load_treespec(text, Budget(self._limits, len(text)))
         values = given if isinstance(given, (tuple, list)) else (given,)
         module: Any = self.module
@@ -88,6 +92,7 @@ def load_stage(
     mesh: DeviceMesh | None = None,
     plan: dict[str, ParallelStyle] | None = None,
     limits: Limits | None = None,
+    progress: Progress = None,
 ) -> LoadedStage:
     """Return one stage of a program; of the file, only what belongs to the stage is read.
 
@@ -95,10 +100,14 @@ def load_stage(
     `mmap`), and with the manifest: a file that was changed since is refused.
 
     Args:
-        path: a folder or an archive that `save_stages` has written.
+        path: a folder or an archive that `save_stages` has written; or its URL, such as
+            `s3://bucket/stages`, for which fsspec has what reads it. A URL that ends in ".pt2" is
+            an archive. What belongs to the stage is read by ranges, into a temporary file of this
+            machine that has no name.
         stage: the number of the stage, from 0.
         device: the device for all tensors; None: the devices that they were saved from.
-        mmap: read weights from the file when they are used; see `fxpress.load`.
+        mmap: read weights from the file when they are used; see `fxpress.load`. For a URL, from
+            the temporary file.
         load_weights: False: the state has tensors on the meta device, to be filled from a
             checkpoint; see `fxpress.checkpoint`.
         mesh: devices to cut the modules of the stage over, of one dimension. Of each weight, a rank
@@ -106,16 +115,20 @@ def load_stage(
         plan: for a mesh, a plan of `torch.distributed.tensor.parallel` for the names of the
             original model; names in other stages do nothing.
         limits: the limits on the cost of reading; None: the defaults.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
 
     Raises:
-        OSError: a file cannot be read.
-        PipelineError: there are no such stages, the files do not belong together, or the plan
-            cannot be applied or divided by the mesh.
+        OSError: a file cannot be read, or there is no room for the temporary file.
+        PipelineError: there are no such stages, the files do not belong together or change while
+            they are read, or the plan cannot be applied or divided by the mesh.
         fxpress.ArchiveError, fxpress.LimitError, fxpress.SerializeError: the file is damaged.
-        fxpress.UnsupportedError: the stage has something that fxpress cannot read.
+        fxpress.UnsupportedError: the stage has something that fxpress cannot read, or nothing that
+            is installed reads from the URL.
         ValueError: there is a plan without a mesh, or a mesh without a plan.
 
-    Stands in for tracing and splitting on each rank with `torch.distributed.pipelining.pipeline`.
+    Stands in for `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
 
     Example:
         >>> from fxpress import pipeline
@@ -125,21 +138,35 @@ def load_stage(
         >>> torch.equal(result, program.module()(x))
         True
     """
+    return _load(
+        Source(path, limits), stage, device, mmap, load_weights, mesh, plan, limits, progress
+    )
+
+
+def _load(
+    source: Source,
+    stage: int,
+    device: torch.device | str | None = None,
+    mmap: bool = False,
+    load_weights: bool = True,
+    mesh: DeviceMesh | None = None,
+    plan: dict[str, ParallelStyle] | None = None,
+    limits: Limits | None = None,
+    progress: Progress = None,
+) -> LoadedStage:
     check_location(device)
+    check_progress(progress)
     if (mesh is None) != (plan is None):
         raise ValueError("mesh and plan belong together")
-    source = Source(path, limits)
     manifest = source.manifest
     if not 0 <= stage < len(manifest.stages):
         raise PipelineError(
-            f"there is no stage {stage}: {source.path} has {len(manifest.stages)}, from 0"
+            f"there is no stage {stage}: {source.name} has {len(manifest.stages)}, from 0"
         )
-    if manifest.in_spec is None:
-        raise PipelineError("the classes of the program's inputs have no names in files")
     budget = Budget(limits, len(manifest.in_spec))
     in_spec = load_treespec(manifest.in_spec, budget)
     check_input_keys(in_spec)
-    program = source.load(stage, options_of(device, mmap, load_weights and mesh is None))
+    program = source.load(stage, options_of(device, mmap, load_weights and mesh is None, progress))
     module = StageModule(program, manifest, stage, in_spec)
     if mesh is not None and plan is not None:
         parallelize(module, mesh, plan)
@@ -165,7 +192,7 @@ def load_stages(
     fail in `build_schedule` with the same text.
 
     Args:
-        path: a folder or an archive that `save_stages` has written.
+        path: a folder or an archive that `save_stages` has written, or its URL; see `load_stage`.
         schedule: the name of one of torch's schedules, see `placement`.
         group: the process group; None: all ranks.
         timeout: seconds that a rank which fails waits for the others.
@@ -176,16 +203,28 @@ def load_stages(
             is what `load_stage` has raised.
         ValueError: torch.distributed is not initialized.
 
-    Stands in for tracing and splitting on each rank with `torch.distributed.pipelining.pipeline`.
+    Stands in for `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
+
+    Example:
+        >>> from torch import distributed
+        >>> from fxpress import pipeline
+        >>> manifest = pipeline.save_stages(program, "whole", 1)
+        >>> distributed.init_process_group(
+        ...     "gloo", store=distributed.HashStore(), rank=0, world_size=1
+        ... )
+        >>> stages = pipeline.load_stages("whole")
+        >>> schedule = pipeline.build_schedule("1F1B", stages, n_microbatches=1)
+        >>> result = schedule.eval(x)
+        >>> distributed.destroy_process_group()
     """
     if not distributed.is_available() or not distributed.is_initialized():
         raise ValueError("torch.distributed is not initialized: init_process_group does that")
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
     placed: list[list[int]] = [[]] * size
     try:
-        count = len(Source(path, options.get("limits")).manifest.stages)
-        placed = placement(schedule, size, count)
-        return [load_stage(path, number, **options) for number in placed[rank]]
+        source = Source(path, options.get("limits"))
+        placed = placement(schedule, size, len(source.manifest.stages))
+        return [_load(source, number, **options) for number in placed[rank]]
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         try:

@@ -71,8 +71,7 @@ class Manifest:
         plan: the digest of the plan that the program was cut by.
         torch: the version of torch that wrote it.
         graph_hash: of the whole program.
-        in_spec, out_spec: the trees of what the program takes and returns, as texts; None: they
-            have classes without a name in files.
+        in_spec, out_spec: the trees of what the program takes and returns, as texts.
         inputs: of the whole program, in order.
         results: of the whole program, in order.
         stages: in order.
@@ -83,8 +82,8 @@ class Manifest:
     plan: str
     torch: str
     graph_hash: str
-    in_spec: str | None
-    out_spec: str | None
+    in_spec: str
+    out_spec: str
     inputs: tuple[Value, ...]
     results: tuple[Result, ...]
     stages: tuple[StageFacts, ...]
@@ -119,8 +118,8 @@ def _manifest(fields: Fields, digest: str) -> Manifest:
         plan=fields.part("plan").text("digest"),
         torch=fields.text("torch"),
         graph_hash=fields.part("source").text("graph_hash"),
-        in_spec=_optional(fields, "in_spec"),
-        out_spec=_optional(fields, "out_spec"),
+        in_spec=fields.text("in_spec"),
+        out_spec=fields.text("out_spec"),
         inputs=tuple(_value(each) for each in fields.parts("inputs")),
         results=tuple(_result(each) for each in fields.parts("outputs")),
         stages=stages,

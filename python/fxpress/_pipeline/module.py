@@ -39,7 +39,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         self, program: ExportedProgram, manifest: Manifest, number: int, in_spec: Any
     ) -> None:
         super().__init__()
-        module = unflatten(program)
+        module = unflatten(program, share_state=True)  # nobody else has the program
         # Both have the same state, under the same names: the other module is not a child.
         object.__setattr__(self, "program", module)
         self._parameters, self._buffers = module._parameters, module._buffers

@@ -17,7 +17,7 @@ from fxpress._checkpoint.reader import ArchiveReader
 from fxpress._pipeline.errors import PipelineError
 
 # What styles of torch look for in a module, and handle by its weights alone.
-_KINDS = {
+_KINDS: dict[str, Any] = {
     "torch.nn.modules.linear.Linear": nn.Linear,
     "torch.nn.modules.sparse.Embedding": nn.Embedding,
 }
@@ -39,7 +39,8 @@ def parallelize(module: nn.Module, mesh: DeviceMesh, plan: dict[str, ParallelSty
         type_name = getattr(each, "type_name", None)
         kind = _KINDS.get(type_name() or "") if type_name is not None else None
         if kind is not None:
-            each.__class__ = _also(type(each), kind)
+            own: Any = type(each)
+            each.__class__ = _also(own, kind)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Parallelize plan key")  # in other stages

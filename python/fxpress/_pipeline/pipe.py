@@ -20,7 +20,7 @@ from fxpress._stages.errors import StageError
 from fxpress._stages.plan import check
 from fxpress._stages.plan import plan as make_plan
 from fxpress._stages.planned import Plan, Shared
-from fxpress._stages.spans import value_of
+from fxpress._stages.sizes import value_of
 from fxpress._torch.fx import pytree_codegen
 from fxpress.unflatten import unflatten
 

@@ -56,6 +56,18 @@ def build_schedule(
         ValueError: torch has no such schedule.
 
     Stands in for the classes of schedules in `torch.distributed.pipelining`.
+
+    Example:
+        >>> from torch import distributed
+        >>> from fxpress import pipeline
+        >>> manifest = pipeline.save_stages(program, "alone", 1)
+        >>> distributed.init_process_group(
+        ...     "gloo", store=distributed.HashStore(), rank=0, world_size=1
+        ... )
+        >>> stages = pipeline.load_stages("alone")
+        >>> schedule = pipeline.build_schedule("1F1B", stages, n_microbatches=1)
+        >>> result = schedule.eval(x)
+        >>> distributed.destroy_process_group()
     """
     own = [stages] if isinstance(stages, LoadedStage) else list(stages)
     kind = schedule_class(schedule)

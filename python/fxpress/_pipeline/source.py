@@ -1,10 +1,12 @@
-"""Where stages are read from: a folder of files, or one archive."""
+"""Where stages are read from: a folder of files, or one archive, here or at a URL."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from torch.export import ExportedProgram
 
@@ -13,21 +15,26 @@ from fxpress._archive import names
 from fxpress._archive.contents import read_parts
 from fxpress._archive.load_options import Options
 from fxpress._archive.reader import PT2ArchiveReader
+from fxpress._observing.progress import Progress
 from fxpress._pipeline.errors import PipelineError
 from fxpress._pipeline.manifest import Manifest, StageFacts, read_manifest
-from fxpress._serde.limits import Limits
+from fxpress._pipeline.ranges import RemoteFile
+from fxpress._pipeline.remote import RemoteArchive
+from fxpress._serde.limits import Budget, Limits
 from fxpress._stages.records import digest_of, records_of
 from fxpress._stages.save import MANIFEST, program_name
+from fxpress._stages.urls import is_archive, joined, local_path, shown, url_of
 
 
 class Source:
     """Stages that can be read one by one.
 
     Args:
-        path: a folder or an archive that `save_stages` has written.
+        path: a folder or an archive that `save_stages` has written; or the URL of one.
         limits: the limits on the cost of reading.
 
     Attributes:
+        name: of the place, for errors.
         manifest: what is known of the stages.
         digest: of all that the stages consist of: equal where the files are.
 
@@ -35,43 +42,75 @@ class Source:
         OSError: a file cannot be read.
         PipelineError: there are no stages at the path, or the manifest is damaged.
         fxpress.ArchiveError: the archive is damaged.
+        fxpress.UnsupportedError: there is nothing that reads from the URL.
     """
 
     def __init__(self, path: str | os.PathLike[str], limits: Limits | None = None) -> None:
-        self.path, self._limits = Path(path), limits
-        self._is_folder = self.path.is_dir()
+        self._url, self._limits = url_of(path), limits
+        self._path = Path(local_path(path))
+        self.name = str(self._path) if self._url is None else shown(self._url)
+        self._is_folder = self._path.is_dir() if self._url is None else not is_archive(self._url)
+        self._copies: dict[int, IO[bytes]] = {}  # by stage, of archives at a URL
+        self._whole: RemoteArchive | None = None  # the archive of all stages, if it is at a URL
         if self._is_folder:
-            data = self._manifest_file().read_bytes()
+            data = self._manifest_file()
         else:
-            with self._opened(self.path) as archive:
+            with contextlib.ExitStack() as stack:
+                archive = self._opened(self._path, stack)
                 if archive.find(names.EXTRA_DIR + MANIFEST) is None:
-                    raise PipelineError(f"{self.path} has no stages: save them with save_stages")
+                    raise PipelineError(f"{self.name} has no stages: save them with save_stages")
                 data = archive.read_bytes(names.EXTRA_DIR + MANIFEST)
                 self._records = digest_of(archive, archive.get_file_names())
         self.manifest: Manifest = read_manifest(data)
         self.digest = self.manifest.digest if self._is_folder else self._records
 
-    def _manifest_file(self) -> Path:
-        file = self.path / MANIFEST
-        if not file.exists():
-            raise PipelineError(f"{self.path} has no stages: there is no {MANIFEST} in it")
-        return file
+    def _manifest_file(self) -> bytes:
+        try:
+            if self._url is None:
+                return (self._path / MANIFEST).read_bytes()
+            file = RemoteFile(joined(self._url, MANIFEST))
+        except FileNotFoundError:
+            raise PipelineError(
+                f"{self.name} has no stages: there is no {MANIFEST} in it"
+            ) from None
+        Budget(self._limits, 0).charge(file.size, f"the manifest of {self.name}")
+        data = b"".join(file.pieces(0, file.size))
+        file.check()
+        return data
 
-    def _opened(self, path: Path) -> PT2ArchiveReader:
-        return PT2ArchiveReader(path, limits=self._limits)
+    def _opened(self, path: Path, stack: contextlib.ExitStack) -> Any:
+        """Return a reader of an archive, of which the directory is read."""
+        if self._url is None:
+            return stack.enter_context(PT2ArchiveReader(path, limits=self._limits))
+        if self._is_folder:
+            return RemoteArchive(joined(self._url, path.name), self._limits)
+        if self._whole is None:
+            self._whole = RemoteArchive(self._url, self._limits)
+        return self._whole
 
-    def file_of(self, number: int) -> Path:
-        """Return the path of the file with a stage.
-
-        Raises:
-            PipelineError: the manifest names a file that is elsewhere.
-        """
+    def _file_of(self, number: int) -> Path:
         if not self._is_folder:
-            return self.path
+            return self._path
         name = self.manifest.stages[number].file
         if name != Path(name).name or name in ("", ".", ".."):
             raise PipelineError(f"the manifest is damaged: {name!r} is not the name of a file")
-        return self.path / name
+        return self._path / name
+
+    def file_of(self, number: int) -> Path:
+        """Return the path of a file with a stage; of a URL, a copy that goes with this object.
+
+        Raises:
+            OSError: the file cannot be read.
+            PipelineError: the manifest names a file that is elsewhere, or the file is not the one
+                that was written with the manifest.
+            fxpress.ArchiveError: it is damaged.
+        """
+        if self._url is None:
+            return self._file_of(number)
+        if number not in self._copies:
+            with self._checked(number) as archive:
+                self._copies[number] = archive.copy_of(self.program_of(number))
+        return Path(f"/proc/self/fd/{self._copies[number].fileno()}")
 
     def program_of(self, number: int) -> str:
         """Return the name of a stage's program in its file."""
@@ -85,26 +124,38 @@ class Source:
             PipelineError: the file is not the one that was written with the manifest.
             fxpress.ArchiveError, fxpress.SerializeError, fxpress.LimitError: it is damaged.
         """
-        path = self.file_of(number)
         model = self.program_of(number)
-        options = Options(**{**vars(options), "path": os.fspath(path)})
-        with self._opened(path) as archive:
-            self._check(archive, self.manifest.stages[number])
+        with contextlib.ExitStack() as stack:
+            archive = stack.enter_context(self._checked(number))
+            if self._url is None:
+                path = os.fspath(self._file_of(number))
+                options = Options(**{**vars(options), "path": path})
+            else:
+                archive = stack.enter_context(archive.copied(model, weights=options.load_weights))
             parts = read_parts(archive, model, options)
         with _native.GcPause():
             return parts.decode(options)
 
-    def _check(self, archive: PT2ArchiveReader, facts: StageFacts) -> None:
+    @contextlib.contextmanager
+    def _checked(self, number: int) -> Iterator[Any]:
+        """Return a block with a reader of a stage's archive, which the manifest belongs to."""
+        with contextlib.ExitStack() as stack:
+            archive = self._opened(self._file_of(number), stack)
+            self._check(archive, self.manifest.stages[number])
+            yield archive
+
+    def _check(self, archive: Any, facts: StageFacts) -> None:
         if self._is_folder:
             found, wanted = digest_of(archive, records_of(archive, names.MODEL)), facts.records
         else:
             found, wanted = digest_of(archive, archive.get_file_names()), self._records
         if found != wanted:
             raise PipelineError(
-                f"{facts.file or self.path.name} has changed since it was written with its manifest"
+                f"{facts.file or self._path.name} has changed since it was written with its "
+                "manifest"
             )
 
 
-def options_of(device: Any, mmap: bool, load_weights: bool) -> Options:
+def options_of(device: Any, mmap: bool, load_weights: bool, progress: Progress) -> Options:
     """Return the options that a stage is loaded with."""
-    return Options(map_location=device, mmap=mmap, load_weights=load_weights)
+    return Options(map_location=device, mmap=mmap, load_weights=load_weights, progress=progress)

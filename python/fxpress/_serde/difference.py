@@ -37,11 +37,22 @@ class Difference:
             has the place.
         first: the value in the first program; None where it has none.
         second: the value in the second program; None where it has none.
+        nodes: the names of the node in both programs; None where one has none, and for places that
+            are not in a node.
+
+    Example:
+        >>> import copy
+        >>> changed = copy.deepcopy(model)
+        >>> changed[1].norm.eps = 1e-3
+        >>> (difference,) = fxpress.diff(program, torch.export.export(changed, (x,)))
+        >>> difference.first, difference.second, difference.nodes
+        (1e-05, 0.001, ('layer_norm_1', 'layer_norm_1'))
     """
 
     path: str
     first: Any
     second: Any
+    nodes: tuple[str | None, str | None] = (None, None)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.first} != {self.second}"
@@ -168,6 +179,13 @@ class _Side:
             "values": self.metas(self.graph, names, self.values),
         }
 
+    def node_name(self, index: int | None) -> str | None:
+        """Return the name of a node, or that of its first value."""
+        if index is None:
+            return None
+        node = self.graph.nodes[index]
+        return getattr(node, "name", None) or next(_names(node.outputs), None)
+
     def ranges(self) -> dict[Any, Any]:
         """Return the ranges by the number of the symbol."""
         stored = self.stored.range_constraints.items()
@@ -250,10 +268,11 @@ def _differences(first: _Side, second: _Side) -> Iterator[Difference]:
         mine = None if one is None else first.node(one)
         theirs = None if other is None else second.node(other)
         if mine is None or theirs is None:
-            yield Difference(path, mine and mine["target"], theirs and theirs["target"])
-            continue
-        found = list(_compare(path, mine, theirs))
-        yield from found or [Difference(path, _ORDER, _ORDER)]
+            found = [Difference(path, mine and mine["target"], theirs and theirs["target"])]
+        else:
+            found = list(_compare(path, mine, theirs)) or [Difference(path, _ORDER, _ORDER)]
+        nodes = first.node_name(one), second.node_name(other)
+        yield from (dataclasses.replace(each, nodes=nodes) for each in found)
     for path in ("graph_module.signature.output_specs", "graph_module.module_call_graph"):
         parts = []
         for side in (first, second):

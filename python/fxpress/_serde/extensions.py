@@ -21,6 +21,20 @@ def register_extension(op_type: type[Any], extension_handler: type[Any]) -> None
         TypeError: `extension_handler` is no class.
 
     Stands in for `torch._export.serde.serialize.register_extension`.
+
+    Example:
+        >>> from fxpress.serialize import ExtensionHandler, register_extension
+        >>> class Kernel:
+        ...     __module__ = "mine"
+        >>> class Handler(ExtensionHandler):
+        ...     namespace = classmethod(lambda cls: "mine")
+        ...     to_op_name = classmethod(lambda cls, operator: operator.name)
+        ...     from_op_name = classmethod(lambda cls, name: Kernel())
+        >>> register_extension(Kernel, Handler)
+        >>> register_extension(Kernel, Handler)
+        Traceback (most recent call last):
+            ...
+        AssertionError: <class 'mine.Kernel'> is already registered.
     """
     if not issubclass(extension_handler, compat.ExtensionHandler):
         raise AssertionError(f"Expected ExtensionHandler, got {extension_handler}.")

@@ -137,6 +137,15 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         symbol_name_to_symbol: text -> expression, for all expressions that were read.
         symbol_name_to_range: text of a symbol or expression -> its `ValueRanges`.
         unbacked_symbols: the symbols that no node of the open graph has defined yet.
+
+    Example:
+        >>> from fxpress.serialize import GraphModuleDeserializer, GraphModuleSerializer
+        >>> writer = GraphModuleSerializer(program.graph_signature, program.module_call_graph)
+        >>> stored = writer.serialize(program.graph_module)
+        >>> state, constants = program.state_dict, program.constants
+        >>> read = GraphModuleDeserializer().deserialize(stored, state, constants)
+        >>> len(read.graph_module.graph.nodes) == len(program.graph.nodes)
+        True
     """
 
     @dataclasses.dataclass

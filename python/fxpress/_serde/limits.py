@@ -1,12 +1,13 @@
-"""The limits on the cost of reading a file, and the budget that carries them through a load."""
+"""The budget that carries the limits on the cost of reading a file through a load."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from typing import Any
 
 from fxpress import _native
+from fxpress._serde.limit_values import DEFAULT
+from fxpress._serde.limit_values import Limits as Limits
 from fxpress._torch.serde import SerializeError
 
 _MEGABYTE = 1 << 20
@@ -21,6 +22,15 @@ class LimitError(SerializeError):
     Attributes:
         limit: the name of the field of `Limits`.
         place: the place in the file at which the limit was reached.
+
+    Example:
+        >>> from fxpress import archive
+        >>> fxpress.save(program, "model.pt2")
+        >>> try:
+        ...     fxpress.load("model.pt2", limits=archive.Limits(depth=2))
+        ... except fxpress.LimitError as error:
+        ...     print(error.limit)
+        depth
     """
 
     __module__ = "fxpress"
@@ -35,56 +45,6 @@ class LimitError(SerializeError):
             f"{self.place}: more than the limit {self.limit!r} allows; if you trust the file, "
             f"give a larger one: limits=fxpress.archive.Limits({self.limit}=...)"
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """The limits on the cost of reading a file, so that no file costs much more than its size says.
-
-    Real programs stay far below the defaults. A file that goes over one raises `LimitError`. torch
-    has no such limits.
-
-    Attributes:
-        memory: bytes that a load may take for a file of any size: for unpacked records, for zeros
-            that are not stored, and for the objects that are made, whose size is estimated.
-        memory_per_byte: bytes that a load may take besides, for each byte of the file.
-        elements: items of a tree of example inputs or of a tree spec. A shared item is saved once,
-            but counts each time that it is reached.
-        depth: the number of values, graphs, trees or brackets within each other. Threads with a
-            small stack allow for less.
-        digits: decimal digits of a number in a symbolic expression.
-        terms: numbers, symbols and functions in one symbolic expression.
-        seconds: processor time of this thread for symbolic expressions, for a file of any size.
-        seconds_per_megabyte: processor time besides, for each megabyte (2**20 bytes) of the file.
-
-    Raises:
-        ValueError: a limit is not a number, or is negative.
-
-    Example:
-        >>> from fxpress import archive
-        >>> fxpress.save(program, "model.pt2")
-        >>> fxpress.load("model.pt2", limits=archive.Limits(depth=2))
-        Traceback (most recent call last):
-            ...
-        fxpress.LimitError: ...
-    """
-
-    memory: int = 192 << 20
-    memory_per_byte: float = 7.0
-    elements: int = 1 << 20
-    depth: int = 500
-    digits: int = 40
-    terms: int = 2048
-    seconds: float = 1.5
-    seconds_per_megabyte: float = 8.0
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
-                raise ValueError(f"{name} has to be a number that is not negative, not {value!r}")
-
-
-DEFAULT = Limits()
 
 
 class SymbolicWork:

@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from fxpress._stages.cut import Stage
 from fxpress._stages.ends import Ends
 from fxpress._stages.errors import StageError
-from fxpress._stages.spans import value_of
+from fxpress._stages.sizes import value_of
 from fxpress._torch import serde as compat
 from fxpress._torch.decompose import pytree
 

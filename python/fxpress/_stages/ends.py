@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputSpec, OutputSpec
+from torch.export.graph_signature import InputKind, InputSpec, OutputSpec
 from torch.fx import Node
 
 from fxpress._torch.decompose import pytree
@@ -35,8 +35,9 @@ class Ends:
         specs: list[tuple[Node, InputSpec]] = list(
             zip(placeholders, signature.input_specs, strict=True)
         )
-        self.inputs = {node: spec for node, spec in specs if spec.kind.name == "USER_INPUT"}
-        self.state = {node: spec for node, spec in specs if spec.kind.name != "USER_INPUT"}
+        given = InputKind.USER_INPUT
+        self.inputs = {node: spec for node, spec in specs if spec.kind is given}
+        self.state = {node: spec for node, spec in specs if spec.kind is not given}
         values = program.graph.output_node().args[0]
         self.results: list[tuple[Any, OutputSpec]] = list(
             zip(values, signature.output_specs, strict=True)
@@ -55,11 +56,13 @@ class Ends:
 
     def objects(self) -> set[Node]:
         """Return the placeholders that are objects, which may change when they are used."""
-        return {node for node, spec in self.state.items() if spec.kind.name == "CUSTOM_OBJ"}
+        kind = InputKind.CUSTOM_OBJ
+        return {node for node, spec in self.state.items() if spec.kind is kind}
 
     def unknown(self) -> str | None:
         """Return the kind of an input or a result that no stage can have; None: there is none."""
-        found = [spec.kind.name for spec in self.state.values() if spec.kind.name == "TOKEN"]
+        token = InputKind.TOKEN
+        found = [token.name for spec in self.state.values() if spec.kind is token]
         found += [spec.kind.name for _, spec in self.results if spec.kind.name not in _OUTPUTS]
         return found[0] if found else None
 

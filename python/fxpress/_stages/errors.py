@@ -6,4 +6,13 @@ from fxpress._errors import Error
 
 
 class StageError(Error):
-    """A program cannot be cut into stages in this way."""
+    """A program cannot be cut into stages in this way. torch has no such class.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> try:
+        ...     pipeline.plan(program, 10_000)
+        ... except pipeline.StageError as error:
+        ...     print("cannot make 10000 stages" in str(error))
+        True
+    """

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
-from fxpress._stages.ends import Ends, is_mutation, state_of
+from fxpress._stages.ends import is_mutation, state_of
+from fxpress._stages.reading import Reading
 from fxpress._stages.sizes import bytes_of
-from fxpress._stages.writes import Storage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Lives:
             ends.
         uses: the keys of the state that each operation uses.
         state: what each key stands for.
+        brought: the tensors of state that each operation is the first to use.
     """
 
     crossing: list[int]
@@ -35,9 +36,10 @@ class Lives:
     written: list[int]
     uses: list[tuple[Hashable, ...]]
     state: dict[Hashable, State]
+    brought: list[list[torch.Tensor]]
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class State:
     """A storage of state.
 
@@ -52,108 +54,103 @@ class State:
     is_parameter: bool = False
 
 
-def lives_of(
-    program: ExportedProgram, operations: list[Node], storages: dict[Node, Storage]
-) -> Lives:
+class _Uses(NamedTuple):
+    """See the attributes of `Lives`; `keys` are its `uses`."""
+
+    keys: list[tuple[Hashable, ...]]
+    state: dict[Hashable, State]
+    brought: list[list[torch.Tensor]]
+
+
+def lives_of(reading: Reading) -> Lives:
     """Return how long the values of a program live.
 
     A result of the program passes on to the last stage, and an input comes from the first.
-
-    Args:
-        program: the program.
-        operations: of its own graph, in order.
-        storages: of its graph.
     """
-    ends = Ends(program)
-    places = {node: number for number, node in enumerate(operations)}
-    results = [(value, spec) for value, spec in ends.results if isinstance(value, Node)]
+    results = [(value, spec) for value, spec in reading.ends.results if isinstance(value, Node)]
     returned = {value for value, spec in results if not is_mutation(spec)}
     replacing = {value for value, spec in results if is_mutation(spec)} - returned
-    uses, state = _uses(program, ends, operations)
+    sizes = {node: bytes_of(node) for node in (*reading.ends.inputs, *reading.operations)}
+    uses = _uses(reading)
     return Lives(
-        _crossing(ends, operations, returned),
-        _alive(ends, operations, places, storages, returned, replacing),
-        [bytes_of(node) if node in replacing else 0 for node in operations],
-        uses,
-        state,
+        _crossing(reading, sizes, returned),
+        _alive(reading, sizes, returned, replacing),
+        [sizes[node] if node in replacing else 0 for node in reading.operations],
+        uses.keys,
+        uses.state,
+        uses.brought,
     )
 
 
-def _crossing(ends: Ends, operations: list[Node], returned: set[Node]) -> list[int]:
+def _crossing(reading: Reading, sizes: dict[Node, int], returned: set[Node]) -> list[int]:
+    count = len(reading.operations)
     last: dict[Node, int] = {}  # number of the last operation that takes a value
-    for number, node in enumerate(operations):
-        for source in node.all_input_nodes:
+    for number, sources in enumerate(reading.sources):
+        for source in sources:
             last[source] = number
-    changes = [0] * (len(operations) + 2)
-    for number, node in enumerate(operations):
-        until = len(operations) if node in returned else last.get(node, number)
-        if until > number:
-            size = bytes_of(node)
-            changes[number + 1] += size
-            changes[until + 1] -= size
-    for node in ends.inputs:
+    last.update(dict.fromkeys(returned, count))
+    changes = [0] * (count + 2)
+    for number, node in enumerate(reading.operations):
         if node in last:
-            size = bytes_of(node)
-            changes[0] += size
-            changes[last[node] + 1] -= size
-    return list(accumulate(changes))[: len(operations)]
+            changes[number + 1] += sizes[node]
+            changes[last[node] + 1] -= sizes[node]
+    for node in reading.ends.inputs:
+        if node in last and node not in returned:
+            changes[0] += sizes[node]
+            changes[last[node] + 1] -= sizes[node]
+    return list(accumulate(changes))[:count]
 
 
 def _alive(
-    ends: Ends,
-    operations: list[Node],
-    places: dict[Node, int],
-    storages: dict[Node, Storage],
-    returned: set[Node],
-    replacing: set[Node],
+    reading: Reading, sizes: dict[Node, int], returned: set[Node], replacing: set[Node]
 ) -> list[int]:
-    changes = [0] * (len(operations) + 1)
-    for node, storage in storages.items():
-        if node in ends.state:
-            continue
-        touching = [places[each] for each in storage.touching]
+    changes = [0] * (len(reading.operations) + 1)
+    for node, storage in reading.storages.items():
+        if node not in sizes:
+            continue  # state
         if not returned.isdisjoint(storage.results):
-            until = len(operations) - 1
-        elif not touching or not replacing.isdisjoint(storage.results):
+            until = len(reading.operations) - 1
+        elif not storage.touching or not replacing.isdisjoint(storage.results):
             continue  # nothing uses it, or `written` has it
         else:
-            until = touching[-1]
-        size = bytes_of(node)
-        changes[max(places.get(node, 0), 0)] += size
-        changes[until + 1] -= size
-    return list(accumulate(changes))[: len(operations)]
+            until = reading.numbers[storage.touching[-1]]
+        changes[reading.numbers.get(node, 0)] += sizes[node]
+        changes[until + 1] -= sizes[node]
+    return list(accumulate(changes))[: len(reading.operations)]
 
 
-def _uses(
-    program: ExportedProgram, ends: Ends, operations: list[Node]
-) -> tuple[list[tuple[Hashable, ...]], dict[Hashable, State]]:
-    values = state_of(program)
-    state: dict[Hashable, State] = {}
+def _uses(reading: Reading) -> _Uses:
+    values, specs = state_of(reading.program), reading.ends.state
+    found = _Uses([], {}, [])
     keys: dict[Node, Hashable] = {}
-    uses: list[tuple[Hashable, ...]] = []
-    for node in operations:
+    seen: set[int] = set()  # ids of tensors
+    for sources in reading.sources:
         used: dict[Hashable, None] = {}
-        for source in node.all_input_nodes:
-            spec = ends.state.get(source)
-            if spec is None:
-                continue
-            name = str(spec.target)
-            if source not in keys:
-                keys[source] = _key(values[name])
-                held = state.setdefault(keys[source], State())
-                held.nbytes = max(held.nbytes, _nbytes(values[name]))
-                held.names[name] = None
-                held.is_parameter |= spec.kind.name == "PARAMETER"
-            used[keys[source]] = None
-        uses.append(tuple(used))
-    return uses, state
+        brought: list[torch.Tensor] = []
+        for source in sources:
+            if source in keys:
+                used[keys[source]] = None
+            elif source in specs:
+                spec = specs[source]
+                value = values[spec.target or ""]
+                keys[source] = key = _key(value)
+                used[key] = None
+                held = found.state.get(key)
+                if held is None:
+                    held = found.state[key] = State()
+                held.names[spec.target or ""] = None
+                held.is_parameter |= spec.kind is InputKind.PARAMETER
+                if isinstance(value, torch.Tensor) and id(value) not in seen:
+                    seen.add(id(value))
+                    brought.append(value)
+                    held.nbytes = max(held.nbytes, int(value.nbytes))
+        found.keys.append(tuple(used))
+        found.brought.append(brought)
+    return found
 
 
 def _key(value: Any) -> Hashable:
     """Return what is equal for tensors of one storage."""
-    is_plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
-    return ("storage", value.untyped_storage()._cdata) if is_plain else ("object", id(value))
-
-
-def _nbytes(value: Any) -> int:
-    return int(value.nbytes) if isinstance(value, torch.Tensor) else 0
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        return int(value.untyped_storage()._cdata)
+    return "object", id(value)

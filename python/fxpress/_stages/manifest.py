@@ -12,7 +12,7 @@ from torch.fx import Node
 from fxpress._stages.cut import Cut, Stage
 from fxpress._stages.ends import is_mutation, state_of
 from fxpress._stages.planned import Plan
-from fxpress._stages.spans import value_of
+from fxpress._stages.sizes import value_of
 from fxpress._torch.decompose import pytree
 from fxpress._torch.serde import dump_treespec
 
@@ -37,8 +37,8 @@ def manifest_of(program: ExportedProgram, cut: Cut, plan: Plan, files: list[dict
         "by": plan.by,
         "source": {"graph_hash": plan.graph_hash},
         "plan": plan.document(),
-        "in_spec": _text_of(program.call_spec.in_spec),
-        "out_spec": _text_of(program.call_spec.out_spec),
+        "in_spec": dump_treespec(program.call_spec.in_spec),
+        "out_spec": dump_treespec(program.call_spec.out_spec),
         "inputs": [
             {"name": node.name, "path": path, **described(value_of(node))}
             for node, path in zip(ends.inputs, _input_paths(program), strict=True)
@@ -73,14 +73,6 @@ def described(value: Any) -> dict[str, Any]:
         return {"type": type(value).__name__.removeprefix("Sym").lower(), "symbol": str(value)}
     is_plain = value is None or isinstance(value, (bool, int, float, str))
     return {"type": type(value).__name__, "constant": value if is_plain else repr(value)}
-
-
-def _text_of(spec: Any) -> str | None:
-    """Return a tree spec as programs' files have it; None where a class in it has no name there."""
-    try:
-        return dump_treespec(spec)
-    except NotImplementedError:
-        return None
 
 
 def _order(value: torch.Tensor) -> dict[str, list[int]]:

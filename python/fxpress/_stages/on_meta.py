@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from fxpress._stages.sizes import size_of
 from fxpress._torch.decompose import pytree
-from fxpress._torch.tracking import size_hint
+
+_PLAIN = {type(None), bool, int, float, str, torch.dtype, torch.device, torch.layout}
 
 
 class Arguments:
@@ -18,9 +21,6 @@ class Arguments:
 
     Args:
         node: a call of an operator.
-
-    Attributes:
-        key: equal for calls of the same operator with the same sizes.
     """
 
     def __init__(self, node: Node) -> None:
@@ -29,14 +29,6 @@ class Arguments:
             (node.args, node.kwargs), lambda each: each.meta.get("val")
         )
         self.args, self.kwargs = pytree.tree_map(_on_meta, described)
-        layout = [
-            (tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors_in(self.given())
-        ]
-        self.key = (node.target, repr((self.args, self.kwargs, layout)))
-
-    def given(self) -> Any:
-        """Return all arguments."""
-        return self.args, self.kwargs
 
     def call(self) -> Any:
         """Return the result; None for an operator that needs data, or that has no result."""
@@ -47,24 +39,57 @@ class Arguments:
             return None
 
 
+def call_key(node: Node) -> Hashable:
+    """Return what is equal for calls of the same operator with the same `Arguments`."""
+    key = (node.target, *map(_layout, node.args))
+    if node.kwargs:
+        key += (_layout(node.kwargs),)
+    try:
+        hash(key)
+    except TypeError:  # symbols
+        return _hinted(key)
+    return key
+
+
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return the tensors of nested lists, tuples and dictionaries."""
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
+def _layout(value: Any) -> Any:
+    if isinstance(value, Node):
+        value = value.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.shape, _strides(value)
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind, value
+    if isinstance(value, (tuple, list)):
+        return kind, *map(_layout, value)
+    if isinstance(value, dict):
+        return kind, *((key, _layout(each)) for key, each in value.items())
+    return value if kind is torch.SymInt else repr(value)
+
+
+def _strides(tensor: torch.Tensor) -> Any:
+    try:
+        return tensor.stride()
+    except RuntimeError:  # it has none
+        return ()
+
+
+def _hinted(layout: Any) -> Hashable:
+    """Return a layout with numbers in place of symbols."""
+    if isinstance(layout, tuple):
+        return tuple(map(_hinted, layout))
+    return size_of(layout) if isinstance(layout, torch.SymInt) else layout
+
+
 def _on_meta(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
+        sizes = [size_of(size) for size in value.shape]
         if value.layout is not torch.strided:
-            return torch.empty([_size(s) for s in value.shape], dtype=value.dtype, device="meta")
-        return torch.empty_strided(
-            [_size(size) for size in value.shape],
-            [_size(stride) for stride in value.stride()],
-            dtype=value.dtype,
-            device="meta",
-        )
-    return _size(value) if isinstance(value, torch.SymInt) else value
-
-
-def _size(size: Any) -> int:
-    hint = size_hint(size)
-    return 1 if hint is None else hint
+            return torch.empty(sizes, dtype=value.dtype, device="meta")
+        strides = [size_of(stride) for stride in value.stride()]
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
+    return size_of(value) if isinstance(value, torch.SymInt) else value

@@ -2,73 +2,106 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-from typing import Any
+import math
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Literal, get_args
 
 from torch.export import ExportedProgram
 
+from fxpress import _native
 from fxpress._serde.hashing import graph_hash
 from fxpress._stages.costs import By, weights_of
-from fxpress._stages.ends import Ends
+from fxpress._stages.division import Division
 from fxpress._stages.errors import StageError
 from fxpress._stages.lives import lives_of
-from fxpress._stages.measures import shared_of, state_bytes
+from fxpress._stages.memory import Memory, limits_of
+from fxpress._stages.places import places_of, spans_of_parameters
 from fxpress._stages.planned import Plan
+from fxpress._stages.profile import Profile
+from fxpress._stages.profile import profile as measured
+from fxpress._stages.reading import Reading, reading_of
+from fxpress._stages.shared import shared_of
 from fxpress._stages.spans import spans_of
-from fxpress._stages.writes import storages_of
-from fxpress.partition import by_module
-from fxpress.partition._balanced import linear_partition
 from fxpress.partition._callback import operations
 
-_EVEN = 1.25  # times the weight of the heaviest stage that cuts anywhere: even enough
-_MOST_COMPONENTS = 100  # of a module's path
+Sharing = Literal["list", "together"]
 
 
 def plan(
-    program: ExportedProgram, stages: int, by: By = "parameters", *, inputs: Any = None
+    program: ExportedProgram,
+    stages: int,
+    by: By = "parameters",
+    *,
+    memory: int | Sequence[int] | None = None,
+    inputs: Any = None,
+    profile: Profile | None = None,
+    slack: float = 0.05,
+    shared: Sharing = "list",
 ) -> Plan:
-    """Return where to cut a program into stages of equal weight. torch has no such function.
+    """Return where to cut a program into stages. torch has no such function.
+
+    Of the plans whose heaviest stage is at most `slack` heavier than it has to be, it is the one
+    whose cuts pass the fewest bytes, see `Plan.crossing_bytes`. Of those, each stage in turn is the
+    one that is closest to an equal share of the weight that is left.
+
+    The same program gives the same plan in every process; by "time", with the same profile.
 
     Args:
         program: the program, which is not changed.
         stages: how many, none of them empty.
-        by: what they share out, see `weights_of`. By "module", a stage begins where a module does:
-            modules of the least depth that allows stages almost as even as cuts anywhere do.
-        inputs: (args, kwargs) to measure times with.
+        by: what they share out: "parameters" or "bytes" of the state that an operation is the first
+            to use, "flops" as `torch.utils.flop_counter` counts them for the sizes in the metadata,
+            or "time". By "module", they share out parameters, and a stage begins where a module
+            does: modules of the least depth that allows stages almost as even as cuts anywhere do.
+        memory: the most bytes of a stage, or of each: its state, and the values that are alive at
+            once when it runs without gradients.
+        inputs: (args, kwargs) to measure times with where there is no profile.
+        profile: the times to share out, from `profile`.
+        slack: how much heavier the heaviest stage may be than it has to be, as a part of its
+            weight.
+        shared: whether a parameter that several operations use may be cut between them, so that
+            several stages have a copy, which the plan lists ("list"), or not ("together").
 
     Raises:
-        StageError: there are fewer places to cut at than it takes, nothing has any weight, the
-            program passes effect tokens, or there are no inputs to measure times with.
+        StageError: there are fewer places to cut at than it takes, no plan keeps the limits of
+            memory, nothing has any weight, the program passes effect tokens, the profile is for
+            another program, or there are no inputs to measure times with.
+        fxpress.SerializeError, fxpress.UnsupportedError: the program has no `graph_hash`.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> pipeline.plan(program, 2).weights
+        (304, 304)
     """
-    nodes = list(operations(program.graph_module))
-    n = stages
-    if n < 1:
-        raise StageError(f"cannot make {n} stages")
-    if n > len(nodes):
-        raise StageError(f"cannot make {n} stages of {len(nodes)} operations, none of them empty")
-    unknown = Ends(program).unknown()
-    if unknown is not None:
-        raise StageError(f"the program has a {unknown}, which no stage can take or give")
-    before = [0, *accumulate(weights_of(program, by, inputs))]
-    ends = _ends(program, nodes, n)
-    found = _runs(before, ends, n)
-    if by == "module":
-        found = _runs_of_modules(program, nodes, before, ends, n, found)
-    runs = list(zip([0, *found], found, strict=False))
-    lives = lives_of(program, nodes, storages_of(program.graph))
-    return Plan(
-        by=by,
-        graph_hash=graph_hash(program),
-        operations=len(nodes),
-        ends=tuple(found),
-        weights=tuple(before[end] - before[start] for start, end in runs),
-        state_bytes=tuple(state_bytes(lives, start, end) for start, end in runs),
-        activation_bytes=tuple(
-            max(lives.alive[start:end]) + sum(lives.written[start:end]) for start, end in runs
-        ),
-        crossing_bytes=tuple(lives.crossing[end] for end in found[:-1]),
-        shared=shared_of(lives, found),
-    )
+    _check_options(stages, slack, shared)
+    limits = limits_of(memory, stages)
+    known = graph_hash(program)
+    if by == "time":
+        profile = _profile_for(program, known, profile, inputs)
+    with _native.GcPause():  # it would visit every new object
+        reading = reading_of(program)
+        _check_operations(reading, stages)
+        lives = lives_of(reading)
+        before = [0, *accumulate(weights_of(reading, lives, by, profile))]
+        spans = list(spans_of(reading))
+        if shared == "together":
+            spans += spans_of_parameters(lives)
+        places = places_of(len(reading.operations), spans, stages)
+        division = Division(reading, lives, before, stages, limits, slack)
+        found = division.by_modules(places) if by == "module" else division.anywhere(places)
+        held = Memory(lives, [0, *found])
+        return Plan(
+            by=by,
+            graph_hash=known,
+            operations=len(reading.operations),
+            ends=tuple(found),
+            weights=tuple(before[end] - before[start] for start, end in pairwise([0, *found])),
+            state_bytes=tuple(held.state(stage, stage + 1) for stage in range(stages)),
+            activation_bytes=tuple(held.activations(stage, stage + 1) for stage in range(stages)),
+            crossing_bytes=tuple(lives.crossing[end] for end in found[:-1]),
+            shared=shared_of(lives, found),
+        )
 
 
 def check(plan: Plan, program: ExportedProgram) -> None:
@@ -80,82 +113,44 @@ def check(plan: Plan, program: ExportedProgram) -> None:
 
     Raises:
         StageError: the plan is for another program, or cuts where no cut may be.
+        fxpress.SerializeError, fxpress.UnsupportedError: the program has no `graph_hash`.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> pipeline.check(pipeline.plan(program, 2), program)
     """
     if plan.graph_hash != graph_hash(program):
         raise StageError("the plan is for another program: their graph_hash differs")
-    nodes = list(operations(program.graph_module))
-    if plan.operations != len(nodes) or not set(plan.ends) <= set(_ends(program, nodes, 1)):
+    reading = reading_of(program)
+    places = places_of(len(reading.operations), spans_of(reading), 1)
+    if plan.operations != len(reading.operations) or not {*plan.ends} <= {*places}:
         raise StageError("the plan is for another program: it cuts where this one cannot be cut")
 
 
-def _ends(program: ExportedProgram, nodes: list[Any], n: int) -> list[int]:
-    """Return where a cut may be: the numbers of the operations behind it; the last is the end."""
-    spans = list(spans_of(program, nodes))
-    changes = [0] * (len(nodes) + 1)  # of the number of spans around a place, from one to the next
-    for span in spans:
-        changes[span.first + 1] += 1
-        changes[span.last + 1] -= 1
-    around = list(accumulate(changes))
-    ends = [end for end in range(1, len(nodes) + 1) if end == len(nodes) or not around[end]]
-    if len(ends) < n:
-        longest = sorted(spans, key=lambda span: span.first - span.last)[:3]
-        why = ", ".join(span.reason for span in longest)
-        raise StageError(
-            f"cannot make {n} stages: there are {len(ends) - 1} places to cut at"
-            + (f", and none where {why}" if why else "")
-        )
-    return ends
+def _check_options(stages: int, slack: float, shared: str) -> None:
+    if type(stages) is not int or stages < 1:
+        raise StageError(f"cannot make {stages} stages")
+    if not (isinstance(slack, (int, float)) and 0 <= slack < math.inf):
+        raise StageError(f"the slack is a part of a weight, such as 0.05, and not {slack!r}")
+    if shared not in get_args(Sharing):
+        raise StageError(f"shared parameters are {' or '.join(get_args(Sharing))}, not {shared!r}")
 
 
-def _runs(before: list[int], ends: list[int], n: int) -> list[int]:
-    """Return the end of each stage, of least maximum weight; `before` is the weight before each."""
-    shares = [before[end] - before[start] for start, end in zip([0, *ends], ends, strict=False)]
-    return [ends[last - 1] for last in linear_partition(shares, n)]
+def _check_operations(reading: Reading, stages: int) -> None:
+    count = len(reading.operations)
+    if stages > count:
+        raise StageError(f"cannot make {stages} stages of {count} operations, none of them empty")
+    unknown = reading.ends.unknown()
+    if unknown is not None:
+        raise StageError(f"the program has a {unknown}, which no stage can take or give")
 
 
-def _heaviest(before: list[int], runs: list[int]) -> int:
-    return max(before[end] - before[start] for start, end in zip([0, *runs], runs, strict=False))
-
-
-def _runs_of_modules(
-    program: ExportedProgram,
-    nodes: list[Any],
-    before: list[int],
-    ends: list[int],
-    n: int,
-    free: list[int],
-) -> list[int]:
-    """Return the end of each stage where one module ends and another begins.
-
-    The modules are those of the least depth at which no stage is much heavier than the heaviest of
-    `free`, which is cut between any operations; without such a depth, that of the least maximum.
-    """
-    best: list[int] | None = None
-    most = 0
-    for depth in range(1, _deepest(nodes) + 1):
-        found = by_module(program.graph_module, depth=depth)
-        allowed = [
-            end for end in ends if end == len(nodes) or found[nodes[end]] != found[nodes[end - 1]]
-        ]
-        most = max(most, len(allowed))
-        if len(allowed) < n:
-            continue
-        runs = _runs(before, allowed, n)
-        if best is None or _heaviest(before, runs) < _heaviest(before, best):
-            best = runs
-        if _heaviest(before, best) <= _EVEN * _heaviest(before, free):
-            break
-    if best is None:
-        raise StageError(
-            f"cannot make {n} stages: there are {most - 1} places to cut at between modules"
-        )
-    return best
-
-
-def _deepest(nodes: list[Any]) -> int:
-    """Return the most components of a module's path, at least 1 and at most `_MOST_COMPONENTS`."""
-    paths = (
-        path for node in nodes for path, _ in (node.meta.get("nn_module_stack") or {}).values()
-    )
-    most = max((path.count(".") + path.count("[") for path in paths), default=0) + 1
-    return min(most, _MOST_COMPONENTS)
+def _profile_for(
+    program: ExportedProgram, graph_hash: str, profile: Profile | None, inputs: Any
+) -> Profile:
+    if profile is None:
+        return measured(program, inputs)
+    count = sum(1 for _ in operations(program.graph_module))
+    if profile.graph_hash != graph_hash or len(profile.nanoseconds) != count:
+        raise StageError("the profile is for another program: their graph_hash differs")
+    return profile

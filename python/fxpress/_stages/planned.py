@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from itertools import islice
-from typing import Any
+import re
+from itertools import pairwise
+from typing import Any, get_args
 
 from torch.export import ExportedProgram
 
+from fxpress._stages.costs import By
 from fxpress._stages.documents import Fields, read
 from fxpress._stages.errors import StageError
+from fxpress._stages.picture import picture_of
 from fxpress.partition import SplitCallback
 from fxpress.partition._callback import operations
 
@@ -20,12 +23,17 @@ FORMAT, VERSION = "fxpress plan", 1
 
 @dataclasses.dataclass(frozen=True)
 class Shared:
-    """State of which several stages have a copy.
+    """State of which several stages have a copy. torch has no such class.
 
     Attributes:
         names: the names of one storage, in the order in which the program first uses them.
         stages: the stages that use it.
         is_parameter: whether one of the names is a parameter, whose gradients have to be added up.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> pipeline.plan(program, 2).shared  # the model has no weight twice
+        ()
     """
 
     names: tuple[str, ...]
@@ -56,6 +64,12 @@ class Plan:
             that a later stage takes, inputs of the program that a stage behind it takes, which
             come from the first stage, and results of the program on their way to the last stage.
         shared: the state that several stages use.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> found = pipeline.plan(program, 2)
+        >>> found.stages, pipeline.Plan.from_json(found.to_json()) == found
+        (2, True)
     """
 
     by: str
@@ -74,11 +88,6 @@ class Plan:
         return len(self.ends)
 
     @property
-    def starts(self) -> tuple[int, ...]:
-        """For each stage, the index of its first operation."""
-        return (0, *self.ends[:-1])
-
-    @property
     def memory(self) -> tuple[int, ...]:
         """For each stage, the bytes of its state and of its activations."""
         return tuple(map(sum, zip(self.state_bytes, self.activation_bytes, strict=True)))
@@ -88,14 +97,64 @@ class Plan:
 
         Args:
             program: the program that the plan is for, see `check`.
+
+        Raises:
+            StageError: the program has another number of operations.
         """
-        nodes = operations(program.graph_module)
+        nodes = list(operations(program.graph_module))
+        if len(nodes) != self.operations:
+            raise StageError(
+                f"the plan is for another program: it has {self.operations} operations, and this"
+                f" one {len(nodes)}"
+            )
         stages = {
             node: stage
-            for stage, (start, end) in enumerate(zip(self.starts, self.ends, strict=True))
-            for node in islice(nodes, end - start)
+            for stage, (start, end) in enumerate(pairwise([0, *self.ends]))
+            for node in nodes[start:end]
         }
         return SplitCallback(stages, f"plan(stages={self.stages}, by={self.by!r})")
+
+    def picture(self, program: ExportedProgram) -> str | None:
+        """Return the stages and the values between them as an SVG file.
+
+        Args:
+            program: the program that the plan is for, see `check`.
+
+        Returns:
+            The text of the file; None without the extra `draw`.
+
+        Raises:
+            StageError: the program has another number of operations.
+            RuntimeError: Graphviz fails.
+        """
+        return picture_of(program, self.stage_of(program))
+
+    def report(self) -> str:
+        """Return a table of the stages, and a line for each shared state. Bytes are plain numbers.
+
+        The last column has the bytes that pass from a stage to the next one.
+        """
+        unit = "parameters" if self.by == "module" else "ns" if self.by == "time" else self.by
+        columns = (
+            ("stage", range(self.stages)),
+            ("operations", [end - start for start, end in pairwise([0, *self.ends])]),
+            (unit, self.weights),
+            ("state", self.state_bytes),
+            ("activations", self.activation_bytes),
+            ("memory", self.memory),
+            ("passes on", (*self.crossing_bytes, 0)),
+        )
+        texts = [[heading, *(f"{each:,}" for each in values)] for heading, values in columns]
+        widths = [max(map(len, column)) for column in texts]
+        lines = [
+            "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
+            for row in zip(*texts, strict=True)
+        ]
+        for each in self.shared:
+            names = ", ".join(map(json.dumps, each.names))  # whatever characters they have
+            kind = "parameter" if each.is_parameter else "buffer or constant"
+            lines.append(f"stages {', '.join(map(str, each.stages))} share the {kind} {names}")
+        return "\n".join(lines)
 
     def to_json(self) -> str:
         """Return the plan as a text, which is the same for equal plans."""
@@ -117,8 +176,7 @@ class Plan:
         """
         fields = read(text, FORMAT, VERSION)
         plan = _plan_of(fields)
-        if fields.text("digest") != plan.digest():
-            raise StageError(f"this {FORMAT} is damaged: its digest is that of another one")
+        fields.require(fields.text("digest") == plan.digest(), "digest")
         fields.end()
         return plan
 
@@ -163,9 +221,12 @@ def _plan_of(fields: Fields) -> Plan:
         each.require(list(one.stages) == sorted({*one.stages} & {*range(n)}), "stages")
         each.end()
         shared.append(one)
+    by, graph_hash = fields.text("by"), fields.text("graph_hash")
+    fields.require(by in get_args(By), "by")
+    fields.require(re.fullmatch("[0-9a-f]{64}", graph_hash) is not None, "graph_hash")
     return Plan(
-        by=fields.text("by"),
-        graph_hash=fields.text("graph_hash"),
+        by=by,
+        graph_hash=graph_hash,
         operations=operations,
         ends=ends,
         weights=fields.integers("weights", n),

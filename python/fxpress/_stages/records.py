@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 from fxpress._archive import names
 from fxpress._archive.contents import read_config
@@ -38,3 +40,23 @@ def digest_of(archive: PT2ArchiveReader, records: Iterable[str]) -> str:
         record = archive.record(name)
         made.update(f"{name}\0{record.size}\0{record.crc}\n".encode())
     return made.hexdigest()
+
+
+def facts_of(path: Path) -> dict[str, Any]:
+    """Return what a manifest says of the file of a stage.
+
+    Raises:
+        OSError, fxpress.ArchiveError: the file cannot be read.
+    """
+    with PT2ArchiveReader(path) as reader:
+        records = digest_of(reader, records_of(reader, names.MODEL))
+    whole = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            whole.update(part)
+    return {
+        "file": path.name,
+        "bytes": path.stat().st_size,
+        "sha256": whole.hexdigest(),
+        "records": records,
+    }

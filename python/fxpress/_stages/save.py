@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from torch.export import ExportedProgram
 
 from fxpress import archive
-from fxpress._archive import names
-from fxpress._archive.folders import beside, sync_folder
+from fxpress._archive.folders import new_folder
+from fxpress._observing.progress import Progress, check_progress
+from fxpress._observing.watching import operation
 from fxpress._stages.build import build
 from fxpress._stages.costs import By
 from fxpress._stages.cut import cut
@@ -26,7 +24,9 @@ from fxpress._stages.picture import picture_of
 from fxpress._stages.plan import check
 from fxpress._stages.plan import plan as make_plan
 from fxpress._stages.planned import Plan
-from fxpress._stages.records import digest_of, records_of
+from fxpress._stages.records import facts_of
+from fxpress._stages.upload import uploaded
+from fxpress._stages.urls import is_archive, local_path, url_of
 
 MANIFEST, PICTURE = "manifest.json", "stages.svg"
 
@@ -36,6 +36,7 @@ def program_name(number: int) -> str:
     return f"stage_{number}"
 
 
+@operation("pipeline.save_stages", lambda made, *_, **__: {"stages": len(made["stages"])})
 def save_stages(
     program: ExportedProgram,
     path: str | os.PathLike[str],
@@ -43,19 +44,26 @@ def save_stages(
     *,
     by: By = "parameters",
     inputs: Any = None,
+    progress: Progress = None,
 ) -> dict[str, Any]:
-    """Write a program of each stage, a manifest, and a picture where it can be drawn.
+    """Write a program of each stage, a manifest, and a picture. torch has no such function.
 
-    They are there as a whole or not at all: they are written under another name, and renamed.
+    They are there as a whole or not at all: they are written under another name, and renamed. The
+    picture is left out where it cannot be drawn.
 
     Args:
         program: the program, which is not changed.
         path: a folder to make, which may be there if it is empty; or an archive of all stages,
-            whose name ends in ".pt2".
+            whose name ends in ".pt2"; or the URL of one, such as `s3://bucket/stages`. For a URL,
+            they are written into the temporary folder of this machine first, and the manifest of a
+            folder goes last.
         plan: what `plan` has returned for the program, or the number of stages to plan.
         by: for a number of stages, what to share out: "parameters", "bytes", "flops", "time", or
             "module", see `plan`.
         inputs: (args, kwargs) to measure times with.
+        progress: where it shows its progress, in bytes of each stage: True, False, a function of
+            (done, total, what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a
+            terminal, after two seconds, when tqdm is installed.
 
     Returns:
         What the manifest says. Its "picture" is None where the extra `draw` is missing.
@@ -64,11 +72,25 @@ def save_stages(
         StageError: the program cannot be cut like this, the plan is for another program, or the
             folder is not empty.
         OSError: a file cannot be written.
-        fxpress.SerializeError, fxpress.UnsupportedError: a stage cannot be saved.
+        fxpress.SerializeError, fxpress.UnsupportedError: a stage cannot be saved, or nothing that
+            is installed writes to the URL.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> manifest = pipeline.save_stages(program, "saved", 2)
+        >>> [stage["file"] for stage in manifest["stages"]]
+        ['stage_0.pt2', 'stage_1.pt2']
     """
-    target = Path(path)
-    is_folder = target.suffix != ".pt2"
-    if is_folder and target.exists() and (not target.is_dir() or any(target.iterdir())):
+    check_progress(progress)
+    url = url_of(path)
+    target = Path(local_path(path))
+    is_folder = target.suffix != ".pt2" if url is None else not is_archive(url)
+    if (
+        url is None
+        and is_folder
+        and target.exists()
+        and (not target.is_dir() or any(target.iterdir()))
+    ):
         raise StageError(f"{target} is there already")
     if isinstance(plan, Plan):
         check(plan, program)
@@ -80,32 +102,33 @@ def save_stages(
     stages = [build(program, whole.ends, stage) for stage in whole.stages]
     drawn = picture_of(program, stage_of)
     describe = functools.partial(manifest_of, program, whole, chosen)
-    write = _write_folder if is_folder else _write_archive
-    manifest: dict[str, Any] = write(target, stages, describe, drawn)
+    write = functools.partial(_write_folder if is_folder else _write_archive, progress)
+    placed = contextlib.nullcontext(target) if url is None else uploaded(url, MANIFEST)
+    with placed as place:
+        manifest: dict[str, Any] = write(place, stages, describe, drawn)
     return manifest
 
 
-def _write_archive(target: Path, stages: Any, describe: Any, drawn: str | None) -> Any:
+def _write_archive(
+    progress: Progress, target: Path, stages: Any, describe: Any, drawn: str | None
+) -> Any:
     programs = {program_name(number): stage for number, stage in enumerate(stages)}
     manifest = describe([{"program": name} for name in programs])
     manifest["picture"] = None if drawn is None else PICTURE
     extra = {MANIFEST: _text(manifest)} | ({} if drawn is None else {PICTURE: drawn})
-    archive.package_pt2(target, exported_programs=programs, extra_files=extra)
+    archive.package_pt2(target, exported_programs=programs, extra_files=extra, progress=progress)
     return manifest
 
 
-def _write_folder(target: Path, stages: Any, describe: Any, drawn: str | None) -> Any:
-    with _made_at_once(target) as place:
+def _write_folder(
+    progress: Progress, target: Path, stages: Any, describe: Any, drawn: str | None
+) -> Any:
+    with new_folder(target) as place:
         files = []
         for number, stage in enumerate(stages):
             path = place / f"{program_name(number)}.pt2"
-            archive.save(stage, path)
-            with archive.PT2ArchiveReader(path) as reader:
-                digest = digest_of(reader, records_of(reader, names.MODEL))
-            size = path.stat().st_size
-            files.append(
-                {"file": path.name, "bytes": size, "sha256": _sha256(path), "records": digest}
-            )
+            archive.save(stage, path, progress=progress)
+            files.append(facts_of(path))
         manifest = describe(files)
         manifest["picture"] = None if drawn is None else PICTURE
         if drawn is not None:
@@ -116,26 +139,3 @@ def _write_folder(target: Path, stages: Any, describe: Any, drawn: str | None) -
 
 def _text(manifest: Any) -> str:
     return json.dumps(manifest, indent=2) + "\n"
-
-
-@contextlib.contextmanager
-def _made_at_once(target: Path) -> Iterator[Path]:
-    """Return a block that fills a folder, which has its name when the block has ended well."""
-    place = beside(target)
-    place.mkdir()
-    try:
-        yield place
-        sync_folder(place)
-        place.rename(target)
-    except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
-        raise
-    sync_folder(target.parent)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        made = hashlib.sha256()
-        while part := file.read(1 << 20):
-            made.update(part)
-    return made.hexdigest()

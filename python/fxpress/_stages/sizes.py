@@ -8,10 +8,14 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from fxpress._stages.spans import value_of
 from fxpress._torch.tracking import size_hint
 
 _NUMBER = 8  # bytes of an integer or a float
+
+
+def value_of(node: Node) -> Any:
+    """Return what the metadata says of a node's value."""
+    return node.meta.get("val")
 
 
 def bytes_of(node: Node) -> int:
@@ -22,16 +26,18 @@ def bytes_of(node: Node) -> int:
     return _bytes(value_of(node))
 
 
+def size_of(size: Any) -> int:
+    """Return a size as a number; for a symbol, that of the example."""
+    if type(size) is int:
+        return size
+    hint = size_hint(size)
+    return 1 if hint is None else hint
+
+
 def _bytes(value: Any) -> int:
     if isinstance(value, torch.Tensor):
-        elements = prod(size if type(size) is int else _hint(size) for size in value.shape)
-        return int(elements * value.dtype.itemsize)
+        return prod(map(size_of, value.shape)) * int(value.dtype.itemsize)
     if isinstance(value, (tuple, list)):
         return sum(map(_bytes, value))
     is_number = isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
     return _NUMBER if is_number else 0
-
-
-def _hint(size: Any) -> int:
-    hint = size_hint(size)
-    return 1 if hint is None else hint

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch.export import ExportedProgram
 from torch.fx import Node
 
-from fxpress._stages.ends import Ends
-from fxpress._stages.writes import storages_of
+from fxpress._stages.reading import Reading
+from fxpress._stages.sizes import value_of
 
 _PASSED = (torch.Tensor, torch.SymInt)  # torch's files have no other inputs of programs
 
@@ -28,40 +27,31 @@ class Span(NamedTuple):
     reason: str
 
 
-def spans_of(program: ExportedProgram, operations: list[Node]) -> Iterator[Span]:
+def spans_of(reading: Reading) -> Iterator[Span]:
     """Yield what has to stay together.
 
     A state or an input that is written is read and written in one stage, as each stage has a copy
     of its own. So is another value, up to its last write. Lists and objects are used where they are
     made: only tensors and integers pass from a stage to another.
-
-    Args:
-        program: the program.
-        operations: of its own graph, in order.
     """
-    places = {node: number for number, node in enumerate(operations)}
-    ends = Ends(program)
+    places, ends = reading.numbers, reading.ends
     objects = ends.objects()
-    for node, storage in storages_of(program.graph).items():
-        touching = list(storage.touching)
+    for node, storage in reading.storages.items():
         if node in ends.written:
-            touching.append(ends.written[node])
+            touching = [*storage.touching, ends.written[node]]
         elif not storage.writing and node not in objects:
             continue
-        elif node.op != "placeholder":
-            last = max(places[each] for each in storage.writing)
-            touching = [each for each in touching if places[each] <= last]
+        else:
+            touching = storage.touching
+            if node.op != "placeholder":
+                last = max(places[each] for each in storage.writing)
+                touching = [each for each in touching if places[each] <= last]
         yield from _around(touching, places, f"{node} is written")
-    for node in operations:
+    for node in reading.operations:
         if not isinstance(value_of(node), _PASSED):
             yield from _around(
                 [node, *node.users], places, f"{node} is neither a tensor nor an integer"
             )
-
-
-def value_of(node: Node) -> Any:
-    """Return what the metadata says of a node's value."""
-    return node.meta.get("val")
 
 
 def _around(nodes: Iterable[Any], places: dict[Node, int], reason: str) -> Iterator[Span]:

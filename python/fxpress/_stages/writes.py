@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable, Iterable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -10,12 +12,15 @@ from torch.fx import Graph, GraphModule, Node
 
 from fxpress._serde.hashing import traits_of
 from fxpress._serde.operators import schema_of
-from fxpress._stages.on_meta import Arguments, tensors_in
+from fxpress._stages.on_meta import Arguments, call_key, tensors_in
 from fxpress._torch import fx as torch_fx
 from fxpress._torch.serde import is_composite
 
+_HOLDING = (tuple, list, dict, slice)  # arguments that may hold values
+_NONE: set[Node] = set()
 
-@dataclasses.dataclass
+
+@dataclasses.dataclass(slots=True)
 class Storage:
     """What nodes do with the storage of a value, or with one that may be it.
 
@@ -25,9 +30,28 @@ class Storage:
         results: the results of the graph that may have it.
     """
 
-    touching: list[Node] = dataclasses.field(default_factory=list)
+    touching: list[Node]
     writing: list[Node] = dataclasses.field(default_factory=list)
     results: list[Node] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Effects:
+    """What a call does with the storages that it is given.
+
+    Attributes:
+        names: of its arguments, in order.
+        aliased: the arguments whose storage the result may share; None: any.
+        written: the arguments that it may write; None: any.
+        is_composite: whether sizes decide which of `aliased` the result shares.
+        is_new: whether the result may have a storage of its own, too.
+    """
+
+    names: tuple[str, ...] = ()
+    aliased: tuple[str, ...] | None = ()
+    written: tuple[str, ...] | None = ()
+    is_composite: bool = False
+    is_new: bool = False
 
 
 def storages_of(graph: Graph) -> dict[Node, Storage]:
@@ -38,10 +62,15 @@ def storages_of(graph: Graph) -> dict[Node, Storage]:
     its result may be new or share any of it. One of whose effects nothing is known may write to all
     of it.
     """
-    known: dict[Any, list[str]] = {}
+    shared: dict[Hashable, tuple[str, ...]] = {}
+    known: dict[Any, _Effects] = {}
     origins: dict[Node, set[Node]] = {}  # of a value: the nodes whose storage it may share
     found: dict[Node, Storage] = {}
     for node in graph.nodes:
+        if node.op == "placeholder":
+            origins[node] = {node}
+            found[node] = Storage([])
+            continue
         if node.op == "get_attr":
             continue
         if node.op == "output":
@@ -49,75 +78,87 @@ def storages_of(graph: Graph) -> dict[Node, Storage]:
                 for origin in origins.get(result, ()):
                     found[origin].results.append(result)
             continue
-        given = {argument: set(_reached(value, origins)) for argument, value in _given(node)}
-        aliased, written = _effects(node)
-        if aliased and isinstance(node.target, torch_fx.OpOverload) and is_composite(node.target):
-            aliased = _shared(node, aliased, known)
-        for argument, reached in given.items():
+        effects = known.get(node.target) or _effects(node, known)
+        aliased, written = effects.aliased, effects.written
+        if effects.is_composite:
+            aliased = _shared(node, aliased or (), shared)
+        having: set[Node] = set()
+        names, args = effects.names, node.args
+        if len(names) < len(args):
+            names += tuple(map(str, range(len(names), len(args))))
+        given: Iterable[tuple[str, Any]] = zip(names, args, strict=False)
+        for argument, value in chain(given, node.kwargs.items()) if node.kwargs else given:
+            if isinstance(value, Node):
+                reached = origins.get(value, _NONE)
+            elif isinstance(value, _HOLDING):
+                reached = _reached(value, origins)
+            else:
+                continue
             for origin in reached:
                 storage = found[origin]
                 if not storage.touching or storage.touching[-1] is not node:
                     storage.touching.append(node)
                 if written is None or argument in written:
                     storage.writing.append(node)
-        origins[node] = {
-            origin
-            for argument, reached in given.items()
-            if aliased is None or argument in aliased
-            for origin in reached
-        }
-        if not origins[node] or isinstance(node.target, torch_fx.HigherOrderOperator):
-            origins[node].add(node)
-            found[node] = Storage([node] if node.op != "placeholder" else [])
+            if aliased is None or argument in aliased:
+                having |= reached
+        origins[node] = having
+        if not having or effects.is_new:
+            having.add(node)
+            found[node] = Storage([node])
     return found
 
 
-def _given(node: Node) -> list[tuple[str, Any]]:
-    """Return the arguments of a node by the names of its schema; by position where it has none."""
-    schema = schema_of(node.target) if node.op == "call_function" else None
-    names = [argument.name for argument in schema.arguments] if schema is not None else []
-    names += [str(number) for number in range(len(names), len(node.args))]
-    return [*zip(names, node.args, strict=False), *node.kwargs.items()]
-
-
-def _shared(node: Node, names: list[str], known: dict[Any, list[str]]) -> list[str]:
+def _shared(
+    node: Node, names: tuple[str, ...], known: dict[Hashable, tuple[str, ...]]
+) -> tuple[str, ...]:
     """Return the arguments whose storage the result of an operator has for the sizes at hand.
 
     The schema of an operator that is made of others does not say.
     """
-    arguments = Arguments(node)
-    if arguments.key not in known:
+    key = call_key(node)
+    if key not in known:
+        arguments = Arguments(node)
         result = tensors_in(arguments.call())
         storages = {tensor.untyped_storage()._cdata for tensor in result}
         given = [*zip(names, arguments.args, strict=False), *arguments.kwargs.items()]
-        sharing = [
+        sharing = tuple(
             name
             for name, value in given
             if any(t.untyped_storage()._cdata in storages for t in tensors_in(value))
-        ]
-        known[arguments.key] = sharing if result else names
-    return known[arguments.key]
+        )
+        known[key] = sharing if result else names
+    return known[key]
 
 
-def _reached(value: Any, origins: dict[Node, set[Node]]) -> list[Node]:
+def _reached(value: Any, origins: dict[Node, set[Node]]) -> set[Node]:
     nodes: list[Node] = []
     torch.fx.node.map_arg(value, nodes.append)
-    return [origin for node in nodes for origin in origins.get(node, ())]
+    return set().union(*(origins.get(node, _NONE) for node in nodes))
 
 
-def _effects(node: Node) -> tuple[list[str] | None, list[str] | None]:
-    """Return the arguments whose storage the result may share, and those written; None: any."""
+def _effects(node: Node, known: dict[Any, _Effects]) -> _Effects:
+    """Return what a node does; `known` gets that of targets that always do the same."""
+    target = node.target
     if node.op != "call_function":
-        return [], []
-    if schema_of(node.target) is not None:
-        aliased, written, *_ = traits_of(node.target)
-        return aliased, written
-    if not isinstance(node.target, torch_fx.HigherOrderOperator):
-        return None, []  # a function on values, such as getitem
+        return _Effects()
+    schema = schema_of(target)
+    if schema is not None:
+        aliased, written, *_ = traits_of(target)
+        is_overload = isinstance(target, torch_fx.OpOverload)
+        known[target] = _Effects(
+            tuple(argument.name for argument in schema.arguments),
+            tuple(aliased),
+            tuple(written),
+            is_overload and bool(aliased) and is_composite(target),
+        )
+        return known[target]
+    if not isinstance(target, torch_fx.HigherOrderOperator):
+        return _Effects(aliased=None)  # a function on values, such as getitem
     bodies = _bodies(node)
     if bodies and not any(map(_writes, bodies)):
-        return None, []
-    return None, None
+        return _Effects(aliased=None, is_new=True)
+    return _Effects(aliased=None, written=None, is_new=True)
 
 
 def _bodies(node: Node) -> list[GraphModule]:
@@ -132,7 +173,7 @@ def _writes(body: GraphModule) -> bool:
     for module in body.modules():
         for node in module.graph.nodes if isinstance(module, GraphModule) else ():
             if node.op == "call_function":
-                _, written = _effects(node)
+                written = _effects(node, {}).written
                 if written is None or written:
                     return True
     return False

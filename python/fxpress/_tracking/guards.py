@@ -41,6 +41,16 @@ def guard_to_detect_forward_monkeypatching(source: Source | None, mod: Module) -
     Args:
         source: where the traced program finds the module; nothing happens without.
         mod: the module.
+
+    Example:
+        >>> inner = torch.nn.ReLU()
+        >>> with fxpress.installed():
+        ...     compiled = torch.compile(torch.nn.Sequential(inner), backend="eager")
+        ...     print(compiled(-torch.ones(2)))
+        ...     inner.forward = lambda value: value
+        ...     print(compiled(-torch.ones(2)))
+        tensor([0., 0.])
+        tensor([-1., -1.])
     """
     if not source:
         return

@@ -40,6 +40,13 @@ def initialize_lazy_module(
 
     Raises:
         ObservedAttributeError: the module's own code raised AttributeError.
+
+    Example:
+        >>> lazy = torch.nn.LazyLinear(2)
+        >>> with fxpress.installed():
+        ...     result = torch.compile(lazy, backend="eager")(torch.ones(3, 4))
+        >>> lazy.weight.shape
+        torch.Size([2, 4])
     """
     if inspect.getattr_static(mod, "_initialize_hook", None) is None:
         return  # looked up without the user's `__getattr__`

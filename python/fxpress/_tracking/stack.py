@@ -35,6 +35,14 @@ class record_nn_module_stack:  # noqa: N801
             modules left out.
         tx: the translator, whose ``nn_module_stack`` and ``num_calls`` change.
         mod: the module; its class when the block begins is recorded.
+
+    Example:
+        >>> with fxpress.installed():
+        ...     strict = torch.export.export(model, (x,), strict=True)
+        >>> linear = torch.ops.aten.linear.default
+        >>> node, *_ = strict.graph.find_nodes(op="call_function", target=linear)
+        >>> [path for path, _ in node.meta["nn_module_stack"].values()]
+        ['', '0', '0.qkv']
     """
 
     __slots__ = ("_key", "_module", "_source", "_translator")

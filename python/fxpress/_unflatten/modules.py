@@ -231,6 +231,23 @@ class InterpreterModuleDispatcher(_SubmoduleBase, torch_export.InterpreterModule
 
     Raises:
         AssertionError: there are no `call_modules`.
+
+    Example:
+        >>> from fxpress.unflatten import unflatten
+        >>> class Either(torch.nn.Module):
+        ...     def forward(self, x, doubles):
+        ...         return x * 2 if doubles else x + 1
+        >>> class Both(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.part = Either()
+        ...     def forward(self, x):
+        ...         return self.part(self.part(x, True), False)
+        >>> exported = torch.export.export(
+        ...     Both(), (x,), preserve_module_call_signature=("part",)
+        ... )
+        >>> type(unflatten(exported).part).__name__
+        'InterpreterModuleDispatcher'
     """
 
     def __init__(self, attrs: set[str], call_modules: list[InterpreterModule]) -> None:

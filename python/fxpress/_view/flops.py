@@ -36,11 +36,14 @@ class Count:
             of its bodies: `torch.cond` the larger number of its branches for each operator.
         total: those of the program.
         left_out: why operators are not counted -> how many are not.
+        unknown: id of a graph -> ids of the nodes that are left out, or whose bodies leave some
+            out.
     """
 
     by_node: dict[str, dict[str, int]]
     total: int
     left_out: dict[str, int]
+    unknown: dict[str, set[str]]
 
 
 def count_flops(graphs: list[dict[str, Any]]) -> Count:
@@ -51,7 +54,7 @@ def count_flops(graphs: list[dict[str, Any]]) -> Count:
     """
     counting = _Counting(graphs)
     total = counting.of_graph(graphs[0]["id"]).total()
-    return Count(counting.by_node, total, dict(counting.left_out))
+    return Count(counting.by_node, total, dict(counting.left_out), counting.unknown)
 
 
 class _Counting:
@@ -59,6 +62,7 @@ class _Counting:
         self._graphs = {graph["id"]: graph for graph in graphs}
         self.by_node: dict[str, dict[str, int]] = {graph["id"]: {} for graph in graphs}
         self.left_out = Counter[str]()
+        self.unknown: dict[str, set[str]] = {graph["id"]: set() for graph in graphs}
         self._counted: dict[str, Counter[str]] = {}  # graphs may be asked for more than once
 
     def of_graph(self, graph_id: str) -> Counter[str]:
@@ -69,7 +73,11 @@ class _Counting:
         by_node = self.by_node[graph_id]
         nodes = {node["id"]: node for node in self._graphs[graph_id]["nodes"]}
         for node in nodes.values():
+            before = self.left_out.total()
             found = self._of_node(node, nodes)
+            inside = (self.unknown[body] for body in node.get("subgraphIds", ()))
+            if self.left_out.total() > before or any(inside):
+                self.unknown[graph_id].add(node["id"])
             if found is not None:
                 by_node[node["id"]] = found.total()
                 by_operator.update(found)

@@ -31,6 +31,7 @@ from fxpress._inspection.summary import kind_of, model_records
 from fxpress._inspection.tensors import expression, size_of, tensor_of
 from fxpress._view.facts import TAG
 from fxpress._view.namespaces import Namespaces
+from fxpress._view.ranges import cut_long_layers
 
 Graph = dict[str, Any]
 _Attributes = list[dict[str, Any]]
@@ -157,6 +158,7 @@ class _Writer:
                 value = {"type": "node_ids", "nodeIds": users}
                 written["attrs"].append({"key": "users", "value": value})
         made[position]["groupNodeAttributes"] = self._namespaces.attributes()
+        cut_long_layers(made[position])
 
     def _input(self, number: int, given: Any, spec: Any) -> None:
         name = next((name for _, name in values_in(given)), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from fxpress._inspection.modules import MOST_MODULES, entries_of
 from fxpress._inspection.package import InspectionError
@@ -55,25 +55,16 @@ class Namespaces:
         shown = {}
         for path, number in self._operators.items():
             self._count(path, "operators", number)
-        totals: dict[str, dict[str, int]] = {}
-        for path, counts in self._counts.items():
-            for above in self._around(path):
-                total = totals.setdefault(above, {})
-                for what, number in counts.items():
-                    total[what] = total.get(what, 0) + number
+        totals = {path: dict(self._counts.get(path, {})) for path in self._layers}
+        for path in reversed(self._layers):  # a module stands behind that around it
+            around = totals[path.rpartition(".")[0]] if path else {}
+            for what, number in totals[path].items():
+                around[what] = around.get(what, 0) + number
         for path, layer in self._layers.items():
             facts = {"module": path, "class": self._classes.get(path, "")}
-            facts |= {what: f"{n:,}" for what, n in totals.get(path, {}).items()}
+            facts |= {what: f"{n:,}" for what, n in totals[path].items()}
             shown[layer] = {what: text for what, text in facts.items() if text}
         return shown
-
-    @staticmethod
-    def _around(path: str) -> Iterator[str]:
-        """Yield a path and those of the modules around it."""
-        while path:
-            yield path
-            path = path.rpartition(".")[0]
-        yield ""
 
     def _of(self, path: str) -> str:
         known = self._layers.get(path)

@@ -21,6 +21,7 @@ from fxpress._view.sources import Source
 _MOST_ROWS = 500  # of a table
 _MOST_MODULES = 2000
 _DEPTH = 30  # of modules within each other
+_NOT_KNOWN = "\u2013"
 _OPEN = 2  # levels of modules that are shown at first
 
 
@@ -235,21 +236,29 @@ def _dtype_bars(program: Program) -> list[Bar]:
     return _bars((dtype, size, bytes_text(size)) for dtype, size in sizes.most_common(_MOST_ROWS))
 
 
-def _flops_by_module(graph: Graph, count: Count) -> Counter[str]:
-    """Return the operations of each module, with those of the modules in it."""
-    own = Counter[str]()
-    by_node = count.by_node[graph["id"]]
+def _flops_by_module(graph: Graph, count: Count) -> dict[str, str]:
+    """Return the operations of each module that has some, with those of the modules in it.
+
+    Where operators are left out they are "at least" a number, or not known at all.
+    """
+    numbers, left_out = Counter[str](), set[str]()
+    by_node, unknown = count.by_node[graph["id"]], count.unknown[graph["id"]]
     for node in graph["nodes"]:
-        if number := by_node.get(node["id"]):
-            own[module_of(graph, node)] += number
-    found = Counter[str]()
-    for path, number in own.items():
-        around = path
-        while around:
-            found[around] += number
-            around = around.rpartition(".")[0]
-        found[""] += number
-    return found
+        around = [*_around(module_of(graph, node))]
+        for path in around if node["id"] in unknown else ():
+            left_out.add(path)
+        for path in around if by_node.get(node["id"]) else ():
+            numbers[path] += by_node[node["id"]]
+    texts = {path: f"{number:,}" for path, number in numbers.items()}
+    return texts | {p: f"\u2265 {texts[p]}" if p in texts else _NOT_KNOWN for p in left_out}
+
+
+def _around(path: str) -> Iterator[str]:
+    """Yield the path of a module, and those of the modules around it."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield ""
 
 
 def _parameters_by_module(program: Program) -> Counter[str]:
@@ -269,7 +278,7 @@ def _parameters_by_module(program: Program) -> Counter[str]:
     return counts
 
 
-def _module_rows(program: Program, flops: Counter[str]) -> Iterator[ModuleRow]:
+def _module_rows(program: Program, flops: dict[str, str]) -> Iterator[ModuleRow]:
     parameters = _parameters_by_module(program)
     waiting: list[tuple[int, Module | None]] = [(0, program.root)]
     written = 0
@@ -289,7 +298,7 @@ def _module_rows(program: Program, flops: Counter[str]) -> Iterator[ModuleRow]:
             f"{module.operators:,}",
             f"{parameters[module.path]:,}",
             f"{module.bytes:,}",
-            f"{flops[module.path]:,}",
+            flops.get(module.path, "0"),
             depth < _OPEN,
         )
         if inner:

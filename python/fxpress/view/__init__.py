@@ -1,7 +1,10 @@
-"""Look at programs in a browser, with Model Explorer, or in a page that is a file. Beyond torch::
+"""Look at programs in a browser, with Model Explorer, or in a page that is a file. Beyond torch.
 
-    fxpress.view("model.pt2", program)   # in scripts and in notebooks
-    fxpress.view.export("page.html", "model.pt2")
+In scripts and in notebooks:
+
+>>> import fxpress.view
+>>> fxpress.view(program)  # doctest: +SKIP
+>>> fxpress.view.export("page.html", program)
 
 Model Explorer finds the adapter by itself, when it is told of this module::
 
@@ -81,6 +84,13 @@ def export(target: str | os.PathLike[str], *programs: Any) -> None:
         fxpress.UnsupportedError: the extra `report` is not installed.
         OSError: a file cannot be read, or the target cannot be written.
         fxpress.Error, TypeError: as `graphs_of` raises them.
+
+    Example:
+        >>> import pathlib
+        >>> import fxpress.view
+        >>> fxpress.view.export("page.html", program)
+        >>> pathlib.Path("page.html").read_text().startswith("<!DOCTYPE html>")
+        True
     """
     page = page_of([source_of(p, n) for n, p in zip(names_of(programs), programs, strict=True)])
     Path(target).write_text(page, encoding="utf-8")
@@ -105,6 +115,10 @@ def config(*programs: Any, overlays: Mapping[str, Overlay] | None = None) -> Any
         fxpress.Error: it is no file of exported programs, or it is damaged; or the program cannot
             be serialized.
         TypeError: it is neither a path nor a program.
+
+    Example:
+        >>> import fxpress.view
+        >>> made = fxpress.view.config(program)  # doctest: +SKIP
     """
     names = names_of(programs)
     sources = [source_of(program, name) for name, program in zip(names, programs, strict=True)]
@@ -168,6 +182,10 @@ def view(*programs: Any, overlays: Mapping[str, Overlay] | None = None, **option
         fxpress.Error: it is no file of exported programs, or it is damaged; or the program cannot
             be serialized.
         TypeError: it is neither a path nor a program.
+
+    Example:
+        >>> import fxpress.view
+        >>> fxpress.view(program, port=8080)  # doctest: +SKIP
     """
     serve(config(*programs, overlays=overlays), **options)
 

@@ -52,6 +52,11 @@ def overlays(program: Any) -> dict[str, Overlay]:
         fxpress.Error: it is no file of exported programs, or it is damaged; or the program cannot
             be serialized.
         TypeError: it is neither a path nor a program.
+
+    Example:
+        >>> from fxpress.view import data
+        >>> sorted(data.overlays(program))
+        ['FLOPs', 'bytes of results', 'bytes of state', 'kind of operator']
     """
     return overlays_of(source_of(program, "program").graphs)
 
@@ -70,6 +75,14 @@ def difference(first: Any, second: Any) -> tuple[Overlay, Overlay]:
     Raises:
         OSError, fxpress.Error, TypeError: as `fxpress.view.graphs_of`; or a program cannot be
             hashed.
+
+    Example:
+        >>> from fxpress.view import data
+        >>> gelu = torch.export.export(torch.nn.GELU(), (x,))
+        >>> relu = torch.export.export(torch.nn.ReLU(), (x,))
+        >>> _, marks = data.difference(gelu, relu)
+        >>> [mark["value"] for graph in marks.values() for mark in graph["results"].values()]
+        ['same', 'changed', 'follows']
     """
     sources = source_of(first, "first"), source_of(second, "second")
     for each in sources:
@@ -98,6 +111,12 @@ def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
             be serialized.
         TypeError: it is neither a path nor a program.
         Exception: what the program raises for the inputs.
+
+    Example:
+        >>> from fxpress.view import data
+        >>> (measured,) = data.times(program, x, runs=1).values()
+        >>> all(time["value"] > 0 for time in measured["results"].values())
+        True
     """
     if runs < 1:
         raise ValueError(f"runs must be positive, not {runs}")
@@ -127,6 +146,15 @@ def reuse(program: Any, report: ReuseReport) -> Overlay:
         fxpress.Error: it is no file of exported programs, or it is damaged; or the program cannot
             be serialized.
         TypeError: it is neither a path nor a program.
+
+    Example:
+        >>> from fxpress.functional_export import reuse_report
+        >>> from fxpress.view import data
+        >>> with fxpress.installed():
+        ...     strict = torch.export.export(model, (x,), strict=True)
+        >>> (marks,) = data.reuse(strict, reuse_report()).values()
+        >>> marks["results"]["node 0"]["value"]
+        'traced: no call before was like it'
     """
     texts = {
         _path(call.path): f"stamped from {_path(call.stamped_from)}"
@@ -138,9 +166,12 @@ def reuse(program: Any, report: ReuseReport) -> Overlay:
 
 
 def decomposition(program: Any, report: Report) -> Overlay:
-    """Return for each operator how many calls of what it was made from were stamped.
+    """Return for each node how many calls of the operator that it was made from were stamped.
 
     torch has no such function.
+
+    A report counts by operator, not by call: all nodes that were made from one operator have the
+    same text, which names the operator.
 
     Args:
         program: a path or an ExportedProgram, the result of `run_decompositions`.
@@ -151,12 +182,21 @@ def decomposition(program: Any, report: Report) -> Overlay:
         fxpress.Error: it is no file of exported programs, or it is damaged; or the program cannot
             be serialized.
         TypeError: it is neither a path nor a program.
+
+    Example:
+        >>> from fxpress import decompose
+        >>> from fxpress.view import data
+        >>> decomposed = decompose.run_decompositions(program)
+        >>> (marks,) = data.decomposition(decomposed, decompose.report()).values()
+        >>> marks["results"]["node 0"]["value"]
+        'of all 2 calls of aten.layer_norm.default, 2 were stamped'
     """
     graph = _graph(program)
     origins = {node["id"]: _origin(node) for node in graph["nodes"]}
     calls = Counter(operator for _, operator in {each for each in origins.values() if each})
     values = {
-        node: f"{report.by_operator.get(each[1], 0)} of {calls[each[1]]} calls were stamped"
+        node: f"of all {calls[each[1]]} calls of {_short(each[1])}, "
+        f"{report.by_operator.get(each[1], 0)} were stamped"
         for node, each in origins.items()
         if each is not None
     }
@@ -174,6 +214,15 @@ def write(folder: str | os.PathLike[str], overlays: Mapping[str, Overlay]) -> li
 
     Raises:
         OSError: a file cannot be written.
+
+    Example:
+        >>> from fxpress.view import data
+        >>> for path in data.write("overlays", data.overlays(program)):
+        ...     print(path)
+        overlays/bytes_of_state.json
+        overlays/bytes_of_results.json
+        overlays/FLOPs.json
+        overlays/kind_of_operator.json
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
     paths = []
@@ -209,6 +258,10 @@ def _aligned(names: Sequence[str], events: Sequence[tuple[str, float]]) -> list[
             found.append((number, microseconds))
             place = number + 1
     return found
+
+
+def _short(operator: str) -> str:
+    return operator.removeprefix("torch.ops.")
 
 
 def _origin(node: dict[str, Any]) -> tuple[str, str] | None:

@@ -39,6 +39,14 @@ class ReuseReport:
 
     Attributes:
         calls: the calls, in order, without those within stamped calls.
+
+    Example:
+        >>> from fxpress import functional_export
+        >>> with fxpress.installed():
+        ...     strict = torch.export.export(model, (x,), strict=True)
+        >>> report = functional_export.reuse_report()
+        >>> report.calls[0].kind, report.calls[0].reason
+        ('Sequential', 'no module is like it')
     """
 
     calls: list[ModuleCall] = field(default_factory=list)

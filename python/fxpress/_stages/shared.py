@@ -1,4 +1,4 @@
-"""Tell what stages hold."""
+"""Find the state that several stages have."""
 
 from __future__ import annotations
 
@@ -6,12 +6,6 @@ from collections.abc import Hashable
 
 from fxpress._stages.lives import Lives
 from fxpress._stages.planned import Shared
-
-
-def state_bytes(lives: Lives, start: int, end: int) -> int:
-    """Return the bytes of the state that operations use, those of one storage once."""
-    used = {key for keys in lives.uses[start:end] for key in keys}
-    return sum(lives.state[key].nbytes for key in used)
 
 
 def shared_of(lives: Lives, ends: list[int]) -> tuple[Shared, ...]:

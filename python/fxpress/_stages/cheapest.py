@@ -1,0 +1,174 @@
+"""Divide a row of items into runs: the least maximum weight, then the least cost of the cuts.
+
+Places are numbered from 0, in front of the first item, to the number of items. `before` has the
+weight in front of each place. `reach` has for each run, and for each place where it may begin, the
+last place where it may end; it never falls from a place to the next. A run that begins where its
+reach is has no end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, chain, pairwise, repeat
+from operator import add
+
+Reach = Sequence[list[int]]
+
+
+def least_limit(before: list[int], reach: Reach) -> int | None:
+    """Return the least maximum weight of runs that hold all items; None: there are no such runs.
+
+    A run may be empty here, which only matters where runs have different reaches.
+
+    Args:
+        before: the weight in front of each place.
+        reach: of each run.
+    """
+    low = -(-before[-1] // len(reach))
+    low = max(low, *(after - weight for weight, after in pairwise(before)))
+    high = before[-1]
+    if farthest(before, reach, high)[-1] < len(before) - 1:
+        return None
+    while low < high:
+        limit = (low + high) // 2
+        if farthest(before, reach, limit)[-1] == len(before) - 1:
+            high = limit
+        else:
+            low = limit + 1
+    return low
+
+
+def farthest(before: list[int], reach: Reach, limit: int) -> list[int]:
+    """Return the last place where each run may begin, and the last where the last one may end."""
+    places = [0]
+    for ends in reach:
+        start = places[-1]
+        if start == len(before) - 1:
+            places.append(start)
+        else:
+            by_weight = bisect_right(before, before[start] + limit) - 1
+            places.append(max(start, min(by_weight, ends[start])))
+    return places
+
+
+def cheapest(before: list[int], costs: list[int], reach: Reach, limit: int) -> list[int] | None:
+    """Return the ends of runs, none of them empty, whose cuts cost least; None: there are none.
+
+    Of divisions of the same cost it is the one in which each run in turn is closest to an equal
+    share of the weight that is left; of two as close, the one that ends later.
+
+    Args:
+        before: the weight in front of each place.
+        costs: of a cut at each place.
+        reach: of each run.
+        limit: the most weight of a run.
+    """
+    by_weight = _ends_by_weight(before, limit)
+    made = {id(each): list(map(min, by_weight, each)) for each in reach}
+    ends = [made[id(each)] for each in reach]
+    starts = _starts(ends)
+    if starts is None:
+        return None
+    never = sum(costs) + 1
+    values = [[0] * len(starts[-1])]  # for each run, from the last: the least cost behind a start
+    for run in range(len(reach) - 2, -1, -1):
+        nexts = starts[run + 1]
+        sums = list(map(add, costs[nexts.start : nexts.stop], values[-1]))
+        values.append(_least(sums, starts[run], nexts, ends[run], never))
+    values.reverse()
+    if values[0][0] >= never:
+        return None
+    found, start = [], 0
+    for run in range(len(reach) - 1):
+        nexts, later = starts[run + 1], values[run + 1]
+        least = values[run][start - starts[run].start]
+        first, last = max(start + 1, nexts.start), min(ends[run][start], nexts[-1])
+        places = [
+            place
+            for place in range(first, last + 1)
+            if costs[place] + later[place - nexts.start] == least
+        ]
+        start = _closest(before, places, start, len(reach) - run)
+        found.append(start)
+    return [*found, len(before) - 1]
+
+
+def _ends_by_weight(before: list[int], limit: int) -> list[int]:
+    """Return for each place but the last how far a run goes that begins there."""
+    ends, end, last = [], 0, len(before) - 1
+    for weight in before[:-1]:
+        while end < last and before[end + 1] - weight <= limit:
+            end += 1
+        ends.append(end)
+    return ends
+
+
+def _starts(ends: list[list[int]]) -> list[range] | None:
+    """Return the places where each run may begin, with all others; None: there are none.
+
+    Args:
+        ends: of each run, for each place where it may begin, the last where it may end.
+    """
+    n, last = len(ends), len(ends[0])
+    latest = [0]
+    for each in ends[:-1]:
+        start = latest[-1]
+        latest.append(max(start, each[start]) if start < last else last)
+    earliest = [last]
+    for each in reversed(ends):
+        earliest.append(bisect_left(each, earliest[-1]))
+    earliest.reverse()
+    found = [
+        range(max(run, earliest[run]), min(latest[run], last - (n - run)) + 1) for run in range(n)
+    ]
+    return found if all(found) and found[0].start == 0 else None
+
+
+def _least(
+    values: list[int], starts: range, nexts: range, ends: list[int], never: int
+) -> list[int]:
+    """Return for each start of a run the least value among the places where it may end.
+
+    Each start has a window of places, whose bounds never fall. So a place that is the last of a
+    window is in those of all starts before it: their least values are those from their first place
+    to it, and from it to their last place.
+
+    Args:
+        values: of the places in `nexts`.
+        starts: where the run may begin.
+        nexts: where it may end.
+        ends: the last place where it may end, for all places where it may begin.
+        never: the value where it has no end.
+    """
+    found: list[int] = []
+    start = starts.start
+    while start < starts.stop:
+        first, middle = max(start + 1, nexts.start), min(ends[start], nexts[-1])
+        if middle < first:
+            found.append(never)
+            start += 1
+            continue
+        stop = min(starts.stop, max(start + 1, middle))  # of the starts whose windows have `middle`
+        inside = values[first - nexts.start : middle - nexts.start + 1]
+        until = list(accumulate(reversed(inside), min))[::-1]
+        finals = [min(end, nexts[-1]) - middle for end in ends[start:stop]]
+        offset = middle - nexts.start
+        after = list(accumulate(values[offset : offset + finals[-1] + 1], min))
+        before = chain(repeat(until[0], min(stop, first) - start - 1), until)
+        found.extend(map(min, before, map(after.__getitem__, finals)))
+        start = stop
+    return found
+
+
+def _closest(before: list[int], places: list[int], start: int, runs: int) -> int:
+    """Return the place at which a run is closest to an equal share of the weight that is left."""
+    share = before[start] * runs + before[-1] - before[start]  # times `runs`
+    above = bisect_left(places, share, key=lambda place: before[place] * runs)
+    below = above - 1
+    if above == len(places) or (
+        below >= 0 and share - before[places[below]] * runs < before[places[above]] * runs - share
+    ):
+        above = below
+    weight = before[places[above]]
+    return places[bisect_right(places, weight, key=before.__getitem__) - 1]

@@ -1,0 +1,95 @@
+"""Times of the operations of a program, measured once and kept as a text."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from fxpress._serde.hashing import graph_hash
+from fxpress._stages.documents import read
+from fxpress._stages.errors import StageError
+from fxpress._stages.timing import seconds_of
+from fxpress.partition._callback import operations
+
+FORMAT, VERSION = "fxpress profile", 1
+_NANOSECONDS = 1e9
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """How long the operations of a program take. torch has no such class.
+
+    Attributes:
+        graph_hash: `fxpress.graph_hash` of the program.
+        nanoseconds: for each operation of its own graph, in order.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> times = pipeline.profile(program, program.example_inputs)
+        >>> pipeline.Profile.from_json(times.to_json()) == times
+        True
+    """
+
+    graph_hash: str
+    nanoseconds: tuple[int, ...]
+
+    def to_json(self) -> str:
+        """Return the profile as a text."""
+        return json.dumps({**self._content(), "digest": self._digest()}) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Profile:
+        """Return the profile that `to_json` gave a text of.
+
+        Args:
+            text: the text, which may come from anywhere.
+
+        Raises:
+            StageError: the text is no profile, or is not as it was written.
+        """
+        fields = read(text, FORMAT, VERSION)
+        profile = cls(fields.text("graph_hash"), fields.integers("nanoseconds"))
+        fields.require(fields.text("digest") == profile._digest(), "digest")
+        fields.end()
+        return profile
+
+    def _content(self) -> dict[str, Any]:
+        times = list(self.nanoseconds)
+        header = {"format": FORMAT, "version": VERSION}
+        return {**header, "graph_hash": self.graph_hash, "nanoseconds": times}
+
+    def _digest(self) -> str:
+        return hashlib.sha256(json.dumps(self._content(), sort_keys=True).encode()).hexdigest()
+
+
+def profile(program: ExportedProgram, inputs: Any) -> Profile:
+    """Measure how long each operation of a program takes here. torch has no such function.
+
+    It is the median of five runs, after one that warms up. The program's state and the inputs stay
+    as they are. Two measurements differ, so that processes that plan by time need one profile.
+
+    Args:
+        program: the program.
+        inputs: (args, kwargs) to run it with, such as `program.example_inputs`.
+
+    Raises:
+        StageError: the inputs are None, they have another structure than the program's, or the
+            program does not run with them.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> times = pipeline.profile(program, program.example_inputs)
+        >>> pipeline.plan(program, 2, "time", profile=times).stages
+        2
+    """
+    if inputs is None:
+        raise StageError("times are measured with example inputs, and the program has none")
+    taken = seconds_of(program, inputs)
+    nodes = operations(program.graph_module)
+    return Profile(
+        graph_hash(program), tuple(int(taken[node] * _NANOSECONDS) + 1 for node in nodes)
+    )

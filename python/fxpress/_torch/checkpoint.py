@@ -1,0 +1,23 @@
+"""torch's names in the files of its checkpoints. They are compared, and never looked up."""
+
+from __future__ import annotations
+
+# The classes that the file `.metadata` is made of, by module.
+METADATA_CLASSES = {
+    "torch.distributed.checkpoint.metadata": (
+        *("BytesStorageMetadata", "ChunkStorageMetadata", "Metadata", "MetadataIndex"),
+        *("StorageMeta", "TensorProperties", "TensorStorageMetadata", "_MEM_FORMAT_ENCODING"),
+    ),
+    "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
+}
+LAYOUT = ("torch.serialization", "_get_layout")
+# The functions that make a tensor of (storage, offset, sizes, strides, ...).
+TENSORS = (("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_tensor_v3"))
+# The classes of storages -> the dtype of their elements.
+STORAGES = {
+    **{"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16"},
+    **{"BFloat16Storage": "bfloat16", "BoolStorage": "bool", "ByteStorage": "uint8"},
+    **{"CharStorage": "int8", "ShortStorage": "int16", "IntStorage": "int32"},
+    **{"LongStorage": "int64", "ComplexFloatStorage": "complex64"},
+    "ComplexDoubleStorage": "complex128",
+}

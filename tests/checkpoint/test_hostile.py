@@ -1,0 +1,271 @@
+"""Damaged files, and files that were made to do harm: one clear error, and nothing has changed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+
+import fxpress
+from fxpress import archive
+from fxpress import state as states
+from fxpress._stages.save import save_stages
+from fxpress.checkpoint import ArchiveReader, ArchiveWriter, convert_weights
+from tests.support.checkpoints import assert_same, blank, load, save, tied_program
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+INDEX = "model.safetensors.index.json"
+
+
+def some_state() -> dict[str, Tensor]:
+    torch.manual_seed(4)
+    return {"a": torch.randn(40, 30), "b": torch.randn(7), "n": torch.tensor(3)}
+
+
+def refused(path: Path, state: dict[str, Tensor], **options: Any) -> str:
+    """Load a state from a file that is refused; return the text of the error."""
+    target = blank(state)
+    before = {name: value.clone() for name, value in target.items()}
+    with pytest.raises(CheckpointException) as raised:
+        load(target, path, **options)
+    assert_same(target, before)
+    ((cause, _),) = raised.value.failures.values()
+    assert isinstance(cause, (fxpress.Error, OSError, AssertionError)), cause
+    assert isinstance(cause, (fxpress.Error, OSError)) or "read failed" in str(cause), cause
+    return str(cause)
+
+
+def index_of(folder: Path) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads((folder / INDEX).read_text())
+    return said
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    """Save a state; return its index."""
+    save(some_state(), ArchiveWriter(folder, file_bytes=1000))
+    return index_of(folder)
+
+
+def _edit(*path: Any, value: Any) -> Callable[[Any], None]:
+    def edit(said: Any) -> None:
+        for key in path[:-1]:
+            said = said[key]
+        if value is None:
+            del said[path[-1]]
+        else:
+            said[path[-1]] = value
+
+    return edit
+
+
+OURS = "fxpress"
+EDITS = {
+    "no number": (_edit(OURS, "number", value=None), "damaged"),
+    "another save's number": (_edit(OURS, "number", value="0" * 32), "belongs to another"),
+    "another format": (_edit(OURS, "format", value="zip"), "of format 'zip'"),
+    "a newer version": (_edit(OURS, "version", value=2), "version 2"),
+    "a file elsewhere": (
+        _edit(OURS, "files", 0, 0, value="../../etc/passwd.safetensors"),
+        "no file beside it",
+    ),
+    "a device": (_edit(OURS, "files", 0, 0, value="/dev/zero"), "no file beside it"),
+    "a file's size": (_edit(OURS, "files", 0, 1, value=17), "17 by the index"),
+    "no such dtype": (_edit(OURS, "tensors", "a", 0, value="F99"), "damaged"),
+    "another dtype": (_edit(OURS, "tensors", "a", 0, value="I32"), "by the index"),
+    "more elements": (_edit(OURS, "tensors", "a", 1, value=[80, 30]), "elements of 2400"),
+    "a slice outside": (_edit(OURS, "tensors", "a", 2, 0, 1, value=[1, 0]), "not inside"),
+    "negative sizes": (_edit(OURS, "tensors", "a", 2, 0, 2, value=[-40, -30]), "no sizes"),
+    "no slices": (_edit(OURS, "tensors", "a", 2, value=[]), "0 elements of 1200"),
+    "a file that there is not": (_edit(OURS, "tensors", "a", 2, 0, 0, value=9), "there is not"),
+    "overlapping slices": (
+        _edit(
+            *(OURS, "tensors", "a", 2),
+            value=[[0, [0, 0], [20, 30], 0], [0, [10, 0], [20, 30], 0]],
+        ),
+        "overlap",
+    ),
+    "slices of other dimensions": (
+        _edit(OURS, "tensors", "a", 2, value=[[0, [0], [1200], 0]]),
+        "not inside",
+    ),
+    "a section that is a list": (_edit(OURS, value=[]), "damaged"),
+    "a value of an unknown kind": (_edit(OURS, "values", value={"v": {"set": [1]}}), "'v'"),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_indexes(name: str, tmp_path: Path) -> None:
+    said = saved(tmp_path / "saved")
+    edit, text = EDITS[name]
+    edit(said)
+    (tmp_path / "saved" / INDEX).write_text(json.dumps(said))
+    assert text in refused(tmp_path / "saved", some_state())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "damaged"),
+        ("[]", "no weight_map"),
+        ('{"weight_map": 3}', "no weight_map"),
+        ('{"weight_map": {"a": "../a.safetensors"}}', "no file beside it"),
+        ('{"weight_map": {"a": "a.safetensors"}}', "No such file"),
+        ("[" * 100_000, "limit 'depth'"),
+        ('{"weight_map": {"a": "a\\u0000.safetensors"}}', "no file beside it"),
+        ('{"weight_map": {"a": "\\u001b[31m.safetensors"}}', "'\\x1b[31m.safetensors' is no file"),
+    ],
+)
+def test_texts_of_an_index(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / INDEX).write_text(text)
+    assert said in refused(tmp_path, some_state())
+
+
+def test_a_value_with_a_wrong_checksum(tmp_path: Path) -> None:
+    """With `check` before anything has changed, and else when the tensor was read as a whole."""
+    saved(tmp_path / "saved")
+    states.write(some_state(), tmp_path / "state.pt2")
+    (large,) = [p for p in tmp_path.glob("saved/*.safetensors") if p.stat().st_size > 4000]
+    for path, file in ((tmp_path / "saved", large), (tmp_path / "state.pt2",) * 2):
+        data = bytearray(file.read_bytes())
+        data[2000] ^= 1  # inside of `a`
+        file.write_bytes(data)
+        assert "checksum is wrong" in refused(path, some_state(), check=True)
+        with pytest.raises(CheckpointException, match="checksum is wrong"):
+            load(blank(some_state()), path)
+
+
+def test_bytes_that_changed_anywhere(tmp_path: Path) -> None:
+    """A load gives the right values or an error."""
+    state = some_state()
+    states.write(state, tmp_path / "state.pt2")
+    data = (tmp_path / "state.pt2").read_bytes()
+    chosen = random.Random(1)
+    seen = 0
+    for _ in range(150):
+        changed = bytearray(data)
+        changed[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
+        (tmp_path / "b.pt2").write_bytes(changed)
+        target = blank(state)
+        try:
+            load(target, tmp_path / "b.pt2", check=True)
+        except CheckpointException:
+            seen += 1
+        else:
+            assert_same(target, state)
+    assert seen > 100
+
+
+@pytest.mark.parametrize("kind", ["state.pt2", "saved", "stages"])
+def test_files_that_end_too_early(kind: str, tmp_path: Path) -> None:
+    state = some_state()
+    states.write(state, tmp_path / "state.pt2")
+    saved(tmp_path / "saved")
+    save_stages(tied_program(), tmp_path / "stages", 2)
+    file = tmp_path / kind
+    if kind == "saved":
+        file = max(file.glob("*.safetensors"), key=lambda path: path.stat().st_size)
+    elif kind == "stages":
+        file /= "stage_1.pt2"
+    data = file.read_bytes()
+    wanted = state if kind != "stages" else dict(tied_program().state_dict)
+    for size in (0, 3, 8, len(data) // 2, len(data) - 1):
+        file.write_bytes(data[:size])
+        refused(tmp_path / kind, wanted)
+
+
+def test_a_manifest_that_names_other_files(tmp_path: Path) -> None:
+    save_stages(tied_program(), tmp_path / "stages", 2)
+    path = tmp_path / "stages" / "manifest.json"
+    said = json.loads(path.read_text())
+    for name in ("/etc/passwd", "../stages/stage_0.pt2", "stage_0.pt2\0", "stage_0.txt"):
+        said["stages"][0]["file"] = name
+        path.write_text(json.dumps(said))
+        assert "no file of the folder" in refused(tmp_path / "stages", some_state())
+    path.write_text('{"format": "fxpress stages", "version": 99, "stages": []}')
+    assert "version 99" in refused(tmp_path / "stages", some_state())
+
+
+def test_a_file_that_changes_between_plan_and_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path / "saved")
+    plan = ArchiveReader.prepare_global_plan
+
+    def replaced(self: ArchiveReader, plans: Any) -> Any:
+        self._contents.files.close()  # as when a rank reads more files than may be open
+        for path in tmp_path.glob("saved/*.safetensors"):
+            data = path.read_bytes()
+            path.unlink()
+            path.write_bytes(data)
+        return plan(self, plans)
+
+    monkeypatch.setattr(ArchiveReader, "prepare_global_plan", replaced)
+    assert "has changed while it was read" in refused(tmp_path / "saved", some_state())
+
+
+class Runs:
+    """A pickle of it runs a command."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self._path),)
+
+
+def test_pickles_of_torch_do_not_run(tmp_path: Path) -> None:
+    dcp.save({"a": torch.ones(3)}, checkpoint_id=tmp_path / "torch", no_dist=True)
+    (tmp_path / "torch" / ".metadata").write_bytes(pickle.dumps(Runs(tmp_path / "ran")))
+    with pytest.raises(fxpress.ArchiveError, match="mkdir, which is not of a checkpoint"):
+        convert_weights(tmp_path / "torch", tmp_path / "b")
+    dcp.save({"v": Runs(tmp_path / "ran")}, checkpoint_id=tmp_path / "other", no_dist=True)
+    with pytest.raises(fxpress.SerializeError, match="allow_pickle"):
+        convert_weights(tmp_path / "other", tmp_path / "b")
+    assert sorted(os.listdir(tmp_path)) == ["other", "torch"]
+
+
+def test_a_pickle_cannot_change_torch(tmp_path: Path) -> None:
+    """It sets an attribute of a class that it names, which is a class for this file alone."""
+    change = (
+        b"\x80\x02ctorch.distributed.checkpoint.metadata\nMetadata\n"
+        b"N}X\x05\x00\x00\x00stateK\x01s\x86b."
+    )
+    (tmp_path / ".metadata").write_bytes(change)
+    before = dict(vars(dcp.Metadata))
+    with pytest.raises(fxpress.ArchiveError, match="damaged"):
+        convert_weights(tmp_path, tmp_path.with_name("b"))
+    assert dict(vars(dcp.Metadata)) == before
+
+
+def test_metadata_of_torch_that_is_damaged(tmp_path: Path) -> None:
+    state = some_state()
+    dcp.save(state, checkpoint_id=tmp_path / "torch", no_dist=True)
+    path = tmp_path / "torch" / ".metadata"
+    data = path.read_bytes()
+    chosen = random.Random(2)
+    for number in range(100):
+        changed = bytearray(data)
+        changed[chosen.randrange(len(data))] ^= 1 << chosen.randrange(8)
+        path.write_bytes(changed)
+        with contextlib.suppress(fxpress.Error, OSError, MemoryError):
+            convert_weights(tmp_path / "torch", tmp_path / f"{number}")
+
+
+def test_repeated_elements_are_charged(tmp_path: Path) -> None:
+    """A few bytes do not stand for more memory than the limits allow."""
+    states.write({"a": torch.ones(1).expand(1 << 30)}, tmp_path / "a.pt2")
+    with pytest.raises(fxpress.LimitError, match="that share memory"):
+        ArchiveReader(tmp_path / "a.pt2").read_metadata()
+    limits = archive.Limits(memory=1 << 34)
+    ArchiveReader(tmp_path / "a.pt2", limits=limits).read_metadata()

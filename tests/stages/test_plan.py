@@ -1,0 +1,341 @@
+"""Plans: their texts, the programs that they are for, limits, profiles, shared parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram, export
+
+import fxpress
+from fxpress.pipeline import Plan, Profile, StageError, check, plan, profile, save_stages
+from tests.support.made_programs import Maker, aten, layers
+from tests.support.staged import Chain, assert_same_values
+
+
+class Model(nn.Module):
+    """Layers, and a weight that the first and the last operation use."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(16, width)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
+        self.head = nn.Linear(width, 16, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embedding(x)
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return self.head(x)
+
+
+def model(width: int = 8) -> ExportedProgram:
+    torch.manual_seed(0)
+    return export(Model(width).eval(), (torch.arange(4),))
+
+
+def test_save_stages_takes_a_plan(tmp_path: Path) -> None:
+    program = model()
+    made = plan(program, 3, "bytes")
+    manifest = save_stages(program, tmp_path / "out", made)
+    assert Plan.from_json(json.dumps(manifest["plan"])) == made
+    assert manifest["plan"]["digest"] == made.digest()
+    operations = [stage["operations"] for stage in manifest["stages"]]
+    assert operations == [
+        end - start for start, end in zip((0, *made.ends), made.ends, strict=False)
+    ]
+    for number, stage in enumerate(manifest["stages"]):
+        assert made.state_bytes[number] == sum(each["bytes"] for each in stage["state"])
+    x = torch.arange(4)
+    assert_same_values(Chain(tmp_path / "out")(x), program.module()(x))
+    with pytest.raises(StageError, match="another program"):
+        save_stages(model(12), tmp_path / "other", made)
+    assert not (tmp_path / "other").exists()
+
+
+def test_text() -> None:
+    made = plan(model(), 3)
+    text = made.to_json()
+    assert Plan.from_json(text) == made
+    content = json.loads(text)
+    digest = content.pop("digest")
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    assert digest == made.digest() == hashlib.sha256(canonical.encode()).hexdigest()
+    assert dataclasses.replace(made, by="bytes").digest() != digest
+
+
+def variants(value: Any) -> list[Any]:
+    """Return other values for a field: of other types, longer, shorter, larger."""
+    found: list[Any] = [None, -1, 1.5, True, "", [], {}, [[]], [-1], [None], 10**30]
+    if isinstance(value, int):
+        found += [value + 1, float(value)]
+    if isinstance(value, str):
+        found += [value + "0", value[:-1], "\x1b[31m"]
+    if isinstance(value, list):
+        found += [value[:-1], [*value, 0], [*value, *value], value[::-1]]
+    return [each for each in found if each != value or type(each) is not type(value)]
+
+
+@pytest.mark.parametrize("kind", [Plan, Profile])
+def test_damaged_texts(kind: Any) -> None:
+    program = model()
+    made = plan(program, 3) if kind is Plan else profile(program, program.example_inputs)
+    content = json.loads(made.to_json())
+    other = json.loads(
+        (profile(program, program.example_inputs) if kind is Plan else plan(program, 3)).to_json()
+    )
+    texts = ["", "{", "null", "7", "[]", "{}", "[" * 100_000, '{"format": []}', json.dumps(other)]
+    texts += [made.to_json()[:-9], "NaN", "9" * 100_000, "\ud800"]
+    for name in content:
+        texts.append(json.dumps({key: value for key, value in content.items() if key != name}))
+        texts += [json.dumps({**content, name: each}) for each in variants(content[name])]
+    texts.append(json.dumps({**content, "more": 1}))
+    for at in range(len(content.get("shared", []))):
+        for name, value in content["shared"][at].items():
+            for each in variants(value):
+                shared = [{**content["shared"][at], name: each}]
+                texts.append(json.dumps({**content, "shared": shared}))
+    for text in texts:
+        with pytest.raises(StageError) as caught:
+            kind.from_json(text)
+        assert len(str(caught.value).splitlines()) == 1
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 200
+
+
+def test_another_program() -> None:
+    program = model()
+    made = plan(program, 3)
+    check(made, program)
+    check(made, model())
+    with pytest.raises(StageError, match="graph_hash differs"):
+        check(made, model(12))
+
+
+class Counted(nn.Module):
+    """A buffer is read, and written later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (x + self.seen).sin()
+        self.seen.add_(1)
+        return x.cos().tanh()
+
+
+def test_a_plan_that_cuts_where_no_cut_may_be() -> None:
+    program = export(Counted(), (torch.ones(4),))
+    made = plan(program, 2, "bytes")
+    assert made.ends[0] >= 3
+    for ends in ((1, made.operations), (2, made.operations)):
+        with pytest.raises(StageError, match="cannot be cut"):
+            check(dataclasses.replace(made, ends=ends), program)
+
+
+def test_limits_of_memory() -> None:
+    program = layers(12)
+    free = plan(program, 3)
+    most = max(free.memory)
+    assert plan(program, 3, memory=most).ends == free.ends
+    with pytest.raises(
+        StageError, match="the least limit with which there are as many is"
+    ) as caught:
+        plan(program, 3, memory=1)
+    least = int(str(caught.value).rpartition(" ")[2].replace(",", ""))
+    assert max(plan(program, 3, memory=least).memory) <= least
+    with pytest.raises(StageError, match=f"is {least:,}$"):
+        plan(program, 3, memory=least - 1)
+    # The first may have little, so that the others take more than equal shares.
+    layer = free.state_bytes[0] // 4
+    limits = [free.memory[0] - 3 * layer, most + 4 * layer, most + 4 * layer]
+    made = plan(program, 3, memory=limits)
+    assert all(held <= limit for held, limit in zip(made.memory, limits, strict=True))
+    assert made.state_bytes[0] == layer
+    for limits, said in (
+        ([1, 10**6, 10**6], "stage 0 may have 1 bytes, and the first operation left to it"),
+        ([10**6, 10**6, 1], "stage 2 may have 1 bytes, and any operation"),
+        ([layer * 3, layer * 3, layer * 3 + 1], "stage 2 may have .* all that is left to it"),
+    ):
+        with pytest.raises(StageError, match=said):
+            plan(program, 3, memory=limits)
+
+
+class Viewed(nn.Module):
+    """A view takes nothing; a branch makes a new value."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.sin().reshape(2, 2)
+        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
+
+
+def test_what_is_alive() -> None:
+    """Of tensors of four floats, 16 bytes each."""
+    program = export(Counted(), (torch.ones(4),)).run_decompositions({})
+    assert [str(node.target) for node in program.graph.nodes if node.op == "call_function"] == [
+        *("aten.add.Tensor", "aten.sin.default", "aten.add.Tensor", "aten.cos.default"),
+        "aten.tanh.default",
+    ]
+    made = plan(program, 1, "bytes")
+    assert made.state_bytes == (16,)
+    assert made.activation_bytes == (48,)  # the new value of the buffer, and two others
+    program = export(Viewed(), (torch.ones(4),))
+    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    made = plan(program, 1, "time", profile=even_profile(program))
+    # Of sin and reshape one, of sum and gt 4 bytes and 1, of cond and getitem one.
+    assert nodes[1].name == "reshape"
+    assert made.activation_bytes == (16 + 1 + 16,)
+
+
+def even_profile(program: ExportedProgram) -> Profile:
+    count = sum(node.op == "call_function" for node in program.graph.nodes)
+    return Profile(fxpress.graph_hash(program), (1,) * count)
+
+
+def test_slack_passes_fewer_bytes() -> None:
+    """In the middle eight numbers pass, and one layer earlier only one does."""
+    maker = Maker([8] * 40, [8])
+    value = maker.inputs[0]
+    for number, parameter in enumerate(maker.parameters):
+        if number == 19:
+            value = maker.call(aten.sum.default, value)
+        value = maker.call(aten.mul.Tensor, value, parameter)
+    program = maker.program([value])
+    even, cheap = plan(program, 2, slack=0), plan(program, 2, slack=0.05)
+    assert (even.weights, even.crossing_bytes) == ((160, 160), (32,))
+    assert (cheap.weights, cheap.crossing_bytes) == ((152, 168), (4,))
+    assert plan(program, 2, slack=0.04) == even
+
+
+def test_shared_parameters() -> None:
+    program = model()
+    (shared,) = plan(program, 3).shared
+    assert shared.stages == (0, 2)
+    assert shared.is_parameter
+    assert shared.names[0] in ("embedding.weight", "head.weight")
+    with pytest.raises(StageError, match=r"weight is used"):
+        plan(program, 2, shared="together")
+    maker = Maker([8, 8, 8, 8], [8])
+    value = maker.inputs[0]
+    for parameter in (0, 1, 2, 0, 3):
+        value = maker.call(aten.mul.Tensor, value, maker.parameters[parameter])
+    program = maker.program([value])
+    assert plan(program, 2).ends == (2, 5)
+    together = plan(program, 2, shared="together")
+    assert together.ends == (4, 5)
+    assert together.shared == ()
+
+
+def test_profile() -> None:
+    program = model()
+    times = profile(program, program.example_inputs)
+    assert Profile.from_json(times.to_json()) == times
+    made = plan(program, 2, "time", profile=times)
+    assert made == plan(model(), 2, "time", profile=times)
+    assert sum(made.weights) == sum(times.nanoseconds)
+    # The times are shared out, whatever they are.
+    even = dataclasses.replace(times, nanoseconds=(1,) * made.operations)
+    assert max(plan(program, 2, "time", profile=even).weights) == -(-made.operations // 2)
+    with pytest.raises(StageError, match="another program"):
+        plan(model(12), 2, "time", profile=times)
+    with pytest.raises(StageError, match="another program"):
+        plan(program, 2, "time", profile=dataclasses.replace(times, nanoseconds=(1,)))
+    with pytest.raises(StageError, match="the program has none"):
+        profile(program, None)
+
+
+def test_symbols_have_the_sizes_of_the_example() -> None:
+    rows = Dim("rows", max=64)
+    program = export(
+        nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.ones(3, 4),), dynamic_shapes=({0: rows},)
+    )
+    made = plan(program, 2)
+    assert made.crossing_bytes == (3 * 4 * 4,)
+    assert made.activation_bytes == (2 * 48, 2 * 48)
+
+
+def test_what_is_refused() -> None:
+    program = layers(4)
+    for stages, options, said in (
+        (0, {}, "cannot make 0 stages"),
+        (True, {}, "cannot make True stages"),
+        (13, {}, "cannot make 13 stages of 12 operations"),
+        (2, {"by": "colour"}, "cannot weigh by 'colour'"),
+        (2, {"by": "time"}, "the program has none"),
+        (2, {"slack": -0.1}, "the slack"),
+        (2, {"slack": float("nan")}, "the slack"),
+        (2, {"shared": "no"}, "list or together"),
+        (2, {"memory": -1}, "a number of bytes"),
+        (2, {"memory": 1.5}, "a number of bytes"),
+        (2, {"memory": [1]}, "1 limits of memory for 2 stages"),
+    ):
+        with pytest.raises(StageError, match=said) as caught:
+            plan(program, stages, **options)
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_report_and_picture() -> None:
+    program = model()
+    made = plan(program, 3)
+    lines = made.report().splitlines()
+    assert len(lines) == 5
+    assert [int(line.split()[0]) for line in lines[1:4]] == [0, 1, 2]
+    assert "share the parameter" in lines[4]
+    hostile = dataclasses.replace(made.shared[0], names=("a\x1b[2J\nb",))
+    assert dataclasses.replace(made, shared=(hostile,)).report().replace("\n", "").isprintable()
+    picture = made.picture(program)
+    assert picture is not None
+    assert picture.startswith("<?xml")
+    with pytest.raises(StageError, match="another program"):
+        made.picture(layers(3))
+
+
+SCRIPT = """
+import sys, torch, fxpress
+from fxpress.pipeline import plan
+torch.set_num_threads(int(sys.argv[2]))
+program = fxpress.load(sys.argv[1])
+for by in ("parameters", "bytes", "flops", "module"):
+    print(plan(program, 3, by).to_json())
+"""
+
+
+@pytest.mark.slow("two processes that import torch")
+def test_processes_have_equal_plans(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    fxpress.save(model(), path)
+    texts = []
+    for seed, threads in (("1", "1"), ("2", "2")):
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        arguments = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(path), threads]
+        texts.append(subprocess.run(arguments, env=env, capture_output=True, check=True).stdout)
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.deep("a program of 100,000 nodes")
+def test_many_operations() -> None:
+    """Planning takes a few times as long as the hash, however fast the machine is."""
+    program = layers(33_334)
+    start = time.process_time()
+    fxpress.graph_hash(program)
+    hashed = time.process_time()
+    made = plan(program, 64)
+    planned = time.process_time()
+    wide = plan(program, 64, slack=100)  # each cut may be anywhere
+    assert time.process_time() - planned < 12 * (hashed - start)
+    assert planned - hashed < 8 * (hashed - start)
+    assert made.operations == 100_002
+    assert max(made.weights) <= 1.05 * 8 * -(-33_334 // 64)
+    assert sum(wide.crossing_bytes) <= sum(made.crossing_bytes)
