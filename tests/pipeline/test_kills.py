@@ -1,4 +1,4 @@
-"""Ranks are killed at any place; every other rank ends and names the one, and no process is left."""
+"""Ranks are killed at any place: every other ends and names the one, and no process is left."""
 
 from __future__ import annotations
 

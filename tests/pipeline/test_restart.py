@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -26,21 +27,32 @@ pytestmark = pytest.mark.slow("ranks of torchrun, which import torch twice")
 
 def losses_of(folder: Path, *command: str) -> list[tuple[str, str]]:
     """Return what a run says of its steps: their numbers and losses, in order."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run"),
-            *("--nproc-per-node", "2", "--max-restarts", "2", *command),
-        ],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert sorted(END.findall(done.stdout)) == ["0", "1"]
-    return LOSS.findall(done.stdout)
+    arguments = [
+        *(sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"),
+        *("--nproc-per-node", "2", "--max-restarts", "2", *command),
+    ]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        # Else the ranks of the second try may find the addresses of the first in torch's store.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
+    with (
+        (folder / "errors").open("w") as errors,
+        subprocess.Popen(
+            arguments, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as run,
+    ):
+        try:
+            said, _ = run.communicate(timeout=240)
+        except BaseException:
+            for each in [*psutil.Process(run.pid).children(recursive=True), run]:
+                each.kill()
+            raise
+    assert run.returncode == 0, (folder / "errors").read_text()
+    assert sorted(END.findall(said)) == ["0", "1"]
+    return LOSS.findall(said)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Run a program, in which one rank is killed at one place, once: killed_once.py PROGRAM RANK PLACE N.
+"""Run a program in which a rank is killed at a place, once: killed_once.py PROGRAM RANK PLACE N.
 
 A place is "step" (the Nth step), "write" (the files of the Nth checkpoint are written, but not in
 their places) or "finish" (as write, on the rank that completes the checkpoint: before its index).
