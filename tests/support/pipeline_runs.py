@@ -122,7 +122,8 @@ def _run(path: Path, name: str, schedule: str, steps: int, every: int) -> dict[s
     forward = None if last is None else tensors_in(last.results(made))
     for each, state in zip(modules, before, strict=True):
         each.load_state_dict(state)
-    optimizer = optimizer_of([each for module in modules for each in module.parameters()])
+    parameters = [each for module in modules for each in module.parameters()]
+    optimizer = optimizer_of(parameters or [torch.nn.Parameter(torch.zeros(1))])
     losses = []
     for number, (inputs, target) in enumerate(case.batches(steps)):
         parts: list[Tensor] = []

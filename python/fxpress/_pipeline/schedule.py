@@ -82,7 +82,7 @@ def build_schedule(
             made = [_torch_stage(each, watch, inner) for each in own]
             arguments = {"n_microbatches": n_microbatches, "loss_fn": loss_fn, **options}
             built = kind(made[0] if issubclass(kind, SingleSchedule) else made, **arguments)
-            shared = SharedGradients([] if loss_fn is None else own, ranks, inner, watch.patience)
+            shared = SharedGradients([] if loss_fn is None else own, ranks, inner)
     built.step = functools.partial(_step, built, built.step, watch, own, shared)
     weakref.finalize(built, watch.close)
     return built

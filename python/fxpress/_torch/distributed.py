@@ -10,6 +10,9 @@ import torch
 from torch import distributed
 from torch.distributed import distributed_c10d
 from torch.distributed.pipelining import PipelineStage, schedules
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fxpress._torch.gradient_paths import loses_gradients
 
 _default_store: Callable[[], Any] = distributed_c10d._get_default_store
 schedule_class: Callable[[str], Any] = schedules.get_schedule_class
@@ -37,6 +40,26 @@ def new_group(ranks: list[int], seconds: float) -> Any:
 def trains(schedule: Any) -> bool:
     """Return whether the step of a schedule that runs now has a backward: not that of `eval`."""
     return bool(schedule._has_backward)
+
+
+def _nothing() -> None:
+    """Stand for the rest of a backward that was taken at once."""
+
+
+class _Zeros(TorchDispatchMode):  # type: ignore[misc]
+    """Fills new memory with zeros: what a program writes there by indices may leave gaps."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        made = function(*args, **(kwargs or {}))
+        return made.zero_() if function.overloadpacket in _EMPTY else made
+
+
+_EMPTY = {
+    getattr(torch.ops.aten, name)
+    for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+}
 
 
 class Stage(PipelineStage):  # type: ignore[misc]
@@ -70,7 +93,13 @@ class Stage(PipelineStage):  # type: ignore[misc]
         else:
             self._fill(args)
         copies = {name: value.detach().clone() for name, value in module.named_buffers()}
-        return torch.func.functional_call(module, copies, args, kwargs)
+        with _Zeros():
+            made = torch.func.functional_call(module, copies, args, kwargs)
+        # With a builder, torch takes the whole backward at once.
+        outputs = made if isinstance(made, tuple) else (made,)
+        is_whole = not self.is_first and loses_gradients(outputs, args)
+        self.dw_builder = (lambda: _nothing) if is_whole else None
+        return made
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """Run a microbatch forward."""
