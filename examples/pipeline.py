@@ -55,5 +55,5 @@ for x, target in map(batch, range(STEPS)):
     optimizer.zero_grad()
 whole = {name: model.state_dict()[name] for name in stage.module.state_dict()}
 torch.testing.assert_close(dict(stage.module.state_dict()), whole, rtol=1e-3, atol=1e-4)
-print(f"stage {stage.number} has the weights of the whole model")
+print(f"stage {stage.number} has the weights of the whole model", flush=True)
 distributed.destroy_process_group()
