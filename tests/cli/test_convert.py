@@ -14,7 +14,7 @@ import fxpress
 import fxpress.archive
 from fxpress._cli import app
 from fxpress._inspection.summary import summarize
-from tests.support.faults import find_faults
+from tests.support.found import find_faults
 
 
 def values_of(program: ExportedProgram) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from fxpress._view.overlays import overlays_of
 from fxpress._view.page import page_of
 from fxpress._view.sources import source_of_file
 from tests.support.command_line import places_in
-from tests.support.faults import find_faults
+from tests.support.found import find_faults
 
 SOME = 3  # of that many files pages are written, each with a picture
 VALUES = (None, -1, 10**400, 1.5, "\ud800", ";", [], [1], {}, {"a": [1]}, True)

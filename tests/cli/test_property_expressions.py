@@ -17,7 +17,7 @@ from fxpress._serde.expressions import parse
 from fxpress.serialize import SerializeError
 from tests.cli.test_expressions_without_sympy import refusal
 from tests.support.expressions import texts, with_number
-from tests.support.faults import find_faults
+from tests.support.found import find_faults
 from tests.support.generated import examples
 
 _HINTS = (None, {"as_int": 9}, {"as_int": 4}, {"as_bool": True})

@@ -26,7 +26,7 @@ from tests.support.exported import (
     module_db_cases,
     skipped_unless_exported,
 )
-from tests.support.faults import find_faults
+from tests.support.found import find_faults
 
 MODEL = "models/model.json"
 WEIGHTS = "weights_config.json"

@@ -21,7 +21,7 @@ from fxpress._inspection.verification import look_at
 from tests.fuzz.hostile.cases import edited
 from tests.support.command_line import assert_without_torch, run
 from tests.support.expressions import SEED, edited_graph, with_number
-from tests.support.faults import find_faults
+from tests.support.found import find_faults
 from tests.support.records import read_records, write_records
 
 _S = "Symbol('s77', positive=True, integer=True)"

@@ -32,7 +32,7 @@ CHANGES = {
     ),
     "a class of the reader of files has another name": (
         "import torch._weights_only_unpickler as w; w.Reader = w.Unpickler; del w.Unpickler",
-        {"serialize", "archive", "state", "decompose"},
+        {"serialize", "archive", "state", "decompose", "pipeline", "checkpoint"},
         "Unpickler",
     ),
     "a capture takes other arguments": (
@@ -57,7 +57,7 @@ CHANGES = {
     ),
 }
 # The part that is tied to libtorch is of another release: these rooms need it.
-TIED = {"unflatten", "archive", "state"}
+TIED = {"unflatten", "archive", "state", "pipeline", "checkpoint"}
 
 ASKED = """
 import warnings

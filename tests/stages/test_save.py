@@ -24,7 +24,7 @@ from tests.support.exported import (
     skipped_unless_exported,
     transformer_configs,
 )
-from tests.support.faults import find_faults
+from tests.support.found import find_faults
 from tests.support.staged import Chain, assert_same_values
 
 

@@ -1,5 +1,5 @@
 // Preloaded into a process that saves: counts the calls of the system that concern files of one
-// folder, and lets one of them fail, or kills the process before it. For test_archive_faults.py.
+// folder, and lets one of them fail, or kills the process before it. For faults.py.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>

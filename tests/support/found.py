@@ -1,0 +1,13 @@
+"""What `fxpress verify` finds wrong with a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fxpress._inspection.findings import Fault
+from fxpress._inspection.verification import look_at
+
+
+def find_faults(path: Path) -> list[Fault]:
+    """Return the faults, without notes."""
+    return [fault for fault in look_at(path) if not fault.is_note]
