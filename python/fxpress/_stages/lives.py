@@ -125,6 +125,10 @@ def _uses(reading: Reading) -> _Uses:
     keys: dict[Node, Hashable] = {}
     seen: set[int] = set()  # ids of tensors
     for sources in reading.sources:
+        if specs.keys().isdisjoint(sources):
+            found.keys.append(())
+            found.brought.append([])
+            continue
         used: dict[Hashable, None] = {}
         brought: list[torch.Tensor] = []
         for source in sources:

@@ -45,6 +45,7 @@ class _Effects:
         written: the arguments that it may write; None: any.
         is_composite: whether sizes decide which of `aliased` the result shares.
         is_new: whether the result may have a storage of its own, too.
+        is_pure: whether it only reads, and its result has a storage of its own.
     """
 
     names: tuple[str, ...] = ()
@@ -52,6 +53,10 @@ class _Effects:
     written: tuple[str, ...] | None = ()
     is_composite: bool = False
     is_new: bool = False
+    is_pure: bool = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_pure", self.aliased == () and self.written == ())
 
 
 def storages_of(graph: Graph) -> dict[Node, Storage]:
@@ -79,6 +84,15 @@ def storages_of(graph: Graph) -> dict[Node, Storage]:
                     found[origin].results.append(result)
             continue
         effects = known.get(node.target) or _effects(node, known)
+        if effects.is_pure:  # most are
+            for value in node.all_input_nodes:
+                for origin in origins.get(value, ()):
+                    touching = found[origin].touching
+                    if not touching or touching[-1] is not node:
+                        touching.append(node)
+            origins[node] = {node}
+            found[node] = Storage([node])
+            continue
         aliased, written = effects.aliased, effects.written
         if effects.is_composite:
             aliased = _shared(node, aliased or (), shared)
