@@ -53,7 +53,7 @@ def _of_llama(folder: Path, rounds: int, progress: Callable[[str], None]) -> lis
     program = export(model, (ranks.example(),))
     name = f"Llama, {ranks.LAYERS} layers, {RANKS} ranks"
     manifest = pipeline.save_stages(program, folder / ranks.STAGES, RANKS, by="module")
-    sizes = [sum(each["bytes"] for each in stage["state"]) for stage in manifest["stages"]]
+    sizes = [stage["state_bytes"] for stage in manifest["stages"]]
     files = [stage["bytes"] for stage in manifest["stages"]]
     del model, program
     found = {}

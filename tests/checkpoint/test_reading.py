@@ -27,6 +27,7 @@ from tests.support.checkpoints import (
     state_of_all_kinds,
     tied_program,
 )
+from tests.support.staged import names_of_state
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 
@@ -68,8 +69,7 @@ def test_a_program(weights: Any, tmp_path: Path) -> None:
 def test_a_folder_of_stages(tmp_path: Path) -> None:
     program = tied_program()
     save_stages(program, tmp_path / "stages", 3)
-    manifest = json.loads((tmp_path / "stages" / "manifest.json").read_text())
-    names = {name for stage in manifest["stages"] for name in [s["name"] for s in stage["state"]]}
+    names = {name for each in names_of_state(tmp_path / "stages") for name in each}
     wanted = {name: value for name, value in program.state_dict.items() if name in names}
     assert len(wanted) > 10
     assert_same(load(blank(wanted), tmp_path / "stages"), wanted)

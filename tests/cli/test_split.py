@@ -23,7 +23,7 @@ def test_the_default_folder(path: Path, program: ExportedProgram, tmp_path: Path
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "model-stages"
     assert sorted(each.name for each in folder.iterdir()) == [
-        *("manifest.json", "stage_0.pt2", "stage_1.pt2", "stages.svg")
+        *("manifest.json", "stage_0.pt2", "stage_1.pt2", "stages.svg", "state.json")
     ]
     assert done.stdout.splitlines()[-1].startswith(f"{folder}: 2 programs, manifest.json")
     args, kwargs = (torch.randn(5, 4), True), {"bias": torch.ones(4)}

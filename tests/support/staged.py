@@ -57,6 +57,12 @@ class Chain:
         ]
 
 
+def names_of_state(folder: Path) -> list[set[str]]:
+    """Return the names of the state of each stage in a folder, by its `state.json`."""
+    stages = json.loads((folder / "state.json").read_text())["stages"]
+    return [{each["name"] for each in state} for state in stages]
+
+
 def assert_same_values(found: list[Any], wanted: Any) -> None:
     """Tensors are equal bit for bit; constants by their text."""
     for one, other in zip(found, pytree.tree_leaves(wanted), strict=True):

@@ -32,7 +32,7 @@ from fxpress._observing.watching import operation
 from fxpress._serde.limits import Budget, Limits
 from fxpress._stages.costs import By
 from fxpress._stages.records import facts_of
-from fxpress._stages.save import MANIFEST, PICTURE, save_stages
+from fxpress._stages.save import MANIFEST, PICTURE, STATE, save_stages
 from fxpress._state.copies import on_other_storages
 
 Form: TypeAlias = Literal["pt2", "stages", "safetensors", "torch"]
@@ -241,6 +241,7 @@ def _fill_stages(template: Path, weights: Weights, folder: Path, filling: Fillin
         made = folder / file.path.name
         fill(file.path, weights, made, filling)
         stage.update(facts_of(made))
-    if (template / PICTURE).is_file():
-        shutil.copyfile(template / PICTURE, folder / PICTURE)
+    for name in (PICTURE, STATE):
+        if (template / name).is_file():
+            shutil.copyfile(template / name, folder / name)
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")

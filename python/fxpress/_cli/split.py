@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from fxpress._stages.errors import StageError
 from fxpress._stages.plan import plan
 from fxpress._stages.profile import Profile
 from fxpress._stages.profile import profile as measured
-from fxpress._stages.save import MANIFEST, save_stages
+from fxpress._stages.save import MANIFEST, STATE, save_stages
 
 
 def split(
@@ -78,7 +77,7 @@ def split(
         return
     out = console()
     out.print(_table(manifest))
-    files = f"{MANIFEST} and {manifest['picture']}" if manifest["picture"] else MANIFEST
+    files = ", ".join(filter(None, (MANIFEST, STATE, manifest["picture"])))
     out.print(Text(printable(f"{target}: {stages} programs, {files}")), soft_wrap=True)
     if not manifest["picture"]:
         out.print(Text("no picture: pip install 'fxpress[draw]' brings what draws it"))
@@ -98,12 +97,11 @@ def _table(manifest: dict[str, Any]) -> Table:
     for heading in ("", "operations", "parameters", "bytes", "inputs", "outputs"):
         table.add_column(heading, justify="right" if heading else "left")
     for stage in manifest["stages"]:
-        shapes = [each["shape"] for each in stage["state"] if each["kind"] == "parameter"]
         table.add_row(
             stage["file"],
             f"{stage['operations']:,}",
-            f"{sum(map(math.prod, shapes)):,}",
-            bytes_text(sum(each["bytes"] or 0 for each in stage["state"])),
+            f"{stage['parameters']:,}",
+            bytes_text(stage["state_bytes"]),
             f"{len(stage['inputs']):,}",
             f"{len(stage['outputs']):,}",
         )

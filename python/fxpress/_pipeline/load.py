@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -45,11 +46,16 @@ class LoadedStage:
     """
 
     def __init__(
-        self, source: Source, number: int, module: StageModule, limits: Limits | None
+        self,
+        source: Source,
+        number: int,
+        module: StageModule,
+        state: Container[str],
+        limits: Limits | None,
     ) -> None:
         self.module: nn.Module = module
         self.number, self.count = number, len(source.manifest.stages)
-        self.shared = _shared(source.manifest, number)
+        self.shared = _shared(source.manifest, number, state)
         self.source = source
         self._limits, self._out_spec = limits, None
 
@@ -167,6 +173,7 @@ def _load(
     in_spec = load_treespec(manifest.in_spec, budget)
     check_input_keys(in_spec)
     program = source.load(stage, options_of(device, mmap, load_weights and mesh is None, progress))
+    state = {each.target for each in program.graph_signature.input_specs if each.target}
     module = StageModule(program, manifest, stage, in_spec)
     if mesh is not None and plan is not None:
         parallelize(module, mesh, plan)
@@ -175,7 +182,7 @@ def _load(
                 source.file_of(stage), model=source.program_of(stage), limits=limits
             )
             fill(module, reader, torch.device(mesh.device_type if device is None else device))
-    return LoadedStage(source, stage, module, limits)
+    return LoadedStage(source, stage, module, state, limits)
 
 
 def load_stages(
@@ -235,8 +242,7 @@ def load_stages(
         raise
 
 
-def _shared(manifest: Manifest, number: int) -> dict[str, tuple[int, ...]]:
-    own = set(manifest.stages[number].state)
+def _shared(manifest: Manifest, number: int, own: Container[str]) -> dict[str, tuple[int, ...]]:
     return {
         name: stages
         for names, stages in manifest.shared

@@ -50,15 +50,13 @@ class StageFacts:
         file: the name of its file; "" where all stages are in one archive.
         records: the digest of the records of its file; "" where all stages are in one archive.
         inputs, outputs: in order.
-        state: the names of its parameters, buffers and constants.
-        bytes: of this state.
+        bytes: of its parameters, buffers and constants.
     """
 
     file: str
     records: str
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
-    state: tuple[str, ...]
     bytes: int
 
 
@@ -154,14 +152,12 @@ def _optional(fields: Fields, name: str) -> str | None:
 
 
 def _stage(fields: Fields) -> StageFacts:
-    state = fields.parts("state")
     return StageFacts(
         file=_optional(fields, "file") or "",
         records=_optional(fields, "records") or "",
         inputs=tuple(_value(each, is_input=True) for each in fields.parts("inputs")),
         outputs=tuple(_value(each) for each in fields.parts("outputs")),
-        state=tuple(each.text("name") for each in state),
-        bytes=sum(each.integer("bytes") for each in state if each.has("bytes")),
+        bytes=fields.integer("state_bytes"),
     )
 
 

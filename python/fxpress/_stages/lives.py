@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch.export.graph_signature import InputKind
@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from fxpress._stages.ends import is_mutation, state_of
 from fxpress._stages.reading import Reading
-from fxpress._stages.sizes import bytes_of
+from fxpress._stages.sizes import bytes_of, storage_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ def _uses(reading: Reading) -> _Uses:
             elif source in specs:
                 spec = specs[source]
                 value = values[spec.target or ""]
-                keys[source] = key = _key(value)
+                keys[source] = key = storage_of(value)
                 used[key] = None
                 held = found.state.get(key)
                 if held is None:
@@ -151,10 +151,3 @@ def _uses(reading: Reading) -> _Uses:
         found.keys.append(tuple(used))
         found.brought.append(brought)
     return found
-
-
-def _key(value: Any) -> Hashable:
-    """Return what is equal for tensors of one storage."""
-    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-        return int(value.untyped_storage()._cdata)
-    return "object", id(value)

@@ -7,20 +7,23 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from fxpress._stages.cut import Cut, Stage
 from fxpress._stages.ends import is_mutation, state_of
 from fxpress._stages.planned import Plan
-from fxpress._stages.sizes import value_of
+from fxpress._stages.sizes import storage_of, value_of
 from fxpress._torch.decompose import pytree
 from fxpress._torch.serde import dump_treespec
 
-FORMAT, VERSION = "fxpress stages", 1
+FORMAT, STATE_FORMAT, VERSION = "fxpress stages", "fxpress state of stages", 1
 
 
 def manifest_of(program: ExportedProgram, cut: Cut, plan: Plan, files: list[dict[str, Any]]) -> Any:
-    """Return what the file `manifest.json` says.
+    """Return what the file `manifest.json` says: what each rank reads, whatever its stage.
+
+    So it has nothing that is as long as the program, such as names of weights.
 
     Args:
         program: the whole program.
@@ -49,6 +52,15 @@ def manifest_of(program: ExportedProgram, cut: Cut, plan: Plan, files: list[dict
             for stage, file in zip(cut.stages, files, strict=True)
         ],
         "shared": _shared(program, cut),
+    }
+
+
+def state_of_stages(program: ExportedProgram, cut: Cut) -> Any:
+    """Return what the file `state.json` says: the state of each stage."""
+    return {
+        "format": STATE_FORMAT,
+        "version": VERSION,
+        "stages": [_state(program, cut, stage) for stage in cut.stages],
     }
 
 
@@ -110,24 +122,38 @@ def _outputs(program: ExportedProgram, cut: Cut) -> list[dict[str, Any]]:
     return found
 
 
-def _stage(program: ExportedProgram, cut: Cut, stage: Stage) -> dict[str, Any]:
+def _state(program: ExportedProgram, cut: Cut, stage: Stage) -> list[dict[str, Any]]:
     values = state_of(program)
-    state = []
+    found = []
     for node in stage.state:
         spec = cut.ends.state[node]
         value = values[str(spec.target)]
         size = value.nbytes if isinstance(value, torch.Tensor) else None
         kind = spec.kind.name.lower()
-        state.append({"name": spec.target, "kind": kind, **described(value), "bytes": size})
+        found.append({"name": spec.target, "kind": kind, **described(value), "bytes": size})
+    return found
+
+
+def _stage(program: ExportedProgram, cut: Cut, stage: Stage) -> dict[str, Any]:
+    values = state_of(program)
+    sizes: dict[Any, int] = {}  # by storage
+    parameters = 0
+    for spec in (cut.ends.state[node] for node in stage.state):
+        value = values[str(spec.target)]
+        if isinstance(value, torch.Tensor):
+            key = storage_of(value)
+            sizes[key] = max(sizes.get(key, 0), value.nbytes)
+            parameters += value.numel() if spec.kind is InputKind.PARAMETER else 0
     return {
         "operations": len(stage.operations),
+        "parameters": parameters,
+        "state_bytes": sum(sizes.values()),
         "inputs": [
             {"name": node.name, **described(value_of(node)), "from": _source(cut, node)}
             for node in stage.inputs
         ],
         "outputs": [{"name": node.name, **described(value_of(node))} for node in stage.outputs],
         "writes": [spec.target for _, spec in stage.mutations],
-        "state": state,
     }
 
 
@@ -139,9 +165,7 @@ def _shared(program: ExportedProgram, cut: Cut) -> list[dict[str, Any]]:
         for node in stage.state:
             name = str(cut.ends.state[node].target)
             value = values[name]
-            is_plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
-            key = value.untyped_storage()._cdata if is_plain else id(value)
-            names, stages = found.setdefault(key, ({}, {}))
+            names, stages = found.setdefault(storage_of(value), ({}, {}))
             names[name] = None
             stages[stage.number] = None
     return [

@@ -17,9 +17,9 @@ from fxpress._observing.progress import Progress, check_progress
 from fxpress._observing.watching import operation
 from fxpress._stages.build import build
 from fxpress._stages.costs import By
-from fxpress._stages.cut import cut
+from fxpress._stages.cut import Cut, cut
 from fxpress._stages.errors import StageError
-from fxpress._stages.manifest import manifest_of
+from fxpress._stages.manifest import manifest_of, state_of_stages
 from fxpress._stages.picture import picture_of
 from fxpress._stages.plan import check
 from fxpress._stages.plan import plan as make_plan
@@ -28,7 +28,7 @@ from fxpress._stages.records import facts_of
 from fxpress._stages.upload import uploaded
 from fxpress._stages.urls import is_archive, local_path, url_of
 
-MANIFEST, PICTURE = "manifest.json", "stages.svg"
+MANIFEST, STATE, PICTURE = "manifest.json", "state.json", "stages.svg"
 
 
 def program_name(number: int) -> str:
@@ -47,6 +47,8 @@ def save_stages(
     progress: Progress = None,
 ) -> dict[str, Any]:
     """Write a program of each stage, a manifest, and a picture. torch has no such function.
+
+    `manifest.json` is what each rank reads; `state.json` lists the state of each stage.
 
     They are there as a whole or not at all: they are written under another name, and renamed. The
     picture is left out where it cannot be drawn.
@@ -101,41 +103,41 @@ def save_stages(
     whole = cut(program, stage_of)
     stages = [build(program, whole.ends, stage) for stage in whole.stages]
     drawn = picture_of(program, stage_of)
-    describe = functools.partial(manifest_of, program, whole, chosen)
+    describe = functools.partial(_describe, program, whole, chosen, drawn)
     write = functools.partial(_write_folder if is_folder else _write_archive, progress)
     placed = contextlib.nullcontext(target) if url is None else uploaded(url, MANIFEST)
     with placed as place:
-        manifest: dict[str, Any] = write(place, stages, describe, drawn)
+        manifest: dict[str, Any] = write(place, stages, describe)
     return manifest
 
 
-def _write_archive(
-    progress: Progress, target: Path, stages: Any, describe: Any, drawn: str | None
-) -> Any:
-    programs = {program_name(number): stage for number, stage in enumerate(stages)}
-    manifest = describe([{"program": name} for name in programs])
+def _describe(
+    program: ExportedProgram, whole: Cut, plan: Plan, drawn: str | None, files: list[dict[str, Any]]
+) -> tuple[Any, dict[str, str]]:
+    """Return the manifest, and the texts of the files beside the programs; the manifest is last."""
+    manifest = manifest_of(program, whole, plan, files)
     manifest["picture"] = None if drawn is None else PICTURE
-    extra = {MANIFEST: _text(manifest)} | ({} if drawn is None else {PICTURE: drawn})
-    archive.package_pt2(target, exported_programs=programs, extra_files=extra, progress=progress)
+    texts = {} if drawn is None else {PICTURE: drawn}
+    texts[STATE] = json.dumps(state_of_stages(program, whole)) + "\n"
+    texts[MANIFEST] = json.dumps(manifest, indent=2) + "\n"
+    return manifest, texts
+
+
+def _write_archive(progress: Progress, target: Path, stages: Any, describe: Any) -> Any:
+    programs = {program_name(number): stage for number, stage in enumerate(stages)}
+    manifest, texts = describe([{"program": name} for name in programs])
+    archive.package_pt2(target, exported_programs=programs, extra_files=texts, progress=progress)
     return manifest
 
 
-def _write_folder(
-    progress: Progress, target: Path, stages: Any, describe: Any, drawn: str | None
-) -> Any:
+def _write_folder(progress: Progress, target: Path, stages: Any, describe: Any) -> Any:
     with new_folder(target) as place:
         files = []
         for number, stage in enumerate(stages):
             path = place / f"{program_name(number)}.pt2"
             archive.save(stage, path, progress=progress)
             files.append(facts_of(path))
-        manifest = describe(files)
-        manifest["picture"] = None if drawn is None else PICTURE
-        if drawn is not None:
-            (place / PICTURE).write_text(drawn)
-        (place / MANIFEST).write_text(_text(manifest))
+        manifest, texts = describe(files)
+        for name, text in texts.items():
+            (place / name).write_text(text)
     return manifest
-
-
-def _text(manifest: Any) -> str:
-    return json.dumps(manifest, indent=2) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from math import prod
 from typing import Any
 
@@ -32,6 +33,13 @@ def size_of(size: Any) -> int:
         return size
     hint = size_hint(size)
     return 1 if hint is None else hint
+
+
+def storage_of(value: Any) -> Hashable:
+    """Return what is equal for tensors of one storage."""
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+        return int(value.untyped_storage()._cdata)
+    return "object", id(value)
 
 
 def _bytes(value: Any) -> int:
