@@ -23,11 +23,11 @@ _CLONE_NEWNET = 0x40000000
 _NO_RIGHT = "no right to make network namespaces, or no iproute2"
 # A port that nobody listens at refuses at once, after the time that a packet takes there and back.
 _CONNECT = """
-import socket, sys, time
+import errno, socket, sys, time
 def seconds():
     start = time.perf_counter()
     with socket.socket() as one:
-        one.connect_ex((sys.argv[1], 9))
+        assert one.connect_ex((sys.argv[1], 9)) == errno.ECONNREFUSED
     return time.perf_counter() - start
 print(min(seconds() for _ in range(5)))
 """
