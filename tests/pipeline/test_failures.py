@@ -14,6 +14,7 @@ import torch
 from torch import distributed
 
 from fxpress import pipeline
+from fxpress._pipeline.agreement import text_of
 from tests.support.pipelines import batches, loss_of, tied
 from tests.support.ranks import ranks, run_ranks
 
@@ -165,6 +166,26 @@ def test_a_damaged_file(stages: dict[int, Path], tmp_path: Path) -> None:
     first, second = both(tmp_path / "other")
     assert first == second
     assert first.startswith("PipelineError: rank 0 (stage 0): ArchiveError: record ")
+
+
+@pytest.mark.parametrize("kind", ["file", "hash", "tcp"])
+def test_each_store_says_that_a_key_is_not_there(kind: str, tmp_path: Path) -> None:
+    store = {
+        "file": lambda: distributed.FileStore(str(tmp_path / "store"), 1),
+        "hash": distributed.HashStore,
+        "tcp": lambda: distributed.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False),
+    }[kind]()
+    store.set("here", "a text")
+    assert text_of(store, "here", 5) == "a text"
+    assert text_of(store, "not here", 0.1) is None
+
+
+def test_a_store_that_has_gone() -> None:
+    store = distributed.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    client = distributed.TCPStore("127.0.0.1", store.port, None, False, wait_for_workers=False)
+    del store
+    with pytest.raises(RuntimeError):
+        text_of(client, "key", 5)
 
 
 def test_a_rank_that_is_late(stages: dict[int, Path], tmp_path: Path) -> None:

@@ -121,6 +121,9 @@ def text_of(store: Any, key: str, seconds: float) -> str | None:
         store.wait([key], datetime.timedelta(seconds=seconds))
     except distributed.DistStoreError:
         return None
+    except RuntimeError:
+        store.check([key])  # it answers, so that a FileStore's time is over
+        return None
     return str(store.get(key).decode())
 
 
