@@ -30,7 +30,8 @@ from tests.support.checkpoints import (
     state_of_all_kinds,
     tied_program,
 )
-from tests.support.ranks import peak_of_memory, run_ranks
+from tests.support.process import peak_of_memory
+from tests.support.ranks import run_ranks
 from tests.support.staged import Chain, assert_same_values
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")

@@ -248,7 +248,7 @@ def test_a_rank_that_dies_leaves_the_checkpoint_before(
     folder = tmp_path / "saved"
     run_ranks(2, saves, folder, "rows", big_state)
     names = set(os.listdir(folder))
-    run_ranks(2, dies, folder, step, rank, dies=True, collective=20)
+    run_ranks(2, dies, folder, step, rank, fails=True, collective=20)
     assert names <= set(os.listdir(folder))
     assert_same(load(blank(big_state()), folder, check=True), big_state())
     run_ranks(2, saves, folder, "columns", odd_state)
@@ -281,7 +281,7 @@ def test_ranks_that_are_killed_at_any_time(tmp_path: Path) -> None:
     now, changes = 0, 0
     for number in range(1, 51):
         seconds, rank = chosen.uniform(0, 0.15), chosen.randrange(2)
-        run_ranks(2, dies_at, folder, number, seconds, rank, dies=True, collective=20)
+        run_ranks(2, dies_at, folder, number, seconds, rank, fails=True, collective=20)
         found = load(blank(big_state()), folder, check=True)
         last, now = now, number if found["step"] == 7 + number else now
         changes += last != now
@@ -330,6 +330,6 @@ def raises() -> None:
 @slow
 def test_ranks_that_hang_or_raise_are_ended() -> None:
     with pytest.raises(RankError, match=r"the ranks \[1\] have not ended"):
-        run_ranks(2, hangs, seconds=8)
+        run_ranks(2, hangs, timeout=8)
     with pytest.raises(RankError, match="of a rank"):
         run_ranks(2, raises)

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import distributed
 
 from fxpress import pipeline
+from fxpress._pipeline.agreement import text_of
 from tests.support.pipelines import batches, loss_of, tied
-from tests.support.stage_ranks import ranks, run_ranks
+from tests.support.ranks import ranks, run_ranks
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +27,9 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return {count: folder / f"{count}" for count in (2, 3, 4)}
 
 
-def steps_until(rank: int, path: Path, bad: int, what: str, timeout: float) -> Any:
+def steps_until(path: Path, bad: int, what: str, timeout: float) -> Any:
     """Run steps; on the rank `bad`, something goes wrong in the second. Returns error and time."""
+    rank = distributed.get_rank()
     (stage,) = pipeline.load_stages(path)
     built = pipeline.build_schedule("1F1B", stage, 4, loss_fn=loss_of, timeout=timeout)
     tokens, target = batches(1)[0]
@@ -55,7 +58,7 @@ def steps_until(rank: int, path: Path, bad: int, what: str, timeout: float) -> A
 @pytest.mark.parametrize("what", ["raise", "die", "hang"])
 def test_a_rank(what: str, bad: int, stages: dict[int, Path], tmp_path: Path) -> None:
     timeout = 8.0
-    with ranks(steps_until, 3, tmp_path / "run", stages[3], bad, what, timeout) as running:
+    with ranks(3, steps_until, stages[3], bad, what, timeout) as running:
         if what == "hang":
             others = [each for rank, each in enumerate(running.processes) if rank != bad]
             for each in others:
@@ -76,8 +79,9 @@ def test_a_rank(what: str, bad: int, stages: dict[int, Path], tmp_path: Path) ->
     assert max(taken for _, taken in found) < timeout + 2
 
 
-def agreed(rank: int, path: Path, how: dict[str, Any]) -> Any:
+def agreed(path: Path, how: dict[str, Any]) -> Any:
     """Load and build, where one rank is in another position."""
+    rank = distributed.get_rank()
     if rank == 1 and how.get("absent"):
         time.sleep(4)
         return None
@@ -88,14 +92,14 @@ def agreed(rank: int, path: Path, how: dict[str, Any]) -> Any:
     return "built"
 
 
-def both(path: Path, tmp_path: Path, **how: Any) -> list[str]:
-    found = run_ranks(agreed, 2, tmp_path / "run", path, how)
+def both(path: Path, **how: Any) -> list[str]:
+    found = run_ranks(2, agreed, path, how, fails=True)
     assert all(isinstance(each, str) for each in found), found
     return found
 
 
 def test_they_agree(stages: dict[int, Path], tmp_path: Path) -> None:
-    assert both(stages[2], tmp_path) == ["built", "built"]
+    assert both(stages[2]) == ["built", "built"]
 
 
 def test_another_plan(stages: dict[int, Path], tmp_path: Path) -> None:
@@ -103,7 +107,7 @@ def test_another_plan(stages: dict[int, Path], tmp_path: Path) -> None:
     changed = pipeline.plan(tied(layers=5), 2)
     assert plan.graph_hash != changed.graph_hash
     pipeline.save_stages(tied(layers=5), tmp_path / "other", changed)
-    first, second = both(stages[2], tmp_path, other=tmp_path / "other")
+    first, second = both(stages[2], other=tmp_path / "other")
     assert first == second
     assert first.startswith("PipelineError: rank 1 (stage 1) has a program with the hash ")
 
@@ -113,13 +117,13 @@ def test_another_file(stages: dict[int, Path], tmp_path: Path) -> None:
     with torch.no_grad():
         next(iter(program.state_dict.values())).add_(1)
     pipeline.save_stages(program, tmp_path / "other", 2)
-    first, second = both(stages[2], tmp_path, other=tmp_path / "other")
+    first, second = both(stages[2], other=tmp_path / "other")
     assert first == second
     assert first.startswith("PipelineError: rank 1 (stage 1) has files with the digest ")
 
 
 def test_other_settings(stages: dict[int, Path], tmp_path: Path) -> None:
-    first, second = both(stages[2], tmp_path, parts=2)
+    first, second = both(stages[2], parts=2)
     assert first == second
     assert first == (
         "PipelineError: rank 1 (stage 1) has the schedule 1f1b of 2 microbatches, and rank 0 "
@@ -128,7 +132,7 @@ def test_other_settings(stages: dict[int, Path], tmp_path: Path) -> None:
 
 
 def test_another_number_of_stages(stages: dict[int, Path], tmp_path: Path) -> None:
-    first, second = both(stages[2], tmp_path, other=stages[3])
+    first, second = both(stages[2], other=stages[3])
     assert first == second
     assert first == (
         "PipelineError: rank 1 (stage unknown): PipelineError: 1F1B on 2 ranks runs 2 stages, not 3"
@@ -144,7 +148,7 @@ def test_a_file_that_was_changed(stages: dict[int, Path], tmp_path: Path) -> Non
             value.add_(1)
     pipeline.save_stages(program, tmp_path / "third", 2)
     shutil.copy(tmp_path / "third" / "stage_1.pt2", tmp_path / "other" / "stage_1.pt2")
-    first, second = both(tmp_path / "other", tmp_path)
+    first, second = both(tmp_path / "other")
     assert first == second
     assert first == (
         "PipelineError: rank 1 (stage 1): PipelineError: stage_1.pt2 has changed since it was "
@@ -159,11 +163,31 @@ def test_a_damaged_file(stages: dict[int, Path], tmp_path: Path) -> None:
     place = data.index(b"graph_module")
     data[place] ^= 1
     file.write_bytes(data)
-    first, second = both(tmp_path / "other", tmp_path)
+    first, second = both(tmp_path / "other")
     assert first == second
     assert first.startswith("PipelineError: rank 0 (stage 0): ArchiveError: record ")
 
 
+@pytest.mark.parametrize("kind", ["file", "hash", "tcp"])
+def test_each_store_says_that_a_key_is_not_there(kind: str, tmp_path: Path) -> None:
+    store = {
+        "file": lambda: distributed.FileStore(str(tmp_path / "store"), 1),
+        "hash": distributed.HashStore,
+        "tcp": lambda: distributed.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False),
+    }[kind]()
+    store.set("here", "a text")
+    assert text_of(store, "here", 5) == "a text"
+    assert text_of(store, "not here", 0.1) is None
+
+
+def test_a_store_that_has_gone() -> None:
+    store = distributed.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    client = distributed.TCPStore("127.0.0.1", store.port, None, False, wait_for_workers=False)
+    del store
+    with pytest.raises(RuntimeError):
+        text_of(client, "key", 5)
+
+
 def test_a_rank_that_is_late(stages: dict[int, Path], tmp_path: Path) -> None:
-    found = run_ranks(agreed, 2, tmp_path / "run", stages[2], {"absent": True})
+    found = run_ranks(2, agreed, stages[2], {"absent": True}, fails=True)
     assert found == ["PipelineError: rank 1 (stage 1) did not answer within 2 s", None]

@@ -4,49 +4,50 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 import torch
+from torch import distributed
 
 from fxpress import pipeline
 from tests.support.hosts import Hosts, hosts
-from tests.support.pipelines import tied, trained_whole
+from tests.support.links import Link
+from tests.support.pipelines import batches, loss_of, tied, train, trained_whole
+from tests.support.ranks import ranks
 
 TIMEOUT = 8.0
-STEPS = 4
-pytestmark = pytest.mark.slow("processes that import torch, each on a host of its own")
+NEAR, DELAYED, LOSSY, FAR = Link(), Link(0.02), Link(0.02, 0.01), Link(0.2)
+JITTER = 0.02  # seconds that a busy machine adds to the least of several round trips
+pytestmark = pytest.mark.slow("processes on hosts of their own, and links that are slow")
 
 
-def start(made: Hosts, path: Path, folder: Path, steps: int, timeout: float) -> list[Any]:
-    size = len(made.names)
-    arguments = (str(path), str(folder), str(steps), str(timeout))
-    common = ("-m", "tests.support.host_rank")
-    return [
-        made.start(rank, *common, str(rank), str(size), made.address(0), *arguments)
-        for rank in range(size)
-    ]
+def check_delays(made: Hosts, links: list[Link]) -> None:
+    """Fail unless packets truly take as long as is said."""
+    for number in range(1, len(links)):
+        least = links[0].delay + links[number].delay
+        assert least <= made.round_trip(number, 0) < least + JITTER
 
 
-def results(running: list[Any], folder: Path, seconds: float) -> list[Any]:
-    """Return what each rank has left; None where it left nothing."""
-    end = time.monotonic() + seconds
-    for each in running:
-        each.wait(max(0.1, end - time.monotonic()))
-    files = [folder / f"result_{rank}" for rank in range(len(running))]
-    return [torch.load(each, weights_only=False) if each.exists() else None for each in files]
-
-
-@pytest.mark.parametrize("netem", ["", "delay 20ms", "delay 20ms loss 1%"])
-@pytest.mark.parametrize("size", [2, 4])
-def test_training(size: int, netem: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("size", "link", "steps"),
+    [
+        *((size, link, 4) for size in (2, 4) for link in (NEAR, DELAYED, LOSSY)),
+        (2, FAR, 2),  # hosts that are far away are alive
+    ],
+    ids=str,
+)
+def test_training(size: int, link: Link, steps: int, tmp_path: Path) -> None:
     program = tied()
     pipeline.save_stages(program, tmp_path / "stages", size)
-    wanted, state = trained_whole(program, STEPS)
-    with hosts(size, netem) as made:
-        running = start(made, tmp_path / "stages", tmp_path, STEPS, 100.0)
-        found = results(running, tmp_path, 200)
-    assert all(each is not None for each in found)
+    wanted, state = trained_whole(program, steps)
+    with hosts([link] * size) as made:
+        check_delays(made, [link] * size)
+        arguments = (tmp_path / "stages", "1F1B", steps, TIMEOUT)
+        with ranks(size, train, *arguments, hosts=made) as running:
+            found = running.results(100)
+        assert (made.network.lost() > 0) == (link.loss > 0)
+    assert not any(isinstance(each, str) for each in found), found
     losses = [max(each) for each in zip(*(losses for losses, _ in found), strict=True)]
     torch.testing.assert_close(torch.tensor(losses), torch.tensor(wanted), rtol=1e-5, atol=1e-5)
     for _, own in found:
@@ -54,22 +55,49 @@ def test_training(size: int, netem: str, tmp_path: Path) -> None:
             torch.testing.assert_close(value, state[name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("bad", range(3))
-@pytest.mark.parametrize("what", ["killed", "cut"])
-def test_a_host(what: str, bad: int, tmp_path: Path) -> None:
+def step_until_an_error(path: Path, marks: Path) -> tuple[str, float]:
+    """Take steps; return the text of the error, and the seconds that the step took."""
+    rank = distributed.get_rank()
+    (stage,) = pipeline.load_stages(path, "1F1B")
+    built = pipeline.build_schedule("1F1B", stage, 4, loss_fn=loss_of, timeout=TIMEOUT)
+    tokens, target = batches(1)[0]
+    last = {"target": target} if stage.number + 1 == stage.count else {}
+    while True:
+        start = time.monotonic()
+        try:
+            built.step(*([tokens] if rank == 0 else []), **last)
+        except pipeline.PipelineError as error:
+            return str(error), time.monotonic() - start
+        (marks / f"stepped_{rank}").touch()
+
+
+@pytest.mark.parametrize(
+    ("what", "bad", "links"),
+    [
+        *((what, bad, [NEAR] * 3) for what in ("killed", "cut") for bad in range(3)),
+        ("killed", 1, [LOSSY] * 3),
+        ("killed", 2, [FAR] * 3),  # rank 1 is slow, and alive
+    ],
+    ids=lambda each: " - ".join(map(str, each)) if isinstance(each, list) else str(each),
+)
+def test_a_host(what: str, bad: int, links: list[Link], tmp_path: Path) -> None:
     pipeline.save_stages(tied(), tmp_path / "stages", 3)
-    with hosts(3) as made:
-        running = start(made, tmp_path / "stages", tmp_path, 0, TIMEOUT)
-        end = time.monotonic() + 100
-        while not all((tmp_path / f"stepped_{rank}").exists() for rank in range(3)):
-            assert time.monotonic() < end
-            assert all(each.poll() is None for each in running)
-            time.sleep(0.1)
-        if what == "killed":
-            running[bad].kill()
-        else:
-            made.cut(bad)
-        found = results(running, tmp_path, 100)
+    with hosts(links) as made:
+        check_delays(made, links)
+        arguments = (tmp_path / "stages", tmp_path)
+        with ranks(3, step_until_an_error, *arguments, hosts=made) as running:
+            end = time.monotonic() + 100
+            while not all((tmp_path / f"stepped_{rank}").exists() for rank in range(3)):
+                assert time.monotonic() < end
+                assert all(each.is_alive() for each in running.processes)
+                time.sleep(0.1)
+            if what == "killed":
+                running.processes[bad].kill()
+            else:
+                made.network.cut(bad)
+            found = running.results(100)
+        assert (made.network.lost() > 0) == (links[0].loss > 0)
+    assert not any(isinstance(each, str) for each in found), found
     own = found.pop(bad)
     died = f"rank {bad} (stage {bad}) has died: it gives no sign of life"
     unreached = "the store cannot be reached: rank 0 (stage 0) has died, or the network is cut"
@@ -80,10 +108,12 @@ def test_a_host(what: str, bad: int, tmp_path: Path) -> None:
         assert own[1] < TIMEOUT + 2
 
 
-def test_nothing_is_left() -> None:
-    with pytest.raises(ZeroDivisionError), hosts(2) as made:
+@pytest.mark.parametrize("link", [NEAR, LOSSY], ids=str)
+def test_nothing_is_left(link: Link) -> None:
+    before = psutil.Process().children(recursive=True)
+    with pytest.raises(ZeroDivisionError), hosts([link] * 2) as made:
         names = made.names
-        made.start(0, "-c", "import time; time.sleep(1000)")
         _ = 1 / 0
     left = {path.name for path in Path("/run/netns").iterdir()}
     assert not left & set(names)
+    assert psutil.Process().children(recursive=True) == before

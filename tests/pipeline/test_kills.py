@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from torch import distributed
 
 from fxpress import pipeline
 from tests.support.pipelines import batches, loss_of, tied
-from tests.support.stage_ranks import ranks, run_ranks
+from tests.support.ranks import ranks, run_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,8 +58,9 @@ class Calls:
             self.counts[phase] = count
 
 
-def train_in_phases(rank: int, path: Path, bad: int, phase: str, last: int) -> dict[str, int]:
+def train_in_phases(path: Path, bad: int, phase: str, last: int) -> dict[str, int]:
     """Take steps; the rank `bad` dies at a call. Returns the number of calls in each phase."""
+    rank = distributed.get_rank()
     calls = Calls(phase, last) if rank == bad else Calls()
     with calls.counted("load"):
         stages = pipeline.load_stages(path, timeout=TIMEOUT)
@@ -80,18 +82,17 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def calls(stages: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, int]]:
+def calls(stages: Path) -> list[dict[str, int]]:
     """Return the calls in each phase of each rank."""
-    folder = tmp_path_factory.mktemp("counted")
-    found = run_ranks(train_in_phases, RANKS, folder, stages, -1, "", 0)
+    found = run_ranks(RANKS, train_in_phases, stages, -1, "", 0)
     assert all(set(PHASES) < set(each) for each in found)
     return found
 
 
-def check_killed(stages: Path, folder: Path, bad: int, phase: str, last: int) -> None:
+def check_killed(stages: Path, bad: int, phase: str, last: int) -> None:
     """Kill a rank at a call, and see what the others say."""
     where = f"rank {bad}, {phase}, call {last}"
-    with ranks(train_in_phases, RANKS, folder, stages, bad, phase, last) as running:
+    with ranks(RANKS, train_in_phases, stages, bad, phase, last) as running:
         running.processes[bad].join(60)
         start = time.monotonic()
         found = running.results(60)
@@ -109,14 +110,12 @@ def check_killed(stages: Path, folder: Path, bad: int, phase: str, last: int) ->
 
 
 @pytest.mark.parametrize(("bad", "phase"), [(0, "first step")])
-def test_a_killed_rank(
-    bad: int, phase: str, stages: Path, calls: list[dict[str, int]], tmp_path: Path
-) -> None:
-    check_killed(stages, tmp_path / "run", bad, phase, calls[bad][phase] // 2)
+def test_a_killed_rank(bad: int, phase: str, stages: Path, calls: list[dict[str, int]]) -> None:
+    check_killed(stages, bad, phase, calls[bad][phase] // 2)
 
 
 @pytest.mark.slow("50 runs of four processes")
-def test_ranks_killed_at_random(stages: Path, calls: list[dict[str, int]], tmp_path: Path) -> None:
+def test_ranks_killed_at_random(stages: Path, calls: list[dict[str, int]]) -> None:
     """While they load, agree and make groups, exchange metadata, and take a step."""
     chance = random.Random(0)
     with ThreadPoolExecutor(3) as pool:
@@ -124,7 +123,7 @@ def test_ranks_killed_at_random(stages: Path, calls: list[dict[str, int]], tmp_p
         for run in range(RUNS):
             bad, phase = chance.randrange(RANKS), PHASES[run % len(PHASES)]
             last = chance.randint(1, calls[bad][phase])
-            task = (check_killed, stages, tmp_path / f"{run}", bad, phase, last)
+            task = (check_killed, stages, bad, phase, last)
             runs.append(pool.submit(*task))
         for each in runs:
             each.result()

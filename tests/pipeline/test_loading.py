@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import fxpress
 from fxpress import pipeline
 from fxpress.pipeline import PipelineError, load_stage, save_stages
 from tests.support.pipelines import Tied, batches, tied
+from tests.support.process import bytes_read
 
 
 def chained(path: Path, args: Any, kwargs: Any) -> Any:
@@ -112,17 +112,12 @@ def test_only_the_stage_is_read(name: str, tmp_path: Path) -> None:
     model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(16)))
     save_stages(export(model, (torch.randn(2, 512),)), tmp_path / name, 4)
     load_stage(tmp_path / name, 0)  # what is read once in a process
-    before = _bytes_read()
+    before = bytes_read()
     stage = load_stage(tmp_path / name, 1)
-    read = _bytes_read() - before
+    read = bytes_read() - before
     weights = sum(each.nbytes for each in stage.module.parameters())
     assert weights == 4 * (512 * 512 + 512) * 4
     assert read < 1.05 * weights
-
-
-def _bytes_read() -> int:
-    text = Path(f"/proc/{os.getpid()}/io").read_text()
-    return int(text.split("rchar: ")[1].split()[0])
 
 
 def test_an_archive_is_read_by_torch_too(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from fxpress import pipeline
 from tests.support.pipelines import batches, loss_of, tied
-from tests.support.stage_ranks import run_ranks
+from tests.support.ranks import run_ranks
 
 PLAN: dict[str, ParallelStyle] = {
     "layers.*.up": ColwiseParallel(),
@@ -31,7 +31,7 @@ def gradient_of_the_whole() -> tuple[torch.Tensor, torch.Tensor]:
     return result.detach(), module.get_parameter(SHARDED).grad
 
 
-def in_parallel(rank: int, path: Path) -> Any:
+def in_parallel(path: Path) -> Any:
     mesh = init_device_mesh("cpu", (2,))
     stages = [pipeline.load_stage(path, number, mesh=mesh, plan=PLAN) for number in range(2)]
     weights = [each.module.state_dict().get(SHARDED) for each in stages]
@@ -51,14 +51,14 @@ def in_parallel(rank: int, path: Path) -> Any:
 @pytest.mark.parametrize("name", ["stages", "stages.pt2"])
 def test_tensor_parallel(name: str, tmp_path: Path) -> None:
     pipeline.save_stages(tied(2), tmp_path / name, 2, by="module")
-    for shape, result, gradient in run_ranks(in_parallel, 2, tmp_path / "run", tmp_path / name):
+    for shape, result, gradient in run_ranks(2, in_parallel, tmp_path / name):
         assert shape == (16, 16)
         wanted, of_whole = gradient_of_the_whole()
         torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(gradient, of_whole, rtol=1e-4, atol=1e-6)
 
 
-def fully_sharded(rank: int, path: Path) -> Any:
+def fully_sharded(path: Path) -> Any:
     mesh = init_device_mesh("cpu", (2,))
     stages = [pipeline.load_stage(path, number) for number in range(2)]
     for stage in stages:
@@ -79,23 +79,21 @@ def fully_sharded(rank: int, path: Path) -> Any:
 
 def test_fsdp(tmp_path: Path) -> None:
     pipeline.save_stages(tied(2), tmp_path / "stages", 2)
-    for shape, result, gradient in run_ranks(
-        fully_sharded, 2, tmp_path / "run", tmp_path / "stages"
-    ):
+    for shape, result, gradient in run_ranks(2, fully_sharded, tmp_path / "stages"):
         assert shape == (16, 16)
         wanted, of_whole = gradient_of_the_whole()
         torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(gradient, of_whole, rtol=1e-4, atol=1e-6)
 
 
-def refused(rank: int, path: Path) -> Any:
+def refused(path: Path) -> Any:
     mesh = init_device_mesh("cpu", (3,))
     return pipeline.load_stage(path, 0, mesh=mesh, plan=PLAN)
 
 
 def test_a_mesh_that_does_not_divide(tmp_path: Path) -> None:
     pipeline.save_stages(tied(1), tmp_path / "stages", 1)
-    texts = run_ranks(refused, 3, tmp_path / "run", tmp_path / "stages")
+    texts = run_ranks(3, refused, tmp_path / "stages", fails=True)
     assert set(texts) == {
         "PipelineError: a mesh of 3 does not divide dimension 0 of layers.0.up.weight, which has "
         "the size 32"

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.distributed.pipelining import ScheduleGPipe, SplitPoint, pipeline
 from torch.export import export
 
 import fxpress.pipeline
 from fxpress.pipeline import StageError, plan, to_pipe
 from tests.support.pipelines import VOCABULARY, Tied, tied
-from tests.support.stage_ranks import run_ranks
+from tests.support.ranks import run_ranks
 
 
 class Skipping(nn.Module):
@@ -69,9 +69,10 @@ def test_as_torch_makes_it() -> None:
     assert torch.equal(ours(tokens), theirs(tokens)[0])
 
 
-def run_pipe(rank: int, stages: int) -> Any:
+def run_pipe(stages: int) -> Any:
     program, (x, scale) = skipping()
     pipe = to_pipe(program, stages)
+    rank = distributed.get_rank()
     stage = pipe.build_stage(rank, torch.device("cpu"))
     built = ScheduleGPipe(stage, 1)
     with torch.no_grad():
@@ -80,7 +81,7 @@ def run_pipe(rank: int, stages: int) -> Any:
 
 def test_torch_runs_the_stages(tmp_path: Path) -> None:
     program, inputs = skipping()
-    found = run_ranks(run_pipe, 2, tmp_path / "run", 2)
+    found = run_ranks(2, run_pipe, 2)
     wanted = program.module()(*inputs)
     assert all(
         torch.equal(one, other) for one, other in zip(found[1], wanted.values(), strict=True)

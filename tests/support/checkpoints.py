@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.export import ExportedProgram, export
 
 from fxpress.checkpoint import ArchiveReader
-from tests.support.ranks import bytes_read
+from tests.support.process import bytes_read
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 HEADERS = 90_000  # bytes; the end of a zip file is looked for in 65,557

@@ -1,10 +1,11 @@
-"""Hosts of their own on this machine: network namespaces on one bridge, with delay and loss.
+"""Hosts of their own on this machine: network namespaces, with delay and loss between them.
 
 The addresses are of a private range, and exist in these namespaces only; no interface leads out.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -15,98 +16,94 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.links import Link, Network, NoDelayError, address_of, call, connected
+
+_FOLDER = Path("/run/netns")
+_CLONE_NEWNET = 0x40000000
+_NO_RIGHT = "no right to make network namespaces, or no iproute2"
+# A port that nobody listens at refuses at once, after the time that a packet takes there and back.
+_CONNECT = """
+import errno, socket, sys, time
+def seconds():
+    start = time.perf_counter()
+    with socket.socket() as one:
+        assert one.connect_ex((sys.argv[1], 9)) == errno.ECONNREFUSED
+    return time.perf_counter() - start
+print(min(seconds() for _ in range(5)))
+"""
 
 
 class Hosts:
-    """Namespaces, one for each host and one with the bridge between them.
+    """Namespaces, one for each host and one for what connects them.
 
     Args:
-        size: the number of hosts.
-        netem: what `tc qdisc add ... netem` is given for each link; empty: nothing.
+        links: of each host.
+
+    Attributes:
+        names: of the namespaces of the hosts.
     """
 
-    def __init__(self, size: int, netem: str = "") -> None:
-        self.names = [f"fxp{os.getpid()}h{number}" for number in range(size)]
-        self._middle = f"fxp{os.getpid()}m"
-        self._running: list[subprocess.Popen[bytes]] = []
+    def __init__(self, links: list[Link]) -> None:
+        self.names = [f"fxp{os.getpid()}h{number}" for number in range(len(links))]
         self._made: list[str] = []
+        self._network: Network | None = None
         try:
-            self._make(netem)
+            self._make(f"fxp{os.getpid()}m", links)
         except BaseException:
             self.remove()
             raise
 
-    def _make(self, netem: str) -> None:
-        for name in (self._middle, *self.names):
-            ip("netns", "add", name)
+    def _make(self, middle: str, links: list[Link]) -> None:
+        for name in (middle, *self.names):
+            call("ip", "netns", "add", name)
             self._made.append(name)
-        self._in(self._middle, "ip", "link", "add", "bridge", "type", "bridge")
-        self._in(self._middle, "ip", "link", "set", "bridge", "up")
+        self._network = connected(middle, self.names, links)
         for number, name in enumerate(self.names):
-            port = f"port{number}"
-            link = ("type", "veth", "peer", "name", port, "netns", self._middle)
-            self._in(name, "ip", "link", "add", "eth0", *link)
-            self._in(self._middle, "ip", "link", "set", port, "master", "bridge", "up")
-            self._in(name, "ip", "address", "add", f"{self.address(number)}/24", "dev", "eth0")
-            self._in(name, "ip", "link", "set", "lo", "up")
-            self._in(name, "ip", "link", "set", "eth0", "up")
-            if netem:
-                command = ("tc", "qdisc", "add", "dev", "eth0", "root", "netem")
-                self._in(name, *command, *netem.split())
+            call("ip", "-n", name, "address", "add", f"{address_of(number)}/24", "dev", "eth0")
+            call("ip", "-n", name, "link", "set", "lo", "up")
+            call("ip", "-n", name, "link", "set", "eth0", "up")
 
-    @staticmethod
-    def _in(namespace: str, *command: str) -> None:
-        ip("netns", "exec", namespace, *command)
+    @property
+    def network(self) -> Network:
+        """What connects the hosts."""
+        assert self._network is not None
+        return self._network
 
-    @staticmethod
-    def address(number: int) -> str:
-        """Return the address of a host."""
-        return f"10.77.0.{number + 1}"
-
-    def start(self, number: int, *arguments: str) -> subprocess.Popen[bytes]:
-        """Run this Python on a host, in a session of its own."""
-        run = subprocess.Popen(
-            ["ip", "netns", "exec", self.names[number], sys.executable, "-W", "ignore", *arguments],
-            env={**os.environ, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1"},
-            cwd=ROOT,
-            start_new_session=True,
-        )
-        self._running.append(run)
-        return run
-
-    def cut(self, number: int) -> None:
-        """Take the link of a host down."""
-        self._in(self._middle, "ip", "link", "set", f"port{number}", "down")
+    def round_trip(self, one: int, other: int) -> float:
+        """Return the seconds that a packet takes from a host to another and back, at least."""
+        command = ("ip", "netns", "exec", self.names[one], sys.executable, "-c", _CONNECT)
+        return float(call(*command, address_of(other)))
 
     def remove(self) -> None:
-        """End what runs on the hosts, and remove them with their links."""
-        for run in self._running:
-            run.kill()
-            run.wait()
+        """Remove the hosts with their links. What runs on them loses its network."""
+        if self._network is not None:
+            self._network.remove()
         while self._made:
             subprocess.run(["ip", "netns", "del", self._made.pop()], check=False)
 
 
-def ip(*arguments: str) -> None:
-    """Call `ip`."""
-    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+def enter(namespace: str) -> None:
+    """Move the thread that calls, and those that it starts, onto a host."""
+    descriptor = os.open(_FOLDER / namespace, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).setns(descriptor, _CLONE_NEWNET):
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
-def hosts(size: int, netem: str = "") -> Iterator[Hosts]:
+def hosts(links: list[Link]) -> Iterator[Hosts]:
     """Return a block with hosts; the test is skipped where they cannot be made."""
     if os.geteuid() or shutil.which("ip") is None:
-        pytest.skip("no right to make network namespaces, or no iproute2")
+        pytest.skip(_NO_RIGHT)
     try:
-        made = Hosts(size, netem)
+        made = Hosts(links)
+    except NoDelayError as error:
+        pytest.skip(str(error))
     except OSError as error:
-        if netem and "qdisc" in str(error):
-            pytest.skip("the kernel has no netem")
         if "Operation not permitted" in str(error):
-            pytest.skip("no right to make network namespaces, or no iproute2")
+            pytest.skip(_NO_RIGHT)
         raise
     try:
         yield made

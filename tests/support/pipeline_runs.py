@@ -89,7 +89,7 @@ def parts_of(name: str, inputs: dict[str, Tensor]) -> list[tuple[Any, Any]]:
 
 
 def run_cases(
-    rank: int, folder: Path, cases: list[tuple[str, str, int]], steps: int, every: int = 1
+    folder: Path, cases: list[tuple[str, str, int]], steps: int, every: int = 1
 ) -> list[dict[str, Any]]:
     """Run cases one after the other, each by its name, schedule and number of stages."""
     return [_run(folder / f"{name}_{count}", name, schedule, steps, every)

@@ -83,7 +83,7 @@ def trained_whole(program: ExportedProgram, steps: int) -> tuple[list[float], di
 
 
 def train(
-    rank: int, path: Path, schedule: str, steps: int, timeout: float = 60
+    path: Path, schedule: str, steps: int, timeout: float = 60
 ) -> tuple[list[float], dict[str, Tensor]]:
     """Train the stages of a rank, and return the losses and the state."""
     stages = pipeline.load_stages(path, schedule)
@@ -105,7 +105,7 @@ def train(
     return losses, {n: v for stage in stages for n, v in stage.module.state_dict().items()}
 
 
-def infer(rank: int, path: Path, schedule: str, inputs: Any) -> Any:
+def infer(path: Path, schedule: str, inputs: Any) -> Any:
     """Run a batch forward, and return the results of the whole program on the last stage's rank."""
     stages = pipeline.load_stages(path, schedule)
     built = pipeline.build_schedule(schedule, stages, 4, timeout=60)

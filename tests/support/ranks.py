@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import gc
 import multiprocessing
 import os
 import pickle
@@ -16,124 +15,233 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
+from torch import distributed
 
+from tests.support.hosts import Hosts, enter
+from tests.support.links import address_of
+
+_PORT = 29500  # of the store, on a host of its own
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["fxpress.checkpoint", "torch.distributed.fsdp", __name__])
+_context.set_forkserver_preload(
+    ["fxpress.pipeline", "fxpress.checkpoint", "torch.distributed.fsdp", __name__]
+)
 
 
 class RankError(AssertionError):
     """A rank has raised an exception, was killed, or did not end."""
 
 
-def _rank(
-    rank: int, world: int, folder: Path, seconds: float, work: Callable[..., Any], *args: Any
-) -> None:
-    try:
-        torch.set_num_threads(1)
-        torch.manual_seed(0)
-        store = dist.FileStore(str(folder / "store"), world)
-        timeout = datetime.timedelta(seconds=seconds)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timeout)
-        result = ("result", work(*args))
-    except BaseException:
-        result = ("raised", traceback.format_exc())
-    (folder / f"{rank}.new").write_bytes(pickle.dumps(result))
-    (folder / f"{rank}.new").rename(folder / f"{rank}")
-    with contextlib.suppress(Exception):
-        dist.destroy_process_group()
-    os._exit(0)  # without waiting for the threads of ranks that are gone
+@dataclass
+class _Outcome:
+    """What has become of a rank.
+
+    Attributes:
+        value: what its function has returned; the text of its exception; None if it was killed.
+        fault: what went wrong, for who reads why a test has failed; "" if nothing.
+    """
+
+    value: Any = None
+    fault: str = ""
+
+
+@dataclass
+class _Place:
+    """Where a rank runs, and meets the others.
+
+    Attributes:
+        rank: its number.
+        size: the number of ranks.
+        folder: where it leaves what it has returned.
+        address: of the store.
+        port: of the store.
+        host: the namespace that it runs in; "": that of the test.
+        collective: the timeout of torch's collectives, in seconds.
+    """
+
+    rank: int
+    size: int
+    folder: Path
+    address: str
+    port: int
+    host: str
+    collective: float
+
+
+class Ranks:
+    """Processes that run.
+
+    Attributes:
+        processes: by rank.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        function: Callable[..., Any],
+        *args: Any,
+        folder: Path,
+        collective: float,
+        hosts: Hosts | None,
+    ) -> None:
+        self._folder = folder
+        if hosts is None:
+            self._store = distributed.TCPStore(
+                "127.0.0.1", 0, is_master=True, wait_for_workers=False
+            )
+        names = [""] * size if hosts is None else hosts.names
+        address = "127.0.0.1" if hosts is None else address_of(0)
+        port = self._store.port if hosts is None else _PORT
+        places = [
+            _Place(rank, size, folder, address, port, names[rank], collective)
+            for rank in range(size)
+        ]
+        self.processes = [
+            _context.Process(target=_run, args=(place, function, *args), daemon=True)
+            for place in places
+        ]
+        for each in self.processes:
+            each.start()
+
+    def results(self, timeout: float) -> list[Any]:
+        """Return what each rank has returned.
+
+        It is None of a rank that was killed, and the text of the exception of one that raised one.
+
+        Raises:
+            RankError: a rank still runs after `timeout` seconds.
+        """
+        return [each.value for each in self.outcomes(timeout)]
+
+    def outcomes(self, timeout: float) -> list[_Outcome]:
+        """Return what has become of each rank; see `results`."""
+        end = time.monotonic() + timeout
+        for each in self.processes[1:]:
+            each.join(max(0.0, end - time.monotonic()))
+        (self._folder / "over").touch()
+        self.processes[0].join(max(0.0, end - time.monotonic()))
+        late = [rank for rank, each in enumerate(self.processes) if each.is_alive()]
+        found = [self._outcome(rank) for rank in range(len(self.processes))]
+        if late:
+            raise RankError(f"the ranks {late} have not ended after {timeout} s: {found}")
+        return found
+
+    def _outcome(self, rank: int) -> _Outcome:
+        file = self._folder / f"{rank}"
+        if not file.exists():
+            return _Outcome(fault=f"rank {rank} was killed")
+        outcome: _Outcome = pickle.loads(file.read_bytes())
+        return outcome
+
+    def is_left(self) -> list[bool]:
+        """Return whether a process of each rank's session is still there: it or its children."""
+        return [_has_processes(each.pid) for each in self.processes]
+
+    def end(self) -> None:
+        """End what still runs."""
+        for each in self.processes:
+            each.kill()
+            each.join()
+
+
+@contextlib.contextmanager
+def ranks(
+    size: int,
+    function: Callable[..., Any],
+    *args: Any,
+    collective: float = 60,
+    hosts: Hosts | None = None,
+) -> Iterator[Ranks]:
+    """Return a block in which `function(*args)` runs on all ranks.
+
+    Args:
+        size: how many.
+        function: a function of a module.
+        args: its arguments, which can be pickled.
+        collective: the timeout of torch's collectives, in seconds.
+        hosts: one for each rank; None: they run on this one.
+    """
+    with tempfile.TemporaryDirectory(prefix="fxpress-ranks-") as name:
+        made = Ranks(size, function, *args, folder=Path(name), collective=collective, hosts=hosts)
+        try:
+            yield made
+        finally:
+            made.end()
 
 
 def run_ranks(
-    world: int,
-    work: Callable[..., Any],
+    size: int,
+    function: Callable[..., Any],
     *args: Any,
-    seconds: float = 120,
+    timeout: float = 120,
     collective: float = 60,
-    dies: bool = False,
+    fails: bool = False,
 ) -> list[Any]:
-    """Return what a function has returned in each process.
+    """Return what `function(*args)` has returned on each rank, see `ranks`.
 
     Args:
-        world: how many.
-        work: a function of a module, which each calls with `args`.
+        size: how many.
+        function: a function of a module.
         args: its arguments, which can be pickled.
-        seconds: after which processes are killed, and the test fails.
+        timeout: seconds after which processes are killed, and the test fails.
         collective: the timeout of torch's collectives, in seconds.
-        dies: whether a rank may be killed; then its result is None, and that of a rank that has
-            raised an exception is the text of the exception.
+        fails: whether a rank may be killed or raise an exception, see `Ranks.results`.
+
+    Raises:
+        RankError: a rank has not ended in time, has raised an exception, or was killed.
     """
-    with tempfile.TemporaryDirectory(prefix="fxpress-ranks-") as name:
-        folder = Path(name)
-        processes = [
-            _context.Process(
-                target=_rank, args=(rank, world, folder, collective, work, *args), daemon=True
-            )
-            for rank in range(world)
-        ]
-        for process in processes:
-            process.start()
-        end = time.monotonic() + seconds
-        try:
-            for process in processes:
-                process.join(max(0, end - time.monotonic()))
-            late = [rank for rank, process in enumerate(processes) if process.is_alive()]
-        finally:
-            for process in processes:
-                if process.is_alive():
-                    process.kill()
-                process.join()
-        found = [_result(folder / str(rank)) for rank in range(world)]
-    if late:
-        raise RankError(f"the ranks {late} have not ended after {seconds} s: {found}")
-    if not dies:
-        for rank, (kind, value) in enumerate(found):
-            if kind != "result":
-                raise RankError(f"rank {rank}: {value}")
-    return [value for _, value in found]
+    with ranks(size, function, *args, collective=collective) as made:
+        found = made.outcomes(timeout)
+    faults = [each.fault for each in found if each.fault]
+    if faults and not fails:
+        raise RankError("\n".join(faults))
+    return [each.value for each in found]
 
 
-def _result(path: Path) -> Any:
-    return pickle.loads(path.read_bytes()) if path.exists() else ("killed", None)
+def _run(place: _Place, function: Callable[..., Any], *args: Any) -> None:
+    os.setsid()
+    if place.host:
+        enter(place.host)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    os.environ["GLOO_SOCKET_IFNAME"] = "eth0" if place.host else "lo"
+    keeps_store = bool(place.host) and place.rank == 0
+    store = distributed.TCPStore(
+        place.address, place.port, is_master=keeps_store, wait_for_workers=False
+    )
+    distributed.init_process_group(
+        "gloo",
+        store=store,
+        rank=place.rank,
+        world_size=place.size,
+        timeout=datetime.timedelta(seconds=place.collective),
+    )
+    try:
+        outcome = _Outcome(function(*args))
+    except Exception as error:
+        fault = f"rank {place.rank}: {traceback.format_exc()}"
+        outcome = _Outcome(f"{type(error).__name__}: {error}", fault)
+    (place.folder / f"{place.rank}.new").write_bytes(pickle.dumps(outcome))
+    (place.folder / f"{place.rank}.new").rename(place.folder / f"{place.rank}")
+    while keeps_store and not (place.folder / "over").exists():  # others look for a cause in it
+        time.sleep(0.05)
+    if not outcome.fault:
+        distributed.destroy_process_group()
+
+
+def _has_processes(session: int | None) -> bool:
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            text = (entry / "stat").read_text().rpartition(")")[2].split()
+            if entry.name.isdigit() and int(text[3]) == session and text[0] not in "ZX":
+                return True
+    return False
 
 
 def die() -> None:
     """End this process at once, as the system does when memory is short."""
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def bytes_read() -> int:
-    """Return the bytes that this process has read by calls of the system, from the cache too."""
-    for line in Path("/proc/self/io").read_text().splitlines():
-        if line.startswith("rchar:"):
-            return int(line.split()[1])
-    raise AssertionError("the system does not count")
-
-
-class Peak:
-    """The most memory that a block had at a time, besides what was there before."""
-
-    bytes = 0
-
-
-@contextlib.contextmanager
-def peak_of_memory() -> Iterator[Peak]:
-    """Measure the memory of this process that a block takes at most."""
-    peak = Peak()
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before = _status("VmRSS")
-    yield peak
-    peak.bytes = _status("VmHWM") - before
-
-
-def _status(key: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1]) << 10
-    raise AssertionError(f"the system does not tell {key}")

@@ -93,9 +93,9 @@ def _wait_until_read(store: Any, key: str, size: int, timeout: float) -> None:
 def _hear(store: Any, key: str, names: list[str], timeout: float) -> str:
     """Return the verdict of rank 0, which begins to wait for others when it has come itself."""
     late = f"{names[0]} did not answer within {timeout:g} s"
-    if _text_of(store, f"{key}/0", timeout) is None:
+    if text_of(store, f"{key}/0", timeout) is None:
         return late
-    verdict = _text_of(store, f"{key}/verdict", timeout + _MARGIN)
+    verdict = text_of(store, f"{key}/verdict", timeout + _MARGIN)
     if verdict is not None:
         store.add(f"{key}/read", 1)
     return late if verdict is None else verdict
@@ -106,12 +106,12 @@ def _verdict(store: Any, key: str, names: list[str], timeout: float) -> str:
     end = time.monotonic() + timeout
     answers: list[Answer | None] = []
     for rank in range(len(names)):
-        text = _text_of(store, f"{key}/{rank}", max(end - time.monotonic(), 0.01))
+        text = text_of(store, f"{key}/{rank}", max(end - time.monotonic(), 0.01))
         answers.append(None if text is None else Answer(**json.loads(text)))
     return _fault(answers, names, timeout)
 
 
-def _text_of(store: Any, key: str, seconds: float) -> str | None:
+def text_of(store: Any, key: str, seconds: float) -> str | None:
     """Return the value of a key; None if there is none within some seconds.
 
     Raises:
@@ -120,6 +120,9 @@ def _text_of(store: Any, key: str, seconds: float) -> str | None:
     try:
         store.wait([key], datetime.timedelta(seconds=seconds))
     except distributed.DistStoreError:
+        return None
+    except RuntimeError:
+        store.check([key])  # it answers, so that a FileStore's time is over
         return None
     return str(store.get(key).decode())
 

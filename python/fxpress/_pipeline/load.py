@@ -144,22 +144,7 @@ def load_stage(
         >>> torch.equal(result, program.module()(x))
         True
     """
-    return _load(
-        Source(path, limits), stage, device, mmap, load_weights, mesh, plan, limits, progress
-    )
-
-
-def _load(
-    source: Source,
-    stage: int,
-    device: torch.device | str | None = None,
-    mmap: bool = False,
-    load_weights: bool = True,
-    mesh: DeviceMesh | None = None,
-    plan: dict[str, ParallelStyle] | None = None,
-    limits: Limits | None = None,
-    progress: Progress = None,
-) -> LoadedStage:
+    source = path if isinstance(path, Source) else Source(path, limits)
     check_location(device)
     check_progress(progress)
     if (mesh is None) != (plan is None):
@@ -231,7 +216,7 @@ def load_stages(
     try:
         source = Source(path, options.get("limits"))
         placed = placement(schedule, size, len(source.manifest.stages))
-        return [_load(source, number, **options) for number in placed[rank]]
+        return [load_stage(source, number, **options) for number in placed[rank]]
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         try:

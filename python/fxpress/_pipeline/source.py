@@ -26,8 +26,8 @@ from fxpress._stages.save import MANIFEST, program_name
 from fxpress._stages.urls import is_archive, joined, local_path, shown, url_of
 
 
-class Source:
-    """Stages that can be read one by one.
+class Source(os.PathLike[str]):
+    """Stages that can be read one by one; it stands for its path, of which it reads once.
 
     Args:
         path: a folder or an archive that `save_stages` has written; or the URL of one.
@@ -46,6 +46,7 @@ class Source:
     """
 
     def __init__(self, path: str | os.PathLike[str], limits: Limits | None = None) -> None:
+        self._given = os.fspath(path)
         self._url, self._limits = url_of(path), limits
         self._path = Path(local_path(path))
         self.name = str(self._path) if self._url is None else shown(self._url)
@@ -63,6 +64,9 @@ class Source:
                 self._records = digest_of(archive, archive.get_file_names())
         self.manifest: Manifest = read_manifest(data)
         self.digest = self.manifest.digest if self._is_folder else self._records
+
+    def __fspath__(self) -> str:
+        return self._given
 
     def _manifest_file(self) -> bytes:
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import distributed
 
-from fxpress._pipeline.agreement import out_of_reach, rounds
+from fxpress._pipeline.agreement import out_of_reach, rounds, text_of
 from fxpress._pipeline.errors import PipelineError
 from fxpress._torch.distributed import store_of
 
@@ -45,6 +45,7 @@ class Watch:
             self._store = store_of(group).clone()
             own = self._store.clone()
             self._send_beat(own, 0)
+            own.check([f"{self._key}/beat/{self._rank}"])  # the store has it when ranks agree
         except RuntimeError as error:
             raise PipelineError(out_of_reach(names)) from error
         self._stopped = threading.Event()
@@ -117,7 +118,7 @@ class Watch:
     def _explain(self, error: Exception) -> str:
         """Return the cause that all ranks name: the first that one of them has found."""
         try:
-            if not _is_of_communication(error):
+            if len(self._names) == 1 or not _is_of_communication(error):
                 found = f"{self._names[self._rank]}: {_text(error)}"
             else:
                 found = self._look_around() or (
@@ -130,41 +131,40 @@ class Watch:
     def _look_around(self) -> str | None:
         """Return who has failed, or has died, or hangs, by what the others say for a while."""
         others = [rank for rank in range(len(self._names)) if rank != self._rank]
-        end = time.monotonic() + self._look * 0.6  # the rest is for the store
+        start = time.monotonic()
         before = self._beats(others)
-        while time.monotonic() < end:
-            if self._store.check([f"{self._key}/cause"]):
-                return str(self._store.get(f"{self._key}/cause").decode())
-            time.sleep(self._beat / 2)
+        asked = time.monotonic()
+        # The rest is for the store: to end the wait, to read the signs of life again, and to write
+        # what was found. On a slow link, that takes twice as long as it took to read them.
+        rest = max(self._look * 0.4, self._look * 0.1 + (asked - start) * 2)
+        end = max(start + self._look - rest, asked + self._beat * 3)  # who lives gives two signs
+        cause = text_of(self._store, f"{self._key}/cause", end - asked)
+        if cause is not None:
+            return cause
         after = self._beats(others)
         for rank in others:
-            if after[rank] is None or before[rank] == after[rank]:
+            if before[rank] == after[rank]:
                 return f"{self._names[rank]} has died: it gives no sign of life"
-        busy = {rank: beat["busy"] for rank, beat in after.items() if beat and beat["doing"]}
+        busy = {rank: beat["busy"] for rank, beat in after.items() if beat["doing"]}
         if busy:
             rank = max(busy, key=busy.__getitem__)
-            beat: Any = after[rank]
+            beat = after[rank]
             return (
                 f"{self._names[rank]} hangs in step {beat['step']}, {beat['doing']}, "
                 f"since {beat['busy']:.0f} s"
             )
-        behind = min(others, key=lambda rank: after[rank]["step"])  # type: ignore[index]
-        if after[behind]["step"] < self._step:  # type: ignore[index]
+        behind = min(others, key=lambda rank: after[rank]["step"])
+        if after[behind]["step"] < self._step:
             return f"{self._names[behind]} did not begin step {self._step}"
         return None
 
-    def _beats(self, ranks: list[int]) -> dict[int, dict[str, Any] | None]:
-        """Return the last sign of life of ranks; None where there was none yet."""
-        keys = {rank: f"{self._key}/beat/{rank}" for rank in ranks}
-        store = self._store
-        if store.has_extended_api() and store.check(list(keys.values())):
-            # One request: each rank asks for all when a step fails.
-            found = store.multi_get(list(keys.values()))
-            return {rank: json.loads(beat) for rank, beat in zip(ranks, found, strict=True)}
-        return {
-            rank: json.loads(store.get(key)) if store.check([key]) else None
-            for rank, key in keys.items()
-        }
+    def _beats(self, ranks: list[int]) -> dict[int, dict[str, Any]]:
+        """Return the last sign of life of ranks, all of which have given one."""
+        keys = [f"{self._key}/beat/{rank}" for rank in ranks]
+        # One request where there can be: each rank asks for all when a step fails.
+        several = self._store.has_extended_api()
+        beats = self._store.multi_get(keys) if several else map(self._store.get, keys)
+        return {rank: json.loads(beat) for rank, beat in zip(ranks, beats, strict=True)}
 
 
 def _is_of_communication(error: BaseException) -> bool:

@@ -1,7 +1,8 @@
-"""Read texts that a plan or a profile is kept as; they may come from anywhere."""
+"""Texts that a plan or a profile is kept as. Those that are read may come from anywhere."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any, NoReturn
 
@@ -83,6 +84,11 @@ class Fields:
         """Refuse the text if it has fields that were not asked for."""
         self.require(set(self._values) == self._asked, "an unknown field")
 
+    def end_sealed(self, content: dict[str, Any]) -> None:
+        """Refuse the text if it has other fields, or not the digest of what was read from it."""
+        self.require(self.text("digest") == digest_of(content), "digest")
+        self.end()
+
     def _list(self, name: str) -> list[Any]:
         value = self._value(name)
         self.require(isinstance(value, list), name)
@@ -94,6 +100,17 @@ class Fields:
 
     def _refuse(self, what: str) -> NoReturn:
         raise StageError(f"this {self._kind} is damaged: {what} is not what it has to be")
+
+
+def digest_of(content: dict[str, Any]) -> str:
+    """Return the SHA-256 of objects that JSON can hold, whatever order their keys have."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a text, with their digest."""
+    return {**content, "digest": digest_of(content)}
 
 
 def read(text: str, kind: str, version: int) -> Fields:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import re
 from itertools import pairwise
@@ -12,7 +11,7 @@ from typing import Any, get_args
 from torch.export import ExportedProgram
 
 from fxpress._stages.costs import By
-from fxpress._stages.documents import Fields, read
+from fxpress._stages.documents import Fields, digest_of, read, sealed
 from fxpress._stages.errors import StageError
 from fxpress._stages.picture import picture_of
 from fxpress.partition import SplitCallback
@@ -162,7 +161,7 @@ class Plan:
 
     def document(self) -> dict[str, Any]:
         """Return the plan as objects that JSON can hold, with its digest."""
-        return {**self._content(), "digest": self.digest()}
+        return sealed(self._content())
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -176,14 +175,12 @@ class Plan:
         """
         fields = read(text, FORMAT, VERSION)
         plan = _plan_of(fields)
-        fields.require(fields.text("digest") == plan.digest(), "digest")
-        fields.end()
+        fields.end_sealed(plan._content())
         return plan
 
     def digest(self) -> str:
         """Return the SHA-256 of the plan: processes whose digests are equal have equal plans."""
-        text = json.dumps(self._content(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(self._content())
 
     def _content(self) -> dict[str, Any]:
         lists = {

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from typing import Any
 
 from torch.export import ExportedProgram
 
 from fxpress._serde.hashing import graph_hash
-from fxpress._stages.documents import read
+from fxpress._stages.documents import read, sealed
 from fxpress._stages.errors import StageError
 from fxpress._stages.timing import seconds_of
 from fxpress.partition._callback import operations
@@ -39,7 +38,7 @@ class Profile:
 
     def to_json(self) -> str:
         """Return the profile as a text."""
-        return json.dumps({**self._content(), "digest": self._digest()}) + "\n"
+        return json.dumps(sealed(self._content())) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Profile:
@@ -53,17 +52,13 @@ class Profile:
         """
         fields = read(text, FORMAT, VERSION)
         profile = cls(fields.text("graph_hash"), fields.integers("nanoseconds"))
-        fields.require(fields.text("digest") == profile._digest(), "digest")
-        fields.end()
+        fields.end_sealed(profile._content())
         return profile
 
     def _content(self) -> dict[str, Any]:
         times = list(self.nanoseconds)
         header = {"format": FORMAT, "version": VERSION}
         return {**header, "graph_hash": self.graph_hash, "nanoseconds": times}
-
-    def _digest(self) -> str:
-        return hashlib.sha256(json.dumps(self._content(), sort_keys=True).encode()).hexdigest()
 
 
 def profile(program: ExportedProgram, inputs: Any) -> Profile:

@@ -1,0 +1,40 @@
+"""What the system counts of this process."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def bytes_read() -> int:
+    """Return the bytes that this process has read by calls of the system, from the cache too."""
+    for line in Path("/proc/self/io").read_text().splitlines():
+        if line.startswith("rchar:"):
+            return int(line.split()[1])
+    raise AssertionError("the system does not count")
+
+
+class Peak:
+    """The most memory that a block had at a time, besides what was there before."""
+
+    bytes = 0
+
+
+@contextlib.contextmanager
+def peak_of_memory() -> Iterator[Peak]:
+    """Measure the memory of this process that a block takes at most."""
+    peak = Peak()
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = _status("VmRSS")
+    yield peak
+    peak.bytes = _status("VmHWM") - before
+
+
+def _status(key: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{key}:"):
+            return int(line.split()[1]) << 10
+    raise AssertionError(f"the system does not tell {key}")
