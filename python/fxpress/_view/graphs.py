@@ -39,6 +39,7 @@ Graph = dict[str, Any]
 _Source = tuple[str, str, list[str], TensorFacts]
 _OTHER_SOURCES = (("torch_fn", "torch function"), ("custom", "custom"))  # fields -> attributes
 _CONSTANTS = (int, bool, str)  # types of arguments that are shown as they are
+_NUMBERS = frozenset((int, bool, float))  # types of what has no values and graphs in it
 _LONGEST_NAME = 100  # characters of a part of a graph's id
 _DEPTH = 60  # graphs within each other
 # The kind of an input in a signature -> the field with its name in the state.
@@ -172,7 +173,10 @@ class _Writer:
         target = a_text(an_object(held or {}).get(_KINDS.get(kind, ""), ""))
         path, _, own_name = target.rpartition(".")
         tensor = self._tensor(name)
-        attributes = [*pairs({"name": name}), *self._shared.kinds[kind], *pairs({"state": target})]
+        attributes = [{"key": "name", "value": name}] if name else []
+        attributes += self._shared.kinds[kind]
+        if target:
+            attributes.append({"key": "state", "value": target})
         if kind == "buffer":
             attributes += pairs({"persistent": str(held["persistent"])})
         attributes += tensor.attributes
@@ -201,6 +205,9 @@ class _Writer:
                     continue
                 if type(inner) in _CONSTANTS and kind != "as_name":
                     attributes.append(shared.constants[name, type(inner), inner])
+                    continue
+                if type(inner) is list and _NUMBERS.issuperset(map(type, inner)):
+                    attributes.append({"key": name, "value": cut(str(readable(inner)))})
                     continue
             if values := values_in(held):
                 given += [(value, name) for _, value in values]
