@@ -7,11 +7,10 @@ namespace ("a/b": nested layers), attributes, incoming edges and facts of inputs
 from __future__ import annotations
 
 import json
-import marshal
 import os
-from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn
 
 from fxpress import _native
 from fxpress._inspection.arguments import bodies_in, readable, values_in
@@ -28,17 +27,19 @@ from fxpress._inspection.fields import (
 from fxpress._inspection.package import InspectionError, Package
 from fxpress._inspection.stored import STATE
 from fxpress._inspection.summary import kind_of, model_records
-from fxpress._inspection.tensors import expression, size_of, tensor_of
+from fxpress._inspection.tensors import expression
+from fxpress._view.collector import make_old
 from fxpress._view.facts import TAG
 from fxpress._view.namespaces import Namespaces
 from fxpress._view.ranges import cut_long_layers
+from fxpress._view.shared import NO_TENSOR, Attribute, Shared, TensorFacts, cut, pairs
 
 Graph = dict[str, Any]
-_Attributes = list[dict[str, Any]]
-_Source = tuple[str, str, list[str]]  # the node of a value, the number of its output, its users
-_NO_REFERENCES = 2  # the version of marshal's format in which equal values have equal bytes
+# Of a value: its node, the number of its output, the node's users, what is known of the value.
+_Source = tuple[str, str, list[str], TensorFacts]
 _OTHER_SOURCES = (("torch_fn", "torch function"), ("custom", "custom"))  # fields -> attributes
-_LONGEST = 400  # characters of an attribute
+_CONSTANTS = (int, bool, str)  # types of arguments that are shown as they are
+_NUMBERS = frozenset((int, bool, float))  # types of what has no values and graphs in it
 _LONGEST_NAME = 100  # characters of a part of a graph's id
 _DEPTH = 60  # graphs within each other
 # The kind of an input in a signature -> the field with its name in the state.
@@ -84,7 +85,9 @@ def graphs_of_text(
         InspectionError: the text is damaged.
     """
     with _native.GcPause():  # none of the values that are made here are garbage at the end
-        return _graphs(parse(text, record, package), name, record)
+        made = _graphs(parse(text, record, package), name, record)
+        make_old()
+    return made
 
 
 def _graphs(document: dict[str, Any], name: str, record: str) -> list[Graph]:
@@ -100,22 +103,22 @@ def _graphs(document: dict[str, Any], name: str, record: str) -> list[Graph]:
             lower, upper = (an_object(bounds).get(end) for end in ("min_val", "max_val"))
             attributes[f"symbol {expression(symbol)}"] = f"{lower} to {upper}"
         for number, guard in enumerate(a_list(document.get("guards_code") or [])):
-            attributes[f"guard {number}"] = _cut(a_text(guard))
+            attributes[f"guard {number}"] = cut(a_text(guard))
     return made
 
 
-def _cut(text: str, longest: int = _LONGEST) -> str:
-    return text if len(text) <= longest else text[: longest - 3] + "..."
+class _Sources(dict[str, _Source]):
+    """Where values are from, by their names."""
 
-
-def _pairs(values: dict[str, str]) -> _Attributes:
-    return [{"key": key, "value": value} for key, value in values.items() if value]
+    def __missing__(self, value: str) -> NoReturn:
+        raise ValueError(f"no value {value!r} was computed before")
 
 
 class _Writer:
     """One graph: writes its nodes in order, and remembers which node computes which value.
 
-    Lists and dicts that are equal in many nodes are made once.
+    What it has written it takes out of the text's values, so that they are freed while they are in
+    the processor's caches, and their memory is used for what comes next.
     """
 
     def __init__(
@@ -130,10 +133,10 @@ class _Writer:
         if depth > _DEPTH:
             raise InspectionError(f"{place}: more than {_DEPTH} graphs within each other")
         self._made, self._name, self._place, self._depth = made, name, place, depth
-        self._sources: dict[str, _Source] = {}  # by the names of values
-        self._users: list[tuple[dict[str, Any], list[str]]] = []  # of each node
+        self._sources = _Sources()
+        self._users: list[list[str]] = []  # of each node
         self._nodes: list[dict[str, Any]] = []
-        self._shared = _Shared()
+        self._shared = Shared()
         self._namespaces = Namespaces(_stacks(graph, place))
         with damage_is_named(place):
             self._tensors = an_object(graph["tensor_values"])
@@ -145,15 +148,16 @@ class _Writer:
             for number, given in enumerate(a_list(graph["inputs"])):
                 self._input(number, given, specs[number] if number < len(specs) else None)
         number = 0
+        nodes.reverse()
         try:
-            for number, node in enumerate(nodes):
-                self._node(number, an_object(node))
+            for number in range(len(nodes)):
+                self._node(number, an_object(nodes.pop()))
         except DAMAGE as error:
             raise damage(f"{place}.nodes[{number}]", error) from None
         with damage_is_named(f"{place}.outputs"):
             outputs = a_list(signature["output_specs"]) if signature else []
             self._outputs(a_list(graph["outputs"]), outputs)
-        for written, users in self._users:
+        for written, users in zip(self._nodes, self._users, strict=True):
             if users:
                 value = {"type": "node_ids", "nodeIds": users}
                 written["attrs"].append({"key": "users", "value": value})
@@ -161,67 +165,91 @@ class _Writer:
         cut_long_layers(made[position])
 
     def _input(self, number: int, given: Any, spec: Any) -> None:
-        name = next((name for _, name in values_in(given)), None)
-        if name is None:
+        values = values_in(given)
+        if not values:
             return  # a constant
+        name = values[0][1]
         kind, held = ("input", {}) if spec is None else one_of(spec)
         target = a_text(an_object(held or {}).get(_KINDS.get(kind, ""), ""))
-        label = target.rpartition(".")[2] or name
-        attributes = {
-            "name": name,
-            "kind": kind.replace("_", " "),
-            "state": target,
-            "persistent": str(held["persistent"]) if kind == "buffer" else "",
-        }
-        facts = self._facts(name)
-        layer = self._namespaces.of_state(target) if target else "inputs"
-        node = self._new(f"input {number}", label, layer, [*_pairs(attributes), *facts])
+        path, _, own_name = target.rpartition(".")
+        tensor = self._tensor(name)
+        attributes = [{"key": "name", "value": name}] if name else []
+        attributes += self._shared.kinds[kind]
         if target:
-            sizes = [pair["value"] for pair in facts if pair["key"] == "bytes"]
-            self._namespaces.count(target, sizes[0] if sizes else "")
-        self._results(node, [name])
+            attributes.append({"key": "state", "value": target})
+        if kind == "buffer":
+            attributes += pairs({"persistent": str(held["persistent"])})
+        attributes += tensor.attributes
+        layer = self._namespaces.of_state(path, tensor.bytes) if target else "inputs"
+        self._new(f"input {number}", own_name or name, layer, attributes, [])
+        self._result(name, tensor)
 
     def _node(self, number: int, stored: dict[str, Any]) -> None:
+        shared = self._shared
         metadata = an_object(stored["metadata"])
-        label, target = self._shared.target(stored["target"])
+        label, target = shared.targets[stored["target"]]
         own_name = a_text(stored.get("name") or "")
-        layer = self._namespaces.of_stack(metadata.get("nn_module_stack", ""))
+        layer = self._namespaces.of_stack[metadata.get("nn_module_stack", "")]
         attributes = [target]
         if own_name:
             attributes.append({"key": "name", "value": own_name})
-        node = self._new(f"node {number}", label, layer, attributes)
+        given: list[tuple[str, str]] = []
+        bodies: list[tuple[str, int, Any]] = []
         for position, argument in enumerate(a_list(stored["inputs"])):
             name = a_text(argument["name"]) or str(position)
             held = argument["arg"]
             if type(held) is dict and len(held) == 1:  # most arguments: a tensor, or a constant
                 ((kind, inner),) = held.items()
                 if kind == "as_tensor" and type(inner) is dict and type(inner.get("name")) is str:
-                    self._edge(node, inner["name"], name)
+                    given.append((inner["name"], name))
                     continue
-                if type(inner) in (int, bool, float, str) and kind != "as_name":
-                    attributes.append(self._shared.constant(name, inner))
+                if type(inner) in _CONSTANTS and kind != "as_name":
+                    attributes.append(shared.constants[name, type(inner), inner])
                     continue
-            values = [value for _, value in values_in(held)]
-            for value in values:
-                self._edge(node, value, name)
-            if not values:
-                attributes += _pairs({name: _cut(str(readable(held)))})
-            for body_number, body in enumerate(bodies_in(held)):
-                own = _cut(own_name or node["id"], _LONGEST_NAME)
-                inside = f"{self._name}/{own}/{_cut(name, _LONGEST_NAME)}"
-                inside += f" {body_number}" if body_number else ""
-                node.setdefault("subgraphIds", []).append(inside)
-                place = f"{self._place}.nodes[{number}].{name}"
-                _Writer(body, None, inside, place, self._made, self._depth + 1)
-        attributes += self._shared.source(metadata)
+                if type(inner) is list and _NUMBERS.issuperset(map(type, inner)):
+                    attributes.append({"key": name, "value": cut(str(readable(inner)))})
+                    continue
+            if values := values_in(held):
+                given += [(value, name) for _, value in values]
+            else:
+                attributes += pairs({name: cut(str(readable(held)))})
+            bodies += [(name, i, body) for i, body in enumerate(bodies_in(held))]
+        attributes += shared.sources[metadata.get("stack_trace", "")]
+        history = metadata.get("from_node", "")
+        if history not in ("", "[]"):
+            attributes += pairs({"from": "\n".join(_history(a_text(history)))})
+        for field, key in _OTHER_SOURCES:
+            if text := metadata.get(field):
+                attributes.append(shared.others[key, text])
+        node = self._new(f"node {number}", label, layer, attributes, given)
+        if bodies:
+            node["subgraphIds"] = [*self._bodies(number, own_name or node["id"], bodies)]
         outputs = stored["outputs"]
         if len(outputs) == 1 and type(outputs) is list and "as_tensor" in outputs[0]:
-            self._results(node, [a_text(outputs[0]["as_tensor"]["name"])])
+            name = a_text(outputs[0]["as_tensor"]["name"])
+            self._result(name, self._tensor(name))
         else:
-            self._results(node, [value for _, value in values_in(outputs)])
+            for _, name in values_in(outputs):
+                self._result(name, self._tensor(name))
+
+    def _bodies(self, number: int, node: str, bodies: list[tuple[str, int, Any]]) -> Iterator[str]:
+        """Write the graphs that a node is given, and yield their ids.
+
+        Args:
+            number: the place of the node.
+            node: its name.
+            bodies: the argument that each is in, its number there, and the graph.
+        """
+        for name, body_number, body in bodies:
+            inside = f"{self._name}/{cut(node, _LONGEST_NAME)}/{cut(name, _LONGEST_NAME)}"
+            inside += f" {body_number}" if body_number else ""
+            place = f"{self._place}.nodes[{number}].{name}"
+            _Writer(body, None, inside, place, self._made, self._depth + 1)
+            yield inside
 
     def _outputs(self, outputs: list[Any], specs: list[Any]) -> None:
-        node = self._new("output", "outputs", "", [])
+        taken: list[tuple[str, str]] = []
+        attributes: list[Attribute] = []
         for number, given in enumerate(outputs):
             what = str(number)
             if number < len(specs):
@@ -230,151 +258,75 @@ class _Writer:
                 target = next((v for k, v in held.items() if k != "arg" and type(v) is str), "")
                 what += "" if kind == "user_output" else f" {kind.replace('_', ' ')} {target}"
             values = [value for _, value in values_in(given)]
-            for value in values:
-                self._edge(node, value, what)
-            shown = values[0] if values else _cut(str(readable(given)))
-            node["attrs"] += _pairs({f"output {what}": shown})
+            taken += [(value, what) for value in values]
+            shown = values[0] if values else cut(str(readable(given)))
+            attributes += pairs({f"output {what}": shown})
+        self._new("output", "outputs", "", attributes, taken)
 
     def _new(
-        self, node_id: str, label: str, namespace: str, attributes: _Attributes
+        self,
+        node_id: str,
+        label: str,
+        namespace: str,
+        attributes: list[Attribute],
+        given: Iterable[tuple[str, str]],
     ) -> dict[str, Any]:
+        """Add a node without results.
+
+        Args:
+            node_id, label, namespace, attributes: of the node.
+            given: the values that it takes, and the names of its arguments.
+        """
+        edges: list[dict[str, str]] = []
+        inputs: list[dict[str, Any]] = []
+        sources, arguments = self._sources, self._shared.arguments
+        for place, (value, name) in enumerate(given):
+            source, output, users, _ = sources[value]
+            number, described = arguments[place, name]
+            inputs.append(described)
+            edges.append(
+                {"sourceNodeId": source, "sourceNodeOutputId": output, "targetNodeInputId": number}
+            )
+            if not users or users[-1] != node_id:
+                users.append(node_id)
         node: dict[str, Any] = {
             "id": node_id,
             "label": label,
             "namespace": namespace,
             "attrs": attributes,
-            "incomingEdges": [],
-            "inputsMetadata": [],
+            "incomingEdges": edges,
+            "inputsMetadata": inputs,
             "outputsMetadata": [],
         }
         self._nodes.append(node)
+        self._users.append([])
         return node
 
-    def _edge(self, node: dict[str, Any], value: str, argument: str) -> None:
-        source = self._sources.get(value)
-        if source is None:
-            raise ValueError(f"no value {value!r} was computed before")
-        node_id, output, users = source
-        edges = node["incomingEdges"]
-        described = self._shared.argument(len(edges), argument)
-        node["inputsMetadata"].append(described)
-        number = described["id"]
-        edges.append(
-            {"sourceNodeId": node_id, "sourceNodeOutputId": output, "targetNodeInputId": number}
-        )
-        if not users or users[-1] != node["id"]:
-            users.append(node["id"])
-
-    def _results(self, node: dict[str, Any], values: list[str]) -> None:
-        users: list[str] = []
-        self._users.append((node, users))
+    def _result(self, value: str, tensor: TensorFacts) -> None:
+        """Add a value to the results of the newest node."""
+        node = self._nodes[-1]
         outputs = node["outputsMetadata"]
-        for value in values:
-            number = str(len(outputs))
-            self._sources[value] = node["id"], number, users
-            attributes = [{"key": TAG, "value": value}, *self._facts(value)]
-            outputs.append({"id": number, "attrs": attributes})
+        number = str(len(outputs))
+        self._sources[value] = node["id"], number, self._users[-1], tensor
+        attributes = [{"key": TAG, "value": value}, *tensor.attributes]
+        outputs.append({"id": number, "attrs": attributes})
 
-    def _facts(self, value: str) -> _Attributes:
-        """Return what is known of a tensor, as attributes: none for other values."""
-        meta = self._tensors.get(value)
-        return [] if meta is None else self._shared.tensor(meta)
-
-
-class _Shared:
-    """What nodes of a graph have in common, made once."""
-
-    def __init__(self) -> None:
-        self._targets: dict[str, tuple[str, dict[str, Any]]] = {}
-        self._constants: dict[tuple[str, type, Any], dict[str, Any]] = {}
-        self._arguments: dict[tuple[int, str], dict[str, Any]] = {}
-        self._stacks: dict[str, _Attributes] = {}
-        self._tensors: dict[bytes, _Attributes] = {}
-
-    def target(self, target: Any) -> tuple[str, dict[str, Any]]:
-        """Return the label of an operator, and the attribute that names it."""
-        known = self._targets.get(target)
-        if known is None:
-            text = a_text(target)
-            named = {"key": "target", "value": text.removeprefix("torch.ops.")}
-            known = self._targets[text] = (_label(text), named)
-        return known
-
-    def constant(self, name: str, value: Any) -> dict[str, Any]:
-        """Return the attribute of an argument."""
-        key = (name, type(value), value)
-        known = self._constants.get(key)
-        if known is None:
-            known = self._constants[key] = {"key": name, "value": _cut(str(value))}
-        return known
-
-    def argument(self, number: int, name: str) -> dict[str, Any]:
-        """Return the description of an argument that is a value.
-
-        Model Explorer adds what is known of the value.
-
-        Args:
-            number: its place among those of the node.
-            name: its name.
-        """
-        known = self._arguments.get((number, name))
-        if known is None:
-            described = {"id": str(number), "attrs": [{"key": TAG, "value": name}]}
-            known = self._arguments[number, name] = described
-        return known
-
-    def source(self, metadata: dict[str, Any]) -> _Attributes:
-        """Return the attributes that tell where a node is from, as a new list."""
-        stack = metadata.get("stack_trace", "")
-        known = self._stacks.get(stack)
-        if known is None:
-            known = self._stacks[stack] = _pairs(_of_stack(a_text(stack)))
-        found = [*known]
-        history = metadata.get("from_node", "")
-        if history not in ("", "[]"):
-            found += _pairs({"from": "\n".join(_history(a_text(history)))})
-        for field, key in _OTHER_SOURCES:
-            if text := metadata.get(field):
-                found.append({"key": key, "value": _cut(a_text(text))})
-        return found
-
-    def tensor(self, meta: dict[str, Any]) -> _Attributes:
-        """Return the attributes of a tensor."""
-        fields = (meta["dtype"], meta["sizes"], meta["strides"], meta["device"])
-        key = marshal.dumps(fields, _NO_REFERENCES)  # equal for equal values
-        known = self._tensors.get(key)
-        if known is None:
-            known = self._tensors[key] = _tensor_attributes(meta)
-        return known
+    def _tensor(self, value: str) -> TensorFacts:
+        """Return what is known of a value: nothing, unless it is a tensor."""
+        meta = self._tensors.pop(value, None)
+        if meta is not None:
+            return self._shared.tensor(meta)
+        # A damaged file may compute a value twice.
+        return self._sources[value][3] if value in self._sources else NO_TENSOR
 
 
-def _tensor_attributes(meta: dict[str, Any]) -> _Attributes:
-    tensor = tensor_of(meta)
-    strides = [str(size_of(stride)) for stride in a_list(meta["strides"])]
-    device = an_object(meta["device"])
-    index = device.get("index")
-    return _pairs(
-        {
-            "shape": f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]",
-            "strides": ", ".join(strides),
-            "device": a_text(device["type"]) + ("" if index is None else f":{index}"),
-            "bytes": "" if tensor.bytes is None else f"{tensor.bytes:,}",
-        }
-    )
-
-
-def _stacks(graph: dict[str, Any], place: str) -> Iterator[str]:
-    """Yield the modules in which the nodes of a graph were traced, each stack once."""
+def _stacks(graph: dict[str, Any], place: str) -> Counter[str]:
+    """Return the stacks of modules in which the nodes of a graph were traced, and their numbers."""
     with damage_is_named(f"{place}.nodes"):
-        known = {node["metadata"].get("nn_module_stack", ""): None for node in graph["nodes"]}
-        for stack in known:
-            yield a_text(stack)
-
-
-def _label(target: str) -> str:
-    """Return the name of an operator without its library and overload."""
-    parts = target.removeprefix("torch.ops.").split(".")
-    return parts[1] if target.startswith("torch.ops.") and len(parts) > 1 else parts[-1]
+        stacks = Counter([node["metadata"].get("nn_module_stack", "") for node in graph["nodes"]])
+        for stack in stacks:
+            a_text(stack)
+    return stacks
 
 
 def _history(text: str) -> Iterator[str]:
@@ -385,15 +337,5 @@ def _history(text: str) -> Iterator[str]:
     while waiting:
         each = an_object(waiting.popleft())
         target = f" ({each['target']})" if each.get("target") else ""
-        yield _cut(f"{each.get('name') or 'a node'}{target}, {each.get('pass_name') or 'unknown'}")
+        yield cut(f"{each.get('name') or 'a node'}{target}, {each.get('pass_name') or 'unknown'}")
         waiting += a_list(each.get("from_node") or [])
-
-
-def _of_stack(stack: str) -> dict[str, str]:
-    """Return what a stack trace tells, as attributes."""
-    lines = [line.strip() for line in stack.strip().split("\n")]
-    places = [line for line in lines if line.startswith("File ")]
-    return {
-        "source": _cut("\n".join(lines[-2:])) if places else "",
-        "stack": "\n".join(_cut(line) for line in lines) if len(places) > 1 else "",
-    }

@@ -7,6 +7,7 @@ it connects the whole graph a second time.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 MOST = 1000  # members of a layer, as many as Model Explorer leaves together
@@ -22,64 +23,95 @@ def cut_long_layers(graph: dict[str, Any]) -> None:
     Args:
         graph: a graph of Model Explorer; nodes and attributes of layers are changed.
     """
-    layers = _Layers()
-    numbers = [layers.add(node["namespace"]) for node in graph["nodes"]]
-    if layers.largest() <= MOST:
+    nodes = graph["nodes"]
+    counts = _members(Counter([node["namespace"] for node in nodes]))
+    if max(counts.values()) <= MOST:
         return
-    names = layers.names()
-    attributes = {names.get(old, old): facts for old, facts in graph["groupNodeAttributes"].items()}
-    for node, number in zip(graph["nodes"], numbers, strict=True):
+    layers = _Layers(counts)
+    cut: dict[str, str] = {}  # range -> its layer
+    for node in nodes:
         layer = node["namespace"]
-        name = names[layer]
-        if inside := layers.range_of(layer, number):
-            module = attributes.get(name, {}).get("module")
-            name = _within(name, inside)
-            if module:
-                attributes.setdefault(name, {"module": module})
+        name = layers[layer]
+        if layer in layers.long:
+            around, name = name, _within(name, layers.take(layer))
+            cut.setdefault(name, around)
         node["namespace"] = name
+    old = graph["groupNodeAttributes"]
+    attributes = {layers.get(layer, layer): facts for layer, facts in old.items()}
+    for name, around in cut.items():
+        if module := attributes.get(around, {}).get("module"):
+            attributes.setdefault(name, {"module": module})
     graph["groupNodeAttributes"] = attributes
 
 
-class _Layers:
-    """The layers of a graph, which number their members in the order in which these come."""
+def _members(counts: Counter[str]) -> dict[str, int]:
+    """Return how many members each layer has: nodes and layers.
 
-    def __init__(self) -> None:
-        self._counts = {"": 0}  # layer -> its members
-        self._numbers: dict[str, int] = {}  # layer -> its number in the layer around it
+    Args:
+        counts: how many nodes each layer has.
+    """
+    members = {"": 0, **counts}
+    for layer in counts:
+        inner = layer
+        while inner:
+            around = inner.rpartition("/")[0]
+            if around in members:
+                members[around] += 1
+                break
+            members[around] = 1
+            inner = around
+    return members
 
-    def add(self, layer: str) -> int:
-        """Return the number of another node of a layer."""
-        if layer not in self._counts:
-            ends = [i for i, char in enumerate(layer) if char == "/"]
-            for end in [*ends, len(layer)]:
-                each = layer[:end]
-                if each not in self._counts:
-                    self._counts[each] = 0
-                    self._numbers[each] = self.add(each.rpartition("/")[0])
-        number = self._counts[layer]
-        self._counts[layer] = number + 1
-        return number
 
-    def largest(self) -> int:
-        """Return the members of the layer that has the most."""
-        return max(self._counts.values())
+class _Long:
+    """A layer that is cut, whose members come one after the other.
 
-    def range_of(self, layer: str, number: int) -> str:
-        """Return the range that a member of a layer is in; empty where the layer is not cut."""
-        count = self._counts[layer]
-        if count <= MOST:
-            return ""
-        size = max(_RANGE, -(-count // MOST))
-        first = number // size * size
-        return f"{first + 1:,} to {min(first + size, count):,}"
+    Args:
+        count: how many there are.
+    """
 
-    def names(self) -> dict[str, str]:
-        """Return the new name of each layer."""
-        names = {"": ""}
-        for layer, number in self._numbers.items():  # a layer comes after that around it
-            around, _, own = layer.rpartition("/")
-            names[layer] = _within(names[around], self.range_of(around, number), own)
-        return names
+    def __init__(self, count: int) -> None:
+        self._count, self._taken, self._range = count, 0, ""
+        self._size = max(_RANGE, -(-count // MOST))
+
+    def take(self) -> str:
+        """Return the range that the next member is in."""
+        if self._taken % self._size == 0:
+            last = min(self._taken + self._size, self._count)
+            self._range = f"{self._taken + 1:,} to {last:,}"
+        self._taken += 1
+        return self._range
+
+
+class _Layers(dict[str, str]):
+    """The layers of a graph, whose members come in order: layer -> its new name.
+
+    Args:
+        counts: layer -> its members.
+
+    Attributes:
+        long: the layers that are cut.
+    """
+
+    def __init__(self, counts: dict[str, int]) -> None:
+        super().__init__({"": ""})
+        self.long = {layer: _Long(count) for layer, count in counts.items() if count > MOST}
+
+    def __missing__(self, layer: str) -> str:
+        """Name a layer, and those around it, as the next members of those around them."""
+        missing = []
+        while layer not in self:
+            missing.append(layer)
+            layer = layer.rpartition("/")[0]
+        for each in reversed(missing):
+            around, _, own = each.rpartition("/")
+            inside = self.take(around) if around in self.long else ""
+            self[each] = _within(self[around], inside, own)
+        return self[missing[0]]
+
+    def take(self, layer: str) -> str:
+        """Return the range that the next member of a layer that is cut is in."""
+        return self.long[layer].take()
 
 
 def _within(*parts: str) -> str:
