@@ -21,14 +21,16 @@ _SLICES, _SLICE = 64, 1 << 14  # of a long text: how many parts are looked at, a
 def objects_of(text: bytes, limit: int) -> int:
     """Return an estimate of the bytes that `json.loads` of a text takes; it is never far too low.
 
-    Characters within strings count as if they were none, so that it may be too high.
+    Characters within strings count as if they were none, so that it may be too high. The text is
+    decoded first, and a string with escapes is made in a buffer of its own.
 
     Args:
         text: the text.
         limit: what may be taken. Only a text that is near it is looked at closely.
     """
     marks = text.translate(None, _OTHERS)  # few, so that it takes less time to count them
-    values = _OBJECT * marks.count(b"{") + _LIST * marks.count(b"[") + _ITEM * marks.count(b",")
+    values = len(text) * (2 if b"\\" in text else 1)
+    values += _OBJECT * marks.count(b"{") + _LIST * marks.count(b"[") + _ITEM * marks.count(b",")
     keys = marks.count(b":")
     if values <= limit < values + _KEY * keys:
         keys = _distinct_keys(text, keys)
