@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+from fxpress._pipeline.calls import number_calls, plain
 from fxpress._pipeline.errors import PipelineError
 from fxpress._pipeline.manifest import Manifest, Value
 from fxpress._pipeline.rehearsal import fakes_of, fill
@@ -16,6 +18,8 @@ from fxpress._pipeline.values import as_result, packed, unpacked
 from fxpress._torch.decompose import pytree
 from fxpress._torch.export import reorder_kwargs
 from fxpress.unflatten import unflatten
+
+_Tensor = TypeVar("_Tensor", bound=torch.Tensor)
 
 
 class StageModule(nn.Module):  # type: ignore[misc]
@@ -39,11 +43,15 @@ class StageModule(nn.Module):  # type: ignore[misc]
         self, program: ExportedProgram, manifest: Manifest, number: int, in_spec: Any
     ) -> None:
         super().__init__()
+        number_calls(program.graph)
         module = unflatten(program, share_state=True)  # nobody else has the program
         # Both have the same state, under the same names: the other module is not a child.
         object.__setattr__(self, "program", module)
         self._parameters, self._buffers = module._parameters, module._buffers
         self._modules = module._modules
+        self._non_persistent_buffers_set = module._non_persistent_buffers_set
+        self.register_state_dict_post_hook(_with_plain_names)
+        self.register_load_state_dict_pre_hook(_with_names_of_calls)
         self.training = module.training
         taken = route(manifest)
         self.facts = manifest.stages[number]
@@ -52,6 +60,20 @@ class StageModule(nn.Module):  # type: ignore[misc]
         self.takes = tuple(taken[number])
         self.gives = tuple(taken[number + 1]) if number + 1 < len(taken) else _results(manifest)
         self._is_first, self._is_last = number == 0, number + 1 == len(taken)
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters by their original names, as `torch.nn.Module` does."""
+        found = super().named_parameters(prefix, recurse, remove_duplicate=False)
+        return _by_plain_name(found, remove_duplicate)
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the buffers by their original names, as `torch.nn.Module` does."""
+        found = super().named_buffers(prefix, recurse, remove_duplicate=False)
+        return _by_plain_name(found, remove_duplicate)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the stage gives: a tuple of tensors; the last stage one tensor alone as such.
@@ -103,3 +125,40 @@ def _results(manifest: Manifest) -> tuple[Value, ...]:
         known.update((each.name, each) for each in stage.outputs)
     names = dict.fromkeys(each.source[1] for each in manifest.results if each.source)
     return tuple(known[name] for name in names)
+
+
+def _by_plain_name(
+    named: Iterable[tuple[str, _Tensor]], remove_duplicate: bool
+) -> Iterator[tuple[str, _Tensor]]:
+    names: set[str] = set()
+    seen: set[int] = set()
+    for name, tensor in named:
+        original = plain(name)
+        if original in names or (remove_duplicate and id(tensor) in seen):
+            continue
+        names.add(original)
+        seen.add(id(tensor))
+        yield original, tensor
+
+
+def _with_plain_names(_: nn.Module, state: dict[str, Any], prefix: str, __: Any) -> None:
+    """Give the state of further calls of modules its original names in a state dict."""
+    for name in [name for name in state if name.startswith(prefix) and plain(name) != name]:
+        value = state.pop(name)
+        state.setdefault(plain(name), value)
+
+
+def _with_names_of_calls(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Give the state of further calls of modules the names that it is loaded by."""
+    names = {
+        f"{prefix}{path}.{own}"
+        for path, each in module.named_modules(remove_duplicate=False)
+        for own in (*each._parameters, *each._buffers)
+    }
+    further = [name for name in names if plain(name) != name]
+    for name in further:
+        if plain(name) in state:
+            state.setdefault(name, state[plain(name)])
+    for name in further:
+        if plain(name) not in names:
+            state.pop(plain(name), None)

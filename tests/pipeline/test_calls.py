@@ -1,0 +1,80 @@
+"""Modules that are called several times, and what stages call their state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed import checkpoint
+from torch.export import export
+
+from fxpress import pipeline
+from fxpress.checkpoint import ArchiveReader
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
+        self.register_buffer("scale", torch.rand(8), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.first(self.norm(x)).relu() * self.scale
+
+
+class Repeated(nn.Module):
+    """A block that is called four times, within a module that is called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(Block(), nn.Linear(8, 8))
+        self.head = nn.Linear(8, 3)
+        self.register_buffer("shift", torch.rand(8), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inner(self.inner(x + self.shift))
+        return self.head(self.inner[0](self.inner[0](x)))
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4, 6, 9, 17])
+def test_stages_have_the_original_names(stages: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = Repeated(), torch.rand(2, 8)
+    program = export(model, (x,))
+    pipeline.save_stages(program, tmp_path / "stages", stages, by="flops")
+    loaded = [pipeline.load_stage(tmp_path / "stages", number) for number in range(stages)]
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    state = model.state_dict()
+    found: dict[str, Tensor] = {}
+    value = (x,)
+    for stage in loaded:
+        assert {name for name, _ in stage.module.named_parameters()} <= parameters.keys()
+        assert {name for name, _ in stage.module.named_buffers()} <= buffers.keys()
+        assert len({*stage.module.parameters()}) == len([*stage.module.parameters()])
+        own = stage.module.state_dict()
+        assert own.keys() <= state.keys()
+        found |= own
+        result = stage.module(*value)
+        value = result if isinstance(result, tuple) else (result,)
+        with torch.no_grad():
+            changed = {name: tensor + 1 for name, tensor in own.items()}
+        stage.module.load_state_dict(changed)
+        for name, tensor in stage.module.state_dict().items():
+            assert torch.equal(tensor, changed[name])
+        checkpoint.load(own, storage_reader=ArchiveReader(tmp_path / "stages"), no_dist=True)
+        for name, tensor in own.items():
+            assert torch.equal(tensor, state[name])
+    assert torch.equal(value[0], model(x))
+    assert found.keys() == state.keys()
+    model.load_state_dict(found)
+
+
+def test_state_without_values_has_the_same_names(tmp_path: Path) -> None:
+    program = export(Repeated(), (torch.rand(2, 8),))
+    pipeline.save_stages(program, tmp_path / "stages", 2)
+    for number in range(2):
+        full = pipeline.load_stage(tmp_path / "stages", number).module.state_dict()
+        empty = pipeline.load_stage(tmp_path / "stages", number, load_weights=False)
+        assert list(empty.module.state_dict()) == list(full)
