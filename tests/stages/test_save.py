@@ -17,6 +17,7 @@ from fxpress._cli.demo import Transformer
 from fxpress._stages import save
 from fxpress._stages.costs import By
 from fxpress._stages.errors import StageError
+from fxpress._stages.plan import plan
 from fxpress._stages.save import save_stages
 from tests.support.exported import (
     exportdb_cases,
@@ -372,3 +373,34 @@ def test_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         save_stages(transformer(), tmp_path / "out", 2)
     assert written
     assert list(tmp_path.iterdir()) == []
+
+
+class Idle(nn.Module):
+    """Some of its state is not used: of the root, of a layer, and of a layer that is not called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(3))
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.norm = nn.BatchNorm1d(4)  # in eval, it does not use num_batches_tracked
+        self.never = nn.Linear(4, 4)
+        self.other = self.never.weight
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x).relu()
+        return self.head(self.norm(x))
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_state_that_nothing_uses(stages: int, tmp_path: Path) -> None:
+    model = Idle().eval()
+    program = export(model, (torch.ones(2, 4),))
+    chained(program, tmp_path / "out", stages)
+    states = [fxpress.load(tmp_path / "out" / f"stage_{n}.pt2").state_dict for n in range(stages)]
+    assert sum(map(len, states)) == len(model.state_dict())
+    model.load_state_dict({name: value for state in states for name, value in state.items()})
+    assert {"seen", "norm.num_batches_tracked"} <= states[-1].keys()  # buffers behind parameters
+    elements = sum(each.numel() for each in (*model.parameters(), *model.buffers()))
+    assert sum(plan(program, stages).weights) == elements

@@ -9,6 +9,7 @@ from torch.export.graph_signature import OutputSpec
 from torch.fx import Node
 
 from fxpress._stages.ends import Ends, is_mutation
+from fxpress._stages.unused import unused_state
 from fxpress.partition import SplitCallback
 
 
@@ -19,7 +20,8 @@ class Stage:
     Attributes:
         number: its place among the stages.
         operations: in order.
-        state: the placeholders of the parameters, buffers and constants that it uses.
+        state: the placeholders of the parameters, buffers and constants that it has: those that it
+            uses, and some that nothing uses.
         inputs: the placeholders and the values of earlier stages that it takes.
         mutations: what it writes to state and inputs: value and specification.
         outputs: the values that later stages take or that are results of the whole.
@@ -76,6 +78,9 @@ def cut(program: ExportedProgram, stage_of: SplitCallback) -> Cut:
             stage = _home(made, value, stage_of)
             stage.outputs[value] = None
             made.maker[value] = stage.number
+    places = {node: stage.number for stage in reversed(stages) for node in stage.state}
+    for node, place in unused_state(program, ends, places):
+        stages[place].state[node] = None
     order = {node: number for number, node in enumerate(program.graph.nodes)}
     for stage in stages:
         for held in ("state", "inputs", "outputs"):

@@ -56,7 +56,7 @@ class Plan:
         weights: for each stage, what it has of `by`; nanoseconds by "time", elements of parameters
             by "module".
         state_bytes: for each stage, the bytes of the parameters, buffers and constants that it
-            uses; those of one storage count once.
+            has; those of one storage count once.
         activation_bytes: for each stage, the most bytes of other values that are alive at once
             when it runs without gradients, with those that only pass through it.
         crossing_bytes: for each cut, the bytes of the values that pass it: results of operations

@@ -8,6 +8,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fxpress._stages.ends import Ends
+from fxpress._stages.unused import unused_state
 from fxpress._stages.writes import Storage, storages_of
 from fxpress.partition._callback import operations
 
@@ -20,7 +21,8 @@ class Reading:
         program: the program.
         operations: in order.
         numbers: of each operation, its place in the order.
-        sources: of each operation, the nodes whose values it takes.
+        sources: of each operation, the nodes whose values it takes, and state that nothing uses,
+            which goes where it does.
         ends: what the program takes and gives.
         storages: by the node that makes each.
     """
@@ -38,4 +40,12 @@ def reading_of(program: ExportedProgram) -> Reading:
     nodes = list(operations(program.graph_module))
     numbers = {node: number for number, node in enumerate(nodes)}
     sources = [node.all_input_nodes for node in nodes]
-    return Reading(program, nodes, numbers, sources, Ends(program), storages_of(program.graph))
+    ends = Ends(program)
+    if nodes and not all(node.users for node in ends.state):
+        first: dict[Node, int] = {}  # of state: the number of the operation that first uses it
+        for number, taken in enumerate(sources):
+            for source in taken:
+                first.setdefault(source, number)
+        for node, number in unused_state(program, ends, first):
+            sources[number].append(node)
+    return Reading(program, nodes, numbers, sources, ends, storages_of(program.graph))
