@@ -71,8 +71,8 @@ def save_stages(
         What the manifest says. Its "picture" is None where the extra `draw` is missing.
 
     Raises:
-        StageError: the program cannot be cut like this, the plan is for another program, or the
-            folder is not empty.
+        StageError: the program cannot be cut like this, the plan is for another program or has a
+            stage without operations, or the folder is not empty.
         OSError: a file cannot be written.
         fxpress.SerializeError, fxpress.UnsupportedError: a stage cannot be saved, or nothing that
             is installed writes to the URL.
