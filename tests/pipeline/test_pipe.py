@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.pipelining import ScheduleGPipe, SplitPoint, pipeline
-from torch.export import export
+from torch.export import Dim, export
 
 import fxpress.pipeline
 from fxpress.pipeline import StageError, plan, to_pipe
@@ -91,6 +91,59 @@ def test_torch_runs_the_stages(tmp_path: Path) -> None:
 def test_numbers_cannot_pass() -> None:
     with pytest.raises(StageError, match="passes from stage 0 to 1, and is no tensor"):
         to_pipe(tied(), 2)
+
+
+class Scaled(nn.Module):
+    """Two layers, and an input that is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, scale: int | None = None) -> Tensor:
+        return self.second(self.first(x) * (1 if scale is None else scale))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_inputs_that_are_no_tensors(dynamic: bool) -> None:
+    shapes = {"x": None, "scale": Dim.DYNAMIC if dynamic else None}
+    program = export(Scaled(), (torch.ones(4, 8), 3), dynamic_shapes=shapes)
+    with pytest.raises(StageError, match="the input scale is no tensor") as caught:
+        to_pipe(program, 2)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_an_input_that_is_left_out() -> None:
+    program = export(Scaled(), (torch.ones(4, 8), None))
+    with pytest.raises(StageError, match="the input scale is no tensor"):
+        to_pipe(program, 2)
+    pipe = to_pipe(program, 1)  # whose only stage does not take it
+    x = torch.randn(4, 8)
+    assert torch.equal(pipe(x, None), program.module()(x, None))
+
+
+class Rows(nn.Module):
+    """A value of plain sizes whose strides are those of a wider tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.sin()[:, 0])
+
+
+def test_sizes_that_are_symbols_cannot_pass() -> None:
+    layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    rows = export(layers, (torch.ones(4, 8),), dynamic_shapes=({0: Dim("rows", min=2)},))
+    strides = export(Rows(), (torch.ones(4, 5),), dynamic_shapes=({1: Dim("width", min=2)},))
+    for program in (rows, strides):
+        with pytest.raises(StageError, match="passes from stage 0 to 1, and its size is") as caught:
+            to_pipe(program, 2)
+        assert str(caught.value).endswith("with the size of a microbatch")
+        assert len(str(caught.value).splitlines()) == 1
+    x = torch.randn(6, 8)
+    assert torch.equal(to_pipe(rows, 1)(x), layers(x))  # nothing passes
 
 
 def test_a_plan_for_another_program() -> None:

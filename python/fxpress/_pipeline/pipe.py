@@ -35,14 +35,18 @@ def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters"
     sends a value from the stage that makes it to each stage that uses it. The first stage takes all
     inputs of the program, and gives those that later stages use; the last gives all results.
 
+    Torch's stages take the sizes of what they receive from the program, so that these have to be
+    plain numbers: export the model without dynamic sizes, and with the size of a microbatch.
+
     Args:
         program: the program. The pipe has its weights, those of several stages as copies.
         plan: what `plan` has returned for the program, or the number of stages to plan.
         by: for a number of stages, what to share out, see `plan`.
 
     Raises:
-        StageError: the program cannot be cut like this, or something else than a tensor passes from
-            a stage to another, which torch's `Pipe` cannot send; `save_stages` can.
+        StageError: the program cannot be cut like this; something else than a tensor passes from a
+            stage to another, or is an input; or the size of what passes is a symbol. Torch's `Pipe`
+            can have none of it; `save_stages` can.
 
     Stands in for `torch.distributed.pipelining.pipeline`.
 
@@ -58,14 +62,8 @@ def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters"
     else:
         chosen = make_plan(program, plan, by)
     whole = cut(program, chosen.stage_of(program))
-    for stage in whole.stages:
-        for node in stage.inputs:
-            if node not in whole.ends.inputs and not isinstance(value_of(node), torch.Tensor):
-                raise StageError(
-                    f"{node} passes from stage {whole.maker[node]} to {stage.number}, and is no "
-                    "tensor: torch's Pipe sends tensors only"
-                )
     _pass_ends(whole)
+    _check_values(whole)
     graph, root = Graph(), torch.nn.Module()
     values: dict[Node, Node] = {}
     for node in whole.ends.inputs:
@@ -122,6 +120,40 @@ def _pass_ends(whole: Cut) -> None:
     made = [node for stage in whole.stages for node in stage.outputs]
     for stage in whole.stages[1:]:
         stage.inputs = dict.fromkeys(node for node in made if node in stage.inputs)
+
+
+def _check_values(whole: Cut) -> None:
+    """Refuse what torch's stages fail with when they run, and only on some of the ranks.
+
+    Raises:
+        StageError: a stage takes something else than a tensor, or a size that is a symbol from
+            another stage.
+    """
+    for stage in whole.stages:
+        for node in stage.inputs:
+            value = value_of(node)
+            is_given = node in whole.ends.inputs
+            if not isinstance(value, torch.Tensor):
+                if is_given:
+                    raise StageError(
+                        f"the input {node} is no tensor: the stages of torch's Pipe take tensors"
+                    )
+                raise StageError(
+                    f"{node} passes from stage {whole.maker[node]} to {stage.number}, and is no "
+                    "tensor: torch's Pipe sends tensors only"
+                )
+            if stage.number and not _has_plain_sizes(value):
+                maker = 0 if is_given else whole.maker[node]
+                raise StageError(
+                    f"{node} passes from stage {maker} to {stage.number}, and its size is not a "
+                    "plain number: export the model without dynamic sizes, and with the size of a "
+                    "microbatch"
+                )
+
+
+def _has_plain_sizes(value: torch.Tensor) -> bool:
+    strides = value.stride() if value.layout is torch.strided else ()
+    return all(type(size) is int for size in (*value.shape, *strides))
 
 
 def _call(graph: Graph, name: str, stage: Stage, values: dict[Node, Node]) -> None:
