@@ -12,6 +12,7 @@ from torch import distributed
 
 from fxpress._pipeline.accumulation import added
 from fxpress._pipeline.agreement import Answer, agree, name_of
+from fxpress._pipeline.arguments import check_group, check_loss, check_timeout
 from fxpress._pipeline.errors import PipelineError
 from fxpress._pipeline.load import LoadedStage
 from fxpress._pipeline.placement import placement
@@ -53,7 +54,9 @@ def build_schedule(
     Raises:
         PipelineError: the ranks do not agree, torch refuses the arguments, or a rank has died; the
             text is the same on all.
-        ValueError: torch has no such schedule.
+        TypeError: the loss function cannot be called.
+        ValueError: torch has no such schedule, this rank is not in the group, or the timeout is no
+            number above 0.
 
     Stands in for the classes of schedules in `torch.distributed.pipelining`.
 
@@ -69,6 +72,9 @@ def build_schedule(
         >>> result = schedule.eval(x)
         >>> distributed.destroy_process_group()
     """
+    check_group(group)
+    check_timeout(timeout)
+    check_loss(loss_fn)
     own = [stages] if isinstance(stages, LoadedStage) else list(stages)
     kind = schedule_class(schedule)
     placed, error = _placed(schedule, own, group)
