@@ -43,7 +43,8 @@ def build_schedule(
             "InterleavedZeroBubble", "ZBVZeroBubble" or "DualPipeV".
         stages: those of this rank, see `placement`.
         n_microbatches: the number of parts that a batch is cut into.
-        loss_fn: takes what the last stage gives and the target; None: nothing is trained.
+        loss_fn: takes what the last stage gives and the target; None: nothing is trained. All ranks
+            give one, though only the rank of the last stage calls it.
         group: the process group; None: all ranks.
         timeout: seconds that a rank waits for another.
         options: passed on to torch's schedule.
@@ -80,7 +81,11 @@ def build_schedule(
     placed, error = _placed(schedule, own, group)
     names = [name_of(rank, numbers) for rank, numbers in enumerate(placed)]
     with Watch(group, names, timeout).kept() as watch:
-        settings = f"{schedule.lower()} of {n_microbatches} microbatches"
+        settings = {
+            "settings": f"{schedule.lower()} of {n_microbatches} microbatches",
+            "trains": loss_fn is not None,
+            "scale_grads": bool(options.get("scale_grads", True)),
+        }
         agree(_answer(own, settings, error), group, timeout, names)
         ranks = {number: rank for rank, numbers in enumerate(placed) for number in numbers}
         with watch.explained():
@@ -127,15 +132,15 @@ def _placed(schedule: str, stages: list[LoadedStage], group: Any) -> tuple[list[
     return placed, ""
 
 
-def _answer(stages: list[LoadedStage], settings: str, error: str) -> Answer:
+def _answer(stages: list[LoadedStage], settings: dict[str, Any], error: str) -> Answer:
     source = stages[0].source
     return Answer(
         stages=[each.number for each in stages],
         digest=source.digest,
         graph=source.manifest.graph_hash,
         plan=source.manifest.plan,
-        settings=settings,
         error=error,
+        **settings,
     )
 
 
