@@ -50,8 +50,9 @@ def save_stages(
 
     `manifest.json` is what each rank reads; `state.json` lists the state of each stage.
 
-    They are there as a whole or not at all: they are written under another name, and renamed. The
-    picture is left out where it cannot be drawn.
+    They are there as a whole or not at all: they are written under another name, and renamed. A
+    folder with anything in it is refused; an archive that is there already is replaced, as by
+    `fxpress.save`. The picture is left out where it cannot be drawn.
 
     Args:
         program: the program, which is not changed.
