@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,19 @@ def test_as_torch_makes_it() -> None:
         }
     assert ours.replicated_params == [{"submod_pp_0": "head.weight", "submod_pp_1": "head.weight"}]
     assert torch.equal(ours(tokens), theirs(tokens)[0])
+
+
+def test_what_is_shared_is_that_of_the_cut() -> None:
+    """A caller may have moved an end of a plan, so that other stages have copies of a weight."""
+    program = export(Tied(2), (torch.randint(0, VOCABULARY, (4, 8)),))
+    made = plan(program, 3)
+    assert [each.stages for each in made.shared] == [(0, 2)]
+    moved = dataclasses.replace(made, ends=(1, 2, made.operations), shared=())
+    found = to_pipe(program, moved).replicated_params
+    assert found == [{"submod_pp_0": "head.weight", "submod_pp_2": "head.weight"}]
+    layers = export(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), (torch.ones(4, 8),))
+    stale = dataclasses.replace(plan(layers, 2), shared=plan(program, 2).shared)
+    assert to_pipe(layers, stale).replicated_params == []
 
 
 def run_pipe(stages: int) -> Any:

@@ -19,7 +19,8 @@ from fxpress._stages.ends import is_mutation
 from fxpress._stages.errors import StageError
 from fxpress._stages.plan import check
 from fxpress._stages.plan import plan as make_plan
-from fxpress._stages.planned import Plan, Shared
+from fxpress._stages.planned import Plan
+from fxpress._stages.shared import shared_of_cut
 from fxpress._stages.sizes import value_of
 from fxpress._torch.fx import pytree_codegen
 from fxpress.unflatten import unflatten
@@ -78,18 +79,21 @@ def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters"
     names = argument_names(spec.in_spec, program.module_call_graph[0].signature)
     graph.set_codegen(pytree_codegen(names, spec.in_spec, spec.out_spec))
     pipe = Pipe(GraphModule(root, graph), len(whole.stages), False, None)
+    parameters = {*program.graph_signature.parameters}
     pipe.replicated_params = [
-        _replicated(whole, shared) for shared in chosen.shared if shared.is_parameter
+        _replicated(whole, names, stages)
+        for names, stages in shared_of_cut(program, whole)
+        if not parameters.isdisjoint(names)
     ]
     return pipe
 
 
-def _replicated(whole: Cut, shared: Shared) -> dict[str, str]:
+def _replicated(whole: Cut, names: list[str], stages: list[int]) -> dict[str, str]:
     """Return which name a weight has in each stage that has a copy."""
     found = {}
-    for number in shared.stages:
+    for number in stages:
         own = {str(whole.ends.state[node].target) for node in whole.stages[number].state}
-        found[f"{_PREFIX}{number}"] = next(name for name in shared.names if name in own)
+        found[f"{_PREFIX}{number}"] = next(name for name in names if name in own)
     return found
 
 
