@@ -88,7 +88,8 @@ def agreed(path: Path, how: dict[str, Any]) -> Any:
     options = {"timeout": 2.0}
     stages = pipeline.load_stages(how["other"] if rank == 1 and "other" in how else path, **options)
     parts = how["parts"] if rank == 1 and "parts" in how else 4
-    pipeline.build_schedule("1F1B", stages, parts, **options)
+    given = how.get("given", [{}, {}])[rank]
+    pipeline.build_schedule("1F1B", stages, parts, **given, **options)
     return "built"
 
 
@@ -129,6 +130,31 @@ def test_other_settings(stages: dict[int, Path], tmp_path: Path) -> None:
         "PipelineError: rank 1 (stage 1) has the schedule 1f1b of 2 microbatches, and rank 0 "
         "1f1b of 4 microbatches"
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([{"loss_fn": loss_of}, {}], "has no loss_fn, and rank 0 a loss_fn"),
+        ([{}, {"loss_fn": loss_of}], "has a loss_fn, and rank 0 no loss_fn"),
+        (
+            [{"loss_fn": loss_of}, {"loss_fn": loss_of, "scale_grads": False}],
+            "has scale_grads False, and rank 0 True",
+        ),
+    ],
+)
+def test_one_rank_trains_otherwise(
+    given: list[dict[str, Any]], text: str, stages: dict[int, Path]
+) -> None:
+    first, second = both(stages[2], given=given)
+    assert first == second
+    assert first == f"PipelineError: rank 1 (stage 1) {text}"
+
+
+def test_both_train(stages: dict[int, Path]) -> None:
+    """A default that one rank spells out is the same, and so are functions of the same kind."""
+    given = [{"loss_fn": loss_of}, {"loss_fn": torch.nn.functional.mse_loss, "scale_grads": True}]
+    assert both(stages[2], given=given) == ["built", "built"]
 
 
 def test_another_number_of_stages(stages: dict[int, Path], tmp_path: Path) -> None:

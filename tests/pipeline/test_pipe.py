@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.pipelining import ScheduleGPipe, SplitPoint, pipeline
-from torch.export import export
+from torch.export import Dim, export
 
 import fxpress.pipeline
 from fxpress.pipeline import StageError, plan, to_pipe
@@ -69,6 +70,19 @@ def test_as_torch_makes_it() -> None:
     assert torch.equal(ours(tokens), theirs(tokens)[0])
 
 
+def test_what_is_shared_is_that_of_the_cut() -> None:
+    """A caller may have moved an end of a plan, so that other stages have copies of a weight."""
+    program = export(Tied(2), (torch.randint(0, VOCABULARY, (4, 8)),))
+    made = plan(program, 3)
+    assert [each.stages for each in made.shared] == [(0, 2)]
+    moved = dataclasses.replace(made, ends=(1, 2, made.operations), shared=())
+    found = to_pipe(program, moved).replicated_params
+    assert found == [{"submod_pp_0": "head.weight", "submod_pp_2": "head.weight"}]
+    layers = export(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), (torch.ones(4, 8),))
+    stale = dataclasses.replace(plan(layers, 2), shared=plan(program, 2).shared)
+    assert to_pipe(layers, stale).replicated_params == []
+
+
 def run_pipe(stages: int) -> Any:
     program, (x, scale) = skipping()
     pipe = to_pipe(program, stages)
@@ -91,6 +105,59 @@ def test_torch_runs_the_stages(tmp_path: Path) -> None:
 def test_numbers_cannot_pass() -> None:
     with pytest.raises(StageError, match="passes from stage 0 to 1, and is no tensor"):
         to_pipe(tied(), 2)
+
+
+class Scaled(nn.Module):
+    """Two layers, and an input that is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, scale: int | None = None) -> Tensor:
+        return self.second(self.first(x) * (1 if scale is None else scale))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_inputs_that_are_no_tensors(dynamic: bool) -> None:
+    shapes = {"x": None, "scale": Dim.DYNAMIC if dynamic else None}
+    program = export(Scaled(), (torch.ones(4, 8), 3), dynamic_shapes=shapes)
+    with pytest.raises(StageError, match="the input scale is no tensor") as caught:
+        to_pipe(program, 2)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_an_input_that_is_left_out() -> None:
+    program = export(Scaled(), (torch.ones(4, 8), None))
+    with pytest.raises(StageError, match="the input scale is no tensor"):
+        to_pipe(program, 2)
+    pipe = to_pipe(program, 1)  # whose only stage does not take it
+    x = torch.randn(4, 8)
+    assert torch.equal(pipe(x, None), program.module()(x, None))
+
+
+class Rows(nn.Module):
+    """A value of plain sizes whose strides are those of a wider tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.sin()[:, 0])
+
+
+def test_sizes_that_are_symbols_cannot_pass() -> None:
+    layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    rows = export(layers, (torch.ones(4, 8),), dynamic_shapes=({0: Dim("rows", min=2)},))
+    strides = export(Rows(), (torch.ones(4, 5),), dynamic_shapes=({1: Dim("width", min=2)},))
+    for program in (rows, strides):
+        with pytest.raises(StageError, match="passes from stage 0 to 1, and its size is") as caught:
+            to_pipe(program, 2)
+        assert str(caught.value).endswith("with the size of a microbatch")
+        assert len(str(caught.value).splitlines()) == 1
+    x = torch.randn(6, 8)
+    assert torch.equal(to_pipe(rows, 1)(x), layers(x))  # nothing passes
 
 
 def test_a_plan_for_another_program() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
 import fxpress
-from fxpress.pipeline import Plan, Profile, StageError, check, plan, profile, save_stages
+from fxpress.pipeline import Plan, Profile, StageError, check, plan, profile, save_stages, to_pipe
 from tests.support.made_programs import Maker, aten, layers
 from tests.support.staged import Chain, assert_same_values
 
@@ -143,6 +143,49 @@ def test_a_plan_that_cuts_where_no_cut_may_be() -> None:
     for ends in ((1, made.operations), (2, made.operations)):
         with pytest.raises(StageError, match="cannot be cut"):
             check(dataclasses.replace(made, ends=ends), program)
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ((12, 12), "stage 1 of the plan has no operations"),
+        ((3, 3, 12), "stage 1 of the plan has no operations"),
+        ((0, 12), "stage 0 of the plan has no operations"),
+        ((3, 2, 12), "stage 1 of the plan has no operations"),
+        ((), "the plan has no stages"),
+        ((3,), "the last stage of the plan ends at operation 3, and not at 12"),
+        ((2, 17), "the last stage of the plan ends at operation 17, and not at 12"),
+        ((2.0, 12), "ends is not what it has to be"),
+        ((-1, 12), "ends is not what it has to be"),
+        ((True, 12), "ends is not what it has to be"),
+        ((12,), "weights is not what it has to be"),  # there are two
+        (None, "a field of another type"),
+        (7, "a field of another type"),
+    ],
+)
+def test_ends_that_no_plan_has(ends: Any, said: str, tmp_path: Path) -> None:
+    program = layers(4)
+    made = plan(program, 2)
+    assert made.operations == 12
+    changed = dataclasses.replace(made, ends=ends)
+    for use in (
+        lambda: check(changed, program),
+        lambda: save_stages(program, tmp_path / "stages", changed),
+        lambda: save_stages(program, tmp_path / "stages.pt2", changed),
+        lambda: to_pipe(program, changed),
+    ):
+        with pytest.raises(StageError, match=said) as caught:
+            use()
+        assert len(str(caught.value).splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_shared_state_that_no_plan_has() -> None:
+    program = model()
+    made = plan(program, 3)
+    for shared in ((dataclasses.replace(made.shared[0], stages=(0, 3)),), (None,), None):
+        with pytest.raises(StageError):
+            check(dataclasses.replace(made, shared=shared), program)
 
 
 def test_limits_of_memory() -> None:

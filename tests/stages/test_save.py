@@ -357,6 +357,16 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [full]
 
 
+def test_an_archive_that_is_there_is_replaced(tmp_path: Path) -> None:
+    """As by torch's own saving of programs, and unlike a folder."""
+    program, path = transformer(), tmp_path / "stages.pt2"
+    for stages in (2, 3):
+        save_stages(program, path, stages)
+        found = torch.export.pt2_archive._package.load_pt2(str(path)).exported_programs
+        assert set(found) == {f"stage_{number}" for number in range(stages)}
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Path] = []
 

@@ -28,6 +28,8 @@ class Answer:
         graph: the hash of the program that was cut.
         plan: the digest of the plan that it was cut by.
         settings: of the schedule, for an error.
+        trains: whether the schedule has a loss function.
+        scale_grads: whether the schedule divides gradients by the number of microbatches.
         torch: its version.
         error: what went wrong on this rank; "" if nothing.
     """
@@ -37,6 +39,8 @@ class Answer:
     graph: str = ""
     plan: str = ""
     settings: str = ""
+    trains: bool = False
+    scale_grads: bool = True
     torch: str = torch.__version__
     error: str = ""
 
@@ -149,8 +153,14 @@ def _fault(answers: list[Answer | None], names: list[str], timeout: float) -> st
             ("has a plan with the digest", answer.plan, first.plan),
             ("has files with the digest", answer.digest, first.digest),
             ("has the schedule", answer.settings, first.settings),
+            ("has", _loss(answer), _loss(first)),
+            ("has scale_grads", answer.scale_grads, first.scale_grads),
         ):
             if one != other:
                 name = name_of(rank, answer.stages)
                 return f"{name} {what} {one}, and rank 0 {other}"
     return ""
+
+
+def _loss(answer: Answer) -> str:
+    return "a loss_fn" if answer.trains else "no loss_fn"

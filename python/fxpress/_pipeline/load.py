@@ -16,6 +16,7 @@ from fxpress._checkpoint.reader import ArchiveReader
 from fxpress._observing.progress import Progress, check_progress
 from fxpress._observing.watching import operation
 from fxpress._pipeline.agreement import Answer, agree, name_of
+from fxpress._pipeline.arguments import check_group, check_mesh, check_stage, check_timeout
 from fxpress._pipeline.errors import PipelineError
 from fxpress._pipeline.manifest import Manifest
 from fxpress._pipeline.module import StageModule
@@ -132,7 +133,8 @@ def load_stage(
         fxpress.ArchiveError, fxpress.LimitError, fxpress.SerializeError: the file is damaged.
         fxpress.UnsupportedError: the stage has something that fxpress cannot read, or nothing that
             is installed reads from the URL.
-        ValueError: there is a plan without a mesh, or a mesh without a plan.
+        ValueError: there is a plan without a mesh, or a mesh without a plan, or the mesh has not
+            one dimension.
 
     Stands in for `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
 
@@ -147,13 +149,9 @@ def load_stage(
     source = path if isinstance(path, Source) else Source(path, limits)
     check_location(device)
     check_progress(progress)
-    if (mesh is None) != (plan is None):
-        raise ValueError("mesh and plan belong together")
+    check_mesh(mesh, plan)
     manifest = source.manifest
-    if not 0 <= stage < len(manifest.stages):
-        raise PipelineError(
-            f"there is no stage {stage}: {source.name} has {len(manifest.stages)}, from 0"
-        )
+    check_stage(stage, len(manifest.stages), source.name)
     budget = Budget(limits, len(manifest.in_spec))
     in_spec = load_treespec(manifest.in_spec, budget)
     check_input_keys(in_spec)
@@ -193,7 +191,8 @@ def load_stages(
     Raises:
         PipelineError: the stages cannot be loaded on this rank, or another has failed; the cause
             is what `load_stage` has raised.
-        ValueError: torch.distributed is not initialized.
+        ValueError: torch.distributed is not initialized, this rank is not in the group, or the
+            timeout is no number above 0.
 
     Stands in for `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
 
@@ -209,8 +208,8 @@ def load_stages(
         >>> result = schedule.eval(x)
         >>> distributed.destroy_process_group()
     """
-    if not distributed.is_available() or not distributed.is_initialized():
-        raise ValueError("torch.distributed is not initialized: init_process_group does that")
+    check_group(group)
+    check_timeout(timeout)
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
     placed: list[list[int]] = [[]] * size
     try:

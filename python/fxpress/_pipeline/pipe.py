@@ -19,7 +19,8 @@ from fxpress._stages.ends import is_mutation
 from fxpress._stages.errors import StageError
 from fxpress._stages.plan import check
 from fxpress._stages.plan import plan as make_plan
-from fxpress._stages.planned import Plan, Shared
+from fxpress._stages.planned import Plan
+from fxpress._stages.shared import shared_of_cut
 from fxpress._stages.sizes import value_of
 from fxpress._torch.fx import pytree_codegen
 from fxpress.unflatten import unflatten
@@ -35,14 +36,18 @@ def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters"
     sends a value from the stage that makes it to each stage that uses it. The first stage takes all
     inputs of the program, and gives those that later stages use; the last gives all results.
 
+    Torch's stages take the sizes of what they receive from the program, so that these have to be
+    plain numbers: export the model without dynamic sizes, and with the size of a microbatch.
+
     Args:
         program: the program. The pipe has its weights, those of several stages as copies.
         plan: what `plan` has returned for the program, or the number of stages to plan.
         by: for a number of stages, what to share out, see `plan`.
 
     Raises:
-        StageError: the program cannot be cut like this, or something else than a tensor passes from
-            a stage to another, which torch's `Pipe` cannot send; `save_stages` can.
+        StageError: the program cannot be cut like this; something else than a tensor passes from a
+            stage to another, or is an input; or the size of what passes is a symbol. Torch's `Pipe`
+            can have none of it; `save_stages` can.
 
     Stands in for `torch.distributed.pipelining.pipeline`.
 
@@ -58,14 +63,8 @@ def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters"
     else:
         chosen = make_plan(program, plan, by)
     whole = cut(program, chosen.stage_of(program))
-    for stage in whole.stages:
-        for node in stage.inputs:
-            if node not in whole.ends.inputs and not isinstance(value_of(node), torch.Tensor):
-                raise StageError(
-                    f"{node} passes from stage {whole.maker[node]} to {stage.number}, and is no "
-                    "tensor: torch's Pipe sends tensors only"
-                )
     _pass_ends(whole)
+    _check_values(whole)
     graph, root = Graph(), torch.nn.Module()
     values: dict[Node, Node] = {}
     for node in whole.ends.inputs:
@@ -80,18 +79,21 @@ def to_pipe(program: ExportedProgram, plan: Plan | int, *, by: By = "parameters"
     names = argument_names(spec.in_spec, program.module_call_graph[0].signature)
     graph.set_codegen(pytree_codegen(names, spec.in_spec, spec.out_spec))
     pipe = Pipe(GraphModule(root, graph), len(whole.stages), False, None)
+    parameters = {*program.graph_signature.parameters}
     pipe.replicated_params = [
-        _replicated(whole, shared) for shared in chosen.shared if shared.is_parameter
+        _replicated(whole, names, stages)
+        for names, stages in shared_of_cut(program, whole)
+        if not parameters.isdisjoint(names)
     ]
     return pipe
 
 
-def _replicated(whole: Cut, shared: Shared) -> dict[str, str]:
+def _replicated(whole: Cut, names: list[str], stages: list[int]) -> dict[str, str]:
     """Return which name a weight has in each stage that has a copy."""
     found = {}
-    for number in shared.stages:
+    for number in stages:
         own = {str(whole.ends.state[node].target) for node in whole.stages[number].state}
-        found[f"{_PREFIX}{number}"] = next(name for name in shared.names if name in own)
+        found[f"{_PREFIX}{number}"] = next(name for name in names if name in own)
     return found
 
 
@@ -122,6 +124,40 @@ def _pass_ends(whole: Cut) -> None:
     made = [node for stage in whole.stages for node in stage.outputs]
     for stage in whole.stages[1:]:
         stage.inputs = dict.fromkeys(node for node in made if node in stage.inputs)
+
+
+def _check_values(whole: Cut) -> None:
+    """Refuse what torch's stages fail with when they run, and only on some of the ranks.
+
+    Raises:
+        StageError: a stage takes something else than a tensor, or a size that is a symbol from
+            another stage.
+    """
+    for stage in whole.stages:
+        for node in stage.inputs:
+            value = value_of(node)
+            is_given = node in whole.ends.inputs
+            if not isinstance(value, torch.Tensor):
+                if is_given:
+                    raise StageError(
+                        f"the input {node} is no tensor: the stages of torch's Pipe take tensors"
+                    )
+                raise StageError(
+                    f"{node} passes from stage {whole.maker[node]} to {stage.number}, and is no "
+                    "tensor: torch's Pipe sends tensors only"
+                )
+            if stage.number and not _has_plain_sizes(value):
+                maker = 0 if is_given else whole.maker[node]
+                raise StageError(
+                    f"{node} passes from stage {maker} to {stage.number}, and its size is not a "
+                    "plain number: export the model without dynamic sizes, and with the size of a "
+                    "microbatch"
+                )
+
+
+def _has_plain_sizes(value: torch.Tensor) -> bool:
+    strides = value.stride() if value.layout is torch.strided else ()
+    return all(type(size) is int for size in (*value.shape, *strides))
 
 
 def _call(graph: Graph, name: str, stage: Stage, values: dict[Node, Node]) -> None:

@@ -15,7 +15,8 @@ def placement(schedule: str, ranks: int, stages: int) -> list[list[int]]:
         stages: the number of stages.
 
     Raises:
-        PipelineError: the schedule cannot run so many stages on so many ranks.
+        PipelineError: the schedule cannot run so many stages on so many ranks, of which there is
+            at least one each.
         ValueError: torch has no such schedule.
 
     Stands in for `torch.distributed.pipelining._utils.generate_stage_to_rank_mapping`.
@@ -28,6 +29,8 @@ def placement(schedule: str, ranks: int, stages: int) -> list[list[int]]:
         [[0, 3], [1, 2]]
     """
     kind = schedule_class(schedule)
+    if any(type(number) is not int or number < 1 for number in (ranks, stages)):
+        raise PipelineError(f"{schedule} cannot run {stages!r} stages on {ranks!r} ranks")
     each = 1 if issubclass(kind, SingleSchedule) else 2 if issubclass(kind, V_SCHEDULES) else None
     fits = stages == ranks * each if each else stages % ranks == 0
     if not fits:

@@ -12,6 +12,7 @@ from torch import distributed
 
 from fxpress._pipeline.accumulation import added
 from fxpress._pipeline.agreement import Answer, agree, name_of
+from fxpress._pipeline.arguments import check_group, check_loss, check_timeout
 from fxpress._pipeline.errors import PipelineError
 from fxpress._pipeline.load import LoadedStage
 from fxpress._pipeline.placement import placement
@@ -42,7 +43,8 @@ def build_schedule(
             "InterleavedZeroBubble", "ZBVZeroBubble" or "DualPipeV".
         stages: those of this rank, see `placement`.
         n_microbatches: the number of parts that a batch is cut into.
-        loss_fn: takes what the last stage gives and the target; None: nothing is trained.
+        loss_fn: takes what the last stage gives and the target; None: nothing is trained. All ranks
+            give one, though only the rank of the last stage calls it.
         group: the process group; None: all ranks.
         timeout: seconds that a rank waits for another.
         options: passed on to torch's schedule.
@@ -53,7 +55,9 @@ def build_schedule(
     Raises:
         PipelineError: the ranks do not agree, torch refuses the arguments, or a rank has died; the
             text is the same on all.
-        ValueError: torch has no such schedule.
+        TypeError: the loss function cannot be called.
+        ValueError: torch has no such schedule, this rank is not in the group, or the timeout is no
+            number above 0.
 
     Stands in for the classes of schedules in `torch.distributed.pipelining`.
 
@@ -69,12 +73,19 @@ def build_schedule(
         >>> result = schedule.eval(x)
         >>> distributed.destroy_process_group()
     """
+    check_group(group)
+    check_timeout(timeout)
+    check_loss(loss_fn)
     own = [stages] if isinstance(stages, LoadedStage) else list(stages)
     kind = schedule_class(schedule)
     placed, error = _placed(schedule, own, group)
     names = [name_of(rank, numbers) for rank, numbers in enumerate(placed)]
     with Watch(group, names, timeout).kept() as watch:
-        settings = f"{schedule.lower()} of {n_microbatches} microbatches"
+        settings = {
+            "settings": f"{schedule.lower()} of {n_microbatches} microbatches",
+            "trains": loss_fn is not None,
+            "scale_grads": bool(options.get("scale_grads", True)),
+        }
         agree(_answer(own, settings, error), group, timeout, names)
         ranks = {number: rank for rank, numbers in enumerate(placed) for number in numbers}
         with watch.explained():
@@ -121,15 +132,15 @@ def _placed(schedule: str, stages: list[LoadedStage], group: Any) -> tuple[list[
     return placed, ""
 
 
-def _answer(stages: list[LoadedStage], settings: str, error: str) -> Answer:
+def _answer(stages: list[LoadedStage], settings: dict[str, Any], error: str) -> Answer:
     source = stages[0].source
     return Answer(
         stages=[each.number for each in stages],
         digest=source.digest,
         graph=source.manifest.graph_hash,
         plan=source.manifest.plan,
-        settings=settings,
         error=error,
+        **settings,
     )
 
 

@@ -13,6 +13,7 @@ from torch.fx import Node
 from fxpress._stages.cut import Cut, Stage
 from fxpress._stages.ends import is_mutation, state_of
 from fxpress._stages.planned import Plan
+from fxpress._stages.shared import shared_of_cut
 from fxpress._stages.sizes import storage_of, value_of
 from fxpress._torch.decompose import pytree
 from fxpress._torch.serde import dump_treespec
@@ -51,7 +52,10 @@ def manifest_of(program: ExportedProgram, cut: Cut, plan: Plan, files: list[dict
             {**file, **_stage(program, cut, stage)}
             for stage, file in zip(cut.stages, files, strict=True)
         ],
-        "shared": _shared(program, cut),
+        "shared": [
+            {"names": list(names), "stages": list(stages)}
+            for names, stages in shared_of_cut(program, cut)
+        ],
     }
 
 
@@ -155,24 +159,6 @@ def _stage(program: ExportedProgram, cut: Cut, stage: Stage) -> dict[str, Any]:
         "outputs": [{"name": node.name, **described(value_of(node))} for node in stage.outputs],
         "writes": [spec.target for _, spec in stage.mutations],
     }
-
-
-def _shared(program: ExportedProgram, cut: Cut) -> list[dict[str, Any]]:
-    """Return the tensors of which several stages have a copy: their names, and the stages."""
-    values = state_of(program)
-    found: dict[Any, tuple[dict[str, None], dict[int, None]]] = {}  # by storage
-    for stage in cut.stages:
-        for node in stage.state:
-            name = str(cut.ends.state[node].target)
-            value = values[name]
-            names, stages = found.setdefault(storage_of(value), ({}, {}))
-            names[name] = None
-            stages[stage.number] = None
-    return [
-        {"names": list(names), "stages": list(stages)}
-        for names, stages in found.values()
-        if len(stages) > 1
-    ]
 
 
 def _input_paths(program: ExportedProgram) -> list[str]:

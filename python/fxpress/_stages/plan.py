@@ -17,7 +17,7 @@ from fxpress._stages.errors import StageError
 from fxpress._stages.lives import lives_of
 from fxpress._stages.memory import Memory, limits_of
 from fxpress._stages.places import places_of, spans_of_parameters
-from fxpress._stages.planned import Plan
+from fxpress._stages.planned import Plan, check_whole
 from fxpress._stages.profile import Profile
 from fxpress._stages.profile import profile as measured
 from fxpress._stages.reading import Reading, reading_of
@@ -105,20 +105,22 @@ def plan(
 
 
 def check(plan: Plan, program: ExportedProgram) -> None:
-    """Refuse a plan for another program. torch has no such function.
+    """Refuse a plan for another program, or one that is damaged. torch has no such function.
 
     Args:
         plan: the plan.
         program: the program, which is not changed.
 
     Raises:
-        StageError: the plan is for another program, or cuts where no cut may be.
+        StageError: the plan is for another program, cuts where no cut may be, or has a stage
+            without operations or another field that is not what it has to be.
         fxpress.SerializeError, fxpress.UnsupportedError: the program has no `graph_hash`.
 
     Example:
         >>> from fxpress import pipeline
         >>> pipeline.check(pipeline.plan(program, 2), program)
     """
+    check_whole(plan)
     if plan.graph_hash != graph_hash(program):
         raise StageError("the plan is for another program: their graph_hash differs")
     reading = reading_of(program)

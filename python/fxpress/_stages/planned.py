@@ -205,12 +205,29 @@ class Plan:
         }
 
 
+def check_whole(plan: Plan) -> None:
+    """Refuse a plan that no text could have given: a caller may have made it field by field.
+
+    Raises:
+        StageError: a field of the plan is not what it has to be.
+    """
+    try:
+        content = plan._content()
+    except (AttributeError, TypeError):
+        raise StageError("the plan has a field of another type than a plan's") from None
+    _plan_of(Fields(FORMAT, content))
+
+
 def _plan_of(fields: Fields) -> Plan:
+    """Return the plan of fields, which is one that a program could be cut by.
+
+    Raises:
+        StageError: a field is not what it has to be.
+    """
     operations = fields.integer("operations")
     ends = fields.integers("ends")
     n = len(ends)
-    fields.require(n >= 1 and ends[-1] == operations, "ends")
-    fields.require(all(a < b for a, b in zip((0, *ends), ends, strict=False)), "ends")
+    _check_ends(ends, operations)
     shared = []
     for each in fields.parts("shared"):
         one = Shared(each.texts("names"), each.integers("stages"), each.truth("is_parameter"))
@@ -232,3 +249,15 @@ def _plan_of(fields: Fields) -> Plan:
         crossing_bytes=fields.integers("crossing_bytes", n - 1),
         shared=tuple(shared),
     )
+
+
+def _check_ends(ends: tuple[int, ...], operations: int) -> None:
+    if not ends:
+        raise StageError("the plan has no stages")
+    for stage, (start, end) in enumerate(pairwise((0, *ends))):
+        if start >= end:
+            raise StageError(f"stage {stage} of the plan has no operations")
+    if ends[-1] != operations:
+        raise StageError(
+            f"the last stage of the plan ends at operation {ends[-1]}, and not at {operations}"
+        )

@@ -50,8 +50,9 @@ def save_stages(
 
     `manifest.json` is what each rank reads; `state.json` lists the state of each stage.
 
-    They are there as a whole or not at all: they are written under another name, and renamed. The
-    picture is left out where it cannot be drawn.
+    They are there as a whole or not at all: they are written under another name, and renamed. A
+    folder with anything in it is refused; an archive that is there already is replaced, as by
+    `fxpress.save`. The picture is left out where it cannot be drawn.
 
     Args:
         program: the program, which is not changed.
@@ -71,8 +72,8 @@ def save_stages(
         What the manifest says. Its "picture" is None where the extra `draw` is missing.
 
     Raises:
-        StageError: the program cannot be cut like this, the plan is for another program, or the
-            folder is not empty.
+        StageError: the program cannot be cut like this, the plan is for another program or has a
+            stage without operations, or the folder is not empty.
         OSError: a file cannot be written.
         fxpress.SerializeError, fxpress.UnsupportedError: a stage cannot be saved, or nothing that
             is installed writes to the URL.

@@ -15,9 +15,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fxpress._torch.gradient_paths import loses_gradients
 
 _default_store: Callable[[], Any] = distributed_c10d._get_default_store
-schedule_class: Callable[[str], Any] = schedules.get_schedule_class
 SingleSchedule: Any = schedules.PipelineScheduleSingle
 V_SCHEDULES = (schedules.ScheduleZBVZeroBubble, schedules.ScheduleDualPipeV)
+
+
+def schedule_class(name: str) -> Any:
+    """Return the class of a schedule by its name, in letters of either case.
+
+    Raises:
+        ValueError: torch has no such schedule, or only as the base of others.
+    """
+    if not isinstance(name, str):
+        raise ValueError(f"a schedule is given by its name, such as '1F1B', and not {name!r}")
+    found: Any = schedules.get_schedule_class(name)
+    if found in (SingleSchedule, schedules.PipelineScheduleMulti):
+        raise ValueError(f"{found.__name__} is the base of schedules, and none itself")
+    return found
 
 
 def store_of(group: Any) -> Any:

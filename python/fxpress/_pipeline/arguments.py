@@ -1,0 +1,71 @@
+"""Refuse arguments before anything is read or agreed on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import distributed
+from torch.distributed.device_mesh import DeviceMesh
+
+from fxpress._pipeline.errors import PipelineError
+
+
+def check_stage(stage: int, count: int, name: str) -> None:
+    """Refuse the number of a stage.
+
+    Raises:
+        PipelineError: there is no such stage.
+    """
+    if type(stage) is not int or not 0 <= stage < count:
+        raise PipelineError(f"there is no stage {stage!r}: {name} has {count}, from 0")
+
+
+def check_mesh(mesh: DeviceMesh | None, plan: Any) -> None:
+    """Refuse a mesh that a stage cannot be cut over.
+
+    Raises:
+        ValueError: it has no plan, or a plan has no mesh; or it is no mesh of one dimension.
+    """
+    if (mesh is None) != (plan is None):
+        raise ValueError("mesh and plan belong together")
+    if mesh is None:
+        return
+    if not isinstance(mesh, DeviceMesh):
+        raise ValueError(f"mesh is a DeviceMesh of torch, not a {type(mesh).__name__}")
+    if mesh.ndim != 1:
+        raise ValueError(f"the mesh has {mesh.ndim} dimensions: slice one of them, mesh[name]")
+
+
+def check_group(group: Any) -> None:
+    """Refuse a process group.
+
+    Raises:
+        ValueError: torch.distributed is not initialized, or this rank is not in the group.
+    """
+    if not distributed.is_available() or not distributed.is_initialized():
+        raise ValueError("torch.distributed is not initialized: init_process_group does that")
+    if distributed.get_rank(group) < 0:
+        raise ValueError(f"rank {distributed.get_rank()} is not in the group")
+
+
+def check_timeout(timeout: float) -> None:
+    """Refuse a number of seconds.
+
+    Raises:
+        ValueError: it is none that a rank can wait.
+    """
+    is_number = isinstance(timeout, (int, float)) and not isinstance(timeout, bool)
+    if not is_number or not 0 < timeout < math.inf:
+        raise ValueError(f"the timeout is a number of seconds above 0, not {timeout!r}")
+
+
+def check_loss(loss_fn: Callable[..., Any] | None) -> None:
+    """Refuse a loss function.
+
+    Raises:
+        TypeError: it cannot be called.
+    """
+    if loss_fn is not None and not callable(loss_fn):
+        raise TypeError(f"loss_fn is a function, not a {type(loss_fn).__name__}")

@@ -1,0 +1,121 @@
+"""Arguments that nothing can be done with are refused at once, in one line."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import Schedule1F1B
+from torch.distributed.tensor.parallel import ColwiseParallel
+
+from fxpress import pipeline
+from fxpress.pipeline import PipelineError
+from tests.support.pipelines import tied
+from tests.support.ranks import run_ranks
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stages") / "of_two"
+    pipeline.save_stages(tied(1), path, 2)
+    return path
+
+
+@pytest.mark.parametrize("number", ["0", None, 0.0, True, -1, 2])
+def test_the_number_of_a_stage(number: Any, stages: Path) -> None:
+    with pytest.raises(PipelineError) as caught:
+        pipeline.load_stage(stages, number)
+    assert str(caught.value) == f"there is no stage {number!r}: {stages} has 2, from 0"
+
+
+@pytest.mark.parametrize(
+    "schedule", [None, Schedule1F1B, "", "1F2B", "PipelineScheduleMulti", "pipelineschedulesingle"]
+)
+def test_what_is_no_schedule(schedule: Any) -> None:
+    with pytest.raises(ValueError, match="schedule") as caught:
+        pipeline.placement(schedule, 2, 2)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ranks", "stages"),
+    [
+        ("Interleaved1F1B", 0, 2),
+        ("Interleaved1F1B", 2, 0),
+        ("Interleaved1F1B", -2, 4),
+        ("Interleaved1F1B", 2, -4),
+        ("GPipe", 0, 0),
+        ("GPipe", 2.0, 2),
+        ("GPipe", True, 1),
+        ("ZBVZeroBubble", 0, 0),
+        ("1F1B", "2", None),
+    ],
+)
+def test_numbers_of_ranks_and_stages(schedule: str, ranks: Any, stages: Any) -> None:
+    with pytest.raises(PipelineError) as caught:
+        pipeline.placement(schedule, ranks, stages)
+    assert str(caught.value) == f"{schedule} cannot run {stages!r} stages on {ranks!r} ranks"
+
+
+def _refused(function: Any, *args: Any, **kwargs: Any) -> str:
+    try:
+        function(*args, **kwargs)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing was raised"
+
+
+def given_meshes(path: Path) -> list[str]:
+    plan = {"layers.*.up": ColwiseParallel()}
+    two = init_device_mesh("cpu", (1, 1), mesh_dim_names=("rows", "columns"))
+    refused = [
+        _refused(pipeline.load_stage, path, 0, mesh=mesh, plan=plan) for mesh in (two, 2, "cpu")
+    ]
+    pipeline.load_stage(path, 0, mesh=two["rows"], plan=plan)
+    return refused
+
+
+def test_a_mesh(stages: Path) -> None:
+    (found,) = run_ranks(1, given_meshes, stages)
+    assert found == [
+        "ValueError: the mesh has 2 dimensions: slice one of them, mesh[name]",
+        "ValueError: mesh is a DeviceMesh of torch, not a int",
+        "ValueError: mesh is a DeviceMesh of torch, not a str",
+    ]
+
+
+def given_others(path: Path) -> list[str]:
+    """Give arguments on one rank only: nothing is agreed, so that nobody waits."""
+    group = distributed.new_group([0])
+    rank = distributed.get_rank()
+    if rank == 0:
+        return []
+    loaded = [pipeline.load_stage(path, rank)]
+    build = pipeline.build_schedule
+    found = [
+        _refused(pipeline.load_stages, path, group=group),
+        _refused(build, "1F1B", loaded, 4, group=group),
+        _refused(build, "1F1B", loaded, 4, loss_fn="mse_loss"),
+        _refused(build, "PipelineScheduleSingle", loaded, 4),
+    ]
+    for timeout in (0, -1.0, math.nan, math.inf, None, "8", True):
+        found.append(_refused(build, "1F1B", loaded, 4, timeout=timeout))
+        found.append(_refused(pipeline.load_stages, path, timeout=timeout))
+    return found
+
+
+def test_arguments_of_one_rank(stages: Path) -> None:
+    _, found = run_ranks(2, given_others, stages, timeout=60)
+    assert found[:4] == [
+        "ValueError: rank 1 is not in the group",
+        "ValueError: rank 1 is not in the group",
+        "TypeError: loss_fn is a function, not a str",
+        "ValueError: PipelineScheduleSingle is the base of schedules, and none itself",
+    ]
+    values = ["0", "-1.0", "nan", "inf", "None", "'8'", "True"]
+    text = "ValueError: the timeout is a number of seconds above 0, not"
+    assert found[4:] == [f"{text} {value}" for value in values for _ in range(2)]
