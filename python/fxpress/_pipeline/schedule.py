@@ -13,11 +13,19 @@ from torch import distributed
 from fxpress._pipeline.accumulation import added
 from fxpress._pipeline.agreement import Answer, agree, name_of
 from fxpress._pipeline.errors import PipelineError
+from fxpress._pipeline.given import Given
 from fxpress._pipeline.load import LoadedStage
 from fxpress._pipeline.placement import placement
 from fxpress._pipeline.shared import SharedGradients
 from fxpress._pipeline.watch import Watch
-from fxpress._torch.distributed import SingleSchedule, Stage, new_group, schedule_class, trains
+from fxpress._torch.distributed import (
+    SingleSchedule,
+    Stage,
+    check_parts,
+    new_group,
+    schedule_class,
+    trains,
+)
 
 
 def build_schedule(
@@ -41,7 +49,8 @@ def build_schedule(
         schedule: the name: "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS",
             "InterleavedZeroBubble", "ZBVZeroBubble" or "DualPipeV".
         stages: those of this rank, see `placement`.
-        n_microbatches: the number of parts that a batch is cut into.
+        n_microbatches: the number of parts that a batch is cut into, which divides it. All batches
+            have the sizes of the first; those of `step` and those of `eval` may differ.
         loss_fn: takes what the last stage gives and the target; None: nothing is trained.
         group: the process group; None: all ranks.
         timeout: seconds that a rank waits for another.
@@ -83,7 +92,9 @@ def build_schedule(
             arguments = {"n_microbatches": n_microbatches, "loss_fn": loss_fn, **options}
             built = kind(made[0] if issubclass(kind, SingleSchedule) else made, **arguments)
             shared = SharedGradients([] if loss_fn is None else own, ranks, inner)
-    built.step = functools.partial(_step, built, built.step, watch, own, shared)
+    given = Given(n_microbatches)
+    check_parts(built, given.check)
+    built.step = functools.partial(_step, built, built.step, watch, own, shared, given)
     weakref.finalize(built, watch.close)
     return built
 
@@ -94,10 +105,12 @@ def _step(
     watch: Watch,
     stages: list[LoadedStage],
     shared: SharedGradients,
+    given: Given,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
     with watch.step():
+        given.begin(trains(built), kwargs.get("target"))
         if not trains(built):
             return step(*args, **kwargs)
         with added(each for stage in stages for each in stage.module.parameters()):

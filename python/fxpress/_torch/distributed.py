@@ -42,6 +42,20 @@ def trains(schedule: Any) -> bool:
     return bool(schedule._has_backward)
 
 
+def check_parts(schedule: Any, check: Callable[[Any, Any], None]) -> None:
+    """Let a function see the arguments and keyword arguments of all microbatches of each step.
+
+    It is called after torch has cut a batch, and before anything runs or is sent.
+    """
+    run = schedule._step_microbatches
+
+    def checked(args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        check(args, kwargs)
+        return run(args, kwargs, *rest, **options)
+
+    schedule._step_microbatches = checked
+
+
 def _nothing() -> None:
     """Stand for the rest of a backward that was taken at once."""
 
