@@ -12,6 +12,7 @@ from torch import Tensor
 from fxpress import pipeline
 from fxpress._pipeline.errors import PipelineError
 from fxpress._pipeline.given import Given
+from tests.support.pipeline_runs import stages_of
 from tests.support.pipelines import VOCABULARY, loss_of, tied
 from tests.support.ranks import run_ranks
 
@@ -28,15 +29,17 @@ def tokens_of(rows: int, columns: int = 8) -> Tensor:
     return torch.randint(0, VOCABULARY, (rows, columns), generator=generator)
 
 
-def run(path: Path, steps: list[tuple[str, int, int]], loss: bool) -> list[Any]:
+def run(path: Path, steps: list[tuple[str, int, int]], loss: bool, schedule: str) -> list[Any]:
     """Run steps, each "step" or "eval" with rows of inputs and of targets; 0: no target."""
-    (stage,) = pipeline.load_stages(path, "1F1B")
+    stages = pipeline.load_stages(path, schedule)
     loss_fn = loss_of if loss else None
-    built = pipeline.build_schedule("1F1B", stage, 4, loss_fn=loss_fn, timeout=6)
+    built = pipeline.build_schedule(schedule, stages, 4, loss_fn=loss_fn, timeout=6)
+    has_first = any(stage.number == 0 for stage in stages)
+    has_last = any(stage.number + 1 == stage.count for stage in stages)
     found: list[Any] = []
     for what, rows, target in steps:
-        args = (tokens_of(rows),) if stage.number == 0 else ()
-        last = {"target": tokens_of(target)} if target and stage.number == 1 else {}
+        args = (tokens_of(rows),) if has_first else ()
+        last = {"target": tokens_of(target)} if target and has_last else {}
         with torch.set_grad_enabled(what == "step" and loss):
             try:
                 made = getattr(built, what)(*args, **last)
@@ -48,7 +51,7 @@ def run(path: Path, steps: list[tuple[str, int, int]], loss: bool) -> list[Any]:
 
 def run_both(path: Path, *steps: tuple[str, int, int], loss: bool = True) -> tuple[list[Any], str]:
     """Return what the last stage gave, and the text of the error, the same on both ranks."""
-    first, second = run_ranks(2, run, path, list(steps), loss)
+    first, second = run_ranks(2, run, path, list(steps), loss, "1F1B")
     assert len(first) == len(second) == len(steps)
     error = second.pop() if isinstance(second[-1], str) else ""
     assert (first[-1] or "") == error
@@ -92,6 +95,23 @@ def test_steps_and_evaluations_have_sizes_of_their_own(stages: Path) -> None:
     for (_, rows), given in zip(sizes, found, strict=True):
         wanted = torch.cat([module(part) for part in tokens_of(rows).chunk(4)])
         torch.testing.assert_close(given, wanted)
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "ZBVZeroBubble"])
+def test_an_evaluation_without_a_target(schedule: str, tmp_path: Path) -> None:
+    """Before training and after it."""
+    pipeline.save_stages(tied(), tmp_path / "stages", stages_of(schedule, 2))
+    steps = [("eval", 8, 0), ("step", 8, 8), ("eval", 8, 0), ("eval", 8, 8)]
+    found = run_ranks(2, run, tmp_path / "stages", steps, True, schedule)
+    (given,) = (each for each in found if each[0] is not None)
+    wanted = torch.cat([tied().module()(part) for part in tokens_of(8).chunk(4)])
+    for each in given:
+        torch.testing.assert_close(each, wanted)
+
+
+def test_a_step_without_a_target(stages: Path) -> None:
+    _, error = run_both(stages, ("step", 8, 0))
+    assert error == "rank 1 (stage 1): a step that trains needs the target on this rank"
 
 
 def two(args: Any, kwargs: Any = None) -> Given:

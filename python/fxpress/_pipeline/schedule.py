@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ from fxpress._torch.distributed import (
     new_group,
     schedule_class,
     trains,
+    without_loss,
 )
 
 
@@ -51,7 +53,8 @@ def build_schedule(
         stages: those of this rank, see `placement`.
         n_microbatches: the number of parts that a batch is cut into, which divides it. All batches
             have the sizes of the first; those of `step` and those of `eval` may differ.
-        loss_fn: takes what the last stage gives and the target; None: nothing is trained.
+        loss_fn: takes what the last stage gives and the target; None: nothing is trained. `eval`
+            without a target does not call it.
         group: the process group; None: all ranks.
         timeout: seconds that a rank waits for another.
         options: passed on to torch's schedule.
@@ -111,8 +114,12 @@ def _step(
 ) -> Any:
     with watch.step():
         given.begin(trains(built), kwargs.get("target"))
+        has_target = any(kwargs.get(name) is not None for name in ("target", "target_mbs"))
         if not trains(built):
-            return step(*args, **kwargs)
+            with contextlib.nullcontext() if has_target else without_loss(built):
+                return step(*args, **kwargs)
+        if not has_target and any(each.number + 1 == each.count for each in stages):
+            raise PipelineError("a step that trains needs the target on this rank")
         with added(each for stage in stages for each in stage.module.parameters()):
             made = step(*args, **kwargs)
             shared.reduce()

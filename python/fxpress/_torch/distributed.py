@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -54,6 +55,16 @@ def check_parts(schedule: Any, check: Callable[[Any, Any], None]) -> None:
         return run(args, kwargs, *rest, **options)
 
     schedule._step_microbatches = checked
+
+
+@contextlib.contextmanager
+def without_loss(schedule: Any) -> Iterator[None]:
+    """Return a block in which a schedule computes no loss, which it does in `eval` too."""
+    kept, schedule._loss_fn = schedule._loss_fn, None
+    try:
+        yield
+    finally:
+        schedule._loss_fn = kept
 
 
 def _nothing() -> None:
