@@ -25,6 +25,7 @@ from fxpress._torch.distributed import (
     check_parts,
     new_group,
     schedule_class,
+    tell_loss,
     trains,
     without_loss,
 )
@@ -97,6 +98,7 @@ def build_schedule(
             shared = SharedGradients([] if loss_fn is None else own, ranks, inner)
     given = Given(n_microbatches)
     check_parts(built, given.check)
+    tell_loss(built, watch.doing)
     built.step = functools.partial(_step, built, built.step, watch, own, shared, given)
     weakref.finalize(built, watch.close)
     return built

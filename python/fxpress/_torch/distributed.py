@@ -57,6 +57,26 @@ def check_parts(schedule: Any, check: Callable[[Any, Any], None]) -> None:
     schedule._step_microbatches = checked
 
 
+def tell_loss(schedule: Any, doing: Callable[[str], None]) -> None:
+    """Let a schedule tell when it computes a loss, also when torch infers shapes with one.
+
+    Args:
+        schedule: the schedule.
+        doing: called with "loss" and the microbatch, then with "".
+    """
+    compute = schedule._loss_fn
+    if compute is None:
+        return
+
+    def told(*args: Any, **kwargs: Any) -> Any:
+        doing(f"loss of microbatch {len(schedule._internal_losses)}")
+        made = compute(*args, **kwargs)
+        doing("")
+        return made
+
+    schedule._loss_fn = told
+
+
 @contextlib.contextmanager
 def without_loss(schedule: Any) -> Iterator[None]:
     """Return a block in which a schedule computes no loss, which it does in `eval` too."""
