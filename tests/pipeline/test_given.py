@@ -61,7 +61,7 @@ def run_both(path: Path, *steps: tuple[str, int, int], loss: bool = True) -> tup
 @pytest.mark.parametrize(
     ("rows", "text"),
     [
-        (10, "a batch of 10 is not divided by 4 microbatches"),
+        (10, "a batch of 10 (args[0]) is not divided by 4 microbatches"),
         (2, "the inputs make 2 microbatches, and not 4"),
     ],
 )
@@ -124,7 +124,9 @@ def test_parts_that_are_cut_already() -> None:
     x, y = torch.zeros(3, 6), torch.zeros(2, 6)
     two(None)
     two([(x, 1), (x, 2)], [{"a": [y]}, {"a": [y]}]).check([(x, 1), (x, 2)], [{"a": [y]}] * 2)
-    with pytest.raises(PipelineError, match=r"a batch of 5 is not divided by 2 microbatches"):
+    with pytest.raises(
+        PipelineError, match=r"a batch of 5 \(args\[0\]\) is not divided by 2 microbatches"
+    ):
         two([(x,), (y,)])
     text = r"kwargs\['a'\]\[0\] is float32\[3, 6\] in a microbatch, and float64\[3, 6\] in another"
     with pytest.raises(PipelineError, match=text):

@@ -76,9 +76,8 @@ class Given:
             sizes = list(zip(*shapes, strict=True))
             different = [each for each in sizes if len(set(each)) > 1]
             if len(different) == 1:
-                return (
-                    f"a batch of {sum(different[0])} is not divided by {self._parts} microbatches"
-                )
+                rows = sum(different[0])
+                return f"a batch of {rows} ({name}) is not divided by {self._parts} microbatches"
         other = next(each for each in found if each != found[0])
         return f"{name} is {_text(found[0])} in a microbatch, and {_text(other)} in another"
 
