@@ -79,6 +79,40 @@ def test_a_rank(what: str, bad: int, stages: dict[int, Path], tmp_path: Path) ->
     assert max(taken for _, taken in found) < timeout + 2
 
 
+def steps_until_a_loss_hangs(path: Path, calls: int) -> str | None:
+    """Run steps of 4 microbatches, until a call of the loss function after others hangs."""
+    (stage,) = pipeline.load_stages(path)
+    is_last = stage.number + 1 == stage.count
+    left = calls
+
+    def loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        nonlocal left
+        if not left:
+            time.sleep(1000)
+        left -= 1
+        return loss_of(logits, target)
+
+    built = pipeline.build_schedule("GPipe", stage, 4, loss_fn=loss, timeout=4)
+    tokens, target = batches(1)[0]
+    try:
+        while True:
+            built.step(*([] if is_last else [tokens]), **({"target": target} if is_last else {}))
+    except pipeline.PipelineError as error:
+        return str(error)
+
+
+# torch calls the loss function once before the first step.
+@pytest.mark.parametrize(("calls", "step", "part"), [(0, 1, 0), (7, 2, 2)])
+def test_a_loss_that_hangs(calls: int, step: int, part: int, stages: dict[int, Path]) -> None:
+    with ranks(2, steps_until_a_loss_hangs, stages[2], calls) as running:
+        running.processes[0].join(30)
+        running.processes[1].kill()
+        text, _ = running.results(10)
+    assert text.startswith(
+        f"rank 1 (stage 1) hangs in step {step}, loss of microbatch {part}, since "
+    )
+
+
 def agreed(path: Path, how: dict[str, Any]) -> Any:
     """Load and build, where one rank is in another position."""
     rank = distributed.get_rank()

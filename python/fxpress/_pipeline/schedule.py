@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,11 +15,21 @@ from fxpress._pipeline.accumulation import added
 from fxpress._pipeline.agreement import Answer, agree, name_of
 from fxpress._pipeline.arguments import check_group, check_loss, check_timeout
 from fxpress._pipeline.errors import PipelineError
+from fxpress._pipeline.given import Given
 from fxpress._pipeline.load import LoadedStage
 from fxpress._pipeline.placement import placement
 from fxpress._pipeline.shared import SharedGradients
 from fxpress._pipeline.watch import Watch
-from fxpress._torch.distributed import SingleSchedule, Stage, new_group, schedule_class, trains
+from fxpress._torch.distributed import (
+    SingleSchedule,
+    Stage,
+    check_parts,
+    new_group,
+    schedule_class,
+    tell_loss,
+    trains,
+    without_loss,
+)
 
 
 def build_schedule(
@@ -42,9 +53,11 @@ def build_schedule(
         schedule: the name: "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS",
             "InterleavedZeroBubble", "ZBVZeroBubble" or "DualPipeV".
         stages: those of this rank, see `placement`.
-        n_microbatches: the number of parts that a batch is cut into.
+        n_microbatches: the number of parts that a batch is cut into, which divides it. All batches
+            have the sizes of the first; those of `step` and those of `eval` may differ.
         loss_fn: takes what the last stage gives and the target; None: nothing is trained. All ranks
-            give one, though only the rank of the last stage calls it.
+            give one, though only the rank of the last stage calls it; `eval` without a target does
+            not call it.
         group: the process group; None: all ranks.
         timeout: seconds that a rank waits for another.
         options: passed on to torch's schedule.
@@ -94,7 +107,10 @@ def build_schedule(
             arguments = {"n_microbatches": n_microbatches, "loss_fn": loss_fn, **options}
             built = kind(made[0] if issubclass(kind, SingleSchedule) else made, **arguments)
             shared = SharedGradients([] if loss_fn is None else own, ranks, inner)
-    built.step = functools.partial(_step, built, built.step, watch, own, shared)
+    given = Given(n_microbatches)
+    check_parts(built, given.check)
+    tell_loss(built, watch.doing)
+    built.step = functools.partial(_step, built, built.step, watch, own, shared, given)
     weakref.finalize(built, watch.close)
     return built
 
@@ -105,12 +121,18 @@ def _step(
     watch: Watch,
     stages: list[LoadedStage],
     shared: SharedGradients,
+    given: Given,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
     with watch.step():
+        given.begin(trains(built), kwargs.get("target"))
+        has_target = any(kwargs.get(name) is not None for name in ("target", "target_mbs"))
         if not trains(built):
-            return step(*args, **kwargs)
+            with contextlib.nullcontext() if has_target else without_loss(built):
+                return step(*args, **kwargs)
+        if not has_target and any(each.number + 1 == each.count for each in stages):
+            raise PipelineError("a step that trains needs the target on this rank")
         with added(each for stage in stages for each in stage.module.parameters()):
             made = step(*args, **kwargs)
             shared.reduce()

@@ -180,10 +180,10 @@ _WORDS = ("gloo/", "Connection closed by peer", "Connection reset by peer", "Bro
 
 
 def _text(error: BaseException) -> str:
-    """Return an exception as one line."""
+    """Return an exception as one line, without the name of our own: it is raised again."""
     error = _first(error)
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"
+    line = next(iter(str(error).strip().splitlines()), "")
+    return line if isinstance(error, PipelineError) else f"{type(error).__name__}: {line}"
 
 
 def _first(error: BaseException) -> BaseException:

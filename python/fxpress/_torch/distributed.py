@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -53,6 +54,50 @@ def new_group(ranks: list[int], seconds: float) -> Any:
 def trains(schedule: Any) -> bool:
     """Return whether the step of a schedule that runs now has a backward: not that of `eval`."""
     return bool(schedule._has_backward)
+
+
+def check_parts(schedule: Any, check: Callable[[Any, Any], None]) -> None:
+    """Let a function see the arguments and keyword arguments of all microbatches of each step.
+
+    It is called after torch has cut a batch, and before anything runs or is sent.
+    """
+    run = schedule._step_microbatches
+
+    def checked(args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        check(args, kwargs)
+        return run(args, kwargs, *rest, **options)
+
+    schedule._step_microbatches = checked
+
+
+def tell_loss(schedule: Any, doing: Callable[[str], None]) -> None:
+    """Let a schedule tell when it computes a loss, also when torch infers shapes with one.
+
+    Args:
+        schedule: the schedule.
+        doing: called with "loss" and the microbatch, then with "".
+    """
+    compute = schedule._loss_fn
+    if compute is None:
+        return
+
+    def told(*args: Any, **kwargs: Any) -> Any:
+        doing(f"loss of microbatch {len(schedule._internal_losses)}")
+        made = compute(*args, **kwargs)
+        doing("")
+        return made
+
+    schedule._loss_fn = told
+
+
+@contextlib.contextmanager
+def without_loss(schedule: Any) -> Iterator[None]:
+    """Return a block in which a schedule computes no loss, which it does in `eval` too."""
+    kept, schedule._loss_fn = schedule._loss_fn, None
+    try:
+        yield
+    finally:
+        schedule._loss_fn = kept
 
 
 def _nothing() -> None:
