@@ -78,3 +78,18 @@ def test_state_without_values_has_the_same_names(tmp_path: Path) -> None:
         full = pipeline.load_stage(tmp_path / "stages", number).module.state_dict()
         empty = pipeline.load_stage(tmp_path / "stages", number, load_weights=False)
         assert list(empty.module.state_dict()) == list(full)
+
+
+def test_a_stage_without_values_does_not_run(tmp_path: Path) -> None:
+    program = export(Repeated(), (torch.rand(2, 8),))
+    pipeline.save_stages(program, tmp_path / "stages", 1)
+    stage = pipeline.load_stage(tmp_path / "stages", 0, load_weights=False)
+    with pytest.raises(pipeline.PipelineError, match=r"^\S+ was not loaded: fill the state"):
+        stage.module(torch.rand(2, 8))
+    full = pipeline.load_stage(tmp_path / "stages", 0)
+    stage.module.load_state_dict(full.module.state_dict(), assign=True)
+    for name, buffer in full.module.named_buffers():  # no checkpoint has them
+        path, _, own = name.rpartition(".")
+        stage.module.get_submodule(path).register_buffer(own, buffer, persistent=False)
+    x = torch.rand(2, 8)
+    assert torch.equal(stage.module(x), full.module(x))

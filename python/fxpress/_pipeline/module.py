@@ -59,6 +59,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         self._inputs = manifest.inputs
         self.takes = tuple(taken[number])
         self.gives = tuple(taken[number + 1]) if number + 1 < len(taken) else _results(manifest)
+        self._is_filled = False
         self._is_first, self._is_last = number == 0, number + 1 == len(taken)
 
     def named_parameters(
@@ -79,8 +80,11 @@ class StageModule(nn.Module):  # type: ignore[misc]
         """Return what the stage gives: a tuple of tensors; the last stage one tensor alone as such.
 
         Raises:
-            PipelineError: the arguments are not those that the stage takes.
+            PipelineError: the arguments are not those that the stage takes, or its weights were not
+                loaded.
         """
+        if not self._is_filled:
+            self._check_state()
         values = self._first(args, kwargs) if self._is_first else self._received(args)
         sources = [each.source[1] for each in self.facts.inputs if each.source is not None]
         made = self.program(*(values[name] for name in sources))
@@ -89,6 +93,14 @@ class StageModule(nn.Module):  # type: ignore[misc]
             return tuple(packed(values[each.name], each) for each in self.gives)
         results = tuple(as_result(values[each.name], each) for each in self.gives)
         return results[0] if len(results) == 1 else results
+
+    def _check_state(self) -> None:
+        for name, tensor in (*self.named_parameters(), *self.named_buffers()):
+            if tensor.is_meta:
+                raise PipelineError(
+                    f"{name} was not loaded: fill the state of the stage from a checkpoint first"
+                )
+        self._is_filled = True
 
     def _first(self, args: Any, kwargs: Any) -> dict[str, Any]:
         """Return the inputs of the whole program by name."""
