@@ -20,7 +20,9 @@ from fxpress._view.namespaces import Namespaces
 # The process of the tests keeps its objects from the collector, so that nothing is done there.
 _OLD = """
 import gc, sys
+from fxpress._view import collector
 from fxpress._view.graphs import graphs_of_file
+collector._MANY = 0
 if sys.argv[2] == "frozen":
     gc.freeze()
 graph, *_ = graphs_of_file(sys.argv[1])
