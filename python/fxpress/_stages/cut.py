@@ -78,8 +78,7 @@ def cut(program: ExportedProgram, stage_of: SplitCallback) -> Cut:
             stage = _home(made, value, stage_of)
             stage.outputs[value] = None
             made.maker[value] = stage.number
-    places = {node: stage.number for stage in reversed(stages) for node in stage.state}
-    for node, place in unused_state(program, ends, places):
+    for node, place in unused_state(program, ends, stage_of):
         stages[place].state[node] = None
     order = {node: number for number, node in enumerate(program.graph.nodes)}
     for stage in stages:

@@ -41,11 +41,6 @@ def reading_of(program: ExportedProgram) -> Reading:
     numbers = {node: number for number, node in enumerate(nodes)}
     sources = [node.all_input_nodes for node in nodes]
     ends = Ends(program)
-    if nodes and not all(node.users for node in ends.state):
-        first: dict[Node, int] = {}  # of state: the number of the operation that first uses it
-        for number, taken in enumerate(sources):
-            for source in taken:
-                first.setdefault(source, number)
-        for node, number in unused_state(program, ends, first):
-            sources[number].append(node)
+    for node, number in unused_state(program, ends, numbers) if nodes else ():
+        sources[number].append(node)
     return Reading(program, nodes, numbers, sources, ends, storages_of(program.graph))

@@ -84,12 +84,12 @@ def storages_of(graph: Graph) -> dict[Node, Storage]:
                     found[origin].results.append(result)
             continue
         effects = known.get(node.target) or _effects(node, known)
+        for value in node.all_input_nodes:
+            for origin in origins.get(value, ()):
+                touching = found[origin].touching
+                if not touching or touching[-1] is not node:
+                    touching.append(node)
         if effects.is_pure:  # most are
-            for value in node.all_input_nodes:
-                for origin in origins.get(value, ()):
-                    touching = found[origin].touching
-                    if not touching or touching[-1] is not node:
-                        touching.append(node)
             origins[node] = {node}
             found[node] = Storage([node])
             continue
@@ -109,11 +109,8 @@ def storages_of(graph: Graph) -> dict[Node, Storage]:
             else:
                 continue
             for origin in reached:
-                storage = found[origin]
-                if not storage.touching or storage.touching[-1] is not node:
-                    storage.touching.append(node)
                 if written is None or argument in written:
-                    storage.writing.append(node)
+                    found[origin].writing.append(node)
             if aliased is None or argument in aliased:
                 having |= reached
         origins[node] = having
