@@ -42,6 +42,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/computed.cpp
   csrc/fx/dead_nodes.cpp
   csrc/fx/deferred.cpp
+  csrc/fx/fakes.cpp
   csrc/fx/graph_module.cpp
   csrc/fx/local_names.cpp
   csrc/fx/names.cpp
@@ -193,6 +194,7 @@ set(FXPRESS_ATEN_SOURCES
   csrc/py/gc_pause.cpp
   csrc/tensor/clone.cpp
   csrc/tensor/facts.cpp
+  csrc/tensor/fakes.cpp
   csrc/tensor/state.cpp
   csrc/tensor/gradient_edge.cpp
   csrc/tensor/pattern.cpp

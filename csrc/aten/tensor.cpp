@@ -3,6 +3,7 @@
 #include "aten/lists.h"
 #include "tensor/clone.h"
 #include "tensor/facts.h"
+#include "tensor/fakes.h"
 #include "tensor/gradient_edge.h"
 #include "tensor/pattern.h"
 #include "tensor/state.h"
@@ -41,9 +42,11 @@ views: (position of the storage, its name for errors, dtype, sizes, strides, off
 is a parameter). ValueError for a view that is not inside of its storage.)");
   m.def("share_gradient_edge", tensor::share_gradient_edge, "made"_a, "like"_a,
         "Make autograd see a tensor as the result of the function that another is a result of.");
-  // How _native reads tensors, which it has no headers for.
+  // How _native reads and makes tensors, which it has no headers for.
   m.attr("tensor_facts") =
       py::capsule(reinterpret_cast<void*>(&tensor::read_facts), core::kTensorFactsCapsule);
+  m.attr("fake_like") =
+      py::capsule(reinterpret_cast<void*>(&tensor::fake_like), core::kFakeLikeCapsule);
 }
 
 }  // namespace fxpress::aten

@@ -1,6 +1,6 @@
 #include "decompose/values.h"
 
-#include "fx/symbols.h"
+#include "fx/fakes.h"
 #include "py/containers.h"
 
 namespace fxpress::decompose {
@@ -28,13 +28,9 @@ Values::Values(PyObject* helper)
   empty_ = tool(tools.get(), "empty");
   empty_strided_ = tool(tools.get(), "empty_strided");
   like_pattern_ = tool(tools.get(), "like_pattern");
-  make_subclass_ = tool(tools.get(), "make_subclass");
-  protect_data_ = tool(tools.get(), "protect_data");
-  fake_type_ = tool(tools.get(), "fake_type");
   meta_ = tool(tools.get(), "meta");
   no_data_ = Ref::steal(PyLong_FromLong(0));
   dtype_device_ = Ref::steal(Py_BuildValue("(ss)", "dtype", "device"));
-  backend_ = Ref::steal(Py_BuildValue("(ss)", "dispatch_device", "device_for_backend_keys"));
 }
 
 Ref Values::make(const ValueSpec& spec, PyObject* storages) {
@@ -49,50 +45,67 @@ Ref Values::make(const ValueSpec& spec, PyObject* storages) {
                                              : Ref::steal(PyList_AsTuple(list.get()));
 }
 
-// As FakeTensor's constructor makes it, with attributes that all tensors of a device share.
 Ref Values::tensor(const ValueSpec& spec, PyObject* storages) {
-  const Ref real = real_tensor(spec, PyList_GetItem(storages, spec.storage));
-  PyObject* parts[] = {fake_type_.get(), real.get(), Py_False, Py_True, spec.device.get()};
-  Ref fake = Ref::steal(PyObject_Vectorcall(make_subclass_.get(), parts, 3, backend_.get()));
-  Ref::steal(PyObject_CallOneArg(protect_data_.get(), fake.get()));
-  const Ref attributes = Ref::steal(PyDict_Copy(attributes_on(spec.device.get())));
-  check(set_instance_dict(fake.get(), attributes.get()));
+  PyObject* storage = PyList_GetItem(storages, spec.storage);
+  check(storage);
+  PyObject* attributes = attributes_on(spec.device.get());
+  if (Ref made = like_first(spec, storage, attributes)) return made;
+  const bool fills_storage = spec.is_whole && !has_storage(storage);
+  const Ref real = real_tensor(spec, storage);
+  Ref fake = fx::make_fake(real.get(), /*requires_grad=*/false, spec.device.get(), attributes);
+  first_.insert_or_assign(&spec, First{Ref::borrow(fake.get()), fills_storage});
   return fake;
 }
 
-Ref Values::real_tensor(const ValueSpec& spec, PyObject* storage) {
-  check(storage);
-  Ref made = get_attr(storage, made_.get());
-  if (spec.pattern.get() != Py_None) return symbolic_tensor(spec, storage, std::move(made));
-  if (made.get() == Py_None && spec.is_whole) {
-    PyObject* sizes[] = {spec.shape.get(), spec.strides.get(), spec.dtype.get(), meta_.get()};
-    Ref real = Ref::steal(PyObject_Vectorcall(empty_strided_.get(), sizes, 2, dtype_device_.get()));
-    made = Ref::steal(PyObject_CallMethodNoArgs(real.get(), untyped_storage_.get()));
-    check(PyObject_SetAttr(storage, made_.get(), made.get()));
-    return real;
+// Empty: the first one has to be made, or one whose storage is made for it.
+Ref Values::like_first(const ValueSpec& spec, PyObject* storage, PyObject* attributes) {
+  const auto known = first_.find(&spec);
+  if (known == first_.end()) return {};
+  PyObject* first = known->second.fake.get();
+  if (!spec.is_whole || has_storage(storage)) {
+    return fx::fake_like(first, storage_of(storage).get(), attributes);
   }
-  if (made.get() == Py_None) made = storage_of(storage);
-  PyObject* none[] = {no_data_.get(), spec.dtype.get(), meta_.get()};
-  Ref real = Ref::steal(PyObject_Vectorcall(empty_.get(), none, 1, dtype_device_.get()));
-  PyObject* place[] = {real.get(), made.get(), spec.offset.get(), spec.shape.get(),
-                       spec.strides.get()};
-  Ref::steal(PyObject_VectorcallMethod(set_.get(), place, 5, nullptr));
+  if (!known->second.fills_storage) return {};
+  Ref fake = fx::fake_like(first, nullptr, attributes);
+  if (fake) keep_storage(storage, fake.get());
+  return fake;
+}
+
+// A tensor on the meta device.
+Ref Values::real_tensor(const ValueSpec& spec, PyObject* storage) {
+  const bool fills_storage = spec.is_whole && !has_storage(storage);
+  Ref real;
+  if (spec.pattern.get() != Py_None) {
+    const Ref place = fills_storage ? Ref::borrow(Py_None) : storage_of(storage);
+    PyObject* parts[] = {spec.pattern.get(), place.get()};
+    real = Ref::steal(PyObject_Vectorcall(like_pattern_.get(), parts, 2, nullptr));
+  } else if (fills_storage) {
+    PyObject* sizes[] = {spec.shape.get(), spec.strides.get(), spec.dtype.get(), meta_.get()};
+    real = Ref::steal(PyObject_Vectorcall(empty_strided_.get(), sizes, 2, dtype_device_.get()));
+  } else {
+    const Ref place = storage_of(storage);
+    PyObject* none[] = {no_data_.get(), spec.dtype.get(), meta_.get()};
+    real = Ref::steal(PyObject_Vectorcall(empty_.get(), none, 1, dtype_device_.get()));
+    PyObject* view[] = {real.get(), place.get(), spec.offset.get(), spec.shape.get(),
+                        spec.strides.get()};
+    Ref::steal(PyObject_VectorcallMethod(set_.get(), view, 5, nullptr));
+  }
+  if (fills_storage) keep_storage(storage, real.get());
   return real;
 }
 
-Ref Values::symbolic_tensor(const ValueSpec& spec, PyObject* storage, Ref made) {
-  const bool is_new = made.get() == Py_None && spec.is_whole;
-  if (made.get() == Py_None && !is_new) made = storage_of(storage);
-  PyObject* parts[] = {spec.pattern.get(), made.get()};
-  Ref real = Ref::steal(PyObject_Vectorcall(like_pattern_.get(), parts, 2, nullptr));
-  if (is_new) {
-    made = Ref::steal(PyObject_CallMethodNoArgs(real.get(), untyped_storage_.get()));
-    check(PyObject_SetAttr(storage, made_.get(), made.get()));
-  }
-  return real;
+bool Values::has_storage(PyObject* storage) const {
+  return get_attr(storage, made_.get()).get() != Py_None;
+}
+
+void Values::keep_storage(PyObject* storage, PyObject* tensor) {
+  const Ref made = Ref::steal(PyObject_CallMethodNoArgs(tensor, untyped_storage_.get()));
+  check(PyObject_SetAttr(storage, made_.get(), made.get()));
 }
 
 Ref Values::storage_of(PyObject* storage) {
+  Ref made = get_attr(storage, made_.get());
+  if (made.get() != Py_None) return made;
   PyObject* asked[] = {helper_, storage};
   return Ref::steal(PyObject_VectorcallMethod(storage_.get(), asked, 2, nullptr));
 }

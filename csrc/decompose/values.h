@@ -1,6 +1,7 @@
 // Makes the values of stamped nodes: fake tensors of their own, which share storages.
 #pragma once
 
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -18,17 +19,26 @@ class Values {
   Ref make(const ValueSpec& spec, PyObject* storages);
 
  private:
+  // The tensor that was made first of a spec: later ones are copies of it.
+  struct First {
+    Ref fake;
+    bool fills_storage;  // whether its storage was made for it
+  };
+
   Ref tensor(const ValueSpec& spec, PyObject* storages);
+  Ref like_first(const ValueSpec& spec, PyObject* storage, PyObject* attributes);
   Ref real_tensor(const ValueSpec& spec, PyObject* storage);
-  Ref symbolic_tensor(const ValueSpec& spec, PyObject* storage, Ref made);
+  bool has_storage(PyObject* storage) const;
   Ref storage_of(PyObject* storage);
+  void keep_storage(PyObject* storage, PyObject* tensor);
   PyObject* attributes_on(PyObject* device);
 
   PyObject* helper_;                                         // borrowed
   Ref made_, storage_, attributes_, set_, untyped_storage_;  // names
-  Ref empty_, empty_strided_, like_pattern_, make_subclass_, protect_data_, fake_type_, meta_;
-  Ref no_data_, dtype_device_, backend_;         // arguments that are always the same
+  Ref empty_, empty_strided_, like_pattern_, meta_;
+  Ref no_data_, dtype_device_;                   // arguments that are always the same
   std::vector<std::pair<Ref, Ref>> of_devices_;  // device -> dict: attributes of fakes on it
+  std::unordered_map<const ValueSpec*, First> first_;
 };
 
 }  // namespace fxpress::decompose

@@ -82,6 +82,7 @@ Ref find_member(PyObject* object, PyObject* name) {
     if (PyObject* own = dict_get(dict.get(), name)) return Ref::borrow(own);
     const auto table = [&](PyObject* each) { return readable_table(dict.get(), each); };
     if (PyObject* member = find_in_tables(table_names(), name, table)) return Ref::borrow(member);
+    if (all_lack(table_names(), name, table)) return Ref();
   }
   return find_attr(object, name);
 }

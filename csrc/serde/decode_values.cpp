@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "fx/symbols.h"
+#include "fx/fakes.h"
 #include "schema/extent.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"
@@ -95,15 +95,12 @@ Ref ValueDecoder::number(const Value& value, Role role) {
   return Ref::borrow(numbers_.emplace(std::move(key), std::move(made)).first->second.get());
 }
 
-// A tuple of ints, or an empty Ref when there is anything else.
 Ref ValueDecoder::plain_sizes(const Value& list) const {
   const auto items = file_.children(list);
   Ref sizes = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));
   for (size_t i = 0; i < items.size(); ++i) {
-    const Value& content = file_.content(items[i]);
-    if (content.kind != ValueKind::kInt) return {};
     PyTuple_SET_ITEM(sizes.get(), static_cast<Py_ssize_t>(i),
-                     check(PyLong_FromLongLong(content.integer)));
+                     check(PyLong_FromLongLong(file_.content(items[i]).integer)));
   }
   return sizes;
 }
@@ -133,7 +130,7 @@ ValueDecoder::Device& ValueDecoder::known_device(const Value& value) {
   const Ref number = file_.scalar(stored);
   PyObject* arguments[] = {file_.context.values, name.get(), number.get()};
   Ref object = Ref::steal(PyObject_VectorcallMethod(names.device, arguments, 3, nullptr));
-  return devices_.emplace_back(std::string(type), index, std::move(object), Ref());
+  return devices_.emplace_back(std::string(type), index, std::move(object));
 }
 
 Ref ValueDecoder::device_of(const Value& value) {
@@ -154,8 +151,7 @@ Ref ValueDecoder::from_table(const std::vector<Ref>& table, const Value& code,
   return Ref::borrow(table[place].get());
 }
 
-// A fake tensor. Those of plain sizes are made as FakeTensor's constructor makes them, with
-// attributes that all tensors of a device share.
+// A fake tensor.
 Ref ValueDecoder::tensor(const Value& meta) {
   file_.charge(kTensorBytes);
   file_.charge(file_.field(meta, Field::TensorMeta_sizes).count, 2 * kSlotBytes);
@@ -172,35 +168,57 @@ Ref ValueDecoder::tensor(const Value& meta) {
   }
   const Value& offset = file_.field(meta, Field::TensorMeta_storage_offset);
   const Value& start = file_.content(offset);
-  Ref sizes;
-  Ref strides;
   if (layout.get() == symbols.strided && start.kind == ValueKind::kInt && start.integer == 0) {
-    sizes = plain_sizes(file_.field(meta, Field::TensorMeta_sizes));
-    if (sizes) strides = plain_sizes(file_.field(meta, Field::TensorMeta_strides));
+    const std::string key = plain_key(meta);
+    if (!key.empty()) return plain_tensor(meta, key, dtype.get(), device, grad);
   }
-  if (!strides) {
-    sizes = symbolic_sizes(file_.field(meta, Field::TensorMeta_sizes));
-    strides = symbolic_sizes(file_.field(meta, Field::TensorMeta_strides));
-    const Ref place = number(offset, Role::kOffset);
-    PyObject* arguments[] = {
-        file_.context.values, sizes.get(),  strides.get(),       place.get(),
-        dtype.get(),          layout.get(), device.object.get(), grad ? Py_True : Py_False};
-    return Ref::steal(PyObject_VectorcallMethod(names.tensor, arguments, 8, nullptr));
+  const Ref sizes = symbolic_sizes(file_.field(meta, Field::TensorMeta_sizes));
+  const Ref strides = symbolic_sizes(file_.field(meta, Field::TensorMeta_strides));
+  const Ref place = number(offset, Role::kOffset);
+  PyObject* arguments[] = {
+      file_.context.values, sizes.get(),  strides.get(),       place.get(),
+      dtype.get(),          layout.get(), device.object.get(), grad ? Py_True : Py_False};
+  return Ref::steal(PyObject_VectorcallMethod(names.tensor, arguments, 8, nullptr));
+}
+
+// What is equal for tensors with equal facts, of which the sizes and strides are numbers; empty
+// where one of them is a symbol.
+std::string ValueDecoder::plain_key(const Value& meta) const {
+  std::string key;
+  const auto add = [&](int64_t number) {
+    key.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  };
+  for (const Field list : {Field::TensorMeta_sizes, Field::TensorMeta_strides}) {
+    const auto items = file_.children(file_.field(meta, list));
+    add(static_cast<int64_t>(items.size()));
+    for (const Value& item : items) {
+      const Value& content = file_.content(item);
+      if (content.kind != ValueKind::kInt) return {};
+      add(content.integer);
+    }
   }
+  add(file_.field(meta, Field::TensorMeta_dtype).integer);
+  add(file_.field(meta, Field::TensorMeta_requires_grad).integer);
+  return key;
+}
+
+Ref ValueDecoder::plain_tensor(const Value& meta, const std::string& key, PyObject* dtype,
+                               Device& device, bool grad) {
   if (!device.fake) {
     device.fake = Ref::steal(
         PyObject_CallMethodOneArg(file_.context.values, names.fake_state, device.object.get()));
   }
-  PyObject* shape[] = {sizes.get(), strides.get(), dtype.get(), symbols.meta_device};
+  const auto first = device.first.find(key);
+  if (first != device.first.end()) {
+    if (Ref made = fx::fake_like(first->second.get(), nullptr, device.fake.get())) return made;
+  }
+  const Ref sizes = plain_sizes(file_.field(meta, Field::TensorMeta_sizes));
+  const Ref strides = plain_sizes(file_.field(meta, Field::TensorMeta_strides));
+  PyObject* shape[] = {sizes.get(), strides.get(), dtype, symbols.meta_device};
   const Ref real = Ref::steal(
       PyObject_Vectorcall(symbols.empty_strided, shape, 2, symbols.empty_strided_keywords));
-  PyObject* parts[] = {fx::symbols.fake_tensor_type, real.get(), grad ? Py_True : Py_False, Py_True,
-                       device.object.get()};
-  Ref fake = Ref::steal(
-      PyObject_Vectorcall(symbols.make_subclass, parts, 3, symbols.make_subclass_keywords));
-  Ref::steal(PyObject_CallOneArg(symbols.protect_data, fake.get()));
-  const Ref attributes = Ref::steal(PyDict_Copy(device.fake.get()));
-  check(set_instance_dict(fake.get(), attributes.get()));
+  Ref fake = fx::make_fake(real.get(), grad, device.object.get(), device.fake.get());
+  device.first.emplace(key, Ref::borrow(fake.get()));
   return fake;
 }
 

@@ -38,8 +38,9 @@ class ValueDecoder {
   struct Device {
     std::string type;
     std::optional<int64_t> index;
-    Ref object;  // torch.device
-    Ref fake;    // dict: attributes of the fake tensors on it; empty until there is one
+    Ref object;     // torch.device
+    Ref fake = {};  // dict: attributes of the fake tensors on it; empty until there is one
+    TextMap<Ref> first = {};  // by what they have in common: the first fake tensor on it
   };
   enum class Role : uint8_t { kNumber, kOffset };  // of a number: anywhere, or in a storage
 
@@ -47,7 +48,10 @@ class ValueDecoder {
   Ref number(const Value& value, Role role = Role::kNumber);
   Device& known_device(const Value& value);
   Ref from_table(const std::vector<Ref>& table, const Value& code, const char* what) const;
-  Ref plain_sizes(const Value& list) const;
+  std::string plain_key(const Value& meta) const;
+  Ref plain_tensor(const Value& meta, const std::string& key, PyObject* dtype, Device& device,
+                   bool grad);
+  Ref plain_sizes(const Value& list) const;  // a tuple of ints, which they must be
   Ref symbolic_sizes(const Value& list);
 
   Decoding& file_;

@@ -42,6 +42,16 @@ def _once(fill: Callable[[], None]) -> Callable[[], None]:
     return fill_once
 
 
+def _of_tensor_part(name: str) -> object:
+    """Return what the part that needs libtorch has; None: there is no part for this torch."""
+    try:
+        from fxpress._aten import extension
+    except ImportError:
+        return None
+    found: object = getattr(extension, name)
+    return found
+
+
 @_once
 def fx() -> None:
     """Fill the table of `csrc/fx/symbols.def`, which all native code for graphs needs."""
@@ -54,6 +64,7 @@ def fx() -> None:
             deferred_body=_deferred_code.BODY,
             materialize=_deferred_code.materialize,
             errors={"internal_error": InternalError},
+            fake_like=_of_tensor_part("fake_like"),
         ),
         tables.NATIVE_NAMES,
     )
@@ -83,16 +94,9 @@ def serde() -> None:
     import torch
 
     from fxpress._serde import kernels, operators, targets
-    from fxpress._torch import fakes
     from fxpress._torch import serde as compat
     from fxpress._torch.versions import features
 
-    try:
-        from fxpress._aten import extension
-    except ImportError:  # tensors are read through Python
-        tensor_facts = None
-    else:
-        tensor_facts = extension.tensor_facts
     signature = compat.graph_signature
     _native.initialize_serde(
         {
@@ -119,8 +123,6 @@ def serde() -> None:
             "input_spec_type": signature.InputSpec,
             "output_spec_type": signature.OutputSpec,
             "lists_of_int_lists": features.lists_of_lists_of_ints,
-            "make_subclass": fakes.make_subclass,
-            "make_subclass_keywords": ("dispatch_device", "device_for_backend_keys"),
             "meta_device": torch.device("meta"),
             "module_call_entry_type": compat.ModuleCallEntry,
             "module_call_signature_type": compat.ModuleCallSignature,
@@ -130,7 +132,6 @@ def serde() -> None:
                 for action in compat.NodeSourceAction
                 for text in (action.name, action.name.lower())
             },
-            "protect_data": fakes.protect_data,
             "reading_failed": targets.reading_failed,
             "resolve_target": targets.resolve_target,
             "source_function": targets.source_function,
@@ -155,7 +156,7 @@ def serde() -> None:
             "fake_device": sys.intern(compat.FAKE_DEVICE),
             "strided": torch.strided,
             "symbolic": operators.symbolic,
-            "tensor_facts": tensor_facts,
+            "tensor_facts": _of_tensor_part("tensor_facts"),  # None: through Python
             "unsupported_error": operators.UnsupportedProgramError,
         }
     )

@@ -39,7 +39,7 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
-from fxpress._torch.fakes import META, fake_of, make_subclass, protect_data, without_data
+from fxpress._torch.fakes import META, fake_of, without_data
 from fxpress._torch.versions import features
 
 _NO_WRITES = {"_keep_input_mutations": False} if features.functionalization_may_keep_writes else {}
@@ -367,9 +367,6 @@ class Fakes:
 TOOLS: dict[str, Any] = {
     "empty": torch.empty,
     "empty_strided": torch.empty_strided,
-    "make_subclass": make_subclass,
-    "protect_data": protect_data,
-    "fake_type": FakeTensor,
     "meta": META,
 }
 outside_of_modes = _disable_current_modes

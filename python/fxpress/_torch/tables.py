@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.nn.modules import module as nn_module
 
+from fxpress._torch.fakes import make_subclass, protect_data
 from fxpress._torch.fx import (
     CALL_WRAPPED,
     CLASS_MODULE,
@@ -74,7 +75,11 @@ def _of_class_statements() -> dict[str, object]:
 
 
 def native_symbols(
-    *, deferred_body: dict[str, Any], materialize: Callable[[type], None], errors: dict[str, type]
+    *,
+    deferred_body: dict[str, Any],
+    materialize: Callable[[type], None],
+    errors: dict[str, type],
+    fake_like: object,
 ) -> dict[str, object]:
     """Return the objects of `csrc/fx/symbols.def`, by role.
 
@@ -82,6 +87,7 @@ def native_symbols(
         deferred_body: the entries of a class whose code is deferred, besides torch's own.
         materialize: the function that generates the deferred code of a class.
         errors: the exception classes of fxpress, by role.
+        fake_like: the function of `csrc/core/fake_like.h`, if there is one.
     """
     node, base = torch.fx.Node, fx_node._NodeBase
     fields = {**vars(base), **{k: v for k, v in vars(node).items() if k == "_prepend"}}
@@ -115,6 +121,7 @@ def native_symbols(
         "enter_autocast": torch.amp._enter_autocast,
         "exit_autocast": torch.amp._exit_autocast,
         "set_grad_enabled": torch._C._set_grad_enabled,
+        "fake_like": fake_like,
         "fake_tensor_type": torch._subclasses.FakeTensor,
         "free_symbols": free_symbols,
         "fx_wrap": torch.fx.wrap,
@@ -132,6 +139,8 @@ def native_symbols(
         "input_is_parameter": InputKind.PARAMETER,
         "lazy_graph_module_body": lazy_body,
         "lazy_graph_module_type": LazyGraphModule,
+        "make_subclass": make_subclass,
+        "make_subclass_keywords": ("dispatch_device", "device_for_backend_keys"),
         "materialize": materialize,
         "module_getattr": vars(torch.nn.Module)["__getattr__"],
         "object_getattribute": object.__getattribute__,
@@ -167,6 +176,7 @@ def native_symbols(
                 *(torch.SymInt, torch.SymFloat, torch.SymBool),
             }
         ),
+        "protect_data": protect_data,
         "recomputable_targets": _RECOMPUTABLE,
         "sym_int_float_types": (torch.SymInt, torch.SymFloat),
         "sympy_symbol_type": sympy.Symbol,

@@ -1,0 +1,38 @@
+#include "fx/fakes.h"
+
+#include "core/fake_like.h"
+#include "fx/symbols.h"
+#include "py/instance_dict.h"
+
+namespace fxpress::fx {
+
+namespace {
+
+void finish(PyObject* fake, PyObject* attributes) {
+  Ref::steal(PyObject_CallOneArg(symbols.protect_data, fake));
+  const Ref own = Ref::steal(PyDict_Copy(attributes));
+  check(set_instance_dict(fake, own.get()));
+}
+
+}  // namespace
+
+Ref make_fake(PyObject* real, bool requires_grad, PyObject* device, PyObject* attributes) {
+  PyObject* parts[] = {symbols.fake_tensor_type, real, requires_grad ? Py_True : Py_False, Py_True,
+                       device};
+  Ref fake = Ref::steal(
+      PyObject_Vectorcall(symbols.make_subclass, parts, 3, symbols.make_subclass_keywords));
+  finish(fake.get(), attributes);
+  return fake;
+}
+
+Ref fake_like(PyObject* fake, PyObject* storage, PyObject* attributes) {
+  if (symbols.fake_like == Py_None) return {};
+  void* const make = PyCapsule_GetPointer(symbols.fake_like, core::kFakeLikeCapsule);
+  if (make == nullptr) throw_python_error();
+  Ref made =
+      Ref::steal(static_cast<PyObject*>(reinterpret_cast<core::FakeLike>(make)(fake, storage)));
+  finish(made.get(), attributes);
+  return made;
+}
+
+}  // namespace fxpress::fx

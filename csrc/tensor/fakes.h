@@ -1,0 +1,10 @@
+// Makes what core/fake_like.h describes.
+#pragma once
+
+#include "core/fake_like.h"
+
+namespace fxpress::tensor {
+
+void* fake_like(void* fake, void* storage);
+
+}  // namespace fxpress::tensor
