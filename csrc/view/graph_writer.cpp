@@ -12,7 +12,11 @@ using schema::JsonIndex;
 
 namespace {
 
-constexpr uint64_t kBytesLoaded = 100;  // for each byte of JSON: most values have several
+// What objects of Python take, in bytes, with what they are found by.
+constexpr uint64_t kBytesLoaded = 100;  // of each byte of JSON: most values have several
+constexpr uint64_t kDescriptionBytes = 600;
+constexpr uint64_t kNameBytes = 150;
+constexpr uint64_t kLayerBytes = 2000;  // with what is shown of it
 constexpr uint32_t kNone = JsonIndex::kNone;
 
 PyObject* role(const py::dict& functions, const char* name) {
@@ -63,7 +67,10 @@ GraphWriter::GraphWriter(JsonValue graph, const py::dict& functions, const py::d
   for (uint32_t at = index().first_in(tensors); at != index().end_of(tensors);
        at = index().next(at)) {
     const core::StringId name = written_.id_of(index().key(at, unescaped_));
-    if (name.value() == metas_.size()) metas_.push_back(kNone);
+    if (name.value() == metas_.size()) {
+      charge_.add(kNameBytes);
+      metas_.push_back(kNone);
+    }
     metas_[name.value()] = at;
   }
   find_stacks();
@@ -75,7 +82,7 @@ std::string_view GraphWriter::text(uint32_t value) {
 }
 
 Ref GraphWriter::load(uint32_t value) {
-  charge_.add(cost_of(index(), value));
+  charge_.add(kDescriptionBytes + cost_of(index(), value));
   return index().is_text(value) ? new_text(text(value)) : load_json(index().raw(value));
 }
 
@@ -93,7 +100,7 @@ Ref GraphWriter::load_without(uint32_t value, const std::vector<uint32_t>& graph
   }
   const std::string_view whole = index().raw(value);
   made.append(from, whole.data() + whole.size());
-  charge_.add(kBytesLoaded * made.size());
+  charge_.add(kDescriptionBytes + kBytesLoaded * made.size());
   return load_json(made);
 }
 
@@ -109,7 +116,10 @@ void GraphWriter::find_stacks() {
     const bool is_text = stack != kNone && index().is_text(stack);
     const auto [found, added] = known.try_emplace(is_text ? index().raw(stack) : "\"\"",
                                                   static_cast<uint32_t>(stacks_.size()));
-    if (added) stacks_.push_back({is_text ? new_text(text(stack)) : new_string(""), Ref()});
+    if (added) {
+      charge_.add(kLayerBytes + 4 * found->first.size());
+      stacks_.push_back({is_text ? new_text(text(stack)) : new_string(""), Ref()});
+    }
     stack_of_.push_back(found->second);
   }
 }
@@ -180,7 +190,12 @@ void GraphWriter::write_input(uint32_t given, uint32_t spec, const py::dict& sta
   attributes_.clear();
   PyObject* const own_name = written_.text_of(name);
   if (PyUnicode_GET_LENGTH(own_name) > 0) take_own_name(name);
-  const Ref target = spec == kNone ? Ref() : name_in_state(spec, state);
+  Ref target;
+  if (spec != kNone) {
+    target = name_in_state(spec, state);
+  } else {
+    take_kind("input");
+  }
   PyObject* const known = known_of(name);
   take_attributes(list_in(known, 0));
   PyObject* where = names().inputs_layer;
@@ -190,6 +205,7 @@ void GraphWriter::write_input(uint32_t given, uint32_t spec, const py::dict& sta
     const Py_ssize_t size = PyUnicode_GET_LENGTH(target.get());
     const Py_ssize_t dot = PyUnicode_FindChar(target.get(), '.', 0, size, -1);
     const Ref path = Ref::steal(PyUnicode_Substring(target.get(), 0, dot < 0 ? 0 : dot));
+    charge_.add(kLayerBytes);
     PyObject* const items[] = {path.get(), check(PyTuple_GetItem(known, 1))};
     found = Ref::steal(PyObject_Vectorcall(layer, items, 2, nullptr));
     where = found.get();
@@ -209,13 +225,17 @@ core::StringId GraphWriter::first_value(uint32_t given) {
   return id_of(written_, PyList_GET_ITEM(values.get(), 0));
 }
 
+void GraphWriter::take_kind(const std::string& kind) {
+  Ref& shown = kinds_[kind];
+  if (!shown) shown = Ref::steal(PyObject_CallOneArg(kind_.get(), new_text(kind).get()));
+  take_attributes(shown.get());
+}
+
 // Takes the attributes that tell the kind of an input, and returns its name in the state, or null.
 Ref GraphWriter::name_in_state(uint32_t spec, const py::dict& state) {
   const uint32_t held = one_of(index(), spec);
   const std::string kind(index().key(held, unescaped_));
-  Ref& shown = kinds_[kind];
-  if (!shown) shown = Ref::steal(PyObject_CallOneArg(kind_.get(), new_text(kind).get()));
-  take_attributes(shown.get());
+  take_kind(kind);
   Ref name;
   const uint32_t fields = is_false(held) ? kNone : held;
   if (fields != kNone) expect_object(index(), fields);
@@ -401,6 +421,7 @@ void GraphWriter::write_results(uint32_t outputs) {
   const uint32_t single = index().is_list(outputs) ? index().only_one(outputs) : kNone;
   const bool is_object = single != kNone && index().is_object(single);
   const uint32_t tensor = is_object ? index().find(single, "as_tensor") : kNone;
+  if (!index().is_text(outputs) && !index().is_object(outputs)) expect_list(index(), outputs);
   if (tensor != kNone) return add(written_.id_of(text(field(tensor, "name"))));
   const Ref values = Ref::steal(PyObject_CallOneArg(results_.get(), load(outputs).get()));
   if (!PyList_Check(values.get())) {

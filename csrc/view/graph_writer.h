@@ -85,6 +85,7 @@ class GraphWriter {
   void write_input(uint32_t given, uint32_t spec, const pybind11::dict& state, PyObject* layer);
   core::StringId first_value(uint32_t given);
   bool is_false(uint32_t value);
+  void take_kind(const std::string& kind);
   Ref name_in_state(uint32_t spec, const pybind11::dict& state);
   void take_own_name(core::StringId name);
   Ref taken_attributes() const;
