@@ -312,11 +312,10 @@ def _whole() -> None:
 
 
 def _damaged() -> None:
-    for place in ((*FIRST, "inputs"), (*FIRST, "inputs", 1), (*GRAPH, "tensor_values", "w")):
-        with pytest.raises(InspectionError):
-            graphs_of_text(edited(place, {}), "model", "here")
-    with pytest.raises(InspectionError):
-        graphs_of_text(b"[1, 2", "model", "here")
+    places = ((*FIRST, "inputs"), (*FIRST, "inputs", 1), (*GRAPH, "tensor_values", "w"))
+    for text in (*(edited(place, {}) for place in places), b"[1, 2"):
+        with contextlib.suppress(InspectionError):
+            raise AssertionError(graphs_of_text(text, "model", "here"))
 
 
 def _failing() -> None:
@@ -327,7 +326,7 @@ def _failing() -> None:
 
 @pytest.mark.parametrize("case", [_whole, _damaged, _failing])
 def test_nothing_leaks(case: Callable[[], None]) -> None:
-    check_no_blocks_leak(case)
+    check_no_blocks_leak(case, calls=500)  # errors fill caches of Python's for a while
 
 
 @pytest.mark.parametrize("case", [_whole, _damaged])
