@@ -22,6 +22,7 @@ short=(
   tests/decompose/test_templates.py
   tests/export/test_native.py
   tests/all_rooms/test_concurrent_first_calls.py
+  tests/view/test_native.py
 )
 
 python=$(command -v python || command -v python3)

@@ -1,22 +1,13 @@
 // Reads JSON text into a document, checked against the schema.
 #pragma once
 
-#include <stdexcept>
-#include <string>
 #include <string_view>
 
 #include "core/budget.h"
 #include "schema/document.h"
+#include "schema/json_lexer.h"
 
 namespace fxpress::schema {
-
-// Text that is not JSON or not of the schema. what() names the place as a path and as an offset.
-class JsonError : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
-
-inline constexpr size_t kMaxDepth = 1000;  // values within each other: as in Python's own reader
 
 // Whether brackets of a JSON text are deeper than that within each other.
 bool is_nested_deeper(std::string_view text, size_t depth);

@@ -6,11 +6,6 @@ namespace fxpress::serde {
 
 using schema::ValueKind;
 
-Ref new_text(std::string_view text) {
-  return Ref::steal(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass"));
-}
-
 Ref scalar(const schema::Document& document, const schema::Value& value) {
   switch (value.kind) {
     case ValueKind::kNull:

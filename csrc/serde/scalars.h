@@ -2,12 +2,10 @@
 #pragma once
 
 #include "py/object.h"
+#include "py/text.h"
 #include "schema/document.h"
 
 namespace fxpress::serde {
-
-// A str; lone surrogates are as the file has them.
-Ref new_text(std::string_view text);
 
 // None, a bool, an int, a float or a str; an empty Ref for a value with others in it.
 Ref scalar(const schema::Document& document, const schema::Value& value);

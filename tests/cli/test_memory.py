@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,11 @@ import pytest
 from fxpress._inspection.memory import objects_of
 
 PROMISED = 256 << 20  # and ten times the file
-COMMANDS = ("inspect {0}", "inspect {0} --node linear", "verify {0}", "hash --state {0}")
+VIEW = "view {0} --json {0}.json"
+COMMANDS = (
+    *("inspect {0}", "inspect {0} --node linear", "verify {0}", "hash --state {0}"),
+    VIEW,
+)
 MODEL, CONFIG = "models/model.json", "model_weights_config.json"
 # Not getrusage: its figure begins with that of the process that starts this one.
 _PEAK = """
@@ -45,6 +49,44 @@ def distinct_keys() -> bytes:
     return b"{" + b",".join(b'"%x":1' % n for n in range(6 << 20)) + b"}"
 
 
+def graph_of(nodes: Iterable[bytes], tensors: bytes = b"") -> bytes:
+    signature = b'{"input_specs": [], "output_specs": []}'
+    graph = b'{"inputs": [], "outputs": [], "tensor_values": {%b}, ' % tensors
+    graph += b'"nodes": [' + b",".join(nodes) + b"]}"
+    return b'{"graph_module": {"signature": ' + signature + b', "graph": ' + graph + b"}}"
+
+
+def node(inputs: bytes = b"", outputs: bytes = b"", stack: bytes = b"") -> bytes:
+    metadata = b'{"nn_module_stack":"%b"}' % stack if stack else b"{}"
+    fields = (inputs, outputs, metadata)
+    return b'{"target":"a","inputs":[%b],"outputs":[%b],"metadata":%b}' % fields
+
+
+def small_nodes(count: int) -> bytes:
+    return graph_of([node()] * count)
+
+
+def small_layers(count: int) -> bytes:
+    return graph_of(node(stack=b"k,%x,c" % number) for number in range(count))
+
+
+def small_results(count: int) -> bytes:
+    return graph_of([node(outputs=b",".join([b'{"as_tensor":{"name":"a"}}'] * 2 * count))])
+
+
+def small_arguments(count: int) -> bytes:
+    taken = b",".join([b'{"name":"","arg":{"as_tensor":{"name":"a"}}}'] * count)
+    return graph_of([node(outputs=b'{"as_tensor":{"name":"a"}}'), node(inputs=taken)])
+
+
+def constants(count: int) -> bytes:
+    return graph_of([node(b",".join(b'{"name":"b","arg":{"c":%d}}' % n for n in range(count)))])
+
+
+def names(count: int) -> bytes:
+    return graph_of([], b",".join(b'"%x":0' % number for number in range(count)))
+
+
 TEXTS: dict[str, Callable[[], bytes]] = {
     "lists": lambda: b"[" + repeated(b"[],") + b"[]]",
     "objects": lambda: b"[" + repeated(b"{},") + b"{}]",
@@ -56,6 +98,19 @@ TEXTS: dict[str, Callable[[], bytes]] = {
     "escapes": lambda: b'{"' + repeated(b'\\"') + b'": 1}',
 }
 
+# Of some of them there is memory enough for the text, and not for what is made of it.
+GRAPHS: dict[str, Callable[[], bytes]] = {
+    "nodes": lambda: small_nodes(2 << 20),
+    "fewer nodes": lambda: small_nodes(120_000),
+    "layers": lambda: small_layers(100_000),
+    "results": lambda: small_results(1 << 20),
+    "fewer results": lambda: small_results(120_000),
+    "arguments": lambda: small_arguments(2 << 20),
+    "fewer arguments": lambda: small_arguments(250_000),
+    "constants": lambda: constants(200_000),
+    "names": lambda: names(2 << 20),
+}
+
 
 @pytest.fixture(scope="module")
 def least(path: Path) -> dict[str, int]:
@@ -63,21 +118,40 @@ def least(path: Path) -> dict[str, int]:
     return {command: peak_of(*command.format(path).split())[1] for command in COMMANDS}
 
 
+def write_bomb(file: Path, source: Path, end: str, text: bytes) -> None:
+    """Write a file like another, with another text in a record."""
+    with (
+        zipfile.ZipFile(source) as archive,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made,
+    ):
+        for name in archive.namelist():
+            made.writestr(name, text if name.endswith(end) else archive.read(name))
+
+
 @pytest.mark.slow("processes, and texts of 110 MB")
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("end", [MODEL, CONFIG])
 def test_peak(end: str, text: str, path: Path, least: dict[str, int], tmp_path: Path) -> None:
-    file, made_text = tmp_path / "bomb.pt2", TEXTS[text]()
-    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
-        for name in archive.namelist():
-            made.writestr(name, made_text if name.endswith(end) else archive.read(name))
+    file = tmp_path / "bomb.pt2"
+    write_bomb(file, path, end, TEXTS[text]())
     for command in COMMANDS:
-        if end == CONFIG and "--node" in command:
-            continue  # which reads no config
+        if end == CONFIG and ("--node" in command or command == VIEW):
+            continue  # which read no config
         status, peak, said = peak_of(*command.format(file).split())
         assert status in (1, 2), said
         assert "Traceback" not in said
         assert peak - least[command] <= PROMISED + 10 * file.stat().st_size
+
+
+@pytest.mark.slow("processes, and texts of 110 MB")
+@pytest.mark.parametrize("text", GRAPHS)
+def test_peak_of_a_view(text: str, path: Path, least: dict[str, int], tmp_path: Path) -> None:
+    file = tmp_path / "bomb.pt2"
+    write_bomb(file, path, MODEL, GRAPHS[text]())
+    status, peak, said = peak_of(*VIEW.format(file).split())
+    assert status in (0, 2), said
+    assert "Traceback" not in said
+    assert peak - least[VIEW] <= PROMISED + 10 * file.stat().st_size
 
 
 def test_estimate_counts_keys_once() -> None:

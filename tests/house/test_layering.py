@@ -13,7 +13,7 @@ INCLUDE = re.compile(r'#include ["<]([^">]+)[">]')
 # What the files of each folder of csrc may include of ours, besides those of the folder itself.
 ROOMS = {
     *("split", "unflatten", "export", "decompose", "capture", "tracking", "serde", "install"),
-    "floor",
+    *("floor", "view"),
 }
 ALLOWED: dict[str, set[str]] = {
     "core": set(),
@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "serde": {"core", "py", "fx", "schema"},
     "install": {"py"},
     "floor": {"core", "py", "fx"},
+    "view": {"core", "py", "schema"},
     "engine": {"core", "py"},
     "tensor": {"core", "py"},
     "bind": {"archive", "archive/objects", "core", "schema", "py", "fx", "capture/text", *ROOMS},

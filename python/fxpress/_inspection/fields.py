@@ -9,30 +9,26 @@ from typing import Any
 
 from fxpress import _native
 from fxpress._inspection.memory import objects_of
-from fxpress._inspection.package import InspectionError, Package, memory_for, too_large
+from fxpress._inspection.package import Allowance, InspectionError
 
 DEPTH = 500  # values within each other
 # What reading a field raises that is missing or of another kind.
 DAMAGE = (AttributeError, KeyError, IndexError, OverflowError, TypeError, ValueError)
 
 
-def parse(text: bytes, record: str, package: Package | None = None) -> dict[str, Any]:
+def parse(text: bytes, record: str, memory: Allowance | None = None) -> dict[str, Any]:
     """Return the object that a record holds as JSON.
 
     Args:
         text: what the record holds.
         record: its name, for errors.
-        package: the file that it is of, whose memory is charged; None: the text is all of it.
+        memory: what is charged, such as the file that it is of; None: the text is all of it.
 
     Raises:
         InspectionError: it is no JSON, no object, too deep, or it needs too much memory.
     """
-    left = memory_for(len(text)) if package is None else package.memory_left
-    needed = objects_of(text, left)
-    if package is not None:
-        package.charge(needed, record)
-    elif needed > left:
-        raise too_large(record)
+    memory = memory or Allowance(len(text))
+    memory.charge(objects_of(text, memory.memory_left), record)
     if _native.is_nested_deeper(text, DEPTH):
         raise InspectionError(f"record {record!r} has more than {DEPTH} values within each other")
     try:

@@ -34,42 +34,18 @@ def too_large(record: str) -> InspectionError:
     )
 
 
-class Package:
-    """A zip file, open for reading.
+class Allowance:
+    """The memory that looking at something may take.
 
     Args:
-        path: the file.
-
-    Raises:
-        OSError: the file cannot be read.
-        InspectionError: it is no zip file, or its directory is damaged.
+        size: the bytes that are looked at.
 
     Attributes:
-        bytes: the size of the file.
-        records: the directory: name without the folder of all records -> entry.
         memory_left: the bytes that unpacked records and objects may still take.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self.bytes = os.fstat(self._file).st_size
-            self._reader = _native.ArchiveReader(self._file)
-            entries = self._reader.records()
-        except _DAMAGE as e:
-            os.close(self._file)
-            raise InspectionError(str(e)) from None
-        except BaseException:
-            os.close(self._file)
-            raise
-        self.records = {name: Record(*entry) for name, entry in entries.items()}
-        self.memory_left = memory_for(self.bytes)
-
-    def __enter__(self) -> Package:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        os.close(self._file)
+    def __init__(self, size: int) -> None:
+        self.memory_left = memory_for(size)
 
     def charge(self, size: int, record: str) -> None:
         """Take memory that a record needs; InspectionError when too little is left."""
@@ -85,6 +61,43 @@ class Package:
             yield
         finally:
             self.memory_left = left
+
+
+class Package(Allowance):
+    """A zip file, open for reading.
+
+    Args:
+        path: the file.
+
+    Raises:
+        OSError: the file cannot be read.
+        InspectionError: it is no zip file, or its directory is damaged.
+
+    Attributes:
+        bytes: the size of the file.
+        records: the directory: name without the folder of all records -> entry.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.bytes = os.fstat(self._file).st_size
+            self._reader = _native.ArchiveReader(self._file)
+            entries = self._reader.records()
+        except _DAMAGE as e:
+            os.close(self._file)
+            raise InspectionError(str(e)) from None
+        except BaseException:
+            os.close(self._file)
+            raise
+        self.records = {name: Record(*entry) for name, entry in entries.items()}
+        super().__init__(self.bytes)
+
+    def __enter__(self) -> Package:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._file)
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a record.

@@ -11,7 +11,6 @@ from fxpress._view.shared import Once
 
 _LONGEST_PATH = 4000  # characters
 _LONGEST_NAME = 100  # characters of the name of a class
-_TENSORS, _BYTES, _OPERATORS = "tensors of the state", "bytes of the state", "operators"
 
 
 class Namespaces:
@@ -29,7 +28,9 @@ class Namespaces:
     def __init__(self, stacks: Mapping[str, int]) -> None:
         self._classes: dict[str, str] = {}  # path of a module -> name of its class
         self._layers: dict[str, str] = {"": ""}  # path of a module -> its layer
-        self._counts: dict[str, dict[str, int]] = {}  # path -> what is counted there -> number
+        self._around: dict[str, str] = {}  # path -> that of the module around it
+        # Path -> numbers of what is counted there. A module stands behind that around it.
+        self._counts: dict[str, list[int]] = {"": [0, 0, 0]}
         self._operators = Counter[str]()  # path -> number
         self._paths: dict[str, str] = {}  # stack -> path of the innermost module
         self._known: dict[str, str] = {}  # the same, for stacks whose classes need no second look
@@ -49,32 +50,37 @@ class Namespaces:
             path: the path of its module.
             size: its bytes.
         """
-        counts = self._counts.get(path)
-        if counts is None:
-            counts = self._counts[path] = {_TENSORS: 0, _BYTES: 0}
-        counts[_TENSORS] += 1
-        counts[_BYTES] += size
-        return self._layers.get(path) or self._of(path)
+        layer = self._layers.get(path)
+        if layer is None:
+            layer = self._of(path)
+        counts = self._counts[path]
+        counts[0] += 1
+        counts[1] += size
+        return layer
 
     def attributes(self) -> dict[str, dict[str, str]]:
         """Return what is to be shown of each layer."""
         shown = {}
         texts = Once[int, str](lambda number: f"{number:,}")
-        totals = {path: dict(self._counts.get(path, ())) for path in self._layers}
+        totals = {path: counts.copy() for path, counts in self._counts.items()}
         for path, number in self._operators.items():
-            totals[path][_OPERATORS] = number
-        for path in reversed(self._layers):  # a module stands behind that around it
+            totals[path][2] = number
+        for path in reversed(totals):
             if path:
-                around = totals[path.rpartition(".")[0]]
-                for what, number in totals[path].items():
-                    around[what] = around.get(what, 0) + number
-        for path, layer in self._layers.items():
+                around, (tensors, size, operators) = totals[self._around[path]], totals[path]
+                around[0] += tensors
+                around[1] += size
+                around[2] += operators
+        for path, (tensors, size, operators) in totals.items():
             facts = {"module": path} if path else {}
             if class_name := self._classes.get(path):
                 facts["class"] = class_name
-            for what, number in totals[path].items():
-                facts[what] = texts[number]
-            shown[layer] = facts
+            if tensors:
+                facts["tensors of the state"] = texts[tensors]
+                facts["bytes of the state"] = texts[size]
+            if operators:
+                facts["operators"] = texts[operators]
+            shown[self._layers[path]] = facts
         return shown
 
     def _read(self, stack: str, path: str) -> str:
@@ -101,11 +107,13 @@ class Namespaces:
         while path not in self._layers:
             missing.append(path)
             path = path.rpartition(".")[0]
-        outer = self._layers[path]
+        layer = self._layers[path]
         for whole in reversed(missing):
             text = self._text(whole)
-            outer = self._layers[whole] = f"{outer}/{text}" if outer else text
-        return outer
+            layer = self._layers[whole] = f"{layer}/{text}" if layer else text
+            self._around[whole], path = path, whole
+            self._counts[whole] = [0, 0, 0]
+        return layer
 
     def _text(self, path: str) -> str:
         own = path.rpartition(".")[2]

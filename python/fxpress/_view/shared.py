@@ -1,18 +1,21 @@
-"""Make the parts that many nodes of a graph have in common once."""
+"""Describe the parts that many nodes of a graph have in common. Nobody may change them."""
 
 from __future__ import annotations
 
-import marshal
+import json
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+from fxpress import _native
+from fxpress._inspection.arguments import readable, values_in
 from fxpress._inspection.fields import a_list, a_text, an_object
+from fxpress._inspection.package import InspectionError
 from fxpress._inspection.tensors import size_of, tensor_of
-from fxpress._view.facts import TAG
 
 Attribute = dict[str, Any]
-_NO_REFERENCES = 2  # the version of marshal's format in which equal values have equal bytes
 _LONGEST = 400  # characters of an attribute
+_DEPTH = 60  # objects within each other, of nodes that a node was made from
 _Key = TypeVar("_Key")
 _Made = TypeVar("_Made")
 
@@ -43,38 +46,6 @@ class TensorFacts(NamedTuple):
 NO_TENSOR = TensorFacts([], 0)
 
 
-class Shared:
-    """What nodes of a graph have in common. Nobody may change it.
-
-    Attributes:
-        kinds: of an input -> the attribute that names it, if any.
-        targets: an operator -> its label, and the attribute that names it.
-        constants: name, type and value of an argument -> its attribute. No floats: 0.0 is -0.0.
-        arguments: place and name of an argument that is a value -> the id of its place, and its
-            description, to which Model Explorer adds what is known of the value.
-        sources: a stack trace -> the attributes that tell it.
-        others: key of an attribute and text -> the attribute.
-    """
-
-    def __init__(self) -> None:
-        self.kinds = Once(_kind)
-        self.targets = Once(_target)
-        self.constants = Once(_constant)
-        self.arguments = Once(_argument)
-        self.sources = Once(_source)
-        self.others = Once(_other)
-        self._tensors: dict[bytes, TensorFacts] = {}
-
-    def tensor(self, meta: dict[str, Any]) -> TensorFacts:
-        """Return what is shown of a tensor."""
-        fields = (meta["dtype"], meta["sizes"], meta["strides"], meta["device"])
-        key = marshal.dumps(fields, _NO_REFERENCES)  # equal for equal values
-        known = self._tensors.get(key)
-        if known is None:
-            known = self._tensors[key] = _tensor(meta)
-        return known
-
-
 def cut(text: str, longest: int = _LONGEST) -> str:
     """Return a text, or its beginning where it is long."""
     return text if len(text) <= longest else text[: longest - 3] + "..."
@@ -85,11 +56,18 @@ def pairs(values: dict[str, str]) -> list[Attribute]:
     return [{"key": key, "value": value} for key, value in values.items() if value]
 
 
-def _kind(kind: str) -> list[Attribute]:
+def describe_kind(kind: str) -> list[Attribute]:
+    """Return the attribute that names the kind of an input."""
     return pairs({"kind": kind.replace("_", " ")})
 
 
-def _target(target: Any) -> tuple[str, Attribute]:
+def describe_persistent(value: Any) -> list[Attribute]:
+    """Return the attribute that tells whether a buffer is persistent."""
+    return pairs({"persistent": str(value)})
+
+
+def describe_target(target: Any) -> tuple[str, Attribute]:
+    """Return the label of an operator, and the attribute that names it."""
     text = a_text(target)
     plain = text.removeprefix("torch.ops.")
     parts = plain.split(".")  # library, name and overload
@@ -97,14 +75,19 @@ def _target(target: Any) -> tuple[str, Attribute]:
     return label, {"key": "target", "value": plain}
 
 
-def _constant(argument: tuple[str, type, Any]) -> Attribute:
-    name, _, value = argument
-    return {"key": name, "value": cut(str(value))}
+def describe_argument(name: str, value: Any) -> tuple[list[Attribute], list[str]]:
+    """Return the attribute that shows an argument, and the values that it takes instead."""
+    if values := names_in(value):
+        return [], values
+    shown = cut(str(readable(value)))
+    if not shown and type(value) is dict and len(value) == 1 and "" in value.values():
+        return [{"key": name, "value": shown}], []  # the empty text is a constant, too
+    return pairs({name: shown}), []
 
 
-def _argument(argument: tuple[int, str]) -> tuple[str, Attribute]:
-    place, name = str(argument[0]), argument[1]
-    return place, {"id": place, "attrs": [{"key": TAG, "value": name}]}
+def names_in(value: Any) -> list[str]:
+    """Return the names of the values of a graph in arguments or results."""
+    return [name for _, name in values_in(value)]
 
 
 def _source(stack: Any) -> list[Attribute]:
@@ -118,12 +101,29 @@ def _source(stack: Any) -> list[Attribute]:
     )
 
 
-def _other(told: tuple[str, Any]) -> Attribute:
-    key, text = told
-    return {"key": key, "value": cut(a_text(text))}
+def _history(text: Any) -> list[Attribute]:
+    """Return the attribute with the nodes that a node was made from, the latest first."""
+    if text in ("", "[]"):
+        return []
+    if _native.is_nested_deeper(a_text(text).encode(), _DEPTH):
+        raise InspectionError("from_node is nested too deeply")
+    lines = []
+    waiting = deque(a_list(json.loads(text)))
+    while waiting:
+        each = an_object(waiting.popleft())
+        target = f" ({each['target']})" if each.get("target") else ""
+        line = f"{each.get('name') or 'a node'}{target}, {each.get('pass_name') or 'unknown'}"
+        lines.append(cut(line))
+        waiting += a_list(each.get("from_node") or [])
+    return pairs({"from": "\n".join(lines)})
 
 
-def _tensor(meta: dict[str, Any]) -> TensorFacts:
+def _told(key: str) -> Callable[[Any], list[Attribute]]:
+    return lambda text: pairs({key: cut(a_text(text))}) if text else []
+
+
+def describe_tensor(meta: Any) -> TensorFacts:
+    """Return what is shown of a tensor."""
     tensor = tensor_of(meta)
     strides = [str(size_of(stride)) for stride in a_list(meta["strides"])]
     device = an_object(meta["device"])
@@ -135,3 +135,12 @@ def _tensor(meta: dict[str, Any]) -> TensorFacts:
         "bytes": "" if tensor.bytes is None else f"{tensor.bytes:,}",
     }
     return TensorFacts(pairs(shown), tensor.bytes or 0)
+
+
+# Field of a node's metadata -> what makes the attributes that show it, in their order.
+METADATA: dict[str, Callable[[Any], list[Attribute]]] = {
+    "stack_trace": _source,
+    "from_node": _history,
+    "torch_fn": _told("torch function"),
+    "custom": _told("custom"),
+}
