@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 from fxpress._pipeline.calls import number_calls, plain
 from fxpress._pipeline.errors import PipelineError
 from fxpress._pipeline.manifest import Manifest, Value
+from fxpress._pipeline.order import restore_order
 from fxpress._pipeline.rehearsal import fakes_of, fill
 from fxpress._pipeline.route import route
 from fxpress._pipeline.values import as_result, packed, unpacked
@@ -44,7 +45,9 @@ class StageModule(nn.Module):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         number_calls(program.graph)
+        names = list(program.state_dict)
         module = unflatten(program, share_state=True)  # nobody else has the program
+        restore_order(module, names)
         # Both have the same state, under the same names: the other module is not a child.
         object.__setattr__(self, "program", module)
         self._parameters, self._buffers = module._parameters, module._buffers

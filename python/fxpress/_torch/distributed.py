@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fxpress._torch.gradient_paths import loses_gradients
+from fxpress._torch.gradient_paths import is_divisible
 
 _default_store: Callable[[], Any] = distributed_c10d._get_default_store
 SingleSchedule: Any = schedules.PipelineScheduleSingle
@@ -129,7 +129,8 @@ class Stage(PipelineStage):  # type: ignore[misc]
 
     Args:
         module: the module of the stage.
-        doing: called with what begins: "forward" or "backward" and the microbatch, or "".
+        doing: called with what begins: "inference of shapes", "forward", "backward" or "backward of
+            weights", these with the microbatch, or "".
         fill: called with tensors to write something to that the module runs with.
         options: of `PipelineStage`.
     """
@@ -146,6 +147,7 @@ class Stage(PipelineStage):  # type: ignore[misc]
         self._doing, self._fill = doing, fill
 
     def _compute_outputs(self, *args: Any, module: Any, **kwargs: Any) -> Any:
+        self._doing("inference of shapes")
         if self.is_first:
             args = tuple(each.clone() for each in args)
         else:
@@ -155,8 +157,15 @@ class Stage(PipelineStage):  # type: ignore[misc]
             made = torch.func.functional_call(module, copies, args, kwargs)
         # With a builder, torch takes the whole backward at once.
         outputs = made if isinstance(made, tuple) else (made,)
-        is_whole = not self.is_first and loses_gradients(outputs, args)
+        is_whole = not self.is_first and not is_divisible(outputs, args, module.parameters())
         self.dw_builder = (lambda: _nothing) if is_whole else None
+        self._doing("")
+        return made
+
+    def _compute_input_grads(self, *args: Any, **kwargs: Any) -> Any:
+        self._doing("inference of shapes of gradients")
+        made = super()._compute_input_grads(*args, **kwargs)
+        self._doing("")
         return made
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
@@ -172,6 +181,12 @@ class Stage(PipelineStage):  # type: ignore[misc]
         made = super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
         self._doing("")
         return made
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+        """Run the rest of a microbatch's backward, that of the parameters."""
+        self._doing(f"backward of weights of microbatch {bwd_chunk_id}")
+        super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
+        self._doing("")
 
     def get_local_bwd_output(self, mb_index: int) -> Any:
         """Return the gradients for the stage before, on the same rank."""
