@@ -69,3 +69,13 @@ def check_loss(loss_fn: Callable[..., Any] | None) -> None:
     """
     if loss_fn is not None and not callable(loss_fn):
         raise TypeError(f"loss_fn is a function, not a {type(loss_fn).__name__}")
+
+
+def check_parts(number: int) -> None:
+    """Refuse a number of microbatches.
+
+    Raises:
+        ValueError: it is no whole number above 0.
+    """
+    if type(number) is not int or number < 1:
+        raise ValueError(f"n_microbatches is a whole number above 0, not {number!r}")

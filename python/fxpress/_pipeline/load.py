@@ -15,9 +15,9 @@ from fxpress._archive.load_options import check_location
 from fxpress._checkpoint.reader import ArchiveReader
 from fxpress._observing.progress import Progress, check_progress
 from fxpress._observing.watching import operation
-from fxpress._pipeline.agreement import Answer, agree, name_of
+from fxpress._pipeline.agreement import Answer, agree, name_of, told
 from fxpress._pipeline.arguments import check_group, check_mesh, check_stage, check_timeout
-from fxpress._pipeline.errors import PipelineError
+from fxpress._pipeline.errors import PipelineError, described
 from fxpress._pipeline.manifest import Manifest
 from fxpress._pipeline.module import StageModule
 from fxpress._pipeline.parallel import fill, parallelize
@@ -209,7 +209,8 @@ def load_stages(
         >>> distributed.destroy_process_group()
     """
     check_group(group)
-    check_timeout(timeout)
+    with told(group, []):
+        check_timeout(timeout)
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
     placed: list[list[int]] = [[]] * size
     try:
@@ -217,12 +218,9 @@ def load_stages(
         placed = placement(schedule, size, len(source.manifest.stages))
         return [load_stage(source, number, **options) for number in placed[rank]]
     except Exception as error:
-        text = f"{type(error).__name__}: {error}"
-        try:
-            names = [name_of(each, numbers) for each, numbers in enumerate(placed)]
-            agree(Answer(stages=placed[rank], error=text), group, timeout, names)
-        except PipelineError as refused:
-            raise refused from error
+        answer = Answer(stages=placed[rank], error=described(error))
+        names = [name_of(each, numbers) for each, numbers in enumerate(placed)]
+        agree(answer, group, timeout, names, cause=error)
         raise
 
 

@@ -58,6 +58,10 @@ class SharedGradients:
             for each in copies:
                 each.grad = total.clone() if each is not copies[0] else total
 
+    def hang_up(self) -> None:
+        """Forget the process group, which is closed when nobody refers to it."""
+        self._group = None
+
     def _sum(self, total: torch.Tensor, places: tuple[int, ...]) -> None:
         """Add up in place what the ranks have; the first of them does it."""
         first, *others = places

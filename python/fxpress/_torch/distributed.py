@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -51,12 +52,39 @@ def new_group(ranks: list[int], seconds: float) -> Any:
     )
 
 
+def hang_up(schedule: Any, error: BaseException) -> None:
+    """Close the connections of a schedule that has failed, so that ranks which wait for it fail.
+
+    Gloo closes them when nothing refers to their group any more: not the stages, and not the
+    messages in frames of torch, which the error keeps.
+
+    Args:
+        schedule: cannot be used again.
+        error: what it has failed with.
+    """
+    stages = [schedule._stage] if isinstance(schedule, SingleSchedule) else schedule._stages
+    group = stages[0].group
+    if group is None:
+        return
+    for stage in stages:
+        stage.group, stage._p2p_edge_groups = None, {}
+    seen: BaseException | None = error
+    while seen is not None:
+        for frame, _ in traceback.walk_tb(seen.__traceback__):
+            if str(frame.f_globals.get("__name__")).startswith("torch.distributed."):
+                with contextlib.suppress(RuntimeError):  # it runs
+                    frame.clear()
+        seen = seen.__cause__ or seen.__context__
+    with contextlib.suppress(Exception):  # the first error is the one to raise
+        distributed.destroy_process_group(group)
+
+
 def trains(schedule: Any) -> bool:
     """Return whether the step of a schedule that runs now has a backward: not that of `eval`."""
     return bool(schedule._has_backward)
 
 
-def check_parts(schedule: Any, check: Callable[[Any, Any], None]) -> None:
+def see_parts(schedule: Any, check: Callable[[Any, Any], None]) -> None:
     """Let a function see the arguments and keyword arguments of all microbatches of each step.
 
     It is called after torch has cut a batch, and before anything runs or is sent.
