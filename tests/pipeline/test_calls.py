@@ -50,6 +50,11 @@ def test_stages_have_the_original_names(stages: int, tmp_path: Path) -> None:
     found: dict[str, Tensor] = {}
     value = (x,)
     for stage in loaded:
+        ran: list[str] = []
+        having = {name.rpartition(".")[0] for name, _ in stage.module.named_parameters()}
+        for name in having:
+            module = stage.module.get_submodule(name)
+            module.register_forward_hook(lambda *_, name=name, ran=ran: ran.append(name))
         own_parameters = [name for name, _ in stage.module.named_parameters()]
         assert own_parameters == [name for name in parameters if name in own_parameters]
         assert {name for name, _ in stage.module.named_buffers()} <= buffers.keys()
@@ -58,6 +63,7 @@ def test_stages_have_the_original_names(stages: int, tmp_path: Path) -> None:
         assert own.keys() <= state.keys()
         found |= own
         result = stage.module(*value)
+        assert {*ran} == having  # hooks and plans of the model's modules have an effect
         value = result if isinstance(result, tuple) else (result,)
         with torch.no_grad():
             changed = {name: tensor + 1 for name, tensor in own.items()}

@@ -215,7 +215,7 @@ def test_who_waits_for_a_rank_that_failed_ends_at_once(
     """Also one that waits for another which waits, and though the rank itself lives on."""
     found = run_ranks(3, step_that_one_refuses, stages[3], what, tmp_path)
     assert {error for error, _ in found} == {f"rank 1 (stage 1): {text}"}
-    assert max(taken for _, taken in found) < 15
+    assert max(taken for _, taken in found) < 10
 
 
 def agreed(path: Path, how: dict[str, Any]) -> Any:

@@ -14,6 +14,7 @@ import torch
 from torch import distributed
 
 from fxpress._pipeline.errors import PipelineError, described
+from fxpress._pipeline.parallel import all_keys, check_keys
 from fxpress._torch.distributed import store_of
 
 _MARGIN = 2.0  # seconds that the others wait longer than the rank that judges
@@ -33,6 +34,7 @@ class Answer:
         settings: of the schedule, for an error.
         trains: whether the schedule has a loss function.
         scale_grads: whether the schedule divides gradients by the number of microbatches.
+        plan_keys: names of the tensor-parallel plan -> whether a stage here has a module for each.
         torch: its version.
         error: what went wrong on this rank; "" if nothing.
     """
@@ -44,6 +46,7 @@ class Answer:
     settings: str = ""
     trains: bool = False
     scale_grads: bool = True
+    plan_keys: dict[str, bool] = dataclasses.field(default_factory=dict)
     torch: str = torch.__version__
     error: str = ""
 
@@ -206,6 +209,10 @@ def _fault(answers: list[Answer | None], names: list[str], timeout: float) -> st
             if one != other:
                 name = name_of(rank, answer.stages)
                 return f"{name} {what} {one}, and rank 0 {other}"
+    try:
+        check_keys(all_keys(answer.plan_keys for answer in given))
+    except PipelineError as error:
+        return str(error)
     return ""
 
 

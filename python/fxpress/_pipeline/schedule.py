@@ -17,6 +17,7 @@ from fxpress._pipeline.arguments import check_group, check_loss, check_parts, ch
 from fxpress._pipeline.errors import PipelineError, described
 from fxpress._pipeline.given import Given
 from fxpress._pipeline.load import LoadedStage
+from fxpress._pipeline.parallel import all_keys
 from fxpress._pipeline.placement import placement
 from fxpress._pipeline.shared import SharedGradients
 from fxpress._pipeline.watch import Watch
@@ -109,7 +110,8 @@ def build_schedule(
         with watch.explained():
             inner = new_group(distributed.get_process_group_ranks(group), watch.patience)
             shared = SharedGradients([] if loss_fn is None else own, ranks, inner)
-        built = refusal = None
+        built: Any = None
+        refusal = None
         try:
             made = [_torch_stage(each, watch, inner) for each in own]
             arguments = {"n_microbatches": n_microbatches, "loss_fn": loss_fn, **options}
@@ -205,6 +207,7 @@ def _answer(stages: list[LoadedStage], settings: dict[str, Any], error: str) -> 
         digest=source.digest,
         graph=source.manifest.graph_hash,
         plan=source.manifest.plan,
+        plan_keys=all_keys(stage.plan_keys for stage in stages),
         error=error,
         **settings,
     )
