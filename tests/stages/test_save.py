@@ -414,3 +414,29 @@ def test_state_that_nothing_uses(stages: int, tmp_path: Path) -> None:
     assert {"seen", "norm.num_batches_tracked"} <= states[-1].keys()  # buffers behind parameters
     elements = sum(each.numel() for each in (*model.parameters(), *model.buffers()))
     assert sum(plan(program, stages).weights) == elements
+
+
+class SizesBeside(nn.Module):
+    """Two inputs with sizes of their own, one of which the start alone needs, and one the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x = self.first(x).sum(0)
+        return self.second(y) * x
+
+
+def test_a_stage_has_the_symbols_that_it_uses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = {"x": {0: Dim("a", max=99)}, "y": {0: Dim("b", min=2, max=77)}}
+    program = export(SizesBeside(), (torch.rand(3, 4), torch.rand(5, 4)), dynamic_shapes=sizes)
+    chained(program, tmp_path / "stages", 2)
+    stages = [fxpress.load(tmp_path / "stages" / f"stage_{number}.pt2") for number in range(2)]
+    found = [list(each.range_constraints.values()) for each in stages]
+    assert sorted(found, key=str) == sorted(
+        [[limits] for limits in program.range_constraints.values()], key=str
+    )
+    assert "did not appear" not in caplog.text
