@@ -265,6 +265,40 @@ def test_written_buffers(decomposed: bool, tmp_path: Path) -> None:
         assert [name in names for names in names_of_state(tmp_path / "out")].count(True) == 1
 
 
+class Assigned(nn.Module):
+    """Buffers that are assigned: export copies what they become at the end of the program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(6))
+        for name in ("steps", "mean", "before"):
+            self.register_buffer(name, torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += 1
+        for number, layer in enumerate(self.layers):
+            x = layer(x).tanh()
+            if number == 1:
+                self.mean = self.mean * 0.9 + x.mean() * 0.1
+            if number == 4:
+                x = x * self.before
+                self.before = x.sum() + 1
+        return x
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+@pytest.mark.parametrize("n", [2, 4])
+def test_assigned_buffers(n: int, decomposed: bool, tmp_path: Path) -> None:
+    program = export(Assigned(), (torch.rand(2, 4),))
+    if decomposed:
+        program = program.run_decompositions({})
+    manifest = chained(program, tmp_path / "out", n, runs=3)
+    assert not manifest["shared"]
+    for name in ("steps", "mean", "before"):
+        assert [name in names for names in names_of_state(tmp_path / "out")].count(True) == 1
+    chained(program, tmp_path / "timed", n, runs=3, by="time")
+
+
 class Written(nn.Module):
     """An input is written, in the middle."""
 
