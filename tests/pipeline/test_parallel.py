@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from torch.export import export
 
 from fxpress import pipeline
-from tests.support.pipelines import batches, loss_of, tied
+from tests.support.pipelines import batches, loss_of, tied, trained_whole
 from tests.support.ranks import run_ranks
 
 PLAN: dict[str, ParallelStyle] = {
@@ -220,7 +221,7 @@ def test_a_name_that_no_stage_has(tmp_path: Path) -> None:
     """torch only warns of it. A name that one of the stages has is fine."""
     pipeline.save_stages(tied(2), tmp_path / "stages", 2)
     first, second = run_ranks(2, with_unknown_names, tmp_path / "stages")
-    text = "the plan has the name 'layers.*.upp', which no module of a stage has"
+    text = "the plan has the name 'layers.*.upp', which no module of a stage has that runs"
     assert first == second == ["built", "built", text]
 
 
@@ -232,4 +233,65 @@ def alone_with_an_unknown_name(path: Path) -> None:
 def test_a_name_that_the_only_stage_does_not_have(tmp_path: Path) -> None:
     pipeline.save_stages(tied(1), tmp_path / "stages", 1)
     (text,) = run_ranks(1, alone_with_an_unknown_name, tmp_path / "stages", fails=True)
-    assert text == "PipelineError: the plan has the name 'upp', which no module of a stage has"
+    assert (
+        text
+        == "PipelineError: the plan has the name 'upp', which no module of a stage has that runs"
+    )
+
+
+def in_stages_and_in_parallel(path: Path, keys: list[str]) -> Any:
+    """Train on two ranks of a pipeline, each cut over two; return losses, state and the error."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("stages", "shards"))
+    group = mesh["stages"].get_group()
+    plan = {
+        **PLAN,
+        "embedding": RowwiseParallel(input_layouts=Replicate()),
+        "head": ColwiseParallel(output_layouts=Replicate()),
+    }
+    plan = {key: plan[key] for key in keys}
+    stages = pipeline.load_stages(path, group=group, mesh=mesh["shards"], plan=plan)
+    (stage,) = stages
+    try:
+        built = pipeline.build_schedule("1F1B", stages, 4, loss_fn=loss_of, group=group, timeout=60)
+    except pipeline.PipelineError as error:
+        return str(error)
+    # Operations on lists of tensors do not take some that are cut and some that are not.
+    optimizer = torch.optim.SGD(stage.module.parameters(), lr=0.01, momentum=0.9, foreach=False)
+    losses = []
+    for tokens, target in batches(3):
+        optimizer.zero_grad()
+        parts: list[Tensor] = []
+        given = {"target": target, "losses": parts} if stage.number else {}
+        built.step(*(() if stage.number else (tokens,)), **given)
+        optimizer.step()
+        losses.append(sum(part.item() for part in parts) / 4)
+    state = stage.module.state_dict()
+    return losses, {
+        name: value.full_tensor() if isinstance(value, DTensor) else value
+        for name, value in state.items()
+    }
+
+
+def test_stages_that_share_a_weight_that_is_cut(tmp_path: Path) -> None:
+    """The name of a weight in a stage that has no module of this name is not cut by itself."""
+    pipeline.save_stages(tied(), tmp_path / "stages", 2, by="module")
+    wanted, state = trained_whole(tied(), 3)
+    keys = [*PLAN, "embedding", "head"]
+    found = run_ranks(4, in_stages_and_in_parallel, tmp_path / "stages", keys)
+    assert {name for _, own in found for name in own} == state.keys()
+    for losses, own in found:
+        if any(losses):
+            torch.testing.assert_close(losses, wanted, rtol=1e-5, atol=1e-5)
+        for name, value in own.items():
+            torch.testing.assert_close(value, state[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_stages_that_cut_a_weight_differently(tmp_path: Path) -> None:
+    pipeline.save_stages(tied(), tmp_path / "stages", 2, by="module")
+    found = run_ranks(4, in_stages_and_in_parallel, tmp_path / "stages", ["head"])
+    (text,) = set(found)
+    assert re.fullmatch(
+        r"the plan cuts (head|embedding)\.weight differently: rank 1 \(stage 1\) "
+        r"\(Shard\(dim=0\),\), and rank 0 \(stage 0\) not at all",
+        text,
+    )

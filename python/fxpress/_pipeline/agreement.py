@@ -35,6 +35,7 @@ class Answer:
         trains: whether the schedule has a loss function.
         scale_grads: whether the schedule divides gradients by the number of microbatches.
         plan_keys: names of the tensor-parallel plan -> whether a stage here has a module for each.
+        cuts: names of weights that other stages have too -> how a mesh cuts them here.
         torch: its version.
         error: what went wrong on this rank; "" if nothing.
     """
@@ -47,6 +48,7 @@ class Answer:
     trains: bool = False
     scale_grads: bool = True
     plan_keys: dict[str, bool] = dataclasses.field(default_factory=dict)
+    cuts: dict[str, str] = dataclasses.field(default_factory=dict)
     torch: str = torch.__version__
     error: str = ""
 
@@ -209,6 +211,13 @@ def _fault(answers: list[Answer | None], names: list[str], timeout: float) -> st
             if one != other:
                 name = name_of(rank, answer.stages)
                 return f"{name} {what} {one}, and rank 0 {other}"
+    cuts: dict[str, tuple[str, str]] = {}
+    for rank, answer in enumerate(given):
+        for weight, cut in answer.cuts.items():
+            name, other = cuts.setdefault(weight, (name_of(rank, answer.stages), cut))
+            if cut != other:
+                own = name_of(rank, answer.stages)
+                return f"the plan cuts {weight} differently: {own} {cut}, and {name} {other}"
     try:
         check_keys(all_keys(answer.plan_keys for answer in given))
     except PipelineError as error:

@@ -47,9 +47,8 @@ def parallelize(
         PipelineError: a weight cannot be divided by the mesh, the plan cuts the names of one
             weight differently, or torch refuses the plan.
     """
-    for each in module.modules():
-        type_name = getattr(each, "type_name", None)
-        kind = _KINDS.get(type_name() or "") if type_name is not None else None
+    for each in filter(_runs, module.modules()):
+        kind = _KINDS.get(each.type_name() or "")
         if kind is not None:
             own: Any = type(each)
             each.__class__ = _also(own, kind)
@@ -97,7 +96,9 @@ def check_keys(keys: dict[str, bool]) -> None:
     """
     for name, has_module in keys.items():
         if not has_module:
-            raise PipelineError(f"the plan has the name {name!r}, which no module of a stage has")
+            raise PipelineError(
+                f"the plan has the name {name!r}, which no module of a stage has that runs"
+            )
 
 
 def _matching(module: nn.Module, key: str) -> list[nn.Module]:
@@ -106,9 +107,18 @@ def _matching(module: nn.Module, key: str) -> list[nn.Module]:
     found: dict[int, nn.Module] = {}
     for name, each in module.named_modules(remove_duplicate=False):
         parts = plain(name).split(".") if name else []
-        if len(parts) == len(wanted) and all(map(fnmatch.fnmatch, parts, wanted)):
+        fits = len(parts) == len(wanted) and all(map(fnmatch.fnmatch, parts, wanted))
+        if fits and (each is module or _runs(each)):
             found[id(each)] = each
     return list(found.values())
+
+
+def _runs(module: nn.Module) -> bool:
+    """Return whether a module of a stage is called in it, and does not only hold a name of state.
+
+    A tied weight has all its names in each stage, also that of the module of another stage.
+    """
+    return hasattr(module, "type_name")
 
 
 def _tied(module: nn.Module) -> list[list[str]]:
@@ -123,21 +133,26 @@ def _tied(module: nn.Module) -> list[list[str]]:
 
 
 def _tie(module: nn.Module, names: list[str]) -> None:
-    """Make the parameters of some names the same, unless they are cut differently."""
-    first = module.get_parameter(names[0])
-    for name in names[1:]:
+    """Make the parameters of some names the same, unless they are cut differently.
+
+    Modules that run decide: the plan cuts no others.
+    """
+    running = [name for name in names if _runs(module.get_submodule(name.rpartition(".")[0]))]
+    leading = (running or names)[0]
+    first = module.get_parameter(leading)
+    for name in names:
         other = module.get_parameter(name)
-        if other is first:
-            continue
-        if _placements(other) != _placements(first):
+        if name in running and placed(other) != placed(first):
             raise PipelineError(
-                f"{plain(names[0])} and {plain(name)} are one weight, and the plan cuts them "
-                f"differently: {_placements(first)} and {_placements(other)}"
+                f"{plain(leading)} and {plain(name)} are one weight, and the plan cuts them "
+                f"differently: {placed(first)} and {placed(other)}"
             )
-        _set(module, name, first)
+        if other is not first:
+            _set(module, name, first)
 
 
-def _placements(tensor: torch.Tensor) -> str:
+def placed(tensor: torch.Tensor) -> str:
+    """Return how a tensor is cut over a mesh, in words."""
     return str(tensor.placements) if isinstance(tensor, DTensor) else "not at all"
 
 

@@ -17,7 +17,7 @@ from fxpress._pipeline.arguments import check_group, check_loss, check_parts, ch
 from fxpress._pipeline.errors import PipelineError, described
 from fxpress._pipeline.given import Given
 from fxpress._pipeline.load import LoadedStage
-from fxpress._pipeline.parallel import all_keys
+from fxpress._pipeline.parallel import all_keys, placed
 from fxpress._pipeline.placement import placement
 from fxpress._pipeline.shared import SharedGradients
 from fxpress._pipeline.watch import Watch
@@ -207,10 +207,21 @@ def _answer(stages: list[LoadedStage], settings: dict[str, Any], error: str) -> 
         digest=source.digest,
         graph=source.manifest.graph_hash,
         plan=source.manifest.plan,
+        cuts=_cuts(stages),
         plan_keys=all_keys(stage.plan_keys for stage in stages),
         error=error,
         **settings,
     )
+
+
+def _cuts(stages: list[LoadedStage]) -> dict[str, str]:
+    """Return how the weights that several stages have are cut over a mesh."""
+    found: dict[str, str] = {}
+    for stage in stages:
+        if stage.plan_keys:
+            own = dict(stage.module.named_parameters(remove_duplicate=False))
+            found.update((name, placed(own[name])) for name in stage.shared if name in own)
+    return found
 
 
 def _torch_stage(stage: LoadedStage, watch: Watch, group: Any) -> Any:
