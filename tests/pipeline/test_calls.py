@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -100,3 +101,45 @@ def test_a_stage_without_values_does_not_run(tmp_path: Path) -> None:
         stage.module.get_submodule(path).register_buffer(own, buffer, persistent=False)
     x = torch.rand(2, 8)
     assert torch.equal(stage.module(x), full.module(x))
+
+
+class Twice(nn.Module):
+    """A block that is called twice, with a norm that counts; and weights that are tied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(8, 8), nn.Linear(8, 8, bias=False)
+        self.head.weight = self.embedding.weight
+        self.inner = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.inner(self.inner(self.embedding(x)).relu()))
+
+
+def filled_to_empty(stage: pipeline.LoadedStage, path: Path) -> None:
+    stage.module.to_empty(device="cpu")
+    checkpoint.load(stage.module.state_dict(), storage_reader=ArchiveReader(path), no_dist=True)
+
+
+def filled_by_assignment(stage: pipeline.LoadedStage, path: Path) -> None:
+    state = pipeline.load_stage(path, 0).module.state_dict()
+    stage.module.load_state_dict(state, assign=True)
+
+
+@pytest.mark.parametrize("fill", [filled_to_empty, filled_by_assignment])
+def test_state_that_is_filled_later_stays_one(fill: Any, tmp_path: Path) -> None:
+    """A stage trains as the model after each way to give it its values."""
+    torch.manual_seed(0)
+    model, x = Twice(), torch.randint(0, 8, (4,))
+    path = tmp_path / "stages"
+    pipeline.save_stages(export(model, (x,)), path, 1)
+    stage = pipeline.load_stage(path, 0, load_weights=False)
+    fill(stage, path)
+    assert len(list(stage.module.parameters())) == len(list(model.parameters()))
+    for module in (model, stage.module):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(3):
+            module(x).square().mean().backward()
+            optimizer.step()
+    for name, value in stage.module.state_dict().items():
+        torch.testing.assert_close(value, model.state_dict()[name])

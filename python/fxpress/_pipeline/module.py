@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +15,7 @@ from fxpress._pipeline.manifest import Manifest, Value
 from fxpress._pipeline.order import restore_order
 from fxpress._pipeline.rehearsal import fakes_of, fill
 from fxpress._pipeline.route import route
+from fxpress._pipeline.ties import kept
 from fxpress._pipeline.values import as_result, packed, unpacked
 from fxpress._torch.decompose import pytree
 from fxpress._torch.export import reorder_kwargs
@@ -78,6 +79,18 @@ class StageModule(nn.Module):  # type: ignore[misc]
         """Yield the buffers by their original names, as `torch.nn.Module` does."""
         found = super().named_buffers(prefix, recurse, remove_duplicate=False)
         return _by_plain_name(found, remove_duplicate)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Copy a state into the stage, as `torch.nn.Module` does; tied weights stay one."""
+        with kept(self):
+            return super().load_state_dict(state_dict, strict, assign)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Change all tensors, as `to_empty` and others do; tied weights stay one."""
+        with kept(self):
+            return super()._apply(fn, recurse)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the stage gives: a tuple of tensors; the last stage one tensor alone as such.

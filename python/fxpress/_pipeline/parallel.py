@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 from fxpress._checkpoint.reader import ArchiveReader
 from fxpress._pipeline.calls import plain
 from fxpress._pipeline.errors import PipelineError
+from fxpress._pipeline.ties import tensor_of, tie, tied
 
 # What styles of torch look for in a module, and handle by its weights alone.
 _KINDS: dict[str, Any] = {
@@ -52,7 +53,7 @@ def parallelize(
         if kind is not None:
             own: Any = type(each)
             each.__class__ = _also(own, kind)
-    tied = _tied(module)
+    ties = tied(module)
     found = {name: _matching(module, name) for name in plan}
     try:
         for name, style in plan.items():
@@ -60,7 +61,7 @@ def parallelize(
                 parallelize_module(each, mesh, style)
     except (ValueError, RuntimeError, NotImplementedError) as error:
         raise PipelineError(f"the plan cannot be applied: {error}") from error
-    for names in tied:
+    for names in ties:
         _tie(module, names)
     for name, tensor in module.state_dict().items():
         for placement in tensor.placements if isinstance(tensor, DTensor) else ():
@@ -121,17 +122,6 @@ def _runs(module: nn.Module) -> bool:
     return hasattr(module, "type_name")
 
 
-def _tied(module: nn.Module) -> list[list[str]]:
-    """Return the names of each parameter that has several, also of further calls of modules."""
-    names: dict[int, list[str]] = {}
-    for prefix, each in module.named_modules(remove_duplicate=False):
-        for name, parameter in each._parameters.items():
-            if parameter is not None:
-                path = f"{prefix}.{name}" if prefix else name
-                names.setdefault(id(parameter), []).append(path)
-    return [each for each in names.values() if len(each) > 1]
-
-
 def _tie(module: nn.Module, names: list[str]) -> None:
     """Make the parameters of some names the same, unless they are cut differently.
 
@@ -139,16 +129,16 @@ def _tie(module: nn.Module, names: list[str]) -> None:
     """
     running = [name for name in names if _runs(module.get_submodule(name.rpartition(".")[0]))]
     leading = (running or names)[0]
-    first = module.get_parameter(leading)
+    first = tensor_of(module, leading)
     for name in names:
-        other = module.get_parameter(name)
+        other = tensor_of(module, name)
         if name in running and placed(other) != placed(first):
             raise PipelineError(
                 f"{plain(leading)} and {plain(name)} are one weight, and the plan cuts them "
                 f"differently: {placed(first)} and {placed(other)}"
             )
         if other is not first:
-            _set(module, name, first)
+            tie(module, name, first)
 
 
 def placed(tensor: torch.Tensor) -> str:
@@ -170,11 +160,7 @@ def fill(module: nn.Module, reader: ArchiveReader, device: torch.device) -> None
     Raises:
         fxpress.ArchiveError: the file is damaged.
     """
-    tied = _tied(module)
     module._apply(functools.partial(_made, device=device))
-    for first, *others in tied:
-        for name in others:  # of tied weights, each of which has been made anew
-            _set(module, name, module.get_parameter(first))
     state = {
         name: tensor
         for name, tensor in module.state_dict(keep_vars=True).items()
@@ -183,11 +169,6 @@ def fill(module: nn.Module, reader: ArchiveReader, device: torch.device) -> None
     with torch.no_grad(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         checkpoint.load(state, storage_reader=reader, no_dist=True)
-
-
-def _set(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    path, _, leaf = name.rpartition(".")
-    setattr(module.get_submodule(path), leaf, parameter)
 
 
 def _made(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
