@@ -128,7 +128,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         if given != self._in_spec:
             raise PipelineError(
                 "stage 0 takes what the program takes, which has another structure: "
-                f"{self._in_spec}, not {given}"
+                f"{_line(self._in_spec)}, not {_line(given)}"
             )
         return dict(zip((each.name for each in self._inputs), leaves, strict=True))
 
@@ -144,6 +144,11 @@ class StageModule(nn.Module):  # type: ignore[misc]
     def fill(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """Write to tensors in place of what the stage takes something that it runs with."""
         fill(tensors, self.takes, self._fakes)
+
+
+def _line(spec: Any) -> str:
+    """Return a tree spec as one line: errors of other ranks have no more."""
+    return " ".join(str(spec).split())
 
 
 def _results(manifest: Manifest) -> tuple[Value, ...]:
