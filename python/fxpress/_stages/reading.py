@@ -11,6 +11,7 @@ from fxpress._stages.ends import Ends
 from fxpress._stages.order import operations_of
 from fxpress._stages.unused import unused_state
 from fxpress._stages.writes import Storage, storages_of
+from fxpress.partition._callback import operations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +45,7 @@ def reading_of(program: ExportedProgram) -> Reading:
     for node, number in unused_state(program, ends, numbers) if nodes else ():
         sources[number].append(node)
     storages = storages_of(program.graph)
-    for storage in storages.values():
-        storage.touching.sort(key=numbers.__getitem__)
+    if nodes != list(operations(program.graph_module)):
+        for storage in storages.values():
+            storage.touching.sort(key=numbers.__getitem__)
     return Reading(program, nodes, numbers, sources, ends, storages)
