@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
 import fxpress
+from fxpress import UnsupportedError
 from fxpress import state as states
 from fxpress._stages.save import save_stages
 from fxpress.checkpoint import ArchiveReader
@@ -148,3 +149,9 @@ def test_arguments(tmp_path: Path) -> None:
     reader = ArchiveReader(tmp_path)
     reader.reset(tmp_path / "other")
     assert reader.checkpoint_id == tmp_path / "other"
+
+
+def test_a_url() -> None:
+    for refused in (ArchiveReader, ArchiveReader(".").reset):
+        with pytest.raises(UnsupportedError, match="is a URL, and weights are read from files"):
+            refused("s3://bucket/model.pt2")

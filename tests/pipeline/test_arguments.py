@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,26 @@ def test_the_number_of_a_stage(number: Any, stages: Path) -> None:
     with pytest.raises(PipelineError) as caught:
         pipeline.load_stage(stages, number)
     assert str(caught.value) == f"there is no stage {number!r}: {stages} has 2, from 0"
+
+
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        ("foo", "ValueError: torch has no device 'foo'; 'cpu' or 'cuda:1' is one"),
+        (3.5, "TypeError: device is a torch.device or its name, not a float"),
+    ],
+)
+def test_a_device(device: Any, text: str, stages: Path) -> None:
+    assert _refused(pipeline.load_stage, stages, 0, device=device) == text
+
+
+@pytest.mark.parametrize("function", [pipeline.plan, pipeline.to_pipe, pipeline.save_stages])
+def test_what_is_no_plan(function: Any, stages: Path, tmp_path: Path) -> None:
+    """As what `save_stages` returns, which is long."""
+    path = [tmp_path / "new"] if function is pipeline.save_stages else []
+    manifest = json.loads((stages / "manifest.json").read_text())
+    text = "StageError: stages are a Plan or a whole number, not a dict: plan makes one"
+    assert _refused(function, tied(1), *path, manifest) == text
 
 
 @pytest.mark.parametrize(
@@ -75,13 +96,19 @@ def given_meshes(path: Path) -> list[str]:
     refused = [
         _refused(pipeline.load_stage, path, 0, mesh=mesh, plan=plan) for mesh in (two, 2, "cpu")
     ]
-    pipeline.load_stage(path, 0, mesh=two["rows"], plan=plan)
+    row = two["rows"]
+    pipeline.load_stage(path, 0, mesh=row, plan=plan)
+    for wrong in ("up", {"up": ColwiseParallel}, {1: ColwiseParallel()}):
+        refused.append(_refused(pipeline.load_stage, path, 0, mesh=row, plan=wrong))
     return refused
 
 
 def test_a_mesh(stages: Path) -> None:
     (found,) = run_ranks(1, given_meshes, stages)
-    assert found == [
+    text = "ValueError: plan is a dict of names and styles, not a str"
+    assert found[3] == text
+    assert all("it has styles for names" in each for each in found[4:])
+    assert found[:3] == [
         "ValueError: the mesh has 2 dimensions: slice one of them, mesh[name]",
         "ValueError: mesh is a DeviceMesh of torch, not a int",
         "ValueError: mesh is a DeviceMesh of torch, not a str",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -50,13 +51,20 @@ def test_stages_have_the_original_names(stages: int, tmp_path: Path) -> None:
     found: dict[str, Tensor] = {}
     value = (x,)
     for stage in loaded:
-        assert {name for name, _ in stage.module.named_parameters()} <= parameters.keys()
+        ran: list[str] = []
+        having = {name.rpartition(".")[0] for name, _ in stage.module.named_parameters()}
+        for name in having:
+            module = stage.module.get_submodule(name)
+            module.register_forward_hook(lambda *_, name=name, ran=ran: ran.append(name))
+        own_parameters = [name for name, _ in stage.module.named_parameters()]
+        assert own_parameters == [name for name in parameters if name in own_parameters]
         assert {name for name, _ in stage.module.named_buffers()} <= buffers.keys()
         assert len({*stage.module.parameters()}) == len([*stage.module.parameters()])
         own = stage.module.state_dict()
         assert own.keys() <= state.keys()
         found |= own
         result = stage.module(*value)
+        assert {*ran} == having  # hooks and plans of the model's modules have an effect
         value = result if isinstance(result, tuple) else (result,)
         with torch.no_grad():
             changed = {name: tensor + 1 for name, tensor in own.items()}
@@ -93,3 +101,45 @@ def test_a_stage_without_values_does_not_run(tmp_path: Path) -> None:
         stage.module.get_submodule(path).register_buffer(own, buffer, persistent=False)
     x = torch.rand(2, 8)
     assert torch.equal(stage.module(x), full.module(x))
+
+
+class Twice(nn.Module):
+    """A block that is called twice, with a norm that counts; and weights that are tied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(8, 8), nn.Linear(8, 8, bias=False)
+        self.head.weight = self.embedding.weight
+        self.inner = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.inner(self.inner(self.embedding(x)).relu()))
+
+
+def filled_to_empty(stage: pipeline.LoadedStage, path: Path) -> None:
+    stage.module.to_empty(device="cpu")
+    checkpoint.load(stage.module.state_dict(), storage_reader=ArchiveReader(path), no_dist=True)
+
+
+def filled_by_assignment(stage: pipeline.LoadedStage, path: Path) -> None:
+    state = pipeline.load_stage(path, 0).module.state_dict()
+    stage.module.load_state_dict(state, assign=True)
+
+
+@pytest.mark.parametrize("fill", [filled_to_empty, filled_by_assignment])
+def test_state_that_is_filled_later_stays_one(fill: Any, tmp_path: Path) -> None:
+    """A stage trains as the model after each way to give it its values."""
+    torch.manual_seed(0)
+    model, x = Twice(), torch.randint(0, 8, (4,))
+    path = tmp_path / "stages"
+    pipeline.save_stages(export(model, (x,)), path, 1)
+    stage = pipeline.load_stage(path, 0, load_weights=False)
+    fill(stage, path)
+    assert len(list(stage.module.parameters())) == len(list(model.parameters()))
+    for module in (model, stage.module):
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+        for _ in range(3):
+            module(x).square().mean().backward()
+            optimizer.step()
+    for name, value in stage.module.state_dict().items():
+        torch.testing.assert_close(value, model.state_dict()[name])

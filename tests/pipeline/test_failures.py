@@ -113,6 +113,111 @@ def test_a_loss_that_hangs(calls: int, step: int, part: int, stages: dict[int, P
     )
 
 
+def steps_until_backward_hangs(path: Path) -> str | None:
+    """Run steps, until the gradient of a parameter of stage 3 is never computed."""
+    loaded = pipeline.load_stages(path, "InterleavedZeroBubble")
+    built = pipeline.build_schedule("InterleavedZeroBubble", loaded, 4, loss_fn=loss_of, timeout=4)
+    if loaded[-1].number == 3:
+        parameters = dict(loaded[-1].module.named_parameters())
+        parameters["layers.3.down.bias"].register_hook(lambda _: time.sleep(1000))
+    tokens, target = batches(1)[0]
+    is_first = loaded[0].number == 0
+    try:
+        built.step(*([tokens] if is_first else []), **({} if is_first else {"target": target}))
+    except pipeline.PipelineError as error:
+        return str(error)
+    return None
+
+
+def test_a_backward_of_weights_that_hangs(stages: dict[int, Path]) -> None:
+    with ranks(2, steps_until_backward_hangs, stages[4]) as running:
+        running.processes[0].join(30)
+        running.processes[1].kill()
+        text, _ = running.results(10)
+    assert text.startswith(
+        "rank 1 (stages 1, 3) hangs in step 1, backward of weights of microbatch 0, since "
+    )
+
+
+def steps_until_shapes_hang(path: Path, where: str) -> str | None:
+    """Run a step, of which torch's first run of a stage never ends."""
+    (stage,) = pipeline.load_stages(path)
+    built = pipeline.build_schedule("GPipe", stage, 4, loss_fn=loss_of, timeout=4)
+    tokens, target = batches(1)[0]
+    is_last = stage.number + 1 == stage.count
+    if is_last and where == "forward":
+        stage.module.register_forward_pre_hook(lambda *_: time.sleep(1000))
+    if is_last and where == "backward":
+        stage.module.register_full_backward_hook(lambda *_: time.sleep(1000))
+    try:
+        built.step(*([] if is_last else [tokens]), **({"target": target} if is_last else {}))
+    except pipeline.PipelineError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [("forward", "inference of shapes"), ("backward", "inference of shapes of gradients")],
+)
+def test_an_inference_of_shapes_that_hangs(where: str, text: str, stages: dict[int, Path]) -> None:
+    with ranks(2, steps_until_shapes_hang, stages[2], where) as running:
+        running.processes[0].join(30)
+        running.processes[1].kill()
+        found, _ = running.results(10)
+    assert found.startswith(f"rank 1 (stage 1) hangs in step 1, {text}, since ")
+
+
+def step_that_one_refuses(path: Path, what: str, over: Path) -> tuple[str, float]:
+    """Run steps with a long timeout; rank 1 refuses the second, and outlives the others.
+
+    Returns the error, and the seconds until it came.
+    """
+    rank = distributed.get_rank()
+    (stage,) = pipeline.load_stages(path)
+    built = pipeline.build_schedule("1F1B", stage, 4, loss_fn=loss_of, timeout=60)
+    tokens, target = batches(1)[0]
+    is_last = stage.number + 1 == stage.count
+
+    def wrong(*_: Any) -> None:
+        raise ValueError("something is wrong")
+
+    def step(**wrongly: Any) -> None:
+        given = {"target": target} if is_last else {}
+        built.step(*([tokens] if rank == 0 else []), **{**given, **wrongly})
+
+    step()
+    if rank == 1 and what == "raise":
+        stage.module.register_forward_hook(wrong)
+    start = time.monotonic()
+    with pytest.raises(pipeline.PipelineError) as caught:
+        step(**({"target": target[:3]} if rank == 1 and what == "target" else {}))
+    taken = time.monotonic() - start
+    (over / f"{rank}").touch()
+    while rank == 1 and time.monotonic() < start + 20 and len(list(over.iterdir())) < 3:
+        time.sleep(0.1)
+    with pytest.raises(pipeline.PipelineError) as again:
+        step()
+    assert str(again.value) == str(caught.value)
+    return str(caught.value), taken
+
+
+@pytest.mark.parametrize(
+    ("what", "text"),
+    [
+        ("target", "a target of 3 is not divided by 4 microbatches"),
+        ("raise", "ValueError: something is wrong"),
+    ],
+)
+def test_who_waits_for_a_rank_that_failed_ends_at_once(
+    what: str, text: str, stages: dict[int, Path], tmp_path: Path
+) -> None:
+    """Also one that waits for another which waits, and though the rank itself lives on."""
+    found = run_ranks(3, step_that_one_refuses, stages[3], what, tmp_path)
+    assert {error for error, _ in found} == {f"rank 1 (stage 1): {text}"}
+    assert max(taken for _, taken in found) < 10
+
+
 def agreed(path: Path, how: dict[str, Any]) -> Any:
     """Load and build, where one rank is in another position."""
     rank = distributed.get_rank()
@@ -191,12 +296,56 @@ def test_both_train(stages: dict[int, Path]) -> None:
     assert both(stages[2], given=given) == ["built", "built"]
 
 
+def test_one_rank_has_options_that_torch_refuses(stages: dict[int, Path]) -> None:
+    first, second = both(stages[2], given=[{}, {"no_such_option": 1}])
+    assert first == second
+    assert first.startswith("PipelineError: rank 1 (stage 1): TypeError: ")
+    assert "no_such_option" in first
+
+
+def built_again(path: Path, wrong: dict[int, dict[str, Any]]) -> tuple[list[str], float]:
+    """Build a schedule: with arguments that some ranks refuse; if it fails, with sound ones."""
+    rank, found = distributed.get_rank(), []
+    loaded = pipeline.load_stages(path)
+    start = time.monotonic()
+    for arguments in (wrong.get(rank, {}), {}):
+        try:
+            options = {"n_microbatches": 4, "timeout": 60, **arguments}
+            pipeline.build_schedule("1F1B", loaded, **options)
+            found.append("built")
+            break
+        except (pipeline.PipelineError, TypeError, ValueError) as error:
+            found.append(f"{type(error).__name__}: {error}")
+    return found, time.monotonic() - start
+
+
+@pytest.mark.parametrize(
+    ("bad", "wrong", "text"),
+    [
+        (0, {"loss_fn": "mse"}, "TypeError: loss_fn is a function, not a str"),
+        (1, {"loss_fn": "mse"}, "TypeError: loss_fn is a function, not a str"),
+        (1, {"n_microbatches": 0}, "ValueError: n_microbatches is a whole number above 0, not 0"),
+        (1, {"timeout": 0}, "ValueError: the timeout is a number of seconds above 0, not 0"),
+    ],
+)
+def test_nobody_waits_for_a_rank_that_refuses_an_argument(
+    bad: int, wrong: dict[str, Any], text: str, stages: dict[int, Path]
+) -> None:
+    """And all ranks can try again; rank 1 in the same round, if rank 0 has not come yet."""
+    found = run_ranks(2, built_again, stages[2], {bad: wrong})
+    for rank, (texts, taken) in enumerate(found):
+        assert taken < 20
+        assert texts.pop() == "built"
+        if rank == bad:
+            assert texts == [text]
+        elif bad == 0 or texts:
+            assert texts == [f"PipelineError: rank {bad} (stage {bad}): {text}"]
+
+
 def test_another_number_of_stages(stages: dict[int, Path], tmp_path: Path) -> None:
     first, second = both(stages[2], other=stages[3])
     assert first == second
-    assert first == (
-        "PipelineError: rank 1 (stage unknown): PipelineError: 1F1B on 2 ranks runs 2 stages, not 3"
-    )
+    assert first == ("PipelineError: rank 1 (stage unknown): 1F1B on 2 ranks runs 2 stages, not 3")
 
 
 def test_a_file_that_was_changed(stages: dict[int, Path], tmp_path: Path) -> None:
@@ -211,8 +360,8 @@ def test_a_file_that_was_changed(stages: dict[int, Path], tmp_path: Path) -> Non
     first, second = both(tmp_path / "other")
     assert first == second
     assert first == (
-        "PipelineError: rank 1 (stage 1): PipelineError: stage_1.pt2 has changed since it was "
-        "written with its manifest"
+        "PipelineError: rank 1 (stage 1): stage_1.pt2 has changed since it was written with its "
+        "manifest"
     )
 
 

@@ -114,6 +114,24 @@ def test_a_step_without_a_target(stages: Path) -> None:
     assert error == "rank 1 (stage 1): a step that trains needs the target on this rank"
 
 
+def run_without_inputs(path: Path) -> str:
+    (stage,) = pipeline.load_stages(path)
+    built = pipeline.build_schedule("1F1B", stage, 4, timeout=30)
+    with pytest.raises(PipelineError) as caught:
+        built.step()
+    return str(caught.value)
+
+
+def test_a_step_without_inputs(stages: Path) -> None:
+    first, second = run_ranks(2, run_without_inputs, stages)
+    assert first == second
+    assert first == (
+        "rank 0 (stage 0): stage 0 takes what the program takes, which has another structure: "
+        "TreeSpec(tuple, None, [TreeSpec(tuple, None, [*]), TreeSpec(dict, [], [])]), not "
+        "TreeSpec(tuple, None, [TreeSpec(tuple, None, []), TreeSpec(dict, [], [])])"
+    )
+
+
 def two(args: Any, kwargs: Any = None) -> Given:
     made = Given(2)
     made.check(args, kwargs)

@@ -313,7 +313,7 @@ def test_what_is_refused() -> None:
     program = layers(4)
     for stages, options, said in (
         (0, {}, "cannot make 0 stages"),
-        (True, {}, "cannot make True stages"),
+        (True, {}, "a whole number, not a bool"),
         (13, {}, "cannot make 13 stages of 12 operations"),
         (2, {"by": "colour"}, "cannot weigh by 'colour'"),
         (2, {"by": "time"}, "the program has none"),

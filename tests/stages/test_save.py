@@ -265,6 +265,40 @@ def test_written_buffers(decomposed: bool, tmp_path: Path) -> None:
         assert [name in names for names in names_of_state(tmp_path / "out")].count(True) == 1
 
 
+class Assigned(nn.Module):
+    """Buffers that are assigned: export copies what they become at the end of the program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(6))
+        for name in ("steps", "mean", "before"):
+            self.register_buffer(name, torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += 1
+        for number, layer in enumerate(self.layers):
+            x = layer(x).tanh()
+            if number == 1:
+                self.mean = self.mean * 0.9 + x.mean() * 0.1
+            if number == 4:
+                x = x * self.before
+                self.before = x.sum() + 1
+        return x
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+@pytest.mark.parametrize("n", [2, 4])
+def test_assigned_buffers(n: int, decomposed: bool, tmp_path: Path) -> None:
+    program = export(Assigned(), (torch.rand(2, 4),))
+    if decomposed:
+        program = program.run_decompositions({})
+    manifest = chained(program, tmp_path / "out", n, runs=3)
+    assert not manifest["shared"]
+    for name in ("steps", "mean", "before"):
+        assert [name in names for names in names_of_state(tmp_path / "out")].count(True) == 1
+    chained(program, tmp_path / "timed", n, runs=3, by="time")
+
+
 class Written(nn.Module):
     """An input is written, in the middle."""
 
@@ -414,3 +448,29 @@ def test_state_that_nothing_uses(stages: int, tmp_path: Path) -> None:
     assert {"seen", "norm.num_batches_tracked"} <= states[-1].keys()  # buffers behind parameters
     elements = sum(each.numel() for each in (*model.parameters(), *model.buffers()))
     assert sum(plan(program, stages).weights) == elements
+
+
+class SizesBeside(nn.Module):
+    """Two inputs with sizes of their own, one of which the start alone needs, and one the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x = self.first(x).sum(0)
+        return self.second(y) * x
+
+
+def test_a_stage_has_the_symbols_that_it_uses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sizes = {"x": {0: Dim("a", max=99)}, "y": {0: Dim("b", min=2, max=77)}}
+    program = export(SizesBeside(), (torch.rand(3, 4), torch.rand(5, 4)), dynamic_shapes=sizes)
+    chained(program, tmp_path / "stages", 2)
+    stages = [fxpress.load(tmp_path / "stages" / f"stage_{number}.pt2") for number in range(2)]
+    found = [list(each.range_constraints.values()) for each in stages]
+    assert sorted(found, key=str) == sorted(
+        [[limits] for limits in program.range_constraints.values()], key=str
+    )
+    assert "did not appear" not in caplog.text

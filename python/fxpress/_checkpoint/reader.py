@@ -31,7 +31,9 @@ from fxpress._checkpoint.ranges import Checked
 from fxpress._checkpoint.sources import main_file, read_weights
 from fxpress._checkpoint.values import pickled
 from fxpress._checkpoint.weights import Place, Weights, copy_box
+from fxpress._errors import UnsupportedError
 from fxpress._serde.limits import Limits
+from fxpress._stages.urls import local_path, shown, url_of
 
 
 class ArchiveReader(StorageReader):  # type: ignore[misc]
@@ -58,6 +60,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
 
     Raises:
         TypeError: an argument is of a wrong type.
+        fxpress.UnsupportedError: the path is a URL.
 
     `torch.distributed.checkpoint.load` raises torch's CheckpointException on every rank, with the
     errors of each rank in `failures`:
@@ -92,7 +95,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     ) -> None:
         if not is_path(path):
             raise TypeError(f"weights are read from a path, not a {type(path).__name__}")
-        self._path = Path(path)
+        self._path = _local(path)
         self._asked = Asked(model, allow_pickle, limits)
         self._check = check
         self._weights: Weights | None = None
@@ -112,7 +115,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         """Forget what was read, and read another path from now on if one is given."""
         self._close()
         if checkpoint_id is not None:
-            self._path = Path(checkpoint_id)
+            self._path = _local(checkpoint_id)
 
     def _close(self) -> None:
         weights, self._weights = self._weights, None
@@ -226,6 +229,17 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         """Return where the bytes of an item are, so that files are read from front to back."""
         place = self._places.get(_key(item.storage_index))
         return (str(place.file.path), place.begin) if isinstance(place, Extent) else ("", 0)
+
+
+def _local(path: str | os.PathLike[str]) -> Path:
+    """Return a path of this machine, also one that is given with `file://`."""
+    url = url_of(path)
+    if url is not None:
+        raise UnsupportedError(
+            f"{shown(url)} is a URL, and weights are read from files: copy it here, or load its "
+            "stages with pipeline.load_stage"
+        )
+    return Path(local_path(path))
 
 
 def _key(index: MetadataIndex) -> tuple[str, tuple[int, ...]]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import distributed
 
-from fxpress._pipeline.errors import PipelineError
+from fxpress._pipeline.errors import PipelineError, described
+from fxpress._pipeline.parallel import all_keys, check_keys
 from fxpress._torch.distributed import store_of
 
 _MARGIN = 2.0  # seconds that the others wait longer than the rank that judges
 _rounds: dict[Any, int] = {}  # by group
+_refused: set[Any] = set()  # the groups of whose round this rank does not know the verdict
 
 
 @dataclasses.dataclass
@@ -30,6 +34,8 @@ class Answer:
         settings: of the schedule, for an error.
         trains: whether the schedule has a loss function.
         scale_grads: whether the schedule divides gradients by the number of microbatches.
+        plan_keys: names of the tensor-parallel plan -> whether a stage here has a module for each.
+        cuts: names of weights that other stages have too -> how a mesh cuts them here.
         torch: its version.
         error: what went wrong on this rank; "" if nothing.
     """
@@ -41,11 +47,19 @@ class Answer:
     settings: str = ""
     trains: bool = False
     scale_grads: bool = True
+    plan_keys: dict[str, bool] = dataclasses.field(default_factory=dict)
+    cuts: dict[str, str] = dataclasses.field(default_factory=dict)
     torch: str = torch.__version__
     error: str = ""
 
 
-def agree(answer: Answer, group: Any, timeout: float, names: list[str]) -> None:
+def agree(
+    answer: Answer,
+    group: Any,
+    timeout: float,
+    names: list[str],
+    cause: BaseException | None = None,
+) -> None:
     """Return if all ranks have the same. Every rank of the group has to call it.
 
     Rank 0 reads all answers and judges, so that each of the others reads and writes few keys.
@@ -55,15 +69,16 @@ def agree(answer: Answer, group: Any, timeout: float, names: list[str]) -> None:
         group: the process group; None: all.
         timeout: seconds.
         names: of the ranks, for errors.
+        cause: of the error that this rank answers with.
 
     Raises:
         PipelineError: a rank does not answer in time, has failed, or has something else than
             rank 0. All ranks raise the same text.
     """
-    rank, key = distributed.get_rank(group), f"agree/{rounds(group)}"
-    _rounds[group] = rounds(group) + 1
-    store = store_of(group)
+    rank, store = distributed.get_rank(group), store_of(group)
     try:
+        key = f"agree/{rounds(group)}"
+        _next_round(group)
         store.set(f"{key}/{rank}", json.dumps(dataclasses.asdict(answer)))
         if rank == 0:
             error = _verdict(store, key, names, timeout)
@@ -74,12 +89,49 @@ def agree(answer: Answer, group: Any, timeout: float, names: list[str]) -> None:
     except RuntimeError as gone:
         raise PipelineError(out_of_reach(names)) from gone
     if error:
-        raise PipelineError(error)
+        raise PipelineError(error) from cause
+
+
+@contextlib.contextmanager
+def told(group: Any, stages: list[int]) -> Iterator[None]:
+    """Return a block whose error is this rank's answer, so that nobody waits for another one.
+
+    The error itself is raised at once here, also if no other rank ever agrees on anything. A rank
+    that tries again before the others have come takes part in the same round.
+
+    Args:
+        group: the process group; None: all.
+        stages: the numbers of this rank's stages; those that are known when it fails.
+    """
+    try:
+        yield
+    except Exception as error:
+        with contextlib.suppress(RuntimeError):  # the store has gone
+            _refuse(Answer(stages=stages, error=described(error)), group)
+        raise
+
+
+def _refuse(answer: Answer, group: Any) -> None:
+    rank, store = distributed.get_rank(group), store_of(group)
+    key = f"agree/{rounds(group)}"
+    store.set(f"{key}/{rank}", json.dumps(dataclasses.asdict(answer)))
+    if rank:
+        _refused.add(group)
+        return
+    store.set(f"{key}/verdict", f"{name_of(0, answer.stages)}: {answer.error}")
+    _next_round(group)
 
 
 def rounds(group: Any) -> int:
     """Return how many times the ranks of a group have tried to agree: the same on each."""
+    if group in _refused and store_of(group).check([f"agree/{_rounds.get(group, 0)}/verdict"]):
+        _next_round(group)
     return _rounds.get(group, 0)
+
+
+def _next_round(group: Any) -> None:
+    _rounds[group] = _rounds.get(group, 0) + 1
+    _refused.discard(group)
 
 
 def out_of_reach(names: list[str]) -> str:
@@ -159,6 +211,17 @@ def _fault(answers: list[Answer | None], names: list[str], timeout: float) -> st
             if one != other:
                 name = name_of(rank, answer.stages)
                 return f"{name} {what} {one}, and rank 0 {other}"
+    cuts: dict[str, tuple[str, str]] = {}
+    for rank, answer in enumerate(given):
+        for weight, cut in answer.cuts.items():
+            name, other = cuts.setdefault(weight, (name_of(rank, answer.stages), cut))
+            if cut != other:
+                own = name_of(rank, answer.stages)
+                return f"the plan cuts {weight} differently: {own} {cut}, and {name} {other}"
+    try:
+        check_keys(all_keys(answer.plan_keys for answer in given))
+    except PipelineError as error:
+        return str(error)
     return ""
 
 

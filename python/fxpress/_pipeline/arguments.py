@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ParallelStyle
 
 from fxpress._pipeline.errors import PipelineError
 
@@ -22,11 +24,27 @@ def check_stage(stage: int, count: int, name: str) -> None:
         raise PipelineError(f"there is no stage {stage!r}: {name} has {count}, from 0")
 
 
-def check_mesh(mesh: DeviceMesh | None, plan: Any) -> None:
-    """Refuse a mesh that a stage cannot be cut over.
+def check_device(device: Any) -> None:
+    """Refuse a device.
 
     Raises:
-        ValueError: it has no plan, or a plan has no mesh; or it is no mesh of one dimension.
+        TypeError: it is neither a device nor a name.
+        ValueError: torch has none of this name.
+    """
+    if not isinstance(device, (torch.device, str, type(None))):
+        raise TypeError(f"device is a torch.device or its name, not a {type(device).__name__}")
+    try:
+        torch.device("cpu" if device is None else device)
+    except RuntimeError:
+        raise ValueError(f"torch has no device {device!r}; 'cpu' or 'cuda:1' is one") from None
+
+
+def check_mesh(mesh: DeviceMesh | None, plan: Any) -> None:
+    """Refuse a mesh that a stage cannot be cut over, and what is no tensor-parallel plan.
+
+    Raises:
+        ValueError: it has no plan, or a plan has no mesh; or it is no mesh of one dimension; or
+            the plan has something else than names and styles.
     """
     if (mesh is None) != (plan is None):
         raise ValueError("mesh and plan belong together")
@@ -36,6 +54,11 @@ def check_mesh(mesh: DeviceMesh | None, plan: Any) -> None:
         raise ValueError(f"mesh is a DeviceMesh of torch, not a {type(mesh).__name__}")
     if mesh.ndim != 1:
         raise ValueError(f"the mesh has {mesh.ndim} dimensions: slice one of them, mesh[name]")
+    if not isinstance(plan, dict):
+        raise ValueError(f"plan is a dict of names and styles, not a {type(plan).__name__}")
+    for name, style in plan.items():
+        if not isinstance(name, str) or not isinstance(style, ParallelStyle):
+            raise ValueError(f"the plan has {style!r} for {name!r}: it has styles for names")
 
 
 def check_group(group: Any) -> None:
@@ -69,3 +92,13 @@ def check_loss(loss_fn: Callable[..., Any] | None) -> None:
     """
     if loss_fn is not None and not callable(loss_fn):
         raise TypeError(f"loss_fn is a function, not a {type(loss_fn).__name__}")
+
+
+def check_parts(number: int) -> None:
+    """Refuse a number of microbatches.
+
+    Raises:
+        ValueError: it is no whole number above 0.
+    """
+    if type(number) is not int or number < 1:
+        raise ValueError(f"n_microbatches is a whole number above 0, not {number!r}")

@@ -27,6 +27,8 @@ def number_calls(graph: Graph) -> None:
         graph: of the stage; the stacks of modules in its metadata are replaced.
     """
     stacks = [node.meta.get("nn_module_stack") or {} for node in graph.nodes]
+    if not any("@" in key for stack in stacks for key in stack):
+        return
     sizes = Counter(key for stack in stacks for key in stack)
     around: dict[str, str] = {}  # call -> the call that it is made in
     calls: list[dict[str, list[str]]] = []  # by depth: module -> its calls

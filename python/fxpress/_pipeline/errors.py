@@ -19,3 +19,9 @@ class PipelineError(Error):
     """
 
     __module__ = "fxpress.pipeline"
+
+
+def described(error: BaseException) -> str:
+    """Return an exception as one line, without the name of our own: it is raised again."""
+    line = next(iter(str(error).strip().splitlines()), "")
+    return line if isinstance(error, PipelineError) else f"{type(error).__name__}: {line}"

@@ -11,16 +11,21 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ParallelStyle
 
-from fxpress._archive.load_options import check_location
 from fxpress._checkpoint.reader import ArchiveReader
 from fxpress._observing.progress import Progress, check_progress
 from fxpress._observing.watching import operation
-from fxpress._pipeline.agreement import Answer, agree, name_of
-from fxpress._pipeline.arguments import check_group, check_mesh, check_stage, check_timeout
-from fxpress._pipeline.errors import PipelineError
+from fxpress._pipeline.agreement import Answer, agree, name_of, told
+from fxpress._pipeline.arguments import (
+    check_device,
+    check_group,
+    check_mesh,
+    check_stage,
+    check_timeout,
+)
+from fxpress._pipeline.errors import PipelineError, described
 from fxpress._pipeline.manifest import Manifest
 from fxpress._pipeline.module import StageModule
-from fxpress._pipeline.parallel import fill, parallelize
+from fxpress._pipeline.parallel import check_keys, fill, parallelize
 from fxpress._pipeline.placement import placement
 from fxpress._pipeline.source import Source, options_of
 from fxpress._serde.gate import check_input_keys
@@ -58,6 +63,7 @@ class LoadedStage:
         self.number, self.count = number, len(source.manifest.stages)
         self.shared = _shared(source.manifest, number, state)
         self.source = source
+        self.plan_keys: dict[str, bool] = {}  # of a tensor-parallel plan: whether it has a module
         self._limits, self._out_spec = limits, None
 
     def __repr__(self) -> str:
@@ -120,7 +126,8 @@ def load_stage(
         mesh: devices to cut the modules of the stage over, of one dimension. Of each weight, a rank
             reads its shard only.
         plan: for a mesh, a plan of `torch.distributed.tensor.parallel` for the names of the
-            original model; names in other stages do nothing.
+            original model. A name that no module of this stage has is for another: `build_schedule`
+            refuses one that no stage has, where torch only warns.
         limits: the limits on the cost of reading; None: the defaults.
         progress: where it shows its progress, in bytes: True, False, a function of (done, total,
             what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
@@ -129,12 +136,14 @@ def load_stage(
     Raises:
         OSError: a file cannot be read, or there is no room for the temporary file.
         PipelineError: there are no such stages, the files do not belong together or change while
-            they are read, or the plan cannot be applied or divided by the mesh.
+            they are read, or the plan cannot be applied or divided by the mesh, or cuts the names
+            of one weight differently.
         fxpress.ArchiveError, fxpress.LimitError, fxpress.SerializeError: the file is damaged.
         fxpress.UnsupportedError: the stage has something that fxpress cannot read, or nothing that
             is installed reads from the URL.
-        ValueError: there is a plan without a mesh, or a mesh without a plan, or the mesh has not
-            one dimension.
+        TypeError: the device is neither a device nor a name.
+        ValueError: there is a plan without a mesh, or a mesh without a plan, the mesh has not
+            one dimension, the plan has something else than styles, or torch has no such device.
 
     Stands in for `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
 
@@ -147,7 +156,7 @@ def load_stage(
         True
     """
     source = path if isinstance(path, Source) else Source(path, limits)
-    check_location(device)
+    check_device(device)
     check_progress(progress)
     check_mesh(mesh, plan)
     manifest = source.manifest
@@ -158,14 +167,17 @@ def load_stage(
     program = source.load(stage, options_of(device, mmap, load_weights and mesh is None, progress))
     state = {each.target for each in program.graph_signature.input_specs if each.target}
     module = StageModule(program, manifest, stage, in_spec)
+    loaded = LoadedStage(source, stage, module, state, limits)
     if mesh is not None and plan is not None:
-        parallelize(module, mesh, plan)
+        loaded.plan_keys = parallelize(module, mesh, plan)
+        if loaded.count == 1:
+            check_keys(loaded.plan_keys)
         if load_weights:
             reader = ArchiveReader(
                 source.file_of(stage), model=source.program_of(stage), limits=limits
             )
             fill(module, reader, torch.device(mesh.device_type if device is None else device))
-    return LoadedStage(source, stage, module, state, limits)
+    return loaded
 
 
 def load_stages(
@@ -209,7 +221,8 @@ def load_stages(
         >>> distributed.destroy_process_group()
     """
     check_group(group)
-    check_timeout(timeout)
+    with told(group, []):
+        check_timeout(timeout)
     rank, size = distributed.get_rank(group), distributed.get_world_size(group)
     placed: list[list[int]] = [[]] * size
     try:
@@ -217,12 +230,9 @@ def load_stages(
         placed = placement(schedule, size, len(source.manifest.stages))
         return [load_stage(source, number, **options) for number in placed[rank]]
     except Exception as error:
-        text = f"{type(error).__name__}: {error}"
-        try:
-            names = [name_of(each, numbers) for each, numbers in enumerate(placed)]
-            agree(Answer(stages=placed[rank], error=text), group, timeout, names)
-        except PipelineError as refused:
-            raise refused from error
+        answer = Answer(stages=placed[rank], error=described(error))
+        names = [name_of(each, numbers) for each, numbers in enumerate(placed)]
+        agree(answer, group, timeout, names, cause=error)
         raise
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -12,8 +12,10 @@ from torch.export import ExportedProgram
 from fxpress._pipeline.calls import number_calls, plain
 from fxpress._pipeline.errors import PipelineError
 from fxpress._pipeline.manifest import Manifest, Value
+from fxpress._pipeline.order import restore_order
 from fxpress._pipeline.rehearsal import fakes_of, fill
 from fxpress._pipeline.route import route
+from fxpress._pipeline.ties import kept
 from fxpress._pipeline.values import as_result, packed, unpacked
 from fxpress._torch.decompose import pytree
 from fxpress._torch.export import reorder_kwargs
@@ -44,7 +46,9 @@ class StageModule(nn.Module):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         number_calls(program.graph)
+        names = list(program.state_dict)
         module = unflatten(program, share_state=True)  # nobody else has the program
+        restore_order(module, names)
         # Both have the same state, under the same names: the other module is not a child.
         object.__setattr__(self, "program", module)
         self._parameters, self._buffers = module._parameters, module._buffers
@@ -75,6 +79,18 @@ class StageModule(nn.Module):  # type: ignore[misc]
         """Yield the buffers by their original names, as `torch.nn.Module` does."""
         found = super().named_buffers(prefix, recurse, remove_duplicate=False)
         return _by_plain_name(found, remove_duplicate)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Copy a state into the stage, as `torch.nn.Module` does; tied weights stay one."""
+        with kept(self):
+            return super().load_state_dict(state_dict, strict, assign)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Change all tensors, as `to_empty` and others do; tied weights stay one."""
+        with kept(self):
+            return super()._apply(fn, recurse)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return what the stage gives: a tuple of tensors; the last stage one tensor alone as such.
@@ -112,7 +128,7 @@ class StageModule(nn.Module):  # type: ignore[misc]
         if given != self._in_spec:
             raise PipelineError(
                 "stage 0 takes what the program takes, which has another structure: "
-                f"{self._in_spec}, not {given}"
+                f"{_line(self._in_spec)}, not {_line(given)}"
             )
         return dict(zip((each.name for each in self._inputs), leaves, strict=True))
 
@@ -128,6 +144,11 @@ class StageModule(nn.Module):  # type: ignore[misc]
     def fill(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """Write to tensors in place of what the stage takes something that it runs with."""
         fill(tensors, self.takes, self._fakes)
+
+
+def _line(spec: Any) -> str:
+    """Return a tree spec as one line: errors of other ranks have no more."""
+    return " ".join(str(spec).split())
 
 
 def _results(manifest: Manifest) -> tuple[Value, ...]:

@@ -12,20 +12,22 @@ import torch
 from torch import distributed
 
 from fxpress._pipeline.accumulation import added
-from fxpress._pipeline.agreement import Answer, agree, name_of
-from fxpress._pipeline.arguments import check_group, check_loss, check_timeout
-from fxpress._pipeline.errors import PipelineError
+from fxpress._pipeline.agreement import Answer, agree, name_of, told
+from fxpress._pipeline.arguments import check_group, check_loss, check_parts, check_timeout
+from fxpress._pipeline.errors import PipelineError, described
 from fxpress._pipeline.given import Given
 from fxpress._pipeline.load import LoadedStage
+from fxpress._pipeline.parallel import all_keys, placed
 from fxpress._pipeline.placement import placement
 from fxpress._pipeline.shared import SharedGradients
 from fxpress._pipeline.watch import Watch
 from fxpress._torch.distributed import (
     SingleSchedule,
     Stage,
-    check_parts,
+    hang_up,
     new_group,
     schedule_class,
+    see_parts,
     tell_loss,
     trains,
     without_loss,
@@ -66,11 +68,11 @@ def build_schedule(
         The schedule; its `step` raises `PipelineError`.
 
     Raises:
-        PipelineError: the ranks do not agree, torch refuses the arguments, or a rank has died; the
-            text is the same on all.
-        TypeError: the loss function cannot be called.
-        ValueError: torch has no such schedule, this rank is not in the group, or the timeout is no
-            number above 0.
+        PipelineError: the ranks do not agree, torch refuses the arguments on one of them, a rank
+            has died, or one has raised one of the errors below; the text is the same on all.
+        TypeError: the loss function cannot be called, or there is something else than stages.
+        ValueError: torch has no such schedule, this rank is not in the group, there are no stages
+            or no microbatches, or the timeout is no number above 0.
 
     Stands in for the classes of schedules in `torch.distributed.pipelining`.
 
@@ -87,10 +89,13 @@ def build_schedule(
         >>> distributed.destroy_process_group()
     """
     check_group(group)
-    check_timeout(timeout)
-    check_loss(loss_fn)
-    own = [stages] if isinstance(stages, LoadedStage) else list(stages)
-    kind = schedule_class(schedule)
+    with told(group, []):
+        own = _own(stages)
+    with told(group, [each.number for each in own]):
+        check_timeout(timeout)
+        check_loss(loss_fn)
+        check_parts(n_microbatches)
+        kind = schedule_class(schedule)
     placed, error = _placed(schedule, own, group)
     names = [name_of(rank, numbers) for rank, numbers in enumerate(placed)]
     with Watch(group, names, timeout).kept() as watch:
@@ -99,16 +104,23 @@ def build_schedule(
             "trains": loss_fn is not None,
             "scale_grads": bool(options.get("scale_grads", True)),
         }
-        agree(_answer(own, settings, error), group, timeout, names)
+        answer = _answer(own, settings, error)
+        agree(answer, group, timeout, names)
         ranks = {number: rank for rank, numbers in enumerate(placed) for number in numbers}
         with watch.explained():
             inner = new_group(distributed.get_process_group_ranks(group), watch.patience)
+            shared = SharedGradients([] if loss_fn is None else own, ranks, inner)
+        built: Any = None
+        refusal = None
+        try:
             made = [_torch_stage(each, watch, inner) for each in own]
             arguments = {"n_microbatches": n_microbatches, "loss_fn": loss_fn, **options}
             built = kind(made[0] if issubclass(kind, SingleSchedule) else made, **arguments)
-            shared = SharedGradients([] if loss_fn is None else own, ranks, inner)
+        except Exception as refused:  # by torch, maybe on this rank only
+            answer.error, refusal = described(refused), refused
+        agree(answer, group, timeout, names, cause=refusal)
     given = Given(n_microbatches)
-    check_parts(built, given.check)
+    see_parts(built, given.check)
     tell_loss(built, watch.doing)
     built.step = functools.partial(_step, built, built.step, watch, own, shared, given)
     weakref.finalize(built, watch.close)
@@ -125,6 +137,24 @@ def _step(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
+    try:
+        return _watched(built, step, watch, stages, shared, given, args, kwargs)
+    except PipelineError as error:
+        shared.hang_up()
+        hang_up(built, error)
+        raise
+
+
+def _watched(
+    built: Any,
+    step: Callable[..., Any],
+    watch: Watch,
+    stages: list[LoadedStage],
+    shared: SharedGradients,
+    given: Given,
+    args: Any,
+    kwargs: Any,
+) -> Any:
     with watch.step():
         given.begin(trains(built), kwargs.get("target"))
         has_target = any(kwargs.get(name) is not None for name in ("target", "target_mbs"))
@@ -137,6 +167,22 @@ def _step(
             made = step(*args, **kwargs)
             shared.reduce()
         return made
+
+
+def _own(stages: LoadedStage | Sequence[LoadedStage]) -> list[LoadedStage]:
+    """Return the stages of this rank as a list.
+
+    Raises:
+        TypeError: they are something else.
+        ValueError: there is none.
+    """
+    own = [stages] if isinstance(stages, LoadedStage) else list(stages)
+    for each in own:
+        if not isinstance(each, LoadedStage):
+            raise TypeError(f"a stage is what load_stage returns, not a {type(each).__name__}")
+    if not own:
+        raise ValueError("there is no stage for this rank: load_stages returns them")
+    return own
 
 
 def _placed(schedule: str, stages: list[LoadedStage], group: Any) -> tuple[list[list[int]], str]:
@@ -161,9 +207,21 @@ def _answer(stages: list[LoadedStage], settings: dict[str, Any], error: str) -> 
         digest=source.digest,
         graph=source.manifest.graph_hash,
         plan=source.manifest.plan,
+        cuts=_cuts(stages),
+        plan_keys=all_keys(stage.plan_keys for stage in stages),
         error=error,
         **settings,
     )
+
+
+def _cuts(stages: list[LoadedStage]) -> dict[str, str]:
+    """Return how the weights that several stages have are cut over a mesh."""
+    found: dict[str, str] = {}
+    for stage in stages:
+        if stage.plan_keys:
+            own = dict(stage.module.named_parameters(remove_duplicate=False))
+            found.update((name, placed(own[name])) for name in stage.shared if name in own)
+    return found
 
 
 def _torch_stage(stage: LoadedStage, watch: Watch, group: Any) -> Any:

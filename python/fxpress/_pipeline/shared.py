@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import distributed
+from torch.distributed.tensor import DTensor
 
 from fxpress._pipeline.load import LoadedStage
 
@@ -54,9 +55,13 @@ class SharedGradients:
             for each in copies:
                 if each.grad is not None:
                     total += each.grad
-            self._sum(total, places)
+            self._sum(total.to_local() if isinstance(total, DTensor) else total, places)
             for each in copies:
                 each.grad = total.clone() if each is not copies[0] else total
+
+    def hang_up(self) -> None:
+        """Forget the process group, which is closed when nobody refers to it."""
+        self._group = None
 
     def _sum(self, total: torch.Tensor, places: tuple[int, ...]) -> None:
         """Add up in place what the ranks have; the first of them does it."""

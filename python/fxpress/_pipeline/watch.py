@@ -12,7 +12,7 @@ from typing import Any
 from torch import distributed
 
 from fxpress._pipeline.agreement import out_of_reach, rounds, text_of
-from fxpress._pipeline.errors import PipelineError
+from fxpress._pipeline.errors import PipelineError, described
 from fxpress._torch.distributed import store_of
 
 _BEAT = 0.5  # seconds between signs of life
@@ -40,8 +40,9 @@ class Watch:
         self._beat = min(_BEAT, self._look / 10)
         self.patience = timeout - self._look
         self._step, self._doing, self._since = 0, "", time.monotonic()
-        self._key = f"watch/{rounds(group)}"
+        self._failure = ""
         try:  # others may wait long in the store of this process
+            self._key = f"watch/{rounds(group)}"
             self._store = store_of(group).clone()
             own = self._store.clone()
             self._send_beat(own, 0)
@@ -89,14 +90,16 @@ class Watch:
 
         Raises:
             PipelineError: the block failed, here or on another rank; the message names the rank,
-                its stages and the cause.
+                its stages and the cause. Or an earlier one has.
         """
+        if self._failure:
+            raise PipelineError(self._failure)
         try:
             yield
         except Exception as error:
-            text = self._explained_in_time(error)
+            self._failure = self._explained_in_time(error)
             self.close()
-            raise PipelineError(text) from error
+            raise PipelineError(self._failure) from error
         finally:
             self._doing = ""
 
@@ -117,13 +120,12 @@ class Watch:
 
     def _explain(self, error: Exception) -> str:
         """Return the cause that all ranks name: the first that one of them has found."""
+        own, text = self._names[self._rank], described(_first(error))
         try:
             if len(self._names) == 1 or not _is_of_communication(error):
-                found = f"{self._names[self._rank]}: {_text(error)}"
+                found = f"{own}: {text}"
             else:
-                found = self._look_around() or (
-                    f"{self._names[self._rank]} cannot reach another rank: {_text(error)}"
-                )
+                found = self._look_around() or f"{own} cannot reach another rank: {text}"
             return str(self._store.compare_set(f"{self._key}/cause", "", found).decode())
         except RuntimeError:
             return out_of_reach(self._names)
@@ -177,13 +179,6 @@ def _is_of_communication(error: BaseException) -> bool:
 
 # What the texts of Gloo's and the stores' errors have, which are plain RuntimeErrors.
 _WORDS = ("gloo/", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "[c10d]")
-
-
-def _text(error: BaseException) -> str:
-    """Return an exception as one line, without the name of our own: it is raised again."""
-    error = _first(error)
-    line = next(iter(str(error).strip().splitlines()), "")
-    return line if isinstance(error, PipelineError) else f"{type(error).__name__}: {line}"
 
 
 def _first(error: BaseException) -> BaseException:

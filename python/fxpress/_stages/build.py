@@ -14,6 +14,7 @@ from fxpress._stages.cut import Stage
 from fxpress._stages.ends import Ends
 from fxpress._stages.errors import StageError
 from fxpress._stages.sizes import value_of
+from fxpress._stages.symbols import ranges_in
 from fxpress._torch import serde as compat
 from fxpress._torch.decompose import pytree
 
@@ -52,13 +53,14 @@ def build(program: ExportedProgram, ends: Ends, stage: Stage) -> ExportedProgram
     in_spec = pytree.tree_structure(((0,) * len(taken), {}))
     out_spec = pytree.tree_structure((0,) * len(given))
     call = ModuleCallEntry("", ModuleCallSignature(taken, given, in_spec, out_spec))
+    bodies = _bodies(program, made)
     names = _names(program, {str(ends.state[node].target) for node in stage.state})
     return compat.make_program(
         {
-            "root": GraphModule(_bodies(program, made), graph),
+            "root": GraphModule(bodies, graph),
             "graph_signature": torch_signature.ExportGraphSignature(inputs, outputs),
             "state_dict": {n: v for n, v in program.state_dict.items() if n in names},
-            "range_constraints": dict(program.range_constraints),
+            "range_constraints": ranges_in(program, made, bodies.values()),
             "module_call_graph": [call],
             "example_inputs": None,
             "constants": {n: v for n, v in program.constants.items() if n in names},

@@ -130,7 +130,11 @@ def check(plan: Plan, program: ExportedProgram) -> None:
 
 
 def _check_options(stages: int, slack: float, shared: str) -> None:
-    if type(stages) is not int or stages < 1:
+    if type(stages) is not int:
+        raise StageError(
+            f"stages are a Plan or a whole number, not a {type(stages).__name__}: plan makes one"
+        )
+    if stages < 1:
         raise StageError(f"cannot make {stages} stages")
     if not (isinstance(slack, (int, float)) and 0 <= slack < math.inf):
         raise StageError(f"the slack is a part of a weight, such as 0.05, and not {slack!r}")

@@ -13,9 +13,9 @@ from torch.export import ExportedProgram
 from fxpress._stages.costs import By
 from fxpress._stages.documents import Fields, digest_of, read, sealed
 from fxpress._stages.errors import StageError
+from fxpress._stages.order import operations_of
 from fxpress._stages.picture import picture_of
 from fxpress.partition import SplitCallback
-from fxpress.partition._callback import operations
 
 FORMAT, VERSION = "fxpress plan", 1
 
@@ -100,7 +100,7 @@ class Plan:
         Raises:
             StageError: the program has another number of operations.
         """
-        nodes = list(operations(program.graph_module))
+        nodes = operations_of(program.graph_module)
         if len(nodes) != self.operations:
             raise StageError(
                 f"the plan is for another program: it has {self.operations} operations, and this"

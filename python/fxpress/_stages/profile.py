@@ -11,8 +11,8 @@ from torch.export import ExportedProgram
 from fxpress._serde.hashing import graph_hash
 from fxpress._stages.documents import read, sealed
 from fxpress._stages.errors import StageError
+from fxpress._stages.order import operations_of
 from fxpress._stages.timing import seconds_of
-from fxpress.partition._callback import operations
 
 FORMAT, VERSION = "fxpress profile", 1
 _NANOSECONDS = 1e9
@@ -84,7 +84,7 @@ def profile(program: ExportedProgram, inputs: Any) -> Profile:
     if inputs is None:
         raise StageError("times are measured with example inputs, and the program has none")
     taken = seconds_of(program, inputs)
-    nodes = operations(program.graph_module)
+    nodes = operations_of(program.graph_module)
     return Profile(
         graph_hash(program), tuple(int(taken[node] * _NANOSECONDS) + 1 for node in nodes)
     )

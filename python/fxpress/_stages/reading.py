@@ -8,6 +8,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fxpress._stages.ends import Ends
+from fxpress._stages.order import operations_of
 from fxpress._stages.unused import unused_state
 from fxpress._stages.writes import Storage, storages_of
 from fxpress.partition._callback import operations
@@ -19,7 +20,7 @@ class Reading:
 
     Attributes:
         program: the program.
-        operations: in order.
+        operations: in the order of `operations_of`.
         numbers: of each operation, its place in the order.
         sources: of each operation, the nodes whose values it takes, and state that nothing uses,
             which goes where it does.
@@ -37,10 +38,14 @@ class Reading:
 
 def reading_of(program: ExportedProgram) -> Reading:
     """Return the reading of a program."""
-    nodes = list(operations(program.graph_module))
+    nodes = operations_of(program.graph_module)
     numbers = {node: number for number, node in enumerate(nodes)}
     sources = [node.all_input_nodes for node in nodes]
     ends = Ends(program)
     for node, number in unused_state(program, ends, numbers) if nodes else ():
         sources[number].append(node)
-    return Reading(program, nodes, numbers, sources, ends, storages_of(program.graph))
+    storages = storages_of(program.graph)
+    if nodes != list(operations(program.graph_module)):
+        for storage in storages.values():
+            storage.touching.sort(key=numbers.__getitem__)
+    return Reading(program, nodes, numbers, sources, ends, storages)

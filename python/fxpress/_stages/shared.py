@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Iterable
+from itertools import pairwise
 
 from torch.export import ExportedProgram
 
@@ -21,17 +21,16 @@ def shared_of(lives: Lives, ends: list[int]) -> tuple[Shared, ...]:
         lives: of the program.
         ends: the end of each stage.
     """
-    stages: dict[Hashable, dict[int, None]] = {}
-    start = 0
-    for stage, end in enumerate(ends):
-        for keys in lives.uses[start:end]:
-            for key in keys:
-                stages.setdefault(key, {})[stage] = None
-        start = end
+    bounds = pairwise([0, *ends])
+    stages = _in_several(
+        (key, stage)
+        for stage, (start, end) in enumerate(bounds)
+        for keys in lives.uses[start:end]
+        for key in keys
+    )
     return tuple(
         Shared(tuple(lives.state[key].names), tuple(using), lives.state[key].is_parameter)
         for key, using in stages.items()
-        if len(using) > 1
     )
 
 
@@ -40,14 +39,23 @@ def shared_of_cut(program: ExportedProgram, cut: Cut) -> list[tuple[list[str], l
 
     Args:
         program: the program.
-        cut: its stages.
+        cut: its stages, which may have more state than a plan knows: results that are state.
     """
     values = state_of(program)
-    found: dict[Any, tuple[dict[str, None], dict[int, None]]] = {}  # by storage
+    names: dict[Hashable, dict[str, None]] = {}
+    uses: list[tuple[Hashable, int]] = []
     for stage in cut.stages:
         for node in stage.state:
             name = str(cut.ends.state[node].target)
-            names, stages = found.setdefault(storage_of(values[name]), ({}, {}))
-            names[name] = None
-            stages[stage.number] = None
-    return [(list(names), list(stages)) for names, stages in found.values() if len(stages) > 1]
+            key = storage_of(values[name])
+            names.setdefault(key, {})[name] = None
+            uses.append((key, stage.number))
+    return [(list(names[key]), list(using)) for key, using in _in_several(uses).items()]
+
+
+def _in_several(uses: Iterable[tuple[Hashable, int]]) -> dict[Hashable, dict[int, None]]:
+    """Return the stages of each storage that several use, in the order of first use."""
+    stages: dict[Hashable, dict[int, None]] = {}
+    for key, stage in uses:
+        stages.setdefault(key, {})[stage] = None
+    return {key: using for key, using in stages.items() if len(using) > 1}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fxpress._torch.gradient_paths import loses_gradients
+from fxpress._torch.gradient_paths import is_divisible
 
 _default_store: Callable[[], Any] = distributed_c10d._get_default_store
 SingleSchedule: Any = schedules.PipelineScheduleSingle
@@ -51,12 +52,39 @@ def new_group(ranks: list[int], seconds: float) -> Any:
     )
 
 
+def hang_up(schedule: Any, error: BaseException) -> None:
+    """Close the connections of a schedule that has failed, so that ranks which wait for it fail.
+
+    Gloo closes them when nothing refers to their group any more: not the stages, and not the
+    messages in frames of torch, which the error keeps.
+
+    Args:
+        schedule: cannot be used again.
+        error: what it has failed with.
+    """
+    stages = [schedule._stage] if isinstance(schedule, SingleSchedule) else schedule._stages
+    group = stages[0].group
+    if group is None:
+        return
+    for stage in stages:
+        stage.group, stage._p2p_edge_groups = None, {}
+    seen: BaseException | None = error
+    while seen is not None:
+        for frame, _ in traceback.walk_tb(seen.__traceback__):
+            if str(frame.f_globals.get("__name__")).startswith("torch.distributed."):
+                with contextlib.suppress(RuntimeError):  # it runs
+                    frame.clear()
+        seen = seen.__cause__ or seen.__context__
+    with contextlib.suppress(Exception):  # the first error is the one to raise
+        distributed.destroy_process_group(group)
+
+
 def trains(schedule: Any) -> bool:
     """Return whether the step of a schedule that runs now has a backward: not that of `eval`."""
     return bool(schedule._has_backward)
 
 
-def check_parts(schedule: Any, check: Callable[[Any, Any], None]) -> None:
+def see_parts(schedule: Any, check: Callable[[Any, Any], None]) -> None:
     """Let a function see the arguments and keyword arguments of all microbatches of each step.
 
     It is called after torch has cut a batch, and before anything runs or is sent.
@@ -129,7 +157,8 @@ class Stage(PipelineStage):  # type: ignore[misc]
 
     Args:
         module: the module of the stage.
-        doing: called with what begins: "forward" or "backward" and the microbatch, or "".
+        doing: called with what begins: "inference of shapes", "forward", "backward" or "backward of
+            weights", these with the microbatch, or "".
         fill: called with tensors to write something to that the module runs with.
         options: of `PipelineStage`.
     """
@@ -146,6 +175,7 @@ class Stage(PipelineStage):  # type: ignore[misc]
         self._doing, self._fill = doing, fill
 
     def _compute_outputs(self, *args: Any, module: Any, **kwargs: Any) -> Any:
+        self._doing("inference of shapes")
         if self.is_first:
             args = tuple(each.clone() for each in args)
         else:
@@ -155,8 +185,15 @@ class Stage(PipelineStage):  # type: ignore[misc]
             made = torch.func.functional_call(module, copies, args, kwargs)
         # With a builder, torch takes the whole backward at once.
         outputs = made if isinstance(made, tuple) else (made,)
-        is_whole = not self.is_first and loses_gradients(outputs, args)
+        is_whole = not self.is_first and not is_divisible(outputs, args, module.parameters())
         self.dw_builder = (lambda: _nothing) if is_whole else None
+        self._doing("")
+        return made
+
+    def _compute_input_grads(self, *args: Any, **kwargs: Any) -> Any:
+        self._doing("inference of shapes of gradients")
+        made = super()._compute_input_grads(*args, **kwargs)
+        self._doing("")
         return made
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
@@ -172,6 +209,12 @@ class Stage(PipelineStage):  # type: ignore[misc]
         made = super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
         self._doing("")
         return made
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+        """Run the rest of a microbatch's backward, that of the parameters."""
+        self._doing(f"backward of weights of microbatch {bwd_chunk_id}")
+        super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
+        self._doing("")
 
     def get_local_bwd_output(self, mb_index: int) -> Any:
         """Return the gradients for the stage before, on the same rank."""

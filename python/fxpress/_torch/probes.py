@@ -89,6 +89,11 @@ _CALLS = {
         torch.distributed.pipelining.stage:PipelineStage._compute_outputs(_, module)
         torch.distributed.pipelining.stage:PipelineStage.forward_one_chunk(_, _, _, _)
         torch.distributed.pipelining.stage:PipelineStage.backward_one_chunk(_, _)
+        torch.distributed.pipelining.stage:PipelineStage.backward_weight_one_chunk(_, _)
+        torch.distributed.pipelining.stage:PipelineStage._compute_input_grads(_, _, _)
+        torch.distributed.pipelining._backward:construct_reverse_graph(_)
+        torch.distributed.pipelining._backward:get_param_groups(_, _, _)
+        torch.distributed.pipelining._backward:reverse_closure(_, _, _)
     """,
     "checkpoint": """
         torch.distributed.checkpoint.default_planner:create_default_global_save_plan(_)
