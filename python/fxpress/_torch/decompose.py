@@ -259,6 +259,18 @@ def was_written(wrapped: FunctionalTensor) -> bool:
     return torch._functionalize_mutation_counter(wrapped.elem) > 0  # type: ignore[no-any-return]
 
 
+def have_own_storages(result: Any, given: list[Any]) -> bool:
+    """Return whether no two tensors of a result, or a tensor of it and one that was given, share a
+    storage, as functionalization and the wrappers have them."""
+    tensors = [t for t in pytree.tree_leaves(result) if type(t) is FunctionalTensor]
+    for layer in (lambda t: t, lambda t: t.elem):
+        places = [layer(tensor).untyped_storage()._cdata for tensor in tensors]
+        taken = {layer(tensor).untyped_storage()._cdata for tensor in given}
+        if len({*places, *taken}) != len(places) + len(taken):
+            return False
+    return True
+
+
 class Candidates:
     """Notes what the names of a trace's nodes are made from.
 
