@@ -79,6 +79,24 @@ def assert_decomposed_as_torch(
     return ours
 
 
+def assert_fresh_as_torch(
+    exported: Callable[[], ExportedProgram], table: str | Callable[[], Any] = "default"
+) -> ExportedProgram:
+    """Both give equal programs of programs that nothing has decomposed before.
+
+    `exported`: exports the program; each of both decomposes one of its own. `table`: as above.
+    """
+    made = TABLES[table] if isinstance(table, str) else table
+    first, second = exported(), exported()
+    second._example_inputs = first._example_inputs
+    FakeTensorMode.cache_clear()
+    theirs = first.run_decompositions(made())
+    FakeTensorMode.cache_clear()
+    ours = decompose.run_decompositions(second, made())
+    assert_same_program(ours, theirs)
+    return ours
+
+
 def reloaded(program: ExportedProgram) -> ExportedProgram:
     """The program after a save and a load, by torch."""
     file = io.BytesIO()

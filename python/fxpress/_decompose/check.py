@@ -1,4 +1,4 @@
-"""Whether stamped programs are compared with what torch's trace of the whole gives."""
+"""Whether programs with stamped calls are compared with what a trace of the whole gives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import contextvars
 import functools
 import os
 
+from torch.export import ExportedProgram
+
 from fxpress import _native
+from fxpress._torch import decompose as compat
+from fxpress._torch import decompose_whole
 
 _checks: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "templates", default=os.environ.get("FXPRESS_CHECK_TEMPLATES") == "1"
@@ -18,11 +22,31 @@ def checks() -> bool:
     return _checks.get()
 
 
-def check_templates(enabled: bool = True) -> _native.Block:
-    """Return a block in which each program that is stamped is traced as a whole too, and compared.
+class FakeResults:
+    """What torch has cached of fake tensors when a decomposition begins.
 
-    The environment variable `FXPRESS_CHECK_TEMPLATES=1` does it for the whole process. torch has
-    no such function.
+    The tensors of a second one, in the same process, are not those of the first unless both begin
+    with the same.
+
+    Args:
+        program: the program that is decomposed.
+    """
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self._mode = decompose_whole.fake_mode_of(program.graph_module)
+        self._cached = compat.cached_results(self._mode)
+
+    def restore(self) -> None:
+        """Begin anew."""
+        compat.restore_cached_results(self._mode, self._cached)
+
+
+def check_templates(enabled: bool = True) -> _native.Block:
+    """Return a block in which programs with stamped calls are traced as a whole too, and compared.
+
+    That trace stamps nothing, and nothing in it is replaced for speed. Programs without a stamped
+    call are not compared, joint graphs for one. The environment variable
+    `FXPRESS_CHECK_TEMPLATES=1` does it for the whole process. torch has no such function.
 
     Args:
         enabled: False for a block in which programs are not compared.

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from fxpress import _native
 from fxpress._arguments import check_program
 from fxpress._decompose import report
-from fxpress._decompose.check import checks
+from fxpress._decompose.check import FakeResults, checks
 from fxpress._decompose.composites import _split_decomp_table_to_cia_and_python_decomp
 from fxpress._decompose.difference import difference
 from fxpress._decompose.plan import Plan
@@ -52,8 +52,8 @@ def _decompose_exported_program(
         decompose_custom_triton_ops: whether to decompose custom operators that call Triton kernels.
 
     Raises:
-        InternalError: in a block of `check_templates`, a stamped program is not what torch's trace
-            of the whole gives.
+        InternalError: in a block of `check_templates`, a program with stamped calls is not what a
+            trace of the whole gives, which stamps nothing.
 
     Exceptions of torch's trace pass through.
 
@@ -77,9 +77,10 @@ def _decomposed(
     surroundings = (*compat.surroundings(), decompose_custom_triton_ops)
     table = TABLES.get(cia_to_decomp, python_decomp_table, surroundings)
 
+    rest = (python_decomp_table, joint_loss_index, decompose_custom_triton_ops)
+
     def whole() -> ExportedProgram:
         overridden = table.plain.in_force()
-        rest = (python_decomp_table, joint_loss_index, decompose_custom_triton_ops)
         with phase("whole trace"), fast_tracing(), deferring(), _native.RareCollections():
             made, said.stamped = traced(ep, overridden, *rest, remembers=table.is_torchs)
         return made
@@ -87,19 +88,21 @@ def _decomposed(
     if decompose_whole.is_joint(ep, joint_loss_index):
         said.reason = "a joint graph"
         return whole()
+    before = FakeResults(ep) if checks() else None
     try:
         with _native.RareCollections():
             made, plan = stamped(ep, table, decompose_custom_triton_ops, progress)
+        _note(said, plan)
     except UnsafeError as unsafe:
         said.reason = str(unsafe)
-        return whole()
-    _note(said, plan)
-    if not checks():
+        made = whole()
+    if before is None or not said.stamped:
         return made
-    expected = whole()
+    before.restore()
+    expected, _ = traced(ep, table.plain.in_force(), *rest, remembers=False)
     found = difference(made, expected)
     if found is not None:
-        raise InternalError(f"a stamped program is not the traced one: {found}")
+        raise InternalError(f"a program with stamped calls is not the traced one: {found}")
     return expected
 
 

@@ -3,6 +3,11 @@
 A call is clean where nothing wrote to its inputs so far, and its results lie in storages of their
 own. torch runs the first call of a kind, and everything that is not clean; functionalization sees
 all of it. The later calls of that kind get the nodes and the results that the first one had.
+
+A stamped result has no base, and one of torch's may be a view of a tensor within the call. The two
+differ where something writes to the result later on: functionalization makes a view once more.
+torch runs a program before it traces it. In that first pass it runs the calls whose results are
+views, and the trace stamps those of them to whose results nothing was done.
 """
 
 from __future__ import annotations
@@ -60,6 +65,9 @@ class Memo:
         self._functions: dict[Any, Any] = {}
         self._tensors: dict[int, _Known] = {}
         self._storages: dict[int, Storage] = {}
+        # Of the first pass: call -> its results that are views, and the fake tensors in them.
+        self._views: dict[Node, list[tuple[Any, Any]]] = {}
+        self._unchanged: set[Node] = set()  # the calls to whose results nothing is done
         self.stamped = 0
 
     def watch(self, graph: Graph) -> None:
@@ -88,17 +96,32 @@ class Memo:
             except UnsafeError:
                 call, key = None, None
             template = self._templates.get(key)
-            if call is not None and template is not None:
+            if call is not None and template is not None and self._may_stamp(node):
                 return self._stamp(node, template, call, self._functions[key])
         if call is None or key in self._templates:
-            return original(interpreter, node)
-        return self._run(original, interpreter, node, call, key)
+            result = original(interpreter, node)
+        else:
+            result = self._run(original, interpreter, node, call, key)
+        if self._tracer is None:
+            views = _views_in(result)
+            if not any(map(compat.was_written, views)):
+                self._views[node] = [(view, compat.inner(view)) for view in views]
+        return result
 
     def _enter_pass(self, tracer: Any) -> None:
         if tracer is not self._tracer:  # torch runs a program before it traces it
+            self._unchanged = {n for n, views in self._views.items() if not _are_changed(views)}
             self._tracer = tracer
             self._templates, self._tensors, self._storages = {}, {}, {}
+            self._views = {}
             self.stamped = 0
+
+    def _may_stamp(self, node: Node) -> bool:
+        """Return whether the results of a call that is clean may have no bases."""
+        if self._tracer is None:
+            self._views[node] = []
+            return True  # the templates of the first pass have no views
+        return node in self._unchanged
 
     def _described(self, env: dict[Node, Any], node: Node) -> tuple[Call, Any]:
         """Return the tensors of a call, and its key.
@@ -150,7 +173,10 @@ class Memo:
                 recording = Recording(tracer, self._fakes.mode, getattr(names, "of", str))
                 template = self._template(recording, node, call, given, last, result)
                 calls = () if tracer is None else counted_since(tracer.torch_fn_counts, counts)
-                if _is_clean(template, len(call.storages)):
+                is_own = compat.have_own_storages(result, [known.outer for known in given])
+                # What becomes of a view is known after the first pass.
+                is_known = tracer is not None or not _views_in(result)
+                if is_own and is_known and _is_clean(template, len(call.storages)):
                     self._templates[key] = template._replace(calls=tuple(calls))
                     self._functions[key] = function
         return result
@@ -280,6 +306,20 @@ class Memo:
         if type(result) in (tuple, list):
             return type(result)([self._result(item, storages, made) for item in result])
         return result
+
+
+def _views_in(result: Any) -> list[Any]:
+    """Return the tensors that are views of others to functionalization."""
+    return [
+        tensor
+        for tensor in compat.pytree.tree_leaves(result)
+        if type(tensor) is compat.FunctionalTensor and not tensor.is_base_tensor()
+    ]
+
+
+def _are_changed(views: list[tuple[Any, Any]]) -> bool:
+    """Return whether something was done to one of the tensors, or to what they are views of."""
+    return any(compat.was_written(t) or compat.was_changed(t, fake) for t, fake in views)
 
 
 def _noted(names: compat.Candidates | None, original: Any, interpreter: Any, node: Node) -> Any:

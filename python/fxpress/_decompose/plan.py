@@ -138,6 +138,9 @@ class Plan:
             raise UnsafeError(known)
         if known is None:
             known = self._record(node, call, fields, key, recorder)
+        if known.is_from_cache and any(storage.has_moved for storage in call.storages):
+            # What is in the cache depends on the metadata in torch's first run.
+            raise UnsafeError(f"{target}: the cache of fake tensors decides where its result lies")
         return self._stamp(node, known, call)
 
     def _record(
@@ -164,7 +167,9 @@ class Plan:
         first = self.size
         storages = call.storages
         if template.fresh:
-            storages = [*storages, *[Storage(nbytes) for nbytes in template.fresh]]
+            moves = template.moves
+            fresh = [Storage(nbytes, has_moved=moves) for nbytes in template.fresh]
+            storages = [*storages, *fresh]
         self.stamps.append(Stamp(node, template, inputs, storages, first))
         self.size += len(template.nodes)
         return _bound(template.result, inputs, storages, first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from torch.fx import Node
 from fxpress._decompose.keys import Call, mapped
 from fxpress._decompose.reading import Reading, Recording
 from fxpress._decompose.symbols import Symbols
-from fxpress._decompose.template import Template, TensorSpec
+from fxpress._decompose.template import Output, Template, TensorSpec
 from fxpress._decompose.values import Number, UnsafeError, Value
 from fxpress._torch import decompose as compat
 from fxpress._torch import symbols as sizes
@@ -137,18 +138,24 @@ class Recorder:
 
     def _template(self, traced: _Traced) -> Template:
         # torch runs a program once before it traces it. That fills the fake mode's cache, and a
-        # tensor from the cache may lie elsewhere in its storage than one that was computed. So a
-        # call is run before it is traced, too, unless all tensors begin where their storages do.
+        # tensor from the cache may lie elsewhere than one that was computed. So a call is run
+        # before it is traced, too, unless its trace has only tensors that lie where those would.
+        computed = None
         call = traced.call
-        if all(value.facts.offset == 0 and not value.facts.is_symbolic for value in call.values):
+        if not any(value.facts.is_symbolic for value in call.values):
             cached = compat.cached_results(self.mode)
-            template = self._trace(traced)
-            if all(_begins_its_storage(node.value) for node in template.nodes):
-                return template
+            computed = self._trace(traced)
+            if _lies_as_cached(computed, len(call.storages)):
+                return computed
             compat.restore_cached_results(self.mode, cached)
         with compat.without_tracing():
             traced.run(self._make_inputs(call), self._make_numbers(call), self._tracer.graph)
-        return self._trace(traced)
+        template = self._trace(traced)
+        if computed is None:
+            return template
+        sizes_of_inputs = [storage.nbytes for storage in call.storages]
+        places = [_places(made, sizes_of_inputs) for made in (computed, template)]
+        return template._replace(is_from_cache=True, moves=places[0] != places[1])
 
     def _trace(self, traced: _Traced) -> Template:
         """Trace a call, and return what that did."""
@@ -221,8 +228,47 @@ def _wrapped(fake: torch.Tensor, value: Value) -> Any:
     return compat.functional(fake, like)
 
 
-def _begins_its_storage(value: Any) -> bool:
-    """Return whether the tensors of a node's value begin where their storages do."""
+def _lies_as_cached(template: Template, inputs: int) -> bool:
+    """Return whether tensors from the fake mode's cache would lie where those of a template do.
+
+    The cache makes a tensor anew, with a storage of its own. Only the results of operators that are
+    views by their schema get the storage of what they are views of. Those of composite operators
+    that are views are never cached.
+
+    Args:
+        template: what a call did.
+        inputs: how many storages its inputs have.
+    """
+    known = set(range(inputs))
+    for node in template.nodes:
+        specs = _specs(node.value)
+        places = {spec.storage for spec in specs}
+        is_new = len(places) == len(specs) and known.isdisjoint(places)
+        is_new = is_new and all(spec.is_whole for spec in specs)
+        if node.target is operator.getitem or compat.is_view(node.target):
+            is_new = is_new and compat.is_composite(node.target)
+            if not (is_new or places <= known):
+                return False
+        elif not is_new:
+            return False
+        known |= places
+    return True
+
+
+def _specs(value: Any) -> list[TensorSpec]:
+    """Return the tensors in the value of a node."""
     if type(value) is TensorSpec:
-        return bool(value.facts.offset == 0)
-    return not isinstance(value, (list, tuple)) or all(map(_begins_its_storage, value))
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [spec for item in value for spec in _specs(item)]
+    return []
+
+
+def _places(template: Template, inputs: list[Any]) -> list[tuple[Any, Any]]:
+    """Return where what a call returns begins in storages of which sizes."""
+    storages = [*inputs, *template.fresh]
+    return [
+        (output.facts.offset, storages[output.storage])
+        for output in compat.pytree.tree_leaves(template.result, lambda v: type(v) is Output)
+        if type(output) is Output
+    ]

@@ -82,6 +82,9 @@ class Template(NamedTuple):
         result: what it returns: containers and constants with Outputs and NumberOutputs.
         calls: function -> how many times it was called.
         is_symbolic: whether it mentions expressions, which `symbols.bound` makes numbers of.
+        is_from_cache: whether it has tensors that lie elsewhere when they are computed.
+        moves: whether what the call returns has another offset, or a storage of another size, when
+            it is computed.
     """
 
     nodes: tuple[TemplateNode, ...]
@@ -90,3 +93,5 @@ class Template(NamedTuple):
     result: Any
     calls: tuple[tuple[Any, int], ...]
     is_symbolic: bool
+    is_from_cache: bool = False
+    moves: bool = False

@@ -41,14 +41,18 @@ class Storage:
         nbytes: its size.
         made: torch's storage, once a tensor in it was made.
         state: a real tensor in it, if there is one.
+        has_moved: whether its tensors have other metadata when torch first runs the program.
     """
 
-    __slots__ = ("made", "nbytes", "state")
+    __slots__ = ("has_moved", "made", "nbytes", "state")
 
-    def __init__(self, nbytes: Size, made: Any = None, state: Any = None) -> None:
+    def __init__(
+        self, nbytes: Size, made: Any = None, state: Any = None, *, has_moved: bool = False
+    ) -> None:
         self.nbytes = nbytes
         self.made = made
         self.state = state
+        self.has_moved = has_moved
 
 
 class Value:

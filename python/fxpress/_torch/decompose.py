@@ -106,12 +106,26 @@ def traits_of(mode: Any) -> tuple[Any, ...]:
         mode.allow_meta,
         mode.fake_tensor_converter.export,
         mode.static_shapes,
+        mode.cache_enabled,
     )
 
 
 def is_of_torch(operator: Any) -> bool:
     """Return whether an operator is torch's own, so that nobody registers another one for it."""
     return not isinstance(operator, OpOverload) or library_utils.is_builtin(operator)
+
+
+def is_view(target: Any) -> bool:
+    """Return whether the result of an operator is a view of its input, by the schema."""
+    return isinstance(target, OpOverload) and target.is_view
+
+
+def is_composite(target: Any) -> bool:
+    """Return whether torch has a kernel for an operator that is made of other operators."""
+    kind = torch._C.DispatchKey.CompositeImplicitAutograd
+    return isinstance(target, OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(
+        target.name(), kind
+    )
 
 
 def called_in_forward() -> bool:
@@ -257,6 +271,19 @@ def was_changed(wrapped: FunctionalTensor, before: torch.Tensor) -> bool:
 def was_written(wrapped: FunctionalTensor) -> bool:
     """Return whether something wrote to the storage of a functional tensor."""
     return torch._functionalize_mutation_counter(wrapped.elem) > 0  # type: ignore[no-any-return]
+
+
+def have_own_storages(result: Any, given: list[Any]) -> bool:
+    """Return whether no two tensors of a result, or a tensor of it and one that was given, share a
+    storage, as functionalization and the wrappers have them."""
+    tensors = [t for t in pytree.tree_leaves(result) if type(t) is FunctionalTensor]
+    layers = ((tensors, given), ([t.elem for t in tensors], [t.elem for t in given]))
+    for new, old in layers:
+        places = [tensor.untyped_storage()._cdata for tensor in new]
+        taken = {tensor.untyped_storage()._cdata for tensor in old}
+        if len({*places, *taken}) != len(places) + len(taken):
+            return False
+    return True
 
 
 class Candidates:
