@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import export
+from torch.onnx._internal.exporter._decomp import create_onnx_friendly_decomposition_table
 
 import fxpress
 from fxpress import decompose
 from fxpress._decompose import write
-from tests.support.decompose_cases import assert_decomposed_as_torch, program_of
+from tests.support.decompose_cases import TABLES, assert_decomposed_as_torch, program_of
 
 pytestmark = pytest.mark.slow("decompositions by torch and by us")
 
@@ -149,3 +150,50 @@ def test_templates_of_operators_of_the_user_are_not_kept() -> None:
         assert decompose.report().traced == 1
         shape[0] = 5
         assert_decomposed_as_torch(program)
+
+
+@pytest.mark.parametrize(
+    ("function", "stamped"),
+    [
+        (lambda x: (nn.functional.glu(x), nn.functional.glu(x + 1)), True),
+        (lambda x: (nn.functional.mish(x), nn.functional.mish(x + 1)), True),
+        (lambda x: (x.quantile(0.5), (x + 1).quantile(0.5)), False),  # it writes to its result
+        (lambda x: (x.nanquantile(0.25, dim=0), (x + 1).nanquantile(0.25, dim=0)), False),
+    ],
+)
+def test_decompositions_that_annotate_what_they_make(
+    function: Callable[..., Any], stamped: bool
+) -> None:
+    """torch notes in meta that functions of its references are not for Dynamo."""
+    program = export(Calls(function), (SQUARE,))
+    decompose.forget_templates()
+    made = assert_decomposed_as_torch(program, stamped=stamped)
+    annotated = [node.meta["custom"] for node in made.graph.nodes if node.meta.get("custom")]
+    assert len({id(annotations) for annotations in annotated}) == len(annotated)
+
+
+@pytest.mark.parametrize("model", ["attention", "convolutions", "deep"])
+def test_tables_whose_functions_annotate(model: str) -> None:
+    def table() -> Any:
+        return create_onnx_friendly_decomposition_table(set())
+
+    assert_decomposed_as_torch(program_of(model), table, stamped=True)
+
+
+def test_annotations_of_the_user_and_of_torch() -> None:
+    def function(x: Tensor) -> Any:
+        with torch.fx.traceback.annotate({"mine": 1}):
+            return nn.functional.glu(x), nn.functional.glu(x + 1), nn.functional.gelu(x)
+
+    assert_decomposed_as_torch(export(Calls(function), (SQUARE,)))
+
+
+@pytest.mark.parametrize("table", ["default", "empty"])
+def test_where_meta_of_nodes_is_preserved(table: str) -> None:
+    """Placeholders get annotations and numbers in torch's trace."""
+    program = program_of("deep")
+    decompose.run_decompositions(program, TABLES[table]())
+    with torch.fx.traceback.preserve_node_meta():
+        assert_decomposed_as_torch(program, table)
+        with torch.fx.traceback.annotate({"mine": 1}):
+            assert_decomposed_as_torch(program, table)

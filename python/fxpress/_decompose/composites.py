@@ -6,27 +6,48 @@ from collections.abc import Callable
 from typing import Any
 
 from fxpress._torch import decompositions as compat
+from fxpress._torch import kernels
+from fxpress._torch.origins import BUILTIN, is_torchs
 
 
 class _Composites:
-    """torch's composite operators, which are collected again when one was registered."""
+    """torch's composite operators, which are collected again when one was registered.
+
+    Attributes:
+        late: operators of aten that are composite, which torch does not know: it collects those of
+            aten once for a process.
+    """
 
     def __init__(self) -> None:
         self._found: dict[str, list[Any]] = {}  # by namespace
+        self.late: set[Any] = set()
         self._state: Any = None
         self._kernels: list[dict[Any, Any]] = []
+        self._replaced = ""
 
     def get(self) -> dict[str, list[Any]]:
         """Return namespace -> its composite operators that a table may keep or override."""
         if self._state is None or self._state_now() != self._state:
             compat.load_composites()
             self._kernels.clear()
+            self._replaced = ""
             for name, space in compat.namespaces():
                 operators = list(compat.overloads(space))
                 self._kernels += [operator.py_kernels for operator in operators]
                 self._found[name] = [op for op in operators if compat.is_preservable(op)]
+                if name in BUILTIN:
+                    self._replaced = self._replaced or _replaced(operators)
+            once = compat.collected_aten_composites()
+            self.late = {op for op in self._found["aten"] if op not in once}
+            self._found["aten"] = list(once)
             self._state = self._state_now()
         return self._found
+
+    def user_kernel(self) -> str:
+        """Return an operator of torch's for which somebody else's kernel is registered, or ''."""
+        if self._state is None:
+            self.get()
+        return self._replaced or kernels.user_kernel()
 
     def _state_now(self) -> Any:
         """Return what changes when an operator is registered, or gets a Python kernel."""
@@ -37,7 +58,14 @@ class _Composites:
         )
 
 
+def _replaced(operators: list[Any]) -> str:
+    """Return the first operator with a Python kernel that is not torch's, or ''."""
+    found = (op for op in operators if not all(map(is_torchs, op.py_kernels.values())))
+    return str(next(found, ""))
+
+
 _COMPOSITES = _Composites()
+user_kernel = _COMPOSITES.user_kernel
 
 
 def _collect_all_valid_cia_ops() -> set[Any]:
@@ -66,20 +94,34 @@ def _split_decomp_table_to_cia_and_python_decomp(
 
     Args:
         decomp_table: operator -> decomposition; composite operators of torch's are removed.
+            Keys that are no operators mean nothing.
 
     Returns:
         Composite operators with what to do with them, and `decomp_table`.
 
+    Raises:
+        AssertionError: an operator of aten has become composite since torch collected those.
+
     Stands in for `torch.export.exported_program._split_decomp_table_to_cia_and_python_decomp`.
     """
     by_namespace = _COMPOSITES.get()
+    late = _COMPOSITES.late
     kept = {operator for found in by_namespace.values() for operator in found}
     composites: dict[Any, Callable[..., Any]] = {}
     for operator in list(decomp_table):
         if operator in kept:
             composites[operator] = decomp_table.pop(operator)
             kept.discard(operator)
-        elif operator.namespace not in by_namespace and compat.is_preservable(operator):
+        elif operator in late or _is_unknown(operator, by_namespace):
+            name = operator.name()
+            if name.startswith("aten"):
+                raise AssertionError(f"This should be a custom op, got aten op: {name}")
             composites[operator] = decomp_table[operator]
     composites.update(dict.fromkeys(kept, compat.keep))
     return composites, decomp_table
+
+
+def _is_unknown(key: Any, by_namespace: dict[str, list[Any]]) -> bool:
+    """Return whether a key of a table is a composite operator of a namespace without a name."""
+    known = isinstance(key, compat.OpOverload) and key.namespace in by_namespace
+    return not known and compat.is_preservable(key)

@@ -13,7 +13,10 @@ from fxpress import _native
 from fxpress._arguments import check_program
 from fxpress._decompose import report
 from fxpress._decompose.check import FakeResults, checks
-from fxpress._decompose.composites import _split_decomp_table_to_cia_and_python_decomp
+from fxpress._decompose.composites import (
+    _split_decomp_table_to_cia_and_python_decomp,
+    user_kernel,
+)
 from fxpress._decompose.difference import difference
 from fxpress._decompose.plan import Plan
 from fxpress._decompose.program import stamped
@@ -76,17 +79,22 @@ def _decomposed(
     said.calls = sum(node.op == "call_function" for node in ep.graph.nodes)
     surroundings = (*compat.surroundings(), decompose_custom_triton_ops)
     table = TABLES.get(cia_to_decomp, python_decomp_table, surroundings)
+    replaced = user_kernel()
+    remembers = table.is_torchs and not replaced
 
     rest = (python_decomp_table, joint_loss_index, decompose_custom_triton_ops)
 
     def whole() -> ExportedProgram:
         overridden = table.plain.in_force()
         with phase("whole trace"), fast_tracing(), deferring(), _native.RareCollections():
-            made, said.stamped = traced(ep, overridden, *rest, remembers=table.is_torchs)
+            made, said.stamped = traced(ep, overridden, *rest, remembers=remembers)
         return made
 
     if decompose_whole.is_joint(ep, joint_loss_index):
         said.reason = "a joint graph"
+        return whole()
+    if replaced:
+        said.reason = f"{replaced}: it has a kernel of the user's"
         return whole()
     before = FakeResults(ep) if checks() else None
     try:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 from torch.fx import Node
 
+from fxpress._decompose.ahead import Ahead
 from fxpress._decompose.keys import Call, fields_of
 from fxpress._decompose.record import Recorder
 from fxpress._decompose.template import NumberOutput, Output, Template
@@ -14,6 +16,9 @@ from fxpress._decompose.values import Number, Storage, UnsafeError, Value
 from fxpress._observing.progress import Report
 from fxpress._torch import decompose as compat
 from fxpress._torch import symbols
+from fxpress._torch.kernels import is_replaced
+
+_MANY = 16  # templates, after which the operators that are to come are tried
 
 
 class Stamp(NamedTuple):
@@ -46,6 +51,7 @@ class Plan:
         environment: placeholder of the old graph -> its value in the new one.
         first: the number of placeholders and of the nodes that read symbols from them.
         templates: key of a call -> its template, or why there is none; new ones are added.
+        refused: operators that functions of the user's decompose.
         progress: takes the numbers of nodes that the plan has gone through.
 
     Attributes:
@@ -54,6 +60,9 @@ class Plan:
         size: how many nodes the new trace has so far.
         output: what the program returns, as containers of Values and constants; after the end.
         traced: how many calls were traced.
+
+    Raises:
+        UnsafeError: the program has a call that cannot be stamped, whatever its trace does.
     """
 
     def __init__(
@@ -62,14 +71,18 @@ class Plan:
         environment: dict[Node, Any],
         first: int,
         templates: dict[Any, Template | str],
+        refused: Container[Any] = (),
         progress: Report | None = None,
     ) -> None:
         self.nodes = nodes
         self._position = 0
+        self._fields = _fields(nodes, refused)
         self._environment = environment
         self._templates = templates
         self._progress = progress
         self._own: dict[Any, Template] = {}  # for this program alone
+        self._ahead: dict[Any, Template] = {}  # traced, and not used yet
+        self._tries_all = False
         self.stamps: list[Stamp] = []
         self.size = first
         self.output: Any = None
@@ -91,14 +104,17 @@ class Plan:
             UnsafeError: the program is not known to be safe to stamp.
         """
         nodes = self.nodes
+        if recorder is not None:
+            self._try_calls(recorder, only_writing=True)
         while self._position < len(nodes):
+            if recorder is not None and self.traced > _MANY and not self._tries_all:
+                self._tries_all = True
+                self._try_calls(recorder, only_writing=False)
             node = nodes[self._position]
             if any(used not in self._environment for used in node.all_input_nodes):
                 raise UnsafeError("a node that stands before its input")
             if node.op == "output":
                 self.output = self._argument(node.args[0])
-            elif node.op != "call_function":
-                raise UnsafeError(f"a node of kind {node.op}")
             elif node.target is operator.getitem:
                 self._environment[node] = self._item(node)
             else:
@@ -121,35 +137,92 @@ class Plan:
             raise UnsafeError("an item of what is no list")
         return whole[index]
 
+    def _try_calls(self, recorder: Recorder, *, only_writing: bool) -> None:
+        """Trace calls that are still to come, so that a program is refused before most is traced.
+
+        Args:
+            recorder: traces them.
+            only_writing: whether to try all calls of operators that write by their schemas, or one
+                of each operator.
+        """
+        ahead = Ahead(self._environment, recorder.mode.shape_env)
+        known = {stamp.node.target for stamp in self.stamps}
+        for place in range(self._position, len(self.nodes)):
+            node = self.nodes[place]
+            target = node.target
+            if not isinstance(target, compat.OpOverload) or target in known:
+                continue
+            if not only_writing:
+                known.add(target)
+            elif not target._schema.is_mutable:
+                continue
+            environment = ahead.inputs_of(node)
+            if environment is not None:
+                self._template_of(node, place, environment, recorder, is_ahead=True)
+
     def _call(self, node: Node, recorder: Recorder | None) -> Any:
+        template, call = self._template_of(node, self._position, self._environment, recorder)
+        if template.is_from_cache and any(storage.has_moved for storage in call.storages):
+            # What is in the cache depends on the metadata in torch's first run.
+            what = "the cache of fake tensors decides where its result lies"
+            raise UnsafeError(f"{node.target}: {what}")
+        return self._stamp(node, template, call)
+
+    def _template_of(
+        self,
+        node: Node,
+        place: int,
+        environment: dict[Node, Any],
+        recorder: Recorder | None,
+        *,
+        is_ahead: bool = False,
+    ) -> tuple[Template, Call]:
+        """Return the template of a call, and the call's tensors.
+
+        Args:
+            node: the call.
+            place: its place among the nodes.
+            environment: its inputs -> their values.
+            recorder: traces it if there is no template.
+            is_ahead: whether the call is tried before its turn.
+        """
         target = node.target
-        call = Call(self._environment)
+        call = Call(environment)
         for argument in node.args:
             call.add(argument)
         for name, argument in node.kwargs.items():
             call.key.append(name)
             call.add(argument)
-        if not isinstance(target, compat.OpOverload):
-            _check_function(target, call)
-        fields = fields_of(node.meta)
+        if call.values and not isinstance(target, compat.OpOverload):
+            raise UnsafeError(_call_of(target))
+        fields = self._fields[place]
         key = (target, fields, len(node.args), *call.key)
         known = self._templates.get(key) or self._own.get(key)
         if isinstance(known, str):
             raise UnsafeError(known)
         if known is None:
-            known = self._record(node, call, fields, key, recorder)
-        if known.is_from_cache and any(storage.has_moved for storage in call.storages):
-            # What is in the cache depends on the metadata in torch's first run.
-            raise UnsafeError(f"{target}: the cache of fake tensors decides where its result lies")
-        return self._stamp(node, known, call)
+            known = self._record(node, call, environment, fields, key, recorder)
+            if is_ahead:
+                self._ahead[key] = known
+            else:
+                self.traced += 1
+        elif not is_ahead and self._ahead.pop(key, None) is not None:
+            self.traced += 1
+        return known, call
 
     def _record(
-        self, node: Node, call: Call, fields: Any, key: Any, recorder: Recorder | None
+        self,
+        node: Node,
+        call: Call,
+        environment: dict[Node, Any],
+        fields: Any,
+        key: Any,
+        recorder: Recorder | None,
     ) -> Template:
         if recorder is None:
             raise NeedsTraceError
         try:
-            parts = (node.target, node.args, node.kwargs, call, self._environment, fields)
+            parts = (node.target, node.args, node.kwargs, call, environment, fields)
             template = recorder.record(*parts)
         except UnsafeError as unsafe:
             self._templates[key] = str(unsafe)
@@ -157,7 +230,6 @@ class Plan:
         operators = (node.target, *(made.target for made in template.nodes))
         kept = all(map(compat.is_of_torch, operators))
         (self._templates if kept else self._own)[key] = template
-        self.traced += 1
         return template
 
     def _stamp(self, node: Node, template: Template, call: Call) -> Any:
@@ -191,7 +263,38 @@ def _bound(result: Any, inputs: list[int], storages: list[Storage], first: int) 
     return result
 
 
-def _check_function(target: Any, call: Call) -> None:
-    """Raise UnsafeError unless a function of Python only computes a number of numbers."""
-    if call.values or not symbols.computes(target):
-        raise UnsafeError(f"a call of {getattr(target, '__name__', type(target).__name__)}")
+def _fields(nodes: list[Node], refused: Container[Any]) -> list[tuple[str, ...]]:
+    """Return for each node which items of its meta reach a trace.
+
+    Raises:
+        UnsafeError: the program has a call that cannot be stamped, whatever its trace does.
+    """
+    found: list[tuple[str, ...]] = []
+    checked: set[Any] = set()
+    for node in nodes:
+        target = node.target
+        if node.op == "output" or target is operator.getitem:
+            found.append(())
+            continue
+        if node.op != "call_function":
+            raise UnsafeError(f"a node of kind {node.op}")
+        if target not in checked:
+            _check_target(target, refused)
+            checked.add(target)
+        found.append(fields_of(node.meta))
+    return found
+
+
+def _check_target(target: Any, refused: Container[Any]) -> None:
+    """Raise UnsafeError for what is called, if no call of it can be stamped."""
+    if not isinstance(target, compat.OpOverload):
+        if not symbols.computes(target):  # a function of Python computes a number of numbers
+            raise UnsafeError(_call_of(target))
+    elif target in refused:
+        raise UnsafeError(f"{target}: its decomposition is a function of the user's")
+    elif is_replaced(target):
+        raise UnsafeError(f"{target}: it has a kernel of the user's")
+
+
+def _call_of(target: Any) -> str:
+    return f"a call of {getattr(target, '__name__', type(target).__name__)}"

@@ -71,7 +71,8 @@ def stamped(
     traits = (*compat.traits_of(mode), sizes.knowledge(mode.shape_env))
     templates = table.templates_of(traits)
     size_nodes = SizeNodes(inputs, symbols)
-    plan = Plan(nodes, environment, len(inputs) + size_nodes.count, templates, progress)
+    first = len(inputs) + size_nodes.count
+    plan = Plan(nodes, environment, first, templates, table.refused, progress)
     fakes = compat.Fakes(mode)
     with phase("plan"), contextlib.suppress(NeedsTraceError):
         plan.advance(None)

@@ -188,6 +188,8 @@ class Reading:
             return key, kinds.COPIED_LITERAL, item
         if key == "torch_fn":
             return key, kinds.COUNTED, self._counted(item)
+        if key == "custom" and key not in self._meta and _is_plain(item):
+            return key, kinds.COPIED_LITERAL, item  # decompositions annotate what they make
         raise self._refuse(f"the trace makes {key!r}")
 
     def _counted(self, item: Any) -> tuple[Any, int]:
@@ -280,6 +282,13 @@ class Reading:
 
 _getitem = operator.getitem
 _CONSTANTS = (int, float, complex, bool, str, type(None), torch.dtype, torch.device, torch.layout)
+
+
+def _is_plain(annotations: Any) -> bool:
+    """Return whether annotations are a dict of constants: what torch copies is equal then."""
+    return type(annotations) is dict and all(
+        type(key) is str and isinstance(value, _CONSTANTS) for key, value in annotations.items()
+    )
 
 
 def _check_constants(target: Any, argument: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from typing import Any
 
@@ -10,6 +9,7 @@ from fxpress._decompose.overrides import Overrides
 from fxpress._decompose.template import Template
 from fxpress._decompose.values import UnsafeError
 from fxpress._torch import decompositions as compat
+from fxpress._torch.origins import is_torchs
 
 _MOST_TABLES = 8  # whose templates are kept
 _MOST_TRAITS = 64  # for which a table keeps templates
@@ -26,6 +26,7 @@ class Table:
         others: the argument, with a function that refuses in place of each of the user's.
         templates: traits of a fake mode and of the symbols in it -> key of a call -> its template,
             or why there is none.
+        refused: the operators whose functions are the user's.
         is_torchs: whether no function is the user's.
         plain, guarded: override the composite operators; `guarded` refuses where a function is the
             user's.
@@ -37,11 +38,13 @@ class Table:
         self.plain = Overrides(composites)
         refusing = {op: _guarded(op, f) for op, f in composites.items()}
         self.guarded = Overrides(refusing)
-        self.is_torchs = all(
-            mine[op] is f
+        self.refused = {
+            op
             for mine, given in ((self.others, others), (refusing, composites))
             for op, f in given.items()
-        )
+            if mine[op] is not f
+        }
+        self.is_torchs = not self.refused
 
     def templates_of(self, traits: Any) -> dict[Any, Template | str]:
         """Return the templates for fake modes with some traits; the oldest are forgotten."""
@@ -56,13 +59,7 @@ def _guarded(operator: Any, function: Any) -> Any:
 
     A function of the user may have state: it has to be called as often as torch calls it.
     """
-    if compat.is_own_decomposition(function, operator):
-        return function
-    inner = function
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    module = getattr(inner, "__module__", None) or ""
-    if module == "torch" or module.startswith("torch."):
+    if compat.is_own_decomposition(function, operator) or is_torchs(function):
         return function
 
     def refuse(*_: Any, **__: Any) -> Any:

@@ -40,6 +40,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from fxpress._torch.fakes import META, fake_of, without_data
+from fxpress._torch.kernels import fake_rules
 from fxpress._torch.versions import features
 
 _NO_WRITES = {"_keep_input_mutations": False} if features.functionalization_may_keep_writes else {}
@@ -72,7 +73,8 @@ def guards_code(shape_env: Any, module: torch.fx.GraphModule) -> list[str]:
 def has_modes() -> bool:
     """Return whether a mode is active that changes how torch traces."""
     return (
-        functorch_config.functionalize_rng_ops
+        fx_traceback.has_preserved_node_meta()
+        or functorch_config.functionalize_rng_ops
         or _get_current_dispatch_mode() is not None
         or torch._C._len_torch_function_stack() > 0
         or torch.is_inference_mode_enabled()
@@ -94,6 +96,7 @@ def surroundings() -> tuple[Any, ...]:
         torch.backends.cuda.cudnn_sdp_enabled(),
         functorch_config.get_hash(),
         hash(frozenset(library._impls)),  # kernels that were registered in Python
+        fake_rules(),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch._C import DispatchKey
 from torch._export import utils as export_utils
 from torch._higher_order_ops.utils import autograd_not_implemented
+from torch._ops import OpOverload as OpOverload
 from torch._subclasses import fake_impls
 from torch.export import exported_program
 
@@ -20,7 +22,13 @@ _BACKEND_KEYS = tuple(exported_program._BACKEND_KEYS_TO_OVERRIDE)
 keep = export_utils._special_op_to_preserve_cia
 is_preservable: Callable[[Any], bool] = export_utils._is_preservable_cia_op
 own_decomposition: Callable[[Any], Callable[..., Any]] = export_utils._get_decomp_for_cia
-_OWN = "_get_decomp_for_cia.<locals>._special_op_to_decompose_cia"
+(_OWN,) = (
+    code
+    for code in export_utils._get_decomp_for_cia.__code__.co_consts
+    if isinstance(code, types.CodeType)
+)
+# What torch collects once for a process.
+collected_aten_composites: Any = export_utils._collect_all_valid_cia_ops_for_aten_namespace
 
 
 def registered_composites() -> list[str]:
@@ -53,7 +61,7 @@ def is_own_decomposition(function: Any, operator: Any) -> bool:
     """Return whether a table's entry is an operator's own decomposition."""
     return (
         isinstance(function, functools.partial)
-        and getattr(function.func, "__qualname__", "") == _OWN
+        and getattr(function.func, "__code__", None) is _OWN
         and function.keywords == {"kernel": operator}
         and not function.args
     )
