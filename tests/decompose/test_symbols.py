@@ -178,6 +178,24 @@ def test_guards_and_sizes_of_data_are_traced_as_a_whole() -> None:
     assert_decomposed_as_torch(program, stamped=False, symbols=True)
 
 
+class _Halves(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        half = x.shape[1] // 2
+        return torch.cat([x[:, :half], x[:, half:]], 1)
+
+
+def test_guards_of_programs_that_nothing_decomposed_before() -> None:
+    """D-32: torch's may be there several times."""
+    ours, theirs = (
+        export(_Halves(), (torch.randn(3, 6, 4),), dynamic_shapes=({0: Dim.AUTO, 1: Dim.AUTO},))
+        for _ in range(2)
+    )
+    expected = theirs.run_decompositions()._guards_code
+    made = decompose.run_decompositions(ours)._guards_code
+    assert expected
+    assert set(made) == set(expected)
+
+
 @pytest.mark.deep("decomposes a program in several threads, and eight times")
 def test_threads_and_memory() -> None:
     program = of_attention(2)
