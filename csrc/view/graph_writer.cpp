@@ -91,15 +91,16 @@ Ref GraphWriter::load_without(uint32_t value, const std::vector<uint32_t>& graph
   if (graphs.empty()) return load(value);
   std::vector<uint32_t> in_order = graphs;
   std::sort(in_order.begin(), in_order.end());
+  const std::string_view whole = index().raw(value);
   std::string made;
-  const char* from = index().raw(value).data();
+  size_t from = 0;
   for (const uint32_t graph : in_order) {
     const std::string_view left_out = index().raw(graph);
-    made.append(from, left_out.data()).append("null");
-    from = left_out.data() + left_out.size();
+    const auto place = static_cast<size_t>(left_out.begin() - whole.begin());
+    made.append(whole.substr(from, place - from)).append("null");
+    from = place + left_out.size();
   }
-  const std::string_view whole = index().raw(value);
-  made.append(from, whole.data() + whole.size());
+  made.append(whole.substr(from));
   charge_.add(kDescriptionBytes + kBytesLoaded * made.size());
   return load_json(made);
 }
@@ -297,8 +298,9 @@ void GraphWriter::write_node(uint32_t node, PyObject* layer, PyObject* bodies) {
   const Ref id = new_string("node " + std::to_string(number_));
   const Ref made =
       written_.add(id.get(), PyTuple_GET_ITEM(target, 0), where, taken_attributes(), given_);
-  if (!bodies_.empty())
+  if (!bodies_.empty()) {
     write_bodies(made.get(), name.valid() ? written_.text_of(name) : id.get(), bodies);
+  }
   write_results(field(node, "outputs"));
 }
 
