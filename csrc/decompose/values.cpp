@@ -49,20 +49,21 @@ Ref Values::tensor(const ValueSpec& spec, PyObject* storages) {
   PyObject* storage = PyList_GetItem(storages, spec.storage);
   check(storage);
   PyObject* attributes = attributes_on(spec.device.get());
-  if (Ref made = like_first(spec, storage, attributes)) return made;
-  const bool fills_storage = spec.is_whole && !has_storage(storage);
-  const Ref real = real_tensor(spec, storage);
+  const bool fills_storage = spec.is_whole && get_attr(storage, made_.get()).get() == Py_None;
+  if (Ref made = like_first(spec, storage, fills_storage, attributes)) return made;
+  const Ref real = real_tensor(spec, storage, fills_storage);
   Ref fake = fx::make_fake(real.get(), /*requires_grad=*/false, spec.device.get(), attributes);
   first_.insert_or_assign(&spec, First{Ref::borrow(fake.get()), fills_storage});
   return fake;
 }
 
 // Empty: the first one has to be made, or one whose storage is made for it.
-Ref Values::like_first(const ValueSpec& spec, PyObject* storage, PyObject* attributes) {
+Ref Values::like_first(const ValueSpec& spec, PyObject* storage, bool fills_storage,
+                       PyObject* attributes) {
   const auto known = first_.find(&spec);
   if (known == first_.end()) return {};
   PyObject* first = known->second.fake.get();
-  if (!spec.is_whole || has_storage(storage)) {
+  if (!fills_storage) {
     return fx::fake_like(first, storage_of(storage).get(), attributes);
   }
   if (!known->second.fills_storage) return {};
@@ -72,8 +73,7 @@ Ref Values::like_first(const ValueSpec& spec, PyObject* storage, PyObject* attri
 }
 
 // A tensor on the meta device.
-Ref Values::real_tensor(const ValueSpec& spec, PyObject* storage) {
-  const bool fills_storage = spec.is_whole && !has_storage(storage);
+Ref Values::real_tensor(const ValueSpec& spec, PyObject* storage, bool fills_storage) {
   Ref real;
   if (spec.pattern.get() != Py_None) {
     const Ref place = fills_storage ? Ref::borrow(Py_None) : storage_of(storage);
@@ -92,10 +92,6 @@ Ref Values::real_tensor(const ValueSpec& spec, PyObject* storage) {
   }
   if (fills_storage) keep_storage(storage, real.get());
   return real;
-}
-
-bool Values::has_storage(PyObject* storage) const {
-  return get_attr(storage, made_.get()).get() != Py_None;
 }
 
 void Values::keep_storage(PyObject* storage, PyObject* tensor) {

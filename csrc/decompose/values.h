@@ -26,9 +26,10 @@ class Values {
   };
 
   Ref tensor(const ValueSpec& spec, PyObject* storages);
-  Ref like_first(const ValueSpec& spec, PyObject* storage, PyObject* attributes);
-  Ref real_tensor(const ValueSpec& spec, PyObject* storage);
-  bool has_storage(PyObject* storage) const;
+  // `fills_storage`: whether the storage is to be made for the tensor.
+  Ref like_first(const ValueSpec& spec, PyObject* storage, bool fills_storage,
+                 PyObject* attributes);
+  Ref real_tensor(const ValueSpec& spec, PyObject* storage, bool fills_storage);
   Ref storage_of(PyObject* storage);
   void keep_storage(PyObject* storage, PyObject* tensor);
   PyObject* attributes_on(PyObject* device);

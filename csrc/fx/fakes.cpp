@@ -26,8 +26,9 @@ Ref make_fake(PyObject* real, bool requires_grad, PyObject* device, PyObject* at
 }
 
 Ref fake_like(PyObject* fake, PyObject* storage, PyObject* attributes) {
-  if (symbols.fake_like == Py_None) return {};
-  void* const make = PyCapsule_GetPointer(symbols.fake_like, core::kFakeLikeCapsule);
+  const Ref capsule = Ref::steal(PyObject_CallNoArgs(symbols.fake_like));
+  if (capsule.get() == Py_None) return {};
+  void* const make = PyCapsule_GetPointer(capsule.get(), core::kFakeLikeCapsule);
   if (make == nullptr) throw_python_error();
   Ref made =
       Ref::steal(static_cast<PyObject*>(reinterpret_cast<core::FakeLike>(make)(fake, storage)));

@@ -42,6 +42,7 @@ def _once(fill: Callable[[], None]) -> Callable[[], None]:
     return fill_once
 
 
+@functools.cache
 def _of_tensor_part(name: str) -> object:
     """Return what the part that needs libtorch has; None: there is no part for this torch."""
     try:
@@ -64,7 +65,7 @@ def fx() -> None:
             deferred_body=_deferred_code.BODY,
             materialize=_deferred_code.materialize,
             errors={"internal_error": InternalError},
-            fake_like=_of_tensor_part("fake_like"),
+            fake_like=functools.partial(_of_tensor_part, "fake_like"),  # loaded when it is needed
         ),
         tables.NATIVE_NAMES,
     )
