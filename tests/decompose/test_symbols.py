@@ -184,16 +184,28 @@ class _Halves(nn.Module):
         return torch.cat([x[:, :half], x[:, half:]], 1)
 
 
-def test_guards_of_programs_that_nothing_decomposed_before() -> None:
-    """D-32: torch's may be there several times."""
-    ours, theirs = (
-        export(_Halves(), (torch.randn(3, 6, 4),), dynamic_shapes=({0: Dim.AUTO, 1: Dim.AUTO},))
-        for _ in range(2)
+class _Where(nn.Module):
+    """Returns a view; torch asks whether it is the whole of what it views."""
+
+    def forward(self, x: Tensor) -> Any:
+        return (x * x.shape[0]).transpose(0, 1), x.shape[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "dims"),
+    [(_Halves, (3, 6, 4), {0: Dim.AUTO, 1: Dim.AUTO}), (_Where, (4, 6), {0: Dim.AUTO})],
+)
+def test_guards_of_programs_that_nothing_decomposed_before(
+    model: type[nn.Module], shape: tuple[int, ...], dims: Any
+) -> None:
+    """torch asks a program's guards first, and writes some down again. Its caches are filled first,
+    because torch 2.13 writes fewer where an equal program was decomposed before."""
+    first, theirs, ours = (
+        export(model(), (torch.randn(shape),), dynamic_shapes=(dims,)) for _ in range(3)
     )
+    first.run_decompositions()
     expected = theirs.run_decompositions()._guards_code
-    made = decompose.run_decompositions(ours)._guards_code
-    assert expected
-    assert set(made) == set(expected)
+    assert decompose.run_decompositions(ours)._guards_code == expected
 
 
 @pytest.mark.deep("decomposes a program in several threads, and eight times")

@@ -25,6 +25,7 @@ from fxpress import _native, _native_setup
 from fxpress._decompose.calls import calls_of
 from fxpress._decompose.inputs import Input, read_inputs
 from fxpress._decompose.names import Renamer, input_names
+from fxpress._decompose.outputs import check_outputs
 from fxpress._decompose.plan import NeedsTraceError, Plan
 from fxpress._decompose.record import Recorder
 from fxpress._decompose.sizes import SizeNodes
@@ -34,6 +35,7 @@ from fxpress._decompose.tables import Table
 from fxpress._decompose.values import Number, UnsafeError
 from fxpress._decompose.whole import ranges_of
 from fxpress._decompose.write import Writer
+from fxpress._export.own_guards import check_own_inputs
 from fxpress._observing.progress import Report
 from fxpress._observing.watching import phase
 from fxpress._serde.checks import to_check
@@ -62,6 +64,9 @@ def stamped(
     """
     _check(program)
     mode = _fake_mode(program)
+    if sizes.has_symbols(mode.shape_env):
+        with mode:
+            check_own_inputs(program)
     symbols = Symbols(mode.shape_env)
     inputs = read_inputs(program, mode.shape_env)
     environment: dict[Node, Any] = {
@@ -79,6 +84,7 @@ def stamped(
     if not plan.is_complete:
         with phase("trace"):
             _trace(plan, fakes, symbols, table, custom_triton_ops)
+    check_outputs(plan, symbols)
     with phase("graph"), sizes.without_guards(mode.shape_env):
         return _make(program, plan, inputs, size_nodes, symbols, fakes), plan
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import keyword
 import types
 from collections.abc import Sequence
@@ -14,12 +13,13 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 
 from fxpress import _deferred_code, _native, _native_setup
-from fxpress._export import guards, state
+from fxpress._export import state
+from fxpress._export.own_guards import argument_names, guards_module
 from fxpress._observing.watching import operation, phase
 from fxpress._torch import export as torch_export
 from fxpress._torch import fx as torch_fx
 from fxpress._torch import unlift as torch_unlift
-from fxpress._torch.fx import GRAPH_SLOT, TreeSpec, pytree, pytree_codegen
+from fxpress._torch.fx import GRAPH_SLOT, pytree, pytree_codegen
 
 _native_setup.fx()
 
@@ -139,18 +139,6 @@ def _module(
     )
 
 
-def argument_names(in_spec: TreeSpec, signature: Any) -> list[str]:
-    """Return the names of the parameters of `forward`."""
-    if signature and signature.forward_arg_names:
-        names: list[str] = signature.forward_arg_names
-        return names
-    children = in_spec.children()
-    if in_spec.type is tuple and [child.type for child in children] == [tuple, dict]:
-        args, kwargs = children
-        return [*(f"arg_{i}" for i in range(args.num_children)), *kwargs.context]
-    return [f"arg_{i}" for i in range(in_spec.num_children)]
-
-
 def _can_be_parameters(names: Sequence[str]) -> bool:
     return len(set(names)) == len(names) and all(
         name.isidentifier() and not keyword.iskeyword(name) for name in names
@@ -189,13 +177,7 @@ def _add_guards(module: torch.fx.GraphModule, program: ExportedProgram, names: l
     placeholders = graph.find_nodes(op="placeholder")
     if not placeholders:
         return
-    own = names[1:] if names[0] == "self" else names
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    signature = inspect.Signature([inspect.Parameter(name, kind) for name in own])
-    inputs = guards.Inputs(signature, program.example_inputs)
-    code = guards.of_placeholders(placeholders, program.range_constraints, inputs.sources)
-    code += guards.of_trace(torch_unlift.guards_of_trace(program), inputs, own)
-    module._guards_fn = guards.as_module(code, inputs)
+    module._guards_fn = guards_module(program, placeholders, names)
     stack = torch_unlift.first_stack(graph)
     with graph.inserting_after(placeholders[-1]):
         node = graph.call_module("_guards_fn", tuple(placeholders))

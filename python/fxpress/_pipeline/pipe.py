@@ -10,7 +10,7 @@ from torch.distributed.pipelining import Pipe
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
-from fxpress._export.unlift import argument_names
+from fxpress._export.own_guards import argument_names
 from fxpress._observing.watching import operation
 from fxpress._stages.build import build
 from fxpress._stages.costs import By

@@ -12,7 +12,11 @@ import torch
 from torch._export.passes import _node_metadata_hook as metadata_hook
 from torch.fx.experimental import proxy_tensor
 from torch.fx.experimental.sym_node import SymNode
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import (
+    free_unbacked_symbols,
+    statically_known_true,
+    sym_eq,
+)
 from torch.utils._sympy import interp, reference
 from torch.utils._thunk import Thunk
 
@@ -64,14 +68,27 @@ def symbol_read(number: Any) -> Any:
     return expression if expression is not None and expression.is_Symbol else None
 
 
+def known_equality(one: Any, other: Any) -> bool | None:
+    """Return whether sizes are equal; None if that depends on the values of symbols."""
+    equal = sym_eq(one, other)
+    if statically_known_true(equal):
+        return True
+    return False if statically_known_true(torch.sym_not(equal)) else None
+
+
 def is_symbol(expression: Any) -> bool:
     """Return whether an expression is a symbol alone."""
     return bool(expression.is_Symbol)
 
 
+def has_symbols(shape_env: Any) -> bool:
+    """Return whether an environment, or None, has symbols."""
+    return shape_env is not None and bool(shape_env.var_to_range)
+
+
 def knowledge(shape_env: Any) -> tuple[Any, ...]:
     """Return what a trace may know of symbols, as a key."""
-    if shape_env is None or not shape_env.var_to_range:
+    if not has_symbols(shape_env):
         return ()
     values = vars(shape_env)
     tables = ("backed_var_to_val", "var_to_hint_override", "replacements", "axioms")
