@@ -57,7 +57,7 @@ class Steps(nn.Module):
         return made[-1], made[len(made) // 2].shape[0]
 
 
-@pytest.mark.slow("generated programs that torch exports and decomposes three times")
+@pytest.mark.slow("generated programs that torch exports and decomposes twice")
 @examples(25)
 @given(
     st.lists(
@@ -70,21 +70,20 @@ class Steps(nn.Module):
 def test_generated_programs(
     steps: list[tuple[int, int]], shape: tuple[int, ...], dims: list[Any], is_default: bool
 ) -> None:
-    """torch decomposes one of three equal programs first, which fills its caches."""
+    """Guards are compared as sets: which of them torch writes down again depends on what the
+    process has exported before."""
     shapes = {i: dim for i, dim in enumerate(dims[: len(shape)]) if dim is not None}
     table: dict[Any, Any] | None = None if is_default else {}
     inputs = (torch.ones(shape),)
     try:
-        programs = [export(Steps(steps), inputs, dynamic_shapes=(shapes,)) for _ in range(3)]
-        programs[0].run_decompositions(table)
+        programs = [export(Steps(steps), inputs, dynamic_shapes=(shapes,)) for _ in range(2)]
+        FakeTensorMode.cache_clear()
+        theirs = programs[0].run_decompositions(table)
     except Exception:
         reject()
-    programs[2]._example_inputs = programs[1]._example_inputs
+    programs[1]._example_inputs = programs[0]._example_inputs
     FakeTensorMode.cache_clear()
-    theirs = programs[1].run_decompositions(table)
-    FakeTensorMode.cache_clear()
-    ours = decompose.run_decompositions(programs[2], table)
-    if decompose.report().reason:
-        assert set(ours._guards_code) == set(theirs._guards_code)
-        ours._guards_code = theirs._guards_code
+    ours = decompose.run_decompositions(programs[1], table)
+    assert set(ours._guards_code) == set(theirs._guards_code)
+    ours._guards_code = theirs._guards_code
     assert_same_but_for_numbers(ours, theirs)

@@ -198,14 +198,14 @@ class _Where(nn.Module):
 def test_guards_of_programs_that_nothing_decomposed_before(
     model: type[nn.Module], shape: tuple[int, ...], dims: Any
 ) -> None:
-    """torch asks a program's guards first, and writes some down again. Its caches are filled first,
-    because torch 2.13 writes fewer where an equal program was decomposed before."""
-    first, theirs, ours = (
-        export(model(), (torch.randn(shape),), dynamic_shapes=(dims,)) for _ in range(3)
+    """torch asks a program's guards first, and writes some down again: which ones depends on what
+    the process has exported before."""
+    theirs, ours = (
+        export(model(), (torch.randn(shape),), dynamic_shapes=(dims,)) for _ in range(2)
     )
-    first.run_decompositions()
     expected = theirs.run_decompositions()._guards_code
-    assert decompose.run_decompositions(ours)._guards_code == expected
+    assert expected
+    assert set(decompose.run_decompositions(ours)._guards_code) == set(expected)
 
 
 @pytest.mark.deep("decomposes a program in several threads, and eight times")
