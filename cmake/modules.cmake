@@ -47,6 +47,7 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/graph_module.cpp
   csrc/fx/local_names.cpp
   csrc/fx/names.cpp
+  csrc/fx/new_graph.cpp
   csrc/fx/provenance.cpp
   csrc/fx/reader.cpp
   csrc/fx/symbols.cpp

@@ -17,6 +17,15 @@ std::array<PyObject*, 3> table_names() {
   return {names.module_dict_parameters, names.module_dict_buffers, names.module_dict_modules};
 }
 
+// An empty container of the same type; an empty Ref for what is no container.
+Ref fresh_container(PyObject* value) {
+  if (PyDict_CheckExact(value)) return Ref::steal(PyDict_New());
+  if (PyODict_CheckExact(value)) return Ref::steal(PyODict_New());
+  if (PyList_CheckExact(value)) return Ref::steal(PyList_New(0));
+  if (!PyDict_Check(value) && !PyList_Check(value) && !PyAnySet_Check(value)) return {};
+  return Ref::steal(PyObject_CallNoArgs(reinterpret_cast<PyObject*>(Py_TYPE(value))));
+}
+
 bool has_global_registration_hooks() {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(symbols.module_registration_hooks); ++i) {
     if (PyObject_IsTrue(PyTuple_GET_ITEM(symbols.module_registration_hooks, i)) != 0) return true;
@@ -106,6 +115,7 @@ PyObject* AttributePaths::atom(std::string_view name) {
 PyObject* AttributePaths::owner(std::string_view path, bool make) {
   const size_t dot = path.rfind('.');
   if (dot == std::string_view::npos) return root_.get();
+  if (last_ != nullptr && path.substr(0, dot) == last_path_) return last_;
   // Walk back to the longest prefix that is known, then forward from there.
   size_t known = dot;
   PyObject* object = nullptr;
@@ -130,6 +140,8 @@ PyObject* AttributePaths::owner(std::string_view path, bool make) {
     if (object == nullptr) return nullptr;
     known = end;
   }
+  last_path_ = path.substr(0, dot);
+  last_ = object;
   return object;
 }
 
@@ -212,29 +224,28 @@ void fill_fresh(PyObject* target, PyObject* body) {
   PyObject* key = nullptr;
   PyObject* value = nullptr;
   for (Py_ssize_t position = 0; PyDict_Next(body, &position, &key, &value) != 0;) {
-    PyTypeObject* type = Py_TYPE(value);
-    const bool container = PyDict_Check(value) || PyList_Check(value) || PyAnySet_Check(value);
-    Ref fresh = !container                  ? Ref::borrow(value)
-                : PyDict_CheckExact(value)  ? Ref::steal(PyDict_New())
-                : PyODict_CheckExact(value) ? Ref::steal(PyODict_New())
-                : PyList_CheckExact(value)
-                    ? Ref::steal(PyList_New(0))
-                    : Ref::steal(PyObject_CallNoArgs(reinterpret_cast<PyObject*>(type)));
-    check(PyDict_SetItem(target, key, fresh.get()));
+    const Ref container = fresh_container(value);
+    check(PyDict_SetItem(target, key, container ? container.get() : value));
   }
 }
 
 Ref new_module(PyTypeObject* type) {
   // A replaced nn.Module.__init__ (by Dynamo, or by deferred initialization) gets its call.
-  const Ref init = Ref::steal(PyObject_GetAttrString(symbols.module_type, "__init__"));
-  if (init.get() != symbols.module_init) {
+  if (_PyType_Lookup(as_type(symbols.module_type), names.dunder_init) != symbols.module_init) {
+    const Ref init = get_attr(symbols.module_type, names.dunder_init);
     Ref module = Ref::steal(PyBaseObject_Type.tp_new(type, no_args, nullptr));
     Ref::steal(PyObject_CallOneArg(init.get(), module.get()));
     return module;
   }
   // A copy has all keys in one step, and stays a dict of its own: the engine can watch it.
   const Ref dict = Ref::steal(PyDict_Copy(symbols.module_init_body));
-  fill_fresh(dict.get(), symbols.module_init_body);
+  PyObject* key = nullptr;
+  PyObject* value = nullptr;
+  for (Py_ssize_t position = 0;
+       PyDict_Next(symbols.module_init_body, &position, &key, &value) != 0;) {
+    const Ref container = fresh_container(value);
+    if (container) check(PyDict_SetItem(dict.get(), key, container.get()));
+  }
   return new_instance(reinterpret_cast<PyObject*>(type), dict.get());
 }
 

@@ -50,6 +50,8 @@ class AttributePaths {
   Ref root_;                                       // where paths start
   std::unordered_map<std::string, Ref> prefixes_;  // path -> object, for inner parts
   std::unordered_map<std::string, Ref> atoms_;     // part of a path -> Python string
+  std::string last_path_;     // whose object was asked for last: paths come in groups
+  PyObject* last_ = nullptr;  // that object, held by prefixes_
 };
 
 }  // namespace fxpress::fx

@@ -8,8 +8,7 @@ namespace fxpress::fx {
 
 namespace {
 
-void finish(PyObject* fake, PyObject* attributes) {
-  Ref::steal(PyObject_CallOneArg(symbols.protect_data, fake));
+void give_attributes(PyObject* fake, PyObject* attributes) {
   const Ref own = Ref::steal(PyDict_Copy(attributes));
   check(set_instance_dict(fake, own.get()));
 }
@@ -21,7 +20,9 @@ Ref make_fake(PyObject* real, bool requires_grad, PyObject* device, PyObject* at
                        device};
   Ref fake = Ref::steal(
       PyObject_Vectorcall(symbols.make_subclass, parts, 3, symbols.make_subclass_keywords));
-  finish(fake.get(), attributes);
+  PyObject* protected_as[] = {fake.get(), attributes};
+  Ref::steal(PyObject_Vectorcall(symbols.protect_data, protected_as, 2, nullptr));
+  give_attributes(fake.get(), attributes);
   return fake;
 }
 
@@ -32,7 +33,7 @@ Ref fake_like(PyObject* fake, PyObject* storage, PyObject* attributes) {
   if (make == nullptr) throw_python_error();
   Ref made =
       Ref::steal(static_cast<PyObject*>(reinterpret_cast<core::FakeLike>(make)(fake, storage)));
-  finish(made.get(), attributes);
+  give_attributes(made.get(), attributes);
   return made;
 }
 

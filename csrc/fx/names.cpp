@@ -1,5 +1,6 @@
 #include "fx/names.h"
 
+#include <algorithm>
 #include <string>
 
 #include "fx/symbols.h"
@@ -96,6 +97,14 @@ core::StringId NameWriter::candidate(PyObject* name) {
   return raw;
 }
 
+core::StringId NameWriter::candidate_for_text(std::string_view target) {
+  if (target.starts_with("__") && target.ends_with("__")) {
+    target = target.size() >= 4 ? target.substr(2, target.size() - 4) : std::string_view();
+  }
+  if (std::none_of(target.begin(), target.end(), is_upper)) return intern(target);
+  return intern(snake_case(target));
+}
+
 core::StringId NameWriter::candidate_for_target(PyObject* target) {
   const auto key = reinterpret_cast<uintptr_t>(target);
   if (const uint32_t known = tables_->by_target.find(key); known != core::FlatMap::kAbsent) {
@@ -103,11 +112,7 @@ core::StringId NameWriter::candidate_for_target(PyObject* target) {
   }
   core::StringId result;
   if (PyUnicode_CheckExact(target) && PyUnicode_IS_ASCII(target)) {
-    std::string_view text = utf8(target);
-    if (text.starts_with("__") && text.ends_with("__")) {
-      text = text.size() >= 4 ? text.substr(2, text.size() - 4) : std::string_view();
-    }
-    result = intern(snake_case(text));
+    result = candidate_for_text(utf8(target));
   } else {
     const Ref text = Ref::steal(PyObject_CallOneArg(symbols.target_to_str, target));
     result = candidate(text.get());

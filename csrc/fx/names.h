@@ -32,6 +32,9 @@ class NameWriter {
   // The candidate for a node that calls `target`, by the rule of Graph._target_to_str.
   core::StringId candidate_for_target(PyObject* target);
 
+  // The same for a target that is an ASCII text.
+  core::StringId candidate_for_text(std::string_view target);
+
   // `name` itself as a candidate.
   core::StringId candidate(PyObject* name);
 

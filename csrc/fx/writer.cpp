@@ -4,13 +4,13 @@
 #include <string>
 
 #include "core/check.h"
+#include "fx/new_graph.h"
 
 namespace fxpress::fx {
 
 using core::Op;
 
-GraphWriter::GraphWriter(NameWriter& name_writer)
-    : GraphWriter(name_writer, Ref::steal(PyObject_CallNoArgs(symbols.graph_type))) {}
+GraphWriter::GraphWriter(NameWriter& name_writer) : GraphWriter(name_writer, new_graph()) {}
 
 GraphWriter::GraphWriter(NameWriter& name_writer, Ref graph)
     : names_(name_writer), graph_(std::move(graph)) {
@@ -104,10 +104,9 @@ void GraphWriter::register_lookup(PyObject* node, Op op, PyObject* target) {
 // Equal functions that are not identical (bound methods) share an entry: the dict decides.
 Ref GraphWriter::lookup_bucket(Op op, PyObject* target) {
   const Ref key = Ref::steal(PyTuple_Pack(2, op_name(op), target));
-  if (PyObject* known = dict_get(lookup_table_.get(), key.get())) return Ref::borrow(known);
-  Ref fresh = Ref::steal(PyDict_New());
-  check(PyDict_SetItem(lookup_table_.get(), key.get(), fresh.get()));
-  return fresh;
+  const Ref fresh = Ref::steal(PyDict_New());
+  // The hash of an operator is Python code: it is asked for once.
+  return Ref::borrow(check(PyDict_SetDefault(lookup_table_.get(), key.get(), fresh.get())));
 }
 
 NewNode GraphWriter::output_node() {

@@ -1,7 +1,9 @@
 // New tuples and objects of classes.
 #pragma once
 
+#include <initializer_list>
 #include <span>
+#include <utility>
 
 #include "py/object.h"
 
@@ -27,6 +29,16 @@ inline Ref new_object(PyObject* type) {
 inline Ref new_instance(PyObject* type, PyObject* dict) {
   Ref object = Ref::steal(as_type(type)->tp_alloc(as_type(type), 0));
   check(set_instance_dict(object.get(), dict));
+  return object;
+}
+
+// An object with these attributes, which an __init__ would set.
+inline Ref new_instance(PyObject* type,
+                        std::initializer_list<std::pair<PyObject*, PyObject*>> attributes) {
+  Ref object = new_object(type);
+  for (const auto& [name, value] : attributes) {
+    check(PyObject_GenericSetAttr(object.get(), name, value));
+  }
   return object;
 }
 

@@ -1,7 +1,6 @@
 #include "serde/decode_node_metadata.h"
 
 #include <algorithm>
-#include <initializer_list>
 
 #include "fx/symbols.h"
 #include "py/containers.h"
@@ -47,13 +46,6 @@ std::vector<std::string_view> split_entry(std::string_view text) {
   }
   parts.push_back(text.substr(start));
   return parts;
-}
-
-// An object of a class with these attributes.
-Ref instance(PyObject* type, std::initializer_list<std::pair<PyObject*, PyObject*>> attributes) {
-  const Ref dict = Ref::steal(PyDict_New());
-  for (const auto& [name, value] : attributes) check(PyDict_SetItem(dict.get(), name, value));
-  return new_instance(type, dict.get());
 }
 
 }  // namespace
@@ -123,19 +115,27 @@ Ref NodeMetadataDecoder::module_stack(std::string_view text) {
     Ref stack = Ref::steal(PyDict_New());
     split(text, kBetweenEntries, [&](std::string_view entry) {
       file_.charge(kEntryBytes);
-      const auto parts = split_entry(entry);
-      if (parts.size() != 3) {
-        raise(symbols.serialize_error, "an entry of nn_module_stack has %zu parts, not 3: %R",
-              parts.size(), new_text(entry).get());
-      }
-      const Ref path = new_text(parts[1]);
-      const Ref type = new_text(parts[2]);
-      const Ref value = Ref::steal(PyTuple_Pack(2, path.get(), type.get()));
-      check(PyDict_SetItem(stack.get(), new_text(parts[0]).get(), value.get()));
+      const auto& [key, value] = stack_entry(entry);
+      check(PyDict_SetItem(stack.get(), key.get(), value.get()));
     });
     known = std::move(stack);
   }
   return Ref::borrow(known.get());
+}
+
+const NodeMetadataDecoder::StackEntry& NodeMetadataDecoder::stack_entry(std::string_view text) {
+  StackEntry& known = entry(stack_entries_, text);
+  if (!known.key) {
+    const auto parts = split_entry(text);
+    if (parts.size() != 3) {
+      raise(symbols.serialize_error, "an entry of nn_module_stack has %zu parts, not 3: %R",
+            parts.size(), new_text(text).get());
+    }
+    const Ref path = new_text(parts[1]);
+    const Ref type = new_text(parts[2]);
+    known = {new_text(parts[0]), Ref::steal(PyTuple_Pack(2, path.get(), type.get()))};
+  }
+  return known;
 }
 
 Ref NodeMetadataDecoder::source_functions(std::string_view text) {
@@ -211,17 +211,17 @@ Ref NodeMetadataDecoder::node_source(const Document& document, const Value& valu
                         part(Field::NodeSource_graph_id)};
   Ref info = Ref::borrow(Py_None);
   if (fields[0].get() != Py_None && fields[1].get() != Py_None && fields[2].get() != Py_None) {
-    info = instance(symbols.node_info_type, {{fx::names.name, fields[0].get()},
-                                             {fx::names.target, fields[1].get()},
-                                             {names.graph_id, fields[2].get()}});
+    info = new_instance(symbols.node_info_type, {{fx::names.name, fields[0].get()},
+                                                 {fx::names.target, fields[1].get()},
+                                                 {names.graph_id, fields[2].get()}});
   }
-  return instance(symbols.node_source_type,
-                  {{names.action_string, Py_None},
-                   {names.cached_dict, Py_None},
-                   {names.pass_name, part(Field::NodeSource_pass_name).get()},
-                   {names.action, actions.get()},
-                   {names.node_info, info.get()},
-                   {names.from_node, sources.get()}});
+  return new_instance(symbols.node_source_type,
+                      {{names.action_string, Py_None},
+                       {names.cached_dict, Py_None},
+                       {names.pass_name, part(Field::NodeSource_pass_name).get()},
+                       {names.action, actions.get()},
+                       {names.node_info, info.get()},
+                       {names.from_node, sources.get()}});
 }
 
 }  // namespace fxpress::serde

@@ -24,15 +24,22 @@ class NodeMetadataDecoder {
   void add(const NodeMetadata& metadata, PyObject* meta);
 
  private:
+  // An entry of a module stack: its key, and the path and type of the module.
+  struct StackEntry {
+    Ref key;    // str
+    Ref value;  // (path, type)
+  };
   Ref module_stack(std::string_view text);
+  const StackEntry& stack_entry(std::string_view text);
   Ref source_functions(std::string_view text);
   Ref node_sources(std::string_view text);
   Ref node_sources(const Document& document, const Value& list);
   Ref node_source(const Document& document, const Value& value);
 
   Decoding& file_;
-  TextMap<Ref> stacks_;     // module stacks by text
-  TextMap<Ref> functions_;  // source functions by text
+  TextMap<Ref> stacks_;                // module stacks by text
+  TextMap<StackEntry> stack_entries_;  // likewise: the stacks of a layer begin alike
+  TextMap<Ref> functions_;             // source functions by text
 };
 
 }  // namespace fxpress::serde

@@ -1,6 +1,7 @@
 #include "serde/decode_signature.h"
 
 #include "fx/symbols.h"
+#include "py/containers.h"
 #include "serde/kinds.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"
@@ -40,11 +41,12 @@ Ref SignatureDecoder::signature(const Value& value) {
   return call(symbols.graph_signature_type, inputs.get(), outputs.get());
 }
 
-// The spec of an argument that has only a name.
+// The spec of an argument that has only a name. Signatures have as many as the state has tensors:
+// the constructors, which are Python code, are left out.
 Ref SignatureDecoder::named_spec(PyObject* type, const Value& argument) {
   const auto name = file_.name_in(argument);
   if (!name) raise(symbols.serialize_error, "an argument of the signature has no name");
-  return call(type, new_text(*name).get());
+  return new_instance(type, {{fx::names.name, new_text(*name).get()}});
 }
 
 Ref SignatureDecoder::argument_spec(const Value& argument) {
@@ -72,8 +74,14 @@ Ref SignatureDecoder::input_spec(const Value& spec) {
   const Value& content = file_.content(spec);
   const auto make = [&](InputKind kind, const Ref& argument, PyObject* target,
                         PyObject* persistent = Py_None) {
-    return call(symbols.input_spec_type, input_kinds_[static_cast<size_t>(kind)].get(),
-                argument.get(), target, persistent);
+    PyObject* object = input_kinds_[static_cast<size_t>(kind)].get();
+    if (kind == InputKind::kBuffer) {  // the constructor looks at `persistent`
+      return call(symbols.input_spec_type, object, argument.get(), target, persistent);
+    }
+    return new_instance(symbols.input_spec_type, {{fx::names.kind, object},
+                                                  {fx::names.arg, argument.get()},
+                                                  {fx::names.target, target},
+                                                  {fx::names.persistent, persistent}});
   };
   const auto target = [&](Field name) { return file_.scalar(file_.field(content, name)); };
   switch (file_.tag(spec)) {
@@ -179,7 +187,9 @@ Ref SignatureDecoder::calls(const Value& list) {
     const Ref signature =
         stored.kind == ValueKind::kNull ? Ref::borrow(Py_None) : call_signature(stored);
     PyList_SET_ITEM(result.get(), static_cast<Py_ssize_t>(i),
-                    call(symbols.module_call_entry_type, fqn.get(), signature.get()).release());
+                    new_instance(symbols.module_call_entry_type,
+                                 {{names.fqn, fqn.get()}, {names.signature, signature.get()}})
+                        .release());
   }
   return result;
 }

@@ -21,6 +21,9 @@ at::Tensor copy_of(const at::Tensor& fake, PyObject* storage) {
   made.set_requires_grad(fake.requires_grad());
   made.unsafeGetTensorImpl()->set_python_dispatch(true);
   made.unsafeGetTensorImpl()->set_python_custom_device(true);
+  if (fake.storage().unsafeGetStorageImpl()->throw_on_mutable_data_ptr()) {
+    made.storage().unsafeGetStorageImpl()->set_throw_on_mutable_data_ptr();
+  }
   return made;
 }
 

@@ -1,7 +1,9 @@
 #include "unflatten/graph_of_frame.h"
 
+#include <algorithm>
 #include <string>
 
+#include "core/characters.h"
 #include "core/check.h"
 #include "fx/arguments.h"
 #include "fx/edited.h"
@@ -95,8 +97,11 @@ StringId FrameWriter::candidate(PlannedId id) {
       const Frame& callee = plan_.outline.frames[node.index];
       const std::string_view caller = strings.text(plan_.outline.frames[node.frame.value()].path);
       const size_t skip = caller.empty() ? 0 : caller.size() + 1;
-      return names_.candidate_for_target(
-          new_string(strings.text(callee.call_name).substr(skip)).get());
+      const std::string_view called = strings.text(callee.call_name).substr(skip);
+      const bool is_ascii =
+          std::all_of(called.begin(), called.end(), [](char c) { return core::is_ascii(c); });
+      return is_ascii ? names_.candidate_for_text(called)
+                      : names_.candidate_for_target(new_string(called).get());
     }
     case Planned::kFlattenInputs:
     case Planned::kFlattenOutputs:

@@ -2,6 +2,7 @@
 
 #include "fx/attributes.h"
 #include "fx/computed.h"
+#include "fx/new_graph.h"
 #include "fx/symbols.h"
 #include "py/instance_dict.h"
 #include "unflatten/graph_of_frame.h"
@@ -84,7 +85,7 @@ class ModuleWriter {
     Ref graph;
     if (is_root) graph = get_attr(root_, fx::names.graph);
     if (!frame.valid()) {
-      if (!graph) graph = Ref::steal(PyObject_CallNoArgs(fx::symbols.graph_type));
+      if (!graph) graph = fx::new_graph();
     } else {
       graph = frames_.write(frame, std::move(graph), result_.call_nodes);
     }

@@ -404,6 +404,39 @@ def test_fake_tensors_in_the_state() -> None:
     assert len(modes) == 1
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_data_of_fake_tensors_can_be_asked_for_as_in_torch(allowed: bool) -> None:
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(3)))  # weights that are alike
+    written = serialize(export(model, (torch.randn(1, 2),), strict=False))
+
+    def asked(value: Tensor) -> int | str:
+        try:
+            return value.untyped_storage().data_ptr()
+        except RuntimeError as error:
+            return str(error)
+
+    with torch._functorch.config.patch(fake_tensor_allow_unsafe_data_ptr_access=allowed):
+        mine, theirs = (
+            [asked(node.meta["val"]) for node in read(written).graph.find_nodes(op="placeholder")]
+            for read in (deserialize, torch_serialize.deserialize)
+        )
+    assert mine == theirs
+    assert len(mine) == 7
+    assert all((answer == 0) is allowed for answer in mine)
+
+
+def test_signatures_have_torchs_attributes() -> None:
+    written = serialize(top())
+    mine, theirs = deserialize(written), torch_serialize.deserialize(written)
+
+    def attributes(read: ExportedProgram) -> list[Any]:
+        specs = [*read.graph_signature.input_specs, *read.graph_signature.output_specs]
+        parts = [*specs, *(spec.arg for spec in specs), *read.module_call_graph]
+        return [(type(part), list(vars(part))) for part in parts]
+
+    assert attributes(mine) == attributes(theirs)
+
+
 def test_metadata_of_results_is_their_own() -> None:
     program = top()
     node = next(n for n in program.graph.nodes if "topk" in str(n.target))

@@ -51,6 +51,31 @@ def _pristine_module_init() -> object:
     return init if init.__module__ == nn_module.__name__ else None
 
 
+# A Graph has its own instance of each.
+_PARTS_OF_GRAPH = (fx_graph._Namespace, fx_graph.CodeGen, fx_graph._FindNodesLookupTable)
+
+
+def _is_known_graph(attributes: dict[str, Any]) -> bool:
+    """Return whether native code can make the attributes of an empty Graph as torch makes them."""
+    init = torch.fx.Graph.__init__
+    known = dict(attributes)
+    root, insert = known.pop("_root", None), known.pop("_insert", None)
+    return (
+        init.__module__ == fx_graph.__name__
+        and type(root) is torch.fx.Node
+        and insert == root.prepend
+        and all(map(_is_known_part, known.values()))
+    )
+
+
+def _is_known_part(value: Any) -> bool:
+    if isinstance(value, (dict, set)):
+        return type(value) in (dict, set, collections.defaultdict) and not value
+    if type(value) in _PARTS_OF_GRAPH:
+        return all(map(_is_known_part, vars(value).values()))
+    return value is None or type(value) in (int, str)
+
+
 # Operators that a module whose signature is preserved computes again when export has shared their
 # result with another module, because the value cannot be passed. The list is that of
 # `_ModuleFrame.remap_input`.
@@ -91,6 +116,8 @@ def native_symbols(
     """
     node, base = torch.fx.Node, fx_node._NodeBase
     fields = {**vars(base), **{k: v for k, v in vars(node).items() if k == "_prepend"}}
+    graph_body = dict(vars(torch.fx.Graph()))
+    graph_is_known = _is_known_graph(graph_body)
     lazy_body = {
         "__module__": CLASS_MODULE,
         "__qualname__": CLASS_QUALNAME,
@@ -126,8 +153,11 @@ def native_symbols(
         "free_symbols": free_symbols,
         "fx_wrap": torch.fx.wrap,
         "getitem": operator.getitem,
+        "graph_init": vars(torch.fx.Graph)["__init__"] if graph_is_known else None,
+        "graph_init_body": graph_body,
         "graph_module_init_tail": _state_behind(GRAPH_SLOT, vars(PATTERN), without=CODE_ATTRIBUTES),
         "graph_module_type": torch.fx.GraphModule,
+        "graph_part_types": _PARTS_OF_GRAPH,
         "graph_type": torch.fx.Graph,
         "hop_type": HigherOrderOperator,
         "illegal_names": fx_graph._illegal_names,
@@ -202,9 +232,11 @@ NATIVE_NAMES = {
     "boxed_arg_indices": "boxed_arg_indices",
     "call_modules": "_call_modules",
     "codegen": "_codegen",
+    "copy": "copy",
     "custom": "custom",
     "dunder_getattr": "__getattr__",
     "dunder_getattribute": "__getattribute__",
+    "dunder_init": "__init__",
     "empty_nn_module_stack": EMPTY_NN_MODULE_STACK,
     "example_value": "example_value",
     "expr": "expr",
