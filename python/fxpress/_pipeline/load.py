@@ -11,7 +11,6 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ParallelStyle
 
-from fxpress._checkpoint.reader import ArchiveReader
 from fxpress._observing.progress import Progress, check_progress
 from fxpress._observing.watching import operation
 from fxpress._pipeline.agreement import Answer, agree, name_of, told
@@ -27,7 +26,7 @@ from fxpress._pipeline.manifest import Manifest
 from fxpress._pipeline.module import StageModule
 from fxpress._pipeline.parallel import check_keys, fill, parallelize
 from fxpress._pipeline.placement import placement
-from fxpress._pipeline.source import Source, options_of
+from fxpress._pipeline.source import Source, changes_named, options_of
 from fxpress._serde.gate import check_input_keys
 from fxpress._serde.limits import Budget, Limits
 from fxpress._serde.treespecs import load_treespec
@@ -173,10 +172,9 @@ def load_stage(
         if loaded.count == 1:
             check_keys(loaded.plan_keys)
         if load_weights:
-            reader = ArchiveReader(
-                source.file_of(stage), model=source.program_of(stage), limits=limits
-            )
-            fill(module, reader, torch.device(mesh.device_type if device is None else device))
+            place = torch.device(mesh.device_type if device is None else device)
+            with changes_named():
+                fill(module, source.reader_of(stage), place)
     return loaded
 
 
