@@ -21,6 +21,7 @@ from fxpress._pipeline.arguments import (
     check_stage,
     check_timeout,
 )
+from fxpress._pipeline.crossing import check_crossing
 from fxpress._pipeline.errors import PipelineError, described
 from fxpress._pipeline.manifest import Manifest
 from fxpress._pipeline.module import StageModule
@@ -135,8 +136,8 @@ def load_stage(
     Raises:
         OSError: a file cannot be read, or there is no room for the temporary file.
         PipelineError: there are no such stages, the files do not belong together or change while
-            they are read, or the plan cannot be applied or divided by the mesh, or cuts the names
-            of one weight differently.
+            they are read, or the plan cannot be applied or divided by the mesh, cuts the names of
+            one weight differently, or cuts a value that passes from this stage to another.
         fxpress.ArchiveError, fxpress.LimitError, fxpress.SerializeError: the file is damaged.
         fxpress.UnsupportedError: the stage has something that fxpress cannot read, or nothing that
             is installed reads from the URL.
@@ -171,6 +172,8 @@ def load_stage(
         loaded.plan_keys = parallelize(module, mesh, plan)
         if loaded.count == 1:
             check_keys(loaded.plan_keys)
+        if stage + 1 < loaded.count:
+            check_crossing(module, stage)
         if load_weights:
             place = torch.device(mesh.device_type if device is None else device)
             with changes_named():
