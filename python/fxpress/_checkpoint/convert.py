@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
 import shutil
@@ -33,6 +32,7 @@ from fxpress._serde.limits import Limits
 from fxpress._stages.costs import By
 from fxpress._stages.records import facts_of
 from fxpress._stages.save import MANIFEST, PICTURE, STATE, save_stages
+from fxpress._stages.seal import sealed
 from fxpress._state.copies import on_other_storages
 
 Form: TypeAlias = Literal["pt2", "stages", "safetensors", "torch"]
@@ -244,4 +244,4 @@ def _fill_stages(template: Path, weights: Weights, folder: Path, filling: Fillin
     for name in (PICTURE, STATE):
         if (template / name).is_file():
             shutil.copyfile(template / name, folder / name)
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+    (folder / MANIFEST).write_text(sealed(manifest))

@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from fxpress import _native
 from fxpress._archive import names
 from fxpress._archive.contents import read_parts
+from fxpress._archive.errors import ArchiveError
 from fxpress._archive.load_options import Options
 from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._checkpoint.reader import ArchiveReader, reader_of
@@ -57,6 +58,7 @@ class Source(os.PathLike[str]):
             data = self._manifest_file()
         else:
             with contextlib.ExitStack() as stack:
+                stack.enter_context(self._named(self._path))
                 archive = self._opened(self._path, stack)
                 if archive.find(names.EXTRA_DIR + MANIFEST) is None:
                     raise PipelineError(f"{self.name} has no stages: save them with save_stages")
@@ -127,16 +129,15 @@ class Source(os.PathLike[str]):
             PipelineError: the file is not the one that was written with the manifest.
             fxpress.ArchiveError, fxpress.SerializeError, fxpress.LimitError: it is damaged.
         """
-        model = self._program_of(number)
-        with changes_named(), contextlib.ExitStack() as stack:
+        model, path = self._program_of(number), self._file_of(number)
+        with changes_named(), self._named(path), contextlib.ExitStack() as stack:
             archive = stack.enter_context(self._checked(number))
             if self._url is None:
-                path = os.fspath(self._file_of(number))
-                options = Options(**{**vars(options), "path": path})
+                options = Options(**{**vars(options), "path": os.fspath(path)})
             else:
                 archive = stack.enter_context(archive.copied(model, weights=options.load_weights))
             parts = read_parts(archive, model, options)
-        with _native.GcPause():
+        with self._named(path), _native.GcPause():
             return parts.decode(options)
 
     @contextlib.contextmanager
@@ -146,6 +147,16 @@ class Source(os.PathLike[str]):
             archive = self._opened(self._file_of(number), stack)
             self._check(archive, self.manifest.stages[number])
             yield archive
+
+    @contextlib.contextmanager
+    def _named(self, path: Path) -> Iterator[None]:
+        """Let errors of the block say which file is damaged; those of URLs do so themselves."""
+        try:
+            yield
+        except ArchiveError as error:
+            if self._url is not None:
+                raise
+            raise type(error)(f"{path}: {error}") from error
 
     def _check(self, archive: Any, facts: StageFacts) -> None:
         if self._is_folder:
