@@ -37,21 +37,26 @@ def measure(rounds: int, progress: Callable[[str], None]) -> list[Figure]:
     if importlib.util.find_spec("transformers") is None:
         print("no stages of a Llama: transformers is not installed")
         return [_planning(rounds, progress)]
-    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:
-        return [*_of_llama(Path(folder), rounds, progress), _planning(rounds, progress)]
+    figures = [_planning(rounds, progress)]
+    for shape in ranks.SHAPES:
+        with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:
+            figures += _of_llama(Path(folder), shape, rounds, progress)
+    return figures
 
 
-def _of_llama(folder: Path, rounds: int, progress: Callable[[str], None]) -> list[Figure]:
-    progress("pipeline: a Llama and its stages")
+def _of_llama(
+    folder: Path, shape: str, rounds: int, progress: Callable[[str], None]
+) -> list[Figure]:
+    progress(f"pipeline: a {shape} Llama and its stages")
     torch.manual_seed(0)
-    model = ranks.llama()
+    model = ranks.llama(ranks.SHAPES[shape])
     with torch.no_grad():
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.02)
         wanted = torch.cat([model(part) for part in ranks.batch().split(1)])
     torch.save(model.state_dict(), folder / ranks.MODEL)
     program = export(model, (ranks.example(),))
-    name = f"Llama, {ranks.LAYERS} layers, {RANKS} ranks"
+    name = f"Llama, {ranks.SHAPES[shape].layers} layers, {RANKS} ranks"
     manifest = pipeline.save_stages(program, folder / ranks.STAGES, RANKS, by="module")
     sizes = [stage["state_bytes"] for stage in manifest["stages"]]
     files = [stage["bytes"] for stage in manifest["stages"]]
@@ -61,8 +66,8 @@ def _of_llama(folder: Path, rounds: int, progress: Callable[[str], None]) -> lis
         runs: Runs = {"torch": [], "ours": []}
         for number in range(rounds):
             for way in runs:
-                progress(f"pipeline: {what}, {way}, round {number + 1} of {rounds}")
-                runs[way].append(_run(way, folder, train=train))
+                progress(f"pipeline: {shape}, {what}, {way}, round {number + 1} of {rounds}")
+                runs[way].append(_run(way, folder, shape, train=train))
         found[what] = runs
     for way in ("torch", "ours"):  # both run the parts of a batch one by one
         result = torch.load(folder / ranks.RESULT.format(way), weights_only=True)
@@ -76,13 +81,13 @@ def _of_llama(folder: Path, rounds: int, progress: Callable[[str], None]) -> lis
     return [*figures, *_sizes(name, found["first result"], sizes, files)]
 
 
-def _run(way: str, folder: Path, *, train: bool) -> list[dict[str, Any]]:
+def _run(way: str, folder: Path, shape: str, *, train: bool) -> list[dict[str, Any]]:
     """Return what each rank says of a run."""
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
     def one(rank: int) -> Any:
         more = ["--train"] if train else []
-        arguments = (way, *more, str(folder), str(rank), str(RANKS), str(store.port))
+        arguments = (way, *more, str(folder), shape, str(rank), str(RANKS), str(store.port))
         return worker.run("pipeline_ranks.py", *arguments)
 
     with ThreadPoolExecutor(RANKS) as processes:

@@ -14,7 +14,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import distributed, nn
@@ -22,7 +22,18 @@ from torch.distributed.pipelining import Schedule1F1B, SplitPoint, pipeline
 
 import memory
 
-LAYERS, PARTS, LENGTH, VOCABULARY = 32, 4, 8, 8000
+
+class Shape(NamedTuple):
+    """How the weights of a Llama are shared out: tracing costs layers, loading costs bytes."""
+
+    layers: int
+    hidden: int
+    inner: int
+    heads: int  # twice as many as there are of keys and values
+
+
+SHAPES = {"deep": Shape(32, 640, 1728, 10), "wide": Shape(12, 1024, 2752, 16)}
+PARTS, LENGTH, VOCABULARY = 4, 8, 8000
 MODEL, STAGES, RESULT = "model.pt", "stages", "result_{}.pt"
 
 
@@ -47,23 +58,23 @@ class Layer(nn.Module):  # type: ignore[misc]
 
 
 class Llama(nn.Module):  # type: ignore[misc]
-    """A Llama of 32 layers and 156 million parameters that returns its logits."""
+    """A Llama of 156 million parameters that returns its logits."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Shape) -> None:
         from transformers import LlamaConfig
         from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
         super().__init__()
         config = LlamaConfig(
-            hidden_size=640,
-            intermediate_size=1728,
-            num_attention_heads=10,
-            num_key_value_heads=5,
+            hidden_size=shape.hidden,
+            intermediate_size=shape.inner,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.heads // 2,
             max_position_embeddings=64,
         )
         config._attn_implementation = "sdpa"
         self.embedding = nn.Embedding(VOCABULARY, config.hidden_size)
-        self.layers = nn.ModuleList(Layer(config, number) for number in range(LAYERS))
+        self.layers = nn.ModuleList(Layer(config, number) for number in range(shape.layers))
         self.norm = LlamaRMSNorm(config.hidden_size)
         self.head = nn.Linear(config.hidden_size, VOCABULARY, bias=False)
 
@@ -75,12 +86,12 @@ class Llama(nn.Module):  # type: ignore[misc]
         return logits
 
 
-def llama() -> Llama:
+def llama(shape: Shape) -> Llama:
     """Return a Llama whose parameters are whatever is in memory."""
     from transformers.initialization import no_init_weights
 
     with no_init_weights():
-        made = Llama()
+        made = Llama(shape)
     made.eval()
     return made
 
@@ -100,10 +111,14 @@ def loss_of(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
 
 
-def _torchs(folder: Path, rank: int, size: int, loss_fn: Any, lap: Callable[[str], None]) -> Any:
-    model = llama()
+def _torchs(
+    folder: Path, shape: Shape, rank: int, size: int, loss_fn: Any, lap: Callable[[str], None]
+) -> Any:
+    model = llama(shape)
     lap("build the model")
-    cuts = {f"layers.{LAYERS * stage // size}": SplitPoint.BEGINNING for stage in range(1, size)}
+    cuts = {
+        f"layers.{shape.layers * stage // size}": SplitPoint.BEGINNING for stage in range(1, size)
+    }
     pipe = pipeline(model, (example(),), split_spec=cuts)
     lap("trace and split")
     state = torch.load(folder / MODEL, weights_only=True)
@@ -118,7 +133,9 @@ def _torchs(folder: Path, rank: int, size: int, loss_fn: Any, lap: Callable[[str
     return made
 
 
-def _ours(folder: Path, rank: int, size: int, loss_fn: Any, lap: Callable[[str], None]) -> Any:
+def _ours(
+    folder: Path, _: Shape, rank: int, size: int, loss_fn: Any, lap: Callable[[str], None]
+) -> Any:
     from fxpress.pipeline import build_schedule, load_stages
 
     stages = load_stages(folder / STAGES)
@@ -131,7 +148,9 @@ def _ours(folder: Path, rank: int, size: int, loss_fn: Any, lap: Callable[[str],
 WAYS = {"ours": _ours, "torch": _torchs}
 
 
-def work(way: str, folder: Path, rank: int, size: int, port: int, *, train: bool) -> dict[str, Any]:
+def work(
+    way: str, folder: Path, shape: Shape, rank: int, size: int, port: int, *, train: bool
+) -> dict[str, Any]:
     """Return seconds by what was done, and bytes that were read and needed."""
     _import_everything()
     torch.set_num_threads(1)
@@ -151,7 +170,7 @@ def work(way: str, folder: Path, rank: int, size: int, port: int, *, train: bool
     def run() -> tuple[Any, float]:
         since.append(time.perf_counter())
         cpu = time.process_time()
-        made = WAYS[way](folder, rank, size, loss_of if train else None, lap)
+        made = WAYS[way](folder, shape, rank, size, loss_of if train else None, lap)
         with torch.set_grad_enabled(train):
             first, last = rank == 0, rank + 1 == size
             given = {"target": batch()} if train and last else {}
@@ -201,16 +220,15 @@ def main() -> None:
     parser.add_argument("--worker", choices=WAYS, required=True, help="in which way")
     parser.add_argument("--train", action="store_true")
     parser.add_argument("folder", type=Path)
+    parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("rank", type=int)
     parser.add_argument("size", type=int)
     parser.add_argument("port", type=int)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    print(
-        json.dumps(
-            work(given.worker, given.folder, given.rank, given.size, given.port, train=given.train)
-        )
-    )
+    place = (given.rank, given.size, given.port)
+    found = work(given.worker, given.folder, SHAPES[given.shape], *place, train=given.train)
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from fxpress._stages.cut import cut
 from fxpress._stages.manifest import manifest_of, state_of_stages
 from fxpress._stages.records import digest_of, records_of
 from fxpress._stages.save import MANIFEST, STATE, program_name
+from fxpress._stages.seal import sealed
 from fxpress.archive import PT2ArchiveReader
 
 CALLS = 10  # in a layer, which has one weight besides
@@ -172,7 +173,7 @@ def save(folder: Path, nodes: int, gigabytes: float, stages: int) -> dict[str, A
     with _timed(figures, "manifest"):
         manifest = manifest_of(program, whole, plan, files) | {"picture": None}
         (folder / STATE).write_text(json.dumps(state_of_stages(program, whole)) + "\n")
-        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+        (folder / MANIFEST).write_text(sealed(manifest))
     figures["peak"] = _status("VmHWM")
     return figures
 

@@ -15,7 +15,7 @@ from fxpress import _native
 from fxpress._archive.errors import ArchiveError
 from fxpress._checkpoint import boxes
 from fxpress._checkpoint.boxes import Extent, read_box, strides_of
-from fxpress._checkpoint.ranges import Checked, File, Files
+from fxpress._checkpoint.ranges import Checked, Files, LocalFile
 from tests.support.checkpoints import bits
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.float8_e4m3fn, torch.bool)
@@ -46,7 +46,7 @@ def boxes_of_tensors(draw: Any) -> dict[str, Any]:
     }
 
 
-class Counting(File):
+class Counting(LocalFile):
     """A file that counts the bytes that are read of it."""
 
     done = 0
@@ -96,7 +96,7 @@ def test_what_is_read_as_a_whole_is_compared_with_its_checksum(
     data = value.numpy().tobytes()
     (tmp_path / "file").write_bytes(data)
     for crc, is_right in ((_native.crc32(data), True), (1, False)):
-        file = File(tmp_path / "file", Files())
+        file = LocalFile(tmp_path / "file", Files())
         part = Checked(file, 0, len(data), crc, "the part")
         extent = Extent(file, 0, value.dtype, (12, 1), part, True)
         for target in (torch.zeros(5, 12, dtype=torch.int16), torch.zeros(5, 12)):
@@ -118,7 +118,7 @@ def test_few_files_are_open(tmp_path: Path) -> None:
     made = []
     for number in range(200):
         (tmp_path / f"{number}").write_bytes(b"%03d" % number)
-        made.append(File(tmp_path / f"{number}", files))
+        made.append(LocalFile(tmp_path / f"{number}", files))
     for _ in range(2):
         for number, file in enumerate(made):
             assert file.read(0, 3) == b"%03d" % number

@@ -145,13 +145,14 @@ def test_arguments(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="checkpoint"):
         ArchiveReader(tmp_path).read_metadata()
     assert ArchiveReader.validate_checkpoint_id(tmp_path)
-    assert not ArchiveReader.validate_checkpoint_id("s3://bucket/model")
+    assert ArchiveReader.validate_checkpoint_id("s3://bucket/model")
+    assert not ArchiveReader.validate_checkpoint_id(3)  # type: ignore[arg-type]
     reader = ArchiveReader(tmp_path)
     reader.reset(tmp_path / "other")
     assert reader.checkpoint_id == tmp_path / "other"
 
 
-def test_a_url() -> None:
+def test_a_url_that_nothing_reads_from() -> None:
     for refused in (ArchiveReader, ArchiveReader(".").reset):
-        with pytest.raises(UnsupportedError, match="is a URL, and weights are read from files"):
-            refused("s3://bucket/model.pt2")
+        with pytest.raises(UnsupportedError, match=r"^nothing-knows-this://bucket/a\.pt2 can"):
+            refused("nothing-knows-this://bucket/a.pt2")

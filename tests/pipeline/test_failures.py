@@ -374,7 +374,8 @@ def test_a_damaged_file(stages: dict[int, Path], tmp_path: Path) -> None:
     file.write_bytes(data)
     first, second = both(tmp_path / "other")
     assert first == second
-    assert first.startswith("PipelineError: rank 0 (stage 0): ArchiveError: record ")
+    assert first.startswith("PipelineError: rank 0 (stage 0): ArchiveError: /")
+    assert "/stage_0.pt2: record " in first
 
 
 @pytest.mark.parametrize("kind", ["file", "hash", "tcp"])

@@ -114,6 +114,33 @@ def test_a_killed_rank(bad: int, phase: str, stages: Path, calls: list[dict[str,
     check_killed(stages, bad, phase, calls[bad][phase] // 2)
 
 
+def one_dies_and_one_fails(path: Path) -> None:
+    """Rank 1 dies when it has made its group, and rank 2 fails because of it; others have one."""
+    from fxpress._pipeline import schedule
+
+    made, rank = schedule.new_group, distributed.get_rank()
+
+    def make(*args: Any) -> Any:
+        group = made(*args)
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if rank == 2:
+            time.sleep(0.5)
+            raise RuntimeError("[gloo/transport] Connection closed by peer")
+        return group
+
+    schedule.new_group = make
+    stages = pipeline.load_stages(path, timeout=TIMEOUT)
+    pipeline.build_schedule("1F1B", stages, 4, loss_fn=loss_of, timeout=TIMEOUT)
+
+
+def test_a_rank_that_fails_before_it_agrees(stages: Path) -> None:
+    with ranks(RANKS, one_dies_and_one_fails, stages) as running:
+        found = running.results(60)
+    assert found.pop(1) is None
+    assert set(found) == {"PipelineError: rank 1 (stage 1) has died: it gives no sign of life"}
+
+
 @pytest.mark.slow("50 runs of four processes")
 def test_ranks_killed_at_random(stages: Path, calls: list[dict[str, int]]) -> None:
     """While they load, agree and make groups, exchange metadata, and take a step."""

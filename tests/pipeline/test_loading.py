@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -227,10 +228,27 @@ def test_a_manifest_that_was_changed(
     save_stages(mixed()[0], tmp_path / "stages", 2)
     file = tmp_path / "stages" / "manifest.json"
     document = json.loads(file.read_text())
+    del document["checksum"]
     _change(document, path, value)
     file.write_text(json.dumps(document))
     with pytest.raises(fxpress.Error, match=text):
         load_stage(tmp_path / "stages", 0)
+
+
+def test_a_manifest_that_is_damaged(tmp_path: Path) -> None:
+    """A bit of it, which may be in a constant that the program returns, or in a name."""
+    save_stages(mixed()[0], tmp_path / "stages", 2)
+    file = tmp_path / "stages" / "manifest.json"
+    data = file.read_bytes()
+    key = data.index(b'"checksum"')  # without it, it is one of an older version
+    chance = random.Random(0)
+    for _ in range(100):
+        at = chance.choice([*range(key), *range(key + 12, len(data))])
+        changed = bytearray(data)
+        changed[at] ^= 1 << chance.randrange(8)
+        file.write_bytes(changed)
+        with pytest.raises(PipelineError, match=r"^the manifest of the stages"):
+            load_stage(tmp_path / "stages", 0)
 
 
 @pytest.mark.parametrize("data", [b"", b"[" * 10**5, b"\xff\xfe", b"null", b"[]", b"{}"])

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
-from torch.export import export
+from torch.export import Dim, export
 
 from fxpress import pipeline
 from tests.support.pipelines import batches, loss_of, tied, trained_whole
@@ -295,3 +295,63 @@ def test_stages_that_cut_a_weight_differently(tmp_path: Path) -> None:
         r"\(Shard\(dim=0\),\), and rank 0 \(stage 0\) not at all",
         text,
     )
+
+
+class Mlp(nn.Module):
+    """Columns, and rows that take what they give; in two stages, a module is in each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.up(x).relu()) + x
+
+
+def in_two_stages(path: Path, plan: dict[str, ParallelStyle]) -> str:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("stages", "shards"))
+    group = mesh["stages"].get_group()
+    x = torch.randn(4, 8, 16, generator=torch.Generator().manual_seed(0))
+    try:
+        stages = pipeline.load_stages(path, group=group, mesh=mesh["shards"], plan=plan)
+        built = pipeline.build_schedule("GPipe", stages, 2, group=group, timeout=30)
+    except pipeline.PipelineError as error:
+        return str(error)
+    result = built.eval(*(() if stages[0].number else (x,)))
+    if stages[0].number:
+        torch.testing.assert_close(result, mlp(is_dynamic=True).module()(x))
+    return "ran"
+
+
+def mlp(*, is_dynamic: bool) -> Any:
+    torch.manual_seed(0)
+    shapes = {"x": {0: Dim("batch", min=1)}} if is_dynamic else None
+    return export(Mlp(), (torch.randn(4 if is_dynamic else 2, 8, 16),), dynamic_shapes=shapes)
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_a_plan_that_cuts_what_passes_to_another_stage(is_dynamic: bool, tmp_path: Path) -> None:
+    manifest = pipeline.save_stages(mlp(is_dynamic=is_dynamic), tmp_path / "stages", 2)
+    (value,) = (each["name"] for each in manifest["stages"][0]["outputs"] if "relu" in each["name"])
+    (text,) = set(
+        run_ranks(
+            4,
+            in_two_stages,
+            tmp_path / "stages",
+            {"up": ColwiseParallel(), "down": RowwiseParallel()},
+        )
+    )
+    assert re.fullmatch(
+        rf"rank 0 \(stage 0\): the plan cuts {value!r}, which stage 0 gives to another: a rank has "
+        r"\[\d+, 8, 16\] of it, and not \[.+, 8, 32\]\. Let the module before the cut .*",
+        text,
+    )
+
+
+def test_a_plan_that_gives_all_to_another_stage(tmp_path: Path) -> None:
+    pipeline.save_stages(mlp(is_dynamic=False), tmp_path / "stages", 2)
+    plan = {
+        "up": ColwiseParallel(output_layouts=Replicate()),
+        "down": RowwiseParallel(input_layouts=Replicate()),
+    }
+    assert run_ranks(4, in_two_stages, tmp_path / "stages", plan) == ["ran"] * 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,16 @@ from typing import Any
 import fsspec
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 from torch.export import export
 
 import fxpress
 from fxpress import archive, pipeline
 from tests.support.pipelines import batches, tied
+from tests.support.ranks import run_ranks
 from tests.support.stores import SCHEME, Store
 
 STAGES = 4
@@ -83,6 +88,79 @@ def test_what_is_read(name: str, saved: Path) -> None:
         assert Store.read() < sum(map(len, Store.objects.values())) / 2
         assert len(Store.ranges) < 12
         assert stage.module.facts.bytes < Store.read()
+
+
+# Rows of a weight for the first layer of a stage, columns for the second.
+SHARDS: dict[str, ParallelStyle] = {
+    **{f"layers.{number}": ColwiseParallel() for number in range(0, 2 * STAGES, 2)},
+    **{f"layers.{number}": RowwiseParallel() for number in range(1, 2 * STAGES, 2)},
+}
+
+
+def over_a_mesh(path: Path, style: str) -> tuple[int, int, int, dict[str, Any]]:
+    """Load a stage over all ranks from a store of this rank.
+
+    Returns:
+        The bytes read, those without the weights, those of this rank's part, and the state.
+    """
+    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+    plan = SHARDS if style == "both" else dict.fromkeys(SHARDS, ColwiseParallel())
+    local = pipeline.load_stage(path, 1, mesh=mesh, plan=plan).module.state_dict()
+    url = Store.put(path, f"bucket/{path.name}")
+    pipeline.load_stage(url, 1, mesh=mesh, plan=plan, load_weights=False)
+    graph = Store.read()
+    Store.forget()
+    found = pipeline.load_stage(url, 1, mesh=mesh, plan=plan).module.state_dict()
+    read = Store.read()
+    parts = {}
+    for key, value in found.items():
+        assert isinstance(value, DTensor) == isinstance(local[key], DTensor)
+        parts[key] = value.to_local() if isinstance(value, DTensor) else value
+        other = local[key].to_local() if isinstance(value, DTensor) else local[key]
+        assert torch.equal(parts[key], other)
+    whole = {
+        key: value.full_tensor() if isinstance(value, DTensor) else value
+        for key, value in found.items()
+    }
+    return read, graph, sum(part.nbytes for part in parts.values()), whole
+
+
+@pytest.mark.parametrize("name", ["stages", "stages.pt2"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_stage_over_a_mesh(name: str, ranks: int, saved: Path) -> None:
+    """Each rank reads its rows, some headers and the graph."""
+    wanted = pipeline.load_stage(saved / name, 1).module.state_dict()
+    for read, graph, part, whole in run_ranks(ranks, over_a_mesh, saved / name, "rows"):
+        assert part < read - graph <= 1.05 * part + 2**12
+        assert all(torch.equal(whole[key], value) for key, value in wanted.items())
+
+
+def test_columns_over_a_mesh(saved: Path) -> None:
+    """Rows are short here, so that all of a weight is read that is cut by columns."""
+    wanted = pipeline.load_stage(saved / "stages", 1).module.state_dict()
+    bytes_of_all = sum(value.nbytes for value in wanted.values())
+    for read, graph, _, whole in run_ranks(2, over_a_mesh, saved / "stages", "both"):
+        assert read - graph <= 0.8 * bytes_of_all
+        assert all(torch.equal(whole[key], value) for key, value in wanted.items())
+
+
+def changing_over_a_mesh(path: Path, which: int) -> None:
+    mesh = init_device_mesh("cpu", (1,))
+    url = Store.put(path, f"bucket/{path.name}")
+
+    def answer(asked: str, data: bytes, number: int) -> bytes:
+        if number == which:
+            Store.objects[asked] = Store.objects[asked] + b"\0"
+        return data
+
+    Store.answer = answer
+    pipeline.load_stage(url, 1, mesh=mesh, plan=SHARDS)
+
+
+@pytest.mark.parametrize("which", [1, 3, 5, 7])
+def test_a_file_that_changes_while_a_mesh_reads_it(which: int, saved: Path) -> None:
+    (text,) = run_ranks(1, changing_over_a_mesh, saved / "stages.pt2", which, fails=True)
+    assert re.fullmatch(r"PipelineError: .*/stages\.pt2 has changed while it was read", text)
 
 
 def test_without_weights(saved: Path) -> None:

@@ -16,8 +16,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 
+import fxpress
 from fxpress import pipeline
+from fxpress.checkpoint import ArchiveReader
 from tests.pipeline.test_remote import STAGES, saved  # noqa: F401
 
 s3fs = pytest.importorskip("s3fs", reason="no s3fs")
@@ -80,16 +83,36 @@ def test_equal_and_what_is_read(
 
 def test_an_object_that_is_replaced(saved: Path, requests: list[tuple[str, str, int]]) -> None:  # noqa: F811
     """Between the directory and the records: by its ETag."""
-    from fxpress._pipeline.remote import RemoteArchive
+    from fxpress._stages.remote_archive import RemoteArchive
+    from fxpress._stages.remote_file import RemoteFile
 
     system = s3fs.S3FileSystem()
     system.put(str(saved / "stages.pt2"), "bucket/changing.pt2")
-    opened = RemoteArchive("s3://bucket/changing.pt2")
+    opened = RemoteArchive(RemoteFile("s3://bucket/changing.pt2"))
     data = bytearray((saved / "stages.pt2").read_bytes())
     data[100] ^= 1
     system.pipe("bucket/changing.pt2", bytes(data))
-    with pytest.raises((OSError, pipeline.PipelineError)):
-        opened.copy_of("stage_0")
+    with pytest.raises((OSError, fxpress.ArchiveError)), opened.copied("stage_0", weights=True):
+        pass
+
+
+@pytest.mark.parametrize("name", ["stages", "stages.pt2"])
+def test_a_reader_of_weights(
+    name: str,
+    saved: Path,  # noqa: F811
+    requests: list[tuple[str, str, int]],
+) -> None:
+    """Of one stage, of its first rows: what `torch.distributed.checkpoint` reads."""
+    s3fs.S3FileSystem().put(str(saved / name), f"bucket/{name}", recursive=True)
+    wanted = pipeline.load_stage(saved / "stages", 1).module.state_dict()
+    options = {} if name == "stages" else {"model": "stage_1"}
+    state = {key: torch.zeros_like(value) for key, value in wanted.items()}
+    requests.clear()
+    dcp.load(state, storage_reader=ArchiveReader(f"s3://bucket/{name}", **options), no_dist=True)
+    assert all(torch.equal(state[key], value) for key, value in wanted.items())
+    directories = 2**16 * (STAGES if name == "stages" else 1)
+    read = sum(count for *_, count in requests)
+    assert found_bytes(state) < read <= found_bytes(state) + directories + 2**15
 
 
 def test_save(requests: list[tuple[str, str, int]]) -> None:

@@ -295,7 +295,7 @@ def test_profile() -> None:
         plan(model(12), 2, "time", profile=times)
     with pytest.raises(StageError, match="another program"):
         plan(program, 2, "time", profile=dataclasses.replace(times, nanoseconds=(1,)))
-    with pytest.raises(StageError, match="the program has none"):
+    with pytest.raises(StageError, match="there are none"):
         profile(program, None)
 
 
@@ -316,7 +316,7 @@ def test_what_is_refused() -> None:
         (True, {}, "a whole number, not a bool"),
         (13, {}, "cannot make 13 stages of 12 operations"),
         (2, {"by": "colour"}, "cannot weigh by 'colour'"),
-        (2, {"by": "time"}, "the program has none"),
+        (2, {"by": "time"}, "there are none"),
         (2, {"slack": -0.1}, "the slack"),
         (2, {"slack": float("nan")}, "the slack"),
         (2, {"shared": "no"}, "list or together"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
 import shutil
@@ -29,10 +28,11 @@ from fxpress._checkpoint.weights import Weights
 from fxpress._checkpoint.writer import ArchiveWriter
 from fxpress._observing.progress import Progress, check_progress, reporting
 from fxpress._observing.watching import operation
-from fxpress._serde.limits import Budget, Limits
+from fxpress._serde.limits import Limits
 from fxpress._stages.costs import By
 from fxpress._stages.records import facts_of
 from fxpress._stages.save import MANIFEST, PICTURE, STATE, save_stages
+from fxpress._stages.seal import sealed
 from fxpress._state.copies import on_other_storages
 
 Form: TypeAlias = Literal["pt2", "stages", "safetensors", "torch"]
@@ -236,12 +236,12 @@ def _fill_stages(template: Path, weights: Weights, folder: Path, filling: Fillin
     """Write the stages of a folder into another one, with the weights of a checkpoint."""
     files = stage_files(template, filling.limits)
     path = template / MANIFEST
-    manifest = read_json(path, Budget(filling.limits, path.stat().st_size))
+    manifest, _ = read_json(path, filling.limits)
     for stage, file in zip(manifest["stages"], files, strict=True):
         made = folder / file.path.name
-        fill(file.path, weights, made, filling)
+        fill(template / file.path.name, weights, made, filling)
         stage.update(facts_of(made))
     for name in (PICTURE, STATE):
         if (template / name).is_file():
             shutil.copyfile(template / name, folder / name)
-    (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+    (folder / MANIFEST).write_text(sealed(manifest))

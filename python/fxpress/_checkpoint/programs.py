@@ -6,7 +6,7 @@ import functools
 import json
 import os
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -18,8 +18,9 @@ from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._archive.storages import View, bytes_needed
 from fxpress._archive.weights_place import read_place
 from fxpress._checkpoint.boxes import Extent
-from fxpress._checkpoint.ranges import Checked, File
+from fxpress._checkpoint.ranges import Checked, File, LocalFile, UrlFile
 from fxpress._checkpoint.tensor_files import header_of, in_file
+from fxpress._checkpoint.url_path import AnyPath
 from fxpress._checkpoint.weights import (
     Place,
     Stored,
@@ -31,18 +32,26 @@ from fxpress._checkpoint.weights import (
 )
 from fxpress._serde.limits import Budget, Limits
 from fxpress._stages.manifest import FORMAT, VERSION
+from fxpress._stages.remote_archive import RemoteArchive
 from fxpress._stages.save import MANIFEST
+
+_Archive: TypeAlias = PT2ArchiveReader | RemoteArchive
 
 
 class Asked(NamedTuple):
-    """What the caller of a reader may choose; see `ArchiveReader`."""
+    """What the caller of a reader may choose; see `ArchiveReader`.
+
+    Attributes:
+        opened: the archive that is to be read, if it is at a URL and open already.
+    """
 
     model: str = names.MODEL
     allow_pickle: bool = False
     limits: Limits | None = None
+    opened: RemoteArchive | None = None
 
 
-def add_program(weights: Weights, path: Path, asked: Asked) -> None:
+def add_program(weights: Weights, path: AnyPath, asked: Asked) -> None:
     """Add the weights of a `.pt2` file.
 
     Raises:
@@ -51,15 +60,22 @@ def add_program(weights: Weights, path: Path, asked: Asked) -> None:
         LimitError: reading it would cost more than the limits allow.
         SerializeError: a weight needs `allow_pickle`.
     """
-    file = File(path, weights.files)
+    opened = asked.opened
+    file = weights.files.file(path, None if opened is None else opened.file)
+    _add_file(weights, file, asked)
+
+
+def _add_file(weights: Weights, file: LocalFile | UrlFile, asked: Asked) -> None:
     with _archive_of(file, asked) as archive:
         try:
             _add_weights(weights, file, archive, asked)
         except ArchiveError as error:
-            raise _naming(path, error) from None
+            raise _naming(file.path, error) from None
 
 
-def _archive_of(file: File, asked: Asked) -> PT2ArchiveReader:
+def _archive_of(file: LocalFile | UrlFile, asked: Asked) -> _Archive:
+    if isinstance(file, UrlFile):
+        return RemoteArchive(file.remote(), asked.limits) if asked.opened is None else asked.opened
     raw = file.raw()
     raw.seek(0)
     try:
@@ -68,12 +84,12 @@ def _archive_of(file: File, asked: Asked) -> PT2ArchiveReader:
         raise _naming(file.path, error) from None
 
 
-def _naming(path: Path, error: ArchiveError) -> ArchiveError:
+def _naming(path: AnyPath, error: ArchiveError) -> ArchiveError:
     text = str(error)
     return error if text.startswith(str(path)) else type(error)(f"{path}: {text}")
 
 
-def _add_weights(weights: Weights, file: File, archive: PT2ArchiveReader, asked: Asked) -> None:
+def _add_weights(weights: Weights, file: LocalFile | UrlFile, archive: Any, asked: Asked) -> None:
     if archive.find(f"{names.WEIGHTS_DIR}{asked.model}.pt") is not None:
         raise ArchiveError("the weights are of an older format: load the program, and save it")
     config = read_config(archive, names.weights_config_record(asked.model))
@@ -90,7 +106,7 @@ def _add_weights(weights: Weights, file: File, archive: PT2ArchiveReader, asked:
     views = views_of(plain, names.WEIGHTS_DIR, options)
     for payload in config:
         view = views.get(payload.name)
-        again = functools.partial(_read_again, file, payload, asked, options)
+        again = functools.partial(_read_again, file, archive, payload, asked, options)
         if view is None:
             stored, said = _pickled(archive, payload, options, again)
         else:
@@ -106,7 +122,7 @@ def _bytes_there(view: View) -> int:
 
 
 def _plain(
-    file: File, archive: PT2ArchiveReader, name: str, view: View, again: Place
+    file: File, archive: _Archive, name: str, view: View, again: Place
 ) -> tuple[Stored, tuple[Any, ...]]:
     """Return a tensor that is a part of a record, and what tells the record from others."""
     record = archive.record(view.record)
@@ -123,24 +139,38 @@ def _plain(
     item = view.dtype.itemsize
     size = _bytes_there(view)
     is_whole = view.offset == 0 and size == record.size and is_dense(view.sizes, view.strides)
-    part = Checked(file, record.offset, record.size, record.crc, f"record {view.record!r}")
-    begin = record.offset + view.offset * item
-    extent = Extent(file, begin, view.dtype, view.strides, part, is_whole)
-    return whole(view.dtype, view.sizes, lambda: extent), said
+
+    def find() -> Extent:
+        begin = record.offset
+        if isinstance(archive, RemoteArchive):  # a request for those that are needed only
+            begin = archive.begin_of(view.record)
+        part = Checked(file, begin, record.size, record.crc, f"record {view.record!r}")
+        begin += view.offset * item
+        return Extent(file, begin, view.dtype, view.strides, part, is_whole)
+
+    return whole(view.dtype, view.sizes, find), said
 
 
-def _read_again(file: File, payload: Payload, asked: Asked, options: Options) -> torch.Tensor:
+def _read_again(
+    file: LocalFile | UrlFile, before: _Archive, payload: Payload, asked: Asked, options: Options
+) -> torch.Tensor:
     """Return a tensor that has to be read as a whole."""
-    with _archive_of(file, asked) as archive:
+    made: Any = (
+        before.holding([names.WEIGHTS_DIR + payload.record])
+        if isinstance(before, RemoteArchive)
+        else _archive_of(file, asked)
+    )
+    with made as archive:
         try:
-            found = read_values(archive, [payload], names.WEIGHTS_DIR, options)[payload.name]
+            values = read_values(archive, [payload], names.WEIGHTS_DIR, options)
         except ArchiveError as error:
             raise _naming(file.path, error) from None
+    found: torch.Tensor = values[payload.name]
     return found
 
 
 def _pickled(
-    archive: PT2ArchiveReader, payload: Payload, options: Options, again: Place
+    archive: Any, payload: Payload, options: Options, again: Place
 ) -> tuple[Stored, tuple[Any, ...]]:
     """Return a tensor of a class of its own. It is read once to see what it is."""
     record = archive.record(names.WEIGHTS_DIR + payload.record)
@@ -151,7 +181,7 @@ def _pickled(
 
 
 def _add_beside(
-    weights: Weights, path: Path, text: str, views: dict[str, View], budget: Budget
+    weights: Weights, path: AnyPath, text: str, views: dict[str, View], budget: Budget
 ) -> None:
     """Add weights that are in a safetensors file beside the archive."""
     if not text:
@@ -161,7 +191,8 @@ def _add_beside(
         name, number = read_place(text)
     except ValueError as error:
         raise ArchiveError(str(error)) from None
-    file = File(Path(os.path.realpath(path)).with_name(name), weights.files)
+    real = Path(os.path.realpath(path)) if isinstance(path, Path) else path
+    file = weights.files.file(real.with_name(name))
     header = header_of(file, budget)
     header.check_number(number)
     for key, view in views.items():
@@ -177,11 +208,11 @@ def _add_beside(
 class StageFile(NamedTuple):
     """A file of a folder of stages, as the manifest describes it."""
 
-    path: Path
+    path: AnyPath
     size: int  # bytes
 
 
-def stage_files(folder: Path, limits: Limits | None) -> list[StageFile]:
+def stage_files(folder: AnyPath, limits: Limits | None) -> list[StageFile]:
     """Return the files that the manifest of a folder names, in the order of the stages.
 
     Raises:
@@ -189,7 +220,7 @@ def stage_files(folder: Path, limits: Limits | None) -> list[StageFile]:
         ArchiveError: it is damaged, of another format, or names a file that is not in the folder.
     """
     path = folder / MANIFEST
-    said = read_json(path, Budget(limits, path.stat().st_size))
+    said, _ = read_json(path, limits)
     try:
         if (said["format"], said["version"]) != (FORMAT, VERSION):
             raise ValueError(f"it is of format {said['format']!r}, version {said['version']!r}")
@@ -203,30 +234,33 @@ def stage_files(folder: Path, limits: Limits | None) -> list[StageFile]:
     return found
 
 
-def _beside(folder: Path, name: str) -> Path:
+def _beside(folder: AnyPath, name: str) -> AnyPath:
     if os.path.basename(name) != name or not name.endswith(".pt2") or not name.isprintable():
         raise ValueError(f"{name!r} is no file of the folder")
     return folder / name
 
 
-def read_json(path: Path, budget: Budget) -> Any:
-    """Return what a JSON file says; ArchiveError when it is damaged."""
+def read_json(path: AnyPath, limits: Limits | None) -> tuple[Any, Budget]:
+    """Return what a JSON file says, and the rest of the budget; ArchiveError if it is damaged."""
     text = path.read_bytes()
+    budget = Budget(limits, len(text))
     budget.check_json(text, str(path))
     try:
-        return json.loads(text)
+        return json.loads(text), budget
     except (ValueError, RecursionError) as error:
         raise ArchiveError(f"{path} is damaged: {error}") from None
 
 
-def add_stages(weights: Weights, folder: Path, asked: Asked) -> None:
+def add_stages(weights: Weights, folder: AnyPath, asked: Asked) -> None:
     """Add the weights of all stages in a folder; those of several stages come from the first.
 
     Raises:
         OSError, ArchiveError, LimitError, SerializeError: as `add_program` does.
     """
-    for path, size in stage_files(folder, asked.limits):
-        there = path.stat().st_size
-        if there != size:
-            raise ArchiveError(f"{path} has {there} bytes, and {size} by the manifest")
-        add_program(weights, path, asked)
+    stages = stage_files(folder, asked.limits)
+    files = [weights.files.file(path) for path, _ in stages]
+    found = weights.files.each(lambda file: file.size, files)
+    for file, size, (path, wanted) in zip(files, found, stages, strict=True):
+        if size != wanted:
+            raise ArchiveError(f"{path} has {size} bytes, and {wanted} by the manifest")
+        _add_file(weights, file, asked)

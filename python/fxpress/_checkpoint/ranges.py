@@ -1,7 +1,7 @@
 """Files of which ranges of bytes are read.
 
-Everything that the room reads of a file goes through `File.read_into`, so that a file elsewhere
-(object storage) is another class with the same methods.
+Everything that the room reads of a file goes through `File.read_into`. A file at a URL is another
+class with the same methods.
 """
 
 from __future__ import annotations
@@ -9,17 +9,53 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol, TypeVar
 
 from fxpress import _native
 from fxpress._archive.errors import ArchiveError
+from fxpress._checkpoint.url_path import AnyPath, UrlPath
+from fxpress._stages.remote_file import RemoteFile
 
 _MOST_OPEN = 64  # files at a time, far below what a process may have
-_PIECE = 1 << 22  # bytes that are checked at a time
+_PIECE = 1 << 22  # bytes that are checked at a time, or that a request is for
+_REQUESTS = 8  # at a time
+_AT_ONCE = 32  # tensors from files elsewhere that are read together
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
-class File:
+class File(Protocol):
+    """A file of which ranges are read.
+
+    Attributes:
+        path: where it is.
+        gap: bytes that are read and dropped rather than skipped, because a call costs as much.
+    """
+
+    gap: int
+
+    @property
+    def path(self) -> AnyPath: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def read_into(self, begin: int, target: memoryview) -> None:
+        """Fill memory with the bytes of the file from `begin` on.
+
+        Raises:
+            OSError: it cannot be read.
+            ArchiveError: it ends before, or has changed.
+        """
+
+    def read(self, begin: int, size: int) -> bytes:
+        """Return bytes of the file; raises as `read_into` does."""
+
+
+class LocalFile:
     """A file, which is opened when something of it is read.
 
     Args:
@@ -27,7 +63,8 @@ class File:
         files: what closes it again while others are read.
 
     Attributes:
-        gap: bytes that are read and dropped rather than skipped, because a call costs as much.
+        path: where it is.
+        gap: see `File`.
     """
 
     gap = 512
@@ -89,21 +126,113 @@ class File:
 
     def read(self, begin: int, size: int) -> bytes:
         """Return bytes of the file."""
-        if begin + size > self.size:  # before memory is taken for what a damaged file says
-            raise ArchiveError(f"{self.path} is damaged: it ends too early")
-        data = bytearray(size)
-        with memoryview(data) as view:
-            self.read_into(begin, view)
-        return bytes(data)
+        return _read(self, begin, size)
+
+
+class UrlFile:
+    """A file at a URL.
+
+    Args:
+        path: where it is.
+        remote: the file, if it is open already.
+
+    Attributes:
+        path: where it is.
+        gap: see `File`.
+    """
+
+    gap = 1 << 14
+
+    def __init__(self, path: UrlPath, remote: RemoteFile | None = None) -> None:
+        self.path = path
+        self._remote = remote
+
+    def remote(self) -> RemoteFile:
+        """Return the open file.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        if self._remote is None:
+            self._remote = RemoteFile(self.path.url)
+        return self._remote
+
+    @property
+    def size(self) -> int:
+        """The bytes of the file, when it was opened."""
+        return self.remote().size
+
+    def check(self) -> None:
+        """Raise ArchiveError when the file is not the one that was opened."""
+        if self._remote is not None:
+            self._remote.check()
+
+    def read_into(self, begin: int, target: memoryview) -> None:
+        """Fill memory with the bytes of the file from `begin` on, from any thread.
+
+        Raises:
+            OSError: it cannot be read.
+            ArchiveError: it ends before.
+        """
+        for piece in self.remote().pieces(begin, begin + len(target), _PIECE):
+            target[: len(piece)] = piece
+            target = target[len(piece) :]
+
+    def read(self, begin: int, size: int) -> bytes:
+        """Return bytes of the file."""
+        return _read(self, begin, size)
+
+
+def _read(file: File, begin: int, size: int) -> bytes:
+    if begin + size > file.size:  # before memory is taken for what a damaged file says
+        raise ArchiveError(f"{file.path} is damaged: it ends too early")
+    data = bytearray(size)
+    with memoryview(data) as view:
+        file.read_into(begin, view)
+    return bytes(data)
 
 
 class Files:
     """The files of a checkpoint, a few of which are open at a time."""
 
     def __init__(self) -> None:
-        self._open: OrderedDict[int, File] = OrderedDict()
+        self._open: OrderedDict[int, LocalFile] = OrderedDict()
+        self._elsewhere: list[UrlFile] = []
 
-    def used(self, file: File) -> None:
+    def file(self, path: AnyPath, remote: RemoteFile | None = None) -> LocalFile | UrlFile:
+        """Return a file.
+
+        Args:
+            path: where it is.
+            remote: the file, if it is at a URL and open already.
+        """
+        if isinstance(path, Path):
+            return LocalFile(path, self)
+        file = UrlFile(path, remote)
+        self._elsewhere.append(file)
+        return file
+
+    @property
+    def at_once(self) -> int:
+        """How many tensors are to be read together: 1, unless requests take long."""
+        return _AT_ONCE if self._elsewhere else 1
+
+    def each(self, call: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+        """Return what a function that reads gives for each item; several wait for URLs at once."""
+        if not self._elsewhere:
+            return [call(item) for item in items]
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            return list(pool.map(call, items))
+
+    def check(self) -> None:
+        """Raise ArchiveError when a file at a URL is not the one that was opened.
+
+        Raises:
+            OSError: it cannot be reached.
+        """
+        self.each(UrlFile.check, self._elsewhere)
+
+    def used(self, file: LocalFile) -> None:
         """Take note that a file is in use, and close one that has not been used for long."""
         self._open[id(file)] = file
         self._open.move_to_end(id(file))

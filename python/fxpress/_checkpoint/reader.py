@@ -29,18 +29,20 @@ from fxpress._checkpoint.boxes import Extent
 from fxpress._checkpoint.programs import Asked
 from fxpress._checkpoint.ranges import Checked
 from fxpress._checkpoint.sources import main_file, read_weights
+from fxpress._checkpoint.url_path import AnyPath, UrlPath
 from fxpress._checkpoint.values import pickled
 from fxpress._checkpoint.weights import Place, Weights, copy_box
-from fxpress._errors import UnsupportedError
 from fxpress._serde.limits import Limits
-from fxpress._stages.urls import local_path, shown, url_of
+from fxpress._stages.remote_archive import RemoteArchive
+from fxpress._stages.urls import local_path, opened_system, url_of
 
 
 class ArchiveReader(StorageReader):  # type: ignore[misc]
     """A reader of weights in files, for `torch.distributed.checkpoint.load`.
 
     `load` fills tensors, DTensors and shards of FSDP2. Each rank reads the bytes of its shards and
-    the headers of the files, and no file as a whole. Names are those of the state of the original
+    the headers of the files, and no file as a whole. Of files at URLs, these are ranges, several of
+    which are asked for at a time. Names are those of the state of the original
     module. As with torch's readers, a tensor of another dtype gets the values converted.
 
     Nothing of a file runs. What is wrong with headers, names, sizes or the files of another rank is
@@ -50,7 +52,9 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     Args:
         path: a `.pt2` file; a folder that `fxpress split` wrote; a safetensors file; an index of
             such files (`model.safetensors.index.json`), or a folder with one, such as
-            `ArchiveWriter` writes.
+            `ArchiveWriter` writes. Or the URL of one of them, such as `s3://bucket/model.pt2`, for
+            which fsspec has what reads it; one that ends in ".pt2", ".safetensors" or ".json" is a
+            file, another one a folder.
         model: the name of the program in a `.pt2` file.
         check: before a tensor changes, read all of the records that this rank needs parts of, and
             compare them with their checksums.
@@ -60,7 +64,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
 
     Raises:
         TypeError: an argument is of a wrong type.
-        fxpress.UnsupportedError: the path is a URL.
+        fxpress.UnsupportedError: nothing that is installed reads from the URL.
 
     `torch.distributed.checkpoint.load` raises torch's CheckpointException on every rank, with the
     errors of each rank in `failures`:
@@ -95,27 +99,27 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     ) -> None:
         if not is_path(path):
             raise TypeError(f"weights are read from a path, not a {type(path).__name__}")
-        self._path = _local(path)
+        self._path = _path_of(path)
         self._asked = Asked(model, allow_pickle, limits)
         self._check = check
         self._weights: Weights | None = None
         self._places: dict[tuple[str, tuple[int, ...]], Place] = {}
 
     @property
-    def checkpoint_id(self) -> Path:
-        """The path that is read."""
-        return self._path
+    def checkpoint_id(self) -> Path | str:
+        """The path or the URL that is read."""
+        return self._path if isinstance(self._path, Path) else self._path.url
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Return whether something can be the path of a checkpoint."""
-        return is_path(checkpoint_id) and "://" not in os.fspath(checkpoint_id)
+        return is_path(checkpoint_id)
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Forget what was read, and read another path from now on if one is given."""
         self._close()
         if checkpoint_id is not None:
-            self._path = _local(checkpoint_id)
+            self._path = _path_of(checkpoint_id)
 
     def _close(self) -> None:
         weights, self._weights = self._weights, None
@@ -146,7 +150,7 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
             for name, stored in self._weights.tensors.items()
         }
         described.update({name: BytesStorageMetadata() for name in self._weights.values})
-        return Metadata(described, storage_meta=StorageMeta(self._path))
+        return Metadata(described, storage_meta=StorageMeta(self.checkpoint_id))
 
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
@@ -156,18 +160,20 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """Find the bytes that a plan needs, and check that they are there."""
         weights = self._contents
-        for item in plan.items:
-            if item.type is not LoadItemType.BYTE_IO:
-                key = _key(item.storage_index)
-                if key not in self._places:
-                    self._places[key] = self._find(weights, item.storage_index)
+        wanted = {
+            _key(item.storage_index): item.storage_index
+            for item in plan.items
+            if item.type is not LoadItemType.BYTE_IO
+        }
+        found = weights.files.each(lambda index: self._find(weights, index), wanted.values())
+        self._places = dict(zip(wanted, found, strict=True))
         if self._check:
             parts: dict[tuple[int, int], Checked] = {}
             for place in self._places.values():
                 if isinstance(place, Extent) and place.checked is not None:
                     parts[id(place.checked.file), place.checked.begin] = place.checked
-            for part in parts.values():
-                part.check()
+            weights.files.each(Checked.check, parts.values())
+            weights.files.check()
         return dataclasses.replace(plan, storage_data=weights.digest())
 
     @property
@@ -204,26 +210,32 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
                 wrong.
         """
         try:
+            files = self._contents.files
+            items = []
             for item in sorted(plan.items, key=self._order):
                 if item.type is LoadItemType.BYTE_IO:
                     value = self._contents.values[item.storage_index.fqn]
                     planner.load_bytes(item, pickled(value))
-                    continue
-                target = planner.resolve_tensor(item).detach()
-                if target.size() != item.lengths:
-                    raise ValueError(
-                        f"{item.dest_index.fqn!r} is to be filled with {list(item.lengths)} "
-                        f"elements, and has {list(target.size())}"
-                    )
-                with torch.no_grad():
-                    place = self._places[_key(item.storage_index)]
-                    copy_box(place, item.storage_offsets, item.lengths, target)
-                planner.commit_tensor(item, target)
+                else:
+                    items.append(item)
+            for start in range(0, len(items), files.at_once):
+                some = items[start : start + files.at_once]
+                targets = [_target(item, planner) for item in some]
+                files.each(self._fill, zip(some, targets, strict=True))
+                for item, target in zip(some, targets, strict=True):
+                    planner.commit_tensor(item, target)
+            files.check()
         finally:
             self._close()
         done: Future[None] = Future()
         done.set_result(None)
         return done
+
+    def _fill(self, pair: tuple[ReadItem, torch.Tensor]) -> None:
+        item, target = pair
+        with torch.no_grad():
+            place = self._places[_key(item.storage_index)]
+            copy_box(place, item.storage_offsets, item.lengths, target)
 
     def _order(self, item: ReadItem) -> tuple[str, int]:
         """Return where the bytes of an item are, so that files are read from front to back."""
@@ -231,15 +243,30 @@ class ArchiveReader(StorageReader):  # type: ignore[misc]
         return (str(place.file.path), place.begin) if isinstance(place, Extent) else ("", 0)
 
 
-def _local(path: str | os.PathLike[str]) -> Path:
-    """Return a path of this machine, also one that is given with `file://`."""
-    url = url_of(path)
-    if url is not None:
-        raise UnsupportedError(
-            f"{shown(url)} is a URL, and weights are read from files: copy it here, or load its "
-            "stages with pipeline.load_stage"
+def reader_of(archive: RemoteArchive, model: str, limits: Limits | None) -> ArchiveReader:
+    """Return a reader of the weights of a program in an archive that is open already."""
+    reader = ArchiveReader(archive.file.url, model=model, limits=limits)
+    reader._asked = reader._asked._replace(opened=archive)
+    return reader
+
+
+def _target(item: ReadItem, planner: LoadPlanner) -> torch.Tensor:
+    target: torch.Tensor = planner.resolve_tensor(item).detach()
+    if target.size() != item.lengths:
+        raise ValueError(
+            f"{item.dest_index.fqn!r} is to be filled with {list(item.lengths)} elements, and has "
+            f"{list(target.size())}"
         )
-    return Path(local_path(path))
+    return target
+
+
+def _path_of(path: str | os.PathLike[str]) -> AnyPath:
+    """Return the path that is given as such, with `file://`, or as a URL that fsspec knows."""
+    url = url_of(path)
+    if url is None:
+        return Path(local_path(path))
+    opened_system(url)
+    return UrlPath(url)
 
 
 def _key(index: MetadataIndex) -> tuple[str, tuple[int, ...]]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -26,8 +26,8 @@ from torch.distributed.checkpoint.storage import WriteResult
 from fxpress._archive.errors import ArchiveError
 from fxpress._archive.tensor_file_writer import CODES
 from fxpress._checkpoint.boxes import Extent
-from fxpress._checkpoint.ranges import File
 from fxpress._checkpoint.tensor_files import DTYPES, Header, beside, header_of
+from fxpress._checkpoint.url_path import AnyPath
 from fxpress._checkpoint.values import from_json
 from fxpress._checkpoint.weights import Slice, Stored, Weights
 from fxpress._serde.limits import Budget
@@ -111,28 +111,35 @@ def _chunk(about: TensorStorageMetadata, index: MetadataIndex) -> ChunkStorageMe
 class _Files:
     """The files of a checkpoint, whose headers are read when something of them is needed."""
 
-    def __init__(self, index: Path, said: dict[str, Any], weights: Weights, budget: Budget) -> None:
+    def __init__(
+        self, index: AnyPath, said: dict[str, Any], weights: Weights, budget: Budget
+    ) -> None:
         self._number = str(said["number"])
         self._files = [
-            (File(beside(index, str(name)), weights.files), int(size))
+            (weights.files.file(beside(index, str(name))), int(size))
             for name, size in said["files"]
         ]
         self._headers: dict[int, Header] = {}
         self._budget = budget
+        self._lock = threading.Lock()  # several threads may ask for headers
 
     def __len__(self) -> int:
         return len(self._files)
 
     def header(self, number: int) -> Header:
         """Return the header of a file, which has to be of the save that the index is of."""
-        if number not in self._headers:
-            file, size = self._files[number]
-            if file.size != size:
-                raise ArchiveError(f"{file.path} has {file.size} bytes, and {size} by the index")
-            header = header_of(file, self._budget)
-            header.check_number(self._number)
-            self._headers[number] = header
-        return self._headers[number]
+        with self._lock:
+            if number not in self._headers:
+                self._headers[number] = self._read(number)
+            return self._headers[number]
+
+    def _read(self, number: int) -> Header:
+        file, size = self._files[number]
+        if file.size != size:
+            raise ArchiveError(f"{file.path} has {file.size} bytes, and {size} by the index")
+        header = header_of(file, self._budget)
+        header.check_number(self._number)
+        return header
 
     def find(
         self, number: int, key: str, dtype: torch.dtype, sizes: tuple[int, ...], crc: int
@@ -149,7 +156,7 @@ class _Files:
         return extent
 
 
-def add_section(weights: Weights, index: Path, said: Any, budget: Budget) -> None:
+def add_section(weights: Weights, index: AnyPath, said: Any, budget: Budget) -> None:
     """Add the tensors and values of a section.
 
     Args:

@@ -16,19 +16,21 @@ from fxpress._checkpoint.programs import (
 )
 from fxpress._checkpoint.section import KEY, add_section
 from fxpress._checkpoint.torch_files import METADATA, add_torchs
+from fxpress._checkpoint.url_path import AnyPath, UrlPath
 from fxpress._checkpoint.weights import Weights
 from fxpress._serde.limits import Budget
 from fxpress._stages.save import MANIFEST
 
 
-def main_file(path: Path) -> Path:
+def main_file(path: AnyPath) -> AnyPath:
     """Return the file that says what a checkpoint has: a manifest, an index, or the file itself.
 
     Raises:
         FileNotFoundError: it is a folder without one.
         ArchiveError: it is a folder that torch's writers have written.
+        OSError: a URL cannot be reached.
     """
-    if not path.is_dir():
+    if not _is_folder(path):
         return path
     for name in (MANIFEST, tensor_files.INDEX, tensor_files.ALONE):
         if (path / name).is_file():
@@ -42,7 +44,14 @@ def main_file(path: Path) -> Path:
     raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}: a checkpoint", str(path))
 
 
-def read_weights(path: Path, asked: Asked) -> Weights:
+def _is_folder(path: AnyPath) -> bool:
+    """Return whether a path is a folder. Stores of objects have none: there, names tell."""
+    if isinstance(path, UrlPath):
+        return not path.name.endswith((".pt2", ".json", tensor_files.SUFFIX))
+    return path.is_dir()
+
+
+def read_weights(path: AnyPath, asked: Asked) -> Weights:
     """Return the tensors of a checkpoint: what they are, and where their bytes are.
 
     Args:
@@ -81,12 +90,11 @@ def read_any_weights(path: Path, asked: Asked) -> Weights:
     return weights
 
 
-def _add(weights: Weights, path: Path, asked: Asked) -> None:
+def _add(weights: Weights, path: AnyPath, asked: Asked) -> None:
     if path.name == MANIFEST:
         add_stages(weights, path.parent, asked)
     elif path.name.endswith(".json"):
-        budget = Budget(asked.limits, path.stat().st_size)
-        said = read_json(path, budget)
+        said, budget = read_json(path, asked.limits)
         if isinstance(said, dict) and KEY in said:
             add_section(weights, path, said[KEY], budget)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +14,7 @@ from fxpress._archive.tensor_header import NUMBER
 from fxpress._archive.tensor_header import Place as InFile
 from fxpress._checkpoint.boxes import Extent, strides_of
 from fxpress._checkpoint.ranges import Checked, File
+from fxpress._checkpoint.url_path import AnyPath
 from fxpress._checkpoint.weights import Stored, Weights, add, whole
 from fxpress._serde.limits import Budget
 
@@ -70,9 +70,9 @@ def in_file(header: Header, name: str) -> Stored:
     return whole(extent.dtype, header.places[name].shape, lambda: extent)
 
 
-def add_file(weights: Weights, path: Path, budget: Budget) -> None:
+def add_file(weights: Weights, path: AnyPath, budget: Budget) -> None:
     """Add all tensors of a file."""
-    header = header_of(File(path, weights.files), budget)
+    header = header_of(weights.files.file(path), budget)
     weights.facts.append([path.name, header.file.size, _number_of(header)])
     for name in header.places:
         add(weights, name, in_file(header, name), str(path))
@@ -83,7 +83,7 @@ def _number_of(header: Header) -> str | None:
     return number if isinstance(number, str) else None
 
 
-def add_by_index(weights: Weights, path: Path, said: Any, budget: Budget) -> None:
+def add_by_index(weights: Weights, path: AnyPath, said: Any, budget: Budget) -> None:
     """Add the tensors that an index names: those of transformers, and of other writers.
 
     Args:
@@ -100,16 +100,16 @@ def add_by_index(weights: Weights, path: Path, said: Any, budget: Budget) -> Non
         place_of = {str(name): str(file) for name, file in said["weight_map"].items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise ArchiveError(f"{path} is damaged: it has no weight_map: {error!r}") from None
-    headers: dict[str, Header] = {}
+    files = {file: weights.files.file(beside(path, file)) for file in place_of.values()}
+    sizes = weights.files.each(lambda file: file.size, files.values())
+    headers = {file: header_of(each, budget) for file, each in files.items()}
+    for (file, header), size in zip(headers.items(), sizes, strict=True):
+        weights.facts.append([file, size, _number_of(header)])
     for name, file in place_of.items():
-        if file not in headers:
-            header = header_of(File(beside(path, file), weights.files), budget)
-            weights.facts.append([file, header.file.size, _number_of(header)])
-            headers[file] = header
         add(weights, name, in_file(headers[file], name), str(path))
 
 
-def beside(index: Path, name: str) -> Path:
+def beside(index: AnyPath, name: str) -> AnyPath:
     """Return the path of a file that an index names; ArchiveError for one in another folder."""
     if os.path.basename(name) != name or not name.endswith(SUFFIX) or not name.isprintable():
         raise ArchiveError(f"{index} is damaged: {name!r} is no file beside it")

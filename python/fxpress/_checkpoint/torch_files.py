@@ -101,7 +101,7 @@ def _add(weights: Weights, folder: Path, said: dict[str, Any], budget: Budget) -
             raise ValueError(f"{name!r} is stored by extensions")
         file = files.setdefault(
             str(about["relative_path"]),
-            File(_inside(folder, about["relative_path"]), weights.files),
+            weights.files.file(_inside(folder, about["relative_path"])),
         )
         saved = _Saved(file, int(about["offset"]), int(about["length"]), name, budget)
         places[name, tuple(offset or ())] = saved

@@ -8,7 +8,7 @@ import datetime
 import json
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import distributed
@@ -20,6 +20,14 @@ from fxpress._torch.distributed import store_of
 _MARGIN = 2.0  # seconds that the others wait longer than the rank that judges
 _rounds: dict[Any, int] = {}  # by group
 _refused: set[Any] = set()  # the groups of whose round this rank does not know the verdict
+
+
+class Explain(Protocol):
+    """What finds the error that all ranks raise; see `Watch`."""
+
+    patience: float
+
+    def settled(self, text: str, *, is_late: bool) -> str: ...
 
 
 @dataclasses.dataclass
@@ -59,6 +67,7 @@ def agree(
     timeout: float,
     names: list[str],
     cause: BaseException | None = None,
+    explain: Explain | None = None,
 ) -> None:
     """Return if all ranks have the same. Every rank of the group has to call it.
 
@@ -70,6 +79,8 @@ def agree(
         timeout: seconds.
         names: of the ranks, for errors.
         cause: of the error that this rank answers with.
+        explain: what finds the error of all ranks, also of those that have failed before they got
+            here; None: there are none.
 
     Raises:
         PipelineError: a rank does not answer in time, has failed, or has something else than
@@ -81,11 +92,11 @@ def agree(
         _next_round(group)
         store.set(f"{key}/{rank}", json.dumps(dataclasses.asdict(answer)))
         if rank == 0:
-            error = _verdict(store, key, names, timeout)
+            error = _verdict(store, key, names, timeout, explain)
             store.set(f"{key}/verdict", error)
             _wait_until_read(store, key, len(names), timeout)
         else:
-            error = _hear(store, key, names, timeout)
+            error = _hear(store, key, names, timeout, explain)
     except RuntimeError as gone:
         raise PipelineError(out_of_reach(names)) from gone
     if error:
@@ -146,25 +157,31 @@ def _wait_until_read(store: Any, key: str, size: int, timeout: float) -> None:
         time.sleep(0.01)
 
 
-def _hear(store: Any, key: str, names: list[str], timeout: float) -> str:
+def _hear(store: Any, key: str, names: list[str], timeout: float, explain: Explain | None) -> str:
     """Return the verdict of rank 0, which begins to wait for others when it has come itself."""
     late = f"{names[0]} did not answer within {timeout:g} s"
-    if text_of(store, f"{key}/0", timeout) is None:
-        return late
+    if text_of(store, f"{key}/0", explain.patience if explain else timeout) is None:
+        return late if explain is None else explain.settled(late, is_late=True)
     verdict = text_of(store, f"{key}/verdict", timeout + _MARGIN)
     if verdict is not None:
         store.add(f"{key}/read", 1)
-    return late if verdict is None else verdict
+        return verdict
+    return late if explain is None else explain.settled(late, is_late=False)
 
 
-def _verdict(store: Any, key: str, names: list[str], timeout: float) -> str:
+def _verdict(
+    store: Any, key: str, names: list[str], timeout: float, explain: Explain | None
+) -> str:
     """Return what is wrong with the answers of all ranks; "" for nothing."""
-    end = time.monotonic() + timeout
+    end = time.monotonic() + (explain.patience if explain else timeout)
     answers: list[Answer | None] = []
     for rank in range(len(names)):
         text = text_of(store, f"{key}/{rank}", max(end - time.monotonic(), 0.01))
         answers.append(None if text is None else Answer(**json.loads(text)))
-    return _fault(answers, names, timeout)
+    error = _fault(answers, names, timeout)
+    if explain is None or not error:
+        return error
+    return explain.settled(error, is_late=None in answers)
 
 
 def text_of(store: Any, key: str, seconds: float) -> str | None:

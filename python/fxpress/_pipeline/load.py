@@ -11,7 +11,6 @@ from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ParallelStyle
 
-from fxpress._checkpoint.reader import ArchiveReader
 from fxpress._observing.progress import Progress, check_progress
 from fxpress._observing.watching import operation
 from fxpress._pipeline.agreement import Answer, agree, name_of, told
@@ -22,12 +21,13 @@ from fxpress._pipeline.arguments import (
     check_stage,
     check_timeout,
 )
+from fxpress._pipeline.crossing import check_crossing
 from fxpress._pipeline.errors import PipelineError, described
 from fxpress._pipeline.manifest import Manifest
 from fxpress._pipeline.module import StageModule
 from fxpress._pipeline.parallel import check_keys, fill, parallelize
 from fxpress._pipeline.placement import placement
-from fxpress._pipeline.source import Source, options_of
+from fxpress._pipeline.source import Source, changes_named, options_of
 from fxpress._serde.gate import check_input_keys
 from fxpress._serde.limits import Budget, Limits
 from fxpress._serde.treespecs import load_treespec
@@ -136,8 +136,8 @@ def load_stage(
     Raises:
         OSError: a file cannot be read, or there is no room for the temporary file.
         PipelineError: there are no such stages, the files do not belong together or change while
-            they are read, or the plan cannot be applied or divided by the mesh, or cuts the names
-            of one weight differently.
+            they are read, or the plan cannot be applied or divided by the mesh, cuts the names of
+            one weight differently, or cuts a value that passes from this stage to another.
         fxpress.ArchiveError, fxpress.LimitError, fxpress.SerializeError: the file is damaged.
         fxpress.UnsupportedError: the stage has something that fxpress cannot read, or nothing that
             is installed reads from the URL.
@@ -172,11 +172,12 @@ def load_stage(
         loaded.plan_keys = parallelize(module, mesh, plan)
         if loaded.count == 1:
             check_keys(loaded.plan_keys)
+        if stage + 1 < loaded.count:
+            check_crossing(module, stage)
         if load_weights:
-            reader = ArchiveReader(
-                source.file_of(stage), model=source.program_of(stage), limits=limits
-            )
-            fill(module, reader, torch.device(mesh.device_type if device is None else device))
+            place = torch.device(mesh.device_type if device is None else device)
+            with changes_named():
+                fill(module, source.reader_of(stage), place)
     return loaded
 
 

@@ -10,6 +10,7 @@ from fxpress._pipeline.errors import PipelineError
 from fxpress._stages.documents import Fields, read
 from fxpress._stages.errors import StageError
 from fxpress._stages.manifest import FORMAT, VERSION
+from fxpress._stages.seal import is_damaged
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +95,8 @@ def read_manifest(data: bytes) -> Manifest:
     Raises:
         PipelineError: it is no manifest, or damaged; the message says where.
     """
+    if is_damaged(data):
+        raise PipelineError("the manifest of the stages is damaged: its checksum is wrong")
     try:
         made = _manifest(read(data.decode(), FORMAT, VERSION), hashlib.sha256(data).hexdigest())
     except UnicodeDecodeError:

@@ -141,6 +141,10 @@ class StageModule(nn.Module):  # type: ignore[misc]
         pairs = zip(self.takes, args, strict=True)
         return {facts.name: unpacked(tensor, facts) for facts, tensor in pairs}
 
+    def given_fakes(self) -> list[Any]:
+        """Return what the metadata says of each value that the program of the stage takes."""
+        return [self._fakes[each.name] for each in self.facts.inputs]
+
     def fill(self, tensors: tuple[torch.Tensor, ...]) -> None:
         """Write to tensors in place of what the stage takes something that it runs with."""
         fill(tensors, self.takes, self._fakes)

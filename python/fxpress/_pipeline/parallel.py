@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed import checkpoint
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
@@ -157,7 +156,10 @@ def _also(kind: Any, base: Any) -> Any:
 def fill(module: nn.Module, reader: ArchiveReader, device: torch.device) -> None:
     """Make the tensors of a stage on a device, and read them; of a shard, only its bytes.
 
+    torch's `load` would wrap what the reader raises.
+
     Raises:
+        OSError: the file cannot be read.
         fxpress.ArchiveError: the file is damaged.
     """
     module._apply(functools.partial(_made, device=device))
@@ -166,9 +168,10 @@ def fill(module: nn.Module, reader: ArchiveReader, device: torch.device) -> None
         for name, tensor in module.state_dict(keep_vars=True).items()
         if isinstance(tensor, torch.Tensor)
     }
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        checkpoint.load(state, storage_reader=reader, no_dist=True)
+    planner = DefaultLoadPlanner()
+    planner.set_up_planner(state, reader.read_metadata(), is_coordinator=True)
+    plan = reader.prepare_local_plan(planner.create_local_plan())
+    reader.read_data(planner.finish_plan(plan), planner)
 
 
 def _made(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -118,7 +118,7 @@ def build_schedule(
             built = kind(made[0] if issubclass(kind, SingleSchedule) else made, **arguments)
         except Exception as refused:  # by torch, maybe on this rank only
             answer.error, refusal = described(refused), refused
-        agree(answer, group, timeout, names, cause=refusal)
+        agree(answer, group, timeout, names, cause=refusal, explain=watch)
     given = Given(n_microbatches)
     see_parts(built, given.check)
     tell_loss(built, watch.doing)

@@ -6,22 +6,24 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from torch.export import ExportedProgram
 
 from fxpress import _native
 from fxpress._archive import names
 from fxpress._archive.contents import read_parts
+from fxpress._archive.errors import ArchiveError
 from fxpress._archive.load_options import Options
 from fxpress._archive.reader import PT2ArchiveReader
+from fxpress._checkpoint.reader import ArchiveReader, reader_of
 from fxpress._observing.progress import Progress
 from fxpress._pipeline.errors import PipelineError
 from fxpress._pipeline.manifest import Manifest, StageFacts, read_manifest
-from fxpress._pipeline.ranges import RemoteFile
-from fxpress._pipeline.remote import RemoteArchive
 from fxpress._serde.limits import Budget, Limits
 from fxpress._stages.records import digest_of, records_of
+from fxpress._stages.remote_archive import RemoteArchive
+from fxpress._stages.remote_file import ChangedFileError, RemoteFile
 from fxpress._stages.save import MANIFEST, program_name
 from fxpress._stages.urls import is_archive, joined, local_path, shown, url_of
 
@@ -51,12 +53,12 @@ class Source(os.PathLike[str]):
         self._path = Path(local_path(path))
         self.name = str(self._path) if self._url is None else shown(self._url)
         self._is_folder = self._path.is_dir() if self._url is None else not is_archive(self._url)
-        self._copies: dict[int, IO[bytes]] = {}  # by stage, of archives at a URL
-        self._whole: RemoteArchive | None = None  # the archive of all stages, if it is at a URL
+        self._remote: dict[str, RemoteArchive] = {}  # by URL
         if self._is_folder:
             data = self._manifest_file()
         else:
             with contextlib.ExitStack() as stack:
+                stack.enter_context(self._named(self._path))
                 archive = self._opened(self._path, stack)
                 if archive.find(names.EXTRA_DIR + MANIFEST) is None:
                     raise PipelineError(f"{self.name} has no stages: save them with save_stages")
@@ -79,18 +81,18 @@ class Source(os.PathLike[str]):
             ) from None
         Budget(self._limits, 0).charge(file.size, f"the manifest of {self.name}")
         data = b"".join(file.pieces(0, file.size))
-        file.check()
+        with changes_named():
+            file.check()
         return data
 
     def _opened(self, path: Path, stack: contextlib.ExitStack) -> Any:
         """Return a reader of an archive, of which the directory is read."""
         if self._url is None:
             return stack.enter_context(PT2ArchiveReader(path, limits=self._limits))
-        if self._is_folder:
-            return RemoteArchive(joined(self._url, path.name), self._limits)
-        if self._whole is None:
-            self._whole = RemoteArchive(self._url, self._limits)
-        return self._whole
+        url = joined(self._url, path.name) if self._is_folder else self._url
+        if url not in self._remote:
+            self._remote[url] = RemoteArchive(RemoteFile(url), self._limits)
+        return self._remote[url]
 
     def _file_of(self, number: int) -> Path:
         if not self._is_folder:
@@ -100,8 +102,8 @@ class Source(os.PathLike[str]):
             raise PipelineError(f"the manifest is damaged: {name!r} is not the name of a file")
         return self._path / name
 
-    def file_of(self, number: int) -> Path:
-        """Return the path of a file with a stage; of a URL, a copy that goes with this object.
+    def reader_of(self, number: int) -> ArchiveReader:
+        """Return a reader of the weights of a stage, whose program was loaded without them.
 
         Raises:
             OSError: the file cannot be read.
@@ -109,14 +111,13 @@ class Source(os.PathLike[str]):
                 that was written with the manifest.
             fxpress.ArchiveError: it is damaged.
         """
+        model, path = self._program_of(number), self._file_of(number)
         if self._url is None:
-            return self._file_of(number)
-        if number not in self._copies:
-            with self._checked(number) as archive:
-                self._copies[number] = archive.copy_of(self.program_of(number))
-        return Path(f"/proc/self/fd/{self._copies[number].fileno()}")
+            return ArchiveReader(path, model=model, limits=self._limits)
+        with self._checked(number) as archive:
+            return reader_of(archive, model, self._limits)
 
-    def program_of(self, number: int) -> str:
+    def _program_of(self, number: int) -> str:
         """Return the name of a stage's program in its file."""
         return names.MODEL if self._is_folder else program_name(number)
 
@@ -128,16 +129,15 @@ class Source(os.PathLike[str]):
             PipelineError: the file is not the one that was written with the manifest.
             fxpress.ArchiveError, fxpress.SerializeError, fxpress.LimitError: it is damaged.
         """
-        model = self.program_of(number)
-        with contextlib.ExitStack() as stack:
+        model, path = self._program_of(number), self._file_of(number)
+        with changes_named(), self._named(path), contextlib.ExitStack() as stack:
             archive = stack.enter_context(self._checked(number))
             if self._url is None:
-                path = os.fspath(self._file_of(number))
-                options = Options(**{**vars(options), "path": path})
+                options = Options(**{**vars(options), "path": os.fspath(path)})
             else:
                 archive = stack.enter_context(archive.copied(model, weights=options.load_weights))
             parts = read_parts(archive, model, options)
-        with _native.GcPause():
+        with self._named(path), _native.GcPause():
             return parts.decode(options)
 
     @contextlib.contextmanager
@@ -147,6 +147,16 @@ class Source(os.PathLike[str]):
             archive = self._opened(self._file_of(number), stack)
             self._check(archive, self.manifest.stages[number])
             yield archive
+
+    @contextlib.contextmanager
+    def _named(self, path: Path) -> Iterator[None]:
+        """Let errors of the block say which file is damaged; those of URLs do so themselves."""
+        try:
+            yield
+        except ArchiveError as error:
+            if self._url is not None:
+                raise
+            raise type(error)(f"{path}: {error}") from error
 
     def _check(self, archive: Any, facts: StageFacts) -> None:
         if self._is_folder:
@@ -158,6 +168,15 @@ class Source(os.PathLike[str]):
                 f"{facts.file or self._path.name} has changed since it was written with its "
                 "manifest"
             )
+
+
+@contextlib.contextmanager
+def changes_named() -> Iterator[None]:
+    """Raise a PipelineError for a file that changes while the block reads it."""
+    try:
+        yield
+    except ChangedFileError as error:
+        raise PipelineError(str(error)) from error
 
 
 def options_of(device: Any, mmap: bool, load_weights: bool, progress: Progress) -> Options:

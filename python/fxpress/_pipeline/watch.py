@@ -6,7 +6,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import distributed
@@ -110,10 +110,29 @@ class Watch:
         with self.explained():
             yield
 
+    def settled(self, text: str, *, is_late: bool) -> str:
+        """Return the error of all ranks, some of which may have failed before they agreed on it.
+
+        Args:
+            text: the error, if no rank has found another one.
+            is_late: whether a rank is missing, so that it is worth while to look for the cause.
+        """
+
+        def find() -> str:
+            try:
+                return self._agreed((self._look_around() if is_late else None) or text)
+            except RuntimeError:
+                return out_of_reach(self._names)
+
+        return self._in_time(find)
+
     def _explained_in_time(self, error: Exception) -> str:
-        """Return the cause of an error, also if the store never answers because a link is cut."""
+        return self._in_time(lambda: self._explain(error))
+
+    def _in_time(self, find: Callable[[], str]) -> str:
+        """Return what is found, also if the store never answers because a link is cut."""
         found: list[str] = []
-        asking = threading.Thread(target=lambda: found.append(self._explain(error)), daemon=True)
+        asking = threading.Thread(target=lambda: found.append(find()), daemon=True)
         asking.start()
         asking.join(self._look)
         return found[0] if found else out_of_reach(self._names)
@@ -126,9 +145,13 @@ class Watch:
                 found = f"{own}: {text}"
             else:
                 found = self._look_around() or f"{own} cannot reach another rank: {text}"
-            return str(self._store.compare_set(f"{self._key}/cause", "", found).decode())
+            return self._agreed(found)
         except RuntimeError:
             return out_of_reach(self._names)
+
+    def _agreed(self, found: str) -> str:
+        """Return the first cause that a rank has found, which is this one if there is none."""
+        return str(self._store.compare_set(f"{self._key}/cause", "", found).decode())
 
     def _look_around(self) -> str | None:
         """Return who has failed, or has died, or hangs, by what the others say for a while."""

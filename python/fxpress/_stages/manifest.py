@@ -36,6 +36,7 @@ def manifest_of(program: ExportedProgram, cut: Cut, plan: Plan, files: list[dict
     return {
         "format": FORMAT,
         "version": VERSION,
+        "checksum": "",  # of the text, which `sealed` makes
         "fxpress": _version(),
         "torch": torch.__version__,
         "by": plan.by,

@@ -82,7 +82,7 @@ def profile(program: ExportedProgram, inputs: Any) -> Profile:
         2
     """
     if inputs is None:
-        raise StageError("times are measured with example inputs, and the program has none")
+        raise StageError("times are measured with example inputs, and there are none: give inputs=")
     taken = seconds_of(program, inputs)
     nodes = operations_of(program.graph_module)
     return Profile(

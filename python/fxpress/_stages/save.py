@@ -25,6 +25,7 @@ from fxpress._stages.plan import check
 from fxpress._stages.plan import plan as make_plan
 from fxpress._stages.planned import Plan
 from fxpress._stages.records import facts_of
+from fxpress._stages.seal import sealed
 from fxpress._stages.upload import uploaded
 from fxpress._stages.urls import is_archive, local_path, url_of
 
@@ -120,7 +121,7 @@ def _describe(
     manifest["picture"] = None if drawn is None else PICTURE
     texts = {} if drawn is None else {PICTURE: drawn}
     texts[STATE] = json.dumps(state_of_stages(program, whole)) + "\n"
-    texts[MANIFEST] = json.dumps(manifest, indent=2) + "\n"
+    texts[MANIFEST] = sealed(manifest)
     return manifest, texts
 
 

@@ -37,7 +37,8 @@ def shown(url: str) -> str:
 
 def is_archive(url: str) -> bool:
     """Return whether a URL names one archive of all stages, and not a folder."""
-    return urlsplit(url).path.endswith(".pt2")
+    parts = urlsplit(url)
+    return (parts.netloc + parts.path).endswith(".pt2")  # memory://stages.pt2 has no path
 
 
 def joined(url: str, name: str) -> str:

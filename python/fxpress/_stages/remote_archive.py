@@ -7,7 +7,7 @@ import io
 import struct
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import IO, Any, NamedTuple
 
 from fxpress import _native
@@ -17,9 +17,9 @@ from fxpress._archive.errors import ArchiveError
 from fxpress._archive.reader import PT2ArchiveReader
 from fxpress._archive.record import Record
 from fxpress._archive.writer import PT2ArchiveWriter
-from fxpress._pipeline.ranges import RemoteFile
 from fxpress._serde.limits import Budget, Limits
 from fxpress._stages.records import records_of
+from fxpress._stages.remote_file import RemoteFile
 
 _TAIL = 1 << 16  # bytes at the end, which most directories fit in
 _GAP = 1 << 14  # bytes between records that are read rather than a request made
@@ -41,11 +41,12 @@ class RemoteArchive:
     """An archive at a URL. What is read of it is compared with the directory at its end.
 
     Args:
-        url: of the archive.
+        file: the archive.
         limits: the limits on the cost of reading it.
 
     Attributes:
-        budget: what is left of them.
+        file: the archive.
+        budget: what is left of the limits.
 
     Raises:
         OSError: it cannot be reached.
@@ -53,14 +54,20 @@ class RemoteArchive:
         fxpress.LimitError: its directory is larger than the limits allow.
     """
 
-    def __init__(self, url: str, limits: Limits | None = None) -> None:
-        self._file, self._limits = RemoteFile(url), limits
+    def __init__(self, file: RemoteFile, limits: Limits | None = None) -> None:
+        self.file, self._limits = file, limits
         self.budget = Budget(limits, 0)
         self._places: dict[str, _Place] = self._read_directory()
         self._held: dict[str, bytes] = {}  # of records that were read
 
+    def __enter__(self) -> RemoteArchive:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._held.clear()
+
     def _read_directory(self) -> dict[str, _Place]:
-        end = _End(self._file, self.budget)
+        end = _End(self.file, self.budget)
         try:
             with zipfile.ZipFile(end) as directory:
                 entries = [each for each in directory.infolist() if not each.is_dir()]
@@ -85,7 +92,7 @@ class RemoteArchive:
         return found
 
     def _damaged(self, why: str) -> ArchiveError:
-        return ArchiveError(f"{self._file.shown}: {why}")
+        return ArchiveError(f"{self.file.shown}: {why}")
 
     def get_file_names(self) -> list[str]:
         """Return the names of all records, in the order of the directory."""
@@ -115,7 +122,7 @@ class RemoteArchive:
         if name not in self._held:
             place = self._place(name)
             self.budget.charge(place.record.size, f"record {name!r}")
-            stream = _Stream(self._file, place.begin, place.end)
+            stream = _Stream(self.file, place.begin, place.end)
             data = b"".join(self._data(name, stream))
             self.budget.grow(len(data))
             if _native.crc32(data) != place.record.crc:
@@ -123,15 +130,41 @@ class RemoteArchive:
             self._held[name] = data
         return self._held[name]
 
+    def read_string(self, name: str) -> str:
+        """Return a record as text.
+
+        Raises:
+            OSError: it cannot be read.
+            fxpress.ArchiveError: there is none, or it is damaged.
+        """
+        try:
+            return self.read_bytes(name).decode()
+        except UnicodeDecodeError as error:
+            raise self._damaged(f"record {name!r} is damaged: it is not UTF-8: {error}") from None
+
+    def begin_of(self, name: str) -> int:
+        """Return where the data of a record begins, which only the header before it says.
+
+        Raises:
+            OSError: it cannot be read.
+            fxpress.ArchiveError: there is none, or its header is damaged.
+        """
+        begin = self._place(name).begin
+        return self._begin(name, self.file.read(begin, begin + _HEADER.size))
+
+    def _begin(self, name: str, header: bytes) -> int:
+        place = self._places[name]
+        signature, *sizes = _HEADER.unpack(header)
+        start: int = place.begin + _HEADER.size + sum(sizes)
+        if signature != _SIGNATURE or start + place.record.size > place.end:
+            raise self._damaged(f"record {name!r} is damaged: its header is wrong")
+        return start
+
     def _data(self, name: str, stream: _Stream) -> Iterator[memoryview]:
         """Yield the data of a record, whose header comes next in a stream."""
         place = self._places[name]
         stream.skip_to(place.begin)
-        signature, *sizes = _HEADER.unpack(b"".join(stream.take(_HEADER.size)))
-        start = place.begin + _HEADER.size + sum(sizes)
-        if signature != _SIGNATURE or start + place.record.size > place.end:
-            raise self._damaged(f"record {name!r} is damaged: its header is wrong")
-        stream.skip_to(start)
+        stream.skip_to(self._begin(name, b"".join(stream.take(_HEADER.size))))
         yield from stream.take(place.record.size)
 
     @contextlib.contextmanager
@@ -144,32 +177,47 @@ class RemoteArchive:
 
         Raises:
             OSError: it cannot be read, or there is no room for the copy.
-            PipelineError: it has changed since its directory was read.
-            fxpress.ArchiveError: it is damaged.
+            fxpress.ArchiveError: it is damaged, or has changed since its directory was read.
         """
-        with self.copy_of(model, weights=weights) as file, self._opened(file) as reader:
+        this: Any = self
+        wanted = dict.fromkeys(records_of(this, model))
+        left_out = set() if weights else self._weights(model)
+        with self.holding([name for name in wanted if name not in left_out], left_out) as reader:
+            yield reader
+
+    @contextlib.contextmanager
+    def holding(
+        self, records: Collection[str], zeros: Iterable[str] = ()
+    ) -> Iterator[PT2ArchiveReader]:
+        """Return a block with an archive on this machine that has some records of this one.
+
+        Args:
+            records: their names.
+            zeros: the names of records that are zeros there, whatever they are here.
+
+        Raises:
+            OSError: they cannot be read, or there is no room for the copy.
+            fxpress.ArchiveError: they are damaged, or the archive has changed since its directory
+                was read.
+        """
+        with self._copy(records, zeros) as file, self._opened(file) as reader:
             yield reader
 
     def _opened(self, file: IO[bytes]) -> PT2ArchiveReader:
         return PT2ArchiveReader(file, limits=self._limits)
 
-    def copy_of(self, model: str, *, weights: bool = True) -> IO[bytes]:
-        """Return a temporary file that goes with the program, see `copied`."""
-        this: Any = self
-        wanted = list(dict.fromkeys(records_of(this, model)))
-        left_out = set() if weights else self._weights(model)
-        read = [name for name in wanted if name not in left_out]
+    def _copy(self, records: Collection[str], zeros: Iterable[str]) -> IO[bytes]:
         with contextlib.ExitStack() as on_errors:
             file: IO[bytes] = on_errors.enter_context(tempfile.TemporaryFile())
             with PT2ArchiveWriter(_Sparse(file)) as writer:
-                for name in left_out:
+                for name in zeros:
                     size = self.record(name).size
                     writer.write_stream(name, size, _zeros(size))
-                for name, data in self._read(read):
+                for name, data in self._read(records):
                     writer.write_stream(name, self.record(name).size, data)
             file.seek(0)
-            self._file.check()
-            self._compare(file, read)
+            self.file.check()
+            self._compare(file, records)
             on_errors.pop_all()
         self._held.clear()
         return file
@@ -180,13 +228,13 @@ class RemoteArchive:
         config = read_config(this, names.weights_config_record(model))
         return {names.WEIGHTS_DIR + each.record for each in config if not each.is_pickled}
 
-    def _read(self, wanted: list[str]) -> Iterator[tuple[str, Iterator[memoryview]]]:
+    def _read(self, wanted: Collection[str]) -> Iterator[tuple[str, Iterator[memoryview]]]:
         """Yield records and their data, in the order in which they are in the file."""
         held = [name for name in wanted if name in self._held]
         yield from ((name, iter([memoryview(self._held[name])])) for name in held)
         others = [name for name in wanted if name not in self._held]
         for run in self._runs(sorted(others, key=lambda name: self._place(name).begin)):
-            stream = _Stream(self._file, self._places[run[0]].begin, self._places[run[-1]].end)
+            stream = _Stream(self.file, self._places[run[0]].begin, self._places[run[-1]].end)
             for name in run:
                 yield name, self._data(name, stream)
 
@@ -201,7 +249,7 @@ class RemoteArchive:
         if run:
             yield run
 
-    def _compare(self, file: IO[bytes], names: list[str]) -> None:
+    def _compare(self, file: IO[bytes], names: Collection[str]) -> None:
         """Compare the checksums of a copy with those of the directory."""
         with self._opened(file) as reader:
             for name in names:
