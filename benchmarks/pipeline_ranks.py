@@ -198,7 +198,7 @@ def work(
 
 def _import_everything() -> None:
     """Import and start what both ways use, so that neither its time nor its memory counts."""
-    import torch._dynamo  # noqa: F401
+    import torch._dynamo
     import torch.distributed.tensor  # noqa: F401
     from transformers.models.llama import modeling_llama  # noqa: F401
 
