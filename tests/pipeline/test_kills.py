@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import pytest
 from torch import distributed
 
 from fxpress import pipeline
+from fxpress._torch.distributed import CONNECTING
 from tests.support.pipelines import batches, loss_of, tied
 from tests.support.ranks import ranks, run_ranks
 
@@ -50,11 +52,17 @@ class Calls:
                 if count == last:
                     os.kill(os.getpid(), signal.SIGKILL)
 
+        def note_where_ranks_connect(*event: Any) -> None:
+            if threading.current_thread().name == CONNECTING:
+                note(*event)
+
         sys.setprofile(note)
+        threading.setprofile(note_where_ranks_connect)
         try:
             yield
         finally:
             sys.setprofile(None)
+            threading.setprofile(None)
             self.counts[phase] = count
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -42,14 +43,39 @@ def store_of(group: Any) -> Any:
     return distributed.PrefixStore(f"fxpress/pipeline/{name}", _default_store())
 
 
+CONNECTING = "fxpress connects ranks"  # the name of a thread
+
+
 def new_group(ranks: list[int], seconds: float) -> Any:
     """Return a process group of ranks, all of which have to call this, with a timeout of its own.
 
-    The timeout of Gloo's messages is that of their group, and cannot be changed later.
+    The timeout of Gloo's messages is that of their group, and cannot be changed later. To connect,
+    Gloo waits for that time more than once where a rank dies meanwhile: a thread does it, which is
+    left to itself when the time is over.
+
+    Raises:
+        DistNetworkError: the ranks were not connected in time.
     """
-    return distributed.new_group(
-        ranks, timeout=datetime.timedelta(seconds=seconds), use_local_synchronization=True
-    )
+    made: list[Any] = []
+    failed: list[Exception] = []
+    timeout = datetime.timedelta(seconds=seconds)
+
+    def make() -> None:
+        try:
+            made.append(
+                distributed.new_group(ranks, timeout=timeout, use_local_synchronization=True)
+            )
+        except Exception as error:
+            failed.append(error)
+
+    making = threading.Thread(target=make, name=CONNECTING, daemon=True)
+    making.start()
+    making.join(seconds)
+    if failed:
+        raise failed[0]
+    if not made:
+        raise distributed.DistNetworkError(f"ranks were not connected within {seconds:g} s")
+    return made[0]
 
 
 def hang_up(schedule: Any, error: BaseException) -> None:
