@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from fxpress._decompose.plan import Plan
 from fxpress._decompose.symbols import Symbols
-from fxpress._decompose.template import Template, TensorSpec
+from fxpress._decompose.template import Template, specs_in
 from fxpress._decompose.values import Facts, Storage, UnsafeError, Value
 from fxpress._torch import symbols as compat
 from fxpress._torch.decompose import pytree
@@ -19,17 +18,13 @@ def check_outputs(plan: Plan, symbols: Symbols) -> None:
     Releases of torch ask, for a view of a tensor of the program's own, whether it is that tensor as
     a whole. The answer is a guard if it depends on the values of symbols.
     """
-    returned = [v for v in pytree.tree_leaves(plan.output, _is_value) if type(v) is Value]
+    returned = [v for v in pytree.tree_leaves(plan.output) if type(v) is Value]
     wanted = {value.storage for value in returned if value.facts.is_symbolic}
     bases = dict(_bases(plan, wanted)) if wanted else {}
     for value in returned:
         base = bases.get(value.storage)
         if base is not None and not _is_decided(symbols.facts(value.facts), symbols.facts(base)):
             raise UnsafeError("a view is returned, and symbols decide whether it is the whole")
-
-
-def _is_value(value: Any) -> bool:
-    return type(value) is Value
 
 
 def _bases(plan: Plan, wanted: set[Storage]) -> Iterator[tuple[Storage, Facts]]:
@@ -44,8 +39,8 @@ def _bases(plan: Plan, wanted: set[Storage]) -> Iterator[tuple[Storage, Facts]]:
 
 def _first_in(storage: int, template: Template) -> Facts:
     for node in template.nodes:
-        for spec in pytree.tree_leaves(node.value, lambda v: type(v) is TensorSpec):
-            if type(spec) is TensorSpec and spec.storage == storage:
+        for spec in specs_in(node.value):
+            if spec.storage == storage:
                 return spec.facts
     raise AssertionError("a storage without a tensor")
 

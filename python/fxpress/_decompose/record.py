@@ -11,7 +11,7 @@ from torch.fx import Node
 from fxpress._decompose.keys import Call, mapped
 from fxpress._decompose.reading import Reading, Recording
 from fxpress._decompose.symbols import Symbols
-from fxpress._decompose.template import Output, Template, TensorSpec
+from fxpress._decompose.template import Output, Template, specs_in
 from fxpress._decompose.values import Number, UnsafeError, Value
 from fxpress._torch import decompose as compat
 from fxpress._torch import symbols as sizes
@@ -241,7 +241,7 @@ def _lies_as_cached(template: Template, inputs: int) -> bool:
     """
     known = set(range(inputs))
     for node in template.nodes:
-        specs = _specs(node.value)
+        specs = specs_in(node.value)
         places = {spec.storage for spec in specs}
         is_new = len(places) == len(specs) and known.isdisjoint(places)
         is_new = is_new and all(spec.is_whole for spec in specs)
@@ -253,15 +253,6 @@ def _lies_as_cached(template: Template, inputs: int) -> bool:
             return False
         known |= places
     return True
-
-
-def _specs(value: Any) -> list[TensorSpec]:
-    """Return the tensors in the value of a node."""
-    if type(value) is TensorSpec:
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [spec for item in value for spec in _specs(item)]
-    return []
 
 
 def _places(template: Template, inputs: list[Any]) -> list[tuple[Any, Any]]:

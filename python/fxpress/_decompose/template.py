@@ -95,3 +95,12 @@ class Template(NamedTuple):
     is_symbolic: bool
     is_from_cache: bool = False
     moves: bool = False
+
+
+def specs_in(value: Any) -> list[TensorSpec]:
+    """Return the tensors in the value of a node."""
+    if type(value) is TensorSpec:
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [spec for item in value for spec in specs_in(item)]
+    return []

@@ -19,6 +19,7 @@ from fxpress._torch.gradient_paths import is_divisible
 
 _default_store: Callable[[], Any] = distributed_c10d._get_default_store
 SingleSchedule: Any = schedules.PipelineScheduleSingle
+CONNECTING = "fxpress connects ranks"  # the name of a thread
 V_SCHEDULES = (schedules.ScheduleZBVZeroBubble, schedules.ScheduleDualPipeV)
 
 
@@ -41,9 +42,6 @@ def store_of(group: Any) -> Any:
     ranks = distributed.get_process_group_ranks(group)
     name = "-".join(str(rank) for rank in ranks) if group is not None else "all"
     return distributed.PrefixStore(f"fxpress/pipeline/{name}", _default_store())
-
-
-CONNECTING = "fxpress connects ranks"  # the name of a thread
 
 
 def new_group(ranks: list[int], seconds: float) -> Any:
