@@ -93,8 +93,11 @@ def unflatten(program: ExportedProgram, leaves: Leaves) -> None:
             with contextlib.suppress(Exception):
                 _call(made, program, leaves)
             _look(made)
-            for each in _copies(made):
-                _call(each, program, leaves)
+            # Copies of torch's modules hold copies of the program's FakeTensorMode, whose weak
+            # references to storages torch then frees twice: the process dies, whoever read the file.
+            if make is unflattened:
+                for each in _copies(made):
+                    _call(each, program, leaves)
 
 
 def interpret(program: ExportedProgram, leaves: Leaves) -> None:
