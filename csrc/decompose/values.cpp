@@ -1,6 +1,5 @@
 #include "decompose/values.h"
 
-#include "fx/fakes.h"
 #include "py/containers.h"
 
 namespace fxpress::decompose {
@@ -48,26 +47,26 @@ Ref Values::make(const ValueSpec& spec, PyObject* storages) {
 Ref Values::tensor(const ValueSpec& spec, PyObject* storages) {
   PyObject* storage = PyList_GetItem(storages, spec.storage);
   check(storage);
-  PyObject* attributes = attributes_on(spec.device.get());
+  const fx::FakeMaker& fakes = fakes_on(spec.device.get());
   const bool fills_storage = spec.is_whole && get_attr(storage, made_.get()).get() == Py_None;
-  if (Ref made = like_first(spec, storage, fills_storage, attributes)) return made;
+  if (Ref made = like_first(spec, storage, fills_storage, fakes)) return made;
   const Ref real = real_tensor(spec, storage, fills_storage);
-  Ref fake = fx::make_fake(real.get(), /*requires_grad=*/false, spec.device.get(), attributes);
+  Ref fake = fakes.make(real.get(), /*requires_grad=*/false);
   first_.insert_or_assign(&spec, First{Ref::borrow(fake.get()), fills_storage});
   return fake;
 }
 
 // Empty: the first one has to be made, or one whose storage is made for it.
 Ref Values::like_first(const ValueSpec& spec, PyObject* storage, bool fills_storage,
-                       PyObject* attributes) {
+                       const fx::FakeMaker& fakes) {
   const auto known = first_.find(&spec);
   if (known == first_.end()) return {};
   PyObject* first = known->second.fake.get();
   if (!fills_storage) {
-    return fx::fake_like(first, storage_of(storage).get(), attributes);
+    return fakes.like(first, storage_of(storage).get());
   }
   if (!known->second.fills_storage) return {};
-  Ref fake = fx::fake_like(first, nullptr, attributes);
+  Ref fake = fakes.like(first, nullptr);
   if (fake) keep_storage(storage, fake.get());
   return fake;
 }
@@ -106,16 +105,17 @@ Ref Values::storage_of(PyObject* storage) {
   return Ref::steal(PyObject_VectorcallMethod(storage_.get(), asked, 2, nullptr));
 }
 
-PyObject* Values::attributes_on(PyObject* device) {
-  for (const auto& [known, attributes] : of_devices_) {
-    if (known.get() == device || PyObject_RichCompareBool(known.get(), device, Py_EQ) == 1) {
-      return attributes.get();
-    }
+const fx::FakeMaker& Values::fakes_on(PyObject* device) {
+  for (const auto& [known, fakes] : of_devices_) {
+    const int is_same =
+        known.get() == device ? 1 : PyObject_RichCompareBool(known.get(), device, Py_EQ);
+    check(is_same);
+    if (is_same == 1) return fakes;
   }
   PyObject* asked[] = {helper_, device};
-  of_devices_.emplace_back(Ref::borrow(device), Ref::steal(PyObject_VectorcallMethod(
-                                                    attributes_.get(), asked, 2, nullptr)));
-  return of_devices_.back().second.get();
+  Ref attributes = Ref::steal(PyObject_VectorcallMethod(attributes_.get(), asked, 2, nullptr));
+  return of_devices_.emplace_back(Ref::borrow(device), fx::FakeMaker(device, std::move(attributes)))
+      .second;
 }
 
 }  // namespace fxpress::decompose

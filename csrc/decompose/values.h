@@ -1,11 +1,12 @@
 // Makes the values of stamped nodes: fake tensors of their own, which share storages.
 #pragma once
 
+#include <deque>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "decompose/recipe.h"
+#include "fx/fakes.h"
 #include "py/object.h"
 
 namespace fxpress::decompose {
@@ -28,17 +29,17 @@ class Values {
   Ref tensor(const ValueSpec& spec, PyObject* storages);
   // `fills_storage`: whether the storage is to be made for the tensor.
   Ref like_first(const ValueSpec& spec, PyObject* storage, bool fills_storage,
-                 PyObject* attributes);
+                 const fx::FakeMaker& fakes);
   Ref real_tensor(const ValueSpec& spec, PyObject* storage, bool fills_storage);
   Ref storage_of(PyObject* storage);
   void keep_storage(PyObject* storage, PyObject* tensor);
-  PyObject* attributes_on(PyObject* device);
+  const fx::FakeMaker& fakes_on(PyObject* device);
 
   PyObject* helper_;                                         // borrowed
   Ref made_, storage_, attributes_, set_, untyped_storage_;  // names
   Ref empty_, empty_strided_, like_pattern_, meta_;
-  Ref no_data_, dtype_device_;                   // arguments that are always the same
-  std::vector<std::pair<Ref, Ref>> of_devices_;  // device -> dict: attributes of fakes on it
+  Ref no_data_, dtype_device_;                            // arguments that are always the same
+  std::deque<std::pair<Ref, fx::FakeMaker>> of_devices_;  // device -> what makes fakes on it
   std::unordered_map<const ValueSpec*, First> first_;
 };
 

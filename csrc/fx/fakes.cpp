@@ -8,33 +8,53 @@ namespace fxpress::fx {
 
 namespace {
 
-void give_attributes(PyObject* fake, PyObject* attributes) {
-  const Ref own = Ref::steal(PyDict_Copy(attributes));
-  check(set_instance_dict(fake, own.get()));
+// Null where there is no part with libtorch. Once it was found it stays.
+core::FakeLike part_with_libtorch() {
+  static core::FakeLike found = nullptr;
+  if (found != nullptr) return found;
+  const Ref capsule = Ref::steal(PyObject_CallNoArgs(symbols.fake_like));
+  if (capsule.get() == Py_None) return nullptr;
+  void* const pointer = PyCapsule_GetPointer(capsule.get(), core::kFakeLikeCapsule);
+  if (pointer == nullptr) throw_python_error();
+  found = reinterpret_cast<core::FakeLike>(pointer);
+  return found;
+}
+
+bool protects_data(PyObject* attributes) {
+  const Ref answer = Ref::steal(PyObject_CallOneArg(symbols.protects_data, attributes));
+  const int is_true = PyObject_IsTrue(answer.get());
+  check(is_true);
+  return is_true == 1;
 }
 
 }  // namespace
 
-Ref make_fake(PyObject* real, bool requires_grad, PyObject* device, PyObject* attributes) {
+FakeMaker::FakeMaker(PyObject* device, Ref attributes)
+    : device_(Ref::borrow(device)),
+      attributes_(std::move(attributes)),
+      protects_(protects_data(attributes_.get())) {}
+
+Ref FakeMaker::make(PyObject* real, bool requires_grad) const {
   PyObject* parts[] = {symbols.fake_tensor_type, real, requires_grad ? Py_True : Py_False, Py_True,
-                       device};
+                       device_.get()};
   Ref fake = Ref::steal(
       PyObject_Vectorcall(symbols.make_subclass, parts, 3, symbols.make_subclass_keywords));
-  PyObject* protected_as[] = {fake.get(), attributes};
-  Ref::steal(PyObject_Vectorcall(symbols.protect_data, protected_as, 2, nullptr));
-  give_attributes(fake.get(), attributes);
+  if (protects_) Ref::steal(PyObject_CallOneArg(symbols.protect_data, fake.get()));
+  give_attributes(fake.get());
   return fake;
 }
 
-Ref fake_like(PyObject* fake, PyObject* storage, PyObject* attributes) {
-  const Ref capsule = Ref::steal(PyObject_CallNoArgs(symbols.fake_like));
-  if (capsule.get() == Py_None) return {};
-  void* const make = PyCapsule_GetPointer(capsule.get(), core::kFakeLikeCapsule);
-  if (make == nullptr) throw_python_error();
-  Ref made =
-      Ref::steal(static_cast<PyObject*>(reinterpret_cast<core::FakeLike>(make)(fake, storage)));
-  give_attributes(made.get(), attributes);
+Ref FakeMaker::like(PyObject* fake, PyObject* storage) const {
+  const core::FakeLike make = part_with_libtorch();
+  if (make == nullptr) return {};
+  Ref made = Ref::steal(static_cast<PyObject*>(make(fake, storage, protects_)));
+  give_attributes(made.get());
   return made;
+}
+
+void FakeMaker::give_attributes(PyObject* fake) const {
+  const Ref own = Ref::steal(PyDict_Copy(attributes_.get()));
+  check(set_instance_dict(fake, own.get()));
 }
 
 }  // namespace fxpress::fx

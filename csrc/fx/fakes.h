@@ -5,14 +5,27 @@
 
 namespace fxpress::fx {
 
-// A fake tensor that stands for one on a device.
-//   real: a tensor on the meta device, whose storage it shares.
-//   attributes: dict: those of all fake tensors of its mode on that device.
-Ref make_fake(PyObject* real, bool requires_grad, PyObject* device, PyObject* attributes);
+// Makes the fake tensors of one mode that stand for tensors on one device.
+class FakeMaker {
+ public:
+  //   device: torch.device.
+  //   attributes: dict: those of all fake tensors of the mode on that device.
+  FakeMaker(PyObject* device, Ref attributes);
 
-// Another fake tensor with the class, the sizes, strides and offset, the dtype, the device and
-// requires_grad of `fake`, in a storage; null stands for a new one of the same size. An empty Ref
-// where the part with libtorch is not to be had.
-Ref fake_like(PyObject* fake, PyObject* storage, PyObject* attributes);
+  // A fake tensor in the storage of `real`, a tensor on the meta device.
+  Ref make(PyObject* real, bool requires_grad) const;
+
+  // Another fake tensor with the class, the sizes, strides and offset, the dtype, the device and
+  // requires_grad of `fake`, in a storage; null stands for a new one of the same size. An empty Ref
+  // where the part with libtorch is not to be had.
+  Ref like(PyObject* fake, PyObject* storage) const;
+
+ private:
+  void give_attributes(PyObject* fake) const;
+
+  Ref device_;
+  Ref attributes_;
+  bool protects_;  // whether asking for the data of these tensors is an error
+};
 
 }  // namespace fxpress::fx

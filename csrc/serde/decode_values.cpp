@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "fx/fakes.h"
 #include "schema/extent.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"
@@ -204,20 +203,21 @@ std::string ValueDecoder::plain_key(const Value& meta) const {
 
 Ref ValueDecoder::plain_tensor(const Value& meta, const std::string& key, PyObject* dtype,
                                Device& device, bool grad) {
-  if (!device.fake) {
-    device.fake = Ref::steal(
-        PyObject_CallMethodOneArg(file_.context.values, names.fake_state, device.object.get()));
+  if (!device.fakes) {
+    PyObject* object = device.object.get();
+    device.fakes.emplace(object, Ref::steal(PyObject_CallMethodOneArg(file_.context.values,
+                                                                      names.fake_state, object)));
   }
   const auto first = device.first.find(key);
   if (first != device.first.end()) {
-    if (Ref made = fx::fake_like(first->second.get(), nullptr, device.fake.get())) return made;
+    if (Ref made = device.fakes->like(first->second.get(), nullptr)) return made;
   }
   const Ref sizes = plain_sizes(file_.field(meta, Field::TensorMeta_sizes));
   const Ref strides = plain_sizes(file_.field(meta, Field::TensorMeta_strides));
   PyObject* shape[] = {sizes.get(), strides.get(), dtype, symbols.meta_device};
   const Ref real = Ref::steal(
       PyObject_Vectorcall(symbols.empty_strided, shape, 2, symbols.empty_strided_keywords));
-  Ref fake = fx::make_fake(real.get(), grad, device.object.get(), device.fake.get());
+  Ref fake = device.fakes->make(real.get(), grad);
   device.first.emplace(key, Ref::borrow(fake.get()));
   return fake;
 }

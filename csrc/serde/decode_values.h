@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "fx/fakes.h"
 #include "py/object.h"
 #include "serde/decoding.h"
 #include "serde/open_graphs.h"
@@ -38,8 +39,8 @@ class ValueDecoder {
   struct Device {
     std::string type;
     std::optional<int64_t> index;
-    Ref object;     // torch.device
-    Ref fake = {};  // dict: attributes of the fake tensors on it; empty until there is one
+    Ref object;                               // torch.device
+    std::optional<fx::FakeMaker> fakes = {};  // makes those on it, once there is one
     TextMap<Ref> first = {};  // by what they have in common: the first fake tensor on it
   };
   enum class Role : uint8_t { kNumber, kOffset };  // of a number: anywhere, or in a storage

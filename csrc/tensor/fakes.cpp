@@ -11,21 +11,8 @@ namespace fxpress::tensor {
 
 namespace {
 
-// Returns whether it is an error to ask for the data of a fake tensor: its mode says so. Storages
-// do not tell before torch 2.14.
-bool is_protected(PyObject* fake) {
-  PyObject* mode = PyObject_GetAttrString(fake, "fake_mode");
-  PyObject* allowed =
-      mode == nullptr ? nullptr : PyObject_GetAttrString(mode, "_allow_unsafe_data_ptr_access");
-  Py_XDECREF(mode);
-  if (allowed == nullptr) PyErr_Clear();
-  const bool result = allowed != Py_True;
-  Py_XDECREF(allowed);
-  return result;
-}
-
 // Made as by Tensor._make_subclass: Python answers for operators and for the device.
-at::Tensor copy_of(PyObject* object, PyObject* storage) {
+at::Tensor copy_of(PyObject* object, PyObject* storage, bool protects) {
   const at::Tensor& fake = THPVariable_Unpack(object);
   std::optional<at::Storage> place;
   if (storage != nullptr) place = torch::createStorage(storage);
@@ -35,18 +22,16 @@ at::Tensor copy_of(PyObject* object, PyObject* storage) {
   made.set_requires_grad(fake.requires_grad());
   made.unsafeGetTensorImpl()->set_python_dispatch(true);
   made.unsafeGetTensorImpl()->set_python_custom_device(true);
-  if (is_protected(object)) {
-    made.storage().unsafeGetStorageImpl()->set_throw_on_mutable_data_ptr();
-  }
+  if (protects) made.storage().unsafeGetStorageImpl()->set_throw_on_mutable_data_ptr();
   return made;
 }
 
 }  // namespace
 
-void* fake_like(void* fake, void* storage) {
+void* fake_like(void* fake, void* storage, bool protects) {
   HANDLE_TH_ERRORS
   auto* like = static_cast<PyObject*>(fake);
-  const at::Tensor made = copy_of(like, static_cast<PyObject*>(storage));
+  const at::Tensor made = copy_of(like, static_cast<PyObject*>(storage), protects);
   return THPVariable_Wrap(made, Py_TYPE(like));
   END_HANDLE_TH_ERRORS
 }

@@ -5,6 +5,6 @@
 
 namespace fxpress::tensor {
 
-void* fake_like(void* fake, void* storage);
+void* fake_like(void* fake, void* storage, bool protects);
 
 }  // namespace fxpress::tensor

@@ -8,17 +8,17 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
 
 make_subclass = torch.Tensor._make_subclass
+protect_data = torch._C._set_throw_on_mutable_data_ptr
 META = torch.device("meta")
 
 
-def protect_data(fake: torch.Tensor, attributes: dict[str, Any]) -> None:
-    """Make asking for the data of a fake tensor an error, where its mode says so.
+def protects_data(attributes: dict[str, Any]) -> bool:
+    """Return whether asking for the data of fake tensors is an error: their mode says so.
 
     Args:
         attributes: what fake tensors of that mode have.
     """
-    if not getattr(attributes["fake_mode"], "_allow_unsafe_data_ptr_access", False):
-        torch._C._set_throw_on_mutable_data_ptr(fake)
+    return not getattr(attributes["fake_mode"], "_allow_unsafe_data_ptr_access", False)
 
 
 def without_data(
@@ -44,6 +44,7 @@ def fake_of(
     made = make_subclass(
         FakeTensor, tensor, requires_grad, dispatch_device=True, device_for_backend_keys=device
     )
-    protect_data(made, attributes)
+    if protects_data(attributes):
+        protect_data(made)
     vars(made).update(attributes)
     return made

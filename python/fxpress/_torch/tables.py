@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.nn.modules import module as nn_module
 
-from fxpress._torch.fakes import make_subclass, protect_data
+from fxpress._torch.fakes import make_subclass, protect_data, protects_data
 from fxpress._torch.fx import (
     CALL_WRAPPED,
     CLASS_MODULE,
@@ -207,6 +207,7 @@ def native_symbols(
             }
         ),
         "protect_data": protect_data,
+        "protects_data": protects_data,
         "recomputable_targets": _RECOMPUTABLE,
         "sym_int_float_types": (torch.SymInt, torch.SymFloat),
         "sympy_symbol_type": sympy.Symbol,
