@@ -94,7 +94,7 @@ def unflatten(program: ExportedProgram, leaves: Leaves) -> None:
                 _call(made, program, leaves)
             _look(made)
             # Copies of torch's modules hold copies of the program's FakeTensorMode, whose weak
-            # references to storages torch then frees twice: the process dies, whoever read the file.
+            # references to storages torch frees twice: the process dies, whoever read the file.
             if make is unflattened:
                 for each in _copies(made):
                     _call(each, program, leaves)
