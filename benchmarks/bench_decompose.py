@@ -18,7 +18,7 @@ from fxpress import decompose
 from fxpress._decompose.difference import difference
 from timing import Action, interleaved, per_node, ratio
 
-_TABLES: dict[str, Any] = {"default table": None, "empty table": {}}
+TABLES: dict[str, Any] = {"default table": None, "empty table": {}}
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _layers(count: int) -> nn.Sequential:
 
 def _measure(case: _Case, rounds: int) -> list[Figure]:
     figures = []
-    for table, given in _TABLES.items():
+    for table, given in TABLES.items():
         goal = case.default if given is None else case.empty
         figures += _measure_table(case, table, given, rounds, goal)
     return figures
@@ -127,9 +127,9 @@ def _measure_table(case: _Case, table: str, given: Any, rounds: int, goal: Goal)
         assert found is None, found
     seconds = interleaved(
         {
-            "cold": _installed(program, given, keep=False),
-            "kept": _installed(program, given, keep=True),
-            "torch": _processor_time(program, given),
+            "cold": installed(program, given, keep=False),
+            "kept": installed(program, given, keep=True),
+            "torch": processor_time(program, given),
         },
         rounds,
     )
@@ -165,14 +165,16 @@ def _measure_growth(rounds: int) -> Figure:
     times: dict[int, list[float]] = {}
     for layers in (32, 64, 128):
         program, _ = graphs.transformer_program(layers)
-        action = _installed(program, None, keep=True)
+        action = installed(program, None, keep=True)
         action()
         nodes = len(program.graph.nodes)
         times[nodes] = [action() / nodes for _ in range(rounds)]
     return growth("run_decompositions, nodes of transformers", times, rounds)
 
 
-def _processor_time(program: ExportedProgram, table: Any) -> Action:
+def processor_time(program: ExportedProgram, table: Any) -> Action:
+    """Return an action that times a decomposition."""
+
     def action() -> float:
         start = time.process_time()
         made = program.run_decompositions(table)
@@ -183,9 +185,9 @@ def _processor_time(program: ExportedProgram, table: Any) -> Action:
     return action
 
 
-def _installed(program: ExportedProgram, table: Any, *, keep: bool) -> Action:
+def installed(program: ExportedProgram, table: Any, *, keep: bool) -> Action:
     """Return an action that times ours in torch's place, with or without kept templates."""
-    timed = _processor_time(program, table)
+    timed = processor_time(program, table)
 
     def action() -> float:
         if not keep:

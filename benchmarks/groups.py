@@ -18,6 +18,7 @@ import bench_serialize
 import bench_sizes
 import bench_split
 import bench_unflatten
+import bench_whole
 import graphs
 import limits
 import programs
@@ -165,6 +166,10 @@ def _decompose(effort: Effort, progress: Progress) -> list[Figure]:
     )
 
 
+def _whole(effort: Effort, progress: Progress) -> list[Figure]:
+    return bench_whole.measure(effort.rounds_of_torch, progress)
+
+
 def _pipeline(effort: Effort, progress: Progress) -> list[Figure]:
     return bench_pipeline.measure(effort.rounds_of_torch, progress)
 
@@ -184,6 +189,7 @@ GROUPS = {
     "capture": Group(_capture, 40, 300),
     "architectures": Group(_architectures, 150, 150),
     "decompose": Group(_decompose, 60, 600),
+    "whole": Group(_whole, 150, 200),
     "scale": Group(_scale, 10, 300),
     "growth": Group(_growth, 0, 300),
     "llama": Group(_llama, 30, 60),
@@ -203,4 +209,4 @@ SHORT_GROUPS = (
     "decompose",
     "scale",
 )
-FULL_GROUPS = (*SHORT_GROUPS, "architectures", "growth", "pipeline")
+FULL_GROUPS = (*SHORT_GROUPS, "whole", "architectures", "growth", "pipeline")

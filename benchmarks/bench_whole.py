@@ -1,0 +1,62 @@
+"""Compare decompositions that cannot be stamped with torch's: they must never take longer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.export import ExportedProgram
+
+import fxpress
+import whole_programs
+from bench_decompose import TABLES, installed, processor_time
+from figures import Figure, Goal
+from fxpress import decompose
+from progress import Progress
+from timing import interleaved, per_node, ratio
+
+NEVER_SLOWER = Goal(1, more_is_better=True)
+
+
+def measure(rounds: int, progress: Progress) -> list[Figure]:
+    """Measure `run_decompositions` of programs that write, branch, or ask for data.
+
+    Args:
+        rounds: how often each is measured.
+        progress: is told of each program.
+    """
+    figures = []
+    for name, program in whole_programs.all_of_them():
+        progress(f"decompose: {name}")
+        for table, given in TABLES.items():
+            figures.append(_measure(f"{name}, {table}", program, given, rounds))
+    return figures
+
+
+def _measure(name: str, program: ExportedProgram, table: Any, rounds: int) -> Figure:
+    with fxpress.installed():
+        ours = program.run_decompositions(table)
+    theirs = program.run_decompositions(table)
+    assert _targets(ours) == _targets(theirs), f"{name}: {decompose.report()}"
+    nodes = len(theirs.graph.nodes)
+    seconds = interleaved(
+        {
+            "ours": installed(program, table, keep=False),
+            "torch": processor_time(program, table),
+        },
+        rounds,
+    )
+    return Figure(
+        name,
+        "torch / run_decompositions",
+        "us/node",
+        per_node(seconds["ours"], nodes),
+        per_node(seconds["torch"], nodes),
+        ratio(seconds["torch"], seconds["ours"]),
+        rounds,
+        NEVER_SLOWER,
+    )
+
+
+def _targets(program: ExportedProgram) -> list[Any]:
+    """Return what a program calls, in order."""
+    return [n.target for n in program.graph.nodes if n.op == "call_function"]
