@@ -119,7 +119,7 @@ def _note(said: report.Report, plan: Plan) -> None:
     said.traced = plan.traced
     counts = Counter(stamp.node.target for stamp in plan.stamps)
     said.by_operator = {str(target): count for target, count in counts.items()}
-    said.kept = len({id(stamp.template) for stamp in plan.stamps}) - plan.traced
+    said.kept = len({stamp.template for stamp in plan.stamps}) - plan.traced
 
 
 @operation("decompose.run_decompositions", _sizes)

@@ -56,29 +56,26 @@ def read_inputs(program: ExportedProgram, shape_env: Any) -> list[Input]:
     if len(placeholders) != len(specs):
         raise UnsafeError("a signature that does not fit the graph")
     parameters, buffers, given = [], [], []
+    targets: list[str] = []  # of the state, in the order of the signature
     for old, spec in zip(placeholders, specs, strict=True):
         if old.meta.keys().isdisjoint(("val",)):
             raise UnsafeError("an input without a value")
         if spec.kind is InputKind.USER_INPUT:
             given.append((old, spec))
-        elif spec.kind is InputKind.PARAMETER:
+            continue
+        if spec.kind is InputKind.PARAMETER:
             parameters.append((old, spec))
         elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             buffers.append((old, spec))
         else:
             raise UnsafeError(f"an input of kind {spec.kind.name}")
-    order = _module_order([spec.target for _, spec in (*_in_graph(parameters, buffers, specs),)])
+        targets.append(spec.target)
+    order = _module_order(targets)
     parameters.sort(key=lambda entry: order[entry[1].target.rpartition(".")[0]])
     buffers.sort(key=lambda entry: _buffer_rank(entry[1], order))
     entries = [*parameters, *buffers, *given]
     reader = _Reader(program, shape_env)
     return [reader.read(old, spec, i) for i, (old, spec) in enumerate(entries)]
-
-
-def _in_graph(parameters: Any, buffers: Any, specs: Any) -> list[Any]:
-    """Return the entries of state in the order of the signature."""
-    found = {id(spec): (old, spec) for old, spec in (*parameters, *buffers)}
-    return [found[id(spec)] for spec in specs if id(spec) in found]
 
 
 def _buffer_rank(spec: InputSpec, order: dict[str, int]) -> tuple[int, bool]:

@@ -96,7 +96,7 @@ class Call:
                 self.storages.append(value.storage)
                 self.key.append(value.storage.nbytes)
             self.key.append(place)
-        self.key.append(("t", number, id(value.facts)))
+        self.key.append(("t", number, value.facts))
 
     def _add_number(self, number: Number) -> None:
         if number not in self.numbers:

@@ -133,10 +133,10 @@ def _leaves(inputs: Any) -> list[Any]:
 def _fake_mode(program: ExportedProgram) -> Any:
     """Return the fake mode of the program's inputs."""
     values = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"]
-    modes = {id(v.fake_mode): v.fake_mode for v in values if type(v) is compat.FakeTensor}
+    modes = {v.fake_mode for v in values if type(v) is compat.FakeTensor}
     if len(modes) != 1:
         raise UnsafeError("a program with several fake modes, or without one")
-    (mode,) = modes.values()
+    (mode,) = modes
     shape_env = mode.shape_env
     if shape_env is not None and shape_env.deferred_runtime_asserts:
         raise UnsafeError("a program with assertions on symbols")

@@ -22,7 +22,8 @@ class Sources:
     """
 
     def __init__(self, old: Graph, between: Any) -> None:
-        self._between = between
+        self._old_id = id(old)
+        self._between_id = id(between)
         namespace = compat.Namespace()
         by_name = {node.name: node for node in old.nodes if node.op != "placeholder"}
         by_target = {node.target: node for node in old.nodes if node.op == "placeholder"}
@@ -54,15 +55,17 @@ class Sources:
         if node is None:
             return compat.source(None, _MODULE, [CREATE])
         earlier = node.meta.get("from_node", ())
-        return source(node.name, self._text(node), node.graph, earlier, _MODULE, CREATE)
+        return source(node.name, self._text(node), self._old_id, earlier, _MODULE, CREATE)
 
     def _of_between(self, node: Node, pass_name: str, *actions: Any) -> Any:
         earlier = self.of_module(node)
         name = self._names[node]
-        return source(name, self._text(node), self._between, earlier, pass_name, *actions)
+        return source(name, self._text(node), self._between_id, earlier, pass_name, *actions)
 
     def _text(self, node: Node) -> str:
         target = node.target
+        if type(target) is str:
+            return target
         text = self._texts.get(id(target))
         if text is None:
             text = self._texts[id(target)] = str(target)

@@ -24,9 +24,9 @@ class Symbols:
         self.shape_env = shape_env
         self._made: dict[tuple[Any, type], Any] = {}
         self._ids: dict[Any, int] = {}
-        self._bound: dict[int, Template] = {}
-        self._facts: dict[int, Facts] = {}
-        self._patterns: dict[int, torch.Tensor] = {}
+        self._bound: dict[Template, Template] = {}
+        self._facts: dict[Facts, Facts] = {}
+        self._patterns: dict[Facts, torch.Tensor] = {}
 
     def id_of(self, expression: Any) -> int:
         """Return the number that stands for an expression in native code."""
@@ -52,34 +52,34 @@ class Symbols:
         """Return facts with SymInts in place of expressions."""
         if not facts.is_symbolic:
             return facts
-        bound = self._facts.get(id(facts))
+        bound = self._facts.get(facts)
         if bound is None:
             shape, strides = self.sizes(facts.shape), self.sizes(facts.strides)
             bound = facts._replace(shape=shape, strides=strides, offset=self.size(facts.offset))
-            self._facts[id(facts)] = bound
+            self._facts[facts] = bound
         return bound
 
     def pattern(self, facts: Facts) -> torch.Tensor | None:
         """Return a tensor without data that has the sizes of facts, where they are symbolic."""
         if not facts.is_symbolic:
             return None
-        pattern = self._patterns.get(id(facts))
+        pattern = self._patterns.get(facts)
         if pattern is None:
             bound = self.facts(facts)
             place = (bound.shape, bound.strides, bound.offset, bound.dtype)
             storage = None if facts.offset == 0 else torch.UntypedStorage(0, device="meta")
-            pattern = self._patterns[id(facts)] = without_data(*place, storage)
+            pattern = self._patterns[facts] = without_data(*place, storage)
         return pattern
 
     def bound(self, template: Template) -> Template:
         """Return a template with SymInts and numbers for expressions in place of expressions."""
         if not template.is_symbolic:
             return template
-        bound = self._bound.get(id(template))
+        bound = self._bound.get(template)
         if bound is None:
             nodes = tuple([self._node(node) for node in template.nodes])
             bound = template._replace(nodes=nodes)
-            self._bound[id(template)] = bound
+            self._bound[template] = bound
         return bound
 
     def _node(self, node: TemplateNode) -> TemplateNode:

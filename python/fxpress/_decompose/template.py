@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from fxpress._decompose.values import Facts
+from fxpress._decompose.values import ByIdentity, Facts
 
 # How a node gets an item of its meta: the names in csrc/decompose/meta_kinds.def.
 COPIED = "copied"  # a shallow copy of the item of the node that was called
@@ -72,7 +72,18 @@ class NumberOutput(NamedTuple):
     value: int | None  # None: torch makes a node when something needs it
 
 
-class Template(NamedTuple):
+class _Template(NamedTuple):
+    nodes: tuple[TemplateNode, ...]
+    numbers: dict[Any, int]
+    fresh: tuple[int, ...]
+    result: Any
+    calls: tuple[tuple[Any, int], ...]
+    is_symbolic: bool
+    is_from_cache: bool = False
+    moves: bool = False
+
+
+class Template(ByIdentity, _Template):
     """The trace of a call.
 
     Attributes:
@@ -87,14 +98,7 @@ class Template(NamedTuple):
             it is computed.
     """
 
-    nodes: tuple[TemplateNode, ...]
-    numbers: dict[Any, int]
-    fresh: tuple[int, ...]
-    result: Any
-    calls: tuple[tuple[Any, int], ...]
-    is_symbolic: bool
-    is_from_cache: bool = False
-    moves: bool = False
+    __slots__ = ()
 
 
 def specs_in(value: Any) -> list[TensorSpec]:

@@ -17,9 +17,19 @@ class UnsafeError(Exception):
 Size = Any
 
 
-class Facts(NamedTuple):
-    """The metadata of a tensor that a trace can see."""
+class ByIdentity:
+    """What makes tuples compare and hash by identity.
 
+    Thousands of calls of `id` would cost more: where a process has an audit hook, each calls it.
+    """
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+
+
+class _Facts(NamedTuple):
     shape: tuple[Size, ...]
     strides: tuple[Size, ...]
     dtype: torch.dtype
@@ -27,11 +37,13 @@ class Facts(NamedTuple):
     offset: Size
     wrapper_requires_grad: bool  # what autograd sees
     requires_grad: bool  # what kernels below autograd see
+    is_symbolic: bool  # whether a size, a stride or the offset is no int
 
-    @property
-    def is_symbolic(self) -> bool:
-        """Whether a size, a stride or the offset is no int."""
-        return any(type(size) is not int for size in (*self.shape, *self.strides, self.offset))
+
+class Facts(ByIdentity, _Facts):
+    """The metadata of a tensor that a trace can see. Equal facts are one object: see `shared`."""
+
+    __slots__ = ()
 
 
 class Storage:
@@ -90,12 +102,12 @@ class Number:
         self.node = node
 
 
-_known: dict[Facts, Facts] = {}
+_known: dict[tuple[Any, ...], Facts] = {}
 
 
 def shared(facts: Facts) -> Facts:
-    """Return the one object that stands for equal facts, so that they compare by identity."""
-    return _known.setdefault(facts, facts)
+    """Return the one object that stands for equal facts."""
+    return _known.setdefault(tuple(facts), facts)
 
 
 def size_of(number: Any, shape_env: Any) -> Size:
@@ -135,4 +147,9 @@ def facts_of(
     offset = size_of(tensor.storage_offset(), shape_env)
     needs_grad = tensor.requires_grad
     outer = needs_grad if wrapper_requires_grad is None else wrapper_requires_grad
-    return shared(Facts(shape, strides, tensor.dtype, tensor.device, offset, outer, needs_grad))
+    is_symbolic = not {*map(type, shape), *map(type, strides), type(offset)} <= _INT
+    place = (tensor.dtype, tensor.device, offset)
+    return shared(Facts(shape, strides, *place, outer, needs_grad, is_symbolic))
+
+
+_INT = {int}

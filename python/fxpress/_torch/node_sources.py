@@ -15,7 +15,7 @@ CREATE, REPLACE = NodeSourceAction.CREATE, NodeSourceAction.REPLACE
 def source(
     name: str,
     target: str,
-    graph: Any,
+    graph_id: int,
     earlier: Iterable[NodeSource],
     pass_name: str,
     *actions: NodeSourceAction,
@@ -25,7 +25,7 @@ def source(
     Args:
         name: of the node.
         target: its target as text.
-        graph: its graph, of which the record keeps the id.
+        graph_id: of its graph.
         earlier: its own records.
         pass_name: what made a node of it.
         actions: what that did.
@@ -34,7 +34,7 @@ def source(
     fields = made.__dict__
     fields.update(_fields(pass_name, actions))
     fields["action"] = [*actions]
-    fields["node_info"] = NodeSource.NodeInfo(name, target, id(graph))
+    fields["node_info"] = NodeSource.NodeInfo(name, target, graph_id)
     fields["from_node"] = [*earlier] if _shares_records() else [*map(_copied, earlier)]
     return made
 
