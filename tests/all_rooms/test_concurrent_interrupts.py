@@ -28,7 +28,6 @@ from fxpress._torch import serde as compat
 pytestmark = pytest.mark.slow("processes of their own")
 
 QUICK, MANY = 150, 2000  # interrupts
-FEW = 40  # one of so many comes while the work runs, on a busy machine too
 
 
 class Strike(Exception):
@@ -84,6 +83,7 @@ def interrupted(work: Callable[[], object], striker: Striker) -> bool:
         for _ in range(10):
             time.sleep(0)  # Python calls the handler here at the latest
     except Strike:
+        striker.sent.wait()  # else it could be taken for the next one's
         return inside
     return False
 
@@ -155,7 +155,7 @@ def test_interrupts_of_installed(count: int) -> None:
         names.check()
 
     inside = run_strikes(count, 0.01, install_and_uninstall, check)
-    assert inside > count // FEW  # the test tests something
+    assert inside > count // 10  # the test tests something
     names.check_all()
 
 
@@ -212,7 +212,7 @@ def test_interrupts_of_blocks() -> None:
         assert not fxpress._install._installation._here.left
         assert not _frame_room.has_room()
 
-    assert run_strikes(2 * QUICK, 0.001, blocks, check) > QUICK // FEW
+    assert run_strikes(2 * QUICK, 0.001, blocks, check) > QUICK // 10
 
 
 class Given(torch.nn.Module):
@@ -239,6 +239,6 @@ def test_interrupts_of_inputs_that_are_modules() -> None:
         with compat.module_inputs((given, 1)):
             assert len(pytree.tree_leaves(given)) == 1
 
-    assert run_strikes(QUICK, 0.0005, work, check) > QUICK // FEW
+    assert run_strikes(QUICK, 0.0005, work, check) > QUICK // 10
     work()
     check()
