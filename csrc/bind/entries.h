@@ -17,10 +17,14 @@ Ref entry(const py::dict& dict, const char* key) {
 }
 
 // `provenance_rules` of _torch/fx.py.
-inline fx::ProvenanceRules provenance_rules(const py::dict& dict, const char* key) {
-  const auto rules = py::reinterpret_borrow<py::dict>(entry<py::dict>(dict, key).get());
+inline fx::ProvenanceRules provenance_rules(const py::dict& rules) {
   return {entry<py::type>(rules, "source"), entry<py::type>(rules, "source_info"),
           entry<py::dict>(rules, "attributes"), entry<py::function>(rules, "keep")};
+}
+
+// Those of an entry.
+inline fx::ProvenanceRules provenance_rules(const py::dict& dict, const char* key) {
+  return provenance_rules(py::reinterpret_borrow<py::dict>(entry<py::dict>(dict, key).get()));
 }
 
 }  // namespace fxpress::bind

@@ -1,6 +1,9 @@
+#include "bind/closed_class.h"
+#include "bind/entries.h"
 #include "bind/rooms.h"
 #include "fx/codegen.h"
 #include "fx/graph_module.h"
+#include "fx/provenance.h"
 #include "py/dict_order.h"
 
 namespace fxpress::bind {
@@ -34,6 +37,20 @@ generator can write.)");
       },
       "root"_a, "graph"_a, py::pos_only(),
       "Return `torch.fx.GraphModule(root, graph)`; its source is generated when it is needed.");
+  closed_class<fx::Provenance>(m, "Provenance", "Makes the notes of a pass: where nodes come from.")
+      .def(py::init([](const py::dict& rules) { return fx::Provenance(provenance_rules(rules)); }),
+           "rules"_a, py::pos_only(), "Make the notes that `provenance_rules` describes.")
+      .def(
+          "note",
+          [](fx::Provenance& self, const py::str& name, const py::handle& target,
+             const py::int_& graph_id, const py::handle& earlier) {
+            return to_object(self.note(name.ptr(), target.ptr(), graph_id.ptr(), earlier.ptr()));
+          },
+          "name"_a, "target"_a, "graph_id"_a, "earlier"_a, py::pos_only(),
+          "Return a list with the note of a node that has such notes already, or None.")
+      .def(
+          "note_of_none", [](const fx::Provenance& self) { return to_object(self.note_of_none()); },
+          "Return a list with the note of a node that does not come from another.");
 }
 
 }  // namespace fxpress::bind

@@ -38,10 +38,19 @@ Ref note_of_none(const ProvenanceRules& rules) {
 }
 
 PyObject* TargetTexts::of(PyObject* target) {
-  const auto [place, added] =
-      places_.insert(reinterpret_cast<uintptr_t>(target), static_cast<uint32_t>(texts_.size()));
-  if (added) texts_.push_back(Ref::steal(PyObject_Str(target)));
-  return texts_[place].get();
+  const auto address = reinterpret_cast<uintptr_t>(target);
+  const uint32_t known = places_.find(address);
+  if (known != core::FlatMap::kAbsent) return texts_[known].get();
+  Ref text = PyUnicode_CheckExact(target) ? Ref::borrow(target) : Ref::steal(PyObject_Str(target));
+  places_.insert(address, static_cast<uint32_t>(texts_.size()));
+  targets_.push_back(Ref::borrow(target));  // no other object gets its address
+  texts_.push_back(std::move(text));
+  return texts_.back().get();
+}
+
+Ref Provenance::note(PyObject* name, PyObject* target, PyObject* graph_id, PyObject* earlier) {
+  return note_of(rules_,
+                 {name, texts_.of(target), graph_id, earlier == Py_None ? nullptr : earlier});
 }
 
 }  // namespace fxpress::fx

@@ -1,6 +1,7 @@
 // Notes that say which node another one was made from: torch.fx.traceback.NodeSource.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "core/flat_map.h"
@@ -33,12 +34,28 @@ Ref note_of_none(const ProvenanceRules& rules);
 // The texts of targets. Most nodes share their targets, and the text of a function is slow to make.
 class TargetTexts {
  public:
-  // str(target), borrowed. The target must live as long as this object.
+  // str(target), borrowed.
   PyObject* of(PyObject* target);
 
  private:
-  core::FlatMap places_;  // address of a target -> its text
-  std::vector<Ref> texts_;
+  core::FlatMap places_;  // address of a target -> its place in the lists
+  std::vector<Ref> targets_, texts_;
+};
+
+// Makes the notes of one pass, for Python.
+class Provenance {
+ public:
+  explicit Provenance(ProvenanceRules rules) : rules_(std::move(rules)) {}
+
+  // A list with the note of a node with this name and target, of the graph that has this id.
+  //   earlier: notes that the node has, or None.
+  Ref note(PyObject* name, PyObject* target, PyObject* graph_id, PyObject* earlier);
+  // A list with the note of a node that does not come from another.
+  Ref note_of_none() const { return fx::note_of_none(rules_); }
+
+ private:
+  ProvenanceRules rules_;
+  TargetTexts texts_;
 };
 
 }  // namespace fxpress::fx

@@ -179,6 +179,15 @@ def build_stitching_graph(
     affix: str | None,
     /,
 ) -> GraphModule: ...
+
+@final
+class Provenance(metaclass=_ClosedClass):
+    def __init__(self, rules: dict[str, object], /) -> None: ...
+    def note(
+        self, name: str, target: Any, graph_id: int, earlier: list[Any] | None, /
+    ) -> list[Any]: ...
+    def note_of_none(self) -> list[Any]: ...
+
 def write_stamps(
     graph: Graph,
     names: list[str],

@@ -28,7 +28,6 @@ from fxpress._decompose.template import Output, Template, TemplateNode, TensorSp
 from fxpress._decompose.values import Facts, Storage, UnsafeError, Value, facts_of, size_of
 from fxpress._replacement import Replacement
 from fxpress._torch import decompose as compat
-from fxpress._torch.node_sources import CREATE
 from fxpress._tracing.inputs import counted_since
 
 
@@ -244,7 +243,7 @@ class Memo:
             number = template.numbers[recorded]
             return inputs[-1 - number] if number < 0 else made[number]
 
-        source = compat.source(call_node, compat.INTERPRETER, [CREATE])
+        source = compat.source_in_trace(call_node)
         for entry in template.nodes:
             assert entry.original is not None
             args = torch.fx.node.map_arg(entry.original.args, argument)

@@ -40,6 +40,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from fxpress._torch.fakes import META, fake_of, without_data
+from fxpress._torch.fx import provenance_rules
 from fxpress._torch.kernels import fake_rules
 from fxpress._torch.versions import features
 
@@ -231,6 +232,7 @@ def with_meta_of(node: Any) -> contextlib.AbstractContextManager[None]:
 # The interpreter that runs the nodes of a program, and how records of sources call it.
 RUN_NODE = (symbolic_shapes.PropagateUnbackedSymInts, "run_node")
 INTERPRETER = "Interpreter_PropagateUnbackedSymInts"
+TRACED = provenance_rules(INTERPRETER, NodeSourceAction.CREATE)
 
 
 def track(tensor: torch.Tensor, tracer: Any, name: str) -> Any:
@@ -429,7 +431,9 @@ def stays(node: torch.fx.Node) -> bool:
     return bool(node.is_impure(inductor_config.fallback_random))
 
 
-source: Callable[[Any, str, list[NodeSourceAction]], NodeSource] = NodeSource
+def source_in_trace(node: Any) -> NodeSource:
+    """Return the record of a node that torch's interpreter makes of another."""
+    return NodeSource(node, INTERPRETER, [NodeSourceAction.CREATE])
 
 
 class Traced:
