@@ -91,7 +91,11 @@ def hang_up(schedule: Any, error: BaseException) -> None:
     if group is None:
         return
     for stage in stages:
-        stage.group, stage._p2p_edge_groups = None, {}
+        for name, value in list(vars(stage).items()):  # each version has groups by other names
+            if _is_group(value):
+                setattr(stage, name, None)
+            elif isinstance(value, dict) and any(map(_is_group, value.values())):
+                setattr(stage, name, {})
     seen: BaseException | None = error
     while seen is not None:
         for frame, _ in traceback.walk_tb(seen.__traceback__):
@@ -101,6 +105,10 @@ def hang_up(schedule: Any, error: BaseException) -> None:
         seen = seen.__cause__ or seen.__context__
     with contextlib.suppress(Exception):  # the first error is the one to raise
         distributed.destroy_process_group(group)
+
+
+def _is_group(value: object) -> bool:
+    return isinstance(value, distributed.ProcessGroup)
 
 
 def trains(schedule: Any) -> bool:
