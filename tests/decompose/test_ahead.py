@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.export import export
+from torch.export import Dim, export
 
 from fxpress import decompose
 from fxpress._decompose import plan
@@ -50,20 +50,36 @@ LAST: dict[str, tuple[Callable[[Any, Tensor], object], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", LAST)
-def test_few_calls_are_traced(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    last, most = LAST[name]
-    program = export(Distinct(last), (torch.randn(COUNT, 4),))
-    decompose.forget_templates()
-    recorded = []
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The operators whose calls are traced from here on, without templates of before."""
+    found = []
     record = Recorder.record
 
-    def counted(self: Recorder, *args: Any) -> Any:
-        recorded.append(args[0])
+    def noted(self: Recorder, *args: Any) -> Any:
+        found.append(args[0])
         return record(self, *args)
 
-    monkeypatch.setattr(Recorder, "record", counted)
+    monkeypatch.setattr(Recorder, "record", noted)
+    decompose.forget_templates()
+    return found
+
+
+@pytest.mark.parametrize("name", LAST)
+def test_few_calls_are_traced(name: str, recorded: list[Any]) -> None:
+    last, most = LAST[name]
+    program = export(Distinct(last), (torch.randn(COUNT, 4),))
     assert_decomposed_as_torch(program, stamped=False)
+    assert len(recorded) <= most, recorded
+
+
+@pytest.mark.parametrize("name", ["a write to a result", "a size of data", "a branch"])
+def test_few_calls_are_traced_with_symbols(name: str, recorded: list[Any]) -> None:
+    last, most = LAST[name]
+    shapes = {"x": {1: Dim("width")}}
+    program = export(Distinct(last), (torch.randn(COUNT, 4),), dynamic_shapes=shapes)
+    decompose.run_decompositions(program)
+    assert decompose.report().reason
     assert len(recorded) <= most, recorded
 
 
