@@ -21,6 +21,7 @@ short=(
   tests/engine/test_noticed_changes.py
   tests/decompose/test_templates.py
   tests/export/test_native.py
+  tests/fx/test_provenance.py
   tests/all_rooms/test_concurrent_first_calls.py
   tests/view/test_native.py
 )
