@@ -189,7 +189,7 @@ GROUPS = {
     "capture": Group(_capture, 40, 300),
     "architectures": Group(_architectures, 150, 150),
     "decompose": Group(_decompose, 60, 600),
-    "whole": Group(_whole, 150, 200),
+    "whole": Group(_whole, 450, 450),
     "scale": Group(_scale, 10, 300),
     "growth": Group(_growth, 0, 300),
     "llama": Group(_llama, 30, 60),

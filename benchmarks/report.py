@@ -51,8 +51,8 @@ def show(figures: Sequence[Figure], *, goals: bool) -> None:
 def _headlines(figures: Sequence[Figure]) -> Table:
     """Return a table with a line for each operation, on the first model that it is measured on."""
     table = Table(title="fxpress beside torch", box=SIMPLE_HEAD, title_justify="left")
-    for title in ("operation", "model"):
-        table.add_column(title, no_wrap=True)
+    table.add_column("operation", no_wrap=True)
+    table.add_column("model")
     for title in ("fxpress", "torch", "unit", "times as fast"):
         table.add_column(title, justify="right", no_wrap=True)
     seen: set[str] = set()
