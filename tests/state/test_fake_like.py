@@ -15,14 +15,16 @@ from tests.support.memory import check_no_object_leaks
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype = ctypes.c_void_p
 _pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_address = _pointer(_aten.extension.fake_like, b"fxpress.fake_like.1")
+_address = _pointer(_aten.extension.fake_like, b"fxpress.fake_like.2")
 assert _address is not None
-_in_storage = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.py_object)(_address)
-_in_new_storage = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)(_address)
+_object, _flag = ctypes.py_object, ctypes.c_bool
+_in_storage = ctypes.PYFUNCTYPE(_object, _object, _object, _flag)(_address)
+_in_new_storage = ctypes.PYFUNCTYPE(_object, _object, ctypes.c_void_p, _flag)(_address)
 
 
-def fake_like(fake: FakeTensor, storage: Any = None) -> Any:
-    made = _in_new_storage(fake, None) if storage is None else _in_storage(fake, storage)
+def fake_like(fake: FakeTensor, storage: Any = None, *, protects: bool = False) -> Any:
+    make, place = (_in_new_storage, None) if storage is None else (_in_storage, storage)
+    made = make(fake, place, protects)
     vars(made).update(vars(fake))
     return made
 
@@ -71,6 +73,13 @@ def test_in_a_storage(mode: FakeTensorMode) -> None:
     made = fake_like(view, base.untyped_storage())
     assert made.untyped_storage()._cdata == base.untyped_storage()._cdata
     assert _facts(made)["place"] == _facts(view)["place"]
+
+
+def test_data_are_protected(mode: FakeTensorMode) -> None:
+    fake = mode.from_tensor(torch.randn(3))
+    assert fake_like(fake).data_ptr() == 0
+    with pytest.raises(RuntimeError, match="Cannot access data pointer"):
+        fake_like(fake, protects=True).data_ptr()
 
 
 def test_no_mode_is_asked(mode: FakeTensorMode) -> None:
