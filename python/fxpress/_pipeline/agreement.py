@@ -19,7 +19,10 @@ from fxpress._torch.distributed import store_of
 
 _MARGIN = 2.0  # seconds that the others wait longer than the rank that judges
 _rounds: dict[Any, int] = {}  # by group
-_refused: set[Any] = set()  # the groups of whose round this rank does not know the verdict
+# Groups of whose round this rank does not know the verdict -> the refusal that it answered with.
+_refused: dict[Any, str] = {}
+_WITHDRAWN = "withdrawn"  # in place of a refusal: the rank tries again in the same round
+_TAKEN = "taken: "  # in front of a refusal that rank 0 has read: it cannot be withdrawn
 
 
 class Explain(Protocol):
@@ -125,9 +128,10 @@ def told(group: Any, stages: list[int]) -> Iterator[None]:
 def _refuse(answer: Answer, group: Any) -> None:
     rank, store = distributed.get_rank(group), store_of(group)
     key = f"agree/{rounds(group)}"
-    store.set(f"{key}/{rank}", json.dumps(dataclasses.asdict(answer)))
+    text = json.dumps(dataclasses.asdict(answer))
+    store.set(f"{key}/{rank}", text)
     if rank:
-        _refused.add(group)
+        _refused[group] = text
         return
     store.set(f"{key}/verdict", f"{name_of(0, answer.stages)}: {answer.error}")
     _next_round(group)
@@ -135,14 +139,19 @@ def _refuse(answer: Answer, group: Any) -> None:
 
 def rounds(group: Any) -> int:
     """Return how many times the ranks of a group have tried to agree: the same on each."""
-    if group in _refused and store_of(group).check([f"agree/{_rounds.get(group, 0)}/verdict"]):
-        _next_round(group)
+    refusal = _refused.pop(group, None)
+    if refusal is not None:
+        key, store = f"agree/{_rounds.get(group, 0)}", store_of(group)
+        own = f"{key}/{distributed.get_rank(group)}"
+        is_over = store.check([f"{key}/verdict"])
+        if is_over or store.compare_set(own, refusal, _WITHDRAWN).decode() != _WITHDRAWN:
+            _next_round(group)
     return _rounds.get(group, 0)
 
 
 def _next_round(group: Any) -> None:
     _rounds[group] = _rounds.get(group, 0) + 1
-    _refused.discard(group)
+    _refused.pop(group, None)
 
 
 def out_of_reach(names: list[str]) -> str:
@@ -176,12 +185,25 @@ def _verdict(
     end = time.monotonic() + (explain.patience if explain else timeout)
     answers: list[Answer | None] = []
     for rank in range(len(names)):
-        text = text_of(store, f"{key}/{rank}", max(end - time.monotonic(), 0.01))
-        answers.append(None if text is None else Answer(**json.loads(text)))
+        answers.append(_answer_in(store, f"{key}/{rank}", end))
     error = _fault(answers, names, timeout)
     if explain is None or not error:
         return error
     return explain.settled(error, is_late=None in answers)
+
+
+def _answer_in(store: Any, key: str, end: float) -> Answer | None:
+    """Return the answer of a rank; if it is a refusal, the rank does not withdraw it any more."""
+    while (text := text_of(store, key, max(end - time.monotonic(), 0.01))) is not None:
+        if text != _WITHDRAWN:
+            answer, taken = Answer(**json.loads(text)), _TAKEN + text
+            if not answer.error or store.compare_set(key, text, taken).decode() == taken:
+                return answer
+        elif time.monotonic() > end:
+            return None
+        else:
+            time.sleep(0.01)
+    return None
 
 
 def text_of(store: Any, key: str, seconds: float) -> str | None:
