@@ -18,11 +18,9 @@ _SHAPE = (2, 8, graphs.WIDTH)
 def all_of_them() -> Iterator[tuple[str, ExportedProgram]]:
     """Yield each program with its name."""
     for last in (_write, _write_to_input, _branch, _rows_that_are_not_zero, _number_of_data):
-        name = last.__name__.strip("_").replace("_", " ")
-        yield f"layers, then {name}", _exported(_Layers(last))
+        yield f"layers, then {_name(last)}", _exported(_Layers(last))
     for last in (_write, _branch):
-        name = last.__name__.strip("_").replace("_", " ")
-        yield f"dynamic layers, then {name}", _exported(_Layers(last), dynamic=True)
+        yield f"dynamic layers, then {_name(last)}", _exported(_Layers(last), dynamic=True)
     yield "layers with a cache each", _exported(_Caches())
     yield "layers without gradients", _exported(_WithoutGradients())
     yield "30 unlike layers, then a write", _exported(_Unlike(), torch.randn(2, 8))
@@ -31,6 +29,10 @@ def all_of_them() -> Iterator[tuple[str, ExportedProgram]]:
         model = _convolutions().train(is_training)
         yield f"batch norms {name}", _exported(model, torch.randn(2, 8, 8, 8))
     yield "GRU", _exported(nn.GRU(8, 8, 2, batch_first=True), torch.randn(2, 16, 8))
+
+
+def _name(last: Callable[..., Any]) -> str:
+    return last.__name__.strip("_").replace("_", " ")
 
 
 def _exported(

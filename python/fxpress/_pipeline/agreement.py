@@ -138,7 +138,11 @@ def _refuse(answer: Answer, group: Any) -> None:
 
 
 def rounds(group: Any) -> int:
-    """Return how many times the ranks of a group have tried to agree: the same on each."""
+    """Return how many times the ranks of a group have tried to agree: the same on each.
+
+    A refusal of this rank that nobody has read is withdrawn; after one that was read, it is the
+    next round.
+    """
     refusal = _refused.pop(group, None)
     if refusal is not None:
         key, store = f"agree/{_rounds.get(group, 0)}", store_of(group)
@@ -151,7 +155,6 @@ def rounds(group: Any) -> int:
 
 def _next_round(group: Any) -> None:
     _rounds[group] = _rounds.get(group, 0) + 1
-    _refused.pop(group, None)
 
 
 def out_of_reach(names: list[str]) -> str:
