@@ -14,6 +14,7 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from fxpress import _native, _native_setup
 from fxpress._torch import fx as compat
+from tests.support.memory import check_no_object_leaks
 
 _native_setup.fx()
 ACTIONS = [NodeSourceAction.CREATE, NodeSourceAction.REPLACE]
@@ -109,3 +110,18 @@ def test_errors() -> None:
         maker.note("name", "target", 0, 5)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         maker.note(1, "target", 0, None)  # type: ignore[arg-type]
+
+
+def test_no_objects_leak() -> None:
+    rules, node = compat.provenance_rules("a pass"), noted()
+
+    def call() -> None:
+        maker = _native.Provenance(rules)
+        note_of(maker, node)
+        maker.note_of_none()
+        with pytest.raises(KeyError):
+            _native.Provenance({})
+        with pytest.raises(TypeError):
+            maker.note("name", "target", 0, 5)  # type: ignore[arg-type]
+
+    check_no_object_leaks(call)
