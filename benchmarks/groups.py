@@ -12,6 +12,7 @@ import bench_cold
 import bench_decompose
 import bench_export
 import bench_forward
+import bench_gpu
 import bench_pipeline
 import bench_scale
 import bench_serialize
@@ -174,6 +175,11 @@ def _pipeline(effort: Effort, progress: Progress) -> list[Figure]:
     return bench_pipeline.measure(effort.rounds_of_torch, progress)
 
 
+def _gpu(effort: Effort, progress: Progress) -> list[Figure]:
+    progress("copies to, from and on a GPU")
+    return bench_gpu.measure(effort.weight_bytes, effort.rounds)
+
+
 def _sizes(effort: Effort, progress: Progress) -> list[Figure]:
     return bench_sizes.measure(effort.rounds_of_torch, progress)
 
@@ -195,6 +201,7 @@ GROUPS = {
     "llama": Group(_llama, 30, 60),
     "pipeline": Group(_pipeline, 200, 500),
     "sizes": Group(_sizes, 300, 600),
+    "gpu": Group(_gpu, 90, 150),
 }
 # A run measures these groups unless its arguments name others.
 SHORT_GROUPS = (

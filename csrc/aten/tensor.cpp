@@ -31,6 +31,14 @@ The copy is None for a value that `clone()` does not simply copy.)");
         "Return a tensor on the meta device with the sizes, strides and offset of another one.");
   m.def("storage_places", tensor::storage_places, "values"_a,
         "Return (address, bytes) of the storages; None for a tensor that is more than a view.");
+  m.def("storage_numbers", tensor::storage_numbers, "values"_a, "but_on"_a = py::none(),
+        R"(Return the number of each value's storage, in order of first appearance.
+
+-1 for a value that is not a plain view of a storage, or is on the device `but_on`.)");
+  m.def("views_like", tensor::views_like, "values"_a, "numbers"_a, "storages"_a,
+        R"(Return tensors like the values on other storages, by number; None where the number is -1.
+
+A value that occurs twice gives one tensor. ValueError for a storage that is too small.)");
   m.def("storages_of", tensor::storages_of, "tensors"_a,
         "Return the tensors' storages, as tensors of bytes: uint8, one dimension.");
   m.def("allocate_bytes", tensor::allocate_bytes, "sizes"_a, "device"_a,

@@ -365,12 +365,6 @@ at::Tensor view_like(const at::Tensor& original, at::Storage storage, size_t beg
   return made;
 }
 
-py::object to_python(at::Tensor copy, bool is_parameter, bool requires_grad) {
-  if (is_parameter) return make_parameter(copy, requires_grad);
-  if (requires_grad) copy.set_requires_grad(true);
-  return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(copy)));
-}
-
 // Owns the objects made so far, so that they stay alive if something fails meanwhile. The caller
 // keeps the parts in the same way.
 struct Made {

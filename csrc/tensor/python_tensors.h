@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <utility>
+
 namespace fxpress::tensor {
 
 // A strided tensor with a storage and with sizes that are numbers.
@@ -26,6 +28,13 @@ inline pybind11::object make_parameter(const at::Tensor& data, bool requires_gra
   PyObject* parameter = THPVariable_Wrap(data, reinterpret_cast<PyTypeObject*>(ParameterClass));
   if (parameter == nullptr) throw pybind11::error_already_set();
   return pybind11::reinterpret_steal<pybind11::object>(parameter);
+}
+
+// The object of a tensor that was just made, which nobody else has.
+inline pybind11::object to_python(at::Tensor made, bool is_parameter, bool requires_grad) {
+  if (is_parameter) return make_parameter(made, requires_grad);
+  if (requires_grad) made.set_requires_grad(true);
+  return pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(std::move(made)));
 }
 
 // Whether a value is an instance of Parameter, and of no subclass.

@@ -1,12 +1,15 @@
 #include "tensor/storages.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <string>
 #include <unordered_set>
 
+#include "core/flat_map.h"
 #include "tensor/large_pages.h"
+#include "tensor/modes.h"
 #include "tensor/python_tensors.h"
 
 namespace fxpress::tensor {
@@ -46,10 +49,44 @@ int64_t storage_bytes(const std::vector<at::Tensor>& tensors) {
   return total;
 }
 
+std::vector<int64_t> storage_numbers(const py::list& values,
+                                     const std::optional<at::Device>& but_on) {
+  std::vector<int64_t> numbers;
+  numbers.reserve(values.size());
+  core::FlatMap known(values.size());
+  for (const py::handle value : values) {
+    numbers.push_back(-1);
+    if (!is_plain_class(value.ptr())) continue;
+    const at::Tensor& tensor = THPVariable_Unpack(value.ptr());
+    if (!is_only_a_view(tensor) || tensor.is_conj() || tensor.is_neg()) continue;
+    if (but_on && tensor.device() == *but_on) continue;
+    const auto key = reinterpret_cast<uintptr_t>(tensor.storage().unsafeGetStorageImpl());
+    numbers.back() = known.insert(key, static_cast<uint32_t>(known.size())).value;
+  }
+  return numbers;
+}
+
+namespace {
+
+// A tensor of all bytes of a storage: uint8, one dimension.
+at::Tensor bytes_of(c10::Storage storage, c10::DispatchKeySet keys) {
+  const auto size = static_cast<int64_t>(storage.nbytes());
+  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), keys,
+                                                             c10::scalarTypeToTypeMeta(at::kByte));
+  made.unsafeGetTensorImpl()->set_sizes_contiguous({size});
+  return made;
+}
+
+}  // namespace
+
 std::vector<at::Tensor> storages_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> result;
   result.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) {
+    if (is_only_a_view(tensor) && !tensor.is_conj() && !tensor.is_neg()) {
+      result.push_back(bytes_of(tensor.storage(), tensor.key_set()));
+      continue;
+    }
     const c10::Storage& storage = tensor.storage();
     const auto size = static_cast<int64_t>(storage.nbytes());
     result.push_back(at::empty({0}, tensor.options().dtype(at::kByte).layout(at::kStrided)));
@@ -61,12 +98,27 @@ std::vector<at::Tensor> storages_of(const std::vector<at::Tensor>& tensors) {
 std::pair<std::vector<at::Tensor>, std::vector<uintptr_t>> allocate_bytes(
     const std::vector<int64_t>& sizes, const at::Device& device) {
   std::pair<std::vector<at::Tensor>, std::vector<uintptr_t>> result;
+  auto& [made, addresses] = result;
+  made.reserve(sizes.size());
+  addresses.reserve(sizes.size());
+  const bool observed = copies_are_observed();
   const py::gil_scoped_release release;
+  const auto options = at::TensorOptions(device).dtype(at::kByte);
+  // The first one is torch's, which sets up the device; the others are made by its allocator.
+  const c10::OptionalDeviceGuard guard(device);
   for (const int64_t size : sizes) {
-    result.first.push_back(at::empty({size}, at::TensorOptions(device).dtype(at::kByte)));
-    void* memory = result.first.back().storage().mutable_data();
+    c10::Allocator* allocator = made.empty() ? nullptr : made.front().storage().allocator();
+    if (observed || allocator == nullptr || size < 0) {
+      made.push_back(at::empty({size}, options));
+    } else {
+      const auto bytes = static_cast<size_t>(size);
+      c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes),
+                           allocator, /*resizable=*/true);
+      made.push_back(bytes_of(std::move(storage), made.front().key_set()));
+    }
+    void* memory = made.back().storage().mutable_data();
     if (device.is_cpu()) prefer_large_pages(memory, static_cast<size_t>(size));
-    result.second.push_back(reinterpret_cast<uintptr_t>(memory));
+    addresses.push_back(reinterpret_cast<uintptr_t>(memory));
   }
   return result;
 }
@@ -120,17 +172,54 @@ at::Tensor make_view(const at::Tensor& bytes, const View& view) {
 
 }  // namespace
 
+namespace {
+
+// A tensor like another one, on the storage of a tensor of bytes.
+py::object view_on(PyObject* value, const at::Tensor& bytes) {
+  const at::Tensor& original = THPVariable_Unpack(value);
+  if (bytes.storage().nbytes() < original.storage().nbytes()) {
+    throw py::value_error("a storage is smaller than the one that it stands for");
+  }
+  const at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(bytes.storage()), bytes.key_set(), original.dtype());
+  made.unsafeGetTensorImpl()->set_sizes_and_strides(original.sizes(), original.strides(),
+                                                    original.storage_offset());
+  return to_python(made, is_parameter(value), original.requires_grad());
+}
+
+}  // namespace
+
+py::list views_like(const py::list& values, const std::vector<int64_t>& numbers,
+                    const std::vector<at::Tensor>& storages) {
+  if (numbers.size() != values.size()) {
+    throw py::value_error("there is not a number for each value");
+  }
+  // Making objects may collect garbage, and so run code that changes the list.
+  const auto kept = py::reinterpret_steal<py::tuple>(PyList_AsTuple(values.ptr()));
+  if (!kept) throw py::error_already_set();
+  py::list result(kept.size());
+  core::FlatMap known(kept.size());
+  for (size_t i = 0; i < kept.size(); ++i) {
+    PyObject* value = PyTuple_GET_ITEM(kept.ptr(), static_cast<Py_ssize_t>(i));
+    if (numbers[i] < 0) {
+      result[i] = py::none();
+      continue;
+    }
+    if (!is_plain_class(value) || !is_only_a_view(THPVariable_Unpack(value))) {
+      throw py::type_error("only a tensor that is nothing but a view has a number");
+    }
+    const auto first = known.insert(reinterpret_cast<uintptr_t>(value), static_cast<uint32_t>(i));
+    result[i] = first.added ? view_on(value, storages.at(static_cast<size_t>(numbers[i])))
+                            : py::object(result[first.value]);
+  }
+  return result;
+}
+
 py::list make_views(const std::vector<at::Tensor>& storages, const std::vector<View>& views) {
   py::list result(views.size());
   for (size_t i = 0; i < views.size(); ++i) {
     const auto& [index, label, dtype, sizes, strides, offset, grad, is_parameter] = views[i];
-    const at::Tensor made = make_view(storages.at(index), views[i]);
-    if (is_parameter) {
-      result[i] = make_parameter(made, grad);
-    } else {
-      if (grad) made.set_requires_grad(true);
-      result[i] = py::reinterpret_steal<py::object>(THPVariable_Wrap(made));
-    }
+    result[i] = to_python(make_view(storages.at(index), views[i]), is_parameter, grad);
   }
   return result;
 }

@@ -24,12 +24,23 @@ std::vector<std::optional<StoragePlace>> storage_places(
 // tensors without storage (sparse, meta-free wrappers) count nothing.
 int64_t storage_bytes(const std::vector<at::Tensor>& tensors);
 
+// For each value the number of its storage: 0 for the storage of the first tensor, and so on. -1
+// for a value that has no place (above), or is on the device `but_on`.
+std::vector<int64_t> storage_numbers(const pybind11::list& values,
+                                     const std::optional<at::Device>& but_on);
+
 // The storages of tensors as tensors of bytes: uint8, one dimension.
 std::vector<at::Tensor> storages_of(const std::vector<at::Tensor>& tensors);
 
 // Memory on a device, not filled: tensors of bytes, and their addresses.
 std::pair<std::vector<at::Tensor>, std::vector<uintptr_t>> allocate_bytes(
     const std::vector<int64_t>& sizes, const at::Device& device);
+
+// Tensors like the values on other storages, each at the number of the old one; None for values
+// with the number -1. A value that occurs twice gives one tensor. ValueError for a storage that is
+// smaller than the old one.
+pybind11::list views_like(const pybind11::list& values, const std::vector<int64_t>& numbers,
+                          const std::vector<at::Tensor>& storages);
 
 // A tensor that is to be made: the position of its storage among those given, what to call it in
 // errors, dtype, sizes, strides and offset in elements, requires_grad, whether it is a Parameter.

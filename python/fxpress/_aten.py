@@ -35,8 +35,10 @@ make_views = extension.make_views
 same_data = extension.same_data
 share_gradient_edge = extension.share_gradient_edge
 storage_bytes = extension.storage_bytes
+storage_numbers = extension.storage_numbers
 storage_places = extension.storage_places
 storages_of = extension.storages_of
+views_like = extension.views_like
 
 __all__ = [
     "allocate_bytes",
@@ -49,6 +51,8 @@ __all__ = [
     "same_data",
     "share_gradient_edge",
     "storage_bytes",
+    "storage_numbers",
     "storage_places",
     "storages_of",
+    "views_like",
 ]

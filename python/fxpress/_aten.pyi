@@ -9,8 +9,10 @@ from fxpress._aten_ext import (
     same_data,
     share_gradient_edge,
     storage_bytes,
+    storage_numbers,
     storage_places,
     storages_of,
+    views_like,
 )
 
 __all__ = [
@@ -24,6 +26,8 @@ __all__ = [
     "same_data",
     "share_gradient_edge",
     "storage_bytes",
+    "storage_numbers",
     "storage_places",
     "storages_of",
+    "views_like",
 ]

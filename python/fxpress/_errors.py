@@ -73,3 +73,7 @@ class InternalError(Error, RuntimeError):
     """
 
     __module__ = "fxpress"
+
+
+class NoRendererError(RuntimeError):
+    """There is no program that draws pictures."""

@@ -10,6 +10,8 @@ from typing import Any
 
 import graphviz
 
+from fxpress._errors import NoRendererError
+
 # A port of Graphviz in one program, which takes the options of `dot`; docs/decisions/0001 says why.
 _CARRIED = "graphviz-pure"
 
@@ -33,11 +35,12 @@ def svg_of(source: str) -> str:
     it.
 
     Raises:
-        RuntimeError: If there is no renderer, if it can't be started, or if it fails.
+        NoRendererError: If there is no renderer.
+        RuntimeError: If it can't be started, or if it fails.
     """
     program = shutil.which("dot") or _carried_program()
     if program is None:
-        raise RuntimeError(
+        raise NoRendererError(
             'draw(format="svg") needs the program dot of Graphviz or the package graphviz-pure:'
             " pip install 'fxpress[draw]'"
         )

@@ -72,20 +72,24 @@ def strikes(longest: float) -> Iterator[Striker]:
 
 def interrupted(work: Callable[[], object], striker: Striker) -> bool:
     """Calls a function again and again until a signal comes; whether it was in the function."""
-    inside = False
-    try:
-        striker.sent.clear()
-        striker.armed.set()
-        while not striker.sent.is_set():  # what is raised in a __del__ is lost
-            inside = True
-            work()
-            inside = False
-        for _ in range(10):
-            time.sleep(0)  # Python calls the handler here at the latest
+    inside: list[bool] = [False]
+    try:  # around one call: Python's own table of a loop has jumps that no handler covers
+        _work_until_struck(work, striker, inside)
     except Strike:
         striker.sent.wait()  # else it could be taken for the next one's
-        return inside
+        return inside[0]
     return False
+
+
+def _work_until_struck(work: Callable[[], object], striker: Striker, inside: list[bool]) -> None:
+    striker.sent.clear()
+    striker.armed.set()
+    while not striker.sent.is_set():  # what is raised in a __del__ is lost
+        inside[0] = True
+        work()
+        inside[0] = False
+    for _ in range(10):
+        time.sleep(0)  # Python calls the handler here at the latest
 
 
 def names_of_modules() -> dict[tuple[str, str], int]:

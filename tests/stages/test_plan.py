@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
 import fxpress
+from fxpress import _pictures, partition
 from fxpress.pipeline import Plan, Profile, StageError, check, plan, profile, save_stages, to_pipe
+from fxpress.split_module import split_module
 from tests.support.made_programs import Maker, aten, layers
 from tests.support.staged import Chain, assert_same_values
 
@@ -327,6 +329,21 @@ def test_what_is_refused() -> None:
         with pytest.raises(StageError, match=said) as caught:
             plan(program, stages, **options)
         assert len(str(caught.value).splitlines()) == 1
+
+
+def test_nothing_is_drawn_without_a_renderer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Python's package `graphviz` may be there alone, without a program."""
+    monkeypatch.setattr(_pictures, "_CARRIED", "no-such-package")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program = layers(4)
+    made = save_stages(program, tmp_path / "stages", 2)
+    assert made["picture"] is None
+    assert not list((tmp_path / "stages").glob("*.svg"))
+    split = split_module(program.graph_module, None, lambda _: 0)
+    with pytest.raises(RuntimeError, match="needs the program dot"):
+        partition.draw(split, format="svg")
 
 
 def test_report_and_picture() -> None:

@@ -295,7 +295,8 @@ def test_cuda_and_back(tmp_path: Path) -> None:
             assert torch.equal(value.cpu(), originals[name])
     state.write(originals, tmp_path / "host.pt2")
     moved = state.read(tmp_path / "host.pt2", map_location="cuda")
-    assert sharing(moved) == sharing(originals)
+    # In a file, views of another dtype have a storage of their own.
+    assert sharing(moved) == sharing(state.read(tmp_path / "host.pt2"))
     for name, value in originals.items():
         assert moved[name].device.type == "cuda"
         assert torch.equal(moved[name].cpu(), value), name

@@ -97,3 +97,94 @@ def test_the_place_of_a_result(index: int) -> None:
     made.backward()
     assert x.grad is not None
     assert x.grad.tolist() == [2.0 * (i == index) for i in range(4)]
+
+
+# ---- tensors like others, on other storages ------------------------------------------------------
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+def test_numbers_of_storages() -> None:
+    whole = torch.arange(6.0)
+    values = [
+        whole,
+        torch.ones(2),
+        whole[2:],
+        torch.ones(3).as_subclass(Subclass),
+        torch.eye(2).to_sparse(),
+        torch.nn.Parameter(whole.view(2, 3)),
+        torch.ones(2, dtype=torch.complex64).conj(),
+        torch.empty(2, device="meta"),
+        "no tensor",
+    ]
+    assert _aten.storage_numbers(values) == [0, 1, 0, -1, -1, 0, -1, 2, -1]
+    cpu = torch.device("cpu")
+    assert _aten.storage_numbers(values, cpu) == [-1, -1, -1, -1, -1, -1, -1, 0, -1]
+    assert _aten.storage_numbers([]) == []
+
+
+def test_views_like_others() -> None:
+    whole = torch.arange(6.0)
+    frozen = torch.nn.Parameter(whole[1:3], requires_grad=False)
+    values = [whole, whole[::2], frozen, whole.view(3, 2).t(), torch.ones(1, requires_grad=True)]
+    values += [whole]
+    numbers = _aten.storage_numbers(values)
+    first = [values[numbers.index(n)] for n in range(max(numbers) + 1)]
+    copies = [memory.clone() for memory in _aten.storages_of(first)]
+    made = _aten.views_like(values, numbers, copies)
+    assert made[0] is made[5]
+    for mine, value in zip(made, values, strict=True):
+        assert torch.equal(mine, value)
+        assert type(mine) is type(value)
+        assert mine.stride() == value.stride()
+        assert mine.storage_offset() == value.storage_offset()
+        assert mine.requires_grad == value.requires_grad
+        assert mine.is_leaf
+    made[0].detach()[0] = 7
+    assert made[1][0] == 7
+    assert whole[0] == 0
+
+
+def test_views_like_others_refuse_what_does_not_fit() -> None:
+    whole = torch.arange(6.0)
+    small = torch.zeros(23, dtype=torch.uint8)
+    with pytest.raises(ValueError, match="smaller than"):
+        _aten.views_like([whole], [0], [small])
+    with pytest.raises(ValueError, match="not a number for each"):
+        _aten.views_like([whole], [0, 0], [small])
+    with pytest.raises(IndexError):
+        _aten.views_like([whole], [1], [small])
+    for value in ("no tensor", torch.eye(2).to_sparse(), whole.as_subclass(Subclass)):
+        with pytest.raises(TypeError, match="nothing but a view"):
+            _aten.views_like([value], [0], [torch.zeros(99, dtype=torch.uint8)])
+    assert _aten.views_like([whole, "no tensor"], [-1, -1], []) == [None, None]
+
+
+def test_allocated_bytes() -> None:
+    sizes = [5, 0, 1 << 22, 64]
+    for device in ("cpu", "meta"):
+        made, addresses = _aten.allocate_bytes(sizes, torch.device(device))
+        assert [each.numel() for each in made] == sizes
+        assert {each.dtype for each in made} == {torch.uint8}
+        assert {each.device.type for each in made} == {device}
+        assert [each.untyped_storage().data_ptr() for each in made] == addresses
+        assert all(each.untyped_storage().resizable() for each in made)
+    with pytest.raises(RuntimeError, match="negative"):
+        _aten.allocate_bytes([4, -1], torch.device("cpu"))
+
+
+def test_nothing_leaks_from_views_like_others() -> None:
+    values = [torch.ones(4) for _ in range(100)]
+    numbers = _aten.storage_numbers(values)
+
+    def uses() -> list[int]:
+        return [torch._C._storage_Use_Count(v.untyped_storage()._cdata) for v in values]
+
+    before = uses()
+    for _ in range(50):
+        made = _aten.views_like(values, numbers, _aten.storages_of(values))
+    assert uses() > before
+    del made
+    assert uses() == before

@@ -221,7 +221,8 @@ def _with_zeros(program: ExportedProgram) -> ExportedProgram:
         return [_zeros(each.untyped_storage().nbytes()) for each in first]
 
     state = program.state_dict
-    state.update(zip(state, on_other_storages(list(state.values()), zeros), strict=True))
+    made = on_other_storages(list(state.values()), zeros)
+    state.update({name: new for name, new in zip(state, made, strict=True) if new is not None})
     return program
 
 

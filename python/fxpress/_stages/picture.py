@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from torch.export import ExportedProgram
 
+from fxpress._errors import NoRendererError
 from fxpress._stages.ends import state_of
 from fxpress.partition import SplitCallback, draw
 from fxpress.split_module import split_module
 
 
 def picture_of(program: ExportedProgram, stage_of: SplitCallback) -> str | None:
-    """Return the stages and the values between them as an SVG file; None without the extra `draw`.
+    """Return the stages and the values between them as an SVG file; None where nothing draws it.
 
     Args:
         program: the program.
@@ -27,5 +28,5 @@ def picture_of(program: ExportedProgram, stage_of: SplitCallback) -> str | None:
             signature=program.graph_signature,
             state_dict=state_of(program),
         )
-    except ImportError:
+    except (ImportError, NoRendererError):
         return None

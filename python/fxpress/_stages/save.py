@@ -70,7 +70,8 @@ def save_stages(
             terminal, after two seconds, when tqdm is installed.
 
     Returns:
-        What the manifest says. Its "picture" is None where the extra `draw` is missing.
+        What the manifest says. Its "picture" is None where the extra `draw` is missing, or the
+        program that draws.
 
     Raises:
         StageError: the program cannot be cut like this, the plan is for another program or has a

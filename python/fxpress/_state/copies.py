@@ -8,12 +8,19 @@ from typing import Any
 import torch
 
 from fxpress import _native
-from fxpress._aten import clone_aliased, make_views, storage_bytes, storage_places, storages_of
+from fxpress._aten import (
+    clone_aliased,
+    storage_bytes,
+    storage_numbers,
+    storages_of,
+    views_like,
+)
 from fxpress._observing.progress import Progress, check_progress
 from fxpress._observing.watching import operation
 from fxpress._tensor.batches import copy_in_parts
 from fxpress._tensor.transfer import to_device
-from fxpress._torch.fx import storage_key
+
+_CPU = torch.device("cpu")
 
 
 def _values(tensors: Any) -> list[torch.Tensor]:
@@ -84,15 +91,8 @@ def _clone(values: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return copies of tensors on other devices, or that are more than a view of a storage."""
-    unique = {id(value): value for value in values}
-    places = dict(zip(unique, storage_places(list(unique.values())), strict=True))
     # A tensor on the CPU that was left over is more than a view, or a mode watches it.
-    elsewhere = [v for key, v in unique.items() if places[key] and v.device.type != "cpu"]
-    made = dict(zip(map(id, elsewhere), _copy_storages(elsewhere, None), strict=True))
-    for key, value in unique.items():
-        if key not in made:
-            made[key] = _copy_alone(value)
-    return [made[id(value)] for value in values]
+    return _copy_storages(values, None, but_on=_CPU, alone=_copy_alone)
 
 
 @operation("state.move", _sizes)
@@ -136,49 +136,57 @@ def move(tensors: Any, device: torch.device | str, *, progress: Progress = False
 
 
 def _move(values: list[torch.Tensor], goal: torch.device) -> list[torch.Tensor]:
-    away = {id(value): value for value in values if value.device != goal}
-    places = dict(zip(away, storage_places(list(away.values())), strict=True))
-    plain = [value for key, value in away.items() if places[key] is not None]
-    made = dict(zip(map(id, plain), _copy_storages(plain, goal), strict=True))
-    for key, value in away.items():
-        if key not in made:
-            made[key] = _as_was(value.detach().to(goal), value)
-    return [made.get(id(value), value) for value in values]
+    def alone(value: torch.Tensor) -> torch.Tensor:
+        return value if value.device == goal else _as_was(value.detach().to(goal), value)
+
+    return _copy_storages(values, goal, but_on=goal, alone=alone)
 
 
-def _copy_storages(values: list[torch.Tensor], device: torch.device | None) -> list[torch.Tensor]:
+def _copy_storages(
+    values: list[torch.Tensor],
+    device: torch.device | None,
+    *,
+    but_on: torch.device,
+    alone: Callable[[torch.Tensor], torch.Tensor],
+) -> list[torch.Tensor]:
     """Return copies of tensors, made by copying whole storages.
 
     Args:
         device: where they go; None: where they are.
+        but_on: the device whose tensors are not copied in this way.
+        alone: returns the result for such a tensor, or for one that is more than a view.
     """
-
-    def copies(originals: list[torch.Tensor]) -> list[torch.Tensor]:
-        return to_device(storages_of(originals), device)
-
-    return on_other_storages(values, copies)
+    with _native.GcPause():
+        made = on_other_storages(
+            values, lambda first: to_device(storages_of(first), device), but_on=but_on
+        )
+    others: dict[int, torch.Tensor] = {}
+    for i, copied in enumerate(made):
+        if copied is None:
+            value = values[i]
+            if id(value) not in others:
+                others[id(value)] = alone(value)
+            made[i] = others[id(value)]
+    return made
 
 
 def on_other_storages(
-    values: list[torch.Tensor], make: Callable[[list[torch.Tensor]], list[torch.Tensor]]
-) -> list[torch.Tensor]:
+    values: list[torch.Tensor],
+    make: Callable[[list[torch.Tensor]], list[torch.Tensor]],
+    *,
+    but_on: torch.device | None = None,
+) -> list[Any]:
     """Return tensors like the given ones, which share storages where the given ones do.
+
+    The result is None for a tensor that is more than a view of a storage, or on `but_on`.
 
     Args:
         make: returns the new storages, as tensors of bytes. Its argument has the first tensor of
             each old storage.
     """
-    if not values:
-        return []
-    with _native.GcPause():
-        positions: dict[int, int] = {}
-        first: list[torch.Tensor] = []
-        views = []
-        for value in values:
-            position = positions.setdefault(storage_key(value.untyped_storage()), len(first))
-            if position == len(first):
-                first.append(value)
-            about = (value.dtype, tuple(value.shape), value.stride(), value.storage_offset())
-            is_parameter = isinstance(value, torch.nn.Parameter)
-            views.append((position, "a storage", *about, value.requires_grad, is_parameter))
-    return make_views(make(first), views)
+    numbers = storage_numbers(values, but_on)
+    first: dict[int, torch.Tensor] = {}
+    for number, value in zip(numbers, values, strict=True):
+        if number == len(first):
+            first[number] = value
+    return views_like(values, numbers, make(list(first.values())) if first else [])  # type: ignore[no-any-return]

@@ -248,16 +248,21 @@ def _replacements(
     without = {name: value for name, value in state_dict.items() if value.device.type == "meta"}
     names_of = {id(value): name for name, value in without.items()}
 
+    def place(value: torch.Tensor) -> Any:
+        return found[names_of[id(value)]].device if device is None else device
+
     def zeros(first: list[torch.Tensor]) -> list[torch.Tensor]:
         size = sum(each.untyped_storage().nbytes() for each in first)
         budget.charge(size, "the storages of the program's state")
         return [
-            torch.zeros(
-                each.untyped_storage().nbytes(),
-                dtype=torch.uint8,
-                device=found[names_of[id(each)]].device if device is None else device,
-            )
+            torch.zeros(each.untyped_storage().nbytes(), dtype=torch.uint8, device=place(each))
             for each in first
         ]
 
-    return dict(zip(without, on_other_storages(list(without.values()), zeros), strict=True))
+    values = list(without.values())
+    return {
+        name: torch.zeros_like(value, device=place(value)) if new is None else new
+        for (name, value), new in zip(
+            without.items(), on_other_storages(values, zeros), strict=True
+        )
+    }

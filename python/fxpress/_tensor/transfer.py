@@ -78,5 +78,4 @@ def _from_host(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor])
 
 def _to_host(sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> None:
     for parts, buffer in download(sources):
-        for part, data in zip(parts, split(buffer, parts), strict=True):
-            part.of(targets).copy_(data)
+        foreach_copy([part.of(targets) for part in parts], split(buffer, parts))

@@ -351,11 +351,6 @@ def pytree_codegen(names: list[str], in_spec: Any, out_spec: Any) -> Any:
 foreach_copy = torch._foreach_copy_
 
 
-def storage_key(storage: torch.UntypedStorage) -> int:
-    """Return a number that identifies a storage for as long as the storage lives."""
-    return int(storage._cdata)
-
-
 def log_interpreter_error(module: torch.nn.Module, message: str) -> None:
     """Write the structured log that `Interpreter.run` writes when a GraphModule's node fails."""
     graph = module.graph if isinstance(module, torch.fx.GraphModule) else None

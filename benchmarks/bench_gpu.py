@@ -1,0 +1,247 @@
+"""Time copies to, from and on a GPU beside single large ones, and programs whose state is there."""
+
+from __future__ import annotations
+
+import copy
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram, export
+
+import graphs
+from bench_archive import Large
+from bench_decompose import TABLES, installed, processor_time
+from figures import Figure, Goal
+from fxpress import archive, state
+from fxpress.export import module
+from fxpress.unflatten import unflatten
+from timing import Action, interleaved, per_node, ratio
+
+OF_ONE_COPY = Goal(0.9, more_is_better=True)
+LOAD_OF_ONE_COPY = Goal(0.8, more_is_better=True)
+OVER_LOOP = Goal(10, more_is_better=True)
+NOT_SLOWER = Goal(1.02)
+LARGE = 16  # tensors among which the bytes are divided
+SMALL = 10_000
+LAYERS = 32
+
+
+def measure(size: int, rounds: int) -> list[Figure]:
+    """Measure copies of `size` bytes, and a transformer on the GPU; nothing where there is none."""
+    if not torch.cuda.is_available():
+        print("no GPU: its copies are not measured")
+        return []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    try:
+        copies = [
+            *_measure_large(size, rounds),
+            *_measure_small(rounds),
+            *_measure_load(size, rounds),
+        ]
+    finally:
+        torch.set_num_threads(threads)
+    return copies + _measure_program(rounds)
+
+
+def _finished(call: Callable[[], Any]) -> Action:
+    """Return an action that times a call and what it has left the device to do."""
+
+    def action() -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        result = call()
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+        del result
+        return seconds
+
+    return action
+
+
+def _rates(model: str, what: str, size: int, seconds: dict[str, list[float]], goal: Goal) -> Figure:
+    ours, other = (size / 1e3 / per_node(seconds[side], 1) for side in ("ours", "one copy"))
+    found = ratio(seconds["one copy"], seconds["ours"])
+    return Figure(model, what, "GB/s", ours, other, found, len(seconds["ours"]), goal)
+
+
+def _measure_large(size: int, rounds: int) -> list[Figure]:
+    """Measure copies of a few large tensors beside one copy of all their bytes."""
+    figures = []
+    host = torch.rand(size // 4).pin_memory()
+    device = host.cuda()
+    places = {
+        "state.clone on the GPU": (device, state.clone, "cuda"),
+        "state.move from pinned memory": (host, lambda parts: state.move(parts, "cuda"), "cuda"),
+        "state.move to the host": (device, lambda parts: state.move(parts, "cpu"), "cpu"),
+    }
+    for what, (whole, ours, there) in places.items():
+        parts = [
+            part.clone() if whole is device else part.clone().pin_memory()
+            for part in whole.chunk(LARGE)
+        ]
+        copies = ours(parts)
+        assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(copies, parts, strict=True))
+        del copies
+        to_host = there == "cpu"
+        target = torch.empty_like(whole, device=there, pin_memory=to_host)
+
+        def one(target: torch.Tensor = target, whole: torch.Tensor = whole) -> None:
+            target.copy_(whole, non_blocking=True)
+
+        def many(ours: Any = ours, parts: Any = parts) -> Any:
+            return ours(parts)
+
+        seconds = interleaved({"ours": _finished(many), "one copy": _finished(one)}, rounds)
+        figures.append(
+            _rates(
+                f"{size / 2**30:g} GiB of tensors", f"{what} / one copy", size, seconds, OF_ONE_COPY
+            )
+        )
+    return figures
+
+
+def _measure_small(rounds: int) -> list[Figure]:
+    """Measure copies of many small tensors beside loops."""
+    figures = []
+    host = [torch.rand(256) for _ in range(SMALL)]
+    device = [value.cuda() for value in host]
+    calls: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "loop of clone() / state.clone": (
+            lambda: state.clone(device),
+            lambda: [value.clone() for value in device],
+        ),
+        "loop of cuda() / state.move": (
+            lambda: state.move(host, "cuda"),
+            lambda: [value.cuda() for value in host],
+        ),
+        "loop of cpu() / state.move": (
+            lambda: state.move(device, "cpu"),
+            lambda: [value.cpu() for value in device],
+        ),
+    }
+    for what, (ours, loop) in calls.items():
+        assert torch.equal(torch.stack(ours()), torch.stack(loop()))
+        seconds = interleaved({"ours": _finished(ours), "loop": _finished(loop)}, rounds)
+        figures.append(
+            Figure(
+                f"{SMALL:,} tensors of 1 KiB",
+                what,
+                "us/tensor",
+                per_node(seconds["ours"], SMALL),
+                per_node(seconds["loop"], SMALL),
+                ratio(seconds["loop"], seconds["ours"]),
+                rounds,
+                OVER_LOOP,
+            )
+        )
+    return figures
+
+
+def _measure_load(size: int, rounds: int) -> list[Figure]:
+    """Measure loading a file in the page cache onto the GPU, beside one copy and torch's load."""
+    program = export(Large(size), (torch.ones(1),))
+    pinned = torch.rand(size // 4).pin_memory()
+    target = torch.empty_like(pinned, device="cuda")
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:
+        path = Path(folder) / "model.pt2"
+        archive.save(program, path)
+
+        def load(**options: Any) -> ExportedProgram:
+            return archive.load(path, map_location="cuda", **options)
+
+        def theirs() -> ExportedProgram:
+            return torch.export.load(path)
+
+        for key, value in load().state_dict.items():
+            assert value.device.type == "cuda"
+            assert torch.equal(value.cpu(), program.state_dict[key])
+        seconds = interleaved(
+            {
+                "ours": _finished(load),
+                "mapped": _finished(lambda: load(mmap=True)),
+                "one copy": _finished(lambda: target.copy_(pinned, non_blocking=True)),
+                "torch": _finished(lambda: [v.cuda() for v in theirs().state_dict.values()]),
+            },
+            rounds,
+        )
+    name = f"{size / 2**30:g} GiB of weights"
+    mapped = {**seconds, "ours": seconds["mapped"]}
+    torchs = {**seconds, "one copy": seconds["torch"]}
+    what = "load onto the GPU"
+    return [
+        _rates(name, f"{what} / one copy", size, seconds, LOAD_OF_ONE_COPY),
+        _rates(name, f"{what}, mapped / one copy", size, mapped, LOAD_OF_ONE_COPY),
+        _rates(name, f"torch's load and cuda() / {what}", size, torchs, NOT_SLOWER),
+    ]
+
+
+def _measure_program(rounds: int) -> list[Figure]:
+    """Measure a transformer on the GPU: forward passes, decompositions."""
+    torch.manual_seed(0)
+    eager = torch.nn.Sequential(*(graphs.Layer(graphs.WIDTH, graphs.HEADS) for _ in range(LAYERS)))
+    eager = eager.eval().cuda()
+    x = torch.randn(2, 8, graphs.WIDTH, device="cuda")
+    program = export(copy.deepcopy(eager), (x,))
+    name = f"transformer on the GPU, {LAYERS} layers"
+    sides = {
+        "eager": eager,
+        "ours": unflatten(program),
+        "flat": module(program, engine=True),
+        "torch": torch.export.unflatten(program),
+    }
+    operators = sum(node.op == "call_function" for node in program.graph.nodes)
+    figures = []
+    with torch.no_grad():
+        expected = eager(x)
+        for side in sides.values():
+            torch.testing.assert_close(side(x), expected)
+        seconds = interleaved(
+            {what: _finished(lambda side=side: side(x)) for what, side in sides.items()},
+            4 * rounds,
+        )
+    for what, ours, other in (
+        ("forward / eager", "ours", "eager"),
+        ("forward of module(engine=True) / eager", "flat", "eager"),
+        ("torch / forward", "torch", "ours"),
+    ):
+        mine = "ours" if ours == "torch" else ours
+        theirs = "torch" if ours == "torch" else other
+        figures.append(
+            Figure(
+                name,
+                what,
+                "us/op",
+                per_node(seconds[mine], operators),
+                per_node(seconds[theirs], operators),
+                ratio(seconds[ours], seconds[other]),
+                4 * rounds,
+                NOT_SLOWER if other == "eager" else None,
+            )
+        )
+    for table, given in TABLES.items():
+        nodes = len(program.run_decompositions(given).graph.nodes)
+        times = interleaved(
+            {
+                "ours": installed(program, given, keep=False),
+                "torch": processor_time(program, given),
+            },
+            min(rounds, 3),
+        )
+        figures.append(
+            Figure(
+                name,
+                f"torch / run_decompositions, {table}",
+                "us/node",
+                per_node(times["ours"], nodes),
+                per_node(times["torch"], nodes),
+                ratio(times["torch"], times["ours"]),
+                min(rounds, 3),
+            )
+        )
+    return figures
