@@ -201,7 +201,7 @@ GROUPS = {
     "llama": Group(_llama, 30, 60),
     "pipeline": Group(_pipeline, 200, 500),
     "sizes": Group(_sizes, 300, 600),
-    "gpu": Group(_gpu, 90, 150),
+    "gpu": Group(_gpu, 90, 300),
 }
 # A run measures these groups unless its arguments name others.
 SHORT_GROUPS = (
