@@ -135,9 +135,12 @@ bool Builder::try_boxed(Open& open, const NodeGuard& guard) {
       if (object != nullptr) ++keywords;
     }
     const auto& missing = parameters[i].default_value();
-    if (object == nullptr && !missing) return false;
-    const auto argument =
-        object == nullptr ? constant(*missing) : resolve(open, parameters[i], object, numbers);
+    std::optional<Argument> argument;
+    if (object != nullptr) {
+      argument = resolve(open, parameters[i], object, numbers);
+    } else if (missing) {
+      argument = constant(*missing);
+    }
     if (!argument) return false;
     resolved.push_back(*argument);
   }

@@ -7,8 +7,8 @@ namespace fxpress::cpython {
 namespace {
 
 Holds pauses;
-bool was_enabled = false;                     // what the first pause found
-std::chrono::steady_clock::time_point since;  // the first pause
+bool was_enabled = false;                               // what the first pause found
+constinit std::chrono::steady_clock::time_point since;  // the first pause
 constexpr std::chrono::seconds kLongest{10};
 
 Holds rare;

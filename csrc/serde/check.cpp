@@ -50,11 +50,10 @@ bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& progra
   const Ref argument = get_attr(spec, fx::names.arg);
   const Ref target = get_attr(spec, fx::names.target);
   const bool tensor = is_a(argument.get(), symbols.tensor_argument_type);
-  if (tensor || is_a(argument.get(), symbols.sym_int_argument_type) ||
-      is_a(argument.get(), symbols.sym_float_argument_type) ||
-      is_a(argument.get(), symbols.sym_bool_argument_type)) {
-    if (!equal(get_attr(argument.get(), fx::names.name).get(), node_name)) return false;
-  }
+  const bool has_name = tensor || is_a(argument.get(), symbols.sym_int_argument_type) ||
+                        is_a(argument.get(), symbols.sym_float_argument_type) ||
+                        is_a(argument.get(), symbols.sym_bool_argument_type);
+  if (has_name && !equal(get_attr(argument.get(), fx::names.name).get(), node_name)) return false;
   const InputKind kind = input_kind(spec);
   if (kind == InputKind::kUserInput) {
     if (is_a(argument.get(), symbols.constant_argument_type)) return true;

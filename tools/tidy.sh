@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Runs clang-tidy over csrc, without compiling it: tools/tidy.sh. It takes the Python on the PATH, and
+# clang-tidy from .ci/lint-requirements.txt there, too.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=$(command -v python || command -v python3)
+pybind11_DIR=$("$python" -m pybind11 --cmakedir) \
+  cmake --preset tidy -DPython_EXECUTABLE="$python" >/dev/null
+# Files of csrc, and those that include the files of a room.
+sed -n 's/^ *"file": "\(.*\)",\?$/\1/p' build/tidy/compile_commands.json |
+  grep -E '/(csrc|Unity)/' |
+  xargs -P "$(nproc)" -n 1 clang-tidy -p build/tidy --quiet
