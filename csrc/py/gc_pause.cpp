@@ -7,8 +7,9 @@ namespace fxpress::cpython {
 namespace {
 
 Holds pauses;
-bool was_enabled = false;                               // what the first pause found
-constinit std::chrono::steady_clock::time_point since;  // the first pause
+bool was_enabled = false;  // what the first pause found
+// The first pause; zero is no reason to throw.
+std::chrono::steady_clock::time_point since;  // NOLINT(bugprone-throwing-static-initialization)
 constexpr std::chrono::seconds kLongest{10};
 
 Holds rare;

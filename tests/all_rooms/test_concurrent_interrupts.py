@@ -27,7 +27,7 @@ from fxpress._torch import serde as compat
 
 pytestmark = pytest.mark.slow("processes of their own")
 
-QUICK, MANY = 150, 2000  # interrupts
+QUICK, MANY = 150, 1000  # interrupts
 
 
 class Strike(Exception):
@@ -147,7 +147,7 @@ def in_and_out() -> None:
 
 @pytest.mark.parametrize(
     "count",
-    [QUICK, pytest.param(MANY, marks=pytest.mark.deep("2,000 signals"))],
+    [QUICK, pytest.param(MANY, marks=pytest.mark.deep("1,000 signals"))],
     ids=["quick", "many"],
 )
 def test_interrupts_of_installed(count: int) -> None:

@@ -64,8 +64,9 @@ def test_training(name: str, schedule: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow("seven schedules, each with 20 steps")
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "size"), [*((name, 4) for name in CASES), ("tied", 2), ("several", 2)]
+)
 def test_all_schedules(name: str, size: int, tmp_path: Path) -> None:
     compare(name, size, SCHEDULES, 20, tmp_path)
 

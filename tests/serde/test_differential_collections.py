@@ -81,6 +81,6 @@ def test_exported_strictly(collection: str, name: str) -> None:
 
 
 @pytest.mark.deep("the decompositions of the other exports give nearly the same graphs")
-@CASES
-def test_exported_strictly_and_decomposed(collection: str, name: str) -> None:
-    both_ways_decomposed(COLLECTIONS[collection][0](name, True))
+@pytest.mark.parametrize("name", sorted(exportdb_cases()))
+def test_exported_strictly_and_decomposed(name: str) -> None:
+    both_ways_decomposed(from_exportdb(name, True))

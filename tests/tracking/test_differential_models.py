@@ -38,7 +38,7 @@ def test_transformers(name: str) -> None:
     hf = pytest.importorskip("transformers")
     torch.manual_seed(0)
     auto = hf.AutoModel if name == "bert" else hf.AutoModelForCausalLM
-    made = auto.from_config(transformer_configs()[name], attn_implementation="sdpa").eval()
+    made = auto.from_config(transformer_configs(1)[name], attn_implementation="sdpa").eval()
     tokens = [torch.randint(0, 64, (2, size)) for size in (8, 8, 12)]
 
     def program(t: Tracer) -> None:
