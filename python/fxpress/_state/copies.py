@@ -189,4 +189,4 @@ def on_other_storages(
     for number, value in zip(numbers, values, strict=True):
         if number == len(first):
             first[number] = value
-    return views_like(values, numbers, make(list(first.values())) if first else [])  # type: ignore[no-any-return]
+    return views_like(values, numbers, make(list(first.values())) if first else [])
