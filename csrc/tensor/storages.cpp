@@ -83,7 +83,10 @@ std::vector<at::Tensor> storages_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> result;
   result.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) {
-    if (is_only_a_view(tensor) && !tensor.is_conj() && !tensor.is_neg()) {
+    // What Python code computes with, such as a fake tensor, is torch's to make.
+    const bool is_computed_here =
+        !tensor.key_set().has(c10::DispatchKey::Python) && !tensor.is_conj() && !tensor.is_neg();
+    if (is_only_a_view(tensor) && is_computed_here) {
       result.push_back(bytes_of(tensor.storage(), tensor.key_set()));
       continue;
     }

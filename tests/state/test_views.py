@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from fxpress import _aten
 
@@ -123,6 +124,25 @@ def test_numbers_of_storages() -> None:
     cpu = torch.device("cpu")
     assert _aten.storage_numbers(values, cpu) == [-1, -1, -1, -1, -1, -1, -1, 0, -1]
     assert _aten.storage_numbers([]) == []
+
+
+def test_storages_of_tensors_that_are_more_than_views() -> None:
+    values = [
+        torch.ones(3).as_subclass(Subclass),
+        torch.ones(2, dtype=torch.complex64).conj(),
+        torch.complex(torch.ones(2), torch.ones(2)).conj().imag,  # negated when it is read
+    ]
+    for value, made in zip(values, _aten.storages_of(values), strict=True):
+        assert type(made) is torch.Tensor
+        assert made.dtype == torch.uint8
+        assert not made.is_conj()
+        assert not made.is_neg()
+        assert made.untyped_storage().data_ptr() == value.untyped_storage().data_ptr()
+        assert made.numel() == value.untyped_storage().nbytes()
+        assert (made.clone() == made).all()
+    fake = FakeTensorMode().from_tensor(torch.ones(4))
+    with pytest.raises(RuntimeError, match="set the storage"):
+        _aten.storages_of([fake])
 
 
 def test_views_like_others() -> None:
