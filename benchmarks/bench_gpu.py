@@ -16,7 +16,8 @@ from torch.export import ExportedProgram, export
 
 import graphs
 from bench_archive import Large
-from bench_decompose import TABLES, installed, processor_time
+from bench_decompose import TABLES
+from bench_whole import measure_table
 from figures import Figure, Goal
 from fxpress import archive, state
 from fxpress.export import module
@@ -190,7 +191,7 @@ def _measure_program(rounds: int) -> list[Figure]:
     return [
         *_measure_forward(name, program, eager, x, 4 * rounds),
         *(
-            _measure_decomposition(f"{name}, {table}", program, given, min(rounds, 3))
+            measure_table(f"{name}, {table}", program, given, min(rounds, 3))
             for table, given in TABLES.items()
         ),
     ]
@@ -226,23 +227,3 @@ def _measure_forward(
         ),
         figure("forward", "torch / forward", "torch", "forward", None),
     ]
-
-
-def _measure_decomposition(name: str, program: ExportedProgram, table: Any, rounds: int) -> Figure:
-    nodes = len(program.run_decompositions(table).graph.nodes)
-    seconds = interleaved(
-        {
-            "ours": installed(program, table, keep=False),
-            "torch": processor_time(program, table),
-        },
-        rounds,
-    )
-    return Figure(
-        name,
-        "torch / run_decompositions",
-        "us/node",
-        per_node(seconds["ours"], nodes),
-        per_node(seconds["torch"], nodes),
-        ratio(seconds["torch"], seconds["ours"]),
-        rounds,
-    )
