@@ -16,20 +16,27 @@ namespace fxpress::tensor {
 
 namespace py = pybind11;
 
+namespace {
+
+// The tensor of a value that is nothing but a view of a storage, of no class of its own; or null.
+const at::Tensor* view_of_storage(PyObject* value) {
+  if (!is_plain_class(value)) return nullptr;
+  const at::Tensor& tensor = THPVariable_Unpack(value);
+  return is_only_a_view(tensor) && !tensor.is_conj() && !tensor.is_neg() ? &tensor : nullptr;
+}
+
+}  // namespace
+
 std::vector<std::optional<StoragePlace>> storage_places(const std::vector<py::object>& values) {
   std::vector<std::optional<StoragePlace>> places;
   places.reserve(values.size());
   for (const py::object& value : values) {
-    if (!is_plain_class(value.ptr())) {
+    const at::Tensor* tensor = view_of_storage(value.ptr());
+    if (tensor == nullptr) {
       places.emplace_back();
       continue;
     }
-    const at::Tensor& tensor = THPVariable_Unpack(value.ptr());
-    if (!is_only_a_view(tensor) || tensor.is_conj() || tensor.is_neg()) {
-      places.emplace_back();
-      continue;
-    }
-    const c10::Storage& storage = tensor.storage();
+    const c10::Storage& storage = tensor->storage();
     // A storage that will be copied when it is written to gets memory of its own now, as in torch.
     const auto address = reinterpret_cast<uintptr_t>(storage.mutable_data());
     const auto size = static_cast<int64_t>(storage.nbytes());
@@ -56,11 +63,9 @@ std::vector<int64_t> storage_numbers(const py::list& values,
   core::FlatMap known(values.size());
   for (const py::handle value : values) {
     numbers.push_back(-1);
-    if (!is_plain_class(value.ptr())) continue;
-    const at::Tensor& tensor = THPVariable_Unpack(value.ptr());
-    if (!is_only_a_view(tensor) || tensor.is_conj() || tensor.is_neg()) continue;
-    if (but_on && tensor.device() == *but_on) continue;
-    const auto key = reinterpret_cast<uintptr_t>(tensor.storage().unsafeGetStorageImpl());
+    const at::Tensor* tensor = view_of_storage(value.ptr());
+    if (tensor == nullptr || (but_on && tensor->device() == *but_on)) continue;
+    const auto key = reinterpret_cast<uintptr_t>(tensor->storage().unsafeGetStorageImpl());
     numbers.back() = known.insert(key, static_cast<uint32_t>(known.size())).value;
   }
   return numbers;
@@ -173,21 +178,16 @@ at::Tensor make_view(const at::Tensor& bytes, const View& view) {
   return made;
 }
 
-}  // namespace
-
-namespace {
-
 // A tensor like another one, on the storage of a tensor of bytes.
-py::object view_on(PyObject* value, const at::Tensor& bytes) {
-  const at::Tensor& original = THPVariable_Unpack(value);
+at::Tensor view_on(const at::Tensor& original, const at::Tensor& bytes) {
   if (bytes.storage().nbytes() < original.storage().nbytes()) {
     throw py::value_error("a storage is smaller than the one that it stands for");
   }
-  const at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(bytes.storage()), bytes.key_set(), original.dtype());
+  at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(bytes.storage()),
+                                                             bytes.key_set(), original.dtype());
   made.unsafeGetTensorImpl()->set_sizes_and_strides(original.sizes(), original.strides(),
                                                     original.storage_offset());
-  return to_python(made, is_parameter(value), original.requires_grad());
+  return made;
 }
 
 }  // namespace
@@ -208,12 +208,17 @@ py::list views_like(const py::list& values, const std::vector<int64_t>& numbers,
       result[i] = py::none();
       continue;
     }
-    if (!is_plain_class(value) || !is_only_a_view(THPVariable_Unpack(value))) {
+    const at::Tensor* original = view_of_storage(value);
+    if (original == nullptr) {
       throw py::type_error("only a tensor that is nothing but a view has a number");
     }
     const auto first = known.insert(reinterpret_cast<uintptr_t>(value), static_cast<uint32_t>(i));
-    result[i] = first.added ? view_on(value, storages.at(static_cast<size_t>(numbers[i])))
-                            : py::object(result[first.value]);
+    if (!first.added) {
+      result[i] = py::object(result[first.value]);
+      continue;
+    }
+    at::Tensor made = view_on(*original, storages.at(static_cast<size_t>(numbers[i])));
+    result[i] = to_python(std::move(made), is_parameter(value), original->requires_grad());
   }
   return result;
 }

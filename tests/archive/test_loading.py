@@ -318,3 +318,27 @@ def test_fake_tensors_of_python() -> None:
     with torch._subclasses.FakeTensorMode():
         assert is_fake(torch.ones(3))
     assert not is_fake(torch.ones(3))
+
+
+class OwnParameter(torch.nn.Parameter):  # type: ignore[misc]
+    pass
+
+
+def test_parameters_of_a_class_of_their_own_get_memory_as_parameters() -> None:
+    class Scale(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = OwnParameter(torch.ones(3, device="meta"), requires_grad=False)
+            self.plain = torch.nn.Parameter(torch.ones(3, device="meta"))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.own + self.plain
+
+    program = torch.export.export(Scale(), (torch.ones(3, device="meta"),))
+    values = {"own": torch.arange(3.0), "plain": torch.ones(3)}
+    state.load_into(program, values)
+    for name, value in program.state_dict.items():
+        assert isinstance(value, torch.nn.Parameter)
+        assert value.device.type == "cpu"
+        assert value.requires_grad == (name == "plain")
+        assert torch.equal(value, values[name])

@@ -176,7 +176,8 @@ def test_views_like_others_refuse_what_does_not_fit() -> None:
         _aten.views_like([whole], [0, 0], [small])
     with pytest.raises(IndexError):
         _aten.views_like([whole], [1], [small])
-    for value in ("no tensor", torch.eye(2).to_sparse(), whole.as_subclass(Subclass)):
+    conjugated = torch.ones(1, dtype=torch.complex64).conj()
+    for value in ("no tensor", torch.eye(2).to_sparse(), whole.as_subclass(Subclass), conjugated):
         with pytest.raises(TypeError, match="nothing but a view"):
             _aten.views_like([value], [0], [torch.zeros(99, dtype=torch.uint8)])
     assert _aten.views_like([whole, "no tensor"], [-1, -1], []) == [None, None]

@@ -221,8 +221,9 @@ def _with_zeros(program: ExportedProgram) -> ExportedProgram:
         return [_zeros(each.untyped_storage().nbytes()) for each in first]
 
     state = program.state_dict
-    made = on_other_storages(list(state.values()), zeros)
-    state.update({name: new for name, new in zip(state, made, strict=True) if new is not None})
+    # A tensor of a class of its own was unpickled, with its values.
+    made = on_other_storages(list(state.values()), zeros, lambda value: value)
+    state.update(zip(state, made, strict=True))
     return program
 
 

@@ -36,10 +36,11 @@ def _like(tensors: Any, results: list[torch.Tensor]) -> Any:
 
 def _copy_alone(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy of a tensor that is more than a view of a storage."""
-    return _as_was(tensor.detach().clone(), tensor)
+    return as_was(tensor.detach().clone(), tensor)
 
 
-def _as_was(made: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+def as_was(made: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    """Return a new tensor as the original was: a Parameter or not, with gradients or not."""
     if isinstance(original, torch.nn.Parameter):
         return torch.nn.Parameter(made, original.requires_grad)
     return made.requires_grad_(original.requires_grad)
@@ -137,7 +138,7 @@ def move(tensors: Any, device: torch.device | str, *, progress: Progress = False
 
 def _move(values: list[torch.Tensor], goal: torch.device) -> list[torch.Tensor]:
     def alone(value: torch.Tensor) -> torch.Tensor:
-        return value if value.device == goal else _as_was(value.detach().to(goal), value)
+        return value if value.device == goal else as_was(value.detach().to(goal), value)
 
     return _copy_storages(values, goal, but_on=goal, alone=alone)
 
@@ -153,40 +154,42 @@ def _copy_storages(
 
     Args:
         device: where they go; None: where they are.
-        but_on: the device whose tensors are not copied in this way.
-        alone: returns the result for such a tensor, or for one that is more than a view.
+        but_on, alone: see `on_other_storages`.
     """
-    with _native.GcPause():
-        made = on_other_storages(
-            values, lambda first: to_device(storages_of(first), device), but_on=but_on
-        )
-    others: dict[int, torch.Tensor] = {}
-    for i, copied in enumerate(made):
-        if copied is None:
-            value = values[i]
-            if id(value) not in others:
-                others[id(value)] = alone(value)
-            made[i] = others[id(value)]
-    return made
+
+    def copies(first: list[torch.Tensor]) -> list[torch.Tensor]:
+        return to_device(storages_of(first), device)
+
+    return on_other_storages(values, copies, alone, but_on=but_on)
 
 
 def on_other_storages(
     values: list[torch.Tensor],
     make: Callable[[list[torch.Tensor]], list[torch.Tensor]],
+    alone: Callable[[torch.Tensor], torch.Tensor],
     *,
     but_on: torch.device | None = None,
-) -> list[Any]:
+) -> list[torch.Tensor]:
     """Return tensors like the given ones, which share storages where the given ones do.
-
-    The result is None for a tensor that is more than a view of a storage, or on `but_on`.
 
     Args:
         make: returns the new storages, as tensors of bytes. Its argument has the first tensor of
             each old storage.
+        alone: returns what stands for a tensor that is more than a view of a storage, or on
+            `but_on`. It is called once for each object.
+        but_on: the device whose tensors are left to `alone`; None: no device.
     """
-    numbers = storage_numbers(values, but_on)
-    first: dict[int, torch.Tensor] = {}
-    for number, value in zip(numbers, values, strict=True):
-        if number == len(first):
-            first[number] = value
-    return views_like(values, numbers, make(list(first.values())) if first else [])
+    with _native.GcPause():
+        numbers = storage_numbers(values, but_on)
+        first: dict[int, torch.Tensor] = {}
+        for number, value in zip(numbers, values, strict=True):
+            if number == len(first):
+                first[number] = value
+        made: list[Any] = views_like(values, numbers, make(list(first.values())) if first else [])
+    others: dict[int, torch.Tensor] = {}
+    for i, value in enumerate(values):
+        if made[i] is None:
+            if id(value) not in others:
+                others[id(value)] = alone(value)
+            made[i] = others[id(value)]
+    return made

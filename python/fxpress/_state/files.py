@@ -27,7 +27,7 @@ from fxpress._observing.progress import Progress, check_progress, reporting
 from fxpress._observing.watching import operation
 from fxpress._serde.limits import Budget, Limits
 from fxpress._serde.values import Location
-from fxpress._state.copies import on_other_storages
+from fxpress._state.copies import as_was, on_other_storages
 from fxpress._torch import serde as compat
 
 
@@ -259,10 +259,8 @@ def _replacements(
             for each in first
         ]
 
-    values = list(without.values())
-    return {
-        name: torch.zeros_like(value, device=place(value)) if new is None else new
-        for (name, value), new in zip(
-            without.items(), on_other_storages(values, zeros), strict=True
-        )
-    }
+    def alone(value: torch.Tensor) -> torch.Tensor:
+        return as_was(torch.zeros_like(value.detach(), device=place(value)), value)
+
+    made = on_other_storages(list(without.values()), zeros, alone)
+    return dict(zip(without, made, strict=True))
