@@ -24,6 +24,12 @@ size_t graph_length(PyObject* graph) {
   return static_cast<size_t>(n);
 }
 
+bool is_erased(PyObject* node) {
+  PyObject* const descriptor = symbols.node_erased;  // of a bool
+  PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(node));
+  return Ref::steal(Py_TYPE(descriptor)->tp_descr_get(descriptor, node, type)).get() == Py_True;
+}
+
 // The list may be walked while a callback edits it: each step asks the node itself.
 template <class F>
 void walk_list(PyObject* graph, F visit) {
@@ -32,8 +38,7 @@ void walk_list(PyObject* graph, F visit) {
   for (size_t step = 0; node.get() != root.get(); ++step) {
     poll_signals(step);
     Ref next = node_field(node.get(), symbols.node_next);
-    const Ref erased = node_field(node.get(), symbols.node_erased);
-    if (erased.get() != Py_True) visit(node.get());
+    if (!is_erased(node.get())) visit(node.get());
     node = std::move(next);
   }
 }

@@ -1,6 +1,8 @@
 // Objects of Python that the native code works with, looked up once per process.
 #pragma once
 
+#include <structmember.h>
+
 #include "core/graph.h"
 #include "py/object.h"
 
@@ -26,14 +28,28 @@ extern PyObject* no_kwargs;  // an empty immutable dict, shared by every node wi
 // Fills the tables; called once by the Python side while it is imported.
 void initialize_symbols(PyObject* objects, PyObject* attribute_names);
 
-// A field of a node through its descriptor.
+// Where a field of a torch.fx.Node lies in the object, as the type's own descriptor says.
+inline PyObject** field_of(PyObject* node, PyObject* descriptor) {
+  const PyMemberDef* field = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member;
+  return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(node) + field->offset);
+}
+
+// A field of a node that is an object. What is no torch.fx.Node, and fields that were never set,
+// are left to the descriptor: TypeError, AttributeError.
 inline Ref node_field(PyObject* node, PyObject* descriptor) {
-  PyTypeObject* type = Py_TYPE(descriptor);
-  return Ref::steal(
-      type->tp_descr_get(descriptor, node, reinterpret_cast<PyObject*>(Py_TYPE(node))));
+  if (Py_IS_TYPE(node, as_type(symbols.node_type))) {
+    if (PyObject* value = *field_of(node, descriptor)) return Ref::borrow(value);
+  }
+  PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(node));
+  return Ref::steal(Py_TYPE(descriptor)->tp_descr_get(descriptor, node, type));
 }
 inline void set_node_field(PyObject* node, PyObject* descriptor, PyObject* value) {
-  check(Py_TYPE(descriptor)->tp_descr_set(descriptor, node, value));
+  if (Py_IS_TYPE(node, as_type(symbols.node_type))) {
+    Py_INCREF(value);
+    Py_XDECREF(std::exchange(*field_of(node, descriptor), value));
+  } else {
+    check(Py_TYPE(descriptor)->tp_descr_set(descriptor, node, value));
+  }
 }
 
 inline bool is_node(PyObject* object) {
