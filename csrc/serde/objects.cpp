@@ -228,7 +228,8 @@ class SchemaClasses::Walk {
   }
 };
 
-// Copies objects, after the same look at them. What cannot change is shared.
+// Copies objects, after the same look at them. What cannot change is shared. The classes of what a
+// graph knows of a value do not contain themselves, so that no copy is deep.
 class SchemaClasses::Copier : Walk {
  public:
   Copier(const SchemaClasses& classes, Place field) : Walk(classes, field) {}
@@ -253,8 +254,6 @@ class SchemaClasses::Copier : Walk {
 
  private:
   Ref instance(uint16_t type, PyObject* object) {
-    const RecursionGuard guard(" in an object of the schema");
-    core::check_stack("an object of the schema");
     const TypeInfo& declared = schema_.type(type);
     const Class& info = classes_.classes_[type];
     const auto field = [&](size_t i) {

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
+import graphlib
 import json
 import random
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -327,3 +330,27 @@ def test_a_schema_with_other_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     program = read(json.loads(text_of()))
     with pytest.raises(UnsupportedError, match=r"Node\.color.* no known place"):
         canonicalize(program)
+
+
+def classes_in(annotation: Any) -> set[Any]:
+    inside = typing.get_args(annotation)
+    if inside:
+        return set().union(*map(classes_in, inside))
+    return {annotation} if dataclasses.is_dataclass(annotation) else set()
+
+
+def test_facts_of_values_are_not_deep() -> None:
+    """Their copies have no limit of depth: no class of theirs contains itself."""
+    hints = typing.get_type_hints(schema.Graph)
+    maps = [value for value in hints.values() if typing.get_origin(value) is dict]
+    assert len(maps) == len([name for name in hints if name.endswith("_values")])
+    contains: dict[Any, set[Any]] = {}
+    open_classes = list(set().union(*map(classes_in, maps)))
+    while open_classes:
+        known = open_classes.pop()
+        if known not in contains:
+            fields = typing.get_type_hints(known).values()
+            contains[known] = set().union(*map(classes_in, fields))
+            open_classes += contains[known]
+    assert schema.TensorMeta in contains
+    graphlib.TopologicalSorter(contains).prepare()  # CycleError
