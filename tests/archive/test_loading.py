@@ -123,8 +123,21 @@ def test_a_program_of_a_device_that_is_not_here(program: Any) -> None:
     for node in loaded.graph.nodes:
         assert node.kwargs.get("device", torch.device("cpu")) in (torch.device("cpu"), "cpu")
     if not torch.cuda.is_available():
-        with pytest.raises((RuntimeError, AssertionError), match=r"(?i)cuda|nvidia"):
+        with pytest.raises(UnsupportedError, match=r"(?i)(cuda|nvidia).*map_location"):
             archive.load(data)
+
+
+@pytest.mark.parametrize("kind", ["hpu", "xpu", "fpga", "privateuseone"])
+@pytest.mark.parametrize("given", [False, True], ids=["in_the_file", "given"])
+def test_devices_that_this_torch_does_not_have(program: Any, kind: str, given: bool) -> None:
+    """torch raises RuntimeError, too; some are a changed byte away from cpu."""
+    data = saved_by_us(program)
+    if not given:
+        (name,) = (name for name in records_of(data) if name.endswith("model_weights_config.json"))
+        data = rewritten(data, {name: records_of(data)[name].replace(b"cpu", kind.encode())})
+    with pytest.raises(UnsupportedError, match=f"'{kind}', which this process cannot use"):
+        archive.load(data, map_location=kind if given else None)
+    assert archive.load(data, map_location="cpu").state_dict
 
 
 @pytest.mark.parametrize("mmap", [False, True])

@@ -95,7 +95,8 @@ def load(
         fxpress.LimitError: reading it would cost more than the limits allow.
         fxpress.SerializeError: the program is damaged, names something that is not registered, or
             needs `allow_pickle`.
-        fxpress.UnsupportedError: the program has something that fxpress cannot read.
+        fxpress.UnsupportedError: the program has something that fxpress cannot read, or tensors on
+            a device that this process cannot use.
         torch.OutOfMemoryError: a device has no room for the weights.
         TypeError: an argument is of a wrong type.
         ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
@@ -184,8 +185,8 @@ def load_pt2(
         fxpress.ArchiveError: the file is damaged, or is not an archive; also an AssertionError for
             an archive of another kind, and a MemoryError where there is no memory for a record.
         fxpress.LimitError: reading it would cost more than the limits allow.
-        fxpress.UnsupportedError: a program has something that fxpress cannot read, or this torch
-            has no `use_stream_affinity`.
+        fxpress.UnsupportedError: a program has something that fxpress cannot read, tensors belong
+            on a device that this process cannot use, or this torch has no `use_stream_affinity`.
         fxpress.SerializeError: a program is damaged, names something that is not registered, needs
             `allow_pickle`, or the archive needs `allow_compiled`.
         torch.OutOfMemoryError: a device has no room for the weights.

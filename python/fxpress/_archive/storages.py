@@ -12,6 +12,7 @@ from fxpress._archive.errors import ArchiveError, OutOfMemoryError
 from fxpress._archive.load_options import Options
 from fxpress._archive.reader import PT2ArchiveReader, Target
 from fxpress._aten import allocate_bytes, make_views
+from fxpress._errors import UnsupportedError
 from fxpress._observing.progress import reporting
 from fxpress._tensor.pinned import Part, addresses, upload
 from fxpress._tensor.transfer import to_device
@@ -77,6 +78,21 @@ def _empty(record: str, size: int, device: str) -> torch.Tensor:
         raise OutOfMemoryError(f"record {record!r} with {size} bytes: {e}") from None
 
 
+def _expect_device(device: torch.device) -> None:
+    """Raise UnsupportedError for a device that this process cannot use."""
+    if device.type in ("cpu", "meta"):
+        return
+    try:
+        allocate_bytes([1], device)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as e:
+        raise UnsupportedError(
+            f"tensors of the file belong on {str(device)!r}, which this process cannot use ({e}): "
+            "map_location names another device for them"
+        ) from e
+
+
 class _Storages:
     """The bytes of records as tensors of bytes (uint8, one dimension)."""
 
@@ -130,9 +146,11 @@ class _Storages:
 
     def finish(self) -> list[torch.Tensor]:
         """Read the remaining records. Return the storages, on the devices that they go to."""
-        storages = self._read()
         if not self._options.load_weights:
-            return storages
+            return self._read()
+        for device in set(self._devices):
+            _expect_device(device)
+        storages = self._read()
         on_host = [i for i, storage in enumerate(self._made) if storage is not None]
         for device in {self._devices[i] for i in on_host} - {_CPU}:
             chosen = [i for i in on_host if self._devices[i] == device]
