@@ -1,6 +1,6 @@
 #include "engine/symbols.h"
 
-#include <structmember.h>
+#include "py/members.h"
 
 namespace fxpress::engine {
 
@@ -10,28 +10,7 @@ NodeLayout node_layout;
 
 namespace {
 
-PyMemberDef* member(PyObject* descriptor) {
-  if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) {
-    raise(PyExc_TypeError, "torch.fx.Node keeps a field as %R, not as a member", descriptor);
-  }
-  return reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member;
-}
-
-Py_ssize_t object_offset(PyObject* descriptor) {
-  const PyMemberDef* field = member(descriptor);
-  if (field->type != T_OBJECT && field->type != T_OBJECT_EX) {
-    raise(PyExc_TypeError, "field %s of torch.fx.Node is no object", field->name);
-  }
-  return field->offset;
-}
-
-Py_ssize_t bool_offset(PyObject* descriptor) {
-  const PyMemberDef* field = member(descriptor);
-  if (field->type != T_BOOL) {
-    raise(PyExc_TypeError, "field %s of torch.fx.Node is no bool", field->name);
-  }
-  return field->offset;
-}
+constexpr const char* kNode = "torch.fx.Node";
 
 }  // namespace
 
@@ -44,13 +23,13 @@ void initialize_symbols(PyObject* objects, PyObject* attribute_names) {
   PyUnicode_InternInPlace(&names.name);
 #include "engine/names.def"
 #undef FXPRESS_NAME
-  node_layout.args = object_offset(symbols.node_args);
-  node_layout.kwargs = object_offset(symbols.node_kwargs);
-  node_layout.op = object_offset(symbols.node_op);
-  node_layout.target = object_offset(symbols.node_target);
-  node_layout.next = object_offset(symbols.node_next);
-  node_layout.input_nodes = object_offset(symbols.node_input_nodes);
-  node_layout.erased = bool_offset(symbols.node_erased);
+  node_layout.args = object_offset(symbols.node_args, kNode);
+  node_layout.kwargs = object_offset(symbols.node_kwargs, kNode);
+  node_layout.op = object_offset(symbols.node_op, kNode);
+  node_layout.target = object_offset(symbols.node_target, kNode);
+  node_layout.next = object_offset(symbols.node_next, kNode);
+  node_layout.input_nodes = object_offset(symbols.node_input_nodes, kNode);
+  node_layout.erased = bool_offset(symbols.node_erased, kNode);
 }
 
 }  // namespace fxpress::engine

@@ -9,19 +9,6 @@ Names names;
 PyObject* no_args = nullptr;
 PyObject* no_kwargs = nullptr;
 
-namespace {
-
-// node_field() reads where the descriptor says that an object lies.
-void expect_object(PyObject* descriptor) {
-  if (Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) {
-    const int type = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member->type;
-    if (type == T_OBJECT || type == T_OBJECT_EX) return;
-  }
-  raise(PyExc_TypeError, "torch.fx.Node keeps a field as %R, not as an object", descriptor);
-}
-
-}  // namespace
-
 void initialize_symbols(PyObject* objects, PyObject* attribute_names) {
 #define FXPRESS_SYMBOL(name) fill_slot(symbols.name, objects, #name);
 #include "fx/symbols.def"
@@ -36,7 +23,7 @@ void initialize_symbols(PyObject* objects, PyObject* attribute_names) {
       symbols.node_name,      symbols.node_next,        symbols.node_op,     symbols.node_target,
       symbols.node_type_expr, symbols.node_users,
   };
-  for (PyObject* field : fields) expect_object(field);
+  for (PyObject* field : fields) object_offset(field, "torch.fx.Node");  // see field_of()
   Py_XSETREF(no_args, check(PyTuple_New(0)));
   Py_XSETREF(no_kwargs, check(PyObject_CallNoArgs(symbols.immutable_dict_type)));
 }

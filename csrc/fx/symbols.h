@@ -1,9 +1,8 @@
 // Objects of Python that the native code works with, looked up once per process.
 #pragma once
 
-#include <structmember.h>
-
 #include "core/graph.h"
+#include "py/members.h"
 #include "py/object.h"
 
 namespace fxpress::fx {
