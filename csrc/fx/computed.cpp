@@ -1,5 +1,6 @@
 #include "fx/computed.h"
 
+#include <Python.h>
 #include <structmember.h>
 
 #include "fx/symbols.h"

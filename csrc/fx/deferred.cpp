@@ -1,5 +1,6 @@
 #include "fx/deferred.h"
 
+#include <Python.h>
 #include <structmember.h>
 
 #include "fx/symbols.h"

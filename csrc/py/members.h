@@ -1,6 +1,7 @@
 // Where the fields of an object lie, as the member descriptors of its type say.
 #pragma once
 
+#include <Python.h>
 #include <structmember.h>
 
 #include "py/object.h"
