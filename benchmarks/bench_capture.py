@@ -22,8 +22,8 @@ import fxpress
 import graphs
 from figures import Figure, Goal, growth_over_floor
 from fxpress import _native, functional_export
-from fxpress._capture.guard_function import build_guard_function
-from fxpress._capture.rewrite import rewrite_and_clean
+from fxpress._graphs.capture.guard_function import build_guard_function
+from fxpress._graphs.capture.rewrite import rewrite_and_clean
 from timing import Action, interleaved, per_node, ratio, stopwatch
 
 _Function = Callable[[list[str], str], tuple[str, str]]

@@ -11,7 +11,7 @@ import torch
 
 import programs
 from figures import Figure, Goal
-from fxpress import _engine
+from fxpress._graphs import engine
 from fxpress.export import module
 from fxpress.unflatten import unflatten
 from programs import Program
@@ -94,7 +94,7 @@ def _assert_same_result(model: Model) -> None:
     assert torch.equal(result, expected)
     assert torch.equal(model.run_flat(), expected)
     assert result.requires_grad == expected.requires_grad
-    info = _engine.plan_info(model.ours.graph)
+    info = engine.plan_info(model.ours.graph)
     assert info is not None
     assert info["inlined"] > 0, "the submodules are not inlined"
 

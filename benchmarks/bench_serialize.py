@@ -15,8 +15,8 @@ import memory
 import programs
 from figures import Figure, Goal, growth_over_floor
 from fxpress import _native, graph_hash
-from fxpress._serde.schema import CLASSES, SCHEMA
-from fxpress._serde.values import Values
+from fxpress._files.serde.schema import CLASSES, SCHEMA
+from fxpress._files.serde.values import Values
 from fxpress.serialize import (
     ExportedProgramSerializer,
     SerializedArtifact,

@@ -9,7 +9,8 @@ import torch
 
 import programs
 from figures import Figure, Goal, growth
-from fxpress import _aten, _native
+from fxpress import _native
+from fxpress._torch import aten
 from fxpress.unflatten import unflatten
 from programs import Program
 from timing import Action, interleaved, per_node, ratio, stopwatch
@@ -69,7 +70,7 @@ def floor(unflattened: torch.nn.Module, program: Program) -> Action:
 
     def copy_state() -> None:
         with _native.GcPause():
-            _aten.clone_separately(tensors, are_parameters)
+            aten.clone_separately(tensors, are_parameters)
 
     copy = stopwatch(copy_state)
     return lambda: copy() + _native.plain_creation_times(modules, 1)[0]
@@ -106,12 +107,12 @@ def measure_state(rounds: int) -> list[Figure]:
     """Measure copies of state, beside memcpy into new memory."""
     tensors = [torch.randn(STATE_BYTES // 64) for _ in range(16)]
     arrays = [tensor.numpy() for tensor in tensors]
-    copies = _aten.clone_separately(tensors, [True] * len(tensors))
+    copies = aten.clone_separately(tensors, [True] * len(tensors))
     assert all(map(torch.equal, copies, tensors))
     del copies
     seconds = interleaved(
         {
-            "ours": stopwatch(lambda: _aten.clone_separately(tensors, [True] * len(tensors))),
+            "ours": stopwatch(lambda: aten.clone_separately(tensors, [True] * len(tensors))),
             "memcpy": stopwatch(lambda: [array.copy() for array in arrays]),
         },
         rounds,

@@ -1,7 +1,7 @@
 # The two extension modules.
 #   _native    pybind11 from PyPI, no libtorch: runs with any torch.
 #   _aten_213  and its like: torch's headers and torch's own pybind11, one for each torch minor
-#              version. `fxpress._aten` loads the one for the torch that runs.
+#              version. `fxpress._torch.aten` loads the one for the torch that runs.
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 find_package(pybind11 3 CONFIG REQUIRED)
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 from mypy import stubtest
 
-from fxpress import _aten, _native_setup
+from fxpress._files.serde import native_table
+from fxpress._torch import aten
 
-_native_setup.serde()
+native_table.fill()
 # One stub serves the extensions for all minor versions of torch.
-sys.modules["fxpress._aten_ext"] = _aten.extension
+sys.modules["fxpress._aten_ext"] = aten.extension
 _ROOT = Path(__file__).parents[1]
 _ARGUMENTS = [
     "fxpress._native",

@@ -12,9 +12,9 @@ import sympy
 from sympy.core.assumptions import _assume_defined, _assume_rules
 from sympy.logic.boolalg import BooleanFunction
 
-from fxpress._serde.bounded_functions import CONSTANTS, FUNCTIONS, SympyAlgebra
-from fxpress._serde.expression_limits import Operand, call
-from fxpress._serde.limits import Budget
+from fxpress._files.format.expression_limits import Operand, call
+from fxpress._files.serde.bounded_functions import CONSTANTS, FUNCTIONS, SympyAlgebra
+from fxpress._files.serde.limits import Budget
 
 NUMBER, TRUTH, TUPLE, ANY = "number", "truth", "tuple", "any"
 CONSTANT = "number that is known"

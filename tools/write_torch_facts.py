@@ -2,7 +2,8 @@
 
     python tools/write_torch_facts.py
 
-Run it with the newest torch that fxpress serves. It writes python/fxpress/_inspection/torch.json:
+Run it with the newest torch that fxpress serves. It writes
+python/fxpress/_files/format/torch.json:
 the schema of programs in files, what operators do besides returning new values, and what sympy
 makes of expressions.
 """
@@ -16,12 +17,12 @@ from typing import Any
 import torch
 
 from expression_facts import expressions
-from fxpress._serde.hashing import _describe
-from fxpress._serde.schema import TYPES, describe
-from fxpress._serde.targets import _FUNCTIONS, find_target
-from fxpress._serde.unknown import UnknownNameError
+from fxpress._files.serde.hashing import _describe
+from fxpress._files.serde.schema import TYPES, describe
+from fxpress._files.serde.targets import _FUNCTIONS, find_target
+from fxpress._files.serde.unknown import UnknownNameError
 
-FILE = Path(__file__).parent.parent / "python/fxpress/_inspection/torch.json"
+FILE = Path(__file__).parent.parent / "python/fxpress/_files/format/torch.json"
 _NAMESPACES = ("aten", "prims", "quantized", "_c10d_functional", "mkldnn", "inductor")
 
 

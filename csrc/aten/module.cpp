@@ -1,5 +1,5 @@
 // The modules fxpress._aten_213 and its like: what needs libtorch. Each is built for one torch
-// minor version; the Python module fxpress._aten loads the one for the torch that runs.
+// minor version; the Python module fxpress._torch.aten loads the one for the torch that runs.
 
 #include "aten/lists.h"
 

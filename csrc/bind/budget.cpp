@@ -20,7 +20,7 @@ void translate_limits(std::exception_ptr pointer) {
     if (pointer) std::rethrow_exception(std::move(pointer));
   } catch (const core::LimitReached& error) {
     if (!serde::has_torch()) return PyErr_SetString(PyExc_ValueError, error.what());
-    const auto type = py::module_::import("fxpress._serde.limits").attr("LimitError");
+    const auto type = py::module_::import("fxpress._files.serde.limits").attr("LimitError");
     const py::tuple arguments = py::make_tuple(error.limit, error.what());
     PyErr_SetObject(type.ptr(), arguments.ptr());
   }

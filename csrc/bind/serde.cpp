@@ -22,7 +22,7 @@ using serde::SchemaClasses;
 
 namespace {
 
-// to_check: fxpress._serde.checks.ToCheck.
+// to_check: fxpress._files.serde.checks.ToCheck.
 serde::ProgramCheck program_check(const py::handle& signature, const py::handle& calls,
                                   const py::tuple& to_check) {
   return {to_check[0].cast<py::list>().ptr(),

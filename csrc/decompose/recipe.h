@@ -51,7 +51,7 @@ struct RecipeNode {
 inline constexpr int32_t kNoNumber = -1;
 inline constexpr int32_t kNothing = INT32_MAX;
 
-// Reads a `fxpress._decompose.template.Template`, by the names of its fields.
+// Reads a `fxpress._graphs.decompose.template.Template`, by the names of its fields.
 class Recipe {
  public:
   Recipe(PyObject* source, fx::NameWriter& names);

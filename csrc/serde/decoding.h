@@ -24,7 +24,7 @@ using schema::Type;
 using schema::Value;
 using schema::ValueKind;
 
-// The objects that decoding uses. All are borrowed; `values` is a fxpress._serde.values.Values.
+// The objects that decoding uses. All are borrowed; `values` is a fxpress._files.serde.values.Values.
 struct DecodeContext {
   PyObject* values;              // number(), tensor(), fake_state(), begin_graph(), ...
   PyObject* constants;           // dict: what literal objects of the graph are

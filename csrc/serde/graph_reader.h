@@ -14,7 +14,7 @@ namespace fxpress::serde {
 // RuntimeError.
 class GraphReader {
  public:
-  // classes: a SchemaClasses. values: an object of fxpress._serde.values, with a budget.
+  // classes: a SchemaClasses. values: an object of fxpress._files.serde.values, with a budget.
   GraphReader(pybind11::object classes, pybind11::object values, pybind11::dict constants);
 
   // The parts of a program; see Decoder.

@@ -7,20 +7,20 @@ change nothing at all.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fxpress._errors import Error, InternalError, UnsupportedError, UnsupportedTorchError
+from fxpress._base.errors import Error, InternalError, UnsupportedError, UnsupportedTorchError
 
 if TYPE_CHECKING:
     from fxpress import view
-    from fxpress._archive.errors import ArchiveError
-    from fxpress._archive.load import load
-    from fxpress._archive.package import save
-    from fxpress._build import build_info
+    from fxpress._base.observing.event import Event
+    from fxpress._files.archive.load import load
+    from fxpress._files.archive.package import save
+    from fxpress._files.errors import ArchiveError
+    from fxpress._files.serde.difference import Difference, diff
+    from fxpress._files.serde.hashing import graph_hash
+    from fxpress._files.serde.limits import LimitError
     from fxpress._install import install, installed, is_installed, uninstall
-    from fxpress._observing.event import Event
-    from fxpress._observing.profile import Profile, profile
-    from fxpress._serde.difference import Difference, diff
-    from fxpress._serde.hashing import graph_hash
-    from fxpress._serde.limits import LimitError
+    from fxpress._torch.build import build_info
+    from fxpress._torch.profile import Profile, profile
     from fxpress._torch.serde import SerializeError
 
 __all__ = [
@@ -49,26 +49,31 @@ __all__ = [
 
 
 _MODULES = {
-    "ArchiveError": "fxpress._archive.errors",
-    "Difference": "fxpress._serde.difference",
-    "Event": "fxpress._observing.event",
-    "LimitError": "fxpress._serde.limits",
-    "Profile": "fxpress._observing.profile",
+    "ArchiveError": "fxpress._files.errors",
+    "Difference": "fxpress._files.serde.difference",
+    "Event": "fxpress._base.observing.event",
+    "LimitError": "fxpress._files.serde.limits",
+    "Profile": "fxpress._torch.profile",
     "SerializeError": "fxpress._torch.serde",
-    "build_info": "fxpress._build",
-    "diff": "fxpress._serde.difference",
-    "graph_hash": "fxpress._serde.hashing",
+    "build_info": "fxpress._torch.build",
+    "diff": "fxpress._files.serde.difference",
+    "graph_hash": "fxpress._files.serde.hashing",
     "install": "fxpress._install",
     "installed": "fxpress._install",
     "is_installed": "fxpress._install",
-    "load": "fxpress._archive.load",
-    "profile": "fxpress._observing.profile",
-    "save": "fxpress._archive.package",
+    "load": "fxpress._files.archive.load",
+    "profile": "fxpress._torch.profile",
+    "save": "fxpress._files.archive.package",
     "uninstall": "fxpress._install",
 }
 
-# Package of fxpress -> the room that it belongs to.
-_ROOMS = {"_archive": "archive", "_serde": "serialize", "_torch": "serialize"}
+# The names that need a component whose probes have to pass for the installed torch.
+_COMPONENTS = {
+    **dict.fromkeys(("ArchiveError", "load", "save"), "archive"),
+    **dict.fromkeys(
+        ("Difference", "LimitError", "SerializeError", "diff", "graph_hash"), "serialize"
+    ),
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -82,7 +87,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = _MODULES[name]
-    needed = _ROOMS.get(module.split(".")[1])
+    needed = _COMPONENTS.get(name)
     if needed is None:
         value = getattr(importlib.import_module(module), name)
     else:

@@ -11,7 +11,7 @@ def main() -> int:
     Without the packages of the extra `cli`, `doctor` is the only command.
     """
     if find_spec("click") and find_spec("rich"):
-        from fxpress._cli import app
+        from fxpress._tools.cli import app
 
         return app.run()
     import argparse  # takes time to import
@@ -26,9 +26,9 @@ def main() -> int:
     doctor.add_argument("--json", action="store_true", help="as JSON, for reports of bugs")
     arguments = parser.parse_args()
 
-    from fxpress import _doctor  # imports torch: not for --help
+    from fxpress._tools.doctor import run  # imports torch: not for --help
 
-    return _doctor.run(arguments.json)
+    return run(arguments.json)
 
 
 if __name__ == "__main__":

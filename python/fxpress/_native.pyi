@@ -7,8 +7,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.nn import Module
 from torch.utils._pytree import TreeSpec
 
-from fxpress._export.unlift import Source as Unliftable
-from fxpress._unflatten.source import Source
+from fxpress._graphs.export.unlift import Source as Unliftable
+from fxpress._graphs.unflatten.source import Source
 
 CAPTURED_OUTPUT_KINDS: tuple[str, ...]
 INPUT_KINDS: tuple[str, ...]

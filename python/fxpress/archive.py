@@ -3,12 +3,12 @@
 from fxpress._torch.probes import room
 
 with room("archive"):
-    from fxpress._archive.errors import ArchiveError
-    from fxpress._archive.load import load, load_pt2, load_weights_to_pt2_contents
-    from fxpress._archive.package import package_pt2, save
-    from fxpress._archive.reader import PT2ArchiveReader, is_pt2_package, verify
-    from fxpress._archive.writer import PT2ArchiveWriter
-    from fxpress._serde.limits import LimitError, Limits
+    from fxpress._files.archive.load import load, load_pt2, load_weights_to_pt2_contents
+    from fxpress._files.archive.package import package_pt2, save
+    from fxpress._files.archive.reader import PT2ArchiveReader, is_pt2_package, verify
+    from fxpress._files.archive.writer import PT2ArchiveWriter
+    from fxpress._files.errors import ArchiveError
+    from fxpress._files.serde.limits import LimitError, Limits
     from fxpress._torch.serde import SerializeError
 
 __all__ = [

@@ -3,8 +3,8 @@
 from fxpress._torch.probes import room
 
 with room("checkpoint"):
-    from fxpress._checkpoint.convert import convert_weights
-    from fxpress._checkpoint.reader import ArchiveReader
-    from fxpress._checkpoint.writer import ArchiveWriter
+    from fxpress._distributed.checkpoint.convert import convert_weights
+    from fxpress._distributed.checkpoint.reader import ArchiveReader
+    from fxpress._distributed.checkpoint.writer import ArchiveWriter
 
 __all__ = ["ArchiveReader", "ArchiveWriter", "convert_weights"]

@@ -8,19 +8,19 @@ anything that is not known to be safe are traced as a whole, as torch traces the
 from fxpress._torch.probes import room
 
 with room("decompose"):
-    from fxpress._decompose.check import check_templates
-    from fxpress._decompose.composites import (
+    from fxpress._graphs.decompose.check import check_templates
+    from fxpress._graphs.decompose.composites import (
         _collect_all_valid_cia_ops,
         _collect_all_valid_cia_ops_for_aten_namespace,
         _split_decomp_table_to_cia_and_python_decomp,
     )
-    from fxpress._decompose.entry import (
+    from fxpress._graphs.decompose.entry import (
         _decompose_exported_program,
         forget_templates,
         run_decompositions,
     )
-    from fxpress._decompose.overrides import _override_composite_implicit_decomp
-    from fxpress._decompose.report import Report, report
+    from fxpress._graphs.decompose.overrides import _override_composite_implicit_decomp
+    from fxpress._graphs.decompose.report import Report, report
 
 __all__ = [
     "Report",

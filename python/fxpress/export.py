@@ -15,15 +15,16 @@ from fxpress._torch.probes import room
 with room("export"):
     from torch.export import ExportedProgram
 
-    from fxpress import _native, _native_setup
-    from fxpress._deferred_code import deferring
-    from fxpress._export.unlift import _unlift_exported_program_lifted_states, module
-    from fxpress._frame_room import with_room
-    from fxpress._observing.watching import operation
+    from fxpress import _native
+    from fxpress._base.frame_space import with_room
+    from fxpress._graphs.export.unlift import _unlift_exported_program_lifted_states, module
+    from fxpress._graphs.trace.blocks import fast_tracing
+    from fxpress._torch import native_tables
+    from fxpress._torch.deferred_code import deferring
     from fxpress._torch.tracing import trace_for_training
-    from fxpress._tracing.blocks import fast_tracing
+    from fxpress._torch.watching import operation
 
-    _native_setup.fx()  # for the code that is generated later
+    native_tables.fx()  # for the code that is generated later
 
 __all__ = ["_export_for_training", "_unlift_exported_program_lifted_states", "module"]
 

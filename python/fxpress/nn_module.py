@@ -10,16 +10,16 @@ from collections.abc import Callable
 from fxpress._torch.probes import room
 
 with room("nn_module"):
-    from fxpress._torch.tracking import tracker_caches, unlist_trackers
-    from fxpress._tracking.guards import guard_to_detect_forward_monkeypatching
-    from fxpress._tracking.lazy import initialize_lazy_module
-    from fxpress._tracking.specialized import NNModuleVariable
-    from fxpress._tracking.stack import record_nn_module_stack
-    from fxpress._tracking.unspecialized import (
+    from fxpress._graphs.tracking.guards import guard_to_detect_forward_monkeypatching
+    from fxpress._graphs.tracking.lazy import initialize_lazy_module
+    from fxpress._graphs.tracking.specialized import NNModuleVariable
+    from fxpress._graphs.tracking.stack import record_nn_module_stack
+    from fxpress._graphs.tracking.unspecialized import (
         FSDPManagedNNModuleVariable,
         UnspecializedBuiltinNNModuleVariable,
         UnspecializedNNModuleVariable,
     )
+    from fxpress._torch.tracking import tracker_caches, unlist_trackers
 
 __all__ = [
     "FSDPManagedNNModuleVariable",

@@ -3,16 +3,16 @@
 from fxpress._torch.probes import room
 
 with room("pipeline"):
-    from fxpress._pipeline.errors import PipelineError
-    from fxpress._pipeline.load import LoadedStage, load_stage, load_stages
-    from fxpress._pipeline.pipe import to_pipe
-    from fxpress._pipeline.placement import placement
-    from fxpress._pipeline.schedule import build_schedule
-    from fxpress._stages.errors import StageError
-    from fxpress._stages.plan import check, plan
-    from fxpress._stages.planned import Plan, Shared
-    from fxpress._stages.profile import Profile, profile
-    from fxpress._stages.save import save_stages
+    from fxpress._distributed.pipeline.errors import PipelineError
+    from fxpress._distributed.pipeline.load import LoadedStage, load_stage, load_stages
+    from fxpress._distributed.pipeline.pipe import to_pipe
+    from fxpress._distributed.pipeline.placement import placement
+    from fxpress._distributed.pipeline.schedule import build_schedule
+    from fxpress._distributed.stages.errors import StageError
+    from fxpress._distributed.stages.plan import check, plan
+    from fxpress._distributed.stages.planned import Plan, Shared
+    from fxpress._distributed.stages.profile import Profile, profile
+    from fxpress._distributed.stages.save import save_stages
 
 __all__ = [
     "LoadedStage",

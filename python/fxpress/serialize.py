@@ -9,16 +9,16 @@ classes. `ExportedProgramSerializer` makes the objects from the JSON text, and
 from fxpress._torch.probes import room
 
 with room("serialize"):
-    from fxpress._serde.artifacts import _reduce_fake_tensor, deserialize_torch_artifact
-    from fxpress._serde.artifacts import save_artifact as serialize_torch_artifact
-    from fxpress._serde.canonical import _canonicalize_graph, canonicalize
-    from fxpress._serde.dynamic_shapes import _dump_dynamic_shapes, _load_dynamic_shapes
-    from fxpress._serde.extensions import (
+    from fxpress._files.serde.artifacts import _reduce_fake_tensor, deserialize_torch_artifact
+    from fxpress._files.serde.artifacts import save_artifact as serialize_torch_artifact
+    from fxpress._files.serde.canonical import _canonicalize_graph, canonicalize
+    from fxpress._files.serde.dynamic_shapes import _dump_dynamic_shapes, _load_dynamic_shapes
+    from fxpress._files.serde.extensions import (
         _get_schema_from_target,
         _registered_extension_types,
         register_extension,
     )
-    from fxpress._serde.facts import (
+    from fxpress._files.serde.facts import (
         _int_to_sympy_int,
         _print_sympy,
         _reverse_map,
@@ -35,10 +35,10 @@ with room("serialize"):
         serialize_sym_int,
         serialize_tensor_meta,
     )
-    from fxpress._serde.graph_deserializer import GraphModuleDeserializer, LazyMap
-    from fxpress._serde.graph_serializer import GraphModuleSerializer, GraphState
-    from fxpress._serde.kernels import get_triton_kernel_and_cache_entry, is_metadata_matched
-    from fxpress._serde.objects import (
+    from fxpress._files.serde.graph_deserializer import GraphModuleDeserializer, LazyMap
+    from fxpress._files.serde.graph_serializer import GraphModuleSerializer, GraphState
+    from fxpress._files.serde.kernels import get_triton_kernel_and_cache_entry, is_metadata_matched
+    from fxpress._files.serde.objects import (
         EnumEncoder,
         _bytes_to_dataclass,
         _dataclass_to_dict,
@@ -46,12 +46,12 @@ with room("serialize"):
         _resolve_schema_cls,
         _to_json_bytes,
     )
-    from fxpress._serde.program import serialize
-    from fxpress._serde.program_classes import (
+    from fxpress._files.serde.program import serialize
+    from fxpress._files.serde.program_classes import (
         ExportedProgramDeserializer,
         ExportedProgramSerializer,
     )
-    from fxpress._serde.reading import deserialize
+    from fxpress._files.serde.reading import deserialize
     from fxpress._torch import serde as _compat
     from fxpress._torch.serde import (
         ExtensionHandler,

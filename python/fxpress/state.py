@@ -7,7 +7,7 @@ The functions copy many tensors at a time. Copies of tensors that share a storag
 from fxpress._torch.probes import room
 
 with room("state"):
-    from fxpress._state.copies import clone, move
-    from fxpress._state.files import load_into, read, write
+    from fxpress._files.archive.state_files import load_into, read, write
+    from fxpress._files.tensors.copies import clone, move
 
 __all__ = ["clone", "load_into", "move", "read", "write"]

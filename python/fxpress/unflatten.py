@@ -11,11 +11,8 @@ import sys
 from fxpress._torch.probes import room
 
 with room("unflatten"):
-    from fxpress._torch.export import AttrKind as _AttrKind
-    from fxpress._torch.export import FlatArgsAdapter
-    from fxpress._torch.export import TensorID as _TensorID
-    from fxpress._unflatten import switch
-    from fxpress._unflatten.attributes import (
+    from fxpress._graphs.unflatten import switch
+    from fxpress._graphs.unflatten.attributes import (
         _add_submodule,
         _assign_attr,
         _call_name,
@@ -24,7 +21,7 @@ with room("unflatten"):
         _is_call_name,
         _is_prefix,
     )
-    from fxpress._unflatten.frames import (
+    from fxpress._graphs.unflatten.frames import (
         _add_spec,
         _generate_flatten,
         _generate_flatten_spec,
@@ -33,15 +30,15 @@ with room("unflatten"):
         _outline_submodules,
         _SubmoduleEntry,
     )
-    from fxpress._unflatten.ivals import _IVals
-    from fxpress._unflatten.modules import (
+    from fxpress._graphs.unflatten.ivals import _IVals
+    from fxpress._graphs.unflatten.modules import (
         InterpreterModule,
         InterpreterModuleDispatcher,
         UnflattenedModule,
         _SubmoduleBase,
         unflatten,
     )
-    from fxpress._unflatten.passes import (
+    from fxpress._graphs.unflatten.passes import (
         _check_graph_equivalence,
         _copy_graph_attrs,
         _deduplicate_modules,
@@ -51,7 +48,10 @@ with room("unflatten"):
         _root_module_type,
         _sink_params,
     )
-    from fxpress._unflatten.switch import _disable_interpreter as _disable_interpreter
+    from fxpress._graphs.unflatten.switch import _disable_interpreter as _disable_interpreter
+    from fxpress._torch.export import AttrKind as _AttrKind
+    from fxpress._torch.export import FlatArgsAdapter
+    from fxpress._torch.export import TensorID as _TensorID
 
 switch.holder = sys.modules[__name__]
 

@@ -23,8 +23,9 @@ from torch.fx import _pytree as fx_pytree
 from torch.utils import _pytree as pytree
 
 import fxpress
-from fxpress import _frame_room, _native
-from fxpress._blocks import attribute_block
+from fxpress import _native
+from fxpress._base import frame_space
+from fxpress._base.blocks import attribute_block
 from fxpress._torch import serde as compat
 
 pytestmark = pytest.mark.slow("processes of their own")
@@ -212,7 +213,7 @@ def blocks() -> None:
         fxpress.unflatten._disable_interpreter(),
         fxpress._install._installation.left_to_torch(),
     ):
-        _frame_room.call_with_room(sum, (1, 2))
+        frame_space.call_with_room(sum, (1, 2))
 
 
 def test_interrupts_of_blocks() -> None:
@@ -220,7 +221,7 @@ def test_interrupts_of_blocks() -> None:
     import fxpress.functional_export
     import fxpress.unflatten
 
-    thresholds, check_name = gc.get_threshold(), fxpress._capture.constraints._check
+    thresholds, check_name = gc.get_threshold(), fxpress._graphs.capture.constraints._check
     assert gc.isenabled()
 
     def check() -> None:
@@ -231,7 +232,7 @@ def test_interrupts_of_blocks() -> None:
         assert check_name.get() == "guards"
         assert fxpress.unflatten.RUN_WITH_INTERPRETER is True
         assert not fxpress._install._installation._here.left
-        assert not _frame_room.has_room()
+        assert not frame_space.has_room()
 
     assert run_strikes(2 * QUICK, 0.001, blocks, check) > QUICK // 10
 

@@ -14,9 +14,9 @@ from torch._export.serde import serialize as torch_serialize
 
 import fxpress
 from fxpress import _native, archive, serialize
-from fxpress._archive.errors import archive_errors
-from fxpress._serde.expressions import ExpressionError, parse
-from fxpress._serde.operators import UnsupportedProgramError
+from fxpress._files.errors import archive_errors
+from fxpress._files.serde.expressions import ExpressionError, parse
+from fxpress._files.serde.operators import UnsupportedProgramError
 from fxpress._torch import serde as compat
 
 NAMES = ("ArchiveError", "Error", "InternalError", "SerializeError", "UnsupportedError")

@@ -18,7 +18,7 @@ from torch._dynamo import variables
 
 import fxpress
 from fxpress import functional_export
-from fxpress._frame_room import call_with_room, has_room, with_room
+from fxpress._base.frame_space import call_with_room, has_room, with_room
 
 
 def test_calls_as_it_is() -> None:

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import torch.nn
 
-from fxpress import _aten, _native
+from fxpress import _native
+from fxpress._torch import aten
 
 CLASSES = [
     value
-    for module in (_native, _aten.extension)
+    for module in (_native, aten.extension)
     for value in vars(module).values()
     if isinstance(value, type) and not issubclass(value, BaseException)
 ]

@@ -21,7 +21,7 @@ from torch.export import export
 
 import fxpress
 from fxpress import archive, serialize, state
-from fxpress._serde.schema import SCHEMA
+from fxpress._files.serde.schema import SCHEMA
 from tests.support.archived import saved_by_us
 
 READING: dict[str, Callable[..., Any]] = {

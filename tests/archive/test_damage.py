@@ -16,7 +16,7 @@ import torch
 from torch.export import export
 
 from fxpress import archive
-from fxpress._archive import reader as reading
+from fxpress._files.archive import reader as reading
 from fxpress.archive import LimitError, load
 from tests.support.archived import raises_archive_error, records_of, rewritten, saved_by_us
 

@@ -16,9 +16,9 @@ import torch
 from torch.export import ExportedProgram, export
 
 from fxpress import UnsupportedError, archive
-from fxpress._archive import folders, replacing, tensor_file_writer, weight_files
-from fxpress._archive.errors import ArchiveError
-from fxpress._archive.files import open_output
+from fxpress._files.archive import folders, replacing, tensor_file_writer, weight_files
+from fxpress._files.archive.files import open_output
+from fxpress._files.errors import ArchiveError
 from tests.support.archived import OneWeight
 
 

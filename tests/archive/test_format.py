@@ -309,7 +309,7 @@ def test_z187_files_of_aotinductor(tmp_path: Path) -> None:
 def test_weights_of_compiled_code(tmp_path: Path) -> None:
     from torch.export.pt2_archive._package_weights import TensorProperties, Weights
 
-    from fxpress._archive.compiled import compiled_weights
+    from fxpress._files.archive.compiled import compiled_weights
 
     (tmp_path / "model.so").write_text("no library")
     whole = torch.arange(6.0).reshape(2, 3)

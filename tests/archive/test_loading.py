@@ -12,8 +12,8 @@ import torch
 from torch.export import export
 
 from fxpress import UnsupportedError, archive, state
-from fxpress._archive import compiled
-from fxpress._archive.tensors import has_class_of_its_own, without_lazy_bits
+from fxpress._files.archive import compiled
+from fxpress._files.archive.tensors import has_class_of_its_own, without_lazy_bits
 from fxpress._torch.fx import is_fake
 from fxpress._torch.versions import features
 from tests.support.archived import records_of, rewritten, saved_by_us, sharing

@@ -13,7 +13,7 @@ import torch
 from torch.export import export
 
 from fxpress import archive, state
-from fxpress._observing import progress
+from fxpress._base.observing import progress
 from tests.support.interrupts import answer_time
 
 MIB = 1 << 20
@@ -82,7 +82,7 @@ import io, os, signal, sys
 import torch
 from tqdm import tqdm
 from fxpress import archive
-from fxpress._observing import progress
+from fxpress._base.observing import progress
 
 class Terminal(io.StringIO):
     def isatty(self):

@@ -17,8 +17,8 @@ from torch.export import ExportedProgram, export
 from torch.export.pt2_archive import _package as torch_package
 
 from fxpress import UnsupportedError, _native, archive, state
-from fxpress._archive import payloads
-from fxpress._serde.schema import TYPES, describe
+from fxpress._files.archive import payloads
+from fxpress._files.serde.schema import TYPES, describe
 from fxpress._torch.archive import load_compiled_model
 from fxpress._torch.versions import features
 from tests.support.archived import (

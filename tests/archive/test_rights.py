@@ -21,7 +21,7 @@ from torch.export import export
 
 import fxpress
 from fxpress import archive, state
-from fxpress._archive import files
+from fxpress._files.archive import files
 from tests.support.archived import OneWeight
 
 

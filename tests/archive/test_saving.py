@@ -19,8 +19,8 @@ import torch
 from torch.export import export
 
 from fxpress import archive, state
-from fxpress._archive.files import AtomicFile
-from fxpress._archive.replacing import put_together
+from fxpress._files.archive.files import AtomicFile
+from fxpress._files.archive.replacing import put_together
 from tests.support.archived import records_of, sharing
 
 

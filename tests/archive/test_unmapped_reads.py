@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from fxpress import archive, state
-from fxpress._archive.tensor_file import TensorFile
-from fxpress._state import files
+from fxpress._files.archive import state_files
+from fxpress._files.archive.tensor_file import TensorFile
 from tests.support.exported import export
 
 # The file loses its bytes when everything was read of it, and before the values are copied: a
@@ -23,7 +23,7 @@ CODE = """
 import sys
 import torch
 from fxpress import archive, state
-from fxpress._state import files
+from fxpress._files.archive import state_files
 
 path, source = sys.argv[1:]
 expected = archive.load(path).state_dict
@@ -33,13 +33,13 @@ def maps(*_args, **_kwargs):
     raise AssertionError("the file is mapped")
 
 torch.UntypedStorage.from_file = torch.from_file = maps
-copy = files.copy_values
+copy = state_files.copy_values
 
 def copy_from_a_file_that_is_gone(target, value):
     open(source, "wb").close()
     copy(target, value)
 
-files.copy_values = copy_from_a_file_that_is_gone
+state_files.copy_values = copy_from_a_file_that_is_gone
 assert not any(source in line for line in open("/proc/self/maps"))
 state.load_into(program, source)
 assert all(torch.equal(program.state_dict[name], value) for name, value in expected.items())
@@ -78,7 +78,7 @@ def test_another_file_takes_the_name_after_the_check(tmp_path: Path, monkeypatch
     weight = program.state_dict["linear.weight"].detach().numpy().tobytes()
     bad.write_bytes(good.read_bytes().replace(weight, weight[::-1]))
     loaded = archive.load(good, load_weights=False)
-    reader = files.PT2ArchiveReader
+    reader = state_files.PT2ArchiveReader
     opened = []
 
     class Swapping(reader):  # type: ignore[misc, valid-type]
@@ -88,7 +88,7 @@ def test_another_file_takes_the_name_after_the_check(tmp_path: Path, monkeypatch
             good.unlink()
             good.symlink_to(bad)
 
-    monkeypatch.setattr(files, "PT2ArchiveReader", Swapping)
+    monkeypatch.setattr(state_files, "PT2ArchiveReader", Swapping)
     state.load_into(loaded, good)
     assert opened == [good]
     assert torch.equal(loaded.state_dict["linear.weight"], program.state_dict["linear.weight"])

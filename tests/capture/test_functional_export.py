@@ -22,6 +22,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 import fxpress
 from fxpress import functional_export
+from fxpress._graphs.capture import functional_export as capture_impl
 from fxpress._torch.capture import guards_are_logged
 from fxpress.functional_export import (
     _dynamo_graph_capture_for_export,
@@ -407,7 +408,7 @@ def test_light_checks_make_no_code_of_guards() -> None:
 
         with (
             mock.patch.object(Guard, "create", create),
-            mock.patch("fxpress._capture.constraints.guards_are_logged", return_value=False),
+            mock.patch("fxpress._graphs.capture.constraints.guards_are_logged", return_value=False),
         ):
             _dynamo_graph_capture_for_export(Model(), check=check)(x())
         return len(made)
@@ -482,7 +483,7 @@ def test_constraints_on_numbers() -> None:
 def test_transformer_does_it_node_by_node() -> None:
     """The class is for those who derive from it: it gives what the native rewrite gives."""
     seen = []
-    real = functional_export.rewrite_and_clean
+    real = capture_impl.rewrite_and_clean
 
     def both(*args: Any) -> torch.fx.GraphModule:
         ours = functional_export.DynamoGraphTransformer(*args).transform()
@@ -490,7 +491,7 @@ def test_transformer_does_it_node_by_node() -> None:
         return real(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(functional_export, "rewrite_and_clean", both)
+        patch.setattr(capture_impl, "rewrite_and_clean", both)
         made = _dynamo_graph_capture_for_export(Model())(x())
     clean_nn_module_stack_and_source_fn(seen[0], True)
     clean_export_root(seen[0])
@@ -515,7 +516,7 @@ def test_buffers_are_registered_again() -> None:
 
 def test_values_from_elsewhere_before_inputs() -> None:
     """F67: the position of an input is the one that Dynamo gave it."""
-    captured = functional_export._Captured(lambda a: a, [x()], None, None)
+    captured = capture_impl._Captured(lambda a: a, [x()], None, None)
     graph = torch.fx.Graph()
     other, given = graph.placeholder("other"), graph.placeholder("given")
     for node, value in ((other, torch.zeros(3)), (given, x())):

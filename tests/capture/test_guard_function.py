@@ -14,7 +14,7 @@ from torch import nn
 
 import fxpress
 from fxpress import _native
-from fxpress._capture.guard_function import build_guard_function
+from fxpress._graphs.capture.guard_function import build_guard_function
 from tests.support.guards import recorded
 
 COVERED = [

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._dynamo.guards import build_guard_function as torchs
 
-from fxpress._capture.guard_function import build_guard_function
+from fxpress._graphs.capture.guard_function import build_guard_function
 
 names = st.sampled_from(["a", "L", "_x1", "not_"])
 constants = st.sampled_from(

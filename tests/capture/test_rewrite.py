@@ -13,8 +13,9 @@ from torch._dynamo.source import GetItemSource, LocalSource
 from torch.fx import Graph, GraphModule, Node
 from torch.fx import traceback as fx_traceback
 
-from fxpress import _native, functional_export
-from fxpress._capture.rewrite import rewrite_captured
+from fxpress import _native
+from fxpress._graphs.capture import functional_export as capture_impl
+from fxpress._graphs.capture.rewrite import rewrite_captured
 from fxpress._torch.capture import birth_rules
 from fxpress._torch.versions import features
 from fxpress.functional_export import DynamoGraphTransformer
@@ -315,13 +316,13 @@ def test_earlier_provenance_is_shared_as_by_torch() -> None:
 
 def test_slices_of_inputs_are_no_inputs() -> None:
     """Only an index that is a number says which flat input a placeholder stands for."""
-    whole = functional_export._Captured(lambda a: a, [torch.ones(2)], None, None)
+    whole = capture_impl._Captured(lambda a: a, [torch.ones(2)], None, None)
     sources = {0: GetItemSource(LOCAL, slice(0, 1)), 1: GetItemSource(LOCAL, 0)}
     metadata = mock.Mock(graph_input_idx_to_local_source=sources)
     whole.out = mock.Mock()
     whole.out.graph_capture_output.output_graph.export_metadata = metadata
     whole.examples = [torch.zeros(1), torch.zeros(2)]
-    with mock.patch.object(functional_export, "rewrite_and_clean") as rewrite:
+    with mock.patch.object(capture_impl, "rewrite_and_clean") as rewrite:
         whole.graph_module = mock.Mock()
         whole.module()
     _, flat_inputs, _, order, *_ = rewrite.call_args.args

@@ -17,8 +17,8 @@ from torch.export import ExportedProgram
 import fxpress
 from fxpress import archive
 from fxpress import state as states
-from fxpress._checkpoint.weights import Weights
-from fxpress._stages.save import save_stages
+from fxpress._distributed.checkpoint.weights import Weights
+from fxpress._distributed.stages.save import save_stages
 from fxpress.checkpoint import ArchiveReader, ArchiveWriter, convert_weights
 from fxpress.pipeline import load_stage
 from tests.support.checkpoints import (

@@ -20,7 +20,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 import fxpress
 from fxpress import archive
 from fxpress import state as states
-from fxpress._stages.save import save_stages
+from fxpress._distributed.stages.save import save_stages
 from fxpress.checkpoint import ArchiveReader, ArchiveWriter, convert_weights
 from tests.support.checkpoints import assert_same, blank, load, save, tied_program
 

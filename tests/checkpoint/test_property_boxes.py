@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fxpress import _native
-from fxpress._archive.errors import ArchiveError
-from fxpress._checkpoint import boxes
-from fxpress._checkpoint.boxes import Extent, read_box, strides_of
-from fxpress._checkpoint.ranges import Checked, Files, LocalFile
+from fxpress._distributed.checkpoint import boxes
+from fxpress._distributed.checkpoint.boxes import Extent, read_box, strides_of
+from fxpress._files.errors import ArchiveError
+from fxpress._files.remote.ranges import Checked, Files, LocalFile
 from tests.support.checkpoints import bits
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.float8_e4m3fn, torch.bool)

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 import fxpress
 from fxpress import UnsupportedError
 from fxpress import state as states
-from fxpress._stages.save import save_stages
+from fxpress._distributed.stages.save import save_stages
 from fxpress.checkpoint import ArchiveReader
 from tests.support.checkpoints import (
     HEADERS,

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from torch.distributed.checkpoint.api import CheckpointException
 
 import fxpress
-from fxpress._checkpoint import placing
+from fxpress._distributed.checkpoint import placing
 from fxpress.checkpoint import ArchiveWriter
 from tests.support.checkpoints import assert_same, blank, load, save, state_of_all_kinds
 

@@ -12,8 +12,8 @@ from torch.export import ExportedProgram
 
 import fxpress
 import fxpress.archive
-from fxpress._cli import app
-from fxpress._inspection.summary import summarize
+from fxpress._tools.cli import app
+from fxpress._tools.inspect.summary import summarize
 from tests.support.found import find_faults
 
 

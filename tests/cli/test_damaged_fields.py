@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from fxpress._inspection.hashes import hash_programs
-from fxpress._inspection.nodes import find_nodes
-from fxpress._inspection.package import InspectionError
-from fxpress._inspection.summary import summarize
-from fxpress._view.graphs import graphs_by_program
-from fxpress._view.overlays import overlays_of
-from fxpress._view.page import page_of
-from fxpress._view.sources import source_of_file
+from fxpress._files.format.package import InspectionError
+from fxpress._tools.inspect.hashes import hash_programs
+from fxpress._tools.inspect.nodes import find_nodes
+from fxpress._tools.inspect.summary import summarize
+from fxpress._tools.view.graphs import graphs_by_program
+from fxpress._tools.view.overlays import overlays_of
+from fxpress._tools.view.page import page_of
+from fxpress._tools.view.sources import source_of_file
 from tests.support.command_line import places_in
 from tests.support.found import find_faults
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import fxpress
-from fxpress._cli import app
+from fxpress._tools.cli import app
 
 
 @pytest.mark.slow("exports by torch and by us")

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import fxpress
-from fxpress._cli import app
-from fxpress._cli.weights import differing_weights
-from fxpress._inspection.nodes import find_nodes
+from fxpress._tools.cli import app
+from fxpress._tools.cli.weights import differing_weights
+from fxpress._tools.inspect.nodes import find_nodes
 from tests.support.command_line import assert_without_torch, run
 
 

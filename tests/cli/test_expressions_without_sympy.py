@@ -10,14 +10,14 @@ import sympy
 import torch
 from sympy.core.facts import InconsistentAssumptions
 
-from fxpress._inspection.assumptions import assumption, implied, names
-from fxpress._inspection.expression_knowledge import _NAMED, Knowledge
-from fxpress._inspection.torch_facts import expression_facts, torch_version
-from fxpress._serde.bounded_functions import CONSTANTS, FUNCTIONS
-from fxpress._serde.expression_limits import ExcessError, GrammarError
-from fxpress._serde.expression_text import read
-from fxpress._serde.expressions import parse
-from fxpress._serde.limit_values import DEFAULT
+from fxpress._files.format.expression_limits import ExcessError, GrammarError
+from fxpress._files.format.expression_text import read
+from fxpress._files.format.limit_values import DEFAULT
+from fxpress._files.format.torch_facts import expression_facts, torch_version
+from fxpress._files.serde.bounded_functions import CONSTANTS, FUNCTIONS
+from fxpress._files.serde.expressions import parse
+from fxpress._tools.inspect.assumptions import assumption, implied, names
+from fxpress._tools.inspect.expression_knowledge import _NAMED, Knowledge
 from fxpress.serialize import SerializeError
 from tests.fuzz.hostile.expressions import EXPRESSIONS
 

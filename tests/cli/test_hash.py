@@ -18,15 +18,15 @@ from torch.export import ExportedProgram
 from torch.testing._internal.hop_db import hop_db
 
 import fxpress
-from fxpress._cli import app
-from fxpress._inspection.hashes import UnknownOperatorError, hash_programs
-from fxpress._inspection.package import InspectionError
-from fxpress._inspection.torch_facts import operators, schema
-from fxpress._inspection.views import View
-from fxpress._serde.hashing import _describe
-from fxpress._serde.schema import SCHEMA, TYPES, describe
-from fxpress._serde.targets import find_target
-from fxpress._serde.unknown import UnknownNameError
+from fxpress._files.format.package import InspectionError
+from fxpress._files.format.torch_facts import operators, schema
+from fxpress._files.format.views import View
+from fxpress._files.serde.hashing import _describe
+from fxpress._files.serde.schema import SCHEMA, TYPES, describe
+from fxpress._files.serde.targets import find_target
+from fxpress._files.serde.unknown import UnknownNameError
+from fxpress._tools.cli import app
+from fxpress._tools.inspect.hashes import UnknownOperatorError, hash_programs
 from fxpress.archive import package_pt2
 from tests.support.command_line import assert_without_torch
 from tests.support.exported import (
@@ -268,7 +268,7 @@ def test_errors_where_torch_is_not_imported() -> None:
     script = """
 import sys
 from fxpress import _native
-from fxpress._inspection.torch_facts import schema
+from fxpress._files.format.torch_facts import schema
 symbolic = {"as_expr": {"expr_str": "s0", "hint": None}}
 meta = {"dtype": 7, "sizes": [symbolic], "requires_grad": False, "strides": [{"as_int": 1}],
         "device": {"type": "cpu", "index": None}, "storage_offset": {"as_int": 0}, "layout": 7}

@@ -19,12 +19,12 @@ from torch._export.serde.schema import ScalarType
 from torch.export import ExportedProgram
 
 import fxpress
-from fxpress._cli import app
-from fxpress._inspection.modules import lines_of
-from fxpress._inspection.package import InspectionError
-from fxpress._inspection.program import Program
-from fxpress._inspection.summary import Summary, summarize
-from fxpress._inspection.tensors import DTYPES, expression
+from fxpress._files.format.package import InspectionError
+from fxpress._files.format.tensors import DTYPES, expression
+from fxpress._tools.cli import app
+from fxpress._tools.inspect.modules import lines_of
+from fxpress._tools.inspect.program import Program
+from fxpress._tools.inspect.summary import Summary, summarize
 from tests.fuzz.make_hostile import frozen
 from tests.support.command_line import assert_without_torch, places_in, run
 

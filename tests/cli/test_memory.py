@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fxpress._inspection.memory import objects_of
+from fxpress._files.format.memory import objects_of
 
 PROMISED = 256 << 20  # and ten times the file
 VIEW = "view {0} --json {0}.json"
@@ -23,7 +23,7 @@ MODEL, CONFIG = "models/model.json", "model_weights_config.json"
 _PEAK = """
 import sys
 from pathlib import Path
-from fxpress._cli import app
+from fxpress._tools.cli import app
 status = app.run(sys.argv[1:])
 lines = Path("/proc/self/status").read_text().splitlines()
 kilobytes = [line.split()[1] for line in lines if line.startswith("VmHWM:")]

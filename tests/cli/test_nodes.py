@@ -11,8 +11,8 @@ import torch
 from torch.export import ExportedProgram
 
 import fxpress
-from fxpress._cli import app
-from fxpress._inspection.nodes import find_nodes
+from fxpress._tools.cli import app
+from fxpress._tools.inspect.nodes import find_nodes
 from tests.support.exported import exportdb_cases, exportdb_program, skipped_unless_exported
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import fxpress
 from fxpress import archive
-from fxpress._serde.expressions import parse
+from fxpress._files.serde.expressions import parse
 from fxpress.serialize import SerializeError
 from tests.cli.test_expressions_without_sympy import refusal
 from tests.support.expressions import texts, with_number

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.export import ExportedProgram
 
-from fxpress._cli import app
+from fxpress._tools.cli import app
 from fxpress.pipeline import Profile, plan
 from tests.support.command_line import run
 from tests.support.staged import Chain, assert_same_values

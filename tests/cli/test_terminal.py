@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from fxpress._cli import app
+from fxpress._tools.cli import app
 from tests.support.command_line import run
 
 _STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -133,7 +133,7 @@ def test_unexpected_failures_are_a_line(
     def fail(*_: object) -> None:
         raise RuntimeError("no luck\nat all")
 
-    monkeypatch.setattr("fxpress._cli.inspect.summarize", fail)
+    monkeypatch.setattr("fxpress._tools.cli.inspect.summarize", fail)
     assert app.run(["inspect", str(path)]) == 2
     said = capsys.readouterr().err
     assert said == "fxpress: RuntimeError: no luck (fxpress --debug shows where)\n"

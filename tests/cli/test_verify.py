@@ -15,9 +15,9 @@ import torch
 from torch.export import ExportedProgram
 
 import fxpress
-from fxpress._cli import app
-from fxpress._inspection.findings import Fault
-from fxpress._inspection.verification import look_at
+from fxpress._tools.cli import app
+from fxpress._tools.inspect.findings import Fault
+from fxpress._tools.inspect.verification import look_at
 from tests.fuzz.make_hostile import frozen
 from tests.support.command_line import assert_without_torch, run
 from tests.support.exported import (

@@ -18,8 +18,8 @@ import torch
 from torch.export import export
 
 import fxpress
-from fxpress._cli import app
-from fxpress._inspection.verification import look_at
+from fxpress._tools.cli import app
+from fxpress._tools.inspect.verification import look_at
 from tests.archive import test_damage as damage
 from tests.archive.conftest import seeds_registered as seeds_registered
 from tests.archive.test_damage import CONFIG, SAMPLES, WEIGHT, with_config

@@ -15,9 +15,9 @@ from torch.export import Dim, export
 
 import fxpress
 from fxpress import archive
-from fxpress._inspection.checks_of_expressions import check_expressions
-from fxpress._inspection.uses_of_expressions import Uses
-from fxpress._inspection.verification import look_at
+from fxpress._tools.inspect.checks_of_expressions import check_expressions
+from fxpress._tools.inspect.uses_of_expressions import Uses
+from fxpress._tools.inspect.verification import look_at
 from tests.fuzz.hostile.cases import edited
 from tests.support.command_line import assert_without_torch, run
 from tests.support.expressions import SEED, edited_graph, with_number

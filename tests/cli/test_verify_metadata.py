@@ -11,7 +11,7 @@ import pytest
 
 import fxpress
 from fxpress import archive
-from fxpress._inspection.verification import look_at
+from fxpress._tools.inspect.verification import look_at
 from tests.support.expressions import edited_graph
 
 

@@ -14,9 +14,9 @@ import torch
 
 import fxpress
 from fxpress import archive
-from fxpress._inspection.checks_of_pickles import check_pickle
-from fxpress._inspection.package import memory_for
-from fxpress._inspection.verification import look_at
+from fxpress._files.format.package import memory_for
+from fxpress._tools.inspect.checks_of_pickles import check_pickle
+from fxpress._tools.inspect.verification import look_at
 from tests.fuzz.hostile.cases import SAMPLES, records_of, written
 from tests.fuzz.hostile.zips import directory, entry, local
 from tests.support.records import read_records, write_records

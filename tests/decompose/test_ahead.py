@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.export import Dim, export
 
 from fxpress import decompose
-from fxpress._decompose import plan
-from fxpress._decompose.record import Recorder
+from fxpress._graphs.decompose import plan
+from fxpress._graphs.decompose.record import Recorder
 from tests.support.decompose_cases import assert_decomposed_as_torch
 
 pytestmark = pytest.mark.slow("decompositions by torch and by us")

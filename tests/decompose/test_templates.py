@@ -13,7 +13,7 @@ from torch.onnx._internal.exporter._decomp import create_onnx_friendly_decomposi
 
 import fxpress
 from fxpress import decompose
-from fxpress._decompose import write
+from fxpress._graphs.decompose import write
 from tests.support.decompose_cases import TABLES, assert_decomposed_as_torch, program_of
 
 pytestmark = pytest.mark.slow("decompositions by torch and by us")

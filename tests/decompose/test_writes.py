@@ -13,7 +13,7 @@ from torch.nn import functional
 
 import fxpress
 from fxpress import decompose
-from fxpress._decompose.memo import Memo
+from fxpress._graphs.decompose.memo import Memo
 from tests.support.decompose_cases import TABLES, assert_fresh_as_torch
 
 

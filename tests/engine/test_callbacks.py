@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.fx import Graph
 
-from fxpress import _engine
+from fxpress._graphs import engine
 from tests.support.edits import EDITS, interrupt, strike
 from tests.support.hostile import Key, Moment, Struck, outcome
 
@@ -42,7 +42,7 @@ def graph_of(length: int, keyword: str = "other") -> tuple[nn.Module, Graph]:
 
 
 def run(root: nn.Module, graph: Graph) -> Any:
-    return _engine.run(root, graph, (torch.ones(2),))
+    return engine.run(root, graph, (torch.ones(2),))
 
 
 @pytest.mark.parametrize("planned", [False, True])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from fxpress import _engine
+from fxpress._graphs import engine as native_engine
 from tests.support.engine import assert_same, by_torch
 
 aten = torch.ops.aten
@@ -43,7 +43,7 @@ def same_outcome(graph: fx.Graph, *args: Any, runs: int = 2) -> None:
     root = nn.Module()
     for _ in range(runs):
         theirs = outcome(lambda: by_torch(root, graph, *args))
-        ours = outcome(lambda: _engine.run(root, graph, args))
+        ours = outcome(lambda: native_engine.run(root, graph, args))
         assert ours[0] == theirs[0], (ours, theirs)
         assert_same(ours[1:], theirs[1:])
 
@@ -103,7 +103,7 @@ def test_constants_of_a_tensor_subclass(where: str) -> None:
     Seen.calls = 0
     theirs = by_torch(root, graph, x)
     asked = Seen.calls
-    ours = _engine.run(root, graph, (x,))
+    ours = native_engine.run(root, graph, (x,))
     assert Seen.calls == 2 * asked > 0
     assert type(ours) is type(theirs) is Seen
     assert torch.equal(ours.as_subclass(torch.Tensor), theirs.as_subclass(torch.Tensor))
@@ -120,7 +120,7 @@ def test_a_tensor_that_is_written_to_is_the_very_tensor() -> None:
     graph = graph_of(aten.add_.Tensor, constant, ...)
     for _ in range(3):
         before = constant.clone()
-        result = _engine.run(nn.Module(), graph, (torch.ones(2),))
+        result = native_engine.run(nn.Module(), graph, (torch.ones(2),))
         assert result is constant
         assert torch.equal(constant, before + 1)
 

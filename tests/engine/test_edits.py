@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxpress import _engine
+from fxpress._graphs import engine as native_engine
 from tests.support.engine import (
     assert_same,
     by_torch,
@@ -378,10 +378,10 @@ EDITS = [edit_args, edit_kwargs, edit_target, edit_op, insert, erase, reorder, r
 def test_edited_graph(edit: Any) -> None:
     root, graph, x = root_graph()
     for _ in range(2):
-        assert_same(_engine.run(root, graph, (x,)), by_torch(root, graph, x))
+        assert_same(native_engine.run(root, graph, (x,)), by_torch(root, graph, x))
     edit(graph)
     for _ in range(2):
-        assert_same(_engine.run(root, graph, (x,)), by_torch(root, graph, x))
+        assert_same(native_engine.run(root, graph, (x,)), by_torch(root, graph, x))
 
 
 @pytest.mark.parametrize("edit", [edit_args, insert])
@@ -413,10 +413,10 @@ def test_edited_graph_of_an_inlined_module(edit: Any) -> None:
 
 def test_replaced_graph() -> None:
     root, graph, x = root_graph()
-    first = _engine.run(root, graph, (x,))
+    first = native_engine.run(root, graph, (x,))
     other, fresh, _ = root_graph()
     edit_args(fresh)
-    assert_same(_engine.run(root, fresh, (x,)), by_torch(root, fresh, x))
-    assert_same(_engine.run(root, graph, (x,)), first)
-    assert_same(_engine.run(other, graph, (x,)), by_torch(other, graph, x))  # another module
-    assert_same(_engine.run(root, graph, (x,)), first)
+    assert_same(native_engine.run(root, fresh, (x,)), by_torch(root, fresh, x))
+    assert_same(native_engine.run(root, graph, (x,)), first)
+    assert_same(native_engine.run(other, graph, (x,)), by_torch(other, graph, x))  # another module
+    assert_same(native_engine.run(root, graph, (x,)), first)

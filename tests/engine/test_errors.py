@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxpress import _engine
+from fxpress._graphs import engine as native_engine
 from fxpress._torch import fx as torch_fx
 from tests.support.engine import assert_same, by_torch, engine, tower, unflattened
 
@@ -67,7 +67,7 @@ def test_errors_of_python_functions(error: Exception) -> None:
     graph.output(node)
     root, value = nn.Module(), torch.randn(2)
     theirs = error_of(lambda: by_torch(root, graph, value))
-    same_error(error_of(lambda: _engine.run(root, graph, (value,))), theirs)
+    same_error(error_of(lambda: native_engine.run(root, graph, (value,))), theirs)
 
 
 def test_keyboard_interrupt_is_left_alone() -> None:
@@ -77,7 +77,7 @@ def test_keyboard_interrupt_is_left_alone() -> None:
     graph = torch.fx.Graph()
     graph.output(graph.call_function(fail, (graph.placeholder("x"),)))
     with pytest.raises(KeyboardInterrupt) as caught:
-        _engine.run(nn.Module(), graph, (1,))
+        native_engine.run(nn.Module(), graph, (1,))
     assert caught.value.args == ("stop",)
 
 
@@ -146,7 +146,7 @@ def test_broken_graphs(name: str) -> None:
     root = nn.Module()
     theirs = error_of(lambda: by_torch(root, graph, *args))
     for _ in range(2):
-        same_error(error_of(lambda: _engine.run(root, graph, args)), theirs)
+        same_error(error_of(lambda: native_engine.run(root, graph, args)), theirs)
 
 
 def test_the_log_of_a_graph_module_that_fails() -> None:
@@ -159,7 +159,7 @@ def test_the_log_of_a_graph_module_that_fails() -> None:
         logs.append((name, metadata_fn(), payload_fn()))
 
     for place, run in (
-        (torch_fx, lambda: _engine.run(module, module.graph, ("text",))),
+        (torch_fx, lambda: native_engine.run(module, module.graph, ("text",))),
         (torch.fx.interpreter, lambda: torch.fx.Interpreter(module).run("text")),
     ):
         with mock.patch.object(place, "trace_structured", log):
@@ -170,4 +170,4 @@ def test_the_log_of_a_graph_module_that_fails() -> None:
 @pytest.mark.parametrize("args", [(), (1,), (nn.Module(), 3, ()), (nn.Module(), None, ())])
 def test_what_is_no_call_of_run(args: tuple[Any, ...]) -> None:
     with pytest.raises((TypeError, AttributeError)):
-        _engine.run(*args)
+        native_engine.run(*args)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from fxpress import _engine
+from fxpress._graphs import engine as native_engine
 from fxpress.unflatten import InterpreterModule
 from tests.support.engine import assert_same, by_torch, engine, interpreter_module
 
@@ -43,7 +43,7 @@ def same_after(change: Any, root: nn.Module, graph: fx.Graph, x: torch.Tensor) -
     theirs = by_torch(root, graph, x)
     for _ in range(2):
         change()
-        assert_same(_engine.run(root, graph, (x,)), theirs)
+        assert_same(native_engine.run(root, graph, (x,)), theirs)
     return theirs  # type: ignore[no-any-return]
 
 
@@ -82,11 +82,11 @@ def test_kernels_in_python_for_operators_of_torch(planned: bool) -> None:
 
     x = torch.zeros(3)
     if planned:  # and not made for such a kernel
-        _engine.run(root, graph, (x,))
+        native_engine.run(root, graph, (x,))
     with python_exp(kernel):
         assert same_after(lambda: set_weight(root, 1.0), root, graph, x).tolist() == [5.0] * 3
     set_weight(root, 1.0)
-    assert _engine.run(root, graph, (x,)).tolist() == [1.0] * 3
+    assert native_engine.run(root, graph, (x,)).tolist() == [1.0] * 3
 
 
 def test_a_kernel_in_python_that_comes_while_the_graph_runs() -> None:
@@ -104,7 +104,7 @@ def test_a_kernel_in_python_that_comes_while_the_graph_runs() -> None:
     root, graph = weighted(register)
     x = torch.zeros(3)
     try:
-        for run in (lambda: by_torch(root, graph, x), lambda: _engine.run(root, graph, (x,))):
+        for run in (lambda: by_torch(root, graph, x), lambda: native_engine.run(root, graph, (x,))):
             set_weight(root, 1.0)
             assert run().tolist() == [5.0] * 3
             registered.pop().__exit__(None, None, None)
@@ -142,7 +142,7 @@ def test_a_finalizer_of_a_weight_that_was_read_ahead() -> None:
         root._buffers["w"] = torch.full((1000,), 3.0)
 
     args = torch.zeros(1000), torch.ones(1000).as_subclass(Swapping)
-    for run in (by_torch, lambda *all_: _engine.run(all_[0], all_[1], all_[2:])):
+    for run in (by_torch, lambda *all_: native_engine.run(all_[0], all_[1], all_[2:])):
         for _ in range(3):
             log.clear()
             first = torch.full((1000,), 1.0)
@@ -162,12 +162,12 @@ def test_a_member_that_comes_in_front_of_an_inlined_module(place: str) -> None:
     graph.output(graph.call_module("inner", (graph.placeholder("x"),)))
     x = torch.ones(2)
     with engine():
-        assert_same(_engine.run(root, graph, (x,)), -x)
+        assert_same(native_engine.run(root, graph, (x,)), -x)
         members: Any = getattr(root, place)
         members["inner"] = lambda value: value * 100  # nn.Module finds these first
-        assert_same(_engine.run(root, graph, (x,)), by_torch(root, graph, x))
+        assert_same(native_engine.run(root, graph, (x,)), by_torch(root, graph, x))
         del members["inner"]
-        assert_same(_engine.run(root, graph, (x,)), by_torch(root, graph, x))
+        assert_same(native_engine.run(root, graph, (x,)), by_torch(root, graph, x))
 
 
 class Zeros(InterpreterModule):
@@ -187,11 +187,11 @@ def test_a_module_that_binds_its_arguments_itself(on: str) -> None:
     root.inner = module
     graph.output(graph.call_module("inner", (), {"a": graph.placeholder("x")}))
     x = torch.ones(2)
-    assert_same(_engine.run(root, graph, (x,)), by_torch(root, graph, x))
+    assert_same(native_engine.run(root, graph, (x,)), by_torch(root, graph, x))
     if on == "instance":
         vars(module)["_positional"] = lambda args, kwargs: (torch.zeros(2),)
-    assert_same(_engine.run(root, graph, (x,)), by_torch(root, graph, x))
-    assert_same(_engine.run(root, graph, (x,)), -torch.zeros(2))
+    assert_same(native_engine.run(root, graph, (x,)), by_torch(root, graph, x))
+    assert_same(native_engine.run(root, graph, (x,)), -torch.zeros(2))
 
 
 def test_a_signal_in_the_last_operator_of_a_graph_without_output() -> None:
@@ -209,13 +209,13 @@ def test_a_signal_in_the_last_operator_of_a_graph_without_output() -> None:
         size *= 2
         x = torch.ones(size, size)
         start = time.perf_counter()
-        _engine.run(nn.Module(), graph, (x,))
+        native_engine.run(nn.Module(), graph, (x,))
         seconds = time.perf_counter() - start
     previous = signal.signal(signal.SIGALRM, interrupt)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.05)
         with pytest.raises(ValueError, match="interrupted\n\nWhile executing %mm_default"):
-            _engine.run(nn.Module(), graph, (x,))
+            native_engine.run(nn.Module(), graph, (x,))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
@@ -229,7 +229,7 @@ def test_functions_in_c_let_other_threads_run() -> None:
     graph.output(y)
     numbers = list(range(1_000_000))
     root = nn.Module()
-    _engine.run(root, graph, (numbers,))
+    native_engine.run(root, graph, (numbers,))
     ticks: list[float] = []
     stop = threading.Event()
 
@@ -241,7 +241,7 @@ def test_functions_in_c_let_other_threads_run() -> None:
     thread = threading.Thread(target=tick)
     thread.start()
     start = time.perf_counter()
-    _engine.run(root, graph, (numbers,))
+    native_engine.run(root, graph, (numbers,))
     end = time.perf_counter()
     stop.set()
     thread.join()
@@ -253,7 +253,7 @@ DAEMON = """
 import threading, time
 import torch
 from torch import fx, nn
-from fxpress import _engine
+from fxpress._graphs import engine as native_engine
 
 graph = fx.Graph()
 y = graph.placeholder("x")
@@ -265,7 +265,7 @@ root, x = nn.Module(), torch.zeros(256, 256)
 
 def work():
     while True:
-        _engine.run(root, graph, (x,))
+        native_engine.run(root, graph, (x,))
 
 threading.Thread(target=work, daemon=True).start()
 time.sleep(0.5)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxpress import _engine
+from fxpress._graphs import engine as native_engine
 from tests.support.engine import assert_same, by_torch, engine, info, interpreter_module
 
 aten = torch.ops.aten
@@ -149,7 +149,7 @@ def test_a_list_of_arguments_is_emptied() -> None:
     graph.output(z)
     args = [torch.randn(3)]
     alive = weakref.ref(args[0])
-    _engine.run(nn.Module(), graph, args)
+    native_engine.run(nn.Module(), graph, args)
     assert args == []
     assert seen == [True]
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.overrides import BaseTorchFunctionMode
 
-from fxpress import _engine
+from fxpress._graphs import engine
 from tests.support.engine import assert_same
 
 SPACE = "fxpress_lost"
@@ -47,7 +47,7 @@ def graph_of(times: int = 3) -> torch.fx.Graph:
 
 
 def run(graph: torch.fx.Graph, x: torch.Tensor) -> Any:
-    return _engine.run(torch.nn.Module(), graph, (x,))
+    return engine.run(torch.nn.Module(), graph, (x,))
 
 
 X = torch.ones(3)
@@ -77,7 +77,7 @@ def test_the_operator_that_has_the_name_now_is_called() -> None:
     for added in (10, 100):
         with defined(lambda x, added=added: x + added):
             assert_same(run(graph, X), X * 8 + 7 * added)
-            assert _engine.plan_info(graph)["boxed"] == 6
+            assert engine.plan_info(graph)["boxed"] == 6
             with BaseTorchFunctionMode():  # the way through Python
                 assert_same(run(graph, X), X * 8 + 7 * added)
 

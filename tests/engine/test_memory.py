@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxpress import _engine
+from fxpress._graphs import engine as native_engine
 from tests.support.engine import (
     assert_same,
     by_torch,
@@ -52,7 +52,7 @@ def test_copies_have_no_plan(how: Any, ours: None) -> None:
     module, x = nested(*functions)
     before = module(x)
     other = how(module)
-    assert _engine.plan_info(other.graph) is None
+    assert native_engine.plan_info(other.graph) is None
     assert_same(other(x), before)
     assert info(other) == info(module)
     assert info(other)["inlined"] == 1
@@ -60,7 +60,7 @@ def test_copies_have_no_plan(how: Any, ours: None) -> None:
 
 def test_pickled_graph_does_not_need_fxpress(ours: None) -> None:
     graph = wide_graph(3)
-    _engine.run(nn.Module(), graph, (torch.randn(2),))
+    native_engine.run(nn.Module(), graph, (torch.randn(2),))
     data = pickle.dumps(vars(graph)["_fxpress_plan"])
     assert b"fxpress" not in data
     assert pickle.loads(data) is None
@@ -137,7 +137,7 @@ def test_rebuilt_plans_do_not_leak(ours: None) -> None:
 
     def edit_and_run() -> None:
         node.args = (node.args[0],)
-        _engine.run(root, graph, (x,))
+        native_engine.run(root, graph, (x,))
 
     check_no_blocks_leak(edit_and_run)
 
@@ -183,7 +183,7 @@ def test_values_are_freed_after_their_last_use() -> None:
         return y
 
     graph = wide_graph(10, watch)
-    _engine.run(nn.Module(), graph, (torch.randn(2),))
+    native_engine.run(nn.Module(), graph, (torch.randn(2),))
     assert max(alive) == 1
 
 
@@ -296,7 +296,7 @@ def test_threads_count_dispatched_calls_on_their_own(ours: None) -> None:
 def test_other_threads_run_meanwhile() -> None:
     graph = wide_graph(300)
     root, x = nn.Module(), torch.randn(200_000)
-    _engine.run(root, graph, (x,))
+    native_engine.run(root, graph, (x,))
     ticks: list[float] = []
     stop = threading.Event()
 
@@ -311,7 +311,7 @@ def test_other_threads_run_meanwhile() -> None:
     try:
         thread.start()
         start = time.perf_counter()
-        _engine.run(root, graph, (x,))
+        native_engine.run(root, graph, (x,))
         end = time.perf_counter()
     finally:
         sys.setswitchinterval(interval)
@@ -334,14 +334,14 @@ def test_a_run_does_not_wait_for_the_gil_again_and_again(ours: None) -> None:
     interval = sys.getswitchinterval()
     with torch.no_grad():
         values = tuple(module.process_forward_inputs(x))
-        _engine.run(module, module.graph, values)
+        native_engine.run(module, module.graph, values)
         thread.start()
         sys.setswitchinterval(0.2)
         seconds = float("inf")
         try:
             for _ in range(5):
                 start = time.perf_counter()
-                _engine.run(module, module.graph, values)
+                native_engine.run(module, module.graph, values)
                 seconds = min(seconds, time.perf_counter() - start)
         finally:
             sys.setswitchinterval(interval)
@@ -354,8 +354,10 @@ def test_a_run_does_not_wait_for_the_gil_again_and_again(ours: None) -> None:
 def test_interrupt() -> None:
     graph = wide_graph(3000)
     root, x = nn.Module(), torch.randn(400_000)
-    _engine.run(root, wide_graph(1), (x,))
-    assert answer_time(lambda: [_engine.run(root, graph, (x,)) for _ in range(20)], 0.3) < 0.15
+    native_engine.run(root, wide_graph(1), (x,))
+    assert (
+        answer_time(lambda: [native_engine.run(root, graph, (x,)) for _ in range(20)], 0.3) < 0.15
+    )
 
 
 def test_deep_modules() -> None:
@@ -392,4 +394,6 @@ def test_a_plan_per_graph() -> None:
 def test_interrupt_between_functions_written_in_c() -> None:
     graph = wide_graph(6000, torch.tanh)
     root, x = nn.Module(), torch.randn(200_000)
-    assert answer_time(lambda: [_engine.run(root, graph, (x,)) for _ in range(20)], 0.3) < 0.15
+    assert (
+        answer_time(lambda: [native_engine.run(root, graph, (x,)) for _ in range(20)], 0.3) < 0.15
+    )

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fxpress import _engine
+from fxpress._graphs import engine as native_engine
 from tests.support.engine import assert_same, by_torch, engine, tower, unflattened
 
 
@@ -161,7 +161,7 @@ def test_subclass_from_an_operator() -> None:
     Logged.log.clear()
     expected = by_torch(root, graph, x)
     theirs, Logged.log = Logged.log, []
-    ours = _engine.run(root, graph, (x,))
+    ours = native_engine.run(root, graph, (x,))
     assert Logged.log == theirs
     assert type(ours) is type(expected) is Logged
     assert torch.equal(ours, expected)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from fxpress import _engine
+from fxpress._graphs import engine as native_engine
 from tests.support.engine import assert_same, by_torch, engine, interpreter_module
 
 aten = torch.ops.aten
@@ -39,7 +39,7 @@ def test_tensors_that_are_undefined_are_none(use: str) -> None:
     args = (torch.randn(1, 1, 4, 4), torch.randn(1, 1, 2, 2))
     theirs = by_torch(nn.Module(), graph, *args)
     for _ in range(2):
-        assert_same(_engine.run(nn.Module(), graph, args), theirs)
+        assert_same(native_engine.run(nn.Module(), graph, args), theirs)
 
 
 def caller(inner: fx.Graph) -> tuple[nn.Module, fx.Graph, fx.Node]:
@@ -54,8 +54,8 @@ def same_and_inlined(root: nn.Module, graph: fx.Graph, x: torch.Tensor) -> None:
     theirs = by_torch(root, graph, x)
     with engine():
         for _ in range(2):
-            assert_same(_engine.run(root, graph, (x,)), theirs)
-    info = _engine.plan_info(graph)
+            assert_same(native_engine.run(root, graph, (x,)), theirs)
+    info = native_engine.plan_info(graph)
     assert info is not None
     assert info["inlined"] == ("inner" in root._modules)
 
@@ -103,6 +103,6 @@ def test_exceptions_of_the_standard_library(sections: int) -> None:
     with pytest.raises(Exception) as theirs:
         by_torch(nn.Module(), graph, torch.ones(4))
     with pytest.raises(Exception) as ours:
-        _engine.run(nn.Module(), graph, (torch.ones(4),))
+        native_engine.run(nn.Module(), graph, (torch.ones(4),))
     assert type(ours.value) is type(theirs.value)
     assert str(ours.value) == str(theirs.value)

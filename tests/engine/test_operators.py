@@ -13,7 +13,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fxpress import _engine
+from fxpress._graphs import engine
 from tests.support.engine import assert_same, by_torch
 from tests.support.exported import operator_samples
 
@@ -107,7 +107,7 @@ def test_samples(dtype: torch.dtype, filled_memory: None) -> None:
             seen[func] = seen.get(func, 0) + 1
             graph, inputs = one_node_graph(func, args, kwargs)
             theirs = outcome(lambda: by_torch(nn.Module(), graph, *cloned(inputs)))  # noqa: B023
-            ours = outcome(lambda: _engine.run(nn.Module(), graph, cloned(inputs)))  # noqa: B023
+            ours = outcome(lambda: engine.run(nn.Module(), graph, cloned(inputs)))  # noqa: B023
             assert ours[0] == theirs[0], (func, ours, theirs)
             if ours[0] == "error":
                 assert ours[1] == theirs[1], func
@@ -116,7 +116,7 @@ def test_samples(dtype: torch.dtype, filled_memory: None) -> None:
                     assert_same(ours[1], theirs[1])
                 except AssertionError as error:
                     differ.append((func, str(error)[:300]))
-            plan = _engine.plan_info(graph)
+            plan = engine.plan_info(graph)
             assert plan is not None, (func, args, kwargs, ours)
             boxed += plan["boxed"]
     assert not differ
@@ -127,7 +127,7 @@ def test_samples(dtype: torch.dtype, filled_memory: None) -> None:
 def run_both(graph: torch.fx.Graph, *args: Any) -> Any:
     root = nn.Module()
     theirs = by_torch(root, graph, *args)
-    ours = _engine.run(root, graph, args)
+    ours = engine.run(root, graph, args)
     assert_same(ours, theirs)
     return ours
 
@@ -202,7 +202,7 @@ def test_arithmetic_of_ints(function: Any) -> None:
         for second in values:
             root = nn.Module()
             theirs = outcome(lambda: by_torch(root, graph, first, second))  # noqa: B023
-            ours = outcome(lambda: _engine.run(root, graph, (first, second)))  # noqa: B023
+            ours = outcome(lambda: engine.run(root, graph, (first, second)))  # noqa: B023
             assert ours == theirs, (first, second)
             if ours[0] == "value":
                 assert [type(v) for v in ours[1]] == [type(v) for v in theirs[1]]
@@ -224,7 +224,7 @@ def test_items() -> None:
         lambda g, n: g.call_function(aten.chunk.default, (n, 2)),
         lambda g, n: g.call_function(get, (n, 5)),
     )
-    ours = outcome(lambda: _engine.run(nn.Module(), outside, (torch.randn(4),)))
+    ours = outcome(lambda: engine.run(nn.Module(), outside, (torch.randn(4),)))
     assert ours == outcome(lambda: by_torch(nn.Module(), outside, torch.randn(4)))
     assert ours[0] == "error"
 
@@ -303,7 +303,7 @@ def test_bools_that_are_computed() -> None:
         for width in (2, 3):
             root, x_value = nn.Module(), torch.randn(2, width)
             theirs = outcome(lambda: by_torch(root, graph, x_value, keep_value))  # noqa: B023
-            ours = outcome(lambda: _engine.run(root, graph, (x_value, keep_value)))  # noqa: B023
+            ours = outcome(lambda: engine.run(root, graph, (x_value, keep_value)))  # noqa: B023
             assert ours[0] == theirs[0]
             assert_same(ours[1], theirs[1])
 
@@ -348,7 +348,7 @@ def test_lists_within_lists() -> None:
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     graph.output(graph.call_function(torch.ops.aten.cat.default, ([[x], [x]],)))
-    ours = outcome(lambda: _engine.run(nn.Module(), graph, (torch.ones(2),)))
+    ours = outcome(lambda: engine.run(nn.Module(), graph, (torch.ones(2),)))
     assert ours[0] == "error"
     assert ours == outcome(lambda: by_torch(nn.Module(), graph, torch.ones(2)))
 
@@ -366,7 +366,7 @@ def test_operators_that_return_nothing() -> None:
 def test_methods_of_nothing() -> None:
     graph = torch.fx.Graph()
     graph.output(graph.call_method("add", ()))
-    ours = outcome(lambda: _engine.run(nn.Module(), graph, ()))
+    ours = outcome(lambda: engine.run(nn.Module(), graph, ()))
     assert ours[0] == "error"
     assert ours == outcome(lambda: by_torch(nn.Module(), graph))
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from fxpress import _engine
+from fxpress._graphs import engine as native_engine
 from tests.support.engine import (
     assert_same,
     by_torch,
@@ -33,10 +33,10 @@ def assert_as_torch(graph: fx.Graph, *args: Any) -> None:
         failed = error
     for _ in range(2):
         if failed is None:
-            assert_same(_engine.run(root, graph, args), expected)
+            assert_same(native_engine.run(root, graph, args), expected)
             continue
         with pytest.raises(type(failed)) as caught:
-            _engine.run(root, graph, args)
+            native_engine.run(root, graph, args)
         assert str(failed).startswith(str(caught.value))
 
 
@@ -67,7 +67,7 @@ def test_nodes_that_are_in_no_ring() -> None:
     following = node._next
     node._next = None  # type: ignore[assignment]
     with pytest.raises(TypeError, match="not linked in a ring"):
-        _engine.run(nn.Module(), graph, (torch.ones(2),))
+        native_engine.run(nn.Module(), graph, (torch.ones(2),))
     node._next = following
     assert_as_torch(graph, torch.ones(2))
 
@@ -104,7 +104,7 @@ def test_a_list_in_a_tuple(pair: Any, returned: str) -> None:
     graph.output(results.get(returned, (both, values, [both])))
     assert_as_torch(graph, torch.ones(2))
     if returned == "twice":
-        made = _engine.run(nn.Module(), graph, (torch.ones(2),))
+        made = native_engine.run(nn.Module(), graph, (torch.ones(2),))
         assert made[0][1] is made[1]
         assert made[2][0] is made[0]
 
@@ -126,7 +126,7 @@ def test_several_results_that_pass_through_a_module(many: Any, returned: str) ->
     expected = by_torch(root, graph, torch.arange(4.0))
     with engine():
         for _ in range(2):
-            made = _engine.run(root, graph, (torch.arange(4.0),))
+            made = native_engine.run(root, graph, (torch.arange(4.0),))
             assert_same(made, expected)
             passed = made[1] if returned == "value" else made[1][0]
             assert passed is made[0] or many is aten.topk.default

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import fx, nn
 
-from fxpress import _engine
+from fxpress._graphs import engine
 from fxpress.unflatten import InterpreterModule
 from tests.support.engine import assert_same, by_torch, interpreter_module
 
@@ -35,19 +35,19 @@ def scaled_by(value: float) -> nn.Module:
 def test_the_last_module_that_ran_a_graph_may_die() -> None:
     graph, x = scaling(), torch.ones(2)
     root = scaled_by(2.0)
-    assert_same(_engine.run(root, graph, (x,)), by_torch(root, graph, x))
+    assert_same(engine.run(root, graph, (x,)), by_torch(root, graph, x))
     alive = weakref.ref(root), weakref.ref(root.scale)
     del root
     assert [ref() for ref in alive] == [None, None]
     root = scaled_by(3.0)  # in the same place, perhaps
-    assert_same(_engine.run(root, graph, (x,)), by_torch(root, graph, x))
+    assert_same(engine.run(root, graph, (x,)), by_torch(root, graph, x))
 
 
 def test_one_that_failed_may_die() -> None:
     graph = scaling()
     root = scaled_by(2.0)
     with pytest.raises(RuntimeError, match="While executing"):
-        _engine.run(root, graph, (torch.ones(3),))
+        engine.run(root, graph, (torch.ones(3),))
     alive = weakref.ref(root)
     del root
     assert alive() is None
@@ -56,11 +56,11 @@ def test_one_that_failed_may_die() -> None:
 def test_modules_that_take_turns_share_the_plan() -> None:
     graph, x = scaling(), torch.ones(2)
     roots = [scaled_by(2.0), scaled_by(3.0), scaled_by(4.0)]
-    _engine.run(roots[0], graph, (x,))
+    engine.run(roots[0], graph, (x,))
     plan = vars(graph)["_fxpress_plan"]
     for _ in range(3):
         for root in roots:
-            assert_same(_engine.run(root, graph, (x,)), by_torch(root, graph, x))
+            assert_same(engine.run(root, graph, (x,)), by_torch(root, graph, x))
     assert vars(graph)["_fxpress_plan"] is plan
 
 
@@ -78,7 +78,7 @@ def test_a_run_within_a_run_of_the_same_graph() -> None:
     y = graph.call_function(again, (graph.placeholder("x"),))
     graph.output(graph.call_function(aten.mul.Tensor, (y, graph.get_attr("scale"))))
     x = torch.ones(2)
-    for run in (by_torch, lambda root, graph, x: _engine.run(root, graph, (x,))) * 2:
+    for run in (by_torch, lambda root, graph, x: engine.run(root, graph, (x,))) * 2:
         runs.append(run)
         deeper[:] = [0]
         assert run(roots[0], graph, x).tolist() == [24.0, 24.0]
@@ -94,10 +94,10 @@ def test_copies_of_a_module_with_submodules() -> None:
     other._modules = dict(outer._modules)
     x = torch.ones(2)
     for module in (outer, other) * 3:
-        assert_same(_engine.run(module, graph, (x,)), by_torch(module, graph, x))
+        assert_same(engine.run(module, graph, (x,)), by_torch(module, graph, x))
     other._modules["inner"] = interpreter_module(scaling(), scale=torch.full((2,), 3.0))
     for module in (outer, other) * 3:
-        assert_same(_engine.run(module, graph, (x,)), by_torch(module, graph, x))
+        assert_same(engine.run(module, graph, (x,)), by_torch(module, graph, x))
 
 
 def test_replicas_in_threads() -> None:

@@ -18,7 +18,7 @@ from torch.export import ExportedProgram, export
 from torch.fx import Graph, GraphModule
 from torch.fx.graph import PythonCode
 
-from fxpress._deferred_code import deferring
+from fxpress._torch.deferred_code import deferring
 from tests.support.captured import outcome
 from tests.support.deferred import is_deferred
 from tests.support.programs import Side, assert_same_module, exported_by_us

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.export import Dim, _unlift, export
 
-from fxpress._export import guards
+from fxpress._graphs.export import guards
 from tests.support.generated import examples
 from tests.support.unlifted import guard_code
 

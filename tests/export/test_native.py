@@ -11,7 +11,7 @@ from torch import nn
 from torch.export import ExportedProgram, export
 
 from fxpress import _native
-from fxpress._export import unlift
+from fxpress._graphs.export import unlift
 from fxpress.export import module
 
 X = torch.ones(3, 4)

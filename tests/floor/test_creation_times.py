@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from fxpress import _native, _native_setup
+from fxpress import _native
+from fxpress._torch import native_tables
 from tests.support.graphs import chain, mlp
 
-_native_setup.fx()
+native_tables.fx()
 TIMES = [_native.creation_times, _native.plain_creation_times]
 BOTH = pytest.mark.parametrize("times", TIMES, ids=["graph modules", "plain modules"])
 

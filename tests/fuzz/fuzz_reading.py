@@ -30,7 +30,7 @@ import torch
 
 with atheris.instrument_imports(include=["fxpress"], exclude=["fxpress._native"]):
     from fxpress import archive
-    from fxpress._serde import expressions, treespecs
+    from fxpress._files.serde import expressions, treespecs
     from fxpress.serialize import SerializedArtifact, SerializeError, deserialize
     from tests.fuzz.targets import bounded, files, guards
 

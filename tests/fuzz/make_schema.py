@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from fxpress._serde.schema import TYPES, describe
+from fxpress._files.serde.schema import TYPES, describe
 
 if __name__ == "__main__":
     for name, is_union, fields in map(describe, TYPES.values()):

@@ -11,7 +11,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.passes.split_module import split_module as torch_split
 
-from fxpress import _deferred_code, _native
+from fxpress import _native
+from fxpress._torch import deferred_code
 from fxpress._torch.versions import features
 from fxpress.split_module import split_module
 from tests.support.deferred import in_blocks
@@ -98,10 +99,10 @@ def test_releases_whose_code_the_native_generator_does_not_write(
     def other_facts(source: str) -> Any:
         raise AssertionError("unreachable")
 
-    writes = _deferred_code._writes_as_torch.__wrapped__
+    writes = deferred_code._writes_as_torch.__wrapped__
     assert writes()
     with monkeypatch.context() as patch:
-        patch.setattr(_deferred_code._native, "python_source", lambda graph: None)
+        patch.setattr(deferred_code._native, "python_source", lambda graph: None)
         assert not writes()
-    monkeypatch.setattr(_deferred_code.torch_fx, "PythonCode", other_facts)
+    monkeypatch.setattr(deferred_code.torch_fx, "PythonCode", other_facts)
     assert not writes()

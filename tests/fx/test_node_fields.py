@@ -16,12 +16,11 @@ from fxpress.split_module import split_module
 
 # A torch that keeps a field of its nodes in another way.
 _PROPERTY = """
-from fxpress import _native_setup
-from fxpress._torch import tables
+from fxpress._torch import native_tables, tables
 
 known = tables.native_symbols
 tables.native_symbols = lambda **given: {**known(**given), "node_meta": property()}
-_native_setup.fx()
+native_tables.fx()
 """
 
 

@@ -12,11 +12,12 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
-from fxpress import _native, _native_setup
+from fxpress import _native
 from fxpress._torch import fx as compat
+from fxpress._torch import native_tables
 from tests.support.memory import check_no_object_leaks
 
-_native_setup.fx()
+native_tables.fx()
 ACTIONS = [NodeSourceAction.CREATE, NodeSourceAction.REPLACE]
 
 

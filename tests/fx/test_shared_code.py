@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.fx import Graph, GraphModule
 
-from fxpress import _deferred_code, _native
+from fxpress import _native
+from fxpress._torch import deferred_code
 from fxpress.split_module import split_module
 from tests.support.graphs import chain
 from tests.support.versions import needs_parity
@@ -14,7 +15,7 @@ from tests.support.versions import needs_parity
 
 @pytest.fixture(autouse=True)
 def _no_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_deferred_code, "_codes", type(_deferred_code._codes)())
+    monkeypatch.setattr(deferred_code, "_codes", type(deferred_code._codes)())
 
 
 def compiled(graph: Graph) -> GraphModule:
@@ -37,7 +38,7 @@ def test_equal_up_to_local_names_is_shared() -> None:
     assert one.forward.__code__.co_code == other.forward.__code__.co_code
     assert other.forward.__code__.co_varnames == ("self", "y", "sub")
     assert one.forward.__code__.co_filename != other.forward.__code__.co_filename
-    assert len(_deferred_code._codes) == 1
+    assert len(deferred_code._codes) == 1
     assert torch.equal(other(torch.ones(1)), torch.full((1,), 2.0))
 
 
@@ -104,7 +105,7 @@ def test_names_that_python_normalizes() -> None:
         ours = compiled(graph)
         assert ours.code == GraphModule({}, graph).code
         assert torch.equal(ours(x), GraphModule({}, graph)(x))
-    assert not _deferred_code._codes
+    assert not deferred_code._codes
 
 
 def test_starred_parameters_that_nobody_uses() -> None:
@@ -116,7 +117,7 @@ def test_starred_parameters_that_nobody_uses() -> None:
     ours = compiled(graph)
     assert ours.code == GraphModule({}, graph).code
     assert torch.equal(ours(torch.ones(1), 2, 3, k=4), -torch.ones(1))
-    assert not _deferred_code._codes
+    assert not deferred_code._codes
 
 
 def test_a_local_that_the_generator_does_not_know_is_not_shared() -> None:
@@ -124,9 +125,9 @@ def test_a_local_that_the_generator_does_not_know_is_not_shared() -> None:
     source = "\n\n\ndef forward(self, x, *more):\n    return x\n"
     code = torch.fx.graph.PythonCode(source, {}, {}, 4)
     for _ in range(2):
-        forward = _deferred_code._compiled(code, b"shape", ("self", "x"), Graph())
+        forward = deferred_code._compiled(code, b"shape", ("self", "x"), Graph())
         assert forward(None, 1, 2) == 1
-    assert not _deferred_code._codes
+    assert not deferred_code._codes
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_keyword_arguments_called_like_locals_are_shared_all_the_same() -> None:
         return result
 
     one, other = compiled(graph("alpha")), compiled(graph("omega"))
-    assert len(_deferred_code._codes) == 1
+    assert len(deferred_code._codes) == 1
     for module in (one, other):
         assert torch.equal(module(torch.ones(1), 3), torch.full((1,), 4.0))
 
@@ -161,12 +162,12 @@ def test_attributes_called_like_locals_are_shared_all_the_same() -> None:
         return result
 
     one, other = compiled(graph("nn")), compiled(graph("zz"))
-    assert len(_deferred_code._codes) == 1
+    assert len(deferred_code._codes) == 1
     assert torch.equal(one(-torch.ones(1)), other(-torch.ones(1)))
 
 
 def test_sources_of_huge_partitions_are_not_kept() -> None:
     compiled(chain(5000).graph)
-    assert not _deferred_code._codes
+    assert not deferred_code._codes
     compiled(chain(500).graph)
-    assert len(_deferred_code._codes) == 1
+    assert len(deferred_code._codes) == 1

@@ -11,9 +11,10 @@ from torch.fx import Graph
 from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
 from torch.utils import _pytree as pytree
 
-from fxpress import _deferred_code, _native, _native_setup
+from fxpress import _native
+from fxpress._torch import deferred_code, native_tables
 
-_native_setup.fx()
+native_tables.fx()
 
 
 def graph_of(placeholders: list[str], codegen: Any, *, outputs: int = 2) -> Graph:
@@ -108,5 +109,5 @@ def test_alike_sources_share_one_compilation() -> None:
     first, second = (graph_of([name], codegen([name], ((0,), {}), (0, 0))) for name in ("ab", "cd"))
     shapes = [_native.python_source(graph)[4] for graph in (first, second)]
     assert shapes[0] == shapes[1] is not None
-    functions = [_deferred_code._generated(graph)[1] for graph in (first, second)]
+    functions = [deferred_code._generated(graph)[1] for graph in (first, second)]
     assert [f.__code__.co_varnames[1] for f in functions] == ["ab", "cd"]

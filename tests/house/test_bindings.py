@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from fxpress import _aten, _native, _native_setup
+import fxpress
+from fxpress import _native
+from fxpress._files.serde import native_table
+from fxpress._torch import aten
 
 CSRC = Path(__file__).parents[2] / "csrc"
-_native_setup.serde()
-MODULES: tuple[ModuleType, ...] = (_native, _aten.extension)
+native_table.fill()
+MODULES: tuple[ModuleType, ...] = (_native, aten.extension)
 SPECIAL = ("__init__", "__call__", "__enter__", "__exit__")
 PYBIND11S_OWN = {"_pybind11_conduit_v1_", "__reduce_ex__"}
 
@@ -62,7 +65,7 @@ def declared(function: Any) -> dict[str, Any]:
 
 def stubs(module: ModuleType) -> Iterator[tuple[str, ast.FunctionDef]]:
     name = "_native" if module is _native else "_aten_ext"
-    stub = Path(_native_setup.__file__).with_name(f"{name}.pyi")
+    stub = Path(fxpress.__file__).with_name(f"{name}.pyi")
     for item in ast.parse(stub.read_text()).body:
         if isinstance(item, ast.FunctionDef):
             yield f"{module.__name__}.{item.name}", item

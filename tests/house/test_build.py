@@ -24,7 +24,7 @@ assert split_module(module, None, lambda n: 0)(torch.ones(1)).item() == -1
 info = fxpress.build_info()["aten"]
 assert info["usable"] is False and info["torch"] == ("2.1",)
 try:
-    import fxpress._aten
+    import fxpress._torch.aten
 except ImportError as error:
     print(error)
 """
@@ -41,28 +41,28 @@ def test_build_info() -> None:
 
 
 def test_build_info_without_the_part_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(fxpress, "_aten", raising=False)
-    monkeypatch.setitem(sys.modules, "fxpress._aten", None)
+    monkeypatch.delattr(fxpress._torch, "aten", raising=False)
+    monkeypatch.setitem(sys.modules, "fxpress._torch.aten", None)
     info = fxpress.build_info()
     assert info["native"]["version"]
     assert info["aten"]["usable"] is False
     assert info["aten"]["torch"] == versions.built_for()
-    assert "fxpress._aten" in info["aten"]["reason"]
+    assert "fxpress._torch.aten" in info["aten"]["reason"]
 
 
 def test_aten_counts_shared_storage_once() -> None:
-    from fxpress import _aten
+    from fxpress._torch import aten
 
     base = torch.zeros(8)
-    assert _aten.storage_bytes([base, base[2:], base.view(2, 4), torch.zeros(2)]) == 8 * 4 + 2 * 4
-    assert _aten.storage_bytes([]) == 0
+    assert aten.storage_bytes([base, base[2:], base.view(2, 4), torch.zeros(2)]) == 8 * 4 + 2 * 4
+    assert aten.storage_bytes([]) == 0
 
 
 def test_aten_rejects_what_is_no_tensor() -> None:
-    from fxpress import _aten
+    from fxpress._torch import aten
 
     with pytest.raises(TypeError):
-        _aten.storage_bytes([1])  # type: ignore[list-item]
+        aten.storage_bytes([1])  # type: ignore[list-item]
 
 
 @pytest.mark.slow("processes of their own")

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from fxpress import _interpreter
+from fxpress._base import interpreter
 
 ROOT = Path(__file__).parents[2]
 PLACES = {
     "csrc": (r"PY_VERSION_HEX|PY_MINOR_VERSION|ma_version_tag|tp_version_tag", "py/interpreter.h"),
-    "python/fxpress": (r"version_info|hexversion|annotationlib|co_stacksize", "_interpreter.py"),
+    "python/fxpress": (
+        r"version_info|hexversion|annotationlib|co_stacksize",
+        "_base/interpreter.py",
+    ),
 }
 
 
@@ -33,10 +36,10 @@ def test_annotations_of_a_class() -> None:
     class Derived(Base):
         y: NotThere  # type: ignore[name-defined]  # noqa: F821
 
-    assert set(_interpreter.annotations_of(Base)) == {"x"}
-    assert set(_interpreter.annotations_of(Derived)) == {"y"}
+    assert set(interpreter.annotations_of(Base)) == {"x"}
+    assert set(interpreter.annotations_of(Derived)) == {"y"}
     assert {"_parameters", "training", "call_super_init"} <= set(
-        _interpreter.annotations_of(torch.nn.Module)
+        interpreter.annotations_of(torch.nn.Module)
     )
 
 
@@ -44,6 +47,6 @@ def test_a_large_frame() -> None:
     def call(x: int) -> int:
         return x + 1
 
-    large = _interpreter.in_large_frame(call)
+    large = interpreter.in_large_frame(call)
     assert large(1) == 2
     assert (large.__code__.co_stacksize >= 1 << 15) == (sys.version_info >= (3, 11))

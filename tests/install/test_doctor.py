@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fxpress
-from fxpress import _doctor
+from fxpress._tools import doctor
 from fxpress._torch import versions
 from fxpress._torch.probes import ROOMS
 
@@ -25,7 +25,7 @@ def run(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
 
 
 def test_report() -> None:
-    report = _doctor.examine()
+    report = doctor.examine()
     assert report == json.loads(json.dumps(report))
     assert report["versions"]["torch"] == torch.__version__
     assert report["versions"]["python"] == platform.python_version()
@@ -36,42 +36,42 @@ def test_report() -> None:
 
 def test_install_is_seen() -> None:
     with fxpress.installed(on_unsupported="torch"):
-        install = _doctor.examine()["install"]
+        install = doctor.examine()["install"]
         assert install["in_force"] is True
         assert install["policy"] == "torch"
         assert install["replaces"]["torch.export.unflatten"] > 10
-        assert "torch.export.unflatten" in _doctor.show(_doctor.examine())
-    after = _doctor.examine()["install"]
+        assert "torch.export.unflatten" in doctor.show(doctor.examine())
+    after = doctor.examine()["install"]
     assert after["in_force"] is False
     assert after["replaces"] == {}
 
 
 def test_rooms_that_do_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_doctor, "ROOMS", ("split_module", "nowhere"))
-    report = _doctor.examine()
+    monkeypatch.setattr(doctor, "ROOMS", ("split_module", "nowhere"))
+    report = doctor.examine()
     assert report["rooms"]["split_module"] == {"works": True, "reason": None}
     reason = "ModuleNotFoundError: No module named 'fxpress.nowhere'"
     assert report["rooms"]["nowhere"] == {"works": False, "reason": reason}
-    lines = [line.strip() for line in _doctor.show(report).splitlines()]
+    lines = [line.strip() for line in doctor.show(report).splitlines()]
     assert lines[lines.index(reason) - 1].split(maxsplit=1) == ["nowhere", "DOES NOT WORK"]
 
 
 def test_a_part_for_other_releases(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "built_for", lambda: ("2.1",))
-    report = _doctor.examine()
+    report = doctor.examine()
     assert report["native"] | {"for_every_torch": None} == {
         "for_every_torch": None,
         "for_torch": ["2.1"],
         "fits": False,
     }
-    assert f"none for torch {torch.__version__}: {versions.REBUILD}" in _doctor.show(report)
+    assert f"none for torch {torch.__version__}: {versions.REBUILD}" in doctor.show(report)
 
 
 def test_accelerators_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda")
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda **_: device)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
-    assert _doctor.examine()["devices"] == ["cpu", "cuda:0", "cuda:1"]
+    assert doctor.examine()["devices"] == ["cpu", "cuda:0", "cuda:1"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_installing_may_be_turned_off(
     monkeypatch: pytest.MonkeyPatch, value: str, text: str
 ) -> None:
     monkeypatch.setenv("FXPRESS_DISABLE", value)
-    assert text in _doctor.show(_doctor.examine())
+    assert text in doctor.show(doctor.examine())
     with fxpress.installed():
         assert fxpress.is_installed() == ("does nothing" not in text)
 
@@ -99,7 +99,7 @@ def test_command() -> None:
     assert len(text.stdout.splitlines()) < 24
     assert f"torch {torch.__version__}" in text.stdout
     report = json.loads(run("doctor", "--json").stdout)
-    assert report["rooms"].keys() == {*ROOMS, "_engine"}
+    assert report["rooms"].keys() == {*ROOMS, "engine"}
 
 
 @pytest.mark.slow("a process of its own")
@@ -110,8 +110,8 @@ def test_a_torch_without_an_extension() -> None:
     assert found.returncode == 1, found.stderr
     report = json.loads(found.stdout)
     assert report["rooms"]["split_module"]["works"] is True
-    assert report["rooms"]["_engine"]["works"] is False
-    assert "pip install" in report["rooms"]["_engine"]["reason"]
+    assert report["rooms"]["engine"]["works"] is False
+    assert "pip install" in report["rooms"]["engine"]["reason"]
     assert "none for torch" in run("doctor", before=before).stdout
 
 

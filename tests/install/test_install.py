@@ -11,10 +11,11 @@ import types
 
 import pytest
 
-from fxpress import _deferred_code, _install
-from fxpress._errors import UnsupportedError
+from fxpress import _install
+from fxpress._base.errors import UnsupportedError
 from fxpress._install import install, installed, is_installed, uninstall
 from fxpress._install.rooms import Entry
+from fxpress._torch import deferred_code
 from tests.support.rooms import OURS, TORCH, TORCH_SOURCE, same_names, table
 
 # --- holders -----------------------------------------------------------------------------------
@@ -408,7 +409,8 @@ def test_a_room_that_does_not_load_changes_nothing(room, use, module, broken, er
 
 def test_a_room_that_this_torch_does_not_allow(room, use, tmp_path, monkeypatch, caplog):
     (tmp_path / "our_other_room.py").write_text(
-        "from fxpress._errors import UnsupportedError\nraise UnsupportedError('other methods')\n"
+        "from fxpress._base.errors import UnsupportedError\n"
+        "raise UnsupportedError('other methods')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     use([*table("cut"), *table("helper", ours="our_other_room")])
@@ -462,7 +464,7 @@ def test_a_wrong_policy(room):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize(
     "lock",
-    [lambda: _install._installation._lock, lambda: _deferred_code._lock],
+    [lambda: _install._installation._lock, lambda: deferred_code._lock],
     ids=["install", "code"],
 )
 def test_a_forked_child_does_not_wait_for_a_thread_of_its_parent(room, lock):

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 import pytest
 
 from fxpress import _install
-from fxpress._errors import InternalError, UnsupportedError
+from fxpress._base.errors import InternalError, UnsupportedError
 from fxpress._install import install, installed, is_installed, uninstall
 from tests.support.rooms import OURS, TORCH, table
 
@@ -60,7 +60,7 @@ class Kind:
     def __init__(self, graph): self.graph = graph
 """
 OUR_SIBLINGS = """
-from fxpress._errors import UnsupportedError
+from fxpress._base.errors import UnsupportedError
 
 def first(graph):
     if graph == "odd":

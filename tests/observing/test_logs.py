@@ -11,7 +11,7 @@ from torch.export import ExportedProgram
 
 import fxpress
 from fxpress import state
-from fxpress._observing.text import bytes_text, duration_text, sizes_text
+from fxpress._base.observing.text import bytes_text, duration_text, sizes_text
 from fxpress.split_module import split_module
 from tests.observing.operations import OPERATIONS, Operation
 

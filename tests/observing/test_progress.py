@@ -13,8 +13,8 @@ from torch.export import ExportedProgram, export
 
 import fxpress
 from fxpress import state
-from fxpress._observing import progress as progress_module
-from fxpress._tensor import batches
+from fxpress._base.observing import progress as progress_module
+from fxpress._files.tensors import batches
 from fxpress.serialize import serialize
 from fxpress.unflatten import unflatten
 from tests.observing.operations import OPERATIONS, WITH_PROGRESS, Operation

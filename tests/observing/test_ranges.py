@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fxpress
-from fxpress._observing import watching
+from fxpress._torch import watching
 from fxpress.unflatten import unflatten
 
 

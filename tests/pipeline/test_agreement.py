@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from torch import distributed
 
-from fxpress._pipeline import agreement
-from fxpress._pipeline.agreement import Answer
+from fxpress._distributed.pipeline import agreement
+from fxpress._distributed.pipeline.agreement import Answer
 
 KEY = "agree/0/1"
 REFUSAL = json.dumps(dataclasses.asdict(Answer([1], error="ValueError: no")))

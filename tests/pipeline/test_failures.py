@@ -14,7 +14,7 @@ import torch
 from torch import distributed
 
 from fxpress import pipeline
-from fxpress._pipeline.agreement import text_of
+from fxpress._distributed.pipeline.agreement import text_of
 from tests.support.pipelines import batches, loss_of, tied
 from tests.support.ranks import ranks, run_ranks
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fxpress import pipeline
-from fxpress._pipeline.errors import PipelineError
-from fxpress._pipeline.given import Given
+from fxpress._distributed.pipeline.errors import PipelineError
+from fxpress._distributed.pipeline.given import Given
 from tests.support.pipeline_runs import stages_of
 from tests.support.pipelines import VOCABULARY, loss_of, tied
 from tests.support.ranks import run_ranks

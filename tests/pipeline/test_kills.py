@@ -124,7 +124,7 @@ def test_a_killed_rank(bad: int, phase: str, stages: Path, calls: list[dict[str,
 
 def one_dies_and_one_fails(path: Path) -> None:
     """Rank 1 dies when it has made its group, and rank 2 fails because of it; others have one."""
-    from fxpress._pipeline import schedule
+    from fxpress._distributed.pipeline import schedule
 
     made, rank = schedule.new_group, distributed.get_rank()
 

@@ -83,8 +83,8 @@ def test_equal_and_what_is_read(
 
 def test_an_object_that_is_replaced(saved: Path, requests: list[tuple[str, str, int]]) -> None:  # noqa: F811
     """Between the directory and the records: by its ETag."""
-    from fxpress._stages.remote_archive import RemoteArchive
-    from fxpress._stages.remote_file import RemoteFile
+    from fxpress._files.archive.remote_archive import RemoteArchive
+    from fxpress._files.remote.remote_file import RemoteFile
 
     system = s3fs.S3FileSystem()
     system.put(str(saved / "stages.pt2"), "bucket/changing.pt2")

@@ -20,8 +20,8 @@ from torch._export.serde import serialize as torch_serialize
 from torch.export import Dim, export
 
 from fxpress import UnsupportedError, _native
-from fxpress._serde import canonical
-from fxpress._serde.schema import TYPES, describe
+from fxpress._files.serde import canonical
+from fxpress._files.serde.schema import TYPES, describe
 from fxpress.serialize import (
     ExportedProgramDeserializer,
     _canonicalize_graph,

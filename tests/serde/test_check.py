@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram, export
 
 from fxpress import _native
-from fxpress._serde.checks import to_check
+from fxpress._files.serde.checks import to_check
 from fxpress.serialize import serialize
 from tests.support.serialized import assert_serializes_as_torch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sympy
 
-from fxpress._serde.expressions import parse
+from fxpress._files.serde.expressions import parse
 from fxpress.serialize import SerializeError
 
 

@@ -12,7 +12,7 @@ import pytest
 from torch._export.serde import schema
 
 from fxpress import _native
-from fxpress._serde.schema import SCHEMA
+from fxpress._files.serde.schema import SCHEMA
 
 CALL = "__import__('os')"
 

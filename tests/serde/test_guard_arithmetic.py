@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
-from fxpress._serde.guards import check_arithmetic
+from fxpress._files.serde.guards import check_arithmetic
 from fxpress.serialize import SerializeError, deserialize, serialize
 
 EXAMPLES = (

@@ -15,7 +15,7 @@ from torch._export.serde import serialize as torch_serialize
 from torch.export import ExportedProgram, export
 
 from fxpress import _install, installed, serialize
-from fxpress._archive import contents
+from fxpress._files.archive import contents
 
 
 class Model(nn.Module):

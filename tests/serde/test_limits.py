@@ -17,8 +17,8 @@ from torch import fx
 
 import fxpress
 from fxpress import archive, state
-from fxpress._serde.expressions import parse
-from fxpress._serde.limits import Budget
+from fxpress._files.serde.expressions import parse
+from fxpress._files.serde.limits import Budget
 from fxpress.archive import LimitError, Limits
 from fxpress.serialize import (
     ExportedProgramDeserializer,

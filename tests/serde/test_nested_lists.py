@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._export.serde import serialize as torch_serialize
 
-from fxpress._serde.operators import empty_list_tag
+from fxpress._files.serde.operators import empty_list_tag
 from fxpress.serialize import SerializeError, deserialize, serialize
 from tests.support.reading_cases import top
 from tests.support.serialized import with_numbered_graphs

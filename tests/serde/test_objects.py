@@ -19,7 +19,7 @@ from torch.export import export
 
 import fxpress
 from fxpress import serialize
-from fxpress._serde.schema import CLASSES
+from fxpress._files.serde.schema import CLASSES
 from fxpress.serialize import SerializeError
 from tests.support.memory import check_no_blocks_leak
 

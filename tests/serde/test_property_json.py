@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch._export.serde import schema as torch_schema
 from torch._export.serde import serialize as torch_serialize
 
-from fxpress._serde import schema
+from fxpress._files.serde import schema
 from fxpress.serialize import SerializeError
 from tests.support.generated import examples
 from tests.support.serialized import rewritten

@@ -18,7 +18,7 @@ from torch.fx.traceback import NodeSource
 
 from fxpress import UnsupportedError
 from fxpress import serialize as ours
-from fxpress._serde.operators import describe_operator, node_failed, symbolic
+from fxpress._files.serde.operators import describe_operator, node_failed, symbolic
 from tests.support.mixed import mixed_program
 from tests.support.opaque import handle_of_a_custom_class
 

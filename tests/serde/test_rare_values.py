@@ -16,7 +16,7 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from fxpress import _native
 from fxpress import serialize as ours
-from fxpress._serde.schema import SCHEMA
+from fxpress._files.serde.schema import SCHEMA
 from tests.support.deserialized import assert_reads_as_torch
 from tests.support.reading_cases import edited
 from tests.support.serialized import assert_serializes_as_torch, assert_travels_as_torch

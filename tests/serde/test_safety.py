@@ -19,8 +19,8 @@ from torch.export import export
 from torch.utils import _pytree as pytree
 
 from fxpress import UnsupportedError
-from fxpress._serde.expressions import parse
-from fxpress._serde.targets import find_target, source_function
+from fxpress._files.serde.expressions import parse
+from fxpress._files.serde.targets import find_target, source_function
 from fxpress.serialize import SerializeError, deserialize, serialize
 from tests.support.deserialized import assert_reads_as_torch
 from tests.support.reading_cases import dynamic, edited, node_of, top

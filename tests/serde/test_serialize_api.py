@@ -23,8 +23,8 @@ from torch.export import Dim, ExportedProgram, export, graph_signature
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fxpress import UnsupportedError, _native
-from fxpress._serde import program as program_module
-from fxpress._serde import schema
+from fxpress._files.serde import program as program_module
+from fxpress._files.serde import schema
 from fxpress.serialize import SerializedArtifact, SerializeError, deserialize, serialize
 from tests.support.serialized import assert_serializes_as_torch, with_numbered_graphs
 

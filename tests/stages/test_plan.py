@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
 import fxpress
-from fxpress import _pictures, partition
+from fxpress import partition
+from fxpress._base import pictures
 from fxpress.pipeline import Plan, Profile, StageError, check, plan, profile, save_stages, to_pipe
 from fxpress.split_module import split_module
 from tests.support.made_programs import Maker, aten, layers
@@ -335,7 +336,7 @@ def test_nothing_is_drawn_without_a_renderer(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Python's package `graphviz` may be there alone, without a program."""
-    monkeypatch.setattr(_pictures, "_CARRIED", "no-such-package")
+    monkeypatch.setattr(pictures, "_CARRIED", "no-such-package")
     monkeypatch.setenv("PATH", str(tmp_path))
     program = layers(4)
     made = save_stages(program, tmp_path / "stages", 2)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from fxpress._stages.cut import Cut, cut
-from fxpress._stages.errors import StageError
-from fxpress._stages.plan import plan
+from fxpress._distributed.stages.cut import Cut, cut
+from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.stages.plan import plan
 from fxpress.partition import SplitCallback
 from tests.support.generated import examples
 from tests.support.made_programs import Maker, aten

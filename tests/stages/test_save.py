@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram, export
 
 import fxpress
-from fxpress._cli.demo import Transformer
-from fxpress._stages import save
-from fxpress._stages.costs import By
-from fxpress._stages.errors import StageError
-from fxpress._stages.plan import plan
-from fxpress._stages.save import save_stages
+from fxpress._distributed.stages import save
+from fxpress._distributed.stages.costs import By
+from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.stages.plan import plan
+from fxpress._distributed.stages.save import save_stages
+from fxpress._tools.cli.demo import Transformer
 from tests.support.exported import (
     exportdb_cases,
     exportdb_program,

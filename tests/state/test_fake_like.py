@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from fxpress import _aten
+from fxpress._torch import aten
 from tests.support.memory import check_no_object_leaks
 
 _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype = ctypes.c_void_p
 _pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
-_address = _pointer(_aten.extension.fake_like, b"fxpress.fake_like.2")
+_address = _pointer(aten.extension.fake_like, b"fxpress.fake_like.2")
 assert _address is not None
 _object, _flag = ctypes.py_object, ctypes.c_bool
 _in_storage = ctypes.PYFUNCTYPE(_object, _object, _object, _flag)(_address)

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from fxpress import archive, state
-from fxpress._archive import payloads, storages
-from fxpress._archive.load_options import Options
-from fxpress._archive.reader import PT2ArchiveReader
-from fxpress._archive.writer import PT2ArchiveWriter
-from fxpress._tensor import pinned, transfer
+from fxpress._files.archive import payloads, storages
+from fxpress._files.archive.load_options import Options
+from fxpress._files.archive.reader import PT2ArchiveReader
+from fxpress._files.archive.writer import PT2ArchiveWriter
+from fxpress._files.tensors import pinned, transfer
 from tests.support.late_device import Device, late_device
 
 PIECE = 64

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from fxpress import _aten
+from fxpress._torch import aten
 
 SIXTEEN_BYTES = 16
 
@@ -23,7 +23,7 @@ def view(
     """The only view of a storage, which is called w."""
     memory = torch.arange(SIXTEEN_BYTES, dtype=torch.uint8)
     facts = (0, "w", dtype, list(sizes), list(strides), offset, grad, False)
-    (made,) = _aten.make_views([memory], [facts])
+    (made,) = aten.make_views([memory], [facts])
     assert made.untyped_storage().data_ptr() == memory.untyped_storage().data_ptr()
     return made  # type: ignore[no-any-return]
 
@@ -80,7 +80,7 @@ def test_a_view_of_no_dtype() -> None:
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_the_place_of_a_leaf(requires_grad: bool) -> None:
     made = torch.ones(2)
-    _aten.share_gradient_edge(made, torch.zeros(2, requires_grad=requires_grad))
+    aten.share_gradient_edge(made, torch.zeros(2, requires_grad=requires_grad))
     assert made.is_leaf
     assert made.requires_grad == requires_grad
     assert made.grad_fn is None
@@ -92,7 +92,7 @@ def test_the_place_of_a_result(index: int) -> None:
     x = torch.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
     result = (x * 2).unbind()[index]
     made = torch.tensor(0.0)
-    _aten.share_gradient_edge(made, result)
+    aten.share_gradient_edge(made, result)
     assert made.grad_fn is result.grad_fn
     assert made.output_nr == result.output_nr
     made.backward()
@@ -120,10 +120,10 @@ def test_numbers_of_storages() -> None:
         torch.empty(2, device="meta"),
         "no tensor",
     ]
-    assert _aten.storage_numbers(values) == [0, 1, 0, -1, -1, 0, -1, 2, -1]
+    assert aten.storage_numbers(values) == [0, 1, 0, -1, -1, 0, -1, 2, -1]
     cpu = torch.device("cpu")
-    assert _aten.storage_numbers(values, cpu) == [-1, -1, -1, -1, -1, -1, -1, 0, -1]
-    assert _aten.storage_numbers([]) == []
+    assert aten.storage_numbers(values, cpu) == [-1, -1, -1, -1, -1, -1, -1, 0, -1]
+    assert aten.storage_numbers([]) == []
 
 
 def test_storages_of_tensors_that_are_more_than_views() -> None:
@@ -132,7 +132,7 @@ def test_storages_of_tensors_that_are_more_than_views() -> None:
         torch.ones(2, dtype=torch.complex64).conj(),
         torch.complex(torch.ones(2), torch.ones(2)).conj().imag,  # negated when it is read
     ]
-    for value, made in zip(values, _aten.storages_of(values), strict=True):
+    for value, made in zip(values, aten.storages_of(values), strict=True):
         assert type(made) is torch.Tensor
         assert made.dtype == torch.uint8
         assert not made.is_conj()
@@ -142,7 +142,7 @@ def test_storages_of_tensors_that_are_more_than_views() -> None:
         assert (made.clone() == made).all()
     fake = FakeTensorMode().from_tensor(torch.ones(4))
     with pytest.raises(RuntimeError, match="set the storage"):
-        _aten.storages_of([fake])
+        aten.storages_of([fake])
 
 
 def test_views_like_others() -> None:
@@ -150,10 +150,10 @@ def test_views_like_others() -> None:
     frozen = torch.nn.Parameter(whole[1:3], requires_grad=False)
     values = [whole, whole[::2], frozen, whole.view(3, 2).t(), torch.ones(1, requires_grad=True)]
     values += [whole]
-    numbers = _aten.storage_numbers(values)
+    numbers = aten.storage_numbers(values)
     first = [values[numbers.index(n)] for n in range(max(numbers) + 1)]
-    copies = [memory.clone() for memory in _aten.storages_of(first)]
-    made = _aten.views_like(values, numbers, copies)
+    copies = [memory.clone() for memory in aten.storages_of(first)]
+    made = aten.views_like(values, numbers, copies)
     assert made[0] is made[5]
     for mine, value in zip(made, values, strict=True):
         assert torch.equal(mine, value)
@@ -171,41 +171,41 @@ def test_views_like_others_refuse_what_does_not_fit() -> None:
     whole = torch.arange(6.0)
     small = torch.zeros(23, dtype=torch.uint8)
     with pytest.raises(ValueError, match="smaller than"):
-        _aten.views_like([whole], [0], [small])
+        aten.views_like([whole], [0], [small])
     with pytest.raises(ValueError, match="not a number for each"):
-        _aten.views_like([whole], [0, 0], [small])
+        aten.views_like([whole], [0, 0], [small])
     with pytest.raises(IndexError):
-        _aten.views_like([whole], [1], [small])
+        aten.views_like([whole], [1], [small])
     conjugated = torch.ones(1, dtype=torch.complex64).conj()
     for value in ("no tensor", torch.eye(2).to_sparse(), whole.as_subclass(Subclass), conjugated):
         with pytest.raises(TypeError, match="nothing but a view"):
-            _aten.views_like([value], [0], [torch.zeros(99, dtype=torch.uint8)])
-    assert _aten.views_like([whole, "no tensor"], [-1, -1], []) == [None, None]
+            aten.views_like([value], [0], [torch.zeros(99, dtype=torch.uint8)])
+    assert aten.views_like([whole, "no tensor"], [-1, -1], []) == [None, None]
 
 
 def test_allocated_bytes() -> None:
     sizes = [5, 0, 1 << 22, 64]
     for device in ("cpu", "meta"):
-        made, addresses = _aten.allocate_bytes(sizes, torch.device(device))
+        made, addresses = aten.allocate_bytes(sizes, torch.device(device))
         assert [each.numel() for each in made] == sizes
         assert {each.dtype for each in made} == {torch.uint8}
         assert {each.device.type for each in made} == {device}
         assert [each.untyped_storage().data_ptr() for each in made] == addresses
         assert all(each.untyped_storage().resizable() for each in made)
     with pytest.raises(RuntimeError, match="negative"):
-        _aten.allocate_bytes([4, -1], torch.device("cpu"))
+        aten.allocate_bytes([4, -1], torch.device("cpu"))
 
 
 def test_nothing_leaks_from_views_like_others() -> None:
     values = [torch.ones(4) for _ in range(100)]
-    numbers = _aten.storage_numbers(values)
+    numbers = aten.storage_numbers(values)
 
     def uses() -> list[int]:
         return [torch._C._storage_Use_Count(v.untyped_storage()._cdata) for v in values]
 
     before = uses()
     for _ in range(50):
-        made = _aten.views_like(values, numbers, _aten.storages_of(values))
+        made = aten.views_like(values, numbers, aten.storages_of(values))
     assert uses() > before
     del made
     assert uses() == before

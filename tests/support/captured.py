@@ -12,6 +12,7 @@ from torch._dynamo import functional_export as torch_capture
 from torch.fx import Graph, GraphModule, Node
 
 from fxpress import functional_export
+from fxpress._graphs.capture import functional_export as capture_impl
 from tests.support.compare import by_name, lookup_table, same_value
 
 
@@ -120,7 +121,7 @@ def assert_captures_as_torch(
 def rewritten_by_both(call: Callable[..., Any], *args: Any, **options: Any) -> list[GraphModule]:
     """One capture, rewritten by us and by torch."""
     made: list[GraphModule] = []
-    real = functional_export.rewrite_and_clean
+    real = capture_impl.rewrite_and_clean
 
     def both(module: GraphModule, flat_inputs: list[Any], *rest: Any) -> GraphModule:
         theirs = torch_capture.DynamoGraphTransformer(module, list(flat_inputs), *rest).transform()
@@ -129,6 +130,6 @@ def rewritten_by_both(call: Callable[..., Any], *args: Any, **options: Any) -> l
         made.append(theirs)
         return real(module, flat_inputs, *rest)
 
-    with mock.patch.object(functional_export, "rewrite_and_clean", both):
+    with mock.patch.object(capture_impl, "rewrite_and_clean", both):
         made.append(functional_export._dynamo_graph_capture_for_export(call, **options)(*args))
     return made[::-1]

@@ -52,7 +52,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def assert_without_torch(*arguments: str) -> None:
     """The command ends with success, and has imported neither torch nor sympy."""
-    script = "import sys; from fxpress._cli import app; status = app.run(sys.argv[1:])"
+    script = "import sys; from fxpress._tools.cli import app; status = app.run(sys.argv[1:])"
     script += "; sys.exit(9 if {'torch', 'sympy'} & {*sys.modules} else status)"
     command = [sys.executable, "-c", script, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxpress import _engine
+from fxpress._graphs import engine as native_engine
 
 room: Any = importlib.import_module("torch.export.unflatten")  # the name is a function, too
 
@@ -31,7 +31,7 @@ class _Ours:
 
     def run(self, *args: Any, enable_io_processing: bool) -> Any:
         assert not enable_io_processing
-        return _engine.run(self.module, self.graph, args)
+        return native_engine.run(self.module, self.graph, args)
 
 
 class _Torch:
@@ -55,8 +55,8 @@ def _rebound(function: Callable[..., Any]) -> Any:
 
 
 OUR_FORWARDS = {cls: _rebound(function) for cls, function in TORCH_FORWARDS.items()}
-_engine.register_forward(OUR_FORWARDS[room.InterpreterModule])
-_engine.register_forward(OUR_FORWARDS[room.InterpreterModuleDispatcher], dispatches=True)
+native_engine.register_forward(OUR_FORWARDS[room.InterpreterModule])
+native_engine.register_forward(OUR_FORWARDS[room.InterpreterModuleDispatcher], dispatches=True)
 
 
 @contextmanager
@@ -96,7 +96,7 @@ def by_torch(module: nn.Module, graph: torch.fx.Graph, *args: Any) -> Any:
 
 
 def info(module: Any) -> dict[str, Any]:
-    found = _engine.plan_info(module.graph)
+    found = native_engine.plan_info(module.graph)
     assert found is not None
     return found
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fxpress._inspection.torch_facts import expression_facts
+from fxpress._files.format.torch_facts import expression_facts
 from tests.fuzz.hostile.cases import edited
 
 SEED = "guarded"  # a frozen program; its sizes are s77 and s17

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fxpress._inspection.findings import Fault
-from fxpress._inspection.verification import look_at
+from fxpress._tools.inspect.findings import Fault
+from fxpress._tools.inspect.verification import look_at
 
 
 def find_faults(path: Path) -> list[Fault]:

@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node, symbolic_trace
 
 import fxpress
 from fxpress import serialize
-from fxpress._errors import InternalError
+from fxpress._base.errors import InternalError
 from fxpress.split_module import split_module, split_module_simple
 from fxpress.unflatten import unflatten
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fxpress import checkpoint, pipeline
-from fxpress._checkpoint import writer
+from fxpress._distributed.checkpoint import writer
 
 MARK = Path("killed")
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
-from fxpress._tensor import pinned, transfer
+from fxpress._files.tensors import pinned, transfer
 
 Work = Callable[[], object]
 

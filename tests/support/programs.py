@@ -350,13 +350,12 @@ def assert_run_alike(
 
 def replaced_names() -> Iterator[tuple[Any, str, Any]]:
     """Each attribute of torch that a block replaces: owner, name and value."""
-    from fxpress import _deferred_code
-    from fxpress._torch import unwritten_code
-    from fxpress._tracing import blocks
+    from fxpress._graphs.trace import blocks
+    from fxpress._torch import deferred_code, unwritten_code
 
     replacements = (
         *blocks._REPLACEMENTS,
-        _deferred_code._recompilation,
+        deferred_code._recompilation,
         unwritten_code._compilation,
     )
     for each in replacements:

@@ -25,7 +25,7 @@ class Part:
     def __init__(self, name): self.name = name
 '''
 OUR_SOURCE = '''
-from fxpress._errors import UnsupportedError
+from fxpress._base.errors import UnsupportedError
 
 def cut(graph, at=0):
     """our cut"""

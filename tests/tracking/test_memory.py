@@ -13,8 +13,8 @@ from torch import nn
 
 import fxpress
 from fxpress import _native, functional_export
-from fxpress._tracking.reuse.journal import Journal
-from fxpress._tracking.reuse.recording import Recording
+from fxpress._graphs.tracking.reuse.journal import Journal
+from fxpress._graphs.tracking.reuse.recording import Recording
 from fxpress.functional_export import reuse_report
 from tests.support.memory import check_no_blocks_leak
 

@@ -306,7 +306,7 @@ def test_compile(dynamic: bool) -> None:
 
 
 def test_blocks_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fxpress._tracking.reuse.settings import mode
+    from fxpress._graphs.tracking.reuse.settings import mode
 
     before = mode()
     with check_reuse():

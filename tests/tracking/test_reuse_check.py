@@ -13,8 +13,8 @@ from torch._dynamo.comptime import comptime
 
 import fxpress
 from fxpress import InternalError, functional_export
-from fxpress._tracking.reuse import calls
-from fxpress._tracking.reuse.template import Step, Template
+from fxpress._graphs.tracking.reuse import calls
+from fxpress._graphs.tracking.reuse.template import Step, Template
 from fxpress.functional_export import check_reuse
 from tests.tracking.test_reuse import Model, x
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram, export
 from torch.fx import Graph, Node
 
-from fxpress._unflatten.aliases import may_alias, readers
+from fxpress._graphs.unflatten.aliases import may_alias, readers
 from fxpress.unflatten import _inplace_buffer_and_input_mutations, unflatten
 from tests.support.unflatten_cases import quietly
 from tests.support.unflatten_compare import assert_runs_as_eager

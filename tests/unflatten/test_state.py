@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import export
 
-from fxpress._aten import clone_separately
+from fxpress._torch.aten import clone_separately
 from fxpress.unflatten import unflatten
 from tests.support.unflatten_cases import both, exported, ours_of, quietly
 from tests.support.unflatten_compare import (

@@ -17,12 +17,12 @@ from torch.fx import Node
 
 import fxpress
 import fxpress.view
-from fxpress._cli import app
-from fxpress._view.comparison import compare, name_of
-from fxpress._view.facts import facts_of
-from fxpress._view.matching import ALONE, CHANGED, FOLLOWS, SAME, Matching
-from fxpress._view.side_by_side import align
-from fxpress.view._sources import source_of
+from fxpress._tools.cli import app
+from fxpress._tools.view.arguments import source_of
+from fxpress._tools.view.comparison import compare, name_of
+from fxpress._tools.view.facts import facts_of
+from fxpress._tools.view.matching import ALONE, CHANGED, FOLLOWS, SAME, Matching
+from fxpress._tools.view.side_by_side import align
 
 _NODE = re.compile(r"graph_module\.graph\.nodes\[(\d+)\]")
 

@@ -19,10 +19,10 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 import fxpress
 import fxpress.view
-from fxpress._cli import app
-from fxpress._inspection.package import InspectionError
-from fxpress._view.graphs import Graph, graphs_by_program, graphs_of_file, graphs_of_text
-from fxpress._view.overlays import overlays_of
+from fxpress._files.format.package import InspectionError
+from fxpress._tools.cli import app
+from fxpress._tools.view.graphs import Graph, graphs_by_program, graphs_of_file, graphs_of_text
+from fxpress._tools.view.overlays import overlays_of
 from tests.fuzz.make_hostile import frozen
 from tests.support.command_line import assert_without_torch, dynamic_program
 from tests.support.exported import exportdb_cases, exportdb_program, skipped_unless_exported

@@ -14,15 +14,15 @@ import pytest
 import torch
 from torch import nn
 
-from fxpress._view.graphs import graphs_of_text
-from fxpress._view.namespaces import Namespaces
+from fxpress._tools.view.graphs import graphs_of_text
+from fxpress._tools.view.namespaces import Namespaces
 
 # The process of the tests keeps its objects from the collector, so that nothing is done there.
 _OLD = """
 import gc, sys
 at_start = gc.get_freeze_count()
-from fxpress._view import collector
-from fxpress._view.graphs import graphs_of_file
+from fxpress._tools.view import collector
+from fxpress._tools.view.graphs import graphs_of_file
 collector._MANY = 0
 if sys.argv[2] == "frozen":
     gc.freeze()

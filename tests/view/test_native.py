@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fxpress import _native
-from fxpress._inspection.package import Allowance, InspectionError
-from fxpress._view.graphs import graphs_of_text
-from fxpress._view.shared import METADATA, NO_TENSOR, describe_argument, describe_tensor
+from fxpress._files.format.package import Allowance, InspectionError
+from fxpress._tools.view.graphs import graphs_of_text
+from fxpress._tools.view.shared import METADATA, NO_TENSOR, describe_argument, describe_tensor
 from tests.support.memory import check_collector_is_as_it_was, check_no_blocks_leak
 
 META = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fxpress._view.facts import module_of
-from fxpress._view.ranges import MOST, cut_long_layers
+from fxpress._tools.view.facts import module_of
+from fxpress._tools.view.ranges import MOST, cut_long_layers
 
 
 def graph_of(*layers: str) -> dict[str, Any]:

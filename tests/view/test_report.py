@@ -13,7 +13,7 @@ from torch.export import ExportedProgram, export
 from torch.utils.flop_counter import FlopCounterMode
 
 import fxpress.view
-from fxpress._cli import app
+from fxpress._tools.cli import app
 from fxpress.split_module import split_module
 from tests.support.command_line import assert_without_torch, dynamic_program
 from tests.view.hostile import MARKUP, Page, hostile_copy

@@ -120,12 +120,12 @@ ROOMS: list[Entry] = [
         ),
         (
             "torch._dynamo.guards",
-            "fxpress._capture.guard_function",
+            "fxpress._graphs.capture.guard_function",
             ("build_guard_function",),
         ),
         (
             "torch._dynamo.guards",
-            "fxpress._capture.guard_origin",
+            "fxpress._graphs.capture.guard_origin",
             ("get_verbose_code_part",),
         ),
         (
@@ -199,7 +199,7 @@ ROOMS: list[Entry] = [
                 "package_pt2",
             ),
         ),
-        ("torch._inductor.package.package", "fxpress._archive.compiled", ("load_package",)),
+        ("torch._inductor.package.package", "fxpress._files.archive.compiled", ("load_package",)),
     )
     for name in names
 ]

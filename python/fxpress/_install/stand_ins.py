@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from fxpress import _native
-from fxpress._errors import UnsupportedError
+from fxpress._base.errors import UnsupportedError
 from fxpress._install.rooms import Entry
 
 Policy: TypeAlias = Literal["raise", "torch"]

@@ -13,7 +13,7 @@ from torch.export.pt2_archive._package_weights import Weights as Weights
 from torch.export.pt2_archive._package_weights import get_complete_tensor as get_complete_tensor
 from torch.export.pt2_archive._package_weights import group_weights as group_weights
 
-from fxpress._errors import UnsupportedError
+from fxpress._base.errors import UnsupportedError
 from fxpress._torch.versions import features
 
 pickle_script_object = torch._C._pickle_save

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from fxpress._errors import UnsupportedError, UnsupportedTorchError
+from fxpress._base.errors import UnsupportedError, UnsupportedTorchError
 from fxpress._torch.versions import EXPECTED, is_of_torch, minor
 
 # Room -> the functions that it calls or overrides, with an underscore for each argument that is

@@ -57,7 +57,7 @@ from torch.utils._sympy.value_ranges import ValueRanges as ValueRanges
 from torch.utils._traceback import CapturedTraceback
 from torch.utils._triton import has_triton
 
-from fxpress._errors import Error
+from fxpress._base.errors import Error
 from fxpress._torch.versions import features
 
 OPS = "torch._ops"  # the module that operators name
@@ -479,7 +479,7 @@ def load_with(function: Callable[..., Any], archive: Any, location: Any = None) 
 
     Args:
         function: called with the pickled arguments of `_reconstruct_fake_tensor`, in its place.
-        archive: the records, as a `fxpress._serde.records.SavedRecords`.
+        archive: the records, as a `fxpress._files.serde.records.SavedRecords`.
         location: the `map_location` of `torch.load`.
 
     Raises:

@@ -20,7 +20,7 @@ from torch._dynamo.utils import is_safe_constant
 from torch._dynamo.variables import nn_module as torch_tracking
 from torch._guards import Source
 
-from fxpress._errors import UnsupportedError
+from fxpress._base.errors import UnsupportedError
 from fxpress._torch.versions import features
 
 _T = TypeVar("_T", bound=type)

@@ -10,7 +10,7 @@ from typing import Any
 from torch._dynamo.output_graph import OutputGraph, graph_code_log
 from torch.fx import Graph
 
-from fxpress._replacement import Replacement
+from fxpress._base.replacement import Replacement
 from fxpress._torch.capture import traces_are_written
 
 

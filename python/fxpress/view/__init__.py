@@ -25,16 +25,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fxpress._errors import UnsupportedError
-from fxpress._view.comparison import compare
-from fxpress._view.graphs import Graph
-from fxpress._view.names import names_of
-from fxpress._view.overlays import Overlay, overlays_of
-from fxpress._view.page import page_of
-from fxpress._view.side_by_side import TITLE, align, differences_of
-from fxpress._view.sources import Source, tell_apart
+from fxpress._base.errors import UnsupportedError
+from fxpress._tools.view.arguments import source_of
+from fxpress._tools.view.comparison import compare
+from fxpress._tools.view.graphs import Graph
+from fxpress._tools.view.names import names_of
+from fxpress._tools.view.overlays import Overlay, overlays_of
+from fxpress._tools.view.page import page_of
+from fxpress._tools.view.side_by_side import TITLE, align, differences_of
+from fxpress._tools.view.sources import Source, tell_apart
 from fxpress.view import data
-from fxpress.view._sources import source_of
 
 __all__ = ["config", "data", "export", "graphs_of", "view"]
 
@@ -132,7 +132,7 @@ def config_of(sources: Sequence[Source], overlays: Mapping[str, Overlay] | None 
         fxpress.UnsupportedError: Model Explorer is not installed.
     """
     _model_explorer()
-    from fxpress.view._config import Config
+    from fxpress._tools.view.config import Config
 
     made = Config()
     tell_apart(sources)

@@ -18,18 +18,18 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from fxpress._view.comparison import compare
-from fxpress._view.facts import facts_of
-from fxpress._view.graphs import Graph
-from fxpress._view.overlays import Overlay, by_module, marked, overlays_of, shaded
-from fxpress._view.side_by_side import differences_of
-from fxpress.view._sources import source_of
+from fxpress._tools.view.arguments import source_of
+from fxpress._tools.view.comparison import compare
+from fxpress._tools.view.facts import facts_of
+from fxpress._tools.view.graphs import Graph
+from fxpress._tools.view.overlays import Overlay, by_module, marked, overlays_of, shaded
+from fxpress._tools.view.side_by_side import differences_of
 
 __all__ = ["decomposition", "difference", "overlays", "reuse", "times", "write"]
 
 if TYPE_CHECKING:
-    from fxpress._decompose.report import Report
-    from fxpress._tracking.reuse.report import ReuseReport
+    from fxpress._graphs.decompose.report import Report
+    from fxpress._graphs.tracking.reuse.report import ReuseReport
 
 _ROOT = "L['self']"  # of the paths in reports of captures
 _EXPORT_ROOT = "_export_root"
@@ -120,7 +120,7 @@ def times(program: Any, *args: Any, runs: int = 3, **kwargs: Any) -> Overlay:
     """
     if runs < 1:
         raise ValueError(f"runs must be positive, not {runs}")
-    from fxpress.view._profiling import events_of_runs
+    from fxpress._tools.view.profiling import events_of_runs
 
     graph = _graph(program)
     operators = [node for node in graph["nodes"] if node["id"].startswith("node ")]

@@ -6,7 +6,7 @@ from typing import Any
 
 from model_explorer import Adapter, AdapterMetadata, graph_builder
 
-from fxpress._view.graphs import Graph, graphs_of_file
+from fxpress._tools.view.graphs import Graph, graphs_of_file
 
 
 class ProgramAdapter(Adapter):  # type: ignore[misc]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 
-from fxpress._serde import expressions
+from fxpress._files.serde import expressions
 from fxpress.serialize import SerializeError
 from tests.fuzz.hostile.expressions import EXPRESSIONS
 from tests.fuzz.targets import timed

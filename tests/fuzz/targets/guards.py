@@ -12,7 +12,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
 
 from fxpress import _native
-from fxpress._serde.guards import check_arithmetic
+from fxpress._files.serde.guards import check_arithmetic
 from fxpress.serialize import SerializeError
 from tests.fuzz.hostile.strings import GUARDS_BY_NAME
 from tests.fuzz.targets import timed

@@ -1,0 +1,65 @@
+"""Render pictures by the system's Graphviz, or by the program that the extra `draw` installs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import graphviz
+
+from fxpress._base.errors import NoRendererError
+
+# A port of Graphviz in one program, which takes the options of `dot`; docs/decisions/0001 says why.
+_CARRIED = "graphviz-pure"
+
+
+class Picture(graphviz.Digraph):  # type: ignore[misc]
+    """A graph that notebooks also show where the system has no Graphviz."""
+
+    def _repr_mimebundle_(
+        self, include: Any = None, exclude: Any = None, **options: Any
+    ) -> dict[str, str]:
+        if shutil.which("dot"):
+            bundle: dict[str, str] = super()._repr_mimebundle_(include, exclude, **options)
+            return bundle
+        return {"image/svg+xml": svg_of(self.source)}
+
+
+def svg_of(source: str) -> str:
+    """Return the text of an SVG file for a graph in the DOT language.
+
+    The renderer is a separate process: it shares nothing with threads and forks, and Ctrl-C ends
+    it.
+
+    Raises:
+        NoRendererError: If there is no renderer.
+        RuntimeError: If it can't be started, or if it fails.
+    """
+    program = shutil.which("dot") or _carried_program()
+    if program is None:
+        raise NoRendererError(
+            'draw(format="svg") needs the program dot of Graphviz or the package graphviz-pure:'
+            " pip install 'fxpress[draw]'"
+        )
+    command = [program, "-Kdot", "-Tsvg"]
+    try:
+        result = subprocess.run(command, input=source.encode(), capture_output=True, check=False)
+    except OSError as error:
+        raise RuntimeError(f"draw: the renderer {program} can't be started: {error}") from error
+    if result.returncode:
+        reason = result.stderr.decode(errors="replace").strip() or "no message"
+        raise RuntimeError(f"draw: {program} ended with status {result.returncode}: {reason}")
+    return result.stdout.decode()
+
+
+def _carried_program() -> str | None:
+    """Return the path of graphviz-pure's program where pip has put it, which may not be in PATH."""
+    try:
+        files = importlib.metadata.files(_CARRIED) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    installed = [Path(str(file.locate())) for file in files if file.name == _CARRIED]
+    return next((str(path) for path in installed if path.is_file()), shutil.which(_CARRIED))

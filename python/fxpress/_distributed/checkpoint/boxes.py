@@ -1,0 +1,188 @@
+"""Which bytes of a tensor in a file a part of it needs, and how they are copied into a tensor.
+
+A box is a part of a tensor: a begin and a length in each dimension. The elements of a tensor in a
+file have strides. A box is read as runs of bytes: the innermost dimensions that lie densely enough
+are a run, and the outer ones say where the runs begin. Only a run's gaps are read besides the box.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from fxpress import _native
+from fxpress._files.remote.ranges import Checked, File
+
+_MOST = 1 << 25  # bytes that are read before they are copied to where they belong
+
+
+class Extent(NamedTuple):
+    """A tensor in a file.
+
+    Attributes:
+        file: the file.
+        begin: the place of its first element, in bytes.
+        dtype: of its elements.
+        strides: in elements.
+        checked: the part of the file that holds it and has a checksum; None where there is none.
+        is_whole: whether it is all of that part, in order.
+    """
+
+    file: File
+    begin: int
+    dtype: torch.dtype
+    strides: tuple[int, ...]
+    checked: Checked | None = None
+    is_whole: bool = False
+
+
+class _Run(NamedTuple):
+    """How the runs of a box lie. Dimensions are ordered by their strides.
+
+    Attributes:
+        span: elements of a run.
+        outer: the dimensions over which runs repeat, the outermost first.
+    """
+
+    span: int
+    outer: tuple[int, ...]
+
+
+def _run(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int], gap: float) -> _Run:
+    """Return the longest run whose gaps have at most `gap` elements."""
+    span = 1
+    for position in range(len(order) - 1, -1, -1):
+        dim = order[position]
+        if sizes[dim] == 1:
+            continue
+        if strides[dim] - span > gap:
+            outer = tuple(d for d in order[: position + 1] if sizes[d] > 1)
+            return _Run(span, outer)
+        span += (sizes[dim] - 1) * strides[dim]
+    return _Run(span, ())
+
+
+def _parts(
+    sizes: Sequence[int], order: Sequence[int], whole: int
+) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Yield begins and sizes of boxes that make up a box, in the order of their bytes.
+
+    Args:
+        order: its dimensions, the outermost first.
+        whole: the number of elements to read for it, which are shared out evenly.
+    """
+    steps = list(sizes)
+    for dim in order:
+        if whole <= _MOST:
+            break
+        one = math.ceil(whole / sizes[dim])
+        steps[dim] = max(1, min(sizes[dim], _MOST // one)) if one else sizes[dim]
+        whole = one * steps[dim]
+    ranges = [range(0, sizes[dim], steps[dim]) for dim in order]
+    for begins in itertools.product(*ranges):
+        begin, size = [0] * len(sizes), list(sizes)
+        for dim, first in zip(order, begins, strict=True):
+            begin[dim], size[dim] = first, min(steps[dim], sizes[dim] - first)
+        yield tuple(begin), tuple(size)
+
+
+def memory_of(tensor: torch.Tensor) -> memoryview:
+    """Return the memory of a contiguous tensor on the CPU, which has to outlive the view."""
+    size = tensor.numel() * tensor.itemsize
+    if size == 0:
+        return memoryview(b"")
+    return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
+
+
+def read_box(
+    extent: Extent, offsets: Sequence[int], sizes: Sequence[int], target: torch.Tensor
+) -> None:
+    """Copy a box of a tensor in a file into a tensor of the same sizes.
+
+    Args:
+        extent: the tensor in the file.
+        offsets: where the box begins.
+        sizes: its lengths.
+        target: any tensor, whose dtype the elements are converted to.
+
+    Raises:
+        OSError: the file cannot be read.
+        ArchiveError: it ends too early, or, where all of a part is read, its checksum is wrong.
+    """
+    if 0 in sizes:
+        return
+    strides, item = extent.strides, extent.dtype.itemsize
+    order = sorted(range(len(sizes)), key=lambda dim: -strides[dim])
+    first = sum(a * b for a, b in zip(offsets, strides, strict=True))
+    run = _run(sizes, strides, order, extent.file.gap / item)
+    whole = run.span * math.prod(sizes[dim] for dim in run.outer)
+    crc = None
+    checked = extent.checked if extent.is_whole else None
+    if checked is not None and whole * item == checked.size:
+        crc = _native.crc32(b"")
+    for begin, part in _parts(sizes, order, whole * item):
+        place = first + sum(a * b for a, b in zip(begin, strides, strict=True))
+        part_target = target
+        for dim, (start, size) in enumerate(zip(begin, part, strict=True)):
+            if size != sizes[dim]:
+                part_target = part_target.narrow(dim, start, size)
+        data = _read_part(extent, place, part, order, part_target)
+        if crc is not None:
+            memory = memory_of(data)
+            crc = _native.crc32_of_both(crc, _native.crc32(memory), len(memory))
+    if checked is not None and crc is not None:
+        checked.compare(crc)
+
+
+def _read_part(
+    extent: Extent, place: int, sizes: tuple[int, ...], order: Sequence[int], target: torch.Tensor
+) -> torch.Tensor:
+    """Copy a box at an element of a file into a tensor, and return the tensor of what was read."""
+    strides, item = extent.strides, extent.dtype.itemsize
+    run = _run(sizes, strides, order, extent.file.gap / item)
+    total = run.span * math.prod(sizes[dim] for dim in run.outer)
+    in_memory = list(strides)  # of what is read
+    step = total
+    for dim in run.outer:
+        step //= sizes[dim]
+        in_memory[dim] = step
+    is_direct = total == math.prod(sizes) and _takes_bytes(target, extent.dtype, in_memory)
+    data = target if is_direct else torch.empty(total, dtype=extent.dtype, device="cpu")
+    memory, size = memory_of(data), run.span * item
+    starts = [range(0, sizes[dim] * strides[dim], strides[dim]) for dim in run.outer]
+    for number, start in enumerate(itertools.product(*starts)):
+        begin = extent.begin + (place + sum(start)) * item
+        extent.file.read_into(begin, memory[number * size : (number + 1) * size])
+    if not is_direct:
+        target.copy_(data.as_strided(sizes, in_memory))
+    return data
+
+
+def _takes_bytes(target: torch.Tensor, dtype: torch.dtype, strides: Sequence[int]) -> bool:
+    """Return whether elements with these strides can be read into the memory of a tensor."""
+    return (
+        type(target) is torch.Tensor
+        and target.dtype is dtype
+        and target.device.type == "cpu"
+        and target.layout is torch.strided
+        and target.is_contiguous()
+        and not (target.is_conj() or target.is_neg())
+        and all(
+            size == 1 or a == b
+            for size, a, b in zip(target.shape, target.stride(), strides, strict=True)
+        )
+    )
+
+
+def strides_of(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor."""
+    strides, step = [], 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))

@@ -1,0 +1,249 @@
+"""`convert_weights`: from one kind of checkpoint to another, tensor by tensor."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+import torch
+from torch.distributed.checkpoint import FileSystemWriter
+from torch.export import ExportedProgram
+
+from fxpress._base.observing.progress import Progress, check_progress, reporting
+from fxpress._distributed.checkpoint.filling import Filling, fill
+from fxpress._distributed.checkpoint.programs import Asked, read_json, stage_files
+from fxpress._distributed.checkpoint.sources import main_file, read_any_weights, read_weights
+from fxpress._distributed.checkpoint.streaming import save_all
+from fxpress._distributed.checkpoint.weights import Weights
+from fxpress._distributed.checkpoint.writer import ArchiveWriter
+from fxpress._distributed.stages.costs import By
+from fxpress._distributed.stages.save import MANIFEST, PICTURE, STATE, save_stages
+from fxpress._distributed.stages.seal import sealed
+from fxpress._files.archive import names
+from fxpress._files.archive.files import is_path
+from fxpress._files.archive.folders import new_folder
+from fxpress._files.archive.load import load
+from fxpress._files.archive.package import save
+from fxpress._files.archive.stage_records import facts_of
+from fxpress._files.serde.limits import Limits
+from fxpress._files.tensors.copies import on_other_storages
+from fxpress._torch.watching import operation
+
+Form: TypeAlias = Literal["pt2", "stages", "safetensors", "torch"]
+_PIECE = 1 << 22  # bytes
+
+
+@operation("checkpoint.convert_weights", lambda _, __, target, **___: _sizes(target))
+def convert_weights(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    form: Form | None = None,
+    program: ExportedProgram | str | os.PathLike[str] | None = None,
+    stages: int | None = None,
+    by: By = "parameters",
+    missing: Literal["error", "program"] = "error",
+    model: str = names.MODEL,
+    file_bytes: int = 5_000_000_000,
+    allow_pickle: bool = False,
+    limits: Limits | None = None,
+    progress: Progress = None,
+) -> None:
+    """Write the weights of a checkpoint as a checkpoint of another kind.
+
+    One tensor at a time is in memory. The target is there when it is complete, or not at all. Names
+    are those of the source.
+
+    Args:
+        source: what `ArchiveReader` reads, or a folder that torch's FileSystemWriter wrote.
+        target: the file or folder to make.
+        form: "pt2": a program with these weights; "stages": a folder of stages with them, as
+            `fxpress split` writes it; "safetensors": a folder of safetensors files and their index;
+            "torch": a folder for `torch.distributed.checkpoint`, its default form. None: "stages"
+            where `stages` is given or `program` is a folder, "pt2" for a target that ends in
+            `.pt2`, else "safetensors".
+        program: for "pt2" and "stages", the program that gets the weights: a `.pt2` file, whose own
+            weights need not be there, or an ExportedProgram; for "stages" also a folder of stages.
+        stages: the number of stages into which `program` is cut.
+        by: what stages share out, as for `fxpress split`.
+        missing: what a weight of the program gets that the source does not have. "error": none,
+            SerializeError is raised; "program": the value that it has in the program, such as a
+            count that no stage uses and that is in no file of a stage.
+        model: the name of the program in a source that is a `.pt2` file.
+        file_bytes: the size at which "safetensors" begins another file.
+        allow_pickle: unpickle tensors of classes of their own in the source, which may run any
+            code.
+        limits: the limits on the cost of reading; None: the defaults, see `fxpress.archive.Limits`.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
+
+    Raises:
+        OSError: a file cannot be read or written; a FileExistsError for a folder that is there and
+            not empty, unless it has a checkpoint that `ArchiveWriter` wrote and gets another.
+        fxpress.ArchiveError: a file is damaged.
+        fxpress.LimitError: reading would cost more than the limits allow.
+        fxpress.SerializeError: the program has a weight that the source has not, or that has
+            another shape or dtype there.
+        fxpress.UnsupportedError: the target cannot hold a tensor or a value of the source.
+        fxpress.Error: the program cannot be cut like this.
+        TypeError: an argument is of a wrong type.
+        ValueError: `form` has another value, or an argument is missing or of no use.
+        ImportError: `progress` needs what is not installed.
+
+    Exceptions of `progress` pass through. torch has no such function.
+
+    Example:
+        >>> from fxpress.checkpoint import convert_weights
+        >>> fxpress.save(program, "model.pt2")
+        >>> convert_weights("model.pt2", "weights")  # safetensors and an index
+        >>> convert_weights("weights", "two", program="model.pt2", stages=2)
+        >>> convert_weights("two", "again.pt2", program="model.pt2")
+    """
+    for path in (source, target):
+        if not is_path(path):
+            raise TypeError(f"a checkpoint is a path, not a {type(path).__name__}")
+    check_progress(progress)
+    goal = Path(target)
+    if missing not in ("error", "program"):
+        raise ValueError(f'missing is "error" or "program", not {missing!r}')
+    kind = _form(form, goal, program, stages)
+    _check_program(kind, program, stages)
+    own = _own_weights(program, limits) if missing == "program" else None
+    filling = Filling(own, limits)
+    asked = Asked(model, allow_pickle, limits)
+    with (
+        read_any_weights(Path(source), asked) as weights,
+        reporting(progress, "converting", weights.bytes()) as weights.report,
+    ):
+        if kind in ("pt2", "stages"):
+            _refuse_values(weights, kind)
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "safetensors":
+            save_all(weights, ArchiveWriter(goal, file_bytes=file_bytes))
+        elif kind == "torch":
+            with new_folder(goal) as place:
+                save_all(weights, FileSystemWriter(place, per_thread_copy_ahead=0))
+        elif kind == "pt2":
+            with _program_file(program) as template:
+                fill(template, weights, goal, filling)
+        else:
+            with new_folder(goal) as place, _stages(program, stages, by, place) as template:
+                _fill_stages(template, weights, place, filling)
+
+
+def _sizes(target: str | os.PathLike[str]) -> dict[str, int]:
+    path = Path(target)
+    files = [path] if path.is_file() else path.iterdir()
+    return {"bytes": sum(each.stat().st_size for each in files)}
+
+
+def _form(form: Form | None, target: Path, program: Any, stages: int | None) -> Form:
+    if form is not None and form not in get_args(Form):
+        raise ValueError(f"form is one of {get_args(Form)}, not {form!r}")
+    if form is not None:
+        return form
+    if stages is not None or (is_path(program) and os.path.isdir(program)):
+        return "stages"
+    return "pt2" if target.suffix == ".pt2" else "safetensors"
+
+
+def _check_program(kind: Form, program: Any, stages: int | None) -> None:
+    """Raise for a program that is missing, of no use, or none."""
+    if not isinstance(program, ExportedProgram) and program is not None and not is_path(program):
+        raise TypeError(f"program is an ExportedProgram or a path, not a {type(program).__name__}")
+    if kind in ("safetensors", "torch"):
+        if program is not None or stages is not None:
+            raise ValueError(f"the form {kind!r} takes neither a program nor stages")
+        return
+    if program is None:
+        raise ValueError(f"the form {kind!r} needs a program, which gets the weights")
+    is_folder = is_path(program) and os.path.isdir(program)
+    if kind == "pt2" and (is_folder or stages is not None):
+        raise ValueError("the form 'pt2' takes one program, and no stages")
+    if kind == "stages" and is_folder == (stages is not None):
+        raise ValueError(
+            "the form 'stages' takes a program and their number, or a folder of stages"
+        )
+
+
+def _own_weights(program: Any, limits: Limits | None) -> Callable[[str], torch.Tensor]:
+    """Return a function: name -> the value of a weight in a program, KeyError for none."""
+    if isinstance(program, ExportedProgram):
+        state = program.state_dict
+        return lambda name: state[name]
+    return read_weights(main_file(Path(program)), Asked(limits=limits)).read
+
+
+def _refuse_values(weights: Weights, kind: Form) -> None:
+    if weights.values:
+        raise ValueError(
+            f"{next(iter(weights.values))!r} is no tensor, which the form {kind!r} cannot hold"
+        )
+
+
+@contextlib.contextmanager
+def _program_file(program: Any) -> Iterator[Path]:
+    """Yield the path of a file with a program."""
+    if not isinstance(program, ExportedProgram):
+        yield Path(program)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.pt2"
+        save(program, str(path), weights="none", progress=False)
+        yield path
+
+
+@contextlib.contextmanager
+def _stages(program: Any, count: int | None, by: By, place: Path) -> Iterator[Path]:
+    """Yield a folder of stages, whose weights do not matter; what is made for it is in a place."""
+    if count is None:
+        yield Path(program)
+        return
+    if not isinstance(program, ExportedProgram):
+        program = _with_zeros(load(program, load_weights=False, progress=False))
+    path = place / "template"
+    save_stages(program, path, count, by=by, inputs=program.example_inputs)
+    yield path
+    shutil.rmtree(path)
+
+
+def _with_zeros(program: ExportedProgram) -> ExportedProgram:
+    """Give a program without weights zeros, which take no memory as long as nobody writes them."""
+
+    def zeros(first: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [_zeros(each.untyped_storage().nbytes()) for each in first]
+
+    state = program.state_dict
+    # A tensor of a class of its own was unpickled, with its values.
+    made = on_other_storages(list(state.values()), zeros, lambda value: value)
+    state.update(zip(state, made, strict=True))
+    return program
+
+
+def _zeros(size: int) -> torch.Tensor:
+    if size == 0:
+        return torch.zeros(0, dtype=torch.uint8)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+def _fill_stages(template: Path, weights: Weights, folder: Path, filling: Filling) -> None:
+    """Write the stages of a folder into another one, with the weights of a checkpoint."""
+    files = stage_files(template, filling.limits)
+    path = template / MANIFEST
+    manifest, _ = read_json(path, filling.limits)
+    for stage, file in zip(manifest["stages"], files, strict=True):
+        made = folder / file.path.name
+        fill(template / file.path.name, weights, made, filling)
+        stage.update(facts_of(made))
+    for name in (PICTURE, STATE):
+        if (template / name).is_file():
+            shutil.copyfile(template / name, folder / name)
+    (folder / MANIFEST).write_text(sealed(manifest))

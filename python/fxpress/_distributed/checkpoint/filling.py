@@ -1,0 +1,171 @@
+"""Write a `.pt2` file that is another one with the weights of a checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import torch
+
+from fxpress._base.errors import UnsupportedError
+from fxpress._distributed.checkpoint.weights import Weights
+from fxpress._files.archive import names
+from fxpress._files.archive.contents import read_config, views_of
+from fxpress._files.archive.load_options import Options
+from fxpress._files.archive.reader import PT2ArchiveReader
+from fxpress._files.archive.storages import View, bytes_by_record, make_all
+from fxpress._files.archive.weight_files import copy_values
+from fxpress._files.archive.writer import PT2ArchiveWriter, Stored
+from fxpress._files.errors import ArchiveError
+from fxpress._files.serde.limits import Limits
+from fxpress._torch import serde as compat
+
+# What the writer of a file adds at its end.
+_MADE_ANEW = (".data/version", "byteorder", ".data/serialization_id")
+# Fills a tensor with the value of a weight.
+_Source: TypeAlias = Callable[[torch.Tensor], None]
+
+
+class Filling(NamedTuple):
+    """How programs are filled.
+
+    Attributes:
+        own: name -> the value of a weight that the checkpoint does not have, KeyError for none;
+            None: there has to be no such weight.
+        limits: the limits on the cost of reading a program.
+    """
+
+    own: Callable[[str], torch.Tensor] | None = None
+    limits: Limits | None = None
+
+
+def fill(template: Path, weights: Weights, target: Path, filling: Filling) -> None:
+    """Write a file with the graph of a program and the weights of a checkpoint.
+
+    The records are copied as they are, but for those of weights. A storage is made, filled and
+    written, one after another.
+
+    Args:
+        template: the program; its weights need not be in it.
+        weights: the checkpoint, which may have more names.
+        target: the file, which is replaced when it is complete.
+        filling: what else there is to say.
+
+    Raises:
+        OSError: a file cannot be read or written.
+        fxpress.ArchiveError: a file is damaged, or the template has no program.
+        fxpress.LimitError: reading the program would cost more than the limits allow.
+        fxpress.SerializeError: a weight is missing, or has another shape or dtype.
+        fxpress.UnsupportedError: a weight of the program is pickled.
+    """
+    with PT2ArchiveReader(template, limits=filling.limits) as archive:
+        views, config_record = _views(archive)
+        sources = {
+            name: _source(name, view, views, weights, filling) for name, view in views.items()
+        }
+        writer = PT2ArchiveWriter(target)
+        try:
+            for record in archive.get_file_names():
+                if record == config_record:
+                    _write_storages(writer, views, sources)
+                    writer.write_bytes(record, archive.read_bytes(record))
+                elif not record.startswith(names.WEIGHTS_DIR) and record not in _MADE_ANEW:
+                    writer.write_bytes(record, archive.read_bytes(record))
+            writer.complete()
+        except BaseException:
+            writer.abandon()
+            raise
+
+
+def _views(archive: PT2ArchiveReader) -> tuple[dict[str, View], str]:
+    """Return the weights of the program in an archive, and the record that describes them."""
+    models = names.models_in(archive.get_file_names())
+    if models != [names.MODEL]:
+        raise ArchiveError(f"a file with the program {names.MODEL!r} alone is filled, not {models}")
+    record = names.weights_config_record(names.MODEL)
+    config = read_config(archive, record)
+    for payload in config:
+        if payload.is_pickled:
+            raise UnsupportedError(f"{payload.name!r} of the program is pickled: it is not filled")
+    return views_of(config, names.WEIGHTS_DIR, Options("cpu")), record
+
+
+def _source(
+    name: str, view: View, views: Mapping[str, View], weights: Weights, filling: Filling
+) -> _Source:
+    """Return what gives a weight its value.
+
+    A weight that has two names in the program may have one of them in the checkpoint.
+    """
+    found = name
+    if name not in weights.tensors:
+        others = (
+            other
+            for other, its in views.items()
+            if other in weights.tensors and its[:5] == view[:5]  # all that tells its elements
+        )
+        found = next(others, name)
+    stored = weights.tensors.get(found)
+    if stored is not None:
+        _check_fits(name, view, stored.dtype, stored.sizes)
+        return functools.partial(_fill, weights, found)
+    own = None
+    with contextlib.suppress(KeyError):
+        own = None if filling.own is None else filling.own(name)
+    if own is None:
+        raise compat.SerializeError(f"there is no value for {name!r}")
+    _check_fits(name, view, own.dtype, tuple(own.shape))
+    return functools.partial(_copy_own, filling, name)
+
+
+def _check_fits(name: str, view: View, dtype: torch.dtype, sizes: tuple[int, ...]) -> None:
+    if (dtype, sizes) != (view.dtype, tuple(view.sizes)):
+        raise compat.SerializeError(
+            f"the value for {name!r} is {dtype}{list(sizes)} instead of "
+            f"{view.dtype}{list(view.sizes)}"
+        )
+
+
+def _copy_own(filling: Filling, name: str, tensor: torch.Tensor) -> None:
+    assert filling.own is not None
+    copy_values(tensor, filling.own(name).detach())
+
+
+def _write_storages(
+    writer: PT2ArchiveWriter,
+    views: Mapping[str, View],
+    sources: Mapping[str, _Source],
+) -> None:
+    by_record: dict[str, list[str]] = {}
+    for name, view in views.items():
+        by_record.setdefault(view.record, []).append(name)
+    for record, size in bytes_by_record(views.values()).items():
+        mine = [(views[name], sources[name]) for name in by_record[record]]
+        _write_storage(writer, record, size, mine)
+
+
+def _write_storage(
+    writer: PT2ArchiveWriter, record: str, size: int, mine: list[tuple[View, _Source]]
+) -> None:
+    """Make the storage of some weights, fill it and write it."""
+    storage = torch.zeros(size, dtype=torch.uint8)  # elements that no tensor sees are zeros
+    made = make_all([storage], [(0, *view[:-1]) for view, _ in mine])
+    for tensor, (_, source) in zip(made, mine, strict=True):
+        source(tensor.detach())
+    if size == 0:
+        writer.write_bytes(record, b"")
+    else:
+        writer.write_memory([Stored(record, size, 0, storage.data_ptr(), size)])
+
+
+def _fill(weights: Weights, name: str, tensor: torch.Tensor) -> None:
+    repeats = any(
+        n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    if repeats:  # elements share a place, into which one of them is written
+        copy_values(tensor, weights.read(name))
+    else:
+        weights.read(name, tensor)

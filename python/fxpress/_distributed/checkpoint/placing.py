@@ -1,0 +1,94 @@
+"""Put the files of all ranks in their places, so that a checkpoint is there as a whole or not."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fxpress._distributed.checkpoint.sharing_out import FILE
+from fxpress._distributed.checkpoint.tensor_files import ALONE, INDEX
+from fxpress._distributed.checkpoint.torch_files import METADATA
+from fxpress._distributed.stages.save import MANIFEST
+from fxpress._files.archive.files import AtomicFile
+from fxpress._files.archive.folders import abandoned, locked_folder, sync_folder
+from fxpress._files.archive.tensor_file_writer import number_of, write_all
+
+
+def check_folder(folder: Path) -> None:
+    """Raise FileExistsError for a file, or for a folder that others would take for their own.
+
+    transformers looks for `model.safetensors` before it looks for an index.
+    """
+    others = [folder] if folder.exists() and not folder.is_dir() else []
+    others += [folder / name for name in (ALONE, MANIFEST, METADATA)]
+    for path in others:
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, "something else is there", str(path))
+
+
+def remove_left(folder: Path) -> None:
+    """Remove the files that killed ranks have left."""
+    with contextlib.suppress(OSError):
+        for path in abandoned(folder / INDEX):
+            path.unlink()
+
+
+def complete(folder: Path, files: Mapping[str, str], index: Any) -> None:
+    """Put files in their places, then the index, and remove the files of the replaced index.
+
+    Args:
+        folder: where all of them are.
+        files: name -> the name that the file, which is complete and on the disk, has until now.
+        index: what the index says.
+
+    Raises:
+        OSError: a file is not there, or the index cannot be written; then the old index and its
+            files are as they were.
+    """
+    written = AtomicFile(folder / INDEX)
+    try:
+        write_all(written.descriptor, memoryview(json.dumps(index, separators=(",", ":")).encode()))
+        written.sync()
+        with locked_folder(folder):
+            _replace(folder, files, written)
+            _remove_others(folder, set(files))
+    finally:
+        written.discard()
+
+
+def _replace(folder: Path, files: Mapping[str, str], index: AtomicFile) -> None:
+    try:
+        for name, temporary in files.items():
+            try:
+                os.replace(folder / temporary, folder / name)
+            except FileNotFoundError:
+                raise FileNotFoundError(
+                    errno.ENOENT,
+                    "the file of a rank is not there; do all ranks see the same folder?",
+                    str(folder / name),
+                ) from None
+        sync_folder(folder)
+        index.put_in_place()
+        sync_folder(folder)
+    except BaseException:
+        if not index.is_in_place():
+            for name in files:
+                with contextlib.suppress(OSError):
+                    (folder / name).unlink()
+        raise
+
+
+def _remove_others(folder: Path, names: set[str]) -> None:
+    """Remove the files that no index names: of the replaced one, and of savers that were killed."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            match = FILE.fullmatch(name)
+            if match is not None and name not in names:
+                number = number_of(folder / name)
+                if number is not None and number.startswith(match[1]):
+                    (folder / name).unlink()

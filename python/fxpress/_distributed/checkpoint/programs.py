@@ -1,0 +1,266 @@
+"""The weights of a `.pt2` file, and of a folder of stages."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from fxpress._distributed.checkpoint.boxes import Extent
+from fxpress._distributed.checkpoint.tensor_files import header_of, in_file
+from fxpress._distributed.checkpoint.weights import (
+    Place,
+    Stored,
+    Weights,
+    add,
+    charge_repeats,
+    is_dense,
+    whole,
+)
+from fxpress._distributed.stages.manifest import FORMAT, VERSION
+from fxpress._distributed.stages.save import MANIFEST
+from fxpress._files.archive import names
+from fxpress._files.archive.contents import Payload, read_config, read_values, views_of
+from fxpress._files.archive.load_options import Options
+from fxpress._files.archive.reader import PT2ArchiveReader
+from fxpress._files.archive.remote_archive import RemoteArchive
+from fxpress._files.archive.storages import View, bytes_needed
+from fxpress._files.errors import ArchiveError
+from fxpress._files.format.weights_location import read_place
+from fxpress._files.remote.ranges import Checked, File, LocalFile, UrlFile
+from fxpress._files.remote.url_path import AnyPath
+from fxpress._files.serde.limits import Budget, Limits
+
+_Archive: TypeAlias = PT2ArchiveReader | RemoteArchive
+
+
+class Asked(NamedTuple):
+    """What the caller of a reader may choose; see `ArchiveReader`.
+
+    Attributes:
+        opened: the archive that is to be read, if it is at a URL and open already.
+    """
+
+    model: str = names.MODEL
+    allow_pickle: bool = False
+    limits: Limits | None = None
+    opened: RemoteArchive | None = None
+
+
+def add_program(weights: Weights, path: AnyPath, asked: Asked) -> None:
+    """Add the weights of a `.pt2` file.
+
+    Raises:
+        OSError: the file, or the file of weights beside it, cannot be read.
+        ArchiveError: it is damaged, or has no weights.
+        LimitError: reading it would cost more than the limits allow.
+        SerializeError: a weight needs `allow_pickle`.
+    """
+    opened = asked.opened
+    file = weights.files.file(path, None if opened is None else opened.file)
+    _add_file(weights, file, asked)
+
+
+def _add_file(weights: Weights, file: LocalFile | UrlFile, asked: Asked) -> None:
+    with _archive_of(file, asked) as archive:
+        try:
+            _add_weights(weights, file, archive, asked)
+        except ArchiveError as error:
+            raise _naming(file.path, error) from None
+
+
+def _archive_of(file: LocalFile | UrlFile, asked: Asked) -> _Archive:
+    if isinstance(file, UrlFile):
+        return RemoteArchive(file.remote(), asked.limits) if asked.opened is None else asked.opened
+    raw = file.raw()
+    raw.seek(0)
+    try:
+        return PT2ArchiveReader(raw, limits=asked.limits)
+    except ArchiveError as error:
+        raise _naming(file.path, error) from None
+
+
+def _naming(path: AnyPath, error: ArchiveError) -> ArchiveError:
+    text = str(error)
+    return error if text.startswith(str(path)) else type(error)(f"{path}: {text}")
+
+
+def _add_weights(weights: Weights, file: LocalFile | UrlFile, archive: Any, asked: Asked) -> None:
+    if archive.find(f"{names.WEIGHTS_DIR}{asked.model}.pt") is not None:
+        raise ArchiveError("the weights are of an older format: load the program, and save it")
+    config = read_config(archive, names.weights_config_record(asked.model))
+    options = Options("cpu", allow_pickle=asked.allow_pickle, progress=False)
+    place = names.weights_file_record(asked.model)
+    if archive.find(place) is not None:
+        text = archive.read_string(place)
+        weights.facts.append([file.path.name, file.size, text])
+        views = views_of([each for each in config if not each.is_pickled], "", options)
+        _add_beside(weights, file.path, text, views, archive.budget)
+        return
+    weights.facts.append([file.path.name, file.size])
+    plain = [each for each in config if not each.is_pickled]
+    views = views_of(plain, names.WEIGHTS_DIR, options)
+    for payload in config:
+        view = views.get(payload.name)
+        again = functools.partial(_read_again, file, archive, payload, asked, options)
+        if view is None:
+            stored, said = _pickled(archive, payload, options, again)
+        else:
+            stored, said = _plain(file, archive, payload.name, view, again)
+            charge_repeats(payload.name, stored, _bytes_there(view), archive.budget)
+        weights.facts.append([payload.name, *said])
+        add(weights, payload.name, stored, str(file.path))
+
+
+def _bytes_there(view: View) -> int:
+    size: int = bytes_needed(view) - view.offset * view.dtype.itemsize
+    return size
+
+
+def _plain(
+    file: File, archive: _Archive, name: str, view: View, again: Place
+) -> tuple[Stored, tuple[Any, ...]]:
+    """Return a tensor that is a part of a record, and what tells the record from others."""
+    record = archive.record(view.record)
+    needed = bytes_needed(view)
+    if len(view.sizes) != len(view.strides):
+        raise ArchiveError(f"{name!r} has {len(view.sizes)} sizes and {len(view.strides)} strides")
+    said = (record.crc, record.size, view.offset, view.strides)
+    if record.size == 0 or record.is_deflated:  # zeros, which are not stored, or compressed
+        return whole(view.dtype, view.sizes, lambda: again), said
+    if needed > record.size:
+        raise ArchiveError(
+            f"{name!r} needs {needed} bytes of record {view.record!r}, which has {record.size}"
+        )
+    item = view.dtype.itemsize
+    size = _bytes_there(view)
+    is_whole = view.offset == 0 and size == record.size and is_dense(view.sizes, view.strides)
+
+    def find() -> Extent:
+        begin = record.offset
+        if isinstance(archive, RemoteArchive):  # a request for those that are needed only
+            begin = archive.begin_of(view.record)
+        part = Checked(file, begin, record.size, record.crc, f"record {view.record!r}")
+        begin += view.offset * item
+        return Extent(file, begin, view.dtype, view.strides, part, is_whole)
+
+    return whole(view.dtype, view.sizes, find), said
+
+
+def _read_again(
+    file: LocalFile | UrlFile, before: _Archive, payload: Payload, asked: Asked, options: Options
+) -> torch.Tensor:
+    """Return a tensor that has to be read as a whole."""
+    made: Any = (
+        before.holding([names.WEIGHTS_DIR + payload.record])
+        if isinstance(before, RemoteArchive)
+        else _archive_of(file, asked)
+    )
+    with made as archive:
+        try:
+            values = read_values(archive, [payload], names.WEIGHTS_DIR, options)
+        except ArchiveError as error:
+            raise _naming(file.path, error) from None
+    found: torch.Tensor = values[payload.name]
+    return found
+
+
+def _pickled(
+    archive: Any, payload: Payload, options: Options, again: Place
+) -> tuple[Stored, tuple[Any, ...]]:
+    """Return a tensor of a class of its own. It is read once to see what it is."""
+    record = archive.record(names.WEIGHTS_DIR + payload.record)
+    value = read_values(archive, [payload], names.WEIGHTS_DIR, options)[payload.name]
+    if not isinstance(value, torch.Tensor):
+        raise ArchiveError(f"{payload.name!r} is a {type(value).__name__} and no tensor")
+    return whole(value.dtype, tuple(value.shape), lambda: again), (record.crc, record.size)
+
+
+def _add_beside(
+    weights: Weights, path: AnyPath, text: str, views: dict[str, View], budget: Budget
+) -> None:
+    """Add weights that are in a safetensors file beside the archive."""
+    if not text:
+        raise ArchiveError("the program was saved without its weights")
+    budget.check_json(text, "the record of the weights' file")
+    try:
+        name, number = read_place(text)
+    except ValueError as error:
+        raise ArchiveError(str(error)) from None
+    real = Path(os.path.realpath(path)) if isinstance(path, Path) else path
+    file = weights.files.file(real.with_name(name))
+    header = header_of(file, budget)
+    header.check_number(number)
+    for key, view in views.items():
+        stored = in_file(header, key)
+        if (stored.dtype, stored.sizes) != (view.dtype, tuple(view.sizes)):
+            raise ArchiveError(
+                f"{key!r} is {stored.dtype}{list(stored.sizes)} in {file.path}, and "
+                f"{view.dtype}{list(view.sizes)} in the program"
+            )
+        add(weights, key, stored, str(file.path))
+
+
+class StageFile(NamedTuple):
+    """A file of a folder of stages, as the manifest describes it."""
+
+    path: AnyPath
+    size: int  # bytes
+
+
+def stage_files(folder: AnyPath, limits: Limits | None) -> list[StageFile]:
+    """Return the files that the manifest of a folder names, in the order of the stages.
+
+    Raises:
+        OSError: the manifest cannot be read.
+        ArchiveError: it is damaged, of another format, or names a file that is not in the folder.
+    """
+    path = folder / MANIFEST
+    said, _ = read_json(path, limits)
+    try:
+        if (said["format"], said["version"]) != (FORMAT, VERSION):
+            raise ValueError(f"it is of format {said['format']!r}, version {said['version']!r}")
+        found = [
+            StageFile(_beside(folder, each["file"]), int(each["bytes"])) for each in said["stages"]
+        ]
+        if not found:
+            raise ValueError("it has no stages")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArchiveError(f"{path} is damaged: {error!r}") from None
+    return found
+
+
+def _beside(folder: AnyPath, name: str) -> AnyPath:
+    if os.path.basename(name) != name or not name.endswith(".pt2") or not name.isprintable():
+        raise ValueError(f"{name!r} is no file of the folder")
+    return folder / name
+
+
+def read_json(path: AnyPath, limits: Limits | None) -> tuple[Any, Budget]:
+    """Return what a JSON file says, and the rest of the budget; ArchiveError if it is damaged."""
+    text = path.read_bytes()
+    budget = Budget(limits, len(text))
+    budget.check_json(text, str(path))
+    try:
+        return json.loads(text), budget
+    except (ValueError, RecursionError) as error:
+        raise ArchiveError(f"{path} is damaged: {error}") from None
+
+
+def add_stages(weights: Weights, folder: AnyPath, asked: Asked) -> None:
+    """Add the weights of all stages in a folder; those of several stages come from the first.
+
+    Raises:
+        OSError, ArchiveError, LimitError, SerializeError: as `add_program` does.
+    """
+    stages = stage_files(folder, asked.limits)
+    files = [weights.files.file(path) for path, _ in stages]
+    found = weights.files.each(lambda file: file.size, files)
+    for file, size, (path, wanted) in zip(files, found, stages, strict=True):
+        if size != wanted:
+            raise ArchiveError(f"{path} has {size} bytes, and {wanted} by the manifest")
+        _add_file(weights, file, asked)

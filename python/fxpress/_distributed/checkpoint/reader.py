@@ -1,0 +1,273 @@
+"""`ArchiveReader`: weights in files for `torch.distributed.checkpoint.load`."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from fxpress._distributed.checkpoint.boxes import Extent
+from fxpress._distributed.checkpoint.programs import Asked
+from fxpress._distributed.checkpoint.sources import main_file, read_weights
+from fxpress._distributed.checkpoint.values import pickled
+from fxpress._distributed.checkpoint.weights import Place, Weights, copy_box
+from fxpress._files.archive import names
+from fxpress._files.archive.again import again_when_replaced
+from fxpress._files.archive.files import is_path
+from fxpress._files.archive.remote_archive import RemoteArchive
+from fxpress._files.errors import ArchiveError
+from fxpress._files.remote.ranges import Checked
+from fxpress._files.remote.url_path import AnyPath, UrlPath
+from fxpress._files.remote.urls import local_path, opened_system, url_of
+from fxpress._files.serde.limits import Limits
+
+
+class ArchiveReader(StorageReader):  # type: ignore[misc]
+    """A reader of weights in files, for `torch.distributed.checkpoint.load`.
+
+    `load` fills tensors, DTensors and shards of FSDP2. Each rank reads the bytes of its shards and
+    the headers of the files, and no file as a whole. Of files at URLs, these are ranges, several of
+    which are asked for at a time. Names are those of the state of the original
+    module. As with torch's readers, a tensor of another dtype gets the values converted.
+
+    Nothing of a file runs. What is wrong with headers, names, sizes or the files of another rank is
+    one error on all ranks, before a tensor has changed. A tensor that a rank reads as a whole is
+    compared with its checksum, where the file has one, after it was read.
+
+    Args:
+        path: a `.pt2` file; a folder that `fxpress split` wrote; a safetensors file; an index of
+            such files (`model.safetensors.index.json`), or a folder with one, such as
+            `ArchiveWriter` writes. Or the URL of one of them, such as `s3://bucket/model.pt2`, for
+            which fsspec has what reads it; one that ends in ".pt2", ".safetensors" or ".json" is a
+            file, another one a folder.
+        model: the name of the program in a `.pt2` file.
+        check: before a tensor changes, read all of the records that this rank needs parts of, and
+            compare them with their checksums.
+        allow_pickle: unpickle tensors of classes of their own, which may run any code.
+        limits: the limits on the cost of reading headers; None: the defaults, see
+            `fxpress.archive.Limits`.
+
+    Raises:
+        TypeError: an argument is of a wrong type.
+        fxpress.UnsupportedError: nothing that is installed reads from the URL.
+
+    `torch.distributed.checkpoint.load` raises torch's CheckpointException on every rank, with the
+    errors of each rank in `failures`:
+
+    - OSError: a file cannot be read.
+    - fxpress.ArchiveError: a file is damaged, has changed, or ranks read different ones.
+    - fxpress.LimitError: reading headers would cost more than the limits allow.
+    - fxpress.SerializeError: a weight needs `allow_pickle`.
+    - RuntimeError, ValueError: torch's, for names that are not there and for other sizes.
+    - AssertionError: torch's, in place of an error in a header, whose text it has.
+
+    A subclass of `torch.distributed.checkpoint.StorageReader`.
+
+    Example:
+        >>> import torch.distributed.checkpoint as dcp
+        >>> from fxpress.checkpoint import ArchiveReader
+        >>> fxpress.save(program, "model.pt2")
+        >>> state = {"0.norm.weight": torch.zeros(8)}
+        >>> dcp.load(state, storage_reader=ArchiveReader("model.pt2"), no_dist=True)
+        >>> state["0.norm.weight"]
+        tensor([1., 1., 1., 1., 1., 1., 1., 1.])
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        model: str = names.MODEL,
+        check: bool = False,
+        allow_pickle: bool = False,
+        limits: Limits | None = None,
+    ) -> None:
+        if not is_path(path):
+            raise TypeError(f"weights are read from a path, not a {type(path).__name__}")
+        self._path = _path_of(path)
+        self._asked = Asked(model, allow_pickle, limits)
+        self._check = check
+        self._weights: Weights | None = None
+        self._places: dict[tuple[str, tuple[int, ...]], Place] = {}
+
+    @property
+    def checkpoint_id(self) -> Path | str:
+        """The path or the URL that is read."""
+        return self._path if isinstance(self._path, Path) else self._path.url
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return whether something can be the path of a checkpoint."""
+        return is_path(checkpoint_id)
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Forget what was read, and read another path from now on if one is given."""
+        self._close()
+        if checkpoint_id is not None:
+            self._path = _path_of(checkpoint_id)
+
+    def _close(self) -> None:
+        weights, self._weights = self._weights, None
+        self._places = {}
+        if weights is not None:
+            weights.close()
+
+    def read_metadata(self) -> Metadata:
+        """Return what the files say that they hold: a chunk for each slice of a tensor.
+
+        Raises:
+            OSError: a file cannot be read.
+            fxpress.ArchiveError: a file is damaged.
+            fxpress.LimitError: reading it would cost more than the limits allow.
+            fxpress.SerializeError: a weight needs `allow_pickle`.
+        """
+        self._close()
+        self._weights = again_when_replaced(read_weights)(main_file(self._path), self._asked)
+        described: dict[str, Any] = {
+            name: TensorStorageMetadata(
+                TensorProperties(dtype=stored.dtype),
+                torch.Size(stored.sizes),
+                [
+                    ChunkStorageMetadata(torch.Size(part.offsets), torch.Size(part.sizes))
+                    for part in stored.slices
+                ],
+            )
+            for name, stored in self._weights.tensors.items()
+        }
+        described.update({name: BytesStorageMetadata() for name in self._weights.values})
+        return Metadata(described, storage_meta=StorageMeta(self.checkpoint_id))
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        """Do nothing: what `read_metadata` found is what is read."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Find the bytes that a plan needs, and check that they are there."""
+        weights = self._contents
+        wanted = {
+            _key(item.storage_index): item.storage_index
+            for item in plan.items
+            if item.type is not LoadItemType.BYTE_IO
+        }
+        found = weights.files.each(lambda index: self._find(weights, index), wanted.values())
+        self._places = dict(zip(wanted, found, strict=True))
+        if self._check:
+            parts: dict[tuple[int, int], Checked] = {}
+            for place in self._places.values():
+                if isinstance(place, Extent) and place.checked is not None:
+                    parts[id(place.checked.file), place.checked.begin] = place.checked
+            weights.files.each(Checked.check, parts.values())
+            weights.files.check()
+        return dataclasses.replace(plan, storage_data=weights.digest())
+
+    @property
+    def _contents(self) -> Weights:
+        if self._weights is None:
+            raise ValueError("read_metadata has to be called first")
+        return self._weights
+
+    def _find(self, weights: Weights, index: MetadataIndex) -> Place:
+        slices = weights.tensors[index.fqn].slices
+        wanted = _key(index)[1]
+        first = index.index or 0  # a hint, where there are many
+        for part in (*slices[first : first + 1], *slices):
+            if part.offsets == wanted:
+                return part.find()
+        raise ArchiveError(f"{self._path} has no slice of {index.fqn!r} at {wanted}")
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Check that all ranks read the same checkpoint."""
+        digests = [plan.storage_data for plan in plans]
+        others = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+        if others:
+            raise ArchiveError(
+                f"{self._path}: the ranks {others} read another checkpoint there than rank 0"
+            )
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Fill the tensors of a plan, file by file.
+
+        Raises:
+            OSError: a file cannot be read.
+            fxpress.ArchiveError: a file has changed since the plan was made, or a checksum is
+                wrong.
+        """
+        try:
+            files = self._contents.files
+            items = []
+            for item in sorted(plan.items, key=self._order):
+                if item.type is LoadItemType.BYTE_IO:
+                    value = self._contents.values[item.storage_index.fqn]
+                    planner.load_bytes(item, pickled(value))
+                else:
+                    items.append(item)
+            for start in range(0, len(items), files.at_once):
+                some = items[start : start + files.at_once]
+                targets = [_target(item, planner) for item in some]
+                files.each(self._fill, zip(some, targets, strict=True))
+                for item, target in zip(some, targets, strict=True):
+                    planner.commit_tensor(item, target)
+            files.check()
+        finally:
+            self._close()
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _fill(self, pair: tuple[ReadItem, torch.Tensor]) -> None:
+        item, target = pair
+        with torch.no_grad():
+            place = self._places[_key(item.storage_index)]
+            copy_box(place, item.storage_offsets, item.lengths, target)
+
+    def _order(self, item: ReadItem) -> tuple[str, int]:
+        """Return where the bytes of an item are, so that files are read from front to back."""
+        place = self._places.get(_key(item.storage_index))
+        return (str(place.file.path), place.begin) if isinstance(place, Extent) else ("", 0)
+
+
+def reader_of(archive: RemoteArchive, model: str, limits: Limits | None) -> ArchiveReader:
+    """Return a reader of the weights of a program in an archive that is open already."""
+    reader = ArchiveReader(archive.file.url, model=model, limits=limits)
+    reader._asked = reader._asked._replace(opened=archive)
+    return reader
+
+
+def _target(item: ReadItem, planner: LoadPlanner) -> torch.Tensor:
+    target: torch.Tensor = planner.resolve_tensor(item).detach()
+    if target.size() != item.lengths:
+        raise ValueError(
+            f"{item.dest_index.fqn!r} is to be filled with {list(item.lengths)} elements, and has "
+            f"{list(target.size())}"
+        )
+    return target
+
+
+def _path_of(path: str | os.PathLike[str]) -> AnyPath:
+    """Return the path that is given as such, with `file://`, or as a URL that fsspec knows."""
+    url = url_of(path)
+    if url is None:
+        return Path(local_path(path))
+    opened_system(url)
+    return UrlPath(url)
+
+
+def _key(index: MetadataIndex) -> tuple[str, tuple[int, ...]]:
+    return index.fqn, tuple(index.offset or ())

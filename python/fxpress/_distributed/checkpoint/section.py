@@ -1,0 +1,246 @@
+"""The section of an index that `ArchiveWriter` adds: which slices a tensor has, and where they are.
+
+Other readers of the index look at its weight_map alone, which names the tensors that are whole in
+one file. A slice is in its file under a name that no model has, so that nobody takes it for the
+tensor.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.storage import WriteResult
+
+from fxpress._distributed.checkpoint.boxes import Extent
+from fxpress._distributed.checkpoint.tensor_files import DTYPES, Header, beside, header_of
+from fxpress._distributed.checkpoint.values import from_json
+from fxpress._distributed.checkpoint.weights import Slice, Stored, Weights
+from fxpress._files.archive.tensor_file_writer import CODES
+from fxpress._files.errors import ArchiveError
+from fxpress._files.remote.url_path import AnyPath
+from fxpress._files.serde.limits import Budget
+
+KEY, FORMAT, VERSION = "fxpress", "fxpress checkpoint", 1
+_SLICE_BYTES = 300  # of the objects for a slice, as an estimate
+
+
+class Part(NamedTuple):
+    """What a rank says of a slice that it has written.
+
+    Attributes:
+        file: the name of the file.
+        temporary: the name that it has until the checkpoint is complete.
+        whole: bytes of the file.
+        crc: CRC-32 of the slice.
+    """
+
+    file: str
+    temporary: str
+    whole: int
+    crc: int
+
+
+def key_of(name: str, whole: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> str:
+    """Return the name of a slice in its file; a slice that is the whole tensor has its name."""
+    if tuple(sizes) == tuple(whole):
+        return name
+    return f"{name}@{','.join(map(str, offsets))}"
+
+
+def index_of(metadata: Metadata, results: list[WriteResult], number: str) -> dict[str, Any]:
+    """Return what the index of a checkpoint says.
+
+    Args:
+        metadata: torch's description of it.
+        results: what the ranks have written: a `Part` for a slice, JSON for other values.
+        number: of the save.
+    """
+    described = metadata.state_dict_metadata
+    parts = [result for result in results if isinstance(result.storage_data, Part)]
+    files = dict(sorted({(each.storage_data.file, each.storage_data.whole) for each in parts}))
+    numbers = {file: number for number, file in enumerate(files)}
+    place_of: dict[str, str] = {}
+    tensors: dict[str, list[Any]] = {}
+    for result in parts:
+        name, part = result.index.fqn, result.storage_data
+        about = described[name]
+        chunk = _chunk(about, result.index)
+        if chunk.sizes == about.size:
+            place_of[name] = part.file
+        said = tensors.setdefault(name, [CODES[about.properties.dtype], list(about.size), []])
+        said[2].append([numbers[part.file], list(chunk.offsets), list(chunk.sizes), part.crc])
+    return {
+        "metadata": {"total_size": sum(each.size_in_bytes for each in parts)},
+        "weight_map": dict(sorted(place_of.items())),
+        KEY: {
+            "format": FORMAT,
+            "version": VERSION,
+            "number": number,
+            "files": list(map(list, files.items())),  # name, bytes
+            # dtype, sizes, and of each slice: number of the file, offsets, sizes, CRC-32
+            "tensors": dict(sorted(tensors.items())),
+            "values": {
+                each.index.fqn: each.storage_data
+                for each in results
+                if not isinstance(each.storage_data, Part)
+            },
+        },
+    }
+
+
+def _chunk(about: TensorStorageMetadata, index: MetadataIndex) -> ChunkStorageMetadata:
+    """Return the chunk of a tensor that an index is of."""
+    hint = index.index
+    if hint is not None and hint < len(about.chunks) and about.chunks[hint].offsets == index.offset:
+        return about.chunks[hint]
+    return next(chunk for chunk in about.chunks if chunk.offsets == index.offset)
+
+
+class _Files:
+    """The files of a checkpoint, whose headers are read when something of them is needed."""
+
+    def __init__(
+        self, index: AnyPath, said: dict[str, Any], weights: Weights, budget: Budget
+    ) -> None:
+        self._number = str(said["number"])
+        self._files = [
+            (weights.files.file(beside(index, str(name))), int(size))
+            for name, size in said["files"]
+        ]
+        self._headers: dict[int, Header] = {}
+        self._budget = budget
+        self._lock = threading.Lock()  # several threads may ask for headers
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def header(self, number: int) -> Header:
+        """Return the header of a file, which has to be of the save that the index is of."""
+        with self._lock:
+            if number not in self._headers:
+                self._headers[number] = self._read(number)
+            return self._headers[number]
+
+    def _read(self, number: int) -> Header:
+        file, size = self._files[number]
+        if file.size != size:
+            raise ArchiveError(f"{file.path} has {file.size} bytes, and {size} by the index")
+        header = header_of(file, self._budget)
+        header.check_number(self._number)
+        return header
+
+    def find(
+        self, number: int, key: str, dtype: torch.dtype, sizes: tuple[int, ...], crc: int
+    ) -> Extent:
+        """Return the place of a slice; ArchiveError where the file has another tensor there."""
+        header = self.header(number)
+        extent = header.extent(key, crc)
+        found = header.places[key].shape
+        if (extent.dtype, found) != (dtype, sizes):
+            raise ArchiveError(
+                f"{header.file.path}: {key!r} is {extent.dtype}{list(found)}, and "
+                f"{dtype}{list(sizes)} by the index"
+            )
+        return extent
+
+
+def add_section(weights: Weights, index: AnyPath, said: Any, budget: Budget) -> None:
+    """Add the tensors and values of a section.
+
+    Args:
+        weights: gets them.
+        index: the path of the index.
+        said: what the section says.
+        budget: the budget of the load.
+
+    Raises:
+        ArchiveError: the section is damaged, or the slices of a tensor are not all of it.
+        LimitError: it has more slices than the limits allow.
+    """
+    try:
+        if (said["format"], said["version"]) != (FORMAT, VERSION):
+            raise ValueError(f"it is of format {said['format']!r}, version {said['version']!r}")
+        files = _Files(index, said, weights, budget)
+        weights.facts.append([said["number"], said["files"]])
+        for name, each in said["tensors"].items():
+            weights.tensors[name] = _tensor(name, each, files, budget)
+        for name, value in said["values"].items():
+            weights.values[name] = from_json(name, value)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, ArchiveError):
+            raise
+        raise ArchiveError(f"{index} is damaged: {error!r}") from None
+
+
+def _tensor(name: str, said: Any, files: _Files, budget: Budget) -> Stored:
+    code, shape, parts = said
+    dtype, whole = DTYPES[code], _numbers(shape)
+    budget.charge(_SLICE_BYTES * len(parts), f"the slices of {name!r}")
+    slices = []
+    for number, begin, lengths, crc in parts:
+        offsets, sizes = _numbers(begin), _numbers(lengths)
+        if type(number) is not int or not 0 <= number < len(files):
+            raise ValueError(f"a slice of {name!r} is in file {number!r}, which there is not")
+        key = key_of(name, whole, offsets, sizes)
+        find = functools.partial(files.find, number, key, dtype, sizes, int(crc))
+        slices.append(Slice(offsets, sizes, find))
+    check_slices(name, whole, slices, budget)
+    return Stored(dtype, whole, tuple(slices))
+
+
+def _numbers(said: Any) -> tuple[int, ...]:
+    numbers = tuple(said)
+    if any(type(each) is not int or each < 0 for each in numbers):
+        raise ValueError(f"{said!r} are no sizes")
+    return numbers
+
+
+def check_slices(name: str, sizes: Sequence[int], slices: Sequence[Slice], budget: Budget) -> None:
+    """Raise ValueError unless slices do not overlap and are all of a tensor.
+
+    The begins of slices cut the tensor into a grid. Each cell has to be in one slice.
+    """
+    for each in slices:
+        if not len(each.offsets) == len(each.sizes) == len(sizes) or any(
+            a + n > whole for a, n, whole in zip(each.offsets, each.sizes, sizes, strict=True)
+        ):
+            raise ValueError(f"a slice of {name!r} is not inside of it")
+    volume = sum(math.prod(each.sizes) for each in slices)
+    if volume != math.prod(sizes):
+        raise ValueError(f"the slices of {name!r} have {volume} elements of {math.prod(sizes)}")
+    if len(slices) == 1 or volume == 0:
+        return
+    edges = [sorted({0, *(each.offsets[dim] for each in slices)}) for dim in range(len(sizes))]
+    numbers = [{edge: number for number, edge in enumerate(each)} for each in edges]
+    seen: set[tuple[int, ...]] = set()
+    for each in slices:
+        ranges = [
+            range(number[a], _cells_until(edge, number, a + n))
+            for a, n, edge, number in zip(each.offsets, each.sizes, edges, numbers, strict=True)
+        ]
+        more = math.prod(map(len, ranges)) - 1  # none where slices are those of a mesh
+        budget.charge(_SLICE_BYTES * max(more, 0), f"the slices of {name!r}")
+        cells = set(itertools.product(*ranges))
+        if not seen.isdisjoint(cells):
+            raise ValueError(f"slices of {name!r} overlap")
+        seen |= cells
+
+
+def _cells_until(edges: list[int], numbers: dict[int, int], end: int) -> int:
+    """Return the number of the first cell that begins at `end` or behind it."""
+    found = numbers.get(end)
+    if found is not None:
+        return found
+    return sum(edge < end for edge in edges)

@@ -1,0 +1,111 @@
+"""Share out what is to be written to files, and name them."""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from typing import NamedTuple
+
+import torch
+from torch.distributed.checkpoint.planner import WriteItem, WriteItemType
+
+from fxpress._base.errors import UnsupportedError
+from fxpress._distributed.checkpoint.section import key_of
+from fxpress._files.archive.tensor_file_writer import CODES
+from fxpress._files.format.tensor_header import METADATA
+
+DIGITS = 16  # of the number of a save, in the names of its files
+FILE = re.compile(r"model-\d{5,}-of-\d{5,}-([0-9a-f]{16})\.safetensors")
+
+
+class Work(NamedTuple):
+    """What a rank writes.
+
+    Attributes:
+        number: of the save, which all of its files carry.
+        files: the name of each file, and the positions of its items in the rank's plan.
+    """
+
+    number: str
+    files: list[tuple[str, list[int]]]
+
+
+def check_item(item: WriteItem) -> None:
+    """Raise UnsupportedError for what cannot be in a safetensors file or its index."""
+    name = item.index.fqn
+    if name == METADATA or not _is_unicode(name):
+        raise UnsupportedError(f"{name!r} cannot be the name of a tensor in a safetensors file")
+    if item.type is WriteItemType.BYTE_IO:
+        return
+    properties = item.tensor_data.properties
+    if properties.dtype not in CODES or properties.layout is not torch.strided:
+        raise UnsupportedError(
+            f"{name!r} cannot be in a safetensors file ({properties.dtype}, {properties.layout})"
+        )
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def key_of_item(item: WriteItem) -> str:
+    """Return the name of an item in its file."""
+    data = item.tensor_data
+    return key_of(item.index.fqn, data.size, data.chunk.offsets, data.chunk.sizes)
+
+
+def _bytes_of(item: WriteItem) -> int:
+    data = item.tensor_data
+    size: int = math.prod(data.chunk.sizes) * data.properties.dtype.itemsize
+    return size
+
+
+def _is_needed(item: WriteItem) -> bool:
+    """Return whether there is something to write: an empty slice of other elements is nothing."""
+    if item.type is WriteItemType.BYTE_IO:
+        return False
+    return _bytes_of(item) > 0 or math.prod(item.tensor_data.size) == 0
+
+
+def share_out(plans: list[list[WriteItem]], most: int) -> list[Work]:
+    """Return what each rank writes, for the items that it has.
+
+    Args:
+        plans: the items of each rank.
+        most: the bytes of a file, which a single larger tensor may exceed.
+
+    Raises:
+        UnsupportedError: two items of a file would have one name.
+    """
+    number = secrets.token_hex(16)
+    groups = [_groups(items, most) for items in plans]
+    count = sum(map(len, groups))
+    names = iter(
+        f"model-{i:05d}-of-{count:05d}-{number[:DIGITS]}.safetensors" for i in range(1, count + 1)
+    )
+    return [Work(number, [(next(names), group) for group in each]) for each in groups]
+
+
+def _groups(items: list[WriteItem], most: int) -> list[list[int]]:
+    """Return the positions of items, file by file."""
+    groups: list[list[int]] = []
+    keys: set[str] = set()
+    room = 0
+    for position, item in enumerate(items):
+        if not _is_needed(item):
+            continue
+        size, key = _bytes_of(item), key_of_item(item)
+        if key in keys:
+            raise UnsupportedError(f"two tensors of a rank would both be {key!r} in a file")
+        if not groups or size > room:
+            groups.append([])
+            room = most
+        keys.add(key)
+        groups[-1].append(position)
+        room -= size
+    return groups

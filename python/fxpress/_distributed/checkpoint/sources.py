@@ -1,0 +1,100 @@
+"""Find out what is at a path, and read what it holds."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from fxpress._distributed.checkpoint import tensor_files
+from fxpress._distributed.checkpoint.programs import Asked, add_program, add_stages, read_json
+from fxpress._distributed.checkpoint.section import KEY, add_section
+from fxpress._distributed.checkpoint.torch_files import METADATA, add_torchs
+from fxpress._distributed.checkpoint.weights import Weights
+from fxpress._distributed.stages.save import MANIFEST
+from fxpress._files.errors import ArchiveError
+from fxpress._files.remote.url_path import AnyPath, UrlPath
+from fxpress._files.serde.limits import Budget
+
+
+def main_file(path: AnyPath) -> AnyPath:
+    """Return the file that says what a checkpoint has: a manifest, an index, or the file itself.
+
+    Raises:
+        FileNotFoundError: it is a folder without one.
+        ArchiveError: it is a folder that torch's writers have written.
+        OSError: a URL cannot be reached.
+    """
+    if not _is_folder(path):
+        return path
+    for name in (MANIFEST, tensor_files.INDEX, tensor_files.ALONE):
+        if (path / name).is_file():
+            return path / name
+    if (path / METADATA).is_file():
+        raise ArchiveError(
+            f"{path} is a checkpoint of torch: read it with "
+            "torch.distributed.checkpoint.FileSystemReader, or convert it with "
+            "fxpress.checkpoint.convert_weights"
+        )
+    raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}: a checkpoint", str(path))
+
+
+def _is_folder(path: AnyPath) -> bool:
+    """Return whether a path is a folder. Stores of objects have none: there, names tell."""
+    if isinstance(path, UrlPath):
+        return not path.name.endswith((".pt2", ".json", tensor_files.SUFFIX))
+    return path.is_dir()
+
+
+def read_weights(path: AnyPath, asked: Asked) -> Weights:
+    """Return the tensors of a checkpoint: what they are, and where their bytes are.
+
+    Args:
+        path: what `main_file` returns.
+        asked: what the caller has chosen.
+
+    Raises:
+        OSError: a file cannot be read.
+        ArchiveError: a file is damaged.
+        LimitError: reading it would cost more than the limits allow.
+        SerializeError: a weight needs `allow_pickle`.
+    """
+    weights = Weights()
+    try:
+        _add(weights, path, asked)
+    except BaseException:
+        weights.close()
+        raise
+    return weights
+
+
+def read_any_weights(path: Path, asked: Asked) -> Weights:
+    """Return the tensors of a checkpoint, which torch's FileSystemWriter may have written.
+
+    Raises:
+        OSError, ArchiveError, LimitError, SerializeError: as `read_weights` does.
+    """
+    if not (path / METADATA).is_file():
+        return read_weights(main_file(path), asked)
+    weights = Weights()
+    try:
+        add_torchs(weights, path, asked.limits)
+    except BaseException:
+        weights.close()
+        raise
+    return weights
+
+
+def _add(weights: Weights, path: AnyPath, asked: Asked) -> None:
+    if path.name == MANIFEST:
+        add_stages(weights, path.parent, asked)
+    elif path.name.endswith(".json"):
+        said, budget = read_json(path, asked.limits)
+        if isinstance(said, dict) and KEY in said:
+            add_section(weights, path, said[KEY], budget)
+        else:
+            tensor_files.add_by_index(weights, path, said, budget)
+    elif path.name.endswith(tensor_files.SUFFIX):
+        tensor_files.add_file(weights, path, Budget(asked.limits, 0))
+    else:
+        add_program(weights, path, asked)

@@ -1,0 +1,177 @@
+"""Checkpoints that torch's FileSystemWriter has written, read without running what is in them.
+
+Their file `.metadata` is a pickle of classes of torch. Here it makes plain objects that only keep
+the state they are given, for this file alone.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from fxpress._base.errors import Error
+from fxpress._distributed.checkpoint.section import check_slices
+from fxpress._distributed.checkpoint.torch_tensors import extent_of
+from fxpress._distributed.checkpoint.weights import Place, Slice, Stored, Weights
+from fxpress._files.errors import ArchiveError
+from fxpress._files.remote.ranges import File
+from fxpress._files.serde.artifacts import load_any
+from fxpress._files.serde.limits import Budget, Limits
+from fxpress._files.serde.values import Values
+from fxpress._torch.checkpoint import LAYOUT, METADATA_CLASSES
+
+METADATA = ".metadata"
+_PATHS = ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath", "Path")
+_RATIO = 24  # bytes of objects for each byte of a pickle, as an estimate
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes objects with a `state` in place of those that the file names.
+
+    A pickle can change the attributes of what it names, so that this is new for each file.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+
+        class Made:
+            state: Any
+
+            def __new__(cls, *_: Any) -> Any:
+                return object.__new__(cls)
+
+            def __setstate__(self, state: Any) -> None:
+                self.__dict__["state"] = state
+
+        self._kinds = {
+            (module, name): type(name, (Made,), {})
+            for module, kinds in METADATA_CLASSES.items()
+            for name in kinds
+        }
+        self._functions: dict[tuple[str, str], Callable[..., Any]] = {
+            ("torch", "Size"): lambda values=(): tuple(values),
+            LAYOUT: str,
+        }
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what stands in for what the file names; UnpicklingError for anything else."""
+        kind = self._kinds.get((module, name)) or self._functions.get((module, name))
+        if kind is not None:
+            return kind
+        if module.partition(".")[0] == "pathlib" and name in _PATHS:
+            return lambda *parts: "/".join(map(str, parts))
+        if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which is not of a checkpoint")
+
+
+def add_torchs(weights: Weights, folder: Path, limits: Limits | None) -> None:
+    """Add the tensors and values of a checkpoint of torch.
+
+    Raises:
+        OSError: a file cannot be read.
+        ArchiveError: a file is damaged, or is more than such a checkpoint.
+        LimitError: reading it would cost more than the limits allow.
+    """
+    path = folder / METADATA
+    data = path.read_bytes()
+    budget = Budget(limits, len(data))
+    budget.charge(_RATIO * len(data), str(path))
+    try:
+        _add(weights, folder, _Unpickler(data).load().state, budget)
+    except (Error, OSError, MemoryError):
+        raise
+    except Exception as error:  # whatever pickles and what they make raise when they are damaged
+        raise ArchiveError(f"{path} is damaged: {error!r}") from None
+
+
+def _add(weights: Weights, folder: Path, said: dict[str, Any], budget: Budget) -> None:
+    files: dict[str, File] = {}
+    places: dict[tuple[str, tuple[int, ...]], _Saved] = {}
+    for index, info in said["storage_data"].items():
+        name, offset = str(index.state["fqn"]), index.state.get("offset")
+        about = info.state
+        if about.get("transform_descriptors"):
+            raise ValueError(f"{name!r} is stored by extensions")
+        file = files.setdefault(
+            str(about["relative_path"]),
+            weights.files.file(_inside(folder, about["relative_path"])),
+        )
+        saved = _Saved(file, int(about["offset"]), int(about["length"]), name, budget)
+        places[name, tuple(offset or ())] = saved
+    for name, kind in said["state_dict_metadata"].items():
+        if type(kind).__name__ == "BytesStorageMetadata":
+            weights.values[name] = places[name, ()].read()
+            continue
+        about = kind.state
+        dtype, sizes = about["properties"].state[0], _sizes(about["size"])
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"{name!r} is of type {dtype!r}")
+        slices = tuple(_slice(name, dtype, each.state, places) for each in about["chunks"])
+        check_slices(name, sizes, slices, budget)
+        weights.tensors[name] = Stored(dtype, sizes, slices)
+
+
+class _Saved(NamedTuple):
+    """What `torch.save` wrote into a part of a file."""
+
+    file: File
+    begin: int
+    size: int
+    name: str  # in messages
+    budget: Budget
+
+    def read(self) -> Any:
+        """Return it; ArchiveError or SerializeError when it is damaged, or would need a pickle."""
+        if min(self.begin, self.size) < 0:
+            raise ArchiveError(f"{self.file.path} is damaged: {self.name!r} is at {self.begin}")
+        data = self.file.read(self.begin, self.size)
+        self.budget.grow(self.size)
+        values = Values({}, "cpu", self.budget)
+        return load_any(data, f"{self.file.path}: {self.name!r}", values)
+
+
+def _slice(
+    name: str,
+    dtype: torch.dtype,
+    said: dict[str, Any],
+    places: Mapping[tuple[str, tuple[int, ...]], _Saved],
+) -> Slice:
+    offsets, sizes = _sizes(said["offsets"]), _sizes(said["sizes"])
+    saved = places[name, offsets]
+
+    def whole() -> torch.Tensor:
+        found = saved.read()
+        if not isinstance(found, torch.Tensor):
+            raise ArchiveError(f"{name!r} is a {type(found).__name__} and no tensor")
+        if (found.dtype, tuple(found.shape)) != (dtype, sizes):
+            raise ArchiveError(
+                f"{name!r} is {found.dtype}{list(found.shape)}, and {dtype}{list(sizes)} by "
+                f"{METADATA}"
+            )
+        return found
+
+    def find() -> Place:
+        return extent_of(saved.file, saved.begin, saved.size, dtype, sizes) or whole
+
+    return Slice(offsets, sizes, find)
+
+
+def _sizes(said: Any) -> tuple[int, ...]:
+    sizes = tuple(said)
+    if any(type(each) is not int or each < 0 for each in sizes):
+        raise ValueError(f"{said!r} are no sizes")
+    return sizes
+
+
+def _inside(folder: Path, name: Any) -> Path:
+    text = str(name)
+    if os.path.basename(text) != text or text in ("", ".", "..") or not text.isprintable():
+        raise ValueError(f"{text!r} is no file of the folder")
+    return folder / text

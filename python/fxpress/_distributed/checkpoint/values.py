@@ -1,0 +1,84 @@
+"""Values that are no tensors, such as numbers and lists of an optimizer, as JSON can hold them.
+
+torch keeps such values as pickles. Reading a pickle may run code, so they are JSON here: numbers,
+texts and None as they are, and containers as an object with one key, which says the kind.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+
+from fxpress._base.errors import UnsupportedError
+from fxpress._files.errors import ArchiveError
+
+_DEEPEST = 64  # containers within each other
+
+
+def as_json(name: str, value: Any, depth: int = 0) -> Any:
+    """Return a value as JSON; UnsupportedError for a value of another kind.
+
+    Args:
+        name: the name of the value in messages.
+        value: None, a bool, int, float or str, or lists, tuples and dicts of them.
+        depth: containers that it is in.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if depth < _DEEPEST:
+        if type(value) in (list, tuple):
+            items = [as_json(name, item, depth + 1) for item in value]
+            return {type(value).__name__: items}
+        if isinstance(value, dict):
+            return {
+                "dict": [
+                    [as_json(name, key, depth + 1), as_json(name, item, depth + 1)]
+                    for key, item in value.items()
+                ]
+            }
+    raise UnsupportedError(
+        f"{name!r} is a {type(value).__name__}, which only a pickle can hold: keep tensors, "
+        "numbers, texts, lists and dicts of them in the state, or use "
+        "torch.distributed.checkpoint.FileSystemWriter"
+    )
+
+
+def from_json(name: str, said: Any, depth: int = 0) -> Any:
+    """Return the value that `as_json` wrote; ArchiveError when it is damaged."""
+    if said is None or type(said) in (bool, int, float, str):
+        return said
+    try:
+        if depth < _DEEPEST:
+            ((kind, items),) = said.items()
+            if kind in ("list", "tuple"):
+                values = [from_json(name, item, depth + 1) for item in items]
+                return values if kind == "list" else tuple(values)
+            if kind == "dict":
+                return {
+                    from_json(name, key, depth + 1): from_json(name, item, depth + 1)
+                    for key, item in items
+                }
+    except (AttributeError, TypeError, ValueError):
+        pass
+    raise ArchiveError(f"the value {name!r} is damaged")
+
+
+def pickled(value: Any) -> io.BytesIO:
+    """Return a value as planners of torch take it. It is made here, and nothing of a file."""
+    made = io.BytesIO()
+    torch.save(value, made)
+    made.seek(0)
+    return made
+
+
+def unpickled(name: str, data: io.BytesIO) -> Any:
+    """Return the value that a planner of torch gives; UnsupportedError for one of another kind."""
+    data.seek(0)
+    try:
+        return torch.load(data, weights_only=True)
+    except Exception as error:
+        raise UnsupportedError(
+            f"{name!r} is an object that only a pickle can hold: {error}"
+        ) from None

@@ -1,0 +1,157 @@
+"""The tensors of a checkpoint: what they are, and where their slices are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+
+from fxpress._distributed.checkpoint.boxes import Extent, read_box, strides_of
+from fxpress._files.errors import ArchiveError
+from fxpress._files.remote.ranges import Files
+from fxpress._files.serde.limits import Budget
+
+# A tensor in a file, or a function that reads all of it.
+Place: TypeAlias = Extent | Callable[[], torch.Tensor]
+
+
+class Slice(NamedTuple):
+    """A part of a tensor that is stored in one place.
+
+    Attributes:
+        offsets: where it begins in the tensor.
+        sizes: its lengths.
+        find: returns its place; OSError or ArchiveError for a file that does not have it.
+    """
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    find: Callable[[], Place]
+
+
+class Stored(NamedTuple):
+    """A tensor of a checkpoint. Its slices do not overlap, and are all of it."""
+
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    slices: tuple[Slice, ...]
+
+
+@dataclass
+class Weights:
+    """The contents of a checkpoint.
+
+    Attributes:
+        tensors: name -> the tensor.
+        values: name -> a value that is no tensor.
+        files: the files that are read.
+        facts: what tells one checkpoint from another: JSON that is equal on all ranks that look at
+            the same files.
+        report: called with the bytes of each whole tensor that was read.
+    """
+
+    tensors: dict[str, Stored] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    files: Files = field(default_factory=Files)
+    facts: list[Any] = field(default_factory=list)
+    report: Callable[[int], None] | None = None
+
+    def __enter__(self) -> Weights:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        self.files.close()
+
+    def digest(self) -> str:
+        """Return a hash that ranks compare, so that they do not read different checkpoints."""
+        tensors = [
+            [
+                name,
+                str(each.dtype),
+                each.sizes,
+                [(part.offsets, part.sizes) for part in each.slices],
+            ]
+            for name, each in sorted(self.tensors.items())
+        ]
+        text = json.dumps([tensors, sorted(self.values), self.facts])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def read(self, name: str, target: torch.Tensor | None = None) -> torch.Tensor:
+        """Return a whole tensor.
+
+        Args:
+            name: the name of the tensor; KeyError when there is none.
+            target: the tensor to fill; None: a new one.
+        """
+        stored = self.tensors[name]
+        if target is None:
+            target = torch.empty(stored.sizes, dtype=stored.dtype)
+        for part in stored.slices:
+            whole = target
+            for dim, (start, size) in enumerate(zip(part.offsets, part.sizes, strict=True)):
+                if size != stored.sizes[dim]:
+                    whole = whole.narrow(dim, start, size)
+            copy_box(part.find(), (0,) * len(part.sizes), part.sizes, whole)
+        if self.report is not None:
+            self.report(target.nbytes)
+        return target
+
+    def bytes(self) -> int:
+        """Return the bytes of all tensors."""
+        return sum(
+            math.prod(each.sizes) * int(each.dtype.itemsize) for each in self.tensors.values()
+        )
+
+
+def copy_box(
+    place: Place, offsets: Sequence[int], sizes: Sequence[int], target: torch.Tensor
+) -> None:
+    """Copy a box of what is stored in a place into a tensor of the same sizes."""
+    if isinstance(place, Extent):
+        read_box(place, offsets, sizes, target)
+        return
+    found = place()
+    for dim, (start, size) in enumerate(zip(offsets, sizes, strict=True)):
+        found = found.narrow(dim, start, size)
+    target.copy_(found)
+
+
+def whole(dtype: torch.dtype, sizes: tuple[int, ...], find: Callable[[], Place]) -> Stored:
+    """Return a tensor that is stored in one place."""
+    return Stored(dtype, sizes, (Slice((0,) * len(sizes), sizes, find),))
+
+
+def charge_repeats(name: str, stored: Stored, bytes_there: int, budget: Budget) -> None:
+    """Charge the bytes of a tensor that its file does not have: elements that share a place."""
+    size = stored.dtype.itemsize * math.prod(stored.sizes)
+    if size > bytes_there:
+        budget.charge(size - bytes_there, f"the elements of {name!r} that share memory")
+
+
+def is_dense(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Return whether elements with these strides lie in order and without gaps."""
+    wanted = strides_of(sizes)
+    return all(n == 1 or a == b for n, a, b in zip(sizes, strides, wanted, strict=True))
+
+
+def add(weights: Weights, name: str, stored: Stored, where: str) -> None:
+    """Add a tensor that may be in several files, and has to be the same in each.
+
+    Raises:
+        ArchiveError: it has another dtype or other sizes in a file.
+    """
+    known = weights.tensors.setdefault(name, stored)
+    if (known.dtype, known.sizes) != (stored.dtype, stored.sizes):
+        raise ArchiveError(
+            f"{where}: {name!r} is {stored.dtype}{list(stored.sizes)}, and "
+            f"{known.dtype}{list(known.sizes)} in a file before it"
+        )

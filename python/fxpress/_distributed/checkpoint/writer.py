@@ -1,0 +1,216 @@
+"""`ArchiveWriter`: checkpoints of `torch.distributed.checkpoint.save` in safetensors files."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from fxpress import _native
+from fxpress._base.errors import UnsupportedError
+from fxpress._distributed.checkpoint.boxes import memory_of
+from fxpress._distributed.checkpoint.placing import check_folder, complete, remove_left
+from fxpress._distributed.checkpoint.section import Part, index_of
+from fxpress._distributed.checkpoint.sharing_out import Work, check_item, key_of_item, share_out
+from fxpress._distributed.checkpoint.tensor_files import INDEX
+from fxpress._distributed.checkpoint.values import as_json, unpickled
+from fxpress._files.archive import tensors
+from fxpress._files.archive.files import AtomicFile, is_path
+from fxpress._files.archive.tensor_file_writer import layout, write_all, write_tensor
+from fxpress._files.format.tensor_header import NUMBER
+
+
+class ArchiveWriter(StorageWriter):  # type: ignore[misc]
+    """A writer of safetensors files and their index, for `torch.distributed.checkpoint.save`.
+
+    Each rank writes what torch's planner gives it: whole tensors, and slices of DTensors. The
+    folder gets `model.safetensors.index.json`, which names the files; `ArchiveReader` reads it and
+    gives each rank its new slices. Tensors that are whole in one file are where safetensors and
+    transformers look for them. Values that are no tensors are in the index: None, bool, int, float,
+    str, and lists, tuples and dicts of them.
+
+    The index is written last, by the coordinator, when the files of all ranks are on the disk.
+    Until then, and when a rank dies, what was there before stays as it was. The next save removes
+    what killed ranks have left, and the files that only the replaced index named. All ranks need to
+    see the same folder.
+
+    Args:
+        path: the folder, which is made if it is missing.
+        file_bytes: a rank begins a new file when one would have more bytes; a larger tensor has a
+            file of its own.
+
+    Raises:
+        TypeError: an argument is of a wrong type.
+        ValueError: `file_bytes` is not positive.
+
+    `torch.distributed.checkpoint.save` raises torch's CheckpointException on every rank, with the
+    errors of each rank in `failures`:
+
+    - OSError: a file cannot be written.
+    - FileExistsError: the folder has a checkpoint of another kind.
+    - fxpress.UnsupportedError: safetensors has no such dtype, a value is another object, or ranks
+      write without a coordinator.
+
+    A subclass of `torch.distributed.checkpoint.StorageWriter`.
+
+    Example:
+        >>> import torch.distributed.checkpoint as dcp
+        >>> from fxpress.checkpoint import ArchiveReader, ArchiveWriter
+        >>> writer = ArchiveWriter("step_100")
+        >>> metadata = dcp.save({"a": torch.ones(2), "n": 3}, storage_writer=writer, no_dist=True)
+        >>> state = {"a": torch.zeros(2), "n": 0}
+        >>> dcp.load(state, storage_reader=ArchiveReader("step_100"), no_dist=True)
+        >>> state
+        {'a': tensor([1., 1.]), 'n': 3}
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, file_bytes: int = 5_000_000_000) -> None:
+        if not is_path(path):
+            raise TypeError(f"a checkpoint is written to a path, not a {type(path).__name__}")
+        if type(file_bytes) is not int:
+            raise TypeError(f"file_bytes is an int, not a {type(file_bytes).__name__}")
+        if file_bytes <= 0:
+            raise ValueError(f"file_bytes is a positive number, not {file_bytes}")
+        self._path = Path(path)
+        self._file_bytes = file_bytes
+        self._is_coordinator = False
+        self._number = ""  # of the save, on the coordinator
+        self._written: list[AtomicFile] = []
+
+    @property
+    def checkpoint_id(self) -> Path:
+        """The folder that is written."""
+        return self._path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return whether something can be the folder of a checkpoint."""
+        return is_path(checkpoint_id) and "://" not in os.fspath(checkpoint_id)
+
+    def storage_meta(self) -> StorageMeta:
+        """Return the folder, for planners."""
+        return StorageMeta(self._path)
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Remove what a failed save has left, and write to another folder if one is given."""
+        self._discard()
+        if checkpoint_id is not None:
+            self._path = Path(checkpoint_id)
+
+    def _discard(self) -> None:
+        """Remove the files that are not in their places."""
+        while self._written:
+            self._written.pop().discard()
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Begin a save."""
+        if not kwargs.get("use_collectives", True):
+            raise UnsupportedError(
+                "use_collectives=False writes without a coordinator, which has to write the index"
+            )
+        self._is_coordinator = is_coordinator
+        self._discard()
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Check that what a rank is to write can be in such files."""
+        if not plan.usable:
+            raise UnsupportedError(
+                "plans that planners keep from save to save (enable_plan_caching)"
+            )
+        for item in plan.items:
+            check_item(item)
+        if self._is_coordinator:
+            check_folder(self._path)
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Give each rank the names of its files, which no other save uses."""
+        self._path.mkdir(parents=True, exist_ok=True)
+        remove_left(self._path)
+        works = share_out([plan.items for plan in plans], self._file_bytes)
+        self._number = works[0].number
+        return [
+            dataclasses.replace(plan, storage_data=work)
+            for plan, work in zip(plans, works, strict=True)
+        ]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write the files of a rank, tensor by tensor. They are not in their places yet.
+
+        Raises:
+            OSError: a file cannot be written.
+            fxpress.UnsupportedError: a value cannot be in the index.
+        """
+        work: Work = plan.storage_data
+        results = [
+            WriteResult(item.index, 0, as_json(item.index.fqn, _value(item, planner)))
+            for item in plan.items
+            if item.type is WriteItemType.BYTE_IO
+        ]
+        try:
+            for name, positions in work.files:
+                items = [plan.items[position] for position in positions]
+                results += self._write_file(name, work.number, items, planner)
+        except BaseException:
+            self._discard()
+            raise
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
+
+    def _write_file(
+        self, name: str, number: str, items: list[WriteItem], planner: SavePlanner
+    ) -> list[WriteResult]:
+        by_key = {key_of_item(item): item for item in items}
+        described = {
+            key: (item.tensor_data.properties.dtype, tuple(item.tensor_data.chunk.sizes))
+            for key, item in by_key.items()
+        }
+        header, order = layout(described, {"format": "pt", NUMBER: number})
+        file = AtomicFile(self._path / name, self._path / INDEX)
+        self._written.append(file)
+        write_all(file.descriptor, memoryview(header))
+        parts = []
+        for key in order:
+            plain = _plain(key, planner.resolve_data(by_key[key]), *described[key])
+            write_tensor(file.descriptor, plain, None)
+            parts.append((by_key[key].index, plain.nbytes, _native.crc32(memory_of(plain))))
+        file.sync()
+        whole = os.fstat(file.descriptor).st_size
+        assert file.temporary is not None
+        at = (name, file.temporary.name, whole)
+        return [WriteResult(index, size, Part(*at, crc)) for index, size, crc in parts]
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Put the files of all ranks in their places, and write the index, which makes them valid.
+
+        Raises:
+            OSError: a file cannot be written, or a rank's file is not in the folder.
+        """
+        flat = [result for each in results for result in each]
+        parts = {result.storage_data for result in flat if isinstance(result.storage_data, Part)}
+        files = {part.file: part.temporary for part in parts}
+        complete(self._path, files, index_of(metadata, flat, self._number))
+
+
+def _value(item: WriteItem, planner: SavePlanner) -> Any:
+    return unpickled(item.index.fqn, planner.resolve_data(item))
+
+
+def _plain(
+    key: str, found: torch.Tensor, dtype: torch.dtype, sizes: tuple[int, ...]
+) -> torch.Tensor:
+    """Return a tensor as its bytes are written; ValueError unless it is what was planned."""
+    plain = tensors.without_lazy_bits(found.detach()).cpu().contiguous()
+    if (plain.dtype, tuple(plain.shape)) != (dtype, sizes):
+        raise ValueError(
+            f"{key!r} is {plain.dtype}{list(plain.shape)}, and {dtype}{list(sizes)} by the plan"
+        )
+    return plain

@@ -1,0 +1,27 @@
+"""What is raised for stages that cannot be loaded or run."""
+
+from __future__ import annotations
+
+from fxpress._base.errors import Error
+
+
+class PipelineError(Error):
+    """Stages cannot be loaded, do not belong together, or one has failed. torch has no such class.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> manifest = pipeline.save_stages(program, "two_stages", 2)
+        >>> try:
+        ...     pipeline.load_stage("two_stages", 7)
+        ... except pipeline.PipelineError as error:
+        ...     print(error)
+        there is no stage 7: two_stages has 2, from 0
+    """
+
+    __module__ = "fxpress.pipeline"
+
+
+def described(error: BaseException) -> str:
+    """Return an exception as one line, without the name of our own: it is raised again."""
+    line = next(iter(str(error).strip().splitlines()), "")
+    return line if isinstance(error, PipelineError) else f"{type(error).__name__}: {line}"

@@ -1,0 +1,113 @@
+"""Check what a step is given, before anything is sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fxpress._distributed.pipeline.errors import PipelineError
+from fxpress._torch.decompose import pytree
+
+_Facts = dict[str, tuple[torch.dtype, tuple[int, ...]]]  # of tensors, by their places
+
+
+class Given:
+    """What the steps of a schedule are given on this rank: parts that all have the same sizes.
+
+    torch's schedules send tensors of the sizes of the first part, also for others, and merge what
+    comes of it without a word.
+
+    Args:
+        parts: the number of microbatches.
+    """
+
+    def __init__(self, parts: int) -> None:
+        self._parts, self._trains = parts, False
+        self._before: dict[str, _Facts] = {}
+
+    def begin(self, trains: bool, target: Any) -> None:
+        """Check the target of a step that begins.
+
+        Args:
+            trains: whether the step has a backward. When that changes, torch takes sizes anew.
+            target: of the whole batch; None: there is none, or it is cut already.
+
+        Raises:
+            PipelineError: it is not divided by the number of microbatches, or has changed.
+        """
+        if trains != self._trains:
+            self._trains, self._before = trains, {}
+        if not isinstance(target, torch.Tensor):
+            return
+        if target.dim() == 0 or target.size(0) % self._parts:
+            rows = f"of {target.size(0)}" if target.dim() else "without dimensions"
+            raise PipelineError(f"a target {rows} is not divided by {self._parts} microbatches")
+        self._compare("the target", {"the target": (target.dtype, tuple(target.shape))})
+
+    def check(self, args: Any, kwargs: Any) -> None:
+        """Check the inputs of a step.
+
+        Args:
+            args: of each microbatch; None: there are none.
+            kwargs: of each microbatch; None: there are none.
+
+        Raises:
+            PipelineError: there are not as many as microbatches, or tensors of one are not those of
+                another or of the step before.
+        """
+        for each in (args, kwargs):
+            if each is not None and len(each) != self._parts:
+                raise PipelineError(
+                    f"the inputs make {len(each)} microbatches, and not {self._parts}"
+                )
+        empty: list[Any] = [()] * self._parts
+        args, kwargs = (empty if each is None else each for each in (args, kwargs))
+        found = [_facts(*pair) for pair in zip(args, kwargs, strict=True)]
+        for facts in found[1:]:
+            for name in facts.keys() & found[0].keys():
+                if facts[name] != found[0][name]:
+                    raise PipelineError(self._uneven(name, [each[name] for each in found]))
+        self._compare("inputs", found[0])
+
+    def _uneven(self, name: str, found: list[Any]) -> str:
+        shapes = [shape for _, shape in found]
+        if len({len(shape) for shape in shapes}) == 1:
+            sizes = list(zip(*shapes, strict=True))
+            different = [each for each in sizes if len(set(each)) > 1]
+            if len(different) == 1:
+                rows = sum(different[0])
+                return f"a batch of {rows} ({name}) is not divided by {self._parts} microbatches"
+        other = next(each for each in found if each != found[0])
+        return f"{name} is {_text(found[0])} in a microbatch, and {_text(other)} in another"
+
+    def _compare(self, kind: str, found: _Facts) -> None:
+        """Compare with what the first step was given."""
+        before = self._before.setdefault(kind, found)
+        if found.keys() != before.keys():
+            names, others = (", ".join(sorted(each)) or "no tensor" for each in (found, before))
+            raise PipelineError(f"the microbatches have {names} now, and had {others} before")
+        for name, facts in found.items():
+            if facts != before[name]:
+                whose = "" if name == kind else " of a microbatch"
+                raise PipelineError(
+                    f"{name}{whose} is {_text(facts)} now, and was {_text(before[name])} before"
+                )
+
+
+def _facts(args: Any, kwargs: Any) -> _Facts:
+    named = {
+        f"{kind}{pytree.keystr(path)}": leaf
+        for kind, tree in (("args", args), ("kwargs", kwargs))
+        for path, leaf in pytree.tree_flatten_with_path(tree)[0]
+    }
+    return {
+        name: (leaf.dtype, tuple(leaf.shape))
+        for name, leaf in named.items()
+        if isinstance(leaf, torch.Tensor)
+    }
+
+
+def _text(facts: tuple[torch.dtype, tuple[int, ...]]) -> str:
+    dtype, shape = facts
+    return f"{str(dtype).removeprefix('torch.')}{list(shape)}"

@@ -1,0 +1,247 @@
+"""Load a stage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Container
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor.parallel import ParallelStyle
+
+from fxpress._base.observing.progress import Progress, check_progress
+from fxpress._distributed.pipeline.agreement import Answer, agree, name_of, told
+from fxpress._distributed.pipeline.arguments import (
+    check_device,
+    check_group,
+    check_mesh,
+    check_stage,
+    check_timeout,
+)
+from fxpress._distributed.pipeline.crossing import check_crossing
+from fxpress._distributed.pipeline.errors import PipelineError, described
+from fxpress._distributed.pipeline.manifest import Manifest
+from fxpress._distributed.pipeline.module import StageModule
+from fxpress._distributed.pipeline.parallel import check_keys, fill, parallelize
+from fxpress._distributed.pipeline.placement import placement
+from fxpress._distributed.pipeline.source import Source, changes_named, options_of
+from fxpress._files.serde.gate import check_input_keys
+from fxpress._files.serde.limits import Budget, Limits
+from fxpress._files.serde.treespecs import load_treespec
+from fxpress._torch.decompose import pytree
+from fxpress._torch.watching import operation
+
+
+class LoadedStage:
+    """A stage of a program, ready to run, which `load_stage` makes. torch has no such class.
+
+    Attributes:
+        module: takes what the stage before gives, and gives what the next takes. Its state has the
+            names of the whole program's.
+        number: of the stage, from 0.
+        count: the number of all stages.
+        shared: the names of state that other stages have a copy of -> the numbers of these stages.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> manifest = pipeline.save_stages(program, "of_two", 2)
+        >>> pipeline.load_stage("of_two", 1)
+        <stage 1 of 2, of_two>
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        number: int,
+        module: StageModule,
+        state: Container[str],
+        limits: Limits | None,
+    ) -> None:
+        self.module: nn.Module = module
+        self.number, self.count = number, len(source.manifest.stages)
+        self.shared = _shared(source.manifest, number, state)
+        self.source = source
+        self.plan_keys: dict[str, bool] = {}  # of a tensor-parallel plan: whether it has a module
+        self._limits, self._out_spec = limits, None
+
+    def __repr__(self) -> str:
+        return f"<stage {self.number} of {self.count}, {self.source.name}>"
+
+    def results(self, given: Any) -> Any:
+        """Return what the program returns, from what the last stage gives.
+
+        Args:
+            given: what the module of the last stage returns, or a schedule.
+
+        Raises:
+            PipelineError: this is not the last stage.
+            fxpress.SerializeError: a class of the results is not registered in this process.
+        """
+        if self.number + 1 != self.count:
+            raise PipelineError(f"stage {self.number} has no results: stage {self.count - 1} does")
+        if self._out_spec is None:
+            text = self.source.manifest.out_spec
+            self._out_spec = load_treespec(text, Budget(self._limits, len(text)))
+        values = given if isinstance(given, (tuple, list)) else (given,)
+        module: Any = self.module
+        by_name = dict(zip((each.name for each in module.gives), values, strict=True))
+        leaves = [
+            by_name[each.source[1]] if each.source else each.constant
+            for each in self.source.manifest.results
+        ]
+        return pytree.tree_unflatten(leaves, self._out_spec)
+
+
+@operation("pipeline.load_stage", lambda made, *_, **__: {"bytes": made.module.facts.bytes})
+def load_stage(
+    path: str | os.PathLike[str],
+    stage: int,
+    *,
+    device: torch.device | str | None = None,
+    mmap: bool = False,
+    load_weights: bool = True,
+    mesh: DeviceMesh | None = None,
+    plan: dict[str, ParallelStyle] | None = None,
+    limits: Limits | None = None,
+    progress: Progress = None,
+) -> LoadedStage:
+    """Return one stage of a program; of the file, only what belongs to the stage is read.
+
+    No code in the file is run. What is read is compared with its checksums (but weights with
+    `mmap`), and with the manifest: a file that was changed since is refused.
+
+    Args:
+        path: a folder or an archive that `save_stages` has written; or its URL, such as
+            `s3://bucket/stages`, for which fsspec has what reads it. A URL that ends in ".pt2" is
+            an archive. What belongs to the stage is read by ranges, into a temporary file of this
+            machine that has no name.
+        stage: the number of the stage, from 0.
+        device: the device for all tensors; None: the devices that they were saved from.
+        mmap: read weights from the file when they are used; see `fxpress.load`. For a URL, from
+            the temporary file.
+        load_weights: False: the state has tensors on the meta device, to be filled from a
+            checkpoint; see `fxpress.checkpoint`.
+        mesh: devices to cut the modules of the stage over, of one dimension. Of each weight, a rank
+            reads its shard only.
+        plan: for a mesh, a plan of `torch.distributed.tensor.parallel` for the names of the
+            original model. A name that no module of this stage has is for another: `build_schedule`
+            refuses one that no stage has, where torch only warns.
+        limits: the limits on the cost of reading; None: the defaults.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
+
+    Raises:
+        OSError: a file cannot be read, or there is no room for the temporary file.
+        PipelineError: there are no such stages, the files do not belong together or change while
+            they are read, or the plan cannot be applied or divided by the mesh, cuts the names of
+            one weight differently, or cuts a value that passes from this stage to another.
+        fxpress.ArchiveError, fxpress.LimitError, fxpress.SerializeError: the file is damaged.
+        fxpress.UnsupportedError: the stage has something that fxpress cannot read, or nothing that
+            is installed reads from the URL.
+        TypeError: the device is neither a device nor a name.
+        ValueError: there is a plan without a mesh, or a mesh without a plan, the mesh has not
+            one dimension, the plan has something else than styles, or torch has no such device.
+
+    Stands in for `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> manifest = pipeline.save_stages(program, "stages", 2)
+        >>> first, last = (pipeline.load_stage("stages", each) for each in range(2))
+        >>> result = last.results(last.module(*first.module(x)))
+        >>> torch.equal(result, program.module()(x))
+        True
+    """
+    source = path if isinstance(path, Source) else Source(path, limits)
+    check_device(device)
+    check_progress(progress)
+    check_mesh(mesh, plan)
+    manifest = source.manifest
+    check_stage(stage, len(manifest.stages), source.name)
+    budget = Budget(limits, len(manifest.in_spec))
+    in_spec = load_treespec(manifest.in_spec, budget)
+    check_input_keys(in_spec)
+    program = source.load(stage, options_of(device, mmap, load_weights and mesh is None, progress))
+    state = {each.target for each in program.graph_signature.input_specs if each.target}
+    module = StageModule(program, manifest, stage, in_spec)
+    loaded = LoadedStage(source, stage, module, state, limits)
+    if mesh is not None and plan is not None:
+        loaded.plan_keys = parallelize(module, mesh, plan)
+        if loaded.count == 1:
+            check_keys(loaded.plan_keys)
+        if stage + 1 < loaded.count:
+            check_crossing(module, stage)
+        if load_weights:
+            place = torch.device(mesh.device_type if device is None else device)
+            with changes_named():
+                fill(module, source.reader_of(stage), place)
+    return loaded
+
+
+def load_stages(
+    path: str | os.PathLike[str],
+    schedule: str = "1F1B",
+    *,
+    group: Any = None,
+    timeout: float = 300.0,
+    **options: Any,
+) -> list[LoadedStage]:
+    """Return the stages that a schedule runs on this rank, in order.
+
+    Every rank has to call it, and `build_schedule` then. Where it fails on one rank, the others
+    fail in `build_schedule` with the same text.
+
+    Args:
+        path: a folder or an archive that `save_stages` has written, or its URL; see `load_stage`.
+        schedule: the name of one of torch's schedules, see `placement`.
+        group: the process group; None: all ranks.
+        timeout: seconds that a rank which fails waits for the others.
+        options: of `load_stage`.
+
+    Raises:
+        PipelineError: the stages cannot be loaded on this rank, or another has failed; the cause
+            is what `load_stage` has raised.
+        ValueError: torch.distributed is not initialized, this rank is not in the group, or the
+            timeout is no number above 0.
+
+    Stands in for `torch.distributed.pipelining.pipeline`, which traces and splits on each rank.
+
+    Example:
+        >>> from torch import distributed
+        >>> from fxpress import pipeline
+        >>> manifest = pipeline.save_stages(program, "whole", 1)
+        >>> distributed.init_process_group(
+        ...     "gloo", store=distributed.HashStore(), rank=0, world_size=1
+        ... )
+        >>> stages = pipeline.load_stages("whole")
+        >>> schedule = pipeline.build_schedule("1F1B", stages, n_microbatches=1)
+        >>> result = schedule.eval(x)
+        >>> distributed.destroy_process_group()
+    """
+    check_group(group)
+    with told(group, []):
+        check_timeout(timeout)
+    rank, size = distributed.get_rank(group), distributed.get_world_size(group)
+    placed: list[list[int]] = [[]] * size
+    try:
+        source = Source(path, options.get("limits"))
+        placed = placement(schedule, size, len(source.manifest.stages))
+        return [load_stage(source, number, **options) for number in placed[rank]]
+    except Exception as error:
+        answer = Answer(stages=placed[rank], error=described(error))
+        names = [name_of(each, numbers) for each, numbers in enumerate(placed)]
+        agree(answer, group, timeout, names, cause=error)
+        raise
+
+
+def _shared(manifest: Manifest, number: int, own: Container[str]) -> dict[str, tuple[int, ...]]:
+    return {
+        name: stages
+        for names, stages in manifest.shared
+        if number in stages
+        for name in names
+        if name in own
+    }

@@ -1,0 +1,179 @@
+"""Cut the modules of a stage over a mesh of devices, and read each rank's part of the weights."""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
+
+from fxpress._distributed.checkpoint.reader import ArchiveReader
+from fxpress._distributed.pipeline.calls import plain
+from fxpress._distributed.pipeline.errors import PipelineError
+from fxpress._distributed.pipeline.ties import tensor_of, tie, tied
+
+# What styles of torch look for in a module, and handle by its weights alone.
+_KINDS: dict[str, Any] = {
+    "torch.nn.modules.linear.Linear": nn.Linear,
+    "torch.nn.modules.sparse.Embedding": nn.Embedding,
+}
+
+
+def parallelize(
+    module: nn.Module, mesh: DeviceMesh, plan: dict[str, ParallelStyle]
+) -> dict[str, bool]:
+    """Apply a tensor-parallel plan of torch to the modules of a stage, whose tensors are on meta.
+
+    All calls of a module that is called several times are cut as the module is. Weights that were
+    one stay one.
+
+    Args:
+        module: of the stage.
+        mesh: of one dimension.
+        plan: name of a module, which may have stars, -> style. Names that are in other stages do
+            nothing.
+
+    Returns:
+        Whether the stage has a module for each name.
+
+    Raises:
+        PipelineError: a weight cannot be divided by the mesh, the plan cuts the names of one
+            weight differently, or torch refuses the plan.
+    """
+    for each in filter(_runs, module.modules()):
+        kind = _KINDS.get(each.type_name() or "")
+        if kind is not None:
+            own: Any = type(each)
+            each.__class__ = _also(own, kind)
+    ties = tied(module)
+    found = {name: _matching(module, name) for name in plan}
+    try:
+        for name, style in plan.items():
+            for each in found[name]:
+                parallelize_module(each, mesh, style)
+    except (ValueError, RuntimeError, NotImplementedError) as error:
+        raise PipelineError(f"the plan cannot be applied: {error}") from error
+    for names in ties:
+        _tie(module, names)
+    for name, tensor in module.state_dict().items():
+        for placement in tensor.placements if isinstance(tensor, DTensor) else ():
+            if placement.is_shard() and tensor.shape[placement.dim] % mesh.size():
+                raise PipelineError(
+                    f"a mesh of {mesh.size()} does not divide dimension {placement.dim} of {name}, "
+                    f"which has the size {tensor.shape[placement.dim]}"
+                )
+    return {name: bool(modules) for name, modules in found.items()}
+
+
+def all_keys(stages: Iterable[dict[str, bool]]) -> dict[str, bool]:
+    """Return for each name of plans whether one of several stages has a module for it.
+
+    Args:
+        stages: what `parallelize` has returned for each.
+    """
+    known: dict[str, bool] = {}
+    for keys in stages:
+        for name, has_module in keys.items():
+            known[name] = known.get(name, False) or has_module
+    return known
+
+
+def check_keys(keys: dict[str, bool]) -> None:
+    """Refuse names of tensor-parallel plans that no stage has a module for.
+
+    Args:
+        keys: of all stages.
+
+    Raises:
+        PipelineError: there is such a name.
+    """
+    for name, has_module in keys.items():
+        if not has_module:
+            raise PipelineError(
+                f"the plan has the name {name!r}, which no module of a stage has that runs"
+            )
+
+
+def _matching(module: nn.Module, key: str) -> list[nn.Module]:
+    """Return the modules that a name of a plan means, as torch reads it: a star is in one part."""
+    wanted = key.split(".") if key else []
+    found: dict[int, nn.Module] = {}
+    for name, each in module.named_modules(remove_duplicate=False):
+        parts = plain(name).split(".") if name else []
+        fits = len(parts) == len(wanted) and all(map(fnmatch.fnmatch, parts, wanted))
+        if fits and (each is module or _runs(each)):
+            found[id(each)] = each
+    return list(found.values())
+
+
+def _runs(module: nn.Module) -> bool:
+    """Return whether a module of a stage is called in it, and does not only hold a name of state.
+
+    A tied weight has all its names in each stage, also that of the module of another stage.
+    """
+    return hasattr(module, "type_name")
+
+
+def _tie(module: nn.Module, names: list[str]) -> None:
+    """Make the parameters of some names the same, unless they are cut differently.
+
+    Modules that run decide: the plan cuts no others.
+    """
+    running = [name for name in names if _runs(module.get_submodule(name.rpartition(".")[0]))]
+    leading = (running or names)[0]
+    first = tensor_of(module, leading)
+    for name in names:
+        other = tensor_of(module, name)
+        if name in running and placed(other) != placed(first):
+            raise PipelineError(
+                f"{plain(leading)} and {plain(name)} are one weight, and the plan cuts them "
+                f"differently: {placed(first)} and {placed(other)}"
+            )
+        if other is not first:
+            tie(module, name, first)
+
+
+def placed(tensor: torch.Tensor) -> str:
+    """Return how a tensor is cut over a mesh, in words."""
+    return str(tensor.placements) if isinstance(tensor, DTensor) else "not at all"
+
+
+@functools.cache
+def _also(kind: Any, base: Any) -> Any:
+    """Return a class that is both: torch's styles ask for the class of a module in eager code."""
+    return type(
+        kind.__name__, (kind, base), {"__module__": kind.__module__, "extra_repr": kind.extra_repr}
+    )
+
+
+def fill(module: nn.Module, reader: ArchiveReader, device: torch.device) -> None:
+    """Make the tensors of a stage on a device, and read them; of a shard, only its bytes.
+
+    torch's `load` would wrap what the reader raises.
+
+    Raises:
+        OSError: the file cannot be read.
+        fxpress.ArchiveError: the file is damaged.
+    """
+    module._apply(functools.partial(_made, device=device))
+    state = {
+        name: tensor
+        for name, tensor in module.state_dict(keep_vars=True).items()
+        if isinstance(tensor, torch.Tensor)
+    }
+    planner = DefaultLoadPlanner()
+    planner.set_up_planner(state, reader.read_metadata(), is_coordinator=True)
+    plan = reader.prepare_local_plan(planner.create_local_plan())
+    reader.read_data(planner.finish_plan(plan), planner)
+
+
+def _made(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return torch.empty_like(tensor, device=device) if local.is_meta else tensor.to(device)

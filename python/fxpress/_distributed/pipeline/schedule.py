@@ -1,0 +1,240 @@
+"""Build a schedule of torch for stages."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import distributed
+
+from fxpress._distributed.pipeline.accumulation import added
+from fxpress._distributed.pipeline.agreement import Answer, agree, name_of, told
+from fxpress._distributed.pipeline.arguments import (
+    check_group,
+    check_loss,
+    check_parts,
+    check_timeout,
+)
+from fxpress._distributed.pipeline.errors import PipelineError, described
+from fxpress._distributed.pipeline.given import Given
+from fxpress._distributed.pipeline.load import LoadedStage
+from fxpress._distributed.pipeline.parallel import all_keys, placed
+from fxpress._distributed.pipeline.placement import placement
+from fxpress._distributed.pipeline.shared import SharedGradients
+from fxpress._distributed.pipeline.watch import Watch
+from fxpress._torch.distributed import (
+    SingleSchedule,
+    Stage,
+    hang_up,
+    new_group,
+    schedule_class,
+    see_parts,
+    tell_loss,
+    trains,
+    without_loss,
+)
+
+
+def build_schedule(
+    schedule: str,
+    stages: LoadedStage | Sequence[LoadedStage],
+    n_microbatches: int,
+    *,
+    loss_fn: Callable[..., torch.Tensor] | None = None,
+    group: Any = None,
+    timeout: float = 300.0,
+    **options: Any,
+) -> Any:
+    """Return one of torch's schedules for the stages of this rank. Every rank has to call it.
+
+    The ranks agree on the program, its cut, the files, torch and the schedule first. From then on,
+    a rank that fails, dies or hangs makes the others fail too, with an error that names it. After a
+    step that trains, gradients of weights that several stages have are summed, and added to those
+    from before the step.
+
+    Args:
+        schedule: the name: "GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS",
+            "InterleavedZeroBubble", "ZBVZeroBubble" or "DualPipeV".
+        stages: those of this rank, see `placement`.
+        n_microbatches: the number of parts that a batch is cut into, which divides it. All batches
+            have the sizes of the first; those of `step` and those of `eval` may differ.
+        loss_fn: takes what the last stage gives and the target; None: nothing is trained. All ranks
+            give one, though only the rank of the last stage calls it; `eval` without a target does
+            not call it.
+        group: the process group; None: all ranks.
+        timeout: seconds that a rank waits for another.
+        options: passed on to torch's schedule.
+
+    Returns:
+        The schedule; its `step` raises `PipelineError`.
+
+    Raises:
+        PipelineError: the ranks do not agree, torch refuses the arguments on one of them, a rank
+            has died, or one has raised one of the errors below; the text is the same on all.
+        TypeError: the loss function cannot be called, or there is something else than stages.
+        ValueError: torch has no such schedule, this rank is not in the group, there are no stages
+            or no microbatches, or the timeout is no number above 0.
+
+    Stands in for the classes of schedules in `torch.distributed.pipelining`.
+
+    Example:
+        >>> from torch import distributed
+        >>> from fxpress import pipeline
+        >>> manifest = pipeline.save_stages(program, "alone", 1)
+        >>> distributed.init_process_group(
+        ...     "gloo", store=distributed.HashStore(), rank=0, world_size=1
+        ... )
+        >>> stages = pipeline.load_stages("alone")
+        >>> schedule = pipeline.build_schedule("1F1B", stages, n_microbatches=1)
+        >>> result = schedule.eval(x)
+        >>> distributed.destroy_process_group()
+    """
+    check_group(group)
+    with told(group, []):
+        own = _own(stages)
+    with told(group, [each.number for each in own]):
+        check_timeout(timeout)
+        check_loss(loss_fn)
+        check_parts(n_microbatches)
+        kind = schedule_class(schedule)
+    placed, error = _placed(schedule, own, group)
+    names = [name_of(rank, numbers) for rank, numbers in enumerate(placed)]
+    with Watch(group, names, timeout).kept() as watch:
+        settings = {
+            "settings": f"{schedule.lower()} of {n_microbatches} microbatches",
+            "trains": loss_fn is not None,
+            "scale_grads": bool(options.get("scale_grads", True)),
+        }
+        answer = _answer(own, settings, error)
+        agree(answer, group, timeout, names)
+        ranks = {number: rank for rank, numbers in enumerate(placed) for number in numbers}
+        with watch.explained():
+            inner = new_group(distributed.get_process_group_ranks(group), watch.patience)
+            shared = SharedGradients([] if loss_fn is None else own, ranks, inner)
+        built: Any = None
+        refusal = None
+        try:
+            made = [_torch_stage(each, watch, inner) for each in own]
+            arguments = {"n_microbatches": n_microbatches, "loss_fn": loss_fn, **options}
+            built = kind(made[0] if issubclass(kind, SingleSchedule) else made, **arguments)
+        except Exception as refused:  # by torch, maybe on this rank only
+            answer.error, refusal = described(refused), refused
+        agree(answer, group, timeout, names, cause=refusal, explain=watch)
+    given = Given(n_microbatches)
+    see_parts(built, given.check)
+    tell_loss(built, watch.doing)
+    built.step = functools.partial(_step, built, built.step, watch, own, shared, given)
+    weakref.finalize(built, watch.close)
+    return built
+
+
+def _step(
+    built: Any,
+    step: Callable[..., Any],
+    watch: Watch,
+    stages: list[LoadedStage],
+    shared: SharedGradients,
+    given: Given,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    try:
+        return _watched(built, step, watch, stages, shared, given, args, kwargs)
+    except PipelineError as error:
+        shared.hang_up()
+        hang_up(built, error)
+        raise
+
+
+def _watched(
+    built: Any,
+    step: Callable[..., Any],
+    watch: Watch,
+    stages: list[LoadedStage],
+    shared: SharedGradients,
+    given: Given,
+    args: Any,
+    kwargs: Any,
+) -> Any:
+    with watch.step():
+        given.begin(trains(built), kwargs.get("target"))
+        has_target = any(kwargs.get(name) is not None for name in ("target", "target_mbs"))
+        if not trains(built):
+            with contextlib.nullcontext() if has_target else without_loss(built):
+                return step(*args, **kwargs)
+        if not has_target and any(each.number + 1 == each.count for each in stages):
+            raise PipelineError("a step that trains needs the target on this rank")
+        with added(each for stage in stages for each in stage.module.parameters()):
+            made = step(*args, **kwargs)
+            shared.reduce()
+        return made
+
+
+def _own(stages: LoadedStage | Sequence[LoadedStage]) -> list[LoadedStage]:
+    """Return the stages of this rank as a list.
+
+    Raises:
+        TypeError: they are something else.
+        ValueError: there is none.
+    """
+    own = [stages] if isinstance(stages, LoadedStage) else list(stages)
+    for each in own:
+        if not isinstance(each, LoadedStage):
+            raise TypeError(f"a stage is what load_stage returns, not a {type(each).__name__}")
+    if not own:
+        raise ValueError("there is no stage for this rank: load_stages returns them")
+    return own
+
+
+def _placed(schedule: str, stages: list[LoadedStage], group: Any) -> tuple[list[list[int]], str]:
+    """Return which stages each rank runs, and what is wrong with those of this one."""
+    rank, size = distributed.get_rank(group), distributed.get_world_size(group)
+    try:
+        placed = placement(schedule, size, stages[0].count)
+    except PipelineError as error:
+        return [[]] * size, str(error)
+    if any(each.source.digest != stages[0].source.digest for each in stages):
+        return placed, "its stages are of different files"
+    own = [each.number for each in stages]
+    if own != placed[rank]:
+        return placed, f"it has the stages {own}, and {schedule} runs {placed[rank]} there"
+    return placed, ""
+
+
+def _answer(stages: list[LoadedStage], settings: dict[str, Any], error: str) -> Answer:
+    source = stages[0].source
+    return Answer(
+        stages=[each.number for each in stages],
+        digest=source.digest,
+        graph=source.manifest.graph_hash,
+        plan=source.manifest.plan,
+        cuts=_cuts(stages),
+        plan_keys=all_keys(stage.plan_keys for stage in stages),
+        error=error,
+        **settings,
+    )
+
+
+def _cuts(stages: list[LoadedStage]) -> dict[str, str]:
+    """Return how the weights that several stages have are cut over a mesh."""
+    found: dict[str, str] = {}
+    for stage in stages:
+        if stage.plan_keys:
+            own = dict(stage.module.named_parameters(remove_duplicate=False))
+            found.update((name, placed(own[name])) for name in stage.shared if name in own)
+    return found
+
+
+def _torch_stage(stage: LoadedStage, watch: Watch, group: Any) -> Any:
+    tensors = [*stage.module.parameters(), *stage.module.buffers()]
+    module: Any = stage.module
+    return Stage(
+        *(module, stage.number, stage.count, tensors[0].device if tensors else torch.device("cpu")),
+        group=group,
+        doing=watch.doing,
+        fill=module.fill,
+    )

@@ -1,0 +1,211 @@
+"""Find which rank made a step fail, so that every other rank can say so."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import distributed
+
+from fxpress._distributed.pipeline.agreement import out_of_reach, rounds, text_of
+from fxpress._distributed.pipeline.errors import PipelineError, described
+from fxpress._torch.distributed import store_of
+
+_BEAT = 0.5  # seconds between signs of life
+_LONGEST_LOOK = 5.0  # seconds that a failed rank looks for the cause
+
+
+class Watch:
+    """Signs of life of this rank, and what the others' tell when something fails.
+
+    Args:
+        group: the process group; None: all.
+        names: of the ranks, for errors.
+        timeout: seconds after which a rank that waits for another fails, with the cause.
+
+    Attributes:
+        patience: seconds of it that operations may wait; the rest is for finding the cause.
+
+    Raises:
+        PipelineError: the store cannot be reached.
+    """
+
+    def __init__(self, group: Any, names: list[str], timeout: float) -> None:
+        self._rank, self._names = distributed.get_rank(group), names
+        self._look = min(_LONGEST_LOOK, timeout / 2)
+        self._beat = min(_BEAT, self._look / 10)
+        self.patience = timeout - self._look
+        self._step, self._doing, self._since = 0, "", time.monotonic()
+        self._failure = ""
+        try:  # others may wait long in the store of this process
+            self._key = f"watch/{rounds(group)}"
+            self._store = store_of(group).clone()
+            own = self._store.clone()
+            self._send_beat(own, 0)
+            own.check([f"{self._key}/beat/{self._rank}"])  # the store has it when ranks agree
+        except RuntimeError as error:
+            raise PipelineError(out_of_reach(names)) from error
+        self._stopped = threading.Event()
+        beats = threading.Thread(
+            target=self._send_beats, args=(own,), daemon=True, name="fxpress watch"
+        )
+        beats.start()
+
+    def doing(self, what: str) -> None:
+        """Note what this rank has begun; "": it waits for others."""
+        self._doing, self._since = what, time.monotonic()
+
+    def close(self) -> None:
+        """Stop the signs of life."""
+        self._stopped.set()
+
+    def _send_beats(self, store: Any) -> None:
+        number = 0
+        with contextlib.suppress(RuntimeError):  # the store has gone
+            while not self._stopped.wait(self._beat):
+                number += 1
+                self._send_beat(store, number)
+
+    def _send_beat(self, store: Any, number: int) -> None:
+        busy = time.monotonic() - self._since if self._doing else 0.0
+        beat = {"number": number, "step": self._step, "doing": self._doing, "busy": busy}
+        store.set(f"{self._key}/beat/{self._rank}", json.dumps(beat))
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[Watch]:
+        """Return a block after which the signs of life go on, but not if it raises."""
+        try:
+            yield self
+        except BaseException:
+            self.close()
+            raise
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Return a block in which a failure is explained.
+
+        Raises:
+            PipelineError: the block failed, here or on another rank; the message names the rank,
+                its stages and the cause. Or an earlier one has.
+        """
+        if self._failure:
+            raise PipelineError(self._failure)
+        try:
+            yield
+        except Exception as error:
+            self._failure = self._explained_in_time(error)
+            self.close()
+            raise PipelineError(self._failure) from error
+        finally:
+            self._doing = ""
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Return a block that is the next step, in which a failure is explained."""
+        self._step += 1
+        with self.explained():
+            yield
+
+    def settled(self, text: str, *, is_late: bool) -> str:
+        """Return the error of all ranks, some of which may have failed before they agreed on it.
+
+        Args:
+            text: the error, if no rank has found another one.
+            is_late: whether a rank is missing, so that it is worth while to look for the cause.
+        """
+
+        def find() -> str:
+            try:
+                return self._agreed((self._look_around() if is_late else None) or text)
+            except RuntimeError:
+                return out_of_reach(self._names)
+
+        return self._in_time(find)
+
+    def _explained_in_time(self, error: Exception) -> str:
+        return self._in_time(lambda: self._explain(error))
+
+    def _in_time(self, find: Callable[[], str]) -> str:
+        """Return what is found, also if the store never answers because a link is cut."""
+        found: list[str] = []
+        asking = threading.Thread(target=lambda: found.append(find()), daemon=True)
+        asking.start()
+        asking.join(self._look)
+        return found[0] if found else out_of_reach(self._names)
+
+    def _explain(self, error: Exception) -> str:
+        """Return the cause that all ranks name: the first that one of them has found."""
+        own, text = self._names[self._rank], described(_first(error))
+        try:
+            if len(self._names) == 1 or not _is_of_communication(error):
+                found = f"{own}: {text}"
+            else:
+                found = self._look_around() or f"{own} cannot reach another rank: {text}"
+            return self._agreed(found)
+        except RuntimeError:
+            return out_of_reach(self._names)
+
+    def _agreed(self, found: str) -> str:
+        """Return the first cause that a rank has found, which is this one if there is none."""
+        return str(self._store.compare_set(f"{self._key}/cause", "", found).decode())
+
+    def _look_around(self) -> str | None:
+        """Return who has failed, or has died, or hangs, by what the others say for a while."""
+        others = [rank for rank in range(len(self._names)) if rank != self._rank]
+        start = time.monotonic()
+        before = self._beats(others)
+        asked = time.monotonic()
+        # The rest is for the store: to end the wait, to read the signs of life again, and to write
+        # what was found. On a slow link, that takes twice as long as it took to read them.
+        rest = max(self._look * 0.4, self._look * 0.1 + (asked - start) * 2)
+        end = max(start + self._look - rest, asked + self._beat * 3)  # who lives gives two signs
+        cause = text_of(self._store, f"{self._key}/cause", end - asked)
+        if cause is not None:
+            return cause
+        after = self._beats(others)
+        for rank in others:
+            if before[rank] == after[rank]:
+                return f"{self._names[rank]} has died: it gives no sign of life"
+        busy = {rank: beat["busy"] for rank, beat in after.items() if beat["doing"]}
+        if busy:
+            rank = max(busy, key=busy.__getitem__)
+            beat = after[rank]
+            return (
+                f"{self._names[rank]} hangs in step {beat['step']}, {beat['doing']}, "
+                f"since {beat['busy']:.0f} s"
+            )
+        behind = min(others, key=lambda rank: after[rank]["step"])
+        if after[behind]["step"] < self._step:
+            return f"{self._names[behind]} did not begin step {self._step}"
+        return None
+
+    def _beats(self, ranks: list[int]) -> dict[int, dict[str, Any]]:
+        """Return the last sign of life of ranks, all of which have given one."""
+        keys = [f"{self._key}/beat/{rank}" for rank in ranks]
+        # One request where there can be: each rank asks for all when a step fails.
+        several = self._store.has_extended_api()
+        beats = self._store.multi_get(keys) if several else map(self._store.get, keys)
+        return {rank: json.loads(beat) for rank, beat in zip(ranks, beats, strict=True)}
+
+
+def _is_of_communication(error: BaseException) -> bool:
+    """Return whether an exception was raised by waiting for another rank."""
+    error = _first(error)
+    return isinstance(error, distributed.DistError) or (
+        isinstance(error, RuntimeError) and any(word in str(error) for word in _WORDS)
+    )
+
+
+# What the texts of Gloo's and the stores' errors have, which are plain RuntimeErrors.
+_WORDS = ("gloo/", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "[c10d]")
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first cause of an exception: torch wraps some."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error

@@ -1,0 +1,125 @@
+"""Make an exported program of a stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export import graph_signature as torch_signature
+from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
+from torch.fx import Graph, GraphModule, Node
+
+from fxpress._distributed.stages.cut import Stage
+from fxpress._distributed.stages.ends import Ends
+from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.stages.sizes import value_of
+from fxpress._distributed.stages.symbols import ranges_in
+from fxpress._torch import serde as compat
+from fxpress._torch.decompose import pytree
+
+_KINDS: tuple[tuple[type, Any], ...] = (
+    (torch.Tensor, torch_signature.TensorArgument),
+    (torch.SymInt, torch_signature.SymIntArgument),
+    (torch.SymFloat, torch_signature.SymFloatArgument),  # as results of the whole
+    (torch.SymBool, torch_signature.SymBoolArgument),
+)
+
+
+def build(program: ExportedProgram, ends: Ends, stage: Stage) -> ExportedProgram:
+    """Return a stage as a program: it takes its inputs in order and returns a tuple.
+
+    The nodes are copies with the same names and metadata; state, bodies of operators and values in
+    metadata are those of the whole program.
+
+    Raises:
+        StageError: a value that passes into or out of it is neither a tensor nor a number.
+        torch's SpecViolationError: the program that it is of is not valid.
+    """
+    graph, made = _graph(stage)
+    inputs = [ends.state[node] for node in stage.state]
+    for node in stage.inputs:
+        spec = ends.inputs.get(node)
+        argument = _argument(node) if spec is None else spec.arg
+        kind = torch_signature.InputKind.USER_INPUT
+        inputs.append(torch_signature.InputSpec(kind, argument, None))
+    outputs = [spec for _, spec in stage.mutations]
+    outputs += [
+        torch_signature.OutputSpec(torch_signature.OutputKind.USER_OUTPUT, _argument(node), None)
+        for node in stage.outputs
+    ]
+    taken = [spec.arg for spec in inputs[len(stage.state) :]]
+    given = [spec.arg for spec in outputs[len(stage.mutations) :]]
+    in_spec = pytree.tree_structure(((0,) * len(taken), {}))
+    out_spec = pytree.tree_structure((0,) * len(given))
+    call = ModuleCallEntry("", ModuleCallSignature(taken, given, in_spec, out_spec))
+    bodies = _bodies(program, made)
+    names = _names(program, {str(ends.state[node].target) for node in stage.state})
+    return compat.make_program(
+        {
+            "root": GraphModule(bodies, graph),
+            "graph_signature": torch_signature.ExportGraphSignature(inputs, outputs),
+            "state_dict": {n: v for n, v in program.state_dict.items() if n in names},
+            "range_constraints": ranges_in(program, made, bodies.values()),
+            "module_call_graph": [call],
+            "example_inputs": None,
+            "constants": {n: v for n, v in program.constants.items() if n in names},
+            "verifiers": program.verifiers,
+            "guards_code": [],  # they are of the inputs of the whole
+        },
+        is_valid=False,
+    )
+
+
+def _names(program: ExportedProgram, used: set[str]) -> set[str]:
+    """Return names of state with the further names of the same tensors, which no node uses."""
+    values = program.state_dict
+    keys = {_place(values[name]) for name in used if name in values}
+    return used | {name for name, value in values.items() if _place(value) in keys}
+
+
+def _place(value: Any) -> Any:
+    """Return what two tensors have in common if they are one; others have only themselves."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.nbytes:
+        return id(value)
+    storage = value.untyped_storage()._cdata
+    return storage, value.dtype, value.storage_offset(), value.shape, value.stride()
+
+
+def _graph(stage: Stage) -> tuple[Graph, dict[Node, Node]]:
+    """Return the graph of a stage, and its node for each node of the whole program."""
+    graph = Graph()
+    made: dict[Node, Node] = {}
+
+    def copy(node: Node) -> None:
+        made[node] = graph.node_copy(node, made.__getitem__)
+        made[node].name = node.name
+
+    for node in (*stage.state, *stage.inputs):
+        if node.op == "placeholder":
+            copy(node)
+        else:
+            made[node] = graph.placeholder(node.name)
+            made[node].name = made[node].target = node.name
+            made[node].meta = {key: node.meta[key] for key in ("val",) if key in node.meta}
+    for node in stage.operations:
+        for source in node.all_input_nodes:
+            if source.op == "get_attr" and source not in made:
+                copy(source)
+        copy(node)
+    values = [*(value for value, _ in stage.mutations), *stage.outputs]
+    graph.output(tuple(made[value] for value in values))
+    return graph, made
+
+
+def _bodies(program: ExportedProgram, made: dict[Node, Node]) -> dict[str, Any]:
+    """Return the attributes that a stage's nodes name: graphs that operators are given."""
+    names = [str(node.target) for node in made if node.op == "get_attr"]
+    return {name: getattr(program.graph_module, name) for name in names}
+
+
+def _argument(node: Node) -> Any:
+    for kind, argument in _KINDS:
+        if isinstance(value_of(node), kind):
+            return argument(name=node.name)
+    raise StageError(f"{node} passes between stages, and is neither a tensor nor a number")

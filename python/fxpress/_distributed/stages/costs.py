@@ -1,0 +1,62 @@
+"""Weigh the operations of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Literal, get_args
+
+from torch.fx import Node
+from torch.utils.flop_counter import FlopCounterMode
+
+from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.stages.lives import Lives
+from fxpress._distributed.stages.on_meta import Arguments, call_key
+from fxpress._distributed.stages.profile import Profile
+from fxpress._distributed.stages.reading import Reading
+from fxpress._graphs.partition.state import byte_count, element_count
+from fxpress._torch import fx as torch_fx
+
+By = Literal["parameters", "bytes", "flops", "time", "module"]
+
+
+def weights_of(reading: Reading, lives: Lives, by: By, profile: Profile | None = None) -> list[int]:
+    """Return the weight of each operation of a program's own graph, in order.
+
+    Args:
+        reading: of the program.
+        lives: of its values.
+        by: "parameters" or "bytes" of the state that the operation is the first to use, "flops" as
+            `torch.utils.flop_counter` counts them for the sizes in the metadata, or "time" in
+            nanoseconds. "module" weighs as "parameters".
+        profile: the times of this program; by others, it is not looked at.
+
+    Raises:
+        StageError: all weights are zero, or there are no times.
+    """
+    if by not in get_args(By):
+        raise StageError(f"cannot weigh by {by!r}, only by {', '.join(get_args(By))}")
+    if by == "time":
+        if profile is None:
+            raise StageError("there are no times to share out; measure a profile")
+        return list(profile.nanoseconds)
+    if by == "flops":
+        known: dict[Hashable, int] = {}
+        weights = [_flops(node, known) for node in reading.operations]
+    else:
+        size = byte_count if by == "bytes" else element_count
+        weights = [sum(size(each) or 0 for each in brought) for brought in lives.brought]
+    if not any(weights) and by != "module":
+        raise StageError(f"the program has no {by} to share out; share out something else")
+    return weights
+
+
+def _flops(node: Node, known: dict[Hashable, int]) -> int:
+    """Return what torch counts for an operator; bodies of operators count nothing."""
+    if not isinstance(node.target, torch_fx.OpOverload):
+        return 0
+    key = call_key(node)
+    if key not in known:
+        with FlopCounterMode(display=False) as counter:
+            Arguments(node).call()
+        known[key] = int(counter.get_total_flops())
+    return known[key]

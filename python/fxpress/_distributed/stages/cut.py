@@ -1,0 +1,109 @@
+"""Find what each stage of a program takes and gives."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputSpec
+from torch.fx import Node
+
+from fxpress._distributed.stages.ends import Ends, is_mutation
+from fxpress._distributed.stages.unused import unused_state
+from fxpress._graphs.partition.callback import SplitCallback
+
+
+@dataclasses.dataclass
+class Stage:
+    """What a stage takes, does and gives; nodes are those of the whole program.
+
+    Attributes:
+        number: its place among the stages.
+        operations: in order.
+        state: the placeholders of the parameters, buffers and constants that it has: those that it
+            uses, and some that nothing uses.
+        inputs: the placeholders and the values of earlier stages that it takes.
+        mutations: what it writes to state and inputs: value and specification.
+        outputs: the values that later stages take or that are results of the whole.
+    """
+
+    number: int
+    operations: list[Node] = dataclasses.field(default_factory=list)
+    state: dict[Node, None] = dataclasses.field(default_factory=dict)
+    inputs: dict[Node, None] = dataclasses.field(default_factory=dict)
+    mutations: list[tuple[Node, OutputSpec]] = dataclasses.field(default_factory=list)
+    outputs: dict[Node, None] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Cut:
+    """A program in stages.
+
+    Attributes:
+        stages: in the order in which they run.
+        maker: the stage that gives each value that passes between stages or is a result.
+        ends: what the whole takes and gives.
+    """
+
+    stages: list[Stage]
+    maker: dict[Node, int]
+    ends: Ends
+
+
+def cut(program: ExportedProgram, stage_of: SplitCallback) -> Cut:
+    """Return the stages of a program.
+
+    Args:
+        program: the program.
+        stage_of: the stage of each operation, from `plan`.
+    """
+    ends = Ends(program)
+    stages = [Stage(number) for number in range(stage_of.count)]
+    made = Cut(stages, {}, ends)
+    for node in program.graph.nodes:
+        if node not in stage_of:
+            continue
+        stage = stages[stage_of[node]]
+        stage.operations.append(node)
+        for source in node.all_input_nodes:
+            _take(made, stage, source, stage_of)
+    for value, spec in ends.results:
+        if not isinstance(value, Node):
+            continue
+        if is_mutation(spec):
+            stage = _home(made, value, stage_of)
+            stage.mutations.append((value, spec))
+            _take(made, stage, ends.target_of(spec), stage_of)
+        elif value not in ends.inputs:
+            stage = _home(made, value, stage_of)
+            stage.outputs[value] = None
+            made.maker[value] = stage.number
+    for node, place in unused_state(program, ends, stage_of):
+        stages[place].state[node] = None
+    order = {node: number for number, node in enumerate(program.graph.nodes)}
+    for stage in stages:
+        for held in ("state", "inputs", "outputs"):
+            setattr(stage, held, dict.fromkeys(sorted(getattr(stage, held), key=order.__getitem__)))
+    return made
+
+
+def _take(made: Cut, stage: Stage, source: Node, stage_of: SplitCallback) -> None:
+    """Let a stage have a value that it uses."""
+    if source in made.ends.state:
+        stage.state[source] = None
+    elif source in made.ends.inputs:
+        stage.inputs[source] = None
+    elif source in stage_of and stage_of[source] != stage.number:
+        stage.inputs[source] = None
+        made.stages[stage_of[source]].outputs[source] = None
+        made.maker[source] = stage_of[source]
+
+
+def _home(made: Cut, value: Node, stage_of: SplitCallback) -> Stage:
+    """Return the stage that gives a result; for one that nothing computes, one that has it."""
+    if value in stage_of:
+        return made.stages[stage_of[value]]
+    having = [stage for stage in made.stages if value in stage.state or value in stage.inputs]
+    stage = (having or made.stages)[-1]
+    _take(made, stage, value, stage_of)
+    return stage

@@ -1,0 +1,141 @@
+"""Divide the operations of a program into stages."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NoReturn
+
+from fxpress._distributed.stages.cheapest import Reach, cheapest, farthest, least_limit
+from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.stages.lives import Lives
+from fxpress._distributed.stages.memory import Memory
+from fxpress._distributed.stages.places import places_of_modules
+from fxpress._distributed.stages.reading import Reading
+
+_EVEN = 1.25  # times the weight of the heaviest stage that cuts anywhere: even enough
+
+
+class Division:
+    """Finds the ends of stages among places where a cut may be.
+
+    Args:
+        reading: of the program.
+        lives: of its values.
+        before: the weight in front of each operation, and that of all.
+        stages: how many.
+        limits: the most bytes of each; None: any.
+        slack: how much heavier the heaviest may be than it has to be, as a part of its weight.
+
+    Its methods raise StageError where there are too few places or the limits cannot be kept.
+    """
+
+    def __init__(
+        self,
+        reading: Reading,
+        lives: Lives,
+        before: list[int],
+        stages: int,
+        limits: list[int] | None,
+        slack: float,
+    ) -> None:
+        self._reading, self._lives, self._before = reading, lives, before
+        self._stages, self._limits, self._slack = stages, limits, slack
+
+    def anywhere(self, places: list[int]) -> list[int]:
+        """Return the end of each stage."""
+        reach = self._reach(places)
+        return self._cheapest(places, reach, self._least(places, reach))
+
+    def by_modules(self, places: list[int]) -> list[int]:
+        """Return the end of each stage where one module ends and another begins.
+
+        The modules are those of the least depth at which no stage has to be much heavier than one
+        that is cut anywhere; without such a depth, that of the least maximum.
+        """
+        free = self._least(places, self._reach(places))
+        best: tuple[int, list[int], Reach] | None = None
+        most, refused = 0, None
+        for allowed in places_of_modules(self._reading, places):
+            most = max(most, len(allowed) - 1)
+            if len(allowed) - 1 < self._stages:
+                continue
+            reach = self._reach(allowed)
+            try:
+                limit = self._least(allowed, reach)
+            except StageError as error:
+                refused = error  # another depth may keep the limits of memory
+                continue
+            if best is None or limit < best[0]:
+                best = limit, allowed, reach
+            if best[0] <= _EVEN * free:
+                break
+        if best is None:
+            raise refused or StageError(
+                f"cannot make {self._stages} stages: there are {most - 1} places to cut at"
+                " between modules"
+            )
+        limit, allowed, reach = best
+        return self._cheapest(allowed, reach, limit)
+
+    def _reach(self, places: list[int]) -> Reach:
+        """Return how far each stage goes that begins at a place, by its limit of memory."""
+        last = len(places) - 1
+        if self._limits is None:
+            return [[last] * last] * self._stages
+        memory = Memory(self._lives, places)
+        known = {limit: memory.reach(limit) for limit in dict.fromkeys(self._limits)}
+        return [known[limit] for limit in self._limits]
+
+    def _least(self, places: list[int], reach: Reach) -> int:
+        """Return the least weight that the heaviest stage may have."""
+        before = [self._before[place] for place in places]
+        limit = least_limit(before, reach)
+        if limit is None:
+            self._refuse(places, reach)
+        if all(ends is reach[0] for ends in reach):
+            return limit
+        # Where limits differ, a stage may have to begin earlier than it could, to have anything.
+        low, high, free = limit, before[-1], [0] * len(places)
+        if cheapest(before, free, reach, low) is not None:
+            return low
+        if cheapest(before, free, reach, high) is None:
+            self._refuse(places, reach)
+        while low < high:
+            limit = (low + high) // 2
+            if cheapest(before, free, reach, limit) is None:
+                low = limit + 1
+            else:
+                high = limit
+        return low
+
+    def _cheapest(self, places: list[int], reach: Reach, limit: int) -> list[int]:
+        before = [self._before[place] for place in places]
+        costs = [*(self._lives.crossing[place] for place in places[:-1]), 0]
+        found = cheapest(before, costs, reach, limit + int(limit * self._slack))
+        assert found is not None, "the limit is one that stages can keep"
+        return [places[at] for at in found]
+
+    def _refuse(self, places: list[int], reach: Reach) -> NoReturn:
+        """Raise the error for limits of memory that no division keeps."""
+        assert self._limits is not None
+        memory, last = Memory(self._lives, places), len(places) - 1
+        if len({*self._limits}) == 1:
+            raise StageError(
+                f"cannot make {self._stages} stages of {self._limits[0]:,} bytes of memory: the"
+                f" least limit with which there are as many is {memory.least(self._stages):,}"
+            )
+        starts = farthest([0] * len(places), reach, 0)
+        stage = next((k for k, (a, b) in enumerate(pairwise(starts)) if a == b < last), None)
+        if stage is not None:
+            start, end, what = starts[stage], starts[stage] + 1, "the first operation left to it"
+        elif starts[-1] < last:
+            stage, start, end, what = self._stages - 1, starts[-2], last, "all that is left to it"
+        else:  # a stage could hold something, but nothing that the others can leave to it
+            stage = self._limits.index(min(self._limits))
+            start = min(range(last), key=lambda at: memory.of(at, at + 1))
+            end, what = start + 1, "any operation"
+        raise StageError(
+            f"cannot make {self._stages} stages within these limits of memory: stage {stage} may"
+            f" have {self._limits[stage]:,} bytes, and {what} takes at least"
+            f" {memory.of(start, end):,}"
+        )

@@ -1,0 +1,136 @@
+"""Texts that a plan or a profile is kept as. Those that are read may come from anywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, NoReturn
+
+from fxpress._distributed.stages.errors import StageError
+
+
+class Fields:
+    """The fields of an object of a text, each of which has to have the type that is asked for.
+
+    Args:
+        kind: what the text should be, for errors.
+        values: the object.
+        path: its place in the text.
+    """
+
+    def __init__(self, kind: str, values: Any, path: str = "") -> None:
+        self._kind, self._path = kind, path
+        if not isinstance(values, dict):
+            self._refuse("it")
+        self._values: dict[str, Any] = values
+        self._asked: set[str] = set()
+
+    def text(self, name: str) -> str:
+        """Return a text."""
+        value = self._value(name)
+        self.require(isinstance(value, str), name)
+        return str(value)
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a field, and it is not null."""
+        return self._value(name) is not None
+
+    def part(self, name: str) -> Fields:
+        """Return the fields of an object."""
+        return Fields(self._kind, self._value(name), f"{self._path}{name}.")
+
+    def plain(self, name: str) -> Any:
+        """Return whatever there is; None: there is nothing."""
+        return self._value(name)
+
+    def truth(self, name: str) -> bool:
+        """Return a truth value."""
+        value = self._value(name)
+        self.require(isinstance(value, bool), name)
+        return bool(value)
+
+    def integer(self, name: str) -> int:
+        """Return an integer that is not negative."""
+        value = self._value(name)
+        self.require(_is_count(value), name)
+        return int(value)
+
+    def integers(self, name: str, length: int | None = None) -> tuple[int, ...]:
+        """Return integers that are not negative, as many as `length` says; None: any number."""
+        value = self._list(name)
+        self.require(all(map(_is_count, value)), name)
+        self.require(length is None or len(value) == length, name)
+        return tuple(value)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return texts."""
+        value = self._list(name)
+        self.require(all(isinstance(each, str) for each in value), name)
+        return tuple(value)
+
+    def parts(self, name: str) -> list[Fields]:
+        """Return the fields of each object of a list."""
+        value = self._list(name)
+        return [
+            Fields(self._kind, each, f"{self._path}{name}[{i}].") for i, each in enumerate(value)
+        ]
+
+    def require(self, holds: bool, name: str) -> None:
+        """Refuse the text for a field, unless what it has to be holds."""
+        if not holds:
+            self._refuse(f"{self._path}{name}")
+
+    def end(self) -> None:
+        """Refuse the text if it has fields that were not asked for."""
+        self.require(set(self._values) == self._asked, "an unknown field")
+
+    def end_sealed(self, content: dict[str, Any]) -> None:
+        """Refuse the text if it has other fields, or not the digest of what was read from it."""
+        self.require(self.text("digest") == digest_of(content), "digest")
+        self.end()
+
+    def _list(self, name: str) -> list[Any]:
+        value = self._value(name)
+        self.require(isinstance(value, list), name)
+        return list(value)
+
+    def _value(self, name: str) -> Any:
+        self._asked.add(name)
+        return self._values.get(name)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise StageError(f"this {self._kind} is damaged: {what} is not what it has to be")
+
+
+def digest_of(content: dict[str, Any]) -> str:
+    """Return the SHA-256 of objects that JSON can hold, whatever order their keys have."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a text, with their digest."""
+    return {**content, "digest": digest_of(content)}
+
+
+def read(text: str, kind: str, version: int) -> Fields:
+    """Return the fields of a text whose "format" and "version" are these.
+
+    Raises:
+        StageError: it is no JSON, or has another format or version.
+    """
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError, TypeError):
+        raise StageError(f"this is no {kind}: it is no JSON") from None
+    if not isinstance(values, dict) or values.get("format") != kind:
+        raise StageError(f"this is no {kind}")
+    fields = Fields(kind, values)
+    fields.text("format")
+    if fields.integer("version") != version:
+        raise StageError(f"this {kind} is of another version of fxpress")
+    return fields
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0

@@ -1,0 +1,75 @@
+"""Find where a program may be cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Any
+
+from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.stages.lives import Lives
+from fxpress._distributed.stages.reading import Reading
+from fxpress._distributed.stages.spans import Span
+from fxpress._graphs.partition.by_module import by_module
+
+_MOST_COMPONENTS = 100  # of a module's path
+
+
+def places_of(count: int, spans: Iterable[Span], stages: int) -> list[int]:
+    """Return 0, the number of operations, and where a cut may be: before an operation.
+
+    Args:
+        count: the number of operations.
+        spans: what has to stay together.
+        stages: how many the places have to allow.
+
+    Raises:
+        StageError: they do not.
+    """
+    spans = list(spans)
+    changes = [0] * (count + 1)  # of the number of spans around a place, from one to the next
+    for span in spans:
+        changes[span.first + 1] += 1
+        changes[span.last + 1] -= 1
+    around = list(accumulate(changes))
+    places = [0, *(place for place in range(1, count) if not around[place]), count]
+    if len(places) - 1 < stages:
+        longest = sorted(spans, key=lambda span: span.first - span.last)[:3]
+        why = ", ".join(span.reason for span in longest)
+        raise StageError(
+            f"cannot make {stages} stages: there are {len(places) - 2} places to cut at"
+            + (f", and none where {why}" if why else "")
+        )
+    return places
+
+
+def spans_of_parameters(lives: Lives) -> Iterator[Span]:
+    """Yield the operations from the first to the last that use a parameter."""
+    first: dict[Any, int] = {}
+    last: dict[Any, int] = {}
+    for number, keys in enumerate(lives.uses):
+        for key in keys:
+            first.setdefault(key, number)
+            last[key] = number
+    for key, number in first.items():
+        state = lives.state[key]
+        if state.is_parameter and number < last[key]:
+            yield Span(number, last[key], f"{next(iter(state.names))} is used")
+
+
+def places_of_modules(reading: Reading, places: list[int]) -> Iterator[list[int]]:
+    """Yield those of the places where a module ends, for modules of each depth from 1 on."""
+    nodes = reading.operations
+    for depth in range(1, _deepest(nodes) + 1):
+        found = by_module(reading.program.graph_module, depth=depth)
+        inner = [at for at in places[1:-1] if found[nodes[at]] != found[nodes[at - 1]]]
+        yield [0, *inner, len(nodes)]
+
+
+def _deepest(nodes: list[Any]) -> int:
+    """Return the most components of a module's path, at least 1 and at most `_MOST_COMPONENTS`."""
+    paths = (
+        path for node in nodes for path, _ in (node.meta.get("nn_module_stack") or {}).values()
+    )
+    most = max((path.count(".") + path.count("[") for path in paths), default=0) + 1
+    return min(most, _MOST_COMPONENTS)

@@ -1,0 +1,162 @@
+"""Choose where to cut a program into stages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Literal, get_args
+
+from torch.export import ExportedProgram
+
+from fxpress import _native
+from fxpress._distributed.stages.costs import By, weights_of
+from fxpress._distributed.stages.division import Division
+from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.stages.lives import lives_of
+from fxpress._distributed.stages.memory import Memory, limits_of
+from fxpress._distributed.stages.places import places_of, spans_of_parameters
+from fxpress._distributed.stages.planned import Plan, check_whole
+from fxpress._distributed.stages.profile import Profile
+from fxpress._distributed.stages.profile import profile as measured
+from fxpress._distributed.stages.reading import Reading, reading_of
+from fxpress._distributed.stages.shared import shared_of
+from fxpress._distributed.stages.spans import spans_of
+from fxpress._files.serde.hashing import graph_hash
+from fxpress._graphs.partition.callback import operations
+
+Sharing = Literal["list", "together"]
+
+
+def plan(
+    program: ExportedProgram,
+    stages: int,
+    by: By = "parameters",
+    *,
+    memory: int | Sequence[int] | None = None,
+    inputs: Any = None,
+    profile: Profile | None = None,
+    slack: float = 0.05,
+    shared: Sharing = "list",
+) -> Plan:
+    """Return where to cut a program into stages. torch has no such function.
+
+    Of the plans whose heaviest stage is at most `slack` heavier than it has to be, it is the one
+    whose cuts pass the fewest bytes, see `Plan.crossing_bytes`. Of those, each stage in turn is the
+    one that is closest to an equal share of the weight that is left.
+
+    The same program gives the same plan in every process; by "time", with the same profile.
+
+    Args:
+        program: the program, which is not changed.
+        stages: how many, none of them empty.
+        by: what they share out: "parameters" or "bytes" of the state that an operation is the first
+            to use, "flops" as `torch.utils.flop_counter` counts them for the sizes in the metadata,
+            or "time". By "module", they share out parameters, and a stage begins where a module
+            does: modules of the least depth that allows stages almost as even as cuts anywhere do.
+        memory: the most bytes of a stage, or of each: its state, and the values that are alive at
+            once when it runs without gradients.
+        inputs: (args, kwargs) to measure times with where there is no profile.
+        profile: the times to share out, from `profile`.
+        slack: how much heavier the heaviest stage may be than it has to be, as a part of its
+            weight.
+        shared: whether a parameter that several operations use may be cut between them, so that
+            several stages have a copy, which the plan lists ("list"), or not ("together").
+
+    Raises:
+        StageError: there are fewer places to cut at than it takes, no plan keeps the limits of
+            memory, nothing has any weight, the program passes effect tokens, the profile is for
+            another program, or there are no inputs to measure times with.
+        fxpress.SerializeError, fxpress.UnsupportedError: the program has no `graph_hash`.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> pipeline.plan(program, 2).weights
+        (304, 304)
+    """
+    _check_options(stages, slack, shared)
+    limits = limits_of(memory, stages)
+    known = graph_hash(program)
+    if by == "time":
+        profile = _profile_for(program, known, profile, inputs)
+    with _native.GcPause():  # it would visit every new object
+        reading = reading_of(program)
+        _check_operations(reading, stages)
+        lives = lives_of(reading)
+        before = [0, *accumulate(weights_of(reading, lives, by, profile))]
+        spans = list(spans_of(reading))
+        if shared == "together":
+            spans += spans_of_parameters(lives)
+        places = places_of(len(reading.operations), spans, stages)
+        division = Division(reading, lives, before, stages, limits, slack)
+        found = division.by_modules(places) if by == "module" else division.anywhere(places)
+        held = Memory(lives, [0, *found])
+        return Plan(
+            by=by,
+            graph_hash=known,
+            operations=len(reading.operations),
+            ends=tuple(found),
+            weights=tuple(before[end] - before[start] for start, end in pairwise([0, *found])),
+            state_bytes=tuple(held.state(stage, stage + 1) for stage in range(stages)),
+            activation_bytes=tuple(held.activations(stage, stage + 1) for stage in range(stages)),
+            crossing_bytes=tuple(lives.crossing[end] for end in found[:-1]),
+            shared=shared_of(lives, found),
+        )
+
+
+def check(plan: Plan, program: ExportedProgram) -> None:
+    """Refuse a plan for another program, or one that is damaged. torch has no such function.
+
+    Args:
+        plan: the plan.
+        program: the program, which is not changed.
+
+    Raises:
+        StageError: the plan is for another program, cuts where no cut may be, or has a stage
+            without operations or another field that is not what it has to be.
+        fxpress.SerializeError, fxpress.UnsupportedError: the program has no `graph_hash`.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> pipeline.check(pipeline.plan(program, 2), program)
+    """
+    check_whole(plan)
+    if plan.graph_hash != graph_hash(program):
+        raise StageError("the plan is for another program: their graph_hash differs")
+    reading = reading_of(program)
+    places = places_of(len(reading.operations), spans_of(reading), 1)
+    if plan.operations != len(reading.operations) or not {*plan.ends} <= {*places}:
+        raise StageError("the plan is for another program: it cuts where this one cannot be cut")
+
+
+def _check_options(stages: int, slack: float, shared: str) -> None:
+    if type(stages) is not int:
+        raise StageError(
+            f"stages are a Plan or a whole number, not a {type(stages).__name__}: plan makes one"
+        )
+    if stages < 1:
+        raise StageError(f"cannot make {stages} stages")
+    if not (isinstance(slack, (int, float)) and 0 <= slack < math.inf):
+        raise StageError(f"the slack is a part of a weight, such as 0.05, and not {slack!r}")
+    if shared not in get_args(Sharing):
+        raise StageError(f"shared parameters are {' or '.join(get_args(Sharing))}, not {shared!r}")
+
+
+def _check_operations(reading: Reading, stages: int) -> None:
+    count = len(reading.operations)
+    if stages > count:
+        raise StageError(f"cannot make {stages} stages of {count} operations, none of them empty")
+    unknown = reading.ends.unknown()
+    if unknown is not None:
+        raise StageError(f"the program has a {unknown}, which no stage can take or give")
+
+
+def _profile_for(
+    program: ExportedProgram, graph_hash: str, profile: Profile | None, inputs: Any
+) -> Profile:
+    if profile is None:
+        return measured(program, inputs)
+    count = sum(1 for _ in operations(program.graph_module))
+    if profile.graph_hash != graph_hash or len(profile.nanoseconds) != count:
+        raise StageError("the profile is for another program: their graph_hash differs")
+    return profile

@@ -1,0 +1,263 @@
+"""A division of a program into stages, and the text that it is kept as."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from itertools import pairwise
+from typing import Any, get_args
+
+from torch.export import ExportedProgram
+
+from fxpress._distributed.stages.costs import By
+from fxpress._distributed.stages.documents import Fields, digest_of, read, sealed
+from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.stages.order import operations_of
+from fxpress._distributed.stages.picture import picture_of
+from fxpress._graphs.partition.callback import SplitCallback
+
+FORMAT, VERSION = "fxpress plan", 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared:
+    """State of which several stages have a copy. torch has no such class.
+
+    Attributes:
+        names: the names of one storage, in the order in which the program first uses them.
+        stages: the stages that use it.
+        is_parameter: whether one of the names is a parameter, whose gradients have to be added up.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> pipeline.plan(program, 2).shared  # the model has no weight twice
+        ()
+    """
+
+    names: tuple[str, ...]
+    stages: tuple[int, ...]
+    is_parameter: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Where a program is cut into stages. torch has no such class.
+
+    A stage has the operations of the program's own graph from the end of the stage before to its
+    own. Equal programs get equal plans in every process.
+
+    Attributes:
+        by: what the stages share out.
+        graph_hash: `fxpress.graph_hash` of the program.
+        operations: the number of its operations.
+        ends: for each stage, the index of the first operation behind it; the last one is
+            `operations`.
+        weights: for each stage, what it has of `by`; nanoseconds by "time", elements of parameters
+            by "module".
+        state_bytes: for each stage, the bytes of the parameters, buffers and constants that it
+            has; those of one storage count once.
+        activation_bytes: for each stage, the most bytes of other values that are alive at once
+            when it runs without gradients, with those that only pass through it.
+        crossing_bytes: for each cut, the bytes of the values that pass it: results of operations
+            that a later stage takes, inputs of the program that a stage behind it takes, which
+            come from the first stage, and results of the program on their way to the last stage.
+        shared: the state that several stages use.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> found = pipeline.plan(program, 2)
+        >>> found.stages, pipeline.Plan.from_json(found.to_json()) == found
+        (2, True)
+    """
+
+    by: str
+    graph_hash: str
+    operations: int
+    ends: tuple[int, ...]
+    weights: tuple[int, ...]
+    state_bytes: tuple[int, ...]
+    activation_bytes: tuple[int, ...]
+    crossing_bytes: tuple[int, ...]
+    shared: tuple[Shared, ...]
+
+    @property
+    def stages(self) -> int:
+        """The number of stages."""
+        return len(self.ends)
+
+    @property
+    def memory(self) -> tuple[int, ...]:
+        """For each stage, the bytes of its state and of its activations."""
+        return tuple(map(sum, zip(self.state_bytes, self.activation_bytes, strict=True)))
+
+    def stage_of(self, program: ExportedProgram) -> SplitCallback:
+        """Return the stage of each operation, as `split_module` takes it.
+
+        Args:
+            program: the program that the plan is for, see `check`.
+
+        Raises:
+            StageError: the program has another number of operations.
+        """
+        nodes = operations_of(program.graph_module)
+        if len(nodes) != self.operations:
+            raise StageError(
+                f"the plan is for another program: it has {self.operations} operations, and this"
+                f" one {len(nodes)}"
+            )
+        stages = {
+            node: stage
+            for stage, (start, end) in enumerate(pairwise([0, *self.ends]))
+            for node in nodes[start:end]
+        }
+        return SplitCallback(stages, f"plan(stages={self.stages}, by={self.by!r})")
+
+    def picture(self, program: ExportedProgram) -> str | None:
+        """Return the stages and the values between them as an SVG file.
+
+        Args:
+            program: the program that the plan is for, see `check`.
+
+        Returns:
+            The text of the file; None without the extra `draw`.
+
+        Raises:
+            StageError: the program has another number of operations.
+            RuntimeError: Graphviz fails.
+        """
+        return picture_of(program, self.stage_of(program))
+
+    def report(self) -> str:
+        """Return a table of the stages, and a line for each shared state. Bytes are plain numbers.
+
+        The last column has the bytes that pass from a stage to the next one.
+        """
+        unit = "parameters" if self.by == "module" else "ns" if self.by == "time" else self.by
+        columns = (
+            ("stage", range(self.stages)),
+            ("operations", [end - start for start, end in pairwise([0, *self.ends])]),
+            (unit, self.weights),
+            ("state", self.state_bytes),
+            ("activations", self.activation_bytes),
+            ("memory", self.memory),
+            ("passes on", (*self.crossing_bytes, 0)),
+        )
+        texts = [[heading, *(f"{each:,}" for each in values)] for heading, values in columns]
+        widths = [max(map(len, column)) for column in texts]
+        lines = [
+            "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
+            for row in zip(*texts, strict=True)
+        ]
+        for each in self.shared:
+            names = ", ".join(map(json.dumps, each.names))  # whatever characters they have
+            kind = "parameter" if each.is_parameter else "buffer or constant"
+            lines.append(f"stages {', '.join(map(str, each.stages))} share the {kind} {names}")
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """Return the plan as a text, which is the same for equal plans."""
+        return json.dumps(self.document(), indent=2) + "\n"
+
+    def document(self) -> dict[str, Any]:
+        """Return the plan as objects that JSON can hold, with its digest."""
+        return sealed(self._content())
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Return the plan that `to_json` gave a text of.
+
+        Args:
+            text: the text, which may come from anywhere.
+
+        Raises:
+            StageError: the text is no plan, or is not as it was written.
+        """
+        fields = read(text, FORMAT, VERSION)
+        plan = _plan_of(fields)
+        fields.end_sealed(plan._content())
+        return plan
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the plan: processes whose digests are equal have equal plans."""
+        return digest_of(self._content())
+
+    def _content(self) -> dict[str, Any]:
+        lists = {
+            name: list(getattr(self, name))
+            for name in ("ends", "weights", "state_bytes", "activation_bytes", "crossing_bytes")
+        }
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "by": self.by,
+            "graph_hash": self.graph_hash,
+            "operations": self.operations,
+            **lists,
+            "shared": [
+                {
+                    "names": list(each.names),
+                    "stages": list(each.stages),
+                    "is_parameter": each.is_parameter,
+                }
+                for each in self.shared
+            ],
+        }
+
+
+def check_whole(plan: Plan) -> None:
+    """Refuse a plan that no text could have given: a caller may have made it field by field.
+
+    Raises:
+        StageError: a field of the plan is not what it has to be.
+    """
+    try:
+        content = plan._content()
+    except (AttributeError, TypeError):
+        raise StageError("the plan has a field of another type than a plan's") from None
+    _plan_of(Fields(FORMAT, content))
+
+
+def _plan_of(fields: Fields) -> Plan:
+    """Return the plan of fields, which is one that a program could be cut by.
+
+    Raises:
+        StageError: a field is not what it has to be.
+    """
+    operations = fields.integer("operations")
+    ends = fields.integers("ends")
+    n = len(ends)
+    _check_ends(ends, operations)
+    shared = []
+    for each in fields.parts("shared"):
+        one = Shared(each.texts("names"), each.integers("stages"), each.truth("is_parameter"))
+        each.require(len(one.names) > 0, "names")
+        each.require(list(one.stages) == sorted({*one.stages} & {*range(n)}), "stages")
+        each.end()
+        shared.append(one)
+    by, graph_hash = fields.text("by"), fields.text("graph_hash")
+    fields.require(by in get_args(By), "by")
+    fields.require(re.fullmatch("[0-9a-f]{64}", graph_hash) is not None, "graph_hash")
+    return Plan(
+        by=by,
+        graph_hash=graph_hash,
+        operations=operations,
+        ends=ends,
+        weights=fields.integers("weights", n),
+        state_bytes=fields.integers("state_bytes", n),
+        activation_bytes=fields.integers("activation_bytes", n),
+        crossing_bytes=fields.integers("crossing_bytes", n - 1),
+        shared=tuple(shared),
+    )
+
+
+def _check_ends(ends: tuple[int, ...], operations: int) -> None:
+    if not ends:
+        raise StageError("the plan has no stages")
+    for stage, (start, end) in enumerate(pairwise((0, *ends))):
+        if start >= end:
+            raise StageError(f"stage {stage} of the plan has no operations")
+    if ends[-1] != operations:
+        raise StageError(
+            f"the last stage of the plan ends at operation {ends[-1]}, and not at {operations}"
+        )

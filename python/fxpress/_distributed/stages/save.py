@@ -1,0 +1,146 @@
+"""Write the stages of a program into a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from fxpress._base.observing.progress import Progress, check_progress
+from fxpress._distributed.stages.build import build
+from fxpress._distributed.stages.costs import By
+from fxpress._distributed.stages.cut import Cut, cut
+from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.stages.manifest import manifest_of, state_of_stages
+from fxpress._distributed.stages.picture import picture_of
+from fxpress._distributed.stages.plan import check
+from fxpress._distributed.stages.plan import plan as make_plan
+from fxpress._distributed.stages.planned import Plan
+from fxpress._distributed.stages.seal import sealed
+from fxpress._distributed.stages.upload import uploaded
+from fxpress._files.archive.folders import new_folder
+from fxpress._files.archive.package import package_pt2, save
+from fxpress._files.archive.stage_records import facts_of
+from fxpress._files.remote.urls import is_archive, local_path, url_of
+from fxpress._torch.watching import operation
+
+MANIFEST, STATE, PICTURE = "manifest.json", "state.json", "stages.svg"
+
+
+def program_name(number: int) -> str:
+    """Return the name of a stage's program in an archive of all stages."""
+    return f"stage_{number}"
+
+
+@operation("pipeline.save_stages", lambda made, *_, **__: {"stages": len(made["stages"])})
+def save_stages(
+    program: ExportedProgram,
+    path: str | os.PathLike[str],
+    plan: Plan | int,
+    *,
+    by: By = "parameters",
+    inputs: Any = None,
+    progress: Progress = None,
+) -> dict[str, Any]:
+    """Write a program of each stage, a manifest, and a picture. torch has no such function.
+
+    `manifest.json` is what each rank reads; `state.json` lists the state of each stage.
+
+    They are there as a whole or not at all: they are written under another name, and renamed. A
+    folder with anything in it is refused; an archive that is there already is replaced, as by
+    `fxpress.save`. The picture is left out where it cannot be drawn.
+
+    Args:
+        program: the program, which is not changed.
+        path: a folder to make, which may be there if it is empty; or an archive of all stages,
+            whose name ends in ".pt2"; or the URL of one, such as `s3://bucket/stages`. For a URL,
+            they are written into the temporary folder of this machine first, and the manifest of a
+            folder goes last.
+        plan: what `plan` has returned for the program, or the number of stages to plan.
+        by: for a number of stages, what to share out: "parameters", "bytes", "flops", "time", or
+            "module", see `plan`.
+        inputs: (args, kwargs) to measure times with.
+        progress: where it shows its progress, in bytes of each stage: True, False, a function of
+            (done, total, what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a
+            terminal, after two seconds, when tqdm is installed.
+
+    Returns:
+        What the manifest says. Its "picture" is None where the extra `draw` is missing, or the
+        program that draws.
+
+    Raises:
+        StageError: the program cannot be cut like this, the plan is for another program or has a
+            stage without operations, or the folder is not empty.
+        OSError: a file cannot be written.
+        fxpress.SerializeError, fxpress.UnsupportedError: a stage cannot be saved, or nothing that
+            is installed writes to the URL.
+
+    Example:
+        >>> from fxpress import pipeline
+        >>> manifest = pipeline.save_stages(program, "saved", 2)
+        >>> [stage["file"] for stage in manifest["stages"]]
+        ['stage_0.pt2', 'stage_1.pt2']
+    """
+    check_progress(progress)
+    url = url_of(path)
+    target = Path(local_path(path))
+    is_folder = target.suffix != ".pt2" if url is None else not is_archive(url)
+    if (
+        url is None
+        and is_folder
+        and target.exists()
+        and (not target.is_dir() or any(target.iterdir()))
+    ):
+        raise StageError(f"{target} is there already")
+    if isinstance(plan, Plan):
+        check(plan, program)
+        chosen = plan
+    else:
+        chosen = make_plan(program, plan, by, inputs=inputs)
+    stage_of = chosen.stage_of(program)
+    whole = cut(program, stage_of)
+    stages = [build(program, whole.ends, stage) for stage in whole.stages]
+    drawn = picture_of(program, stage_of)
+    describe = functools.partial(_describe, program, whole, chosen, drawn)
+    write = functools.partial(_write_folder if is_folder else _write_archive, progress)
+    placed = contextlib.nullcontext(target) if url is None else uploaded(url, MANIFEST)
+    with placed as place:
+        manifest: dict[str, Any] = write(place, stages, describe)
+    return manifest
+
+
+def _describe(
+    program: ExportedProgram, whole: Cut, plan: Plan, drawn: str | None, files: list[dict[str, Any]]
+) -> tuple[Any, dict[str, str]]:
+    """Return the manifest, and the texts of the files beside the programs; the manifest is last."""
+    manifest = manifest_of(program, whole, plan, files)
+    manifest["picture"] = None if drawn is None else PICTURE
+    texts = {} if drawn is None else {PICTURE: drawn}
+    texts[STATE] = json.dumps(state_of_stages(program, whole)) + "\n"
+    texts[MANIFEST] = sealed(manifest)
+    return manifest, texts
+
+
+def _write_archive(progress: Progress, target: Path, stages: Any, describe: Any) -> Any:
+    programs = {program_name(number): stage for number, stage in enumerate(stages)}
+    manifest, texts = describe([{"program": name} for name in programs])
+    package_pt2(target, exported_programs=programs, extra_files=texts, progress=progress)
+    return manifest
+
+
+def _write_folder(progress: Progress, target: Path, stages: Any, describe: Any) -> Any:
+    with new_folder(target) as place:
+        files = []
+        for number, stage in enumerate(stages):
+            path = place / f"{program_name(number)}.pt2"
+            save(stage, path, progress=progress)
+            files.append(facts_of(path))
+        manifest, texts = describe(files)
+        for name, text in texts.items():
+            (place / name).write_text(text)
+    return manifest

@@ -1,0 +1,190 @@
+"""Find which nodes of a graph may touch which storages, and which of them write."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Iterable
+from itertools import chain
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from fxpress._distributed.stages.on_meta import Arguments, call_key, tensors_in
+from fxpress._files.serde.hashing import traits_of
+from fxpress._files.serde.operators import schema_of
+from fxpress._torch import fx as torch_fx
+from fxpress._torch.serde import is_composite
+
+_HOLDING = (tuple, list, dict, slice)  # arguments that may hold values
+_NONE: set[Node] = set()
+
+
+@dataclasses.dataclass(slots=True)
+class Storage:
+    """What nodes do with the storage of a value, or with one that may be it.
+
+    Attributes:
+        touching: nodes that make it, read it or write it, in the order of the graph.
+        writing: those that may write it.
+        results: the results of the graph that may have it.
+    """
+
+    touching: list[Node]
+    writing: list[Node] = dataclasses.field(default_factory=list)
+    results: list[Node] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Effects:
+    """What a call does with the storages that it is given.
+
+    Attributes:
+        names: of its arguments, in order.
+        aliased: the arguments whose storage the result may share; None: any.
+        written: the arguments that it may write; None: any.
+        is_composite: whether sizes decide which of `aliased` the result shares.
+        is_new: whether the result may have a storage of its own, too.
+        is_pure: whether it only reads, and its result has a storage of its own.
+    """
+
+    names: tuple[str, ...] = ()
+    aliased: tuple[str, ...] | None = ()
+    written: tuple[str, ...] | None = ()
+    is_composite: bool = False
+    is_new: bool = False
+    is_pure: bool = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_pure", self.aliased == () and self.written == ())
+
+
+def storages_of(graph: Graph) -> dict[Node, Storage]:
+    """Return the storages of a graph by the node that makes each: a placeholder or an operator.
+
+    An operator whose result may share the storage of an argument counts for the argument's. An
+    operator that is given graphs may write to all that it is given if they write to anything, and
+    its result may be new or share any of it. One of whose effects nothing is known may write to all
+    of it.
+    """
+    shared: dict[Hashable, tuple[str, ...]] = {}
+    known: dict[Any, _Effects] = {}
+    origins: dict[Node, set[Node]] = {}  # of a value: the nodes whose storage it may share
+    found: dict[Node, Storage] = {}
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            origins[node] = {node}
+            found[node] = Storage([])
+            continue
+        if node.op == "get_attr":
+            continue
+        if node.op == "output":
+            for result in node.all_input_nodes:
+                for origin in origins.get(result, ()):
+                    found[origin].results.append(result)
+            continue
+        effects = known.get(node.target) or _effects(node, known)
+        for value in node.all_input_nodes:
+            for origin in origins.get(value, ()):
+                touching = found[origin].touching
+                if not touching or touching[-1] is not node:
+                    touching.append(node)
+        if effects.is_pure:  # most are
+            origins[node] = {node}
+            found[node] = Storage([node])
+            continue
+        aliased, written = effects.aliased, effects.written
+        if effects.is_composite:
+            aliased = _shared(node, aliased or (), shared)
+        having: set[Node] = set()
+        names, args = effects.names, node.args
+        if len(names) < len(args):
+            names += tuple(map(str, range(len(names), len(args))))
+        given: Iterable[tuple[str, Any]] = zip(names, args, strict=False)
+        for argument, value in chain(given, node.kwargs.items()) if node.kwargs else given:
+            if isinstance(value, Node):
+                reached = origins.get(value, _NONE)
+            elif isinstance(value, _HOLDING):
+                reached = _reached(value, origins)
+            else:
+                continue
+            for origin in reached:
+                if written is None or argument in written:
+                    found[origin].writing.append(node)
+            if aliased is None or argument in aliased:
+                having |= reached
+        origins[node] = having
+        if not having or effects.is_new:
+            having.add(node)
+            found[node] = Storage([node])
+    return found
+
+
+def _shared(
+    node: Node, names: tuple[str, ...], known: dict[Hashable, tuple[str, ...]]
+) -> tuple[str, ...]:
+    """Return the arguments whose storage the result of an operator has for the sizes at hand.
+
+    The schema of an operator that is made of others does not say.
+    """
+    key = call_key(node)
+    if key not in known:
+        arguments = Arguments(node)
+        result = tensors_in(arguments.call())
+        storages = {tensor.untyped_storage()._cdata for tensor in result}
+        given = [*zip(names, arguments.args, strict=False), *arguments.kwargs.items()]
+        sharing = tuple(
+            name
+            for name, value in given
+            if any(t.untyped_storage()._cdata in storages for t in tensors_in(value))
+        )
+        known[key] = sharing if result else names
+    return known[key]
+
+
+def _reached(value: Any, origins: dict[Node, set[Node]]) -> set[Node]:
+    nodes: list[Node] = []
+    torch.fx.node.map_arg(value, nodes.append)
+    return set().union(*(origins.get(node, _NONE) for node in nodes))
+
+
+def _effects(node: Node, known: dict[Any, _Effects]) -> _Effects:
+    """Return what a node does; `known` gets that of targets that always do the same."""
+    target = node.target
+    if node.op != "call_function":
+        return _Effects()
+    schema = schema_of(target)
+    if schema is not None:
+        aliased, written, *_ = traits_of(target)
+        is_overload = isinstance(target, torch_fx.OpOverload)
+        known[target] = _Effects(
+            tuple(argument.name for argument in schema.arguments),
+            tuple(aliased),
+            tuple(written),
+            is_overload and bool(aliased) and is_composite(target),
+        )
+        return known[target]
+    if not isinstance(target, torch_fx.HigherOrderOperator):
+        return _Effects(aliased=None)  # a function on values, such as getitem
+    bodies = _bodies(node)
+    if bodies and not any(map(_writes, bodies)):
+        return _Effects(aliased=None, is_new=True)
+    return _Effects(aliased=None, written=None, is_new=True)
+
+
+def _bodies(node: Node) -> list[GraphModule]:
+    root = node.graph.owning_module
+    names = [str(each.target) for each in node.all_input_nodes if each.op == "get_attr"]
+    found = [getattr(root, name, None) for name in names]
+    return [body for body in found if isinstance(body, GraphModule)]
+
+
+def _writes(body: GraphModule) -> bool:
+    """Return whether a node of a graph, or of a graph in it, may write to anything."""
+    for module in body.modules():
+        for node in module.graph.nodes if isinstance(module, GraphModule) else ():
+            if node.op == "call_function":
+                written = _effects(node, {}).written
+                if written is None or written:
+                    return True
+    return False

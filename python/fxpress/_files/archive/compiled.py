@@ -1,0 +1,120 @@
+"""Code that AOTInductor compiled, in an archive: shared libraries that torch loads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from fxpress._files.archive import names
+from fxpress._files.archive.files import is_path
+from fxpress._files.archive.reader import PT2ArchiveReader
+from fxpress._files.errors import ArchiveError
+from fxpress._files.serde import gate
+from fxpress._files.serde.artifacts import load_any
+from fxpress._files.serde.damage import damage_is_named
+from fxpress._files.serde.values import Values
+from fxpress._torch import archive as torch_archive
+from fxpress._torch import serde as compat
+
+_SHOWN = 3  # records that an error names
+
+
+def compiled_models(records: list[str]) -> list[str]:
+    """Return the names of the models that AOTInductor compiled."""
+    folder = names.AOTINDUCTOR_DIR
+    inside = [record.removeprefix(folder) for record in records if record.startswith(folder)]
+    models = list(dict.fromkeys(name.partition("/")[0] for name in inside))
+    for model in models:
+        gate.check("RecordName", model, "the name of a compiled model", ArchiveError)
+    return models
+
+
+def refuse(records: list[str]) -> None:
+    """Raise SerializeError for an archive that has compiled code."""
+    found = [record for record in records if record.startswith(names.AOTINDUCTOR_DIR)]
+    if not found:
+        return
+    libraries = [record for record in found if record.endswith(".so")] or found
+    more = f" and {len(libraries) - _SHOWN} more" if len(libraries) > _SHOWN else ""
+    raise compat.SerializeError(
+        f"the archive has compiled code, of the models {compiled_models(records)}: "
+        f"{', '.join(map(repr, libraries[:_SHOWN]))}{more}. To load it is to run it; "
+        "allow_compiled=True does that."
+    )
+
+
+@damage_is_named("the weights of compiled code", ArchiveError)
+def compiled_weights(archive: PT2ArchiveReader, models: list[str]) -> dict[str, dict[str, Any]]:
+    """Return model -> name -> tensor, for the models whose weights are in the archive."""
+    loaded: dict[str, torch.Tensor] = {}
+    weights: dict[str, dict[str, Any]] = {}
+    for model in models:
+        record = f"{names.AOTINDUCTOR_DIR}{model}/weights_config.json"
+        if archive.find(record) is None:
+            continue
+        weights[model] = {}
+        text = archive.read_string(record)
+        archive.budget.check_json(text, f"record {record!r}")
+        values = Values({}, budget=archive.budget)
+        for name, (file, *view) in json.loads(text).items():
+            if file not in loaded:
+                data = archive.read_bytes(names.WEIGHTS_DIR + file)
+                loaded[file] = load_any(data, f"record {file!r}", values)
+            weights[model][name] = loaded[file].as_strided(*view)
+    return weights
+
+
+@contextlib.contextmanager
+def named_file(archive: PT2ArchiveReader, path: str | None) -> Iterator[str]:
+    """Yield the path of the archive as a file, which torch's loader of compiled code needs."""
+    if path is not None:
+        yield path
+        return
+    with tempfile.NamedTemporaryFile(suffix=".pt2") as copy:
+        archive.copy_to(copy)
+        copy.flush()
+        yield copy.name
+
+
+def load_package(
+    path: Any,
+    model_name: str = "model",
+    run_single_threaded: bool = False,
+    num_runners: int = 1,
+    device_index: int = -1,
+    use_stream_affinity: bool = False,
+) -> Any:
+    """Return a model that AOTInductor compiled. torch loads its code into the process.
+
+    There is no option to allow compiled code, because the caller asks for it. Programs in the
+    archive are not read.
+
+    Args:
+        path: an archive: a path, an open file, or a buffer; or a package of an older torch.
+        model_name: the name of the model in the archive.
+        run_single_threaded, num_runners, device_index, use_stream_affinity: see
+            `fxpress.archive.load_pt2`.
+
+    Raises:
+        OSError: the file cannot be read.
+        fxpress.archive.ArchiveError: the file is damaged, or is not an archive.
+        fxpress.UnsupportedError: this torch has no `use_stream_affinity`.
+        RuntimeError: there is no compiled model of that name; or torch cannot load it.
+
+    Stands in for `torch._inductor.package.package.load_package`, which
+    `torch._inductor.aoti_load_package` calls.
+    """
+    with PT2ArchiveReader.of_any_format(path) as archive:
+        is_older = archive.find(names.ARCHIVE_FORMAT_PATH) is None
+        if not is_older and model_name not in compiled_models(archive.get_file_names()):
+            raise RuntimeError(f"Model {model_name} not found in package")
+        with named_file(archive, str(path) if is_path(path) else None) as name:
+            return torch_archive.load_compiled_model(
+                *(name, model_name, run_single_threaded, num_runners, device_index),
+                use_stream_affinity=use_stream_affinity,
+            )

@@ -1,0 +1,197 @@
+"""Read programs from an archive."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from typing import Any, NamedTuple
+
+from torch.export import ExportedProgram
+
+from fxpress import _native
+from fxpress._files.archive import names, weight_files
+from fxpress._files.archive.load_options import Options
+from fxpress._files.archive.reader import PT2ArchiveReader
+from fxpress._files.archive.storages import View, read_tensors, view_of
+from fxpress._files.errors import ArchiveError
+from fxpress._files.serde.artifacts import load_any
+from fxpress._files.serde.damage import damage_is_named
+from fxpress._files.serde.limits import Budget, LimitError
+from fxpress._files.serde.reading import check_version, decode
+from fxpress._files.serde.schema import CLASSES, SCHEMA
+from fxpress._files.serde.values import Values
+from fxpress._torch import archive as torch_archive
+from fxpress._torch import serde as compat
+from fxpress._torch.watching import phase
+
+log = logging.getLogger("fxpress")
+_TENSOR_BYTES = 1000  # of the objects for a tensor, as an estimate
+
+
+class Payload(NamedTuple):
+    """The entry of a config for one value; see `_native.Document.payloads`."""
+
+    name: str
+    record: str  # without the folder
+    is_parameter: bool
+    is_pickled: bool
+    meta: tuple[Any, ...] | None
+
+
+def read_config(archive: PT2ArchiveReader, record: str) -> list[Payload]:
+    """Return the entries of a payload config."""
+    data = archive.read_bytes(record)
+    try:
+        with damage_is_named("it", ArchiveError):
+            budget = archive.budget
+            entries = SCHEMA.read(data, "PayloadConfig", budget.native).payloads()
+            budget.charge(len(entries) * _TENSOR_BYTES, f"record {record!r}")
+            return [Payload(*entry) for entry in entries]
+    except LimitError:
+        raise
+    except compat.SerializeError as e:
+        raise ArchiveError(f"record {record!r} is damaged: {e}") from e
+
+
+def views_of(config: list[Payload], folder: str, options: Options) -> dict[str, View]:
+    """Return the views that a config describes, by name."""
+    return {
+        payload.name: view_of(
+            *(payload.name, folder + payload.record, payload.is_parameter, payload.meta, options)
+        )
+        for payload in config
+    }
+
+
+def read_values(
+    archive: PT2ArchiveReader, config: list[Payload], folder: str, options: Options
+) -> dict[str, Any]:
+    """Return the tensors that a config names, in its order. Shared storages are shared again."""
+    with _native.GcPause():
+        views = views_of([p for p in config if not p.is_pickled], folder, options)
+    plain = read_tensors(archive, views, options)
+    if len(plain) == len(config):
+        return plain
+    return {
+        payload.name: plain[payload.name]
+        if payload.name in plain
+        else _unpickle(archive, folder + payload.record, options)
+        for payload in config
+    }
+
+
+def _unpickle(archive: PT2ArchiveReader, record: str, options: Options) -> Any:
+    """Return a pickled tensor, which is of a subclass."""
+    data = archive.read_bytes(record)
+    return load_any(
+        data,
+        f"record {record!r}",
+        Values({}, options.map_location, archive.budget),
+        allow_pickle=options.allow_pickle,
+    )
+
+
+def _read_object(archive: PT2ArchiveReader, record: str, options: Options) -> Any:
+    """Return a script object or an opaque object."""
+    data = archive.read_bytes(record)
+    if not options.allow_pickle:
+        raise compat.SerializeError(
+            f"record {record!r} is an object that cannot be read without unpickling it, which may "
+            "run any code; allow_pickle=True does that."
+        )
+    is_script_object = record.startswith(names.CONSTANTS_DIR + names.CUSTOM_OBJECT)
+    load = torch_archive.unpickle_script_object if is_script_object else pickle.loads
+    return load(data)
+
+
+def _older(archive: PT2ArchiveReader, record: str) -> bytes | None:
+    """Return the one record of weights or constants that older versions of torch wrote, or None."""
+    if archive.find(record) is None:
+        return None
+    log.warning("%r is of an older format: save the program again.", record)
+    return archive.read_bytes(record)
+
+
+def read_weights(archive: PT2ArchiveReader, model: str, options: Options) -> Any:
+    """Return the state of a program: name -> tensor, or the bytes that older versions wrote."""
+    older = _older(archive, f"{names.WEIGHTS_DIR}{model}.pt")
+    if older is not None:
+        return older
+    config = read_config(archive, names.weights_config_record(model))
+    place = names.weights_file_record(model)
+    if archive.find(place) is not None:
+        views = views_of(config, "", options)
+        return weight_files.read(archive.read_string(place), views, options, archive.budget)
+    return read_values(archive, config, names.WEIGHTS_DIR, options)
+
+
+def _read_constants(archive: PT2ArchiveReader, model: str, options: Options) -> Any:
+    older = _older(archive, f"{names.CONSTANTS_DIR}{model}.pt")
+    if older is not None:
+        return older
+    record = names.constants_config_record(model)
+    config = read_config(archive, record)
+    tensors: list[Payload] = []
+    for payload in config:
+        if payload.record.startswith(names.TENSOR_CONSTANT):
+            tensors.append(payload)
+        elif not payload.record.startswith((names.CUSTOM_OBJECT, names.OPAQUE_OBJECT)):
+            raise ArchiveError(f"record {record!r}: Unsupported constant type: {payload.record!r}")
+    # Building the graph needs the constants, so they are always read.
+    whole = Options(**{**vars(options), "load_weights": True})
+    values = read_values(archive, tensors, names.CONSTANTS_DIR, whole)
+    return {
+        payload.name: values[payload.name]
+        if payload.name in values
+        else _read_object(archive, names.CONSTANTS_DIR + payload.record, options)
+        for payload in config
+    }
+
+
+class Parts(NamedTuple):
+    """The parts of a program in an archive."""
+
+    record: str  # where the graph is
+    text: bytes  # the graph
+    weights: Any  # by name, or the bytes that older versions wrote; constants likewise
+    constants: Any
+    examples: bytes
+    budget: Budget
+
+    def decode(self, options: Options) -> ExportedProgram:
+        """Return the program. The garbage collector should be paused."""
+        try:
+            with phase("text"):
+                document = SCHEMA.read(self.text, "ExportedProgram", self.budget.native)
+            check_version(document.field(CLASSES, "schema_version"), False)
+            return decode(
+                *(document, self.weights, self.constants, self.examples),
+                allow_pickle=options.allow_pickle,
+                location=options.map_location,
+                budget=self.budget,
+            )
+        except LimitError as e:
+            raise LimitError(e.limit, f"record {self.record!r}: {e.place}") from e
+        except compat.SerializeError as e:
+            raise compat.SerializeError(f"record {self.record!r}: {e}") from e
+
+
+def read_parts(archive: PT2ArchiveReader, model: str, options: Options) -> Parts:
+    """Read the parts of a program from an archive, and return them."""
+    record = names.model_record(model)
+    text = archive.read_bytes(record)
+    with phase("reading weights"):
+        weights = read_weights(archive, model, options)
+    with phase("reading constants"):
+        constants = _read_constants(archive, model, options)
+    examples = archive.read_bytes(names.sample_inputs_record(model))
+    return Parts(record, text, weights, constants, examples, archive.budget)
+
+
+def read_extra_files(archive: PT2ArchiveReader) -> dict[str, str]:
+    """Return the texts that were saved with the programs, by name."""
+    return {
+        name.removeprefix(names.EXTRA_DIR): archive.read_string(name)
+        for name in archive.get_file_names()
+        if name.startswith(names.EXTRA_DIR)
+    }

@@ -1,0 +1,283 @@
+"""Output files that take their places only when they are complete."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fxpress._files.archive.folders import NOT_THERE, beside
+
+_ACL = "system.posix_acl_access"
+_COPIED = 1 << 20  # bytes at a time
+
+
+def is_path(f: Any) -> bool:
+    """Return whether `f` is a path and not a file object."""
+    return isinstance(f, (str, os.PathLike))
+
+
+def is_target_path(f: Any) -> bool:
+    """Return whether `f` is a path to write to, for which bytes are a path too."""
+    return isinstance(f, (str, bytes, os.PathLike))
+
+
+def sizes_of_file(f: Any) -> dict[str, int]:
+    """Return the bytes of a file, as sizes of an operation; none where it does not say."""
+    if is_target_path(f):
+        return {"bytes": os.path.getsize(f)}
+    if hasattr(f, "getbuffer"):
+        return {"bytes": f.getbuffer().nbytes}
+    return {}
+
+
+def _status(path: Path) -> os.stat_result | None:
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat()
+    return None
+
+
+class Output:
+    """The base class of the files that are written."""
+
+    descriptor = -1
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self._process = os.getpid()
+
+    def __del__(self) -> None:
+        self.discard()
+
+    def sync(self) -> None:
+        """Write all of the complete file to the disk before returning."""
+        os.fsync(self.descriptor)
+
+    def put_in_place(self) -> None:
+        """Put the file in its place. The file has to be synced."""
+
+    def is_in_place(self) -> bool:
+        """Return whether the file has taken its place, also when `put_in_place` was interrupted.
+
+        Raises:
+            OSError: the file or its place cannot be examined.
+        """
+        try:
+            return os.path.samestat(os.fstat(self.descriptor), self.target.stat())
+        except FileNotFoundError:
+            return False
+
+    def discard(self) -> None:
+        """Remove a file that is not in its place; otherwise only close it."""
+        with contextlib.suppress(OSError):  # the file is given up, so its errors do not matter
+            self.close()
+
+    def close(self) -> None:
+        """Close the descriptor. Does nothing the second time."""
+        if self.descriptor >= 0:
+            descriptor, self.descriptor = self.descriptor, -1
+            os.close(descriptor)
+
+
+class DirectFile(Output):
+    """A pipe or a device. Bytes that are written to it cannot be taken back."""
+
+    def __init__(self, target: Path) -> None:
+        super().__init__(target)
+        self.descriptor = os.open(target, os.O_WRONLY | os.O_CLOEXEC)
+
+    def sync(self) -> None:
+        """Do nothing: there is nothing to wait for."""
+
+
+class AtomicFile(Output):
+    """A file that takes the place of another one when it is complete.
+
+    It is written under another name in the same folder, and locked meanwhile. The next writer
+    removes the files of writers that were killed, on which no process holds a lock. The file gets
+    the mode, the access control list and, where this process may set them, the owner and group of
+    the file that it replaces, or else the rights that `open(path, "wb")` gives. It never gets the
+    bits setuid, setgid and sticky.
+
+    Args:
+        main: the file that this one belongs to, if it is not `target`. Both get the rights of the
+            main file, and the next writer of the main file removes what is left of both.
+    """
+
+    def __init__(self, target: Path, main: Path | None = None) -> None:
+        super().__init__(target)
+        self._temporary: Path | None = None
+        self._main = main or target
+        status = _status(self._main)
+        try:
+            self._create(0o666 if status is None else status.st_mode & 0o777)
+            if status is not None:
+                _take_rights(self.descriptor, self._main, status)
+        except BaseException:
+            self.discard()
+            raise
+
+    def _create(self, mode: int) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        while True:
+            temporary = beside(self._main)
+            try:
+                self.descriptor = os.open(temporary, flags, mode)
+            except FileExistsError:
+                continue
+            self._temporary = temporary
+            try:
+                fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+            except OSError as e:  # without locks, no other writer finds abandoned files
+                if e.errno not in NOT_THERE:
+                    raise
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(temporary.stat(), os.fstat(self.descriptor)):
+                    return
+            self.close()  # another writer removed the file as abandoned before it was locked
+
+    @property
+    def temporary(self) -> Path | None:
+        """The path of the file until it is in its place; None afterwards."""
+        return self._temporary
+
+    def put_in_place(self) -> None:
+        """Move the file to its place. The file has to be synced."""
+        assert self._temporary is not None
+        os.replace(self._temporary, self.target)
+        self._temporary = None
+
+    def discard(self) -> None:
+        """Remove the new file, and leave the target. Does nothing when the file is in its place.
+
+        A forked child of the process that writes leaves the file alone.
+        """
+        temporary = getattr(self, "_temporary", None)
+        if temporary is not None and self._process == os.getpid():
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+        self._temporary = None
+        super().discard()
+
+
+class InPlaceFile(Output):
+    """A file whose bytes are replaced in place when the new bytes are complete.
+
+    The new bytes are written to a file without a name, and then copied. Handles and other links of
+    the file see them. An interrupted copy leaves neither the old nor the new bytes.
+    """
+
+    def __init__(self, target: Path) -> None:
+        super().__init__(target)
+        # Opening the target checks that it may be written, and makes a file that does not exist.
+        self._written = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self.descriptor = self._unnamed()
+        except BaseException:
+            self.discard()
+            raise
+
+    def _unnamed(self) -> int:
+        try:
+            with tempfile.TemporaryFile(dir=self.target.parent) as file:
+                return os.dup(file.fileno())
+        except OSError:  # a folder in which no file can be made
+            with tempfile.TemporaryFile() as file:
+                return os.dup(file.fileno())
+
+    def sync(self) -> None:
+        """Do nothing: the bytes are copied later."""
+
+    def put_in_place(self) -> None:
+        """Copy the bytes into the file, when there is room for them."""
+        old, new = os.fstat(self._written).st_size, os.fstat(self.descriptor).st_size
+        _reserve(self._written, old, new)
+        os.lseek(self.descriptor, 0, os.SEEK_SET)
+        with (
+            open(self.descriptor, "rb", closefd=False) as source,
+            open(self._written, "wb", closefd=False) as target,
+        ):
+            shutil.copyfileobj(source, target, _COPIED)
+        os.ftruncate(self._written, new)
+        os.fsync(self._written)
+
+    def close(self) -> None:
+        """Close both descriptors. Does nothing the second time."""
+        if getattr(self, "_written", -1) >= 0:
+            descriptor, self._written = self._written, -1
+            os.close(descriptor)
+        super().close()
+
+
+def _reserve(descriptor: int, old: int, new: int) -> None:
+    """Reserve room on the disk for a file that grows; without room, OSError and no change."""
+    if new <= old:
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, new)
+    except OSError as e:
+        if e.errno in NOT_THERE:
+            return  # only the copy shows whether there is room
+        os.ftruncate(descriptor, old)
+        raise
+
+
+def open_output(path: str | os.PathLike[str], *, in_place: bool = False) -> Output:
+    """Return a file to write.
+
+    Args:
+        path: the target. A link stays a link: the file that it leads to is replaced.
+        in_place: return an `InPlaceFile` instead of an `AtomicFile`. A target that is not a regular
+            file is written to directly.
+
+    Raises:
+        OSError: the file cannot be written. The error names `path`.
+        ValueError: `path` has a null character.
+    """
+    target = Path(os.path.realpath(os.fspath(path)))
+    try:
+        status = _status(target)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if status is not None and not stat.S_ISREG(status.st_mode):
+            return DirectFile(target)
+        if status is not None and not os.access(target, os.W_OK):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        return InPlaceFile(target) if in_place else AtomicFile(target)
+    except OSError as e:
+        raise OSError(e.errno, e.strerror, os.fspath(path)) from None
+
+
+def _take_rights(descriptor: int, path: Path, status: os.stat_result) -> None:
+    """Give a new file the owner, group and mode of the file that it replaces, where allowed."""
+    mode = status.st_mode & 0o777
+    made = os.fstat(descriptor)
+    if (made.st_uid, made.st_gid) != (status.st_uid, status.st_gid):
+        try:
+            os.fchown(descriptor, status.st_uid, status.st_gid)
+        except OSError:
+            try:
+                os.fchown(descriptor, -1, status.st_gid)
+            except OSError:  # another group, which gets no more rights than everybody
+                mode &= 0o707 | (mode & 0o007) << 3
+    with contextlib.suppress(OSError):  # a file system without modes
+        os.fchmod(descriptor, mode)
+    _copy_list(descriptor, path)
+
+
+def _copy_list(descriptor: int, path: Path) -> None:
+    """Copy the access control list of a file, or the fact that the file has none."""
+    try:
+        entries = os.getxattr(path, _ACL)
+    except (OSError, AttributeError):  # the file has no list, or there are no such lists at all
+        with contextlib.suppress(OSError, AttributeError):  # the folder may have given the file one
+            os.removexattr(descriptor, _ACL)
+        return
+    with contextlib.suppress(OSError):
+        os.setxattr(descriptor, _ACL, entries)

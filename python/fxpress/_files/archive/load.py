@@ -1,0 +1,265 @@
+"""`load` and `load_pt2`."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+from collections.abc import MutableMapping
+from typing import IO, Any
+
+from torch.export import ExportedProgram
+
+from fxpress import _native
+from fxpress._base.observing.progress import Progress, check_progress
+from fxpress._files.archive import compiled, names
+from fxpress._files.archive.again import again_when_replaced
+from fxpress._files.archive.contents import read_extra_files, read_parts
+from fxpress._files.archive.files import is_path, sizes_of_file
+from fxpress._files.archive.legacy import read_legacy
+from fxpress._files.archive.load_options import Options, check_location
+from fxpress._files.archive.reader import PT2ArchiveReader
+from fxpress._files.errors import ArchiveError, MissingProgramError
+from fxpress._files.serde.limits import Limits
+from fxpress._files.serde.values import Location
+from fxpress._torch import archive as torch_archive
+from fxpress._torch.watching import operation
+
+log = logging.getLogger("fxpress")
+
+
+def _path_of(f: Any, mmap: bool) -> str | None:
+    path = os.fsdecode(f) if is_path(f) else None
+    if mmap and path is None:
+        raise ValueError("mmap=True maps the file: f has to be a path")
+    return path
+
+
+def _check_format_version(archive: PT2ArchiveReader) -> None:
+    version = archive.read_string(names.ARCHIVE_VERSION_PATH)
+    if version != names.ARCHIVE_VERSION_VALUE:
+        raise ArchiveError(
+            f"Saved archive version {version} does not match our current archive version "
+            f"{names.ARCHIVE_VERSION_VALUE}."
+        )
+
+
+@operation("load", lambda made, f, **_: {"nodes": len(made.graph.nodes), **sizes_of_file(f)})
+@again_when_replaced
+def load(
+    f: Any,
+    *,
+    extra_files: dict[str, Any] | None = None,
+    expected_opset_version: dict[str, int] | None = None,
+    map_location: Location = None,
+    mmap: bool = False,
+    load_weights: bool = True,
+    allow_pickle: bool = False,
+    check_crc: bool = True,
+    limits: Limits | None = None,
+    progress: Progress = None,
+) -> ExportedProgram:
+    """Return the program that `save` wrote, by fxpress or by torch.
+
+    No code in the file is run, unless `allow_pickle` is true.
+
+    Args:
+        f: a path, an open file, or a buffer.
+        extra_files: a dict to fill with the texts that were saved with the program.
+        expected_opset_version: not compared, as in torch.
+        map_location: the device for all tensors, or a dict from the names of devices in
+            the file to others; None: the devices that it was saved from.
+        mmap: read weights from the file when they are used, without comparing checksums; see
+            `fxpress.archive.verify`. Writing to the weights does not change the file. As long as
+            one of them lives, the file must not be written to in place: weights would change, and
+            a file that gets shorter ends the process (SIGBUS). Replacing it, as `save` does, is
+            safe.
+        load_weights: False: the state has tensors on the meta device, for
+            `fxpress.state.load_into`.
+        allow_pickle: unpickle objects that `torch.load(weights_only=True)` does not take, which
+            may run any code. Example inputs that need it, or cannot be read, are left out with a
+            warning.
+        check_crc: whether records are compared with their checksums.
+        limits: the limits on the cost of reading; None: the defaults, see
+            `fxpress.archive.Limits`.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
+
+    Raises:
+        OSError: the file cannot be read.
+        fxpress.ArchiveError: the file is damaged, or is not an archive; the message names the
+            record. It is also a KeyError where there is no program called "model", an
+            AssertionError for an archive of another kind, and a MemoryError where there is no
+            memory for a record.
+        fxpress.LimitError: reading it would cost more than the limits allow.
+        fxpress.SerializeError: the program is damaged, names something that is not registered, or
+            needs `allow_pickle`.
+        fxpress.UnsupportedError: the program has something that fxpress cannot read, or tensors on
+            a device that this process cannot use.
+        torch.OutOfMemoryError: a device has no room for the weights.
+        TypeError: an argument is of a wrong type.
+        ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
+        RuntimeError: torch has no device of the name in `map_location`.
+        ImportError: `progress` needs what is not installed.
+
+    Exceptions of a file object pass through.
+
+    Stands in for `torch.export.load`.
+
+    Example:
+        >>> fxpress.save(program, "model.pt2")
+        >>> fxpress.graph_hash(fxpress.load("model.pt2")) == fxpress.graph_hash(program)
+        True
+    """
+    check_location(map_location)
+    check_progress(progress)
+    if extra_files is not None and not isinstance(extra_files, MutableMapping):
+        raise TypeError(f"extra_files is a dict, not a {type(extra_files).__name__}")
+    path = _path_of(f, mmap)
+    options = Options(map_location, mmap, load_weights, allow_pickle, check_crc, path, progress)
+    extra = {} if extra_files is None else extra_files
+    with PT2ArchiveReader.of_any_format(f, check_crc=check_crc, limits=limits) as archive:
+        if archive.find(names.ARCHIVE_FORMAT_PATH) is None:
+            return read_legacy(archive, extra, options)
+        archive.check_format()
+        _check_format_version(archive)
+        models = names.models_in(archive.get_file_names())
+        if names.MODEL not in models:
+            raise MissingProgramError(f"the archive has no program {names.MODEL!r}")
+        parts = read_parts(archive, names.MODEL, options)
+        extra.update(read_extra_files(archive))
+    with _native.GcPause():  # none of the objects that are made here are garbage at the end
+        return parts.decode(options)
+
+
+@operation("archive.load_pt2", lambda _, f, **__: sizes_of_file(f))
+@again_when_replaced
+def load_pt2(
+    f: Any,
+    *,
+    expected_opset_version: dict[str, int] | None = None,
+    run_single_threaded: bool = False,
+    num_runners: int = 1,
+    device_index: int = -1,
+    load_weights_from_disk: bool = False,
+    use_stream_affinity: bool = False,
+    map_location: Location = None,
+    mmap: bool = False,
+    load_weights: bool = True,
+    allow_pickle: bool = False,
+    allow_compiled: bool = False,
+    check_crc: bool = True,
+    limits: Limits | None = None,
+    progress: Progress = None,
+) -> Any:
+    """Return all contents of an archive: programs, models that AOTInductor compiled, extra files.
+
+    No code in the file is run, unless `allow_pickle` or `allow_compiled` is true.
+
+    Args:
+        f: a path, an open file, or a buffer.
+        expected_opset_version: not compared, as in torch.
+        run_single_threaded: run compiled code without synchronization of threads.
+        num_runners: the number of runners of compiled code.
+        device_index: the device of compiled code; -1: the current device.
+        load_weights_from_disk: give compiled code the weights in the archive.
+        use_stream_affinity: give each stream of the device a runner of compiled code of its own, in
+            a torch that can.
+        map_location: the device for all tensors, or a dict from devices in the file to others.
+        mmap: read weights from the file when they are used, without comparing checksums.
+        load_weights: False: the states of programs have tensors on the meta device.
+        allow_pickle: unpickle objects that `torch.load(weights_only=True)` does not take, which
+            may run any code.
+        check_crc: whether records are compared with their checksums.
+        limits: the limits on the cost of reading; None: the defaults, see
+            `fxpress.archive.Limits`.
+        allow_compiled: let torch load code that AOTInductor compiled into the process, which may
+            run any code. Without it, an archive that has such code is refused.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
+
+    Raises:
+        OSError: the file cannot be read.
+        fxpress.ArchiveError: the file is damaged, or is not an archive; also an AssertionError for
+            an archive of another kind, and a MemoryError where there is no memory for a record.
+        fxpress.LimitError: reading it would cost more than the limits allow.
+        fxpress.UnsupportedError: a program has something that fxpress cannot read, tensors belong
+            on a device that this process cannot use, or this torch has no `use_stream_affinity`.
+        fxpress.SerializeError: a program is damaged, names something that is not registered, needs
+            `allow_pickle`, or the archive needs `allow_compiled`.
+        torch.OutOfMemoryError: a device has no room for the weights.
+        TypeError: an argument is of a wrong type.
+        ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
+        RuntimeError: torch has no such device, or cannot load code that AOTInductor compiled.
+        ImportError: `progress` needs what is not installed.
+
+    Stands in for `torch.export.pt2_archive._package.load_pt2`.
+
+    Example:
+        >>> from fxpress import archive
+        >>> fxpress.save(program, "model.pt2", extra_files={"notes.txt": "the first one"})
+        >>> contents = archive.load_pt2("model.pt2")
+        >>> list(contents.exported_programs), contents.extra_files
+        (['model'], {'notes.txt': 'the first one'})
+    """
+    check_location(map_location)
+    check_progress(progress)
+    path = _path_of(f, mmap)
+    options = Options(map_location, mmap, load_weights, allow_pickle, check_crc, path, progress)
+    is_file = isinstance(f, (io.IOBase, IO)) and f.readable() and f.seekable()
+    if not (is_file or (path is not None and path.endswith(".pt2"))):
+        log.warning("f should be a buffer or a file ending in .pt2. Got {%s}", f)
+    with PT2ArchiveReader(f, check_crc=check_crc, limits=limits) as archive:
+        _check_format_version(archive)
+        records = archive.get_file_names()
+        if not allow_compiled:
+            compiled.refuse(records)
+        parts = {model: read_parts(archive, model, options) for model in names.models_in(records)}
+        with _native.GcPause():
+            programs = {model: each.decode(options) for model, each in parts.items()}
+        extra_files = read_extra_files(archive)
+        models = compiled.compiled_models(records)
+        weights = compiled.compiled_weights(archive, models) if load_weights_from_disk else {}
+        runners = {}
+        if models:
+            with compiled.named_file(archive, path) as name:
+                runners = {
+                    model: torch_archive.load_compiled_model(
+                        *(name, model, run_single_threaded, num_runners, device_index),
+                        use_stream_affinity=use_stream_affinity,
+                    )
+                    for model in models
+                }
+    contents = torch_archive.contents_class()(programs, runners, extra_files)
+    load_weights_to_pt2_contents(contents, weights)
+    return contents
+
+
+def load_weights_to_pt2_contents(pt2_contents: Any, weights_map: dict[str, Any]) -> None:
+    """Give new weights to the compiled models in a result of `load_pt2`.
+
+    Args:
+        pt2_contents: what `load_pt2` has returned, with `allow_compiled=True`.
+        weights_map: model -> name -> tensor. The models share these tensors from then on.
+
+    Raises:
+        RuntimeError: there is no compiled model of that name.
+
+    Stands in for `torch.export.pt2_archive._package.load_weights_to_pt2_contents`.
+
+    Example:
+        >>> from fxpress import archive
+        >>> fxpress.save(program, "model.pt2")
+        >>> contents = archive.load_pt2("model.pt2")
+        >>> archive.load_weights_to_pt2_contents(contents, {"model": program.state_dict})
+        Traceback (most recent call last):
+            ...
+        RuntimeError: ...
+    """
+    for model, weights in weights_map.items():
+        if model not in pt2_contents.aoti_runners:
+            raise RuntimeError(f"Model {model} not found in PT2 archive contents.")
+        runner = pt2_contents.aoti_runners[model]
+        runner.load_constants(weights, check_full_update=True, user_managed=True)

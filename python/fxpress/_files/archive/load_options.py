@@ -1,0 +1,45 @@
+"""The options with which an archive is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fxpress._base.observing.progress import Progress
+from fxpress._files.serde.values import Location, located
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options that the parts of `load` share; see `load`."""
+
+    map_location: Location = None
+    mmap: bool = False
+    load_weights: bool = True
+    allow_pickle: bool = False
+    check_crc: bool = True
+    path: str | None = None  # of the archive, if it is a file with a name
+    progress: Progress = None
+
+    def device(self, kind: str, index: int | None) -> torch.device:
+        """Return the new device of a tensor that was on a device of that kind and index."""
+        if self.map_location is None and kind == "cpu":
+            return _CPU
+        return located(self.map_location, kind, index)
+
+
+def check_location(map_location: Any) -> None:
+    """Raise TypeError for an object that names no device, RuntimeError for an unknown name."""
+    if not isinstance(map_location, (torch.device, str, dict, type(None))):
+        raise TypeError(
+            f"map_location is a device, its name, or a dict of names, not a "
+            f"{type(map_location).__name__}"
+        )
+    named = map_location.values() if isinstance(map_location, dict) else [map_location]
+    for place in named:
+        if place is not None:
+            torch.device(place)

@@ -1,0 +1,329 @@
+"""Write programs into an archive."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from typing import IO, Any, Literal, TypeAlias
+
+import torch
+from torch.export import ExportedProgram
+
+from fxpress._base.arguments import (
+    check_opset_version,
+    check_pickle_protocol,
+    check_program,
+    check_table,
+)
+from fxpress._base.observing.progress import Progress, check_progress, reporting
+from fxpress._files.archive import names, payloads, weight_files
+from fxpress._files.archive.files import is_target_path, sizes_of_file
+from fxpress._files.archive.writer import PT2ArchiveWriter, Replace
+from fxpress._files.serde.artifacts import save_artifact
+from fxpress._files.serde.program import encode
+from fxpress._torch import archive as torch_archive
+from fxpress._torch import serde as compat
+from fxpress._torch.aten import storage_bytes
+from fxpress._torch.watching import operation, phase
+
+log = logging.getLogger("fxpress")
+
+Weights: TypeAlias = Literal["inline", "safetensors", "none"]
+_PLACES = ("inline", "safetensors", "none")
+
+
+def _check_target(f: Any) -> None:
+    """Warn of a target that a later version of torch will refuse."""
+    is_buffer = isinstance(f, (io.IOBase, IO)) and f.writable() and f.seekable()
+    is_named = isinstance(f, str) and f.endswith(".pt2")
+    is_temporary = isinstance(f, tempfile._TemporaryFileWrapper) and str(f.name).endswith(".pt2")
+    if not (is_buffer or is_named or is_temporary):
+        log.warning("Expect archive file to be a file ending in .pt2, or is a buffer. Got {%s}", f)
+
+
+def _write_program(
+    archive: PT2ArchiveWriter,
+    model: str,
+    program: ExportedProgram,
+    opset_version: dict[str, int] | None,
+    pickle_protocol: int,
+    weights: str | None,
+) -> None:
+    """Write a program. weights: None to write them too, else the file that has them ("": none)."""
+    with compat.module_inputs(program.example_inputs):
+        with phase("graph"):
+            text, constants = encode(program, opset_version)
+        with phase("example inputs"):
+            examples = save_artifact(program.example_inputs, pickle_protocol)
+    for name, constant in program.constants.items():
+        if name in constants:
+            raise AssertionError(f"constant name {name!r} already exists in constants")
+        constants[name] = constant
+    if weights is None:
+        with phase("writing weights"):
+            config = payloads.write_weights(archive, program.state_dict, pickle_protocol)
+    else:
+        config = weight_files.describe(program.state_dict)
+        archive.write_string(names.weights_file_record(model), weights)
+    archive.write_bytes(names.weights_config_record(model), payloads.config_bytes(config))
+    with phase("writing constants"):
+        config = payloads.write_constants(archive, constants, pickle_protocol)
+    archive.write_bytes(names.constants_config_record(model), payloads.config_bytes(config))
+    archive.write_bytes(names.model_record(model), text)
+    archive.write_bytes(names.sample_inputs_record(model), examples)
+
+
+def _write_aoti_files(archive: PT2ArchiveWriter, aoti_files: Any, pickle_protocol: int) -> None:
+    """Write the files that AOTInductor made, and the weights that it left out."""
+    if isinstance(aoti_files, list):
+        aoti_files = {names.MODEL: aoti_files}
+    if not isinstance(aoti_files, dict):
+        raise AssertionError(f"Expected aoti_files to be a dict, but got {type(aoti_files)}")
+    weights: dict[str, Any] = {}
+    for model, files in aoti_files.items():
+        for file in files:
+            if isinstance(file, torch_archive.Weights):
+                weights[model] = file
+            elif file != "":
+                name = os.path.basename(file)
+                is_object = name.startswith(names.CUSTOM_OBJECT)
+                folder = names.CONSTANTS_DIR if is_object else f"{names.AOTINDUCTOR_DIR}{model}/"
+                archive.write_file(folder + name, file)
+    if not weights:
+        return
+    views: dict[str, dict[str, Any]] = {model: {} for model in aoti_files}
+    for number, group in enumerate(torch_archive.group_weights(weights)):
+        record = names.payload(names.WEIGHT, number)
+        buffer = io.BytesIO()
+        complete = torch_archive.get_complete_tensor(group, weights)
+        torch.save(complete, buffer, pickle_protocol=pickle_protocol)
+        archive.write_bytes(names.WEIGHTS_DIR + record, buffer.getvalue())
+        for model, name in group:
+            about = weights[model][name][1]
+            views[model][name] = (record, about.shape, about.stride, about.offset)
+    for model, config in views.items():
+        record = f"{names.AOTINDUCTOR_DIR}{model}/weights_config.json"
+        archive.write_string(record, json.dumps(config))
+
+
+def _write_beside(
+    archive: PT2ArchiveWriter, model: str, program: ExportedProgram, report: Any
+) -> str:
+    """Write weights into a file beside the archive, and return the archive's record of the file."""
+    if archive.target is None:
+        raise ValueError(
+            'weights="safetensors" makes a file beside a regular file that is replaced'
+        )
+    place, file = weight_files.write_beside(archive.target, model, program.state_dict, report)
+    archive.keep_beside(file)
+    return place
+
+
+def _bytes_of(programs: Mapping[str, ExportedProgram]) -> int:
+    """Return an estimate of the bytes of tensors to write."""
+    values: list[torch.Tensor] = []
+    for program in programs.values():
+        for value in (*program.state_dict.values(), *program.constants.values()):
+            if isinstance(value, torch.Tensor):
+                values.append(value)
+    return storage_bytes(values)
+
+
+def _sizes(program: ExportedProgram, f: Any) -> dict[str, int]:
+    return {"nodes": len(program.graph.nodes), **sizes_of_file(f)}
+
+
+@operation("archive.package_pt2", lambda _, f, **__: sizes_of_file(f))
+def package_pt2(
+    f: Any,
+    *,
+    exported_programs: ExportedProgram | dict[str, ExportedProgram] | None = None,
+    aoti_files: Any = None,
+    extra_files: dict[str, Any] | None = None,
+    opset_version: dict[str, int] | None = None,
+    pickle_protocol: int = compat.DEFAULT_PICKLE_PROTOCOL,
+    executorch_files: dict[str, bytes] | None = None,
+    weights: Weights = "inline",
+    replace: Replace = "whole",
+    progress: Progress = None,
+) -> Any:
+    """Save programs, and the files that other tools made from them, in one archive.
+
+    The file at a path is replaced when the new archive is complete, and is unchanged when saving
+    fails. Its folder has to be writable, and hard links and open files keep the old archive. The
+    new file has the rights of the old file, or those that `open(path, "wb")` gives. Where several
+    processes save to one path at a time, the last archive stays. A file object is written to from
+    its position on; one of Python's own is then rewound.
+
+    Args:
+        f: a path, or an object with a method `write`.
+        exported_programs: name -> program; one program is called "model".
+        aoti_files: model name -> the files that AOTInductor made, or a list of those of "model".
+        extra_files: name -> text.
+        opset_version: operator set -> version; "aten" is added when it is missing.
+        pickle_protocol: for example inputs, and for tensors of classes of their own.
+        executorch_files: name -> bytes.
+        weights: "inline": in the archive; "safetensors": in a file of that format beside it, which
+            has a new name for each save, and is removed when no archive needs it any more;
+            "none": not saved. Only fxpress can load the latter two.
+        replace: how the file at the path is replaced. "whole": another file takes its place.
+            "in_place": the file gets the bytes of the new archive when they are complete, so that
+            other names and open handles of the file see them. Reading during the copy gives a
+            mixture, and if the process or the machine stops then, neither archive is left.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
+
+    Returns:
+        `f`; a path as str.
+
+    Raises:
+        AssertionError: there is nothing to save, or something is of the wrong type.
+        OSError: the file cannot be written.
+        fxpress.ArchiveError: the name or the text of an extra file cannot be in an archive.
+        fxpress.SerializeError: a node or an object cannot be written; the message names it.
+        fxpress.UnsupportedError: a program has something that fxpress cannot write.
+        RuntimeError: a constant is of an unknown type, or the path has no name.
+        TypeError: an argument is of a wrong type.
+        ValueError: `weights` or `replace` has another value, `weights` is "safetensors" and `f` is
+            not the path of a regular file, there is no such `pickle_protocol`, `f` is closed, or a
+            path has a null character.
+        ImportError: `progress` needs what is not installed.
+
+    Exceptions of a file object or of `progress` pass through, and so do exceptions of methods of
+    the caller's classes that pickling calls.
+
+    Stands in for `torch.export.pt2_archive._package.package_pt2`.
+
+    Example:
+        >>> from fxpress import archive
+        >>> archive.package_pt2("two.pt2", exported_programs={"first": program, "second": program})
+        'two.pt2'
+    """
+    options = (opset_version, pickle_protocol, executorch_files, weights, replace, progress)
+    return _package(f, exported_programs, aoti_files, extra_files, *options)
+
+
+def _package(
+    f: Any,
+    exported_programs: ExportedProgram | dict[str, ExportedProgram] | None,
+    aoti_files: Any,
+    extra_files: dict[str, Any] | None,
+    opset_version: dict[str, int] | None,
+    pickle_protocol: int,
+    executorch_files: dict[str, bytes] | None,
+    weights: Weights,
+    replace: Replace,
+    progress: Progress,
+) -> Any:
+    """Do what `package_pt2` and `save` do."""
+    if exported_programs is None and aoti_files is None and extra_files is None:
+        raise AssertionError(
+            "No value passed in for `exported_programs`, `aoti_files`, and `extra_files`, implying "
+            "that you do not plan on saving anything."
+        )
+    if weights not in _PLACES:
+        raise ValueError(f"weights is one of {_PLACES}, not {weights!r}")
+    if weights == "safetensors" and not (is_target_path(f) and replace == "whole"):
+        raise ValueError(
+            'weights="safetensors" makes a file beside the archive: f has to be a path, and '
+            'replace "whole"'
+        )
+    if isinstance(exported_programs, ExportedProgram):
+        exported_programs = {names.MODEL: exported_programs}
+    programs = {} if exported_programs is None else exported_programs
+    if not isinstance(programs, dict):
+        raise AssertionError(f"Expected exported_programs to be a dict, but got {type(programs)}")
+    for name, program in programs.items():
+        check_program(program, f"exported_programs[{name!r}]")
+    check_table(extra_files, "extra_files")
+    check_table(executorch_files, "executorch_files")
+    check_opset_version(opset_version)
+    check_pickle_protocol(pickle_protocol)
+    check_progress(progress)
+    if is_target_path(f):
+        f = os.fsdecode(f)
+    _check_target(f)
+
+    archive = PT2ArchiveWriter(f, replace=replace)
+    try:
+        total = _bytes_of(programs)
+        with reporting(progress, "saving", total) as bar, archive.reporting_to(bar):
+            for model, program in programs.items():
+                place = {"inline": None, "none": ""}.get(weights)
+                if weights == "safetensors":
+                    place = _write_beside(archive, model, program, bar)
+                _write_program(archive, model, program, opset_version, pickle_protocol, place)
+            if aoti_files is not None:
+                _write_aoti_files(archive, aoti_files, pickle_protocol)
+            for name, content in (extra_files or {}).items():
+                archive.write_string(f"{names.EXTRA_DIR}{name}", content)
+            for name, data in (executorch_files or {}).items():
+                archive.write_bytes(f"{names.EXECUTORCH_DIR}{name}", data)
+        with phase("putting in place"):
+            archive.complete()
+    except BaseException:
+        archive.abandon()
+        raise
+    if isinstance(f, (io.IOBase, IO)):
+        f.seek(0)
+    return f
+
+
+@operation("save", lambda _, ep, f, **__: _sizes(ep, f))
+def save(
+    ep: ExportedProgram,
+    f: Any,
+    *,
+    extra_files: dict[str, Any] | None = None,
+    opset_version: dict[str, int] | None = None,
+    pickle_protocol: int = compat.DEFAULT_PICKLE_PROTOCOL,
+    weights: Weights = "inline",
+    replace: Replace = "whole",
+    progress: Progress = None,
+) -> None:
+    """Save a program in a file, for `load` of fxpress or of torch.
+
+    A file at a path is replaced when the new one is complete, and is unchanged when saving fails.
+
+    Args:
+        ep: the program, which is not changed.
+        f: a path, or an object with a method `write`, which is written to from its position on.
+        extra_files: name -> text, saved with the program.
+        opset_version: operator set -> version; "aten" is added when it is missing.
+        pickle_protocol: for example inputs, and for tensors of classes of their own.
+        weights: "inline": in the file; "safetensors": in a file of that format beside it, which
+            has a new name for each save; "none": not saved. Only fxpress can load the latter two.
+        replace: "whole": another file takes the place of the file at the path; "in_place": the file
+            gets the new bytes when they are complete, for handles of it that are open.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
+
+    Raises:
+        TypeError: `ep` is no ExportedProgram, or another argument is of a wrong type.
+        OSError: the file cannot be written.
+        fxpress.ArchiveError: the name or the text of an extra file cannot be in an archive.
+        fxpress.SerializeError: a node or an object cannot be written; the message names it.
+        fxpress.UnsupportedError: the program has something that fxpress cannot write.
+        AssertionError: a constant and an object of the graph have one name.
+        RuntimeError: a constant is of an unknown type, or the path has no name.
+        ValueError: `weights` or `replace` has another value, `weights` is "safetensors" and `f` is
+            not the path of a regular file, there is no such `pickle_protocol`, `f` is closed, or a
+            path has a null character.
+        ImportError: `progress` needs what is not installed.
+
+    Exceptions of `progress` pass through.
+
+    Stands in for `torch.export.save`.
+
+    Example:
+        >>> fxpress.save(program, "model.pt2", extra_files={"notes.txt": "the first one"})
+    """
+    check_program(ep, "ep")
+    options = (opset_version, pickle_protocol, None, weights, replace, progress)
+    _package(f, {names.MODEL: ep}, None, extra_files, *options)

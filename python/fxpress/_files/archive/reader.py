@@ -1,0 +1,333 @@
+"""Read an archive, record by record."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import shutil
+from collections.abc import Sequence
+from typing import IO, Any, NamedTuple
+
+import torch
+
+from fxpress import _native
+from fxpress._base.observing.progress import Progress, check_progress, reporting
+from fxpress._files.archive import names
+from fxpress._files.archive.files import is_path, sizes_of_file
+from fxpress._files.errors import ArchiveError, FormatError, archive_errors
+from fxpress._files.format.deflated import DamagedRecordError
+from fxpress._files.format.record import Record
+from fxpress._files.serde.limits import Budget, Limits
+from fxpress._files.serde.records import unpack
+from fxpress._torch.watching import operation
+
+log = logging.getLogger("fxpress")
+
+_MAX_THREADS = 8
+
+
+class Target(NamedTuple):
+    """The place that some bytes of a record are read into."""
+
+    name: str
+    start: int  # in the record, bytes
+    size: int  # bytes
+    address: int  # 0: they are only checked
+
+
+class PT2ArchiveReader:
+    """A reader of an archive.
+
+    Names of records do not include the folder of all records. Checksums are compared, unless
+    `check_crc` is false.
+
+    Args:
+        archive_path_or_buffer: a path; bytes or another object with a buffer; or an open file,
+            which is read from its position on.
+        limits: the limits on the cost of all reading together; None: the defaults, see
+            `fxpress.archive.Limits`.
+
+    Raises:
+        OSError: the file cannot be read.
+        fxpress.ArchiveError: the file is damaged, or is not an archive; also an AssertionError for
+            an archive of another kind.
+        fxpress.LimitError: compressed records are larger than the limits allow; from every
+            method that reads.
+        TypeError: the argument is neither a path, a buffer nor a file, or a file that gives no
+            bytes.
+        ValueError: the file is closed, or a path has a null character.
+
+    Stands in for `torch.export.pt2_archive.PT2ArchiveReader`.
+
+    Example:
+        >>> from fxpress.archive import PT2ArchiveReader
+        >>> fxpress.save(program, "model.pt2")
+        >>> with PT2ArchiveReader("model.pt2") as reader:
+        ...     reader.read_string("archive_format")
+        'pt2'
+    """
+
+    def __init__(
+        self, archive_path_or_buffer: Any, *, check_crc: bool = True, limits: Limits | None = None
+    ) -> None:
+        self._open(archive_path_or_buffer, check_crc, limits)
+        try:
+            self.check_format()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def of_any_format(
+        cls, f: Any, *, check_crc: bool = True, limits: Limits | None = None
+    ) -> PT2ArchiveReader:
+        """Return a reader of any zip file, also of one that is no pt2 archive."""
+        reader = cls.__new__(cls)
+        reader._open(f, check_crc, limits)
+        return reader
+
+    def _open(self, f: Any, check_crc: bool, limits: Limits | None) -> None:
+        self._check_crc = bool(check_crc)
+        self._file: int | None = None  # the reader's own descriptor
+        self._native: Any = None
+        self._begun: dict[str, int] = {}  # record -> checksum of the parts that were read
+        self._views = [] if is_path(f) else _views_of(f)
+        self._start = 0  # where in the file the archive begins, bytes
+        if is_path(f):
+            self._file = os.open(os.fspath(f), os.O_RDONLY | os.O_CLOEXEC)
+        elif not self._views:
+            descriptor = _descriptor_of(f)
+            if descriptor is None:
+                self._views = [_contents_of(f)]
+            else:  # a copy of the bytes, which stays when the object is gone
+                self._start = _position_of(f)
+                self._file = os.dup(descriptor)
+        try:
+            with archive_errors():
+                source = self._views[0] if self._file is None else self._file
+                self._native = _native.ArchiveReader(source, self._start)
+                self._records = self._native.records()
+            self.budget = Budget(limits, self._size())
+        except BaseException:
+            self.close()
+            raise
+
+    def _size(self) -> int:
+        if self._file is None:
+            return len(self._views[0])
+        return os.fstat(self._file).st_size - self._start
+
+    def __enter__(self) -> PT2ArchiveReader:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the file or the buffer. Nothing can be read afterwards."""
+        self._native = None
+        for view in self._views:
+            view.release()
+        self._views = []
+        if self._file is not None:
+            descriptor, self._file = self._file, None  # also when closing it fails
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        if getattr(self, "_file", None) is not None:
+            self.close()
+
+    @property
+    def _reader(self) -> Any:
+        if self._native is None:
+            raise ValueError("the archive is closed")
+        return self._native
+
+    def mapped(self) -> torch.UntypedStorage:
+        """Return the file mapped into memory. Writes to it stay in this process."""
+        assert self._file is not None
+        size = os.fstat(self._file).st_size
+        # The descriptor names the open file: another file may have its path by now.
+        return torch.UntypedStorage.from_file(f"/proc/self/fd/{self._file}", False, size)
+
+    def copy_to(self, file: IO[bytes]) -> None:
+        """Write the whole archive into a file."""
+        if self._file is None:
+            file.write(self._views[0])
+            return
+        with open(f"/proc/self/fd/{self._file}", "rb") as whole:
+            whole.seek(self._start)
+            shutil.copyfileobj(whole, file)
+
+    def get_file_names(self) -> list[str]:
+        """Return the names of all records, in the order of the directory."""
+        return list(self._records)
+
+    def check_format(self) -> None:
+        """Raise FormatError for archives of another format than pt2."""
+        if self.read_string(names.ARCHIVE_FORMAT_PATH) != names.ARCHIVE_FORMAT_VALUE:
+            raise FormatError("Invalid archive format")
+
+    def find(self, name: str) -> Record | None:
+        """Return the directory's entry for a record; None when there is no such record."""
+        found = self._records.get(name)
+        return None if found is None else Record(*found)
+
+    def record(self, name: str) -> Record:
+        """Return the directory's entry for a record; ArchiveError when there is no such record."""
+        found = self.find(name)
+        if found is None:
+            raise ArchiveError(f"record {name!r} is missing")
+        return found
+
+    def read_bytes(self, name: str) -> bytes:
+        """Return the bytes of a record; ArchiveError when there is none, or it is damaged.
+
+        LimitError when the record is compressed, and too large.
+        """
+        record = self.record(name)
+        with archive_errors():
+            data: bytes = self._reader.stored_bytes(name)
+        if record.is_deflated:
+            try:
+                data = unpack(data, record.size, f"record {name!r}", self.budget)
+            except DamagedRecordError as e:
+                raise ArchiveError(f"record {name!r} is damaged: {e}") from None
+        if self._check_crc and _native.crc32(data) != record.crc:
+            raise ArchiveError(f"record {name!r} is damaged: its checksum is wrong")
+        return data
+
+    def read_string(self, name: str) -> str:
+        """Return a record as text; ArchiveError when there is none, or it is damaged."""
+        try:
+            return self.read_bytes(name).decode()
+        except UnicodeDecodeError as e:
+            raise ArchiveError(f"record {name!r} is damaged: it is not UTF-8: {e}") from None
+
+    def read_into(self, targets: Sequence[Target], report: Any = None) -> None:
+        """Fill memory with records, or with parts of them, on several threads.
+
+        Records are compared with their checksums. The parts of a record have to come in order; the
+        record is compared with its checksum after its last part.
+
+        Args:
+            report: called with the bytes done since the last call.
+        """
+        threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+        with archive_errors():
+            crcs = self._reader.read_into(targets, self._check_crc, threads, report)
+        for (name, start, size, _), of_part in zip(targets, crcs, strict=self._check_crc):
+            _, _, whole, expected, _ = self._records[name]
+            crc = of_part
+            if start:
+                crc = _native.crc32_of_both(self._begun.pop(name), of_part, size)
+            if start + size < whole:
+                self._begun[name] = crc
+            elif crc != expected:
+                raise ArchiveError(f"record {name!r} is damaged: its checksum is wrong")
+
+    def archive_version(self) -> int:
+        """Return the version of the format; 0 when the archive does not say."""
+        try:
+            return int(self.read_string(names.ARCHIVE_VERSION_PATH))
+        except ArchiveError:
+            return 0
+
+
+def _views_of(f: Any) -> list[memoryview]:
+    """Return the bytes of a buffer from its position on, and the whole buffer; none for files."""
+    with contextlib.suppress(TypeError):
+        return [memoryview(f).cast("B")]
+    if not hasattr(f, "getbuffer"):
+        return []
+    whole = f.getbuffer()
+    return [whole[_position_of(f) :], whole]
+
+
+def _position_of(f: Any) -> int:
+    position = f.tell()
+    if not isinstance(position, int) or position < 0:
+        raise TypeError(f"the file says that its position is {position!r}")
+    return position
+
+
+def _contents_of(f: Any) -> memoryview:
+    """Return the bytes that an object's method `read` gives; TypeError where it gives none."""
+    if not callable(getattr(f, "read", None)):
+        raise TypeError(
+            f"an archive is read from a path, a buffer or an open file, not a {type(f).__name__}"
+        )
+    data = f.read()
+    try:
+        return memoryview(data).cast("B")
+    except TypeError:
+        raise TypeError(f"the file gave a {type(data).__name__} instead of bytes") from None
+
+
+def _descriptor_of(f: Any) -> int | None:
+    """Return the descriptor of a file object that gives the unchanged bytes of the file."""
+    plain = getattr(f, "file", f)  # of temporary files
+    if isinstance(plain, (io.BufferedReader, io.BufferedRandom)):
+        plain = plain.raw
+    return plain.fileno() if isinstance(plain, io.FileIO) else None
+
+
+def is_pt2_package(serialized_model: bytes | str) -> bool:
+    """Return whether something is a pt2 archive.
+
+    Args:
+        serialized_model: the bytes of a file, or the path of one.
+
+    Stands in for `torch.export.pt2_archive.is_pt2_package`.
+
+    Example:
+        >>> from fxpress import archive
+        >>> archive.is_pt2_package(b"something else")
+        False
+    """
+    try:
+        with PT2ArchiveReader.of_any_format(serialized_model) as reader:
+            return reader.read_bytes(names.ARCHIVE_FORMAT_PATH) == b"pt2"
+    except Exception:
+        log.info("Model is not a PT2 package")
+        return False
+
+
+@operation("archive.verify", lambda _, f, **__: sizes_of_file(f))
+def verify(f: Any, *, limits: Limits | None = None, progress: Progress = None) -> None:
+    """Read a whole file and compare every record with its checksum. torch has no such function.
+
+    Args:
+        f: a path, an open file, or a buffer.
+        limits: the limits on the cost; None: the defaults, see `fxpress.archive.Limits`.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
+
+    Raises:
+        OSError: the file cannot be read.
+        fxpress.ArchiveError: the file is not an archive, or damaged; the message names the record.
+        fxpress.LimitError: compressed records are larger than the limits allow.
+        TypeError: `f` is neither a path, a buffer nor a file that gives bytes, or `progress` is of
+            another type.
+        ImportError: `progress` needs what is not installed.
+        ValueError: `f` is closed, or a path has a null character.
+
+    Example:
+        >>> from fxpress import archive
+        >>> fxpress.save(program, "model.pt2")
+        >>> archive.verify("model.pt2")
+    """
+    check_progress(progress)
+    with PT2ArchiveReader.of_any_format(f, limits=limits) as archive:
+        records = [(name, archive.record(name)) for name in archive.get_file_names()]
+        for name, record in records:
+            if record.is_deflated:
+                archive.read_bytes(name)
+        plain = [
+            Target(name, 0, record.size, 0) for name, record in records if not record.is_deflated
+        ]
+        with reporting(progress, "checking", sum(target.size for target in plain)) as bar:
+            archive.read_into(plain, bar)

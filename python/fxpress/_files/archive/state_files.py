@@ -1,0 +1,266 @@
+"""Write tensors to files, read them, and load files into programs."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from fxpress._base.arguments import check_program
+from fxpress._base.observing.progress import Progress, check_progress, reporting
+from fxpress._files.archive import names, payloads
+from fxpress._files.archive.again import again_when_replaced
+from fxpress._files.archive.contents import read_weights
+from fxpress._files.archive.files import is_path
+from fxpress._files.archive.load_options import Options, check_location
+from fxpress._files.archive.reader import PT2ArchiveReader
+from fxpress._files.archive.weight_files import copy_values, fitting, open_weights, size_of
+from fxpress._files.archive.writer import PT2ArchiveWriter, Replace
+from fxpress._files.errors import ArchiveError
+from fxpress._files.serde.limits import Budget, Limits
+from fxpress._files.serde.values import Location
+from fxpress._files.tensors.copies import as_was, on_other_storages
+from fxpress._torch import serde as compat
+from fxpress._torch.aten import storage_bytes
+from fxpress._torch.watching import operation
+
+
+def _sizes(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    return {"tensors": len(tensors), "bytes": storage_bytes([*tensors.values()])}
+
+
+@operation("state.write", lambda _, tensors, *__, **___: _sizes(tensors))
+def write(
+    tensors: Mapping[str, torch.Tensor],
+    f: Any,
+    *,
+    replace: Replace = "whole",
+    progress: Progress = None,
+) -> None:
+    """Write tensors to an archive. Tensors that share a storage share it there.
+
+    torch has no such function.
+
+    Args:
+        tensors: name -> tensor, on any device.
+        f: a path, whose file is unchanged until the new one is complete, or an object with `write`.
+        replace: "whole": another file takes the place of the file at the path; "in_place": the file
+            gets the new bytes when they are complete.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
+
+    Raises:
+        AssertionError: a value is not a tensor.
+        OSError: the file cannot be written.
+        fxpress.SerializeError: a tensor of a subclass cannot be pickled.
+        fxpress.UnsupportedError: the schema of this torch has fields that fxpress does not know.
+        TypeError: an argument is of a wrong type.
+        ValueError: `replace` is none of the two, `f` is closed, or a path has a null character.
+        RuntimeError: the path has no name.
+        ImportError: `progress` needs what is not installed.
+
+    Exceptions of `progress` pass through.
+
+    Example:
+        >>> from fxpress import state
+        >>> state.write(program.state_dict, "state.pt2")
+    """
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"tensors are a dict from names, not a {type(tensors).__name__}")
+    payloads.check_state(tensors)
+    check_progress(progress)
+    archive = PT2ArchiveWriter(f, replace=replace)
+    try:
+        total = storage_bytes([*tensors.values()])
+        with reporting(progress, "saving", total) as bar, archive.reporting_to(bar):
+            config = payloads.write_weights(archive, tensors, compat.DEFAULT_PICKLE_PROTOCOL)
+        record = names.weights_config_record(names.MODEL)
+        archive.write_bytes(record, payloads.config_bytes(config))
+        archive.complete()
+    except BaseException:
+        archive.abandon()
+        raise
+    if isinstance(f, io.IOBase):
+        f.seek(0)
+
+
+@operation("state.read", lambda made, *_, **__: _sizes(made))
+@again_when_replaced
+def read(
+    f: Any,
+    *,
+    model: str = names.MODEL,
+    map_location: Location = None,
+    mmap: bool = False,
+    allow_pickle: bool = False,
+    check_crc: bool = True,
+    limits: Limits | None = None,
+    progress: Progress = None,
+) -> dict[str, torch.Tensor]:
+    """Return the tensors in an archive: those that `write` saved, or the state of a program.
+
+    torch has no such function.
+
+    Args:
+        f: a path, an open file, or a buffer.
+        model: the name of the program.
+        map_location: the device for all tensors, or a dict from devices in the file to others.
+        mmap: read the tensors from the file when they are used, without comparing checksums.
+        allow_pickle: unpickle tensors of classes of their own, which may run any code.
+        check_crc: whether records are compared with their checksums.
+        limits: the limits on the cost of reading; None: the defaults, see
+            `fxpress.archive.Limits`.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
+
+    Raises:
+        OSError: the file cannot be read.
+        fxpress.ArchiveError: it is damaged; the message names the record.
+        fxpress.LimitError: reading it would cost more than the limits allow.
+        fxpress.SerializeError: something in it needs `allow_pickle`.
+        torch.OutOfMemoryError: a device has no room for the tensors.
+        TypeError: an argument is of a wrong type.
+        ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
+        RuntimeError: torch has no device of the name in `map_location`.
+        ImportError: `progress` needs what is not installed.
+
+    Example:
+        >>> from fxpress import state
+        >>> state.write({"a": torch.ones(2)}, "tensors.pt2")
+        >>> state.read("tensors.pt2")
+        {'a': tensor([1., 1.])}
+    """
+    check_location(map_location)
+    check_progress(progress)
+    path = os.fsdecode(f) if is_path(f) else None
+    if mmap and path is None:
+        raise ValueError("mmap=True maps the file: f has to be a path")
+    options = Options(map_location, mmap, True, allow_pickle, check_crc, path, progress)
+    with PT2ArchiveReader(f, check_crc=check_crc, limits=limits) as archive:
+        found = read_weights(archive, model, options)
+    if isinstance(found, bytes):
+        raise ArchiveError("the weights are of an older format: load the program, and save it")
+    return dict(found)
+
+
+@contextmanager
+def _values(
+    source: Any, device: Any, limits: Limits | None, progress: Progress
+) -> Iterator[Callable[[str], torch.Tensor]]:
+    """Yield a function: name -> tensor of a source, KeyError for a missing name.
+
+    It may be called once for each name. No file is mapped, so that the values do not change when
+    another process writes to the file.
+    """
+    if isinstance(source, Mapping):
+        yield source.__getitem__
+    elif is_path(source) and os.fsdecode(source).endswith(".safetensors"):
+        with open_weights(Path(os.fsdecode(source)), budget=Budget(limits, 0)) as get:
+            yield get
+    else:  # read and compared with its checksums as a whole, before anything is changed
+        yield read(source, map_location=device, limits=limits, progress=progress).pop
+
+
+@operation("state.load_into", lambda _, ep, *__, **___: _sizes(ep.state_dict))
+def load_into(
+    ep: ExportedProgram,
+    source: Any,
+    *,
+    device: torch.device | str | None = None,
+    limits: Limits | None = None,
+    progress: Progress = None,
+) -> None:
+    """Load new values into the state of a program. torch has no such function.
+
+    Tensors on the meta device, as `load(load_weights=False)` leaves them, are replaced by new
+    tensors; other tensors get the values in their memory. Tensors that share storages still share
+    them. The program is unchanged when a value is missing or does not fit. Exceptions of `progress`
+    pass through; the values that were copied by then stay.
+
+    Args:
+        ep: the program.
+        source: an archive, a safetensors file, or a mapping from names to tensors, which may have
+            more names than the program.
+        device: the device of new tensors; None: the devices of the source's tensors.
+        limits: the limits on the cost besides the values; None: the defaults, see
+            `fxpress.archive.Limits`.
+        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
+            two seconds, when tqdm is installed.
+            An archive is read first, then the values are copied.
+
+    Raises:
+        OSError: the file cannot be read.
+        fxpress.ArchiveError: it is damaged; the message names the record.
+        fxpress.LimitError: reading the file, or the storages of the program, would cost more.
+        fxpress.SerializeError: a value is missing, or has another shape or dtype.
+        torch.OutOfMemoryError: a device has no room for the tensors.
+        TypeError: an argument is of a wrong type.
+        ValueError: `source` is closed, or has a null character.
+        RuntimeError: torch has no device of the name `device`.
+        ImportError: `progress` needs what is not installed.
+
+    Example:
+        >>> from fxpress import state
+        >>> fxpress.save(program, "model.pt2")
+        >>> loaded = fxpress.load("model.pt2", load_weights=False)
+        >>> state.load_into(loaded, program.state_dict)
+    """
+    check_program(ep, "ep")
+    check_location(device)
+    check_progress(progress)
+    with _values(source, device, limits, progress) as get:
+        found = {name: fitting(name, target, get) for name, target in ep.state_dict.items()}
+        budget = Budget(limits, _bytes_behind(found))
+        new = _replacements(ep.state_dict, found, device, budget)
+        total = sum(map(size_of, found.values()))
+        with reporting(progress, "copying", total) as report:
+            for name, target in ep.state_dict.items():
+                size = size_of(found[name])
+                # Each value goes when it was copied: new tensors get memory as they are filled.
+                copy_values(new.get(name, target), found.pop(name))
+                if report is not None:
+                    report(size)
+    ep.state_dict.update(new)
+
+
+def _bytes_behind(tensors: Mapping[str, torch.Tensor]) -> int:
+    """Return the bytes of the tensors' memory; memory that views share or repeat counts once."""
+    storages = (tensor.untyped_storage() for tensor in tensors.values())
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def _replacements(
+    state_dict: Mapping[str, torch.Tensor],
+    found: Mapping[str, torch.Tensor],
+    device: torch.device | str | None,
+    budget: Budget,
+) -> dict[str, torch.Tensor]:
+    """Return tensors with memory for those without, which share storages where those do."""
+    without = {name: value for name, value in state_dict.items() if value.device.type == "meta"}
+    names_of = {id(value): name for name, value in without.items()}
+
+    def place(value: torch.Tensor) -> Any:
+        return found[names_of[id(value)]].device if device is None else device
+
+    def zeros(first: list[torch.Tensor]) -> list[torch.Tensor]:
+        size = sum(each.untyped_storage().nbytes() for each in first)
+        budget.charge(size, "the storages of the program's state")
+        return [
+            torch.zeros(each.untyped_storage().nbytes(), dtype=torch.uint8, device=place(each))
+            for each in first
+        ]
+
+    def alone(value: torch.Tensor) -> torch.Tensor:
+        return as_was(torch.zeros_like(value.detach(), device=place(value)), value)
+
+    made = on_other_storages(list(without.values()), zeros, alone)
+    return dict(zip(without, made, strict=True))

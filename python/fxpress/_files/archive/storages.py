@@ -1,0 +1,219 @@
+"""Read the records of an archive as storages, and make tensors as views of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from fxpress import _native
+from fxpress._base.errors import UnsupportedError
+from fxpress._base.observing.progress import reporting
+from fxpress._files.archive.load_options import Options
+from fxpress._files.archive.reader import PT2ArchiveReader, Target
+from fxpress._files.errors import ArchiveError, OutOfMemoryError
+from fxpress._files.tensors.pinned import Part, addresses, upload
+from fxpress._files.tensors.transfer import to_device
+from fxpress._torch import serde as compat
+from fxpress._torch.aten import allocate_bytes, make_views
+
+_CPU = torch.device("cpu")
+_ALIGNMENT = 16  # bytes: what every dtype is content with
+
+
+class View(NamedTuple):
+    """The part of a storage that a tensor is."""
+
+    record: str
+    dtype: torch.dtype
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int  # elements
+    requires_grad: bool
+    is_parameter: bool
+    device: torch.device  # where it goes
+
+
+def view_of(
+    name: str, record: str, is_parameter: bool, meta: tuple[Any, ...] | None, options: Options
+) -> View:
+    """Return the view that a config's metadata describes; ArchiveError for invalid metadata."""
+    if meta is None:
+        raise ArchiveError(f"{name!r} in record {record!r} has no metadata")
+    code, sizes, strides, offset, requires_grad, device, index = meta
+    dtype = compat.DTYPES.get(code)
+    if dtype is None:
+        raise ArchiveError(f"{name!r} in record {record!r}: there is no dtype {code}")
+    try:
+        place = options.device(device, index)
+    except RuntimeError as e:
+        raise ArchiveError(f"{name!r} in record {record!r}: {e}") from None
+    return View(record, dtype, sizes, strides, offset, requires_grad, is_parameter, place)
+
+
+def bytes_needed(view: View) -> int:
+    """Return the bytes that a storage needs for a view; ArchiveError for negative numbers."""
+    if min((view.offset, *view.sizes, *view.strides)) < 0:
+        raise ArchiveError(f"a tensor in record {view.record!r} has negative sizes or strides")
+    if 0 in view.sizes:
+        return 0
+    pairs = zip(view.sizes, view.strides, strict=False)
+    item: int = view.dtype.itemsize
+    return item * (view.offset + 1 + sum((n - 1) * step for n, step in pairs))
+
+
+def bytes_by_record(views: Iterable[View]) -> dict[str, int]:
+    """Return record -> the bytes that its views need, in the order of each record's first view."""
+    needed: dict[str, int] = {}
+    for view in views:
+        needed[view.record] = max(needed.get(view.record, 0), bytes_needed(view))
+    return needed
+
+
+def _empty(record: str, size: int, device: str) -> torch.Tensor:
+    try:
+        return torch.empty(size, dtype=torch.uint8, device=device)
+    except RuntimeError as e:
+        raise OutOfMemoryError(f"record {record!r} with {size} bytes: {e}") from None
+
+
+def _expect_device(device: torch.device) -> None:
+    """Raise UnsupportedError for a device that this process cannot use."""
+    if device.type in ("cpu", "meta"):
+        return
+    try:
+        allocate_bytes([1], device)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as e:
+        raise UnsupportedError(
+            f"tensors of the file belong on {str(device)!r}, which this process cannot use ({e}): "
+            "map_location names another device for them"
+        ) from e
+
+
+class _Storages:
+    """The bytes of records as tensors of bytes (uint8, one dimension)."""
+
+    def __init__(self, archive: PT2ArchiveReader, options: Options) -> None:
+        self._archive = archive
+        self._options = options
+        self._mapped = archive.mapped() if options.mmap and options.load_weights else None
+        self._positions: dict[str, int] = {}  # record -> position
+        self._made: list[torch.Tensor | None] = []  # None: still to be read
+        self._devices: list[torch.device] = []
+        self._reading: dict[int, tuple[str, int]] = {}  # by position: record, size
+        self._bytes_needed: dict[str, int] | None = None  # by record, when it is asked for
+
+    def position(self, view: View, all_views: Mapping[str, View]) -> int:
+        """Return the position of a view's storage in the result of `finish`."""
+        known = self._positions.get(view.record)
+        if known is not None:
+            return known
+        self._made.append(self._make(view, all_views))
+        self._devices.append(view.device)
+        self._positions[view.record] = len(self._made) - 1
+        return len(self._made) - 1
+
+    def _make(self, view: View, all_views: Mapping[str, View]) -> torch.Tensor | None:
+        name = view.record
+        record = self._archive.record(name)
+        size = record.size
+        if size % view.dtype.itemsize:
+            raise ArchiveError(
+                f"Record {name}: size {size} is not a multiple of element size "
+                f"{view.dtype.itemsize} for dtype {view.dtype}"
+            )
+        if size == 0:  # stands for zeros
+            if self._bytes_needed is None:
+                self._bytes_needed = bytes_by_record(all_views.values())
+            size = self._bytes_needed[name]
+            device = "cpu" if self._options.load_weights else "meta"
+            if device == "cpu":
+                self._archive.budget.charge(size, f"record {name!r}, which stands for zeros")
+            return _empty(name, size, device).zero_()
+        if not self._options.load_weights:
+            return _empty(name, size, "meta")
+        if record.is_deflated:
+            data = bytearray(self._archive.read_bytes(name))
+            return torch.frombuffer(data, dtype=torch.uint8)
+        if self._mapped is not None and record.offset % _ALIGNMENT == 0:
+            part = self._mapped[record.offset : record.offset + size]
+            return torch.empty(0, dtype=torch.uint8, device="cpu").set_(part, 0, (size,), (1,))
+        self._reading[len(self._made)] = name, size
+        return None
+
+    def finish(self) -> list[torch.Tensor]:
+        """Read the remaining records. Return the storages, on the devices that they go to."""
+        if not self._options.load_weights:
+            return self._read()
+        for device in set(self._devices):
+            _expect_device(device)
+        storages = self._read()
+        on_host = [i for i, storage in enumerate(self._made) if storage is not None]
+        for device in {self._devices[i] for i in on_host} - {_CPU}:
+            chosen = [i for i in on_host if self._devices[i] == device]
+            moved = to_device([storages[i] for i in chosen], device)
+            for i, storage in zip(chosen, moved, strict=True):
+                storages[i] = storage
+        return storages
+
+    def _read(self) -> list[torch.Tensor]:
+        """Read into the devices' memory. Return the storages, some of them still on the CPU."""
+        by_device: dict[torch.device, list[int]] = {}
+        for i in self._reading:
+            by_device.setdefault(self._devices[i], []).append(i)
+        storages: dict[int, torch.Tensor] = {}
+        total = sum(size for _, size in self._reading.values())
+        with reporting(self._options.progress, "loading", total) as bar:
+            for device, positions in by_device.items():
+                records = [self._reading[i] for i in positions]
+                with _native.GcPause():
+                    made, addresses = allocate_bytes([size for _, size in records], device)
+                if device.type in ("cpu", "meta"):
+                    targets = [
+                        Target(name, 0, size, address)
+                        for (name, size), address in zip(records, addresses, strict=True)
+                    ]
+                    self._archive.read_into(targets, bar)
+                else:
+                    self._upload(records, made, bar)
+                storages.update(zip(positions, made, strict=True))
+        return [storages[i] if storage is None else storage for i, storage in enumerate(self._made)]
+
+    def _upload(self, records: list[tuple[str, int]], made: list[torch.Tensor], bar: Any) -> None:
+        """Copy records of the file to a device, through bounded memory of the host."""
+
+        def fill(parts: list[Part], buffer: torch.Tensor) -> None:
+            targets = [
+                Target(records[part.position][0], part.start, part.size, address)
+                for part, address in zip(parts, addresses(buffer, parts), strict=True)
+            ]
+            self._archive.read_into(targets, bar)
+
+        upload(made, fill)
+
+
+def read_tensors(
+    archive: PT2ArchiveReader, views: Mapping[str, View], options: Options
+) -> dict[str, torch.Tensor]:
+    """Return the tensors that the views describe; those that share a record share a storage.
+
+    Records without bytes stand for zeros. With `load_weights` off the tensors are on the meta
+    device.
+    """
+    storages = _Storages(archive, options)
+    with _native.GcPause():
+        planned = [(storages.position(view, views), *view[:-1]) for view in views.values()]
+    made = storages.finish()
+    with _native.GcPause():
+        return dict(zip(views, make_all(made, planned), strict=True))
+
+
+def make_all(storages: list[torch.Tensor], planned: list[tuple[Any, ...]]) -> list[torch.Tensor]:
+    """Call `_aten.make_views`; ArchiveError where a view is not inside of its storage."""
+    try:
+        return make_views(storages, planned)
+    except (ValueError, TypeError) as e:
+        raise ArchiveError(f"the archive is damaged: {e}") from None

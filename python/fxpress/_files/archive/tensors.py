@@ -1,0 +1,80 @@
+"""Group tensors by the storages that they are views of, each of which is written once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from fxpress._torch.aten import storage_places
+from fxpress._torch.fx import is_fake
+
+
+@dataclass
+class Group:
+    """Tensors of one dtype that share a storage."""
+
+    address: int  # of the storage's memory; 0 where there is none
+    size: int = 0  # bytes
+    largest: torch.Tensor | None = None  # a tensor whose storage has that size; None: no memory
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the memory; the CPU where there is no memory."""
+        return torch.device("cpu") if self.largest is None else self.largest.device
+
+
+def has_class_of_its_own(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is of a subclass, which the bytes of a storage do not describe."""
+    return type(tensor.data) is not torch.Tensor and not is_fake(tensor)
+
+
+def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor itself, or a copy if it reads its storage conjugated or negated."""
+    if is_fake(tensor) or not (tensor.is_conj() or tensor.is_neg()):
+        return tensor
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(plain, tensor.requires_grad)
+    return plain.requires_grad_(tensor.requires_grad)
+
+
+def _place_of(tensor: torch.Tensor) -> tuple[int | None, int]:
+    """Return the place of a tensor that `_aten.storage_places` leaves out; None for a fake one."""
+    if is_fake(tensor):
+        return None, 0
+    storage = tensor.untyped_storage()
+    address = storage.data_ptr()
+    return address, storage.nbytes() if address else 0
+
+
+def group_by_storage(tensors: Mapping[str, torch.Tensor]) -> tuple[list[Group], list[str]]:
+    """Return groups in the order of their first tensors, as torch's `group_weights` makes them.
+
+    Tensors without memory (empty, on the meta device) of one dtype form one group, and so do fake
+    tensors.
+
+    Returns:
+        The groups, and the names of tensors of subclasses, which are in no group.
+    """
+    groups: dict[tuple[int | None, torch.dtype], Group] = {}
+    others: list[str] = []
+    places = storage_places(list(tensors.values()))
+    for (name, tensor), place in zip(tensors.items(), places, strict=True):
+        value = tensor
+        address, size = place or (None, 0)
+        if place is None:
+            if has_class_of_its_own(tensor):
+                others.append(name)
+                continue
+            value = without_lazy_bits(tensor)
+            address, size = _place_of(value)
+        group = groups.get((address, value.dtype))
+        if group is None:
+            group = groups[address, value.dtype] = Group(address or 0)
+        if size > group.size:  # storages at one address may have different sizes
+            group.size, group.largest = size, value
+        group.tensors[name] = value
+    return list(groups.values()), others

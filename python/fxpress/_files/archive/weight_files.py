@@ -1,0 +1,208 @@
+"""Weights outside of the archive: in a safetensors file beside it, or not saved at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from fxpress._base.errors import UnsupportedError
+from fxpress._base.observing.progress import Progress, reporting
+from fxpress._files.archive import names, tensors
+from fxpress._files.archive.files import AtomicFile
+from fxpress._files.archive.folders import short
+from fxpress._files.archive.load_options import Options
+from fxpress._files.archive.payloads import Config, check_state
+from fxpress._files.archive.replacing import Place
+from fxpress._files.archive.storages import View, bytes_by_record, make_all
+from fxpress._files.archive.tensor_file import TensorFile
+from fxpress._files.archive.tensor_file_writer import write_tensors
+from fxpress._files.errors import ArchiveError
+from fxpress._files.format.tensor_header import NUMBER
+from fxpress._files.serde.limits import Budget
+from fxpress._torch import serde as compat
+
+_DIGITS = 16  # of the number of a save, in the name of a file
+
+
+def describe(state_dict: Mapping[str, Any]) -> Config:
+    """Return the config of weights whose records are not written."""
+    groups, _ = tensors.group_by_storage(_plain(state_dict))
+    return [
+        (
+            name,
+            names.payload(names.WEIGHT, number),
+            value,
+            isinstance(value, torch.nn.Parameter),
+            False,
+        )
+        for number, group in enumerate(groups)
+        for name, value in group.tensors.items()
+    ]
+
+
+def _plain(state_dict: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
+    check_state(state_dict)
+    for name, tensor in state_dict.items():
+        if tensors.has_class_of_its_own(tensor):
+            raise UnsupportedError(
+                f"{name!r} is a {type(tensor).__name__}, which is stored in the archive only: save "
+                'with weights="inline"'
+            )
+    return state_dict
+
+
+class Beside(NamedTuple):
+    """A file of weights that is put in place together with the archive."""
+
+    place: str  # the text of the archive's record of the file
+    file: AtomicFile
+
+
+def write_beside(
+    target: Path,
+    model: str,
+    state_dict: Mapping[str, Any],
+    report: Callable[[int], None] | None = None,
+) -> Beside:
+    """Write the weights into a file beside the archive `target`. It is not yet in its place.
+
+    The file and the archive have the same number, so that files of two saves are never combined.
+    The number is random, and part of the file's name: no other save uses the name or removes it.
+    """
+    plain = _plain(state_dict)
+    number = secrets.token_hex(16)
+    suffix = "" if model == names.MODEL else f".{model}"
+    stem = short(f"{target.name.removesuffix('.pt2')}{suffix}")
+    name = f"{stem}.{number[:_DIGITS]}.safetensors"
+    file = None
+    try:
+        file = AtomicFile(target.with_name(name), target)
+        write_tensors(file.descriptor, plain, number, report)
+    except BaseException as e:
+        if file is not None:
+            file.discard()
+        if isinstance(e, OSError):
+            raise OSError(e.errno, e.strerror, str(target.with_name(name))) from None
+        raise
+    return Beside(Place(name, number).text(), file)
+
+
+def read(
+    place: str, views: Mapping[str, View], options: Options, budget: Budget
+) -> dict[str, torch.Tensor]:
+    """Return the weights of an archive that are outside of it.
+
+    Args:
+        place: the name of the file beside the archive; "" when they were not saved.
+    """
+    if not options.load_weights:
+        return assemble(views, None, budget)
+    if not place:
+        raise ArchiveError(
+            "the program was saved without its weights: load it with load_weights=False and give "
+            "them with fxpress.state.load_into"
+        )
+    if options.path is None:
+        raise ArchiveError(f"the weights are in {place} beside the archive: load it from a path")
+    budget.check_json(place, "the record of the weights' file")
+    name, number = Place.read(place)
+    path = Path(os.path.realpath(options.path)).with_name(name)
+    with open_weights(path, number, budget) as get:
+        return assemble(views, get, budget, options.progress)
+
+
+@contextmanager
+def open_weights(
+    path: Path, number: str | None = None, budget: Budget | None = None
+) -> Iterator[Callable[[str], torch.Tensor]]:
+    """Yield a function: name -> tensor of a safetensors file, KeyError for a missing name.
+
+    Args:
+        number: the number of the save that the file has to belong to; None: any.
+        budget: the budget of the load, which grows by the size of the file.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    with TensorFile(path, budget) as file:
+        if number is not None and file.metadata.get(NUMBER) != number:
+            raise ArchiveError(f"{path} belongs to another archive, or to another save of it")
+        yield file.read
+
+
+def assemble(
+    views: Mapping[str, View],
+    get: Callable[[str], torch.Tensor] | None,
+    budget: Budget,
+    progress: Progress = False,
+) -> dict[str, torch.Tensor]:
+    """Return the tensors that the views describe, which share storages where the views do.
+
+    Args:
+        get: returns the value of a name; None: the tensors are on the meta device.
+        progress: shows the copying of values.
+
+    Raises:
+        SerializeError: a value is missing, or has another shape or dtype.
+    """
+    values = {} if get is None else {name: fitting(name, v, get) for name, v in views.items()}
+    needed = bytes_by_record(views.values())
+    positions = {record: position for position, record in enumerate(needed)}
+    if get is not None:
+        budget.charge(sum(needed.values()), "the storages of the weights")
+    devices = {view.record: view.device for view in views.values()}
+    storages = [
+        # Bytes that no tensor sees are zeros, because saving the storages again writes them too.
+        torch.zeros(size, dtype=torch.uint8, device="meta" if get is None else devices[record])
+        for record, size in needed.items()
+    ]
+    planned = [(positions[view.record], *view[:-1]) for view in views.values()]
+    made = dict(zip(views, make_all(storages, planned), strict=True))
+    with reporting(progress, "loading", sum(map(size_of, values.values()))) as report:
+        for name, value in values.items():
+            copy_values(made[name], value)
+            if report is not None:
+                report(size_of(value))
+    return made
+
+
+def size_of(value: torch.Tensor) -> int:
+    """Return the bytes of a tensor's elements, also of a sparse one."""
+    return int(value.numel() * value.element_size())
+
+
+def copy_values(target: torch.Tensor, value: torch.Tensor) -> None:
+    """Do `target.copy_(value)`, also where elements of the target share a place in memory."""
+    sizes = [1 if step == 0 else n for n, step in zip(target.shape, target.stride(), strict=True)]
+    if target.numel() == 0:
+        return
+    index = tuple(slice(0, n) for n in sizes)
+    with torch.no_grad():
+        target[index].copy_(value[index])
+
+
+def fitting(name: str, target: Any, get: Callable[[str], torch.Tensor]) -> torch.Tensor:
+    """Return the value of that name; SerializeError where there is none that fits.
+
+    Args:
+        target: the tensor or the view that the value is for.
+    """
+    sizes = tuple(target.sizes if isinstance(target, View) else target.shape)
+    try:
+        value = get(name)
+    except KeyError:
+        raise compat.SerializeError(f"there is no value for {name!r}") from None
+    if not isinstance(value, torch.Tensor):
+        raise compat.SerializeError(f"the value for {name!r} is a {type(value).__name__}")
+    if tuple(value.shape) != sizes or value.dtype != target.dtype:
+        raise compat.SerializeError(
+            f"the value for {name!r} is {value.dtype}{list(value.shape)} instead of "
+            f"{target.dtype}{list(sizes)}"
+        )
+    return value

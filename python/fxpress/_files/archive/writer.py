@@ -1,0 +1,277 @@
+"""Write an archive, record by record."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from fxpress import _native
+from fxpress._files.archive import names
+from fxpress._files.archive.files import AtomicFile, Output, is_target_path, open_output
+from fxpress._files.archive.replacing import put_together, remove_abandoned
+from fxpress._files.errors import ArchiveError, archive_errors
+
+# How a save replaces the file at a path.
+Replace: TypeAlias = Literal["whole", "in_place"]
+
+
+def _root_of(path: str) -> str:
+    """Return the folder of the records in an archive, which torch names after the file."""
+    name = path.replace("\\", "/").rpartition("/")[2]
+    root = name.rpartition(".")[0] if "." in name else name
+    if not root:
+        raise RuntimeError(f"invalid file name: {path}")
+    return os.fsencode(root).decode(errors="replace")  # names in archives are UTF-8
+
+
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a record is a str, not a {type(name).__name__}")
+    try:
+        name.encode()
+    except UnicodeEncodeError as e:
+        raise ArchiveError(f"{name!r} cannot be the name of a record: {e}") from None
+
+
+def _check_path(path: Any) -> None:
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"a file is named by its path, not by a {type(path).__name__}")
+
+
+class _Report:
+    """A callable that passes reports on.
+
+    It does not refer to the writer, because the garbage collector cannot see into the native
+    writer, which holds it.
+    """
+
+    bar: Callable[[int], None] | None = None
+
+    def __call__(self, count: int) -> None:
+        if self.bar is not None:
+            self.bar(count)
+
+
+class Stored(NamedTuple):
+    """Memory that holds a record, or a part of a record."""
+
+    name: str
+    whole: int  # bytes of the record
+    start: int  # in the record, bytes
+    address: int
+    size: int  # bytes
+
+
+class PT2ArchiveWriter:
+    """A writer of an archive. Leaving the `with` block completes it, as in torch also on errors.
+
+    The file at a path is replaced when the archive is complete, and is unchanged until then. A
+    file object is written to at once.
+
+    Args:
+        archive_path_or_buffer: a path, or an object with a method `write`.
+        replace: "whole": another file takes the place of the file at the path; "in_place": the file
+            gets the new bytes when they are complete.
+
+    Raises:
+        OSError: the file cannot be written.
+        fxpress.ArchiveError: a record is written twice, or its name or text is not possible.
+        RuntimeError: the path has no name.
+        TypeError: it is neither a path nor an object with `write`.
+        ValueError: `replace` is neither of the two, the file is closed, or a path has a null
+            character.
+
+    Stands in for `torch.export.pt2_archive.PT2ArchiveWriter`.
+
+    Example:
+        >>> from fxpress.archive import PT2ArchiveWriter
+        >>> with PT2ArchiveWriter("notes.pt2") as writer:
+        ...     writer.write_string("extra/notes.txt", "hello")
+    """
+
+    def __init__(self, archive_path_or_buffer: Any, *, replace: Replace = "whole") -> None:
+        self._file: Output | None = None
+        self._weights: list[AtomicFile] = []  # beside it
+        self._native: _native.ArchiveWriter | None = None
+        self._path: str | None = None
+        self._report = _Report()
+        if replace not in ("whole", "in_place"):
+            raise ValueError(f'replace is "whole" or "in_place", not {replace!r}')
+        if is_target_path(archive_path_or_buffer):
+            self._path = os.fsdecode(archive_path_or_buffer)
+            root = _root_of(self._path)
+            if replace == "whole":  # before this writer makes a file: kills leave one at most
+                remove_abandoned(Path(os.path.realpath(self._path)))
+            self._file = open_output(self._path, in_place=replace == "in_place")
+            target: Any = self._file.descriptor
+        else:
+            target, root = getattr(archive_path_or_buffer, "write", None), "archive"
+            if not callable(target):
+                kind = type(archive_path_or_buffer).__name__
+                raise TypeError(f"an archive is written to a path or an open file, not a {kind}")
+        self._native = _native.ArchiveWriter(target, root, self._report)
+
+    @property
+    def target(self) -> Path | None:
+        """The file that is replaced; None when no file is."""
+        return self._file.target if isinstance(self._file, AtomicFile) else None
+
+    def keep_beside(self, weights: AtomicFile) -> None:
+        """Keep a complete file, to put it in place together with the archive."""
+        self._weights.append(weights)
+
+    @contextlib.contextmanager
+    def reporting_to(self, bar: Callable[[int], None] | None) -> Any:
+        """Call `bar` with the bytes of the records that are written in the block."""
+        self._report.bar = bar
+        try:
+            yield
+        finally:
+            self._report.bar = None
+
+    def __enter__(self) -> PT2ArchiveWriter:
+        return self
+
+    def __exit__(self, error: object = None, *_: object) -> None:
+        if self._native is None:
+            return  # it was given up
+        try:
+            self.complete()
+        except Exception:
+            self.abandon()
+            if error is None:
+                raise
+
+    def complete(self) -> None:
+        """Add the records of the format and its version if they are missing, and close."""
+        self.finish()
+        self.close()
+
+    def finish(self) -> None:
+        """Write the missing records. The file is not yet in its place."""
+        if not self.has_record(names.ARCHIVE_FORMAT_PATH):
+            self.write_string(names.ARCHIVE_FORMAT_PATH, names.ARCHIVE_FORMAT_VALUE)
+        if not self.has_record(names.ARCHIVE_VERSION_PATH):
+            self.write_string(names.ARCHIVE_VERSION_PATH, names.ARCHIVE_VERSION_VALUE)
+        with self._errors():
+            self._writer.finish()
+
+    def has_record(self, name: str) -> bool:
+        """Return whether a record of that name was written."""
+        return self._writer.has_record(name.encode(errors="surrogatepass"))
+
+    def count_prefix(self, prefix: str) -> int:
+        """Return the number of records whose names start with a prefix."""
+        return self._writer.count_records(prefix.encode(errors="surrogatepass"))
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Write a record; AssertionError when `data` is not of the type bytes."""
+        if not isinstance(data, bytes):
+            raise AssertionError(f"Expected bytes but got {type(data)}")
+        _check_name(name)
+        with self._errors():
+            self._writer.add(name, data)
+
+    def write_string(self, name: str, data: str) -> None:
+        """Write a record in UTF-8; AssertionError when `data` is not of the type str."""
+        if not isinstance(data, str):
+            raise AssertionError(f"Expected string but got {type(data)}")
+        try:
+            encoded = data.encode()
+        except UnicodeEncodeError as e:
+            raise ArchiveError(f"record {name!r}: the text is not Unicode: {e}") from None
+        self.write_bytes(name, encoded)
+
+    def write_file(self, name: str, file_path: str) -> None:
+        """Copy a file into a record; AssertionError when there is no such file."""
+        _check_path(file_path)
+        if not os.path.isfile(file_path):
+            raise AssertionError(f"{file_path} is not a valid file path")
+        with open(file_path, "rb") as file:
+            self.write_stream(
+                name, os.fstat(file.fileno()).st_size, iter(lambda: file.read(1 << 22), b"")
+            )
+
+    def write_folder(self, archive_dir: str, folder_dir: str) -> None:
+        """Copy the files in a folder, and in folders in it, into records below `archive_dir`.
+
+        AssertionError when there is no such folder. As in torch, hidden files are left out.
+        """
+        _check_path(folder_dir)
+        if not os.path.isdir(folder_dir):
+            raise AssertionError(f"{folder_dir} is not a valid directory path")
+        for path in _visible_files(Path(folder_dir)):
+            name = path.relative_to(folder_dir).as_posix()
+            self.write_file(os.path.join(archive_dir, name), str(path))
+
+    def write_stream(self, name: str, size: int, pieces: Any) -> None:
+        """Write a record of `size` bytes from pieces: objects with a buffer."""
+        _check_name(name)
+        with self._errors():
+            self._writer.begin(name, size)
+            for piece in pieces:
+                self._writer.append(piece)
+            self._writer.end()
+
+    def write_memory(self, parts: list[Stored]) -> None:
+        """Write records from memory, which must not change meanwhile.
+
+        A record may come in parts, in order, over several calls.
+        """
+        with self._errors():
+            self._writer.add_memory(parts)
+
+    def close(self) -> None:
+        """Complete the file. Nothing can be written afterwards."""
+        try:
+            with self._errors():
+                if not self._writer.is_finished:
+                    self._writer.finish()
+                if self._file is not None:
+                    put_together(self._file, self._weights)
+                    self._file.close()
+        except BaseException:
+            self.abandon()
+            raise
+        finally:
+            self._discard_weights()
+
+    def abandon(self) -> None:
+        """Give the archive up, and leave the path unchanged. Nothing can be written afterwards."""
+        self._native = None  # it has the descriptor's number, which another file may get
+        if self._file is not None:
+            self._file.discard()
+        self._discard_weights()
+
+    def _discard_weights(self) -> None:
+        """Remove the files of weights that are not in their places."""
+        for file in self._weights:
+            file.discard()
+
+    @property
+    def _writer(self) -> _native.ArchiveWriter:
+        if self._native is None:
+            raise ArchiveError("the archive was given up")
+        return self._native
+
+    @contextlib.contextmanager
+    def _errors(self) -> Any:
+        """Name the file in errors of the system inside the block."""
+        try:
+            with archive_errors():
+                yield
+        except OSError as e:
+            self.abandon()
+            if self._path is None or e.filename is not None or e.errno is None:
+                raise
+            raise type(e)(e.errno, e.strerror, self._path) from None
+
+
+def _visible_files(folder: Path) -> list[Path]:
+    """Return the files of a folder in the order of torch's glob, without hidden ones."""
+    pattern = f"{glob.escape(str(folder))}/**"
+    return [Path(path) for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)]

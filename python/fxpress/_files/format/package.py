@@ -1,0 +1,149 @@
+"""Open a file and read its records, without torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from fxpress import _native
+from fxpress._base.errors import Error
+from fxpress._files.format.deflated import DamagedRecordError, inflate
+from fxpress._files.format.record import Record
+
+_MEMORY = 192 << 20  # bytes that unpacked records and objects may take, for a file of any size
+_MEMORY_PER_BYTE = 8  # and besides, for each byte of the file; the file itself is not counted
+_THREADS = 2  # that compare a record with its checksum
+_DAMAGE = (_native.ArchiveError, UnicodeDecodeError, ValueError)
+
+
+class InspectionError(Error):
+    """A file cannot be inspected: it is of another kind, or damaged."""
+
+
+def memory_for(size: int) -> int:
+    """Return the bytes that looking at a file of `size` bytes may take."""
+    return _MEMORY + _MEMORY_PER_BYTE * size
+
+
+def too_large(record: str) -> InspectionError:
+    """Return the error for a record that needs more memory than there is for the file."""
+    return InspectionError(
+        f"record {record!r} needs too much memory for a file of this size; "
+        "fxpress.load takes larger limits"
+    )
+
+
+class Allowance:
+    """The memory that looking at something may take.
+
+    Args:
+        size: the bytes that are looked at.
+
+    Attributes:
+        memory_left: the bytes that unpacked records and objects may still take.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.memory_left = memory_for(size)
+
+    def charge(self, size: int, record: str) -> None:
+        """Take memory that a record needs; InspectionError when too little is left."""
+        if size > self.memory_left:
+            raise too_large(record)
+        self.memory_left -= size
+
+    @contextmanager
+    def giving_back(self) -> Iterator[None]:
+        """Return a block that keeps nothing: what it charges is free again at its end."""
+        left = self.memory_left
+        try:
+            yield
+        finally:
+            self.memory_left = left
+
+
+class Package(Allowance):
+    """A zip file, open for reading.
+
+    Args:
+        path: the file.
+
+    Raises:
+        OSError: the file cannot be read.
+        InspectionError: it is no zip file, or its directory is damaged.
+
+    Attributes:
+        bytes: the size of the file.
+        records: the directory: name without the folder of all records -> entry.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.bytes = os.fstat(self._file).st_size
+            self._reader = _native.ArchiveReader(self._file)
+            entries = self._reader.records()
+        except _DAMAGE as e:
+            os.close(self._file)
+            raise InspectionError(str(e)) from None
+        except BaseException:
+            os.close(self._file)
+            raise
+        self.records = {name: Record(*entry) for name, entry in entries.items()}
+        super().__init__(self.bytes)
+
+    def __enter__(self) -> Package:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._file)
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a record.
+
+        Raises:
+            InspectionError: there is no such record, it is damaged, or compressed records are too
+                large when they are unpacked.
+        """
+        record = self.records.get(name)
+        if record is None:
+            raise InspectionError(f"there is no record {name!r}")
+        try:
+            data = self._reader.stored_bytes(name)
+        except _DAMAGE as e:
+            raise InspectionError(f"record {name!r} is damaged: {e}") from None
+        if record.is_deflated:
+            data = self._unpacked(data, name, record)
+        if _native.crc32(data) != record.crc:
+            raise InspectionError(f"record {name!r} is damaged: its checksum is wrong")
+        return data
+
+    def damaged_records(self, report: Callable[[int], None] | None = None) -> dict[str, str]:
+        """Read all records; return those that are damaged, and how.
+
+        Args:
+            report: called with the bytes that were read since the last call.
+        """
+        damaged = {}
+        for name, record in self.records.items():
+            try:
+                if record.is_deflated:
+                    with self.giving_back():
+                        self.read(name)
+                    continue
+                (crc,) = self._reader.read_into([(name, 0, record.size, 0)], True, _THREADS, report)
+                if crc != record.crc:
+                    damaged[name] = "its checksum is wrong"
+            except InspectionError as e:
+                damaged[name] = str(e).removeprefix(f"record {name!r} is damaged: ")
+            except _DAMAGE as e:
+                damaged[name] = str(e)
+        return damaged
+
+    def _unpacked(self, data: bytes, name: str, record: Record) -> bytes:
+        self.charge(record.size, name)
+        try:
+            return inflate(data, record.size)
+        except DamagedRecordError as e:
+            raise InspectionError(f"record {name!r} is damaged: {e}") from None

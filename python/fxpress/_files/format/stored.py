@@ -1,0 +1,99 @@
+"""Tell which record holds which tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from fxpress._files.format.documents import read_document
+from fxpress._files.format.fields import an_int, an_object, damage_is_named, parse
+from fxpress._files.format.package import Package
+from fxpress._files.format.tensors import dtype_of
+
+FOLDERS = ("weights", "constants")
+
+
+class _Place(NamedTuple):
+    folder: str
+    field: str  # of an input in the signature: the name of the tensor
+
+
+STATE = {
+    "parameter": _Place("weights", "parameter_name"),
+    "buffer": _Place("weights", "buffer_name"),
+    "tensor_constant": _Place("constants", "tensor_constant_name"),
+}
+
+
+class StoredTensor(NamedTuple):
+    """An entry of a config.
+
+    Attributes:
+        name: its name in the state.
+        record: the record that holds its data.
+        is_pickled: whether the record is a pickle.
+        meta: its `TensorMeta`; None for objects.
+    """
+
+    name: str
+    record: str
+    is_pickled: bool
+    meta: dict[str, Any] | None
+
+    def is_meta(self) -> bool:
+        """Return whether the tensor was on the meta device, which has no data."""
+        return self.meta is not None and bool(self.meta["device"]["type"] == "meta")
+
+    def place(self) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
+        """Return bytes of an item, sizes, strides and offset.
+
+        Raises:
+            KeyError, TypeError, ValueError: a field is damaged, or the type is not known.
+        """
+        assert self.meta is not None
+        number = an_int(self.meta["dtype"])
+        _, itemsize = dtype_of(number)
+        if itemsize == 0:
+            raise ValueError(f"{number} is the number of no type of tensors")
+        sizes, strides = (
+            tuple(an_int(each["as_int"]) for each in self.meta[key]) for key in ("sizes", "strides")
+        )
+        return itemsize, sizes, strides, an_int(self.meta["storage_offset"]["as_int"])
+
+
+def config_record(model: str, folder: str) -> str:
+    """Return the record that lists the tensors of a program in a folder."""
+    return f"data/{folder}/{model}_{folder}_config.json"
+
+
+def weights_file_record(model: str) -> str:
+    """Return the record that names the file of a program's weights."""
+    return f"data/weights/{model}_weights_file.txt"
+
+
+def is_beside(package: Package, model: str) -> bool:
+    """Return whether the values of weights are in another file, or were not saved."""
+    return weights_file_record(model) in package.records
+
+
+def stored_tensors(package: Package, model: str, folder: str) -> Iterator[StoredTensor]:
+    """Yield the entries of a config; nothing where there is none.
+
+    Raises:
+        InspectionError: the config is damaged.
+    """
+    record = config_record(model, folder)
+    if record not in package.records:
+        return
+    text = package.read(record)
+    with package.giving_back():
+        read_document(text, "PayloadConfig", record, package)
+    with damage_is_named(f"record {record!r}"):
+        entries = an_object(parse(text, record, package)["config"])
+    for name, entry in entries.items():
+        yield StoredTensor(
+            name,
+            f"data/{folder}/{entry['path_name']}",
+            entry["use_pickle"],
+            entry["tensor_meta"],
+        )

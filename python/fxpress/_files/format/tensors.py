@@ -1,0 +1,105 @@
+"""Describe tensors of a file: types, sizes, symbols."""
+
+from __future__ import annotations
+
+import ast
+import math
+from typing import Any, NamedTuple
+
+from fxpress._files.format.fields import a_list, a_text, an_int, an_object, one_of
+
+# The numbers of torch's `ScalarType` in files -> name, bytes of an item.
+DTYPES = {
+    0: ("unknown", 0),
+    1: ("uint8", 1),
+    2: ("int8", 1),
+    3: ("int16", 2),
+    4: ("int32", 4),
+    5: ("int64", 8),
+    6: ("float16", 2),
+    7: ("float32", 4),
+    8: ("float64", 8),
+    9: ("complex32", 4),
+    10: ("complex64", 8),
+    11: ("complex128", 16),
+    12: ("bool", 1),
+    13: ("bfloat16", 2),
+    28: ("uint16", 2),
+    29: ("float8_e4m3fn", 1),
+    30: ("float8_e5m2", 1),
+    31: ("float8_e4m3fnuz", 1),
+    32: ("float8_e5m2fnuz", 1),
+    33: ("float8_e8m0fnu", 1),
+    34: ("uint32", 4),
+    35: ("uint64", 8),
+}
+_INFIX = {"Add": " + ", "Mul": "*"}
+_LONGEST = 500  # characters of an expression that is made readable
+
+
+class Tensor(NamedTuple):
+    """What a file says of a tensor. Sizes are ints, or expressions as text."""
+
+    dtype: str
+    shape: list[int | str]
+    bytes: int | None  # of its items; None: sizes are symbolic, or the type is not known
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def dtype_of(number: int) -> tuple[str, int]:
+    """Return name and bytes of an item of the type with a number; 0 bytes for an unknown type."""
+    return DTYPES.get(number, (f"dtype {number}", 0))
+
+
+def tensor_of(meta: Any) -> Tensor:
+    """Return what a `TensorMeta` says."""
+    dtype, itemsize = dtype_of(an_int(an_object(meta)["dtype"]))
+    shape = [size_of(size) for size in a_list(meta["sizes"])]
+    count: int | None = None
+    if itemsize and all(isinstance(size, int) for size in shape):
+        count = an_int(itemsize * math.prod(size for size in shape if isinstance(size, int)))
+    return Tensor(dtype, shape, count)
+
+
+def size_of(size: Any) -> int | str:
+    """Return a size: an int, or its expression."""
+    kind, value = one_of(size)
+    if kind == "as_int":
+        return an_int(value)
+    return expression(a_text(an_object(value)["expr_str"]))
+
+
+def expression(text: str) -> str:
+    """Return sympy's text of an expression as people write it.
+
+    A text that has another form is returned as it is.
+    """
+    if len(text) > _LONGEST:
+        return text
+    try:
+        return _infix(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return text
+
+
+def _infix(tree: ast.expr) -> str:
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.USub):
+        return f"-{_infix(tree.operand)}"
+    if isinstance(tree, ast.Constant):
+        return str(tree.value)
+    if isinstance(tree, ast.Name):
+        return tree.id
+    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
+        raise ValueError(f"no expression of sympy: {ast.dump(tree)}")
+    name = tree.func.id
+    if name in ("Symbol", "Integer", "Float"):
+        return _infix(tree.args[0])
+    parts = [_infix(each) for each in tree.args]
+    if name in _INFIX:
+        joined = _INFIX[name].join(parts)
+        return f"({joined})" if name == "Add" else joined
+    if name == "Pow" and len(parts) == 2:
+        return "**".join(parts)
+    return f"{name}({', '.join(parts)})"

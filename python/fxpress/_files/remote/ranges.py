@@ -1,0 +1,278 @@
+"""Files of which ranges of bytes are read.
+
+Everything that the room reads of a file goes through `File.read_into`. A file at a URL is another
+class with the same methods.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Protocol, TypeVar
+
+from fxpress import _native
+from fxpress._files.errors import ArchiveError
+from fxpress._files.remote.remote_file import RemoteFile
+from fxpress._files.remote.url_path import AnyPath, UrlPath
+
+_MOST_OPEN = 64  # files at a time, far below what a process may have
+_PIECE = 1 << 22  # bytes that are checked at a time, or that a request is for
+_REQUESTS = 8  # at a time
+_AT_ONCE = 32  # tensors from files elsewhere that are read together
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class File(Protocol):
+    """A file of which ranges are read.
+
+    Attributes:
+        path: where it is.
+        gap: bytes that are read and dropped rather than skipped, because a call costs as much.
+    """
+
+    gap: int
+
+    @property
+    def path(self) -> AnyPath: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def read_into(self, begin: int, target: memoryview) -> None:
+        """Fill memory with the bytes of the file from `begin` on.
+
+        Raises:
+            OSError: it cannot be read.
+            ArchiveError: it ends before, or has changed.
+        """
+
+    def read(self, begin: int, size: int) -> bytes:
+        """Return bytes of the file; raises as `read_into` does."""
+
+
+class LocalFile:
+    """A file, which is opened when something of it is read.
+
+    Args:
+        path: where it is.
+        files: what closes it again while others are read.
+
+    Attributes:
+        path: where it is.
+        gap: see `File`.
+    """
+
+    gap = 512
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self.path = path
+        self._files = files
+        self._open: IO[bytes] | None = None
+        self._identity: tuple[int, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """The bytes of the file, when it was first opened."""
+        self.raw()
+        assert self._identity is not None
+        return self._identity[-1]
+
+    def raw(self) -> IO[bytes]:
+        """Return the open file.
+
+        Raises:
+            OSError: it cannot be opened.
+            ArchiveError: another file has its path now, or it has been written to.
+        """
+        if self._open is None:
+            opened = self.path.open("rb", buffering=0)
+            try:
+                status = os.fstat(opened.fileno())
+                identity = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+                if self._identity not in (None, identity):
+                    raise ArchiveError(f"{self.path} has changed while it was read")
+            except BaseException:
+                opened.close()
+                raise
+            self._identity, self._open = identity, opened
+        self._files.used(self)
+        return self._open
+
+    def close(self) -> None:
+        """Close the file; it is opened again when more of it is read."""
+        if self._open is not None:
+            opened, self._open = self._open, None
+            opened.close()
+
+    def read_into(self, begin: int, target: memoryview) -> None:
+        """Fill memory with the bytes of the file from `begin` on.
+
+        Raises:
+            OSError: it cannot be read.
+            ArchiveError: it ends before.
+        """
+        descriptor = self.raw().fileno()
+        done, size = 0, len(target)
+        while done < size:
+            got = os.preadv(descriptor, [target[done:]], begin + done)
+            if got == 0:
+                raise ArchiveError(f"{self.path} is damaged: it ends too early")
+            done += got
+
+    def read(self, begin: int, size: int) -> bytes:
+        """Return bytes of the file."""
+        return _read(self, begin, size)
+
+
+class UrlFile:
+    """A file at a URL.
+
+    Args:
+        path: where it is.
+        remote: the file, if it is open already.
+
+    Attributes:
+        path: where it is.
+        gap: see `File`.
+    """
+
+    gap = 1 << 14
+
+    def __init__(self, path: UrlPath, remote: RemoteFile | None = None) -> None:
+        self.path = path
+        self._remote = remote
+
+    def remote(self) -> RemoteFile:
+        """Return the open file.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        if self._remote is None:
+            self._remote = RemoteFile(self.path.url)
+        return self._remote
+
+    @property
+    def size(self) -> int:
+        """The bytes of the file, when it was opened."""
+        return self.remote().size
+
+    def check(self) -> None:
+        """Raise ArchiveError when the file is not the one that was opened."""
+        if self._remote is not None:
+            self._remote.check()
+
+    def read_into(self, begin: int, target: memoryview) -> None:
+        """Fill memory with the bytes of the file from `begin` on, from any thread.
+
+        Raises:
+            OSError: it cannot be read.
+            ArchiveError: it ends before.
+        """
+        for piece in self.remote().pieces(begin, begin + len(target), _PIECE):
+            target[: len(piece)] = piece
+            target = target[len(piece) :]
+
+    def read(self, begin: int, size: int) -> bytes:
+        """Return bytes of the file."""
+        return _read(self, begin, size)
+
+
+def _read(file: File, begin: int, size: int) -> bytes:
+    if begin + size > file.size:  # before memory is taken for what a damaged file says
+        raise ArchiveError(f"{file.path} is damaged: it ends too early")
+    data = bytearray(size)
+    with memoryview(data) as view:
+        file.read_into(begin, view)
+    return bytes(data)
+
+
+class Files:
+    """The files of a checkpoint, a few of which are open at a time."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[int, LocalFile] = OrderedDict()
+        self._elsewhere: list[UrlFile] = []
+
+    def file(self, path: AnyPath, remote: RemoteFile | None = None) -> LocalFile | UrlFile:
+        """Return a file.
+
+        Args:
+            path: where it is.
+            remote: the file, if it is at a URL and open already.
+        """
+        if isinstance(path, Path):
+            return LocalFile(path, self)
+        file = UrlFile(path, remote)
+        self._elsewhere.append(file)
+        return file
+
+    @property
+    def at_once(self) -> int:
+        """How many tensors are to be read together: 1, unless requests take long."""
+        return _AT_ONCE if self._elsewhere else 1
+
+    def each(self, call: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+        """Return what a function that reads gives for each item; several wait for URLs at once."""
+        if not self._elsewhere:
+            return [call(item) for item in items]
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            return list(pool.map(call, items))
+
+    def check(self) -> None:
+        """Raise ArchiveError when a file at a URL is not the one that was opened.
+
+        Raises:
+            OSError: it cannot be reached.
+        """
+        self.each(UrlFile.check, self._elsewhere)
+
+    def used(self, file: LocalFile) -> None:
+        """Take note that a file is in use, and close one that has not been used for long."""
+        self._open[id(file)] = file
+        self._open.move_to_end(id(file))
+        if len(self._open) > _MOST_OPEN:
+            self._open.popitem(last=False)[1].close()
+
+    def close(self) -> None:
+        """Close all files."""
+        while self._open:
+            with contextlib.suppress(OSError):
+                self._open.popitem()[1].close()
+
+
+class Checked:
+    """A part of a file whose checksum is known.
+
+    Args:
+        file: the file.
+        begin: the first byte of the part.
+        size: its bytes.
+        crc: their CRC-32.
+        what: the part in messages, such as a record.
+    """
+
+    __slots__ = ("begin", "crc", "file", "size", "what")
+
+    def __init__(self, file: File, begin: int, size: int, crc: int, what: str) -> None:
+        self.file, self.begin, self.size, self.crc, self.what = file, begin, size, crc, what
+
+    def compare(self, crc: int) -> None:
+        """Raise ArchiveError unless the bytes that were read have the checksum."""
+        if crc != self.crc:
+            raise ArchiveError(f"{self.file.path}: {self.what} is damaged: its checksum is wrong")
+
+    def check(self) -> None:
+        """Read the part and compare it with its checksum."""
+        memory = memoryview(bytearray(min(self.size, _PIECE)))
+        crc = _native.crc32(b"")
+        for start in range(0, self.size, _PIECE):
+            piece = memory[: min(_PIECE, self.size - start)]
+            self.file.read_into(self.begin + start, piece)
+            crc = _native.crc32_of_both(crc, _native.crc32(piece), len(piece))
+        self.compare(crc)

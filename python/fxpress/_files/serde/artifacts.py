@@ -1,0 +1,220 @@
+"""Convert state, constants and example inputs to and from the bytes of `torch.save`."""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import logging
+import pickle
+import types
+from collections import ChainMap
+from typing import Any
+
+import torch
+
+from fxpress import _native
+from fxpress._base.observing.progress import Report
+from fxpress._files.serde.damage import OF_WRONG_VALUES, damage_is_named
+from fxpress._files.serde.limits import Budget, LimitError, Limits, sizes_of
+from fxpress._files.serde.records import SavedRecords
+from fxpress._files.serde.schema import CLASSES, SCHEMA
+from fxpress._files.serde.values import Values
+from fxpress._torch import serde as compat
+
+log = logging.getLogger("fxpress")
+
+
+def _reduce_fake_tensor(tensor: Any) -> tuple[Any, tuple[bytes, bool]]:
+    """Return the pickle of a fake tensor: its metadata, and torch's function that reads it back.
+
+    Stands in for `torch._export.serde.serialize._reduce_fake_tensor`.
+    """
+    is_parameter = isinstance(tensor, torch.nn.Parameter)
+    return compat.reconstruct_fake_tensor, (SCHEMA.encode_tensor_meta(tensor), is_parameter)
+
+
+# A table of our own: changing the process's table would affect other threads that save.
+_reducers: ChainMap[Any, Any] = ChainMap(
+    {compat.FakeTensor: _reduce_fake_tensor}, copyreg.dispatch_table
+)
+
+
+class _Pickler(pickle.Pickler):
+    dispatch_table = _reducers
+
+
+# A namespace that `torch.save` takes as its `pickle_module`.
+_pickle = types.SimpleNamespace(__name__="fxpress", Pickler=_Pickler)
+
+
+class UnpicklableError(compat.SerializeError, pickle.PicklingError, AttributeError, TypeError):
+    """An object cannot be pickled. It has all the types that pickle raises for such an object."""
+
+
+class _ReportingBuffer(io.BytesIO):
+    """A buffer that reports the bytes that it gets."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__()
+        self._report = report
+
+    def write(self, data: Any, /) -> int:
+        count = super().write(data)
+        self._report(count)
+        return count
+
+
+def pickled(
+    value: Any, pickle_protocol: int, module: Any = pickle, report: Report | None = None
+) -> bytes:
+    """Return the bytes that `torch.save` writes; UnpicklableError where pickle cannot.
+
+    Args:
+        report: takes the numbers of bytes that were written.
+    """
+    buffer = io.BytesIO() if report is None else _ReportingBuffer(report)
+    try:
+        torch.save(value, buffer, pickle_module=module, pickle_protocol=pickle_protocol)
+    except (pickle.PicklingError, AttributeError, TypeError, RecursionError) as e:
+        raise UnpicklableError(f"a {type(value).__name__} cannot be pickled: {e}") from e
+    return buffer.getvalue()
+
+
+def save_artifact(
+    value: Any,
+    pickle_protocol: int = compat.DEFAULT_PICKLE_PROTOCOL,
+    *,
+    report: Report | None = None,
+) -> bytes:
+    """Return the bytes that `torch.save` writes for a value; no bytes for None.
+
+    Fake tensors are saved as their metadata. `report` takes the numbers of bytes that were written.
+
+    Stands in for `torch._export.serde.serialize.serialize_torch_artifact`.
+
+    Raises:
+        UnpicklableError: the value cannot be pickled.
+    """
+    if value is None:
+        return b""
+    return pickled(value, pickle_protocol, _pickle, report)
+
+
+def deserialize_torch_artifact(
+    serialized: dict[str, Any] | tuple[Any, ...] | bytes,
+    *,
+    allow_pickle: bool = False,
+    limits: Limits | None = None,
+) -> Any:
+    """Return the value that `save_artifact` wrote; its fake tensors get a fake mode of their own.
+
+    Stands in for `torch._export.serde.serialize.deserialize_torch_artifact`, which unpickles values
+    without being asked.
+
+    Args:
+        serialized: the bytes; no bytes stand for an empty dict. A dict or tuple is returned
+            unchanged.
+        allow_pickle: unpickle objects that `torch.load(weights_only=True)` does not take, which may
+            run any code.
+        limits: the limits on the cost of reading; None: the defaults.
+
+    Raises:
+        fxpress.SerializeError: the bytes are damaged, hold neither a dict nor a tuple, or need
+            `allow_pickle`.
+        fxpress.LimitError: reading would cost more than the limits allow.
+        TypeError: `serialized` is neither bytes, a dict nor a tuple.
+    """
+    values = Values({}, budget=Budget(limits, sizes_of(serialized)))
+    return load_artifact(serialized, "the artifact", values, allow_pickle=allow_pickle)
+
+
+def load_artifact(
+    saved: dict[str, Any] | tuple[Any, ...] | bytes,
+    record: str,
+    values: Values,
+    *,
+    allow_pickle: bool = False,
+) -> Any:
+    """Return the value that `save_artifact` wrote.
+
+    Args:
+        saved: the bytes; no bytes stand for an empty dict. A dict or tuple is returned unchanged.
+        record, values, allow_pickle: as for `load_any`.
+
+    Raises:
+        SerializeError: the bytes are damaged, hold neither a dict nor a tuple, or need
+            `allow_pickle`.
+        LimitError: reading would cost more than the budget of `values` has.
+        TypeError: `saved` is neither bytes, a dict nor a tuple.
+    """
+    if isinstance(saved, (dict, tuple)):
+        return saved
+    if not isinstance(saved, (bytes, bytearray, memoryview)):
+        raise TypeError(f"{record} is a {type(saved).__name__}, not bytes")
+    if len(saved) == 0:
+        return {}
+    value = load_any(saved, record, values, allow_pickle=allow_pickle)
+    if not isinstance(value, (tuple, dict)):
+        raise compat.SerializeError(f"{record} is a {type(value).__name__}, not a tuple or dict")
+    return value
+
+
+def _check_pickle(data: bytes, record: str, budget: Budget) -> None:
+    """Check the value that a pickle makes before it is made.
+
+    Raises:
+        LimitError: the value is too large or too deep.
+        SerializeError: a list or dict contains itself.
+    """
+    budget.native.set_place(record)
+    elements, depth, contains_itself = _native.scan_pickle(data, budget.native)
+    budget.native.set_place("the program")
+    if contains_itself:
+        raise compat.SerializeError("a list or dict in it contains itself")
+    if depth > budget.limits.depth:
+        raise LimitError("depth", record)
+    if elements > budget.limits.elements:
+        raise LimitError("elements", record)
+
+
+def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = False) -> Any:
+    """Return the value that `torch.save` wrote.
+
+    Args:
+        saved: the bytes.
+        record: the name of the value in messages.
+        values: the owner of the fake mode, the device and the budget for the value.
+        allow_pickle: unpickle objects that `torch.load(weights_only=True)` does not take, which may
+            run any code.
+
+    Raises:
+        SerializeError: the bytes are damaged, have a sparse tensor with wrong indices, or need
+            `allow_pickle`.
+        LimitError: reading would cost more than the budget of `values` has.
+    """
+    reader = _native.GraphReader(CLASSES, values, {})
+    budget = values.budget
+
+    def fake_tensor(meta: bytes, is_parameter: bool) -> Any:
+        text = bytes(meta)
+        budget.charge(len(text), record)
+        document = SCHEMA.read(text, "TensorMeta", budget.native)
+        made = reader.part("tensor", document, None)
+        return torch.nn.Parameter(made) if is_parameter else made
+
+    try:
+        archive = SavedRecords(saved, record, budget)
+        _check_pickle(archive.get_record("data.pkl"), record, budget)
+        return compat.load_with(fake_tensor, archive, values.location)
+    except LimitError:
+        raise
+    except compat.InvalidSparseTensorError as e:
+        raise compat.SerializeError(f"{record} has a sparse tensor with wrong indices: {e}") from e
+    except OF_WRONG_VALUES as e:
+        if not allow_pickle:
+            raise compat.SerializeError(
+                f"{record} cannot be read without unpickling it, which may run any code; "
+                f"allow_pickle=True does that. {e}"
+            ) from e
+        with damage_is_named(record):
+            return compat.unpickle_with(fake_tensor, io.BytesIO(saved), values.location)

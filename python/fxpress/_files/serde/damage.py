@@ -1,0 +1,66 @@
+"""Turn the errors of damaged or wrong files into one kind of exception.
+
+The values of a file go through code of fxpress, torch, sympy, json and pickle. Each raises errors
+of its own for values that it does not expect. One context manager surrounds all of this code.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.export import ExportedProgram
+
+from fxpress._base.errors import Error
+from fxpress._torch import serde as compat
+
+# The exceptions that a wrong value leads to. Errors of the system, warnings that are errors and
+# interrupts are not among them.
+OF_WRONG_VALUES = (
+    *(ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, ImportError),
+    *(LookupError, MemoryError, RuntimeError, TypeError, ValueError),
+    *(pickle.PickleError, struct.error, zipfile.BadZipFile, zlib.error),
+)
+# Exceptions that pass unchanged: errors of fxpress, including its own bugs, and a device without
+# memory, which callers know how to treat.
+_SAID = (Error, torch.OutOfMemoryError)
+
+
+class InvalidProgramError(compat.SerializeError, compat.SpecViolationError):  # type: ignore[misc]
+    """A program is not valid: torch's verifier refuses it."""
+
+
+@contextmanager
+def damage_is_named(
+    what: str = "the program", kind: type[compat.SerializeError] = compat.SerializeError
+) -> Iterator[None]:
+    """Raise a SerializeError for errors inside the block, with the error as its cause.
+
+    The block contains only code that works with values that were read. Before the block, the
+    caller's file objects are read and the caller's arguments are checked.
+
+    Args:
+        what: the thing that is read, for the message.
+        kind: the class of the exception.
+    """
+    try:
+        yield
+    except _SAID:
+        raise
+    except compat.SpecViolationError as e:
+        raise InvalidProgramError(str(e)) from e
+    except OF_WRONG_VALUES as e:
+        raise kind(f"{what} is damaged: {e!r}") from e
+
+
+def validate(program: ExportedProgram) -> None:
+    """Check a program by torch's verifier; InvalidProgramError, with its message, if it refuses."""
+    try:
+        program.validate()
+    except compat.SpecViolationError as e:
+        raise InvalidProgramError(str(e)) from e

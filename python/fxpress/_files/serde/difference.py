@@ -1,0 +1,346 @@
+"""Find the places where two programs differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import operator
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from fxpress._base.observing.progress import Progress, check_progress
+from fxpress._files.serde.hashing import hash_parts
+from fxpress._files.serde.schema import CLASSES
+from fxpress._torch import serde as compat
+from fxpress._torch.watching import operation, phase
+
+_ORDER = "computed otherwise, or in another order of writes, random operators, effects or modes"
+_SYMBOL = re.compile(r"Symbol\('(\w+)'")
+# The fields of the schema in which two programs with equal computations may differ.
+_IGNORED = {"metadata", "hint", "kind"}
+_DIFFERS = "differs"  # the identity of values whose difference is shown elsewhere
+_schema = compat.schema
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One place where two programs differ; its text says it in a line.
+
+    torch has no such class.
+
+    Attributes:
+        path: the path to the place in the first program, or in the second where only the second
+            has the place.
+        first: the value in the first program; None where it has none.
+        second: the value in the second program; None where it has none.
+        nodes: the names of the node in both programs; None where one has none, and for places that
+            are not in a node.
+
+    Example:
+        >>> import copy
+        >>> changed = copy.deepcopy(model)
+        >>> changed[1].norm.eps = 1e-3
+        >>> (difference,) = fxpress.diff(program, torch.export.export(changed, (x,)))
+        >>> difference.first, difference.second, difference.nodes
+        (1e-05, 0.001, ('layer_norm_1', 'layer_norm_1'))
+    """
+
+    path: str
+    first: Any
+    second: Any
+    nodes: tuple[str | None, str | None] = (None, None)
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.first} != {self.second}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Value:
+    """A value of a graph. Values of equal origin are equal, though their names may differ."""
+
+    name: str = dataclasses.field(compare=False)
+    identity: Any = None
+
+    def __repr__(self) -> str:
+        return f"%{self.name}"
+
+
+class _Side:
+    """One of the two programs, as dicts and lists with a `_Value` in place of each name."""
+
+    def __init__(self, program: ExportedProgram, include_state: bool, progress: Progress) -> None:
+        document, self.hash, self.known, digests = hash_parts(program, include_state, progress)
+        self.digests = [digests[i : i + 32] for i in range(0, len(digests), 32)]
+        stored = document.field(CLASSES, "")
+        self.module = stored.graph_module
+        self.graph = self.module.graph
+        self.stored = stored
+        self.symbols: dict[str, int] = {}
+        self.values: dict[str, Any] = {}
+        positions = Counter[str]()
+        self.inputs = {}
+        for spec in self.module.signature.input_specs:
+            kind, content = str(spec.type), spec.value
+            key = next((f"{v}" for k, v in vars(content).items() if k.endswith("_name")), None)
+            if key is None or kind in ("tensor_constant", "custom_obj"):
+                key = str(positions[kind])
+                positions[kind] += 1
+            self.inputs[f"{kind} {key}"] = spec
+            for name in _names(getattr(content, "arg", None)):
+                self.values[name] = (kind, key)
+        for digest, node in zip(self.digests, self.graph.nodes, strict=True):
+            for index, name in enumerate(_names(node.outputs)):
+                self.values[name] = (digest, index)
+
+    def plain(self, value: Any, values: dict[str, Any]) -> Any:
+        """Return a part of the program as plain data, with only the facts that enter the hash."""
+        if isinstance(value, _schema.Graph):
+            inner: dict[str, Any] = {}
+            for name in itertools.chain(
+                _names(value.inputs), *(_names(node.outputs) for node in value.nodes)
+            ):
+                inner[name] = len(inner)
+            parts = {f: getattr(value, f) for f in ("inputs", "nodes", "outputs")}
+            return {
+                **{f: self.plain(part, inner) for f, part in parts.items()},
+                "values": self.metas(value, list(inner), inner),
+            }
+        if isinstance(value, _schema.GraphArgument):
+            return self.plain(value.graph, values)
+        if isinstance(value, (_schema.TensorArgument, _schema.TokenArgument)):
+            return _Value(value.name, values.get(value.name))
+        if isinstance(value, _schema.CustomObjArgument):
+            identity = values.get(value.name, self.known.get(value.name))
+            return {"name": _Value(value.name, identity), "class_fqn": value.class_fqn}
+        if isinstance(value, compat.Union):
+            if str(value.type) == "as_name":
+                return _Value(value.value, values.get(value.value))
+            return {str(value.type): self.plain(value.value, values)}
+        if isinstance(value, _schema.SymExpr):
+            return _SYMBOL.sub(self.symbol, value.expr_str)
+        if dataclasses.is_dataclass(value):
+            skipped = _IGNORED | ({"name"} if isinstance(value, _schema.Node) else set())
+            return {
+                f.name: self.plain(getattr(value, f.name), values)
+                for f in dataclasses.fields(value)
+                if f.name not in skipped
+            }
+        if isinstance(value, (list, tuple)):
+            return [self.plain(part, values) for part in value]
+        if isinstance(value, dict):
+            return {key: self.plain(part, values) for key, part in value.items()}
+        return value
+
+    def symbol(self, match: re.Match[str]) -> str:
+        return f"Symbol('{self.symbols.setdefault(match[1], len(self.symbols))}'"
+
+    def metas(self, graph: Any, names: list[str], values: dict[str, Any]) -> list[Any]:
+        """Return the metadata that the tables of a graph have for some names."""
+        tables = (
+            graph.tensor_values,
+            graph.sym_int_values,
+            graph.sym_bool_values,
+            graph.sym_float_values,
+        )
+        found = (next((t[n] for t in tables if n in t), None) for n in names)
+        return [self.plain(meta, values) for meta in found]
+
+    def input(self, key: str) -> Any:
+        spec = self.inputs.get(key)
+        if spec is None:
+            return None
+        content = spec.value
+        names = list(_names(getattr(content, "arg", None)))
+        stored = next((v for k, v in vars(content).items() if k.endswith("_name")), None)
+        return {
+            "values": self.metas(self.graph, names, self.values),
+            "known": self.known.get(stored, b"").hex() if stored else None,
+            **({"value": self.plain(content.value, {})} if hasattr(content, "value") else {}),
+        }
+
+    def forget(self, key: str) -> None:
+        """Let an input count as equal from now on, because its difference has been reported."""
+        if key in self.inputs:
+            names = _names(getattr(self.inputs[key].value, "arg", None))
+            self.values.update(dict.fromkeys(names, _DIFFERS))
+
+    def node(self, index: int) -> Any:
+        node = self.graph.nodes[index]
+        names = list(_names(node.outputs))
+        inputs = {i.name or str(k): i.arg for k, i in enumerate(node.inputs)}
+        return {
+            "target": node.target,
+            "inputs": self.plain(inputs, self.values),
+            "outputs": [str(o.type) for o in node.outputs],
+            "values": self.metas(self.graph, names, self.values),
+        }
+
+    def node_name(self, index: int | None) -> str | None:
+        """Return the name of a node, or that of its first value."""
+        if index is None:
+            return None
+        node = self.graph.nodes[index]
+        return getattr(node, "name", None) or next(_names(node.outputs), None)
+
+    def ranges(self) -> dict[Any, Any]:
+        """Return the ranges by the number of the symbol."""
+        stored = self.stored.range_constraints.items()
+        return {self.symbols.get(name, name): self.plain(limits, {}) for name, limits in stored}
+
+    def roots(self, others: Counter[bytes]) -> list[int]:
+        """Return the nodes that the other program does not have, but whose arguments it has.
+
+        Their results, and what depends on those, count as equal from now on.
+        """
+        left = others.copy()
+        strange = {name for name, made in self.values.items() if made is _DIFFERS}
+        roots = []
+        for index, digest in enumerate(self.digests):
+            if left[digest] > 0:
+                left[digest] -= 1
+                continue
+            node = self.graph.nodes[index]
+            names = set(_names([i.arg for i in node.inputs]))
+            if names.isdisjoint(strange):
+                roots.append(index)
+            strange.update(_names(node.outputs))
+        self.values.update(dict.fromkeys(strange, _DIFFERS))
+        return roots
+
+
+def _names(value: Any) -> Iterator[str]:
+    """Yield the names of values in arguments, without the names inside of nested graphs."""
+    if isinstance(
+        value, (_schema.TensorArgument, _schema.TokenArgument, _schema.CustomObjArgument)
+    ):
+        yield value.name
+    elif isinstance(value, compat.Union):
+        tag = str(value.type)  # the tag itself is equal only to tags of its own union
+        if tag == "as_name":
+            yield value.value
+        elif tag != "as_graph":
+            yield from _names(value.value)
+    elif isinstance(value, dict):
+        yield from _names(list(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _names(part)
+
+
+def _compare(path: str, first: Any, second: Any) -> Iterator[Difference]:
+    """Yield the places where two trees of dicts and lists differ, in order."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in {**first, **second}:
+            yield from _compare(f"{path}.{key}", first.get(key), second.get(key))
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        for i, (one, other) in enumerate(zip(first, second, strict=True)):
+            yield from _compare(f"{path}[{i}]", one, other)
+    elif repr(first) != repr(second) if first != first else first != second:  # NaN
+        yield Difference(path, first, second)
+
+
+def _pairs(first: _Side, second: _Side) -> Iterator[tuple[int | None, int | None]]:
+    """Yield pairs of differing nodes, of one operator where possible; None stands for no node."""
+    others = second.roots(Counter(first.digests))
+    for index in first.roots(Counter(second.digests)):
+        target = first.graph.nodes[index].target
+        same = (i for i in others if second.graph.nodes[i].target == target)
+        found = next(same, others[0] if others else None)
+        if found is not None:
+            others.remove(found)
+        yield index, found
+    yield from ((None, index) for index in others)
+
+
+def _differences(first: _Side, second: _Side) -> Iterator[Difference]:
+    for key in {**first.inputs, **second.inputs}:
+        path = f"graph_module.graph.inputs[{key}]"
+        found = list(_compare(path, first.input(key), second.input(key)))
+        yield from found
+        for side in (first, second) if found else ():
+            side.forget(key)
+    for one, other in _pairs(first, second):
+        path = f"graph_module.graph.nodes[{other if one is None else one}]"
+        mine = None if one is None else first.node(one)
+        theirs = None if other is None else second.node(other)
+        if mine is None or theirs is None:
+            found = [Difference(path, mine and mine["target"], theirs and theirs["target"])]
+        else:
+            found = list(_compare(path, mine, theirs)) or [Difference(path, _ORDER, _ORDER)]
+        nodes = first.node_name(one), second.node_name(other)
+        yield from (dataclasses.replace(each, nodes=nodes) for each in found)
+    for path in ("graph_module.signature.output_specs", "graph_module.module_call_graph"):
+        parts = []
+        for side in (first, second):
+            whole = side.stored
+            for name in path.split("."):
+                whole = getattr(whole, name)
+            parts.append([side.plain(each, side.values) for each in whole])
+        yield from _compare(path, *parts)
+    yield from _compare("range_constraints", first.ranges(), second.ranges())
+    yield from _compare("guards_code", first.stored.guards_code, second.stored.guards_code)
+
+
+def _sizes(
+    found: list[Difference], first: ExportedProgram, second: ExportedProgram, **_: Any
+) -> dict[str, int]:
+    nodes = len(first.graph.nodes) + len(second.graph.nodes)
+    return {"nodes": nodes, "differences": len(found)}
+
+
+@operation("diff", _sizes)
+def diff(
+    first: ExportedProgram,
+    second: ExportedProgram,
+    *,
+    limit: int = 10,
+    include_state: bool = False,
+    progress: Progress = False,
+) -> list[Difference]:
+    """Return the first places where the computations of two programs differ.
+
+    A node is compared with its counterpart in the other program, which may have another name and
+    another place. Where nodes differ because their arguments differ, only the arguments are
+    returned. torch has no such function.
+
+    Args:
+        first, second: the programs, which are not changed.
+        limit: the largest number of differences to return.
+        include_state: compare the values of parameters and buffers too.
+        progress: where the hashing of values shows its progress, in bytes: True, a function of
+            (done, total, what), a bar of tqdm, or a `rich.progress.Progress`. The programs come
+            one after the other.
+
+    Returns:
+        The differences in inputs, nodes, outputs, ranges and guards, in this order. The list is
+        empty if and only if the `graph_hash` of both programs is equal.
+
+    Raises:
+        ValueError: `limit` is not positive.
+        TypeError: `limit` is no integer, a program is no ExportedProgram, or `progress` is of
+            another type.
+        ImportError: `progress` needs what is not installed.
+        fxpress.SerializeError: a node cannot be written; the message names it.
+        fxpress.UnsupportedError: a program has something that fxpress cannot write, or a constant
+            that cannot be hashed.
+
+    Example:
+        >>> doubled = torch.export.export(torch.nn.Sequential(model, torch.nn.ReLU()), (x,))
+        >>> fxpress.diff(program, program)
+        []
+        >>> fxpress.diff(program, doubled) == []
+        False
+    """
+    if (limit := operator.index(limit)) < 1:
+        raise ValueError(f"limit must be positive, not {limit}")
+    check_progress(progress)
+    sides = _Side(first, include_state, progress), _Side(second, include_state, progress)
+    if sides[0].hash == sides[1].hash:
+        return []
+    with phase("comparison"):
+        found = list(itertools.islice(_differences(*sides), limit))
+    return found or [Difference("graph_module.graph.nodes", _ORDER, _ORDER)]

@@ -1,0 +1,232 @@
+"""Hash the computation of a program, apart from names and metadata."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from fxpress import _native
+from fxpress._base.arguments import check_program
+from fxpress._base.errors import UnsupportedError
+from fxpress._base.observing.progress import Progress, check_progress, reporting
+from fxpress._files.serde.operators import is_permanent, schema_of
+from fxpress._files.serde.program import facts_of
+from fxpress._files.serde.schema import SCHEMA
+from fxpress._files.serde.targets import find_target
+from fxpress._files.serde.treespecs import TreeSpecWriter
+from fxpress._torch import fx as torch_fx
+from fxpress._torch import serde as compat
+from fxpress._torch.watching import operation, phase
+
+# `OperatorTraits` of `csrc/schema/graph_hash.h`: aliased, written, random, effectful, changes_mode
+_Traits = tuple[list[str], list[str], bool, bool, bool]
+
+_known: dict[Any, _Traits] = {}  # the traits of permanent operators
+# These operators write their running statistics, but their schemas do not declare it.
+_BATCH_NORMS = (
+    "batch_norm",
+    "instance_norm",
+    "native_batch_norm",
+    "_batch_norm_impl_index",
+    "cudnn_batch_norm",
+    "miopen_batch_norm",
+)
+_STATISTICS = ("running_mean", "running_var")
+
+
+def _describe(target: Any) -> _Traits:
+    if target in compat.SYM_OPS or target in compat.pure_functions():
+        return [], [], False, False, False
+    schema = schema_of(target)
+    if schema is None:
+        is_operator = isinstance(target, torch_fx.HigherOrderOperator)
+        acts = is_operator and compat.is_effectful(target)
+        return [], [], False, acts, not is_operator
+    aliases = {a.name: a.alias_info for a in schema.arguments if a.alias_info is not None}
+    written = [name for name, info in aliases.items() if info.is_write]
+    aliased = list(aliases)
+    is_overload = isinstance(target, torch_fx.OpOverload)
+    if not aliases and is_overload and compat.is_composite(target):  # it may return a view
+        aliased = [a.name for a in schema.arguments]
+    if schema.name.removeprefix("aten::") in _BATCH_NORMS:
+        written += _STATISTICS
+    acts = (not schema.returns and not written) or compat.is_effectful(target)
+    return aliased, written, compat.is_random(target), acts, False
+
+
+def traits_of(target: Any) -> _Traits:
+    """Return the effects of an operator besides returning new values."""
+    if not is_permanent(target):
+        return _describe(target)
+    if target not in _known:
+        _known[target] = _describe(target)
+    return _known[target]
+
+
+def _new_hash(data: bytes) -> hashlib.blake2b:
+    return hashlib.blake2b(data, digest_size=32)
+
+
+def _digest_tensor(tensor: torch.Tensor) -> bytes:
+    made = _new_hash(repr((tensor.dtype, tuple(tensor.shape), tensor.layout)).encode())
+    with torch.no_grad():
+        held = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    size = held.numel() * held.element_size()
+    if size:
+        made.update((ctypes.c_char * size).from_address(held.data_ptr()))
+    return made.digest()
+
+
+def _parts(value: Any) -> tuple[Any, ...] | None:
+    """Return the parts of a tensor that is not plain, an object or a container; None: not known."""
+    if isinstance(value, torch.Tensor):
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            if not hasattr(value, "__tensor_flatten__"):
+                return None
+            names, context = value.__tensor_flatten__()
+            return (*names, *(getattr(value, name) for name in names), context)
+        if value.layout is torch.sparse_coo:
+            value = value.coalesce()
+            return tuple(value.shape), value.indices(), value.values()
+        if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+            return tuple(value.shape), value.crow_indices(), value.col_indices(), value.values()
+        if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+            return tuple(value.shape), value.ccol_indices(), value.row_indices(), value.values()
+        if not value.is_quantized:
+            return None
+        if value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+            return value.int_repr(), value.q_scale(), value.q_zero_point()
+        channels = value.q_per_channel_scales(), value.q_per_channel_zero_points()
+        return (value.int_repr(), *channels, value.q_per_channel_axis())
+    if isinstance(value, compat.ScriptObject) and value._has_method("__getstate__"):
+        return value._type().qualified_name(), value.__getstate__()
+    if isinstance(value, (tuple, list)):
+        return tuple(value)
+    return tuple(value.items()) if isinstance(value, dict) else None
+
+
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
+
+
+def _digest(value: Any, name: str) -> bytes:
+    """Return the hash of a constant or a part of the state.
+
+    Raises:
+        UnsupportedError: fxpress cannot read the content of the value.
+    """
+    if type(value) in _PLAIN:
+        return _new_hash(f"{type(value).__qualname__} {value!r}".encode()).digest()
+    try:
+        if isinstance(value, torch.Tensor) and (value.is_meta or type(value) is compat.FakeTensor):
+            return _new_hash(SCHEMA.encode_tensor_meta(value)).digest()
+        parts = _parts(value)
+        if parts is None and type(value) in (torch.Tensor, torch.nn.Parameter):
+            return _digest_tensor(value)
+    except Exception as e:
+        raise UnsupportedError(f"the constant {name} cannot be hashed: {e}") from e
+    if parts is None:
+        raise UnsupportedError(f"the constant {name} cannot be hashed: it is a {type(value)}")
+    layout = value.layout if isinstance(value, torch.Tensor) else ""
+    made = _new_hash(f"{type(value).__qualname__} {layout}".encode())
+    for part in parts:
+        made.update(_digest(part, name))
+    return made.digest()
+
+
+def _bytes_of(value: Any) -> int:
+    """Return the bytes of a value that are hashed; 0 for what is no plain tensor."""
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.is_meta:
+        return 0
+    return int(value.numel() * value.element_size())
+
+
+def _digests(values: dict[str, Any], progress: Progress) -> dict[str, bytes]:
+    """Return the hash of each value."""
+    if progress is False:
+        return {name: _digest(value, name) for name, value in values.items()}
+    made = {}
+    with reporting(progress, "hashing values", sum(map(_bytes_of, values.values()))) as report:
+        for name, value in values.items():
+            made[name] = _digest(value, name)
+            if report is not None:
+                report(_bytes_of(value))
+    return made
+
+
+def hash_parts(
+    program: ExportedProgram, include_state: bool, progress: Progress = False
+) -> tuple[_native.Document, bytes, dict[str, bytes], bytes]:
+    """Return a program as a document, and the hashes of the program, its constants and its nodes.
+
+    A hash has 32 bytes. The hashes of the constants are a dict by name. The hashes of the
+    document's nodes are one bytes object. `progress` shows the hashing of values.
+    """
+    check_program(program, "program")
+    treespecs = TreeSpecWriter()
+    objects: dict[str, Any] = {}
+    with phase("graph"), compat.module_inputs(program.example_inputs):
+        document = SCHEMA.encode_document(
+            program.graph_module,
+            program.graph_signature,
+            program.module_call_graph,
+            facts_of(program, treespecs, None),
+            objects,
+            treespecs,
+        )
+    state = program.state_dict
+    buffers = set(program.graph_signature.buffers)
+    values = {**objects, **{k: v for k, v in program.constants.items() if k not in buffers}}
+    if include_state:
+        values.update(program.constants, **state)
+    with phase("values"):
+        digests = _digests(values, progress)
+    traits = {text: traits_of(find_target(text)) for text in document.targets()}
+    whole, nodes = document.hash(traits, digests)
+    return document, whole, digests, nodes
+
+
+@operation("graph_hash", lambda _, program, **__: {"nodes": len(program.graph.nodes)})
+def graph_hash(
+    program: ExportedProgram, *, include_state: bool = False, progress: Progress = False
+) -> str:
+    """Return a hash of the computation of a program, equal in every process and on every machine.
+
+    Two programs have equal hashes when they differ only in the names of values and symbols, in the
+    order of nodes that do not depend on each other, or in metadata, hints and stack traces. The
+    hashes differ when the computations differ: in operators, arguments, shapes, strides, dtypes,
+    devices, the signature, ranges of symbols, guards, or the values of constants. Parameters and
+    buffers enter the hash with their names, shapes and dtypes.
+
+    The order of reads from and writes to one storage enters the hash, and so does the order of
+    random operators, of effects, and of calls that change a mode. The names that callers use enter:
+    the names of parameters, buffers and keyword arguments. A storage that inputs share does not.
+
+    torch has no such function.
+
+    Args:
+        program: the program, which is not changed.
+        include_state: hash the values of parameters and buffers too.
+        progress: where the hashing of values shows its progress, in bytes: True, a function of
+            (done, total, what), a bar of tqdm, or a `rich.progress.Progress`.
+
+    Returns:
+        64 hexadecimal digits. Another version of fxpress may give others.
+
+    Raises:
+        fxpress.SerializeError: a node cannot be written; the message names it.
+        fxpress.UnsupportedError: the program has something that fxpress cannot write, or a constant
+            that cannot be hashed.
+        TypeError: `program` is no ExportedProgram, or `progress` is of another type.
+        ImportError: `progress` needs what is not installed.
+
+    Example:
+        >>> again = torch.export.export(model, (x,))
+        >>> fxpress.graph_hash(again) == fxpress.graph_hash(program)
+        True
+    """
+    check_progress(progress)
+    return hash_parts(program, include_state, progress)[1].hex()

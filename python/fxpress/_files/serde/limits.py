@@ -1,0 +1,147 @@
+"""The budget that carries the limits on the cost of reading a file through a load."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fxpress import _native
+from fxpress._files.format.limit_values import DEFAULT
+from fxpress._files.format.limit_values import Limits as Limits
+from fxpress._torch.serde import SerializeError
+
+_MEGABYTE = 1 << 20
+_MOST_BYTES = 1 << 62
+
+
+class LimitError(SerializeError):
+    """Reading a file would cost more than its `fxpress.archive.Limits` allow.
+
+    torch has no such class.
+
+    Attributes:
+        limit: the name of the field of `Limits`.
+        place: the place in the file at which the limit was reached.
+
+    Example:
+        >>> from fxpress import archive
+        >>> fxpress.save(program, "model.pt2")
+        >>> try:
+        ...     fxpress.load("model.pt2", limits=archive.Limits(depth=2))
+        ... except fxpress.LimitError as error:
+        ...     print(error.limit)
+        depth
+    """
+
+    __module__ = "fxpress"
+
+    def __init__(self, limit: str, place: str) -> None:
+        super().__init__(limit, place)
+        self.limit = limit
+        self.place = place
+
+    def __str__(self) -> str:
+        return (
+            f"{self.place}: more than the limit {self.limit!r} allows; if you trust the file, "
+            f"give a larger one: limits=fxpress.archive.Limits({self.limit}=...)"
+        )
+
+
+class SymbolicWork:
+    """Count the processor time of this thread in `with` blocks, which may be nested.
+
+    Attributes:
+        done: seconds in the outermost blocks that are closed.
+    """
+
+    __slots__ = ("_open", "_since", "done")
+
+    def __init__(self) -> None:
+        self.done = 0.0
+        self._open = 0  # the number of open blocks
+        self._since = 0.0  # the time at which the outermost block was opened
+
+    def __enter__(self) -> None:
+        if self._open == 0:
+            self._since = time.thread_time()
+        self._open += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._open -= 1
+        if self._open == 0:
+            self.done += time.thread_time() - self._since
+
+    def seconds(self) -> float:
+        """Return the seconds in all blocks until now, open blocks included."""
+        return self.done + (time.thread_time() - self._since if self._open else 0.0)
+
+
+class Budget:
+    """The part of the limits that is left for one file. Only one thread at a time may use it.
+
+    Args:
+        limits: the limits; None: the defaults.
+        size: the size of the file in bytes.
+
+    Raises:
+        TypeError: `limits` is neither `Limits` nor None.
+
+    Attributes:
+        limits: the limits that apply to the file.
+        native: the budget of memory and depth that native code charges.
+        symbolic: the `with` block around symbolic work, whose time is counted.
+    """
+
+    def __init__(self, limits: Limits | None, size: int) -> None:
+        if not isinstance(limits, Limits | None):
+            raise TypeError(
+                f"limits has to be a fxpress.archive.Limits, not a {type(limits).__name__}"
+            )
+        self.limits = DEFAULT if limits is None else limits
+        self.native = _native.Budget(_as_bytes(self.limits.memory), int(self.limits.depth))
+        self._seconds = float(self.limits.seconds)
+        self.symbolic = SymbolicWork()
+        self.grow(size)
+
+    def grow(self, size: int) -> None:
+        """Add the memory and the time that the limits allow for `size` more bytes of the file."""
+        self.native.grow(_as_bytes(self.limits.memory_per_byte * size))
+        self._seconds += self.limits.seconds_per_megabyte * size / _MEGABYTE
+
+    def charge(self, size: int, place: str) -> None:
+        """Charge `size` bytes that are about to be allocated; LimitError when too few are left."""
+        self.native.set_place(place)
+        self.native.charge(_as_bytes(size))
+        self.native.set_place("the program")
+
+    def check_json(self, text: str | bytes, place: str) -> None:
+        """Raise LimitError for JSON text that is nested too deeply, or needs too much memory."""
+        if _native.is_nested_deeper(text, self.limits.depth):
+            raise LimitError("depth", place)
+        self.charge(_JSON_RATIO * len(text), place)
+
+    def check_time(self, place: str) -> None:
+        """Raise LimitError when symbolic work, open blocks included, has taken too long."""
+        if self.symbolic.seconds() > self._seconds:
+            raise LimitError("seconds", place)
+
+    def check_time_before(self, place: str) -> None:
+        """Raise LimitError when the closed blocks of symbolic work have taken too long.
+
+        Unlike `check_time`, it does not read the clock, so that it is cheap enough to call for
+        every tensor.
+        """
+        if self.symbolic.done > self._seconds:
+            raise LimitError("seconds", place)
+
+
+def _as_bytes(size: float) -> int:
+    return int(min(max(size, 0), _MOST_BYTES))
+
+
+_JSON_RATIO = 24  # bytes of Python's objects for each byte of JSON text
+
+
+def sizes_of(*parts: Any) -> int:
+    """Return the total size of the parts that are bytes-like; other parts count as 0."""
+    return sum(len(part) for part in parts if isinstance(part, (bytes, bytearray, memoryview)))

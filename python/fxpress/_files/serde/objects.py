@@ -1,0 +1,138 @@
+"""Convert between objects of torch's schema classes, dicts and JSON."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import json
+import math
+import types
+import typing
+from enum import Enum
+from typing import Any
+
+from fxpress._files.serde.damage import damage_is_named
+from fxpress._files.serde.schema import CLASSES, SCHEMA, TYPES
+from fxpress._torch import serde as compat
+
+
+class EnumEncoder(json.JSONEncoder):
+    """Encode enums as their values and bytes in base64.
+
+    Stands in for `torch._export.serde.serialize.EnumEncoder`.
+    """
+
+    def default(self, o: Any) -> Any:
+        if isinstance(o, Enum):
+            return o.value
+        if isinstance(o, bytes):
+            return base64.b64encode(o).decode("utf-8")
+        return super().default(o)
+
+
+def _dataclass_to_dict(obj: Any) -> Any:
+    """Return a value with dicts for dataclasses and unions, and texts for infinities and NaN.
+
+    Stands in for `torch._export.serde.serialize._dataclass_to_dict`.
+    """
+    if isinstance(obj, compat.Union):
+        return {obj.type: _dataclass_to_dict(obj.value)}
+    if dataclasses.is_dataclass(obj):
+        return {f.name: _dataclass_to_dict(getattr(obj, f.name)) for f in dataclasses.fields(obj)}
+    if isinstance(obj, list):
+        return [_dataclass_to_dict(x) for x in obj]
+    if isinstance(obj, tuple):
+        return tuple(_dataclass_to_dict(x) for x in obj)
+    if isinstance(obj, dict):
+        return {k: _dataclass_to_dict(v) for k, v in obj.items()}
+    if isinstance(obj, float) and not math.isfinite(obj):
+        return "NaN" if math.isnan(obj) else "Infinity" if obj > 0 else "-Infinity"
+    return obj
+
+
+def _to_json_bytes(obj: Any) -> bytes:
+    """Return the JSON of an object of the schema, or of any other dataclass.
+
+    Stands in for `torch._export.serde.serialize._to_json_bytes`.
+    """
+    if type(obj) in TYPES.values():
+        try:
+            return CLASSES.write(obj)
+        except TypeError:  # it holds values outside of the schema, such as other enums or bytes
+            pass
+    text = json.dumps(_dataclass_to_dict(obj), cls=EnumEncoder, allow_nan=False)
+    return text.encode("utf-8")
+
+
+def _resolve_schema_cls(cls: Any) -> Any:
+    """Return the class that a name or forward reference stands for; the name if there is none.
+
+    Stands in for `torch._export.serde.serialize._resolve_schema_cls`.
+    """
+    if isinstance(cls, typing.ForwardRef):
+        cls = cls.__forward_arg__
+    return getattr(compat.schema, cls, cls) if isinstance(cls, str) else cls
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls, globalns=vars(compat.schema))
+
+
+def _dict_to_dataclass(cls: Any, data: Any) -> Any:
+    """Return an object of a schema class, made from the result of `json.loads`.
+
+    Keys that the class does not have are ignored, as in torch.
+
+    Stands in for `torch._export.serde.serialize._dict_to_dataclass`.
+
+    Raises:
+        AssertionError: the schema has no class of that name, or `data` is no union.
+    """
+    cls = _resolve_schema_cls(cls)
+    if isinstance(cls, str):
+        raise AssertionError(f"Unresolved class type: '{cls}'.")
+    origin, arguments = typing.get_origin(cls), typing.get_args(cls)
+    if origin is typing.Annotated:
+        return _dict_to_dataclass(arguments[0], data)
+    if origin in (typing.Union, types.UnionType) and type(None) in arguments:
+        if len(arguments) != 2:
+            raise AssertionError(f"expected 2 type args, got {len(arguments)}")
+        return None if data is None else _dict_to_dataclass(arguments[0], data)
+    if isinstance(cls, type) and issubclass(cls, compat.Union):
+        if not isinstance(data, dict) or len(data) != 1:
+            raise AssertionError(f"expected a dict with one key for {cls.__name__}, got {data!r}")
+        ((tag, value),) = data.items()
+        if not isinstance(tag, str):
+            raise AssertionError(f"expected str key, got {type(tag).__name__}")
+        union: Any = cls
+        return union.create(**{tag: _dict_to_dataclass(_hints(union)[tag], value)})
+    if dataclasses.is_dataclass(cls):
+        record: Any = cls
+        hints = _hints(record)
+        names = [f.name for f in dataclasses.fields(cls) if f.name in data]
+        return record(**{name: _dict_to_dataclass(hints[name], data[name]) for name in names})
+    if isinstance(data, list):
+        return [_dict_to_dataclass(arguments[0], d) for d in data] if data else data
+    if isinstance(data, dict):
+        return {k: _dict_to_dataclass(arguments[1], v) for k, v in data.items()}
+    return float(data) if cls is float else data
+
+
+def _bytes_to_dataclass(cls: Any, artifact_bytes: bytes) -> Any:
+    """Return an object of a schema class, made from JSON.
+
+    Stands in for `torch._export.serde.serialize._bytes_to_dataclass`.
+
+    Raises:
+        fxpress.SerializeError: the text is not JSON, or does not fit the class; for a class of the
+            schema the message names the place.
+        TypeError: `artifact_bytes` is not bytes.
+    """
+    if cls in TYPES.values():
+        return SCHEMA.read(artifact_bytes, cls.__name__).field(CLASSES, "")
+    if not isinstance(artifact_bytes, bytes):
+        raise TypeError(f"expected bytes, got a {type(artifact_bytes).__name__}")
+    with damage_is_named("the text"):
+        return _dict_to_dataclass(cls, json.loads(artifact_bytes.decode("utf-8")))

@@ -1,0 +1,342 @@
+"""Tell facts about operators, arguments and numbers to the native code in `csrc/serde`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import operator
+import sys
+import traceback
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+from fxpress._base.errors import InternalError, UnsupportedError
+from fxpress._torch import fx as torch_fx
+from fxpress._torch import serde as compat
+from fxpress._torch.fx import is_opaque_value
+from fxpress._torch.versions import features
+
+
+class UnsupportedProgramError(UnsupportedError, compat.SerializeError):
+    """A program has something that fxpress cannot write or read."""
+
+
+class _Kind(IntEnum):
+    """The values of `OperatorKind` in `csrc/serde/operators.h`."""
+
+    GETITEM = 0
+    SYMBOLIC = 1
+    SCHEMA = 2
+    HIGHER_ORDER = 3
+    SPECIAL = 4
+    CALLABLE = 5
+    UNSUPPORTED = 6
+
+
+_TENSOR, _TENSOR_LIST, _OTHER = range(3)  # ReturnKind
+_Described = tuple[int, str, tuple[tuple[str, bool, Any], ...], tuple[int, ...], bool, bool]
+_known: dict[Any, _Described] = {}  # the descriptions of permanent operators
+
+
+def operator_name(target: Any) -> str:
+    """Return the name of an operator or function in a file; a str is returned unchanged."""
+    if isinstance(target, str):
+        return target
+    module = target.__module__
+    if module.startswith(compat.OPS):
+        module = "torch.ops" + module.removeprefix(compat.OPS)
+    return f"{module}.{target.__name__}"
+
+
+def is_permanent(target: Any) -> bool:
+    """Return whether an operator exists unchanged as long as torch does."""
+    return isinstance(target, torch_fx.OpOverload) and target.namespace in ("aten", "prims")
+
+
+def schema_of(target: Any) -> Any:
+    """Return the schema of an overload or of a registered extension's operator, or None."""
+    if isinstance(target, torch_fx.OpOverload):
+        return compat.schema_of(target)
+    handler = compat.EXTENSIONS.get(type(target))
+    return None if handler is None else handler.op_schema(target)
+
+
+def _return_kind(declared: Any) -> int:
+    if isinstance(declared, torch.TensorType):
+        return _TENSOR
+    if isinstance(declared, torch.ListType) and isinstance(
+        declared.getElementType(), torch.TensorType
+    ):
+        return _TENSOR_LIST
+    return _OTHER
+
+
+def _with_schema(name: str, schema: Any) -> _Described:
+    arguments = tuple((a.name, a.kwarg_only, a.type) for a in schema.arguments)
+    returns = tuple(_return_kind(r.real_type) for r in schema.returns)
+    is_overload = not name.startswith("#")  # the verifier decides about extensions
+    functional = is_overload and not schema.is_mutable
+    return _Kind.SCHEMA, name, arguments, returns, is_overload, functional
+
+
+def _extension_name(target: Any) -> str:
+    handler = compat.EXTENSIONS[type(target)]
+    namespace, name = handler.namespace(), handler.to_op_name(target)
+    for part in (namespace, name):
+        if not isinstance(part, str):
+            raise AssertionError(f"expected a str, got {type(part).__name__}")
+        if ":" in part:
+            raise AssertionError(f"{part!r} must not contain ':'")
+    return f"#{namespace}:{name}"
+
+
+# The description of any higher-order operator without its name. Its arguments have no names.
+HIGHER_ORDER: _Described = (_Kind.HIGHER_ORDER, "", (), (), False, False)
+
+
+def is_getitem(target: Any) -> bool:
+    """Return whether calls of a target are written with the node whose result they take."""
+    return target is operator.getitem
+
+
+def _symbolic(target: Any) -> _Described:
+    names = tuple((name, False, None) for name in inspect.signature(target).parameters)
+    allowed = not inspect.isbuiltin(target) or target in compat.allowed_builtins()
+    return _Kind.SYMBOLIC, operator_name(target), names, (), allowed, allowed
+
+
+def describe_symbolic(target: Any) -> _Described:
+    """Return the description of a function on numbers, in the form of `describe_operator`.
+
+    Raises:
+        AssertionError: `target` is neither an overload nor one of torch's functions on numbers.
+    """
+    if isinstance(target, torch_fx.OpOverload):
+        names = tuple((a.name, False, None) for a in compat.schema_of(target).arguments)
+        return _Kind.SYMBOLIC, operator_name(target), names, (), True, True
+    if target not in compat.SYM_OPS:
+        raise AssertionError(f"op {target} is not in _SYM_OPS")
+    return _symbolic(target)
+
+
+def describe_call(target: Any, args: Any) -> _Described:
+    """Return the description of a call of an operator, in the form of `describe_operator`.
+
+    Args:
+        target: an operator with a schema.
+        args: the positional arguments, on which the schema of `call_torchbind` depends.
+
+    Raises:
+        AssertionError: `target` has no schema.
+    """
+    if isinstance(target, compat.CallTorchBind):
+        return _with_schema("", target.schema(args[0], args[1]))
+    schema = schema_of(target)
+    if schema is None:
+        raise AssertionError(
+            "expected OpOverload or registered extension type, got " + type(target).__name__
+        )
+    return _with_schema("", schema)
+
+
+def _describe(target: Any) -> _Described:
+    if is_getitem(target):
+        return _Kind.GETITEM, "", (), (), True, True
+    if target in compat.SYM_OPS:
+        return _symbolic(target)
+    if isinstance(target, torch_fx.OpOverload):
+        return _with_schema(operator_name(target), compat.schema_of(target))
+    if isinstance(target, torch_fx.HigherOrderOperator):
+        special = target in compat.special_operators()
+        kind = _Kind.SPECIAL if special else _Kind.HIGHER_ORDER
+        return kind, operator_name(target), (), (), True, True
+    if type(target) in compat.EXTENSIONS:
+        return _with_schema(_extension_name(target), schema_of(target))
+    if callable(target):
+        return _Kind.CALLABLE, operator_name(target), (), (), False, False
+    return _Kind.UNSUPPORTED, "", (), (), False, False
+
+
+def describe_operator(target: Any) -> _Described:
+    """Return the description of an operator, as in `csrc/serde/operators.h`.
+
+    It is (kind, name, ((argument, keyword only, type), ...), (kind of return, ...), whether torch's
+    verifier certainly accepts it in a training program, and whether in a functional one).
+    """
+    if not is_permanent(target):
+        return _describe(target)
+    if target not in _known:
+        _known[target] = _describe(target)
+    return _known[target]
+
+
+def empty_list_tag(declared: Any) -> str:
+    """Return the field of Argument for an empty list, whose items only the schema can tell.
+
+    Args:
+        declared: the type of the argument in the operator's schema; None: a list of tensors.
+
+    Raises:
+        AssertionError: `declared` is not the type of a list.
+        SerializeError: the schema has no field for lists of such items.
+    """
+    if declared is None:
+        return "as_tensors"
+    if isinstance(declared, torch.OptionalType):
+        declared = declared.getElementType()
+    if not isinstance(declared, torch.ListType):
+        raise AssertionError(f"expected ListType, got {type(declared).__name__}")
+    element = declared.getElementType()
+    if isinstance(element, torch.OptionalType):
+        element = element.getElementType()
+    for kind, tag in (
+        (torch.BoolType, "as_bools"),
+        (torch.IntType, "as_ints"),
+        (torch.FloatType, "as_floats"),
+        (torch.StringType, "as_strings"),
+        (torch.TensorType, "as_tensors"),
+    ):
+        if isinstance(element, kind):
+            return tag
+    if isinstance(element, torch.ListType) and features.empty_lists_of_lists:
+        inner = element.getElementType()
+        if isinstance(inner, torch.IntType):
+            return "as_int_lists"
+        if isinstance(inner, torch.FloatType):
+            return "as_float_lists"
+        raise compat.SerializeError(f"Empty list with nested type {element} nyi.")
+    raise compat.SerializeError(f"Empty list with type {element} nyi.")
+
+
+def symbolic(value: Any) -> int | float | bool | tuple[str, Any]:
+    """Return the value of a symbolic number if it is known, else (expression, hint or None).
+
+    Raises:
+        SerializeError: `value` is no symbolic number.
+    """
+    import sympy
+
+    if isinstance(value, torch.SymInt):
+        if compat.is_concrete_int(value):
+            return int(value)
+    elif isinstance(value, torch.SymFloat):
+        if compat.is_concrete_float(value):
+            return float(value)
+    elif isinstance(value, torch.SymBool):
+        if compat.is_concrete_bool(value):
+            return bool(value)
+    else:
+        raise compat.SerializeError(f"expected a symbolic number, got {value!r}")
+    text = sympy.printing.repr.srepr(value.node.expr)
+    return text, None if isinstance(value, torch.SymBool) else value.node.hint
+
+
+def other_argument(value: Any, objects: dict[str, Any]) -> tuple[str, ...]:
+    """Return a rare kind of argument as (field of Argument, text) or (field, text, class name).
+
+    Args:
+        value: the argument.
+        objects: name -> custom object; gets the argument if it is a custom object.
+
+    Raises:
+        SerializeError: the schema has no place for the argument.
+    """
+    if isinstance(value, (torch_fx.OpOverload, torch_fx.HigherOrderOperator)):
+        return "as_operator", operator_name(value)
+    if isinstance(value, torch.SymInt):
+        return "as_sym_int", str(value)
+    if isinstance(value, torch.SymFloat):
+        return "as_sym_float", str(value)
+    if isinstance(value, compat.ScriptObject):
+        if not (value._has_method("__getstate__") and value._has_method("__setstate__")):
+            raise compat.SerializeError(
+                f"Unable to serialize custom class {value}. Please define serialization methods "
+                "via def_pickle()."
+            )
+        return _object(value, value._type().qualified_name(), objects)
+    if is_opaque_value(value):
+        return _object(value, compat.get_opaque_type_name(type(value)), objects)
+    inductor = sys.modules.get(compat.INDUCTOR)
+    if inductor is not None:
+        if isinstance(value, (inductor.Buffer, inductor.ReinterpretView)):
+            return "as_tensor", _buffer_name(value)
+        if isinstance(value, inductor.TorchBindObject):
+            held = value.get_real_obj()
+            objects[_buffer_name(value)] = held
+            return "as_custom_obj", _buffer_name(value), held._type().qualified_name()
+    raise compat.SerializeError(f"Unsupported argument type: {type(value)}")
+
+
+def _object(value: Any, class_name: str, objects: dict[str, Any]) -> tuple[str, str, str]:
+    name = f"_custom_obj_{len(objects)}"
+    objects[name] = value
+    return "as_custom_obj", name, class_name
+
+
+def _buffer_name(value: Any) -> str:
+    name = value.get_name()
+    if name is None:
+        raise AssertionError("Buffer must have valid name")
+    return str(name)
+
+
+def other_list(values: Any) -> tuple[bool, list[str | None]]:
+    """Return, for a list of Inductor's buffers, whether some are None, and their names.
+
+    Raises:
+        SerializeError: the list holds other values.
+    """
+    inductor = sys.modules.get(compat.INDUCTOR)
+    if inductor is not None:
+        buffers = (inductor.Buffer, inductor.ReinterpretView)
+        if all(isinstance(value, (*buffers, type(None))) for value in values):
+            names = [None if value is None else _buffer_name(value) for value in values]
+            return None in names, names
+    raise compat.SerializeError(
+        f"Unsupported list/tuple argument type: {[type(value) for value in values]}"
+    )
+
+
+def module_argument(attribute: Any, name: str) -> str:
+    """Return the text that stands for a lowered module among the arguments.
+
+    Raises:
+        SerializeError: `attribute` is no lowered module.
+        AssertionError: the lowered module has no name or no backend.
+    """
+    if type(attribute).__name__ != "LoweredBackendModule":
+        raise compat.SerializeError(
+            f"Unsupported getattr attribute {name} with type: {type(attribute)}"
+        )
+    parts = []
+    for part in ("module_name", "backend_id"):
+        value = getattr(attribute, part, None)
+        if value is None:
+            raise AssertionError(f"{part} should not be None")
+        parts.append(value)
+    return "-".join(parts)
+
+
+def dumps(value: Any, node: torch.fx.Node) -> str:
+    """Return the "custom" metadata of a node as JSON; SerializeError when JSON cannot hold it."""
+    try:
+        return json.dumps(value)
+    except Exception as e:
+        raise compat.SerializeError(
+            f"Failed to serialize custom metadata for node {node.name} with error {e}"
+        ) from e
+
+
+def node_failed(node: torch.fx.Node, error: Exception) -> None:
+    """Raise a SerializeError that names the node that could not be written.
+
+    An UnsupportedError or InternalError is raised unchanged.
+    """
+    if isinstance(error, (UnsupportedError, InternalError)):
+        raise error
+    text = "".join(traceback.format_exception(error))
+    raise compat.SerializeError(
+        f"Failed serializing node {node} in graph: {node.format_node()}\n Original exception {text}"
+    ) from error

@@ -1,0 +1,192 @@
+"""Write an exported program as bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from fxpress._base.arguments import check_opset_version, check_pickle_protocol, check_program
+from fxpress._base.observing.progress import Progress, check_progress, reporting
+from fxpress._files.serde.artifacts import save_artifact
+from fxpress._files.serde.checks import to_check
+from fxpress._files.serde.damage import validate
+from fxpress._files.serde.facts import serialize_range_constraints
+from fxpress._files.serde.schema import SCHEMA
+from fxpress._files.serde.treespecs import TreeSpecWriter
+from fxpress._torch import serde as compat
+from fxpress._torch.watching import operation, phase
+
+_PARTS = ("state", "constants", "example inputs")
+
+
+def graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
+    """Return the metadata of a graph module as a file stores it.
+
+    Raises:
+        SerializeError: the "custom" metadata cannot be written as JSON.
+    """
+    custom = meta.get("custom")
+    if not custom:
+        return {}
+    try:
+        return {"custom": json.dumps(custom)}
+    except Exception as e:
+        raise compat.SerializeError(
+            f"Failed to serialize custom metadata for graph with error {e}"
+        ) from e
+
+
+def facts_of(
+    program: ExportedProgram, treespecs: TreeSpecWriter, opset_version: dict[str, int] | None
+) -> dict[str, Any]:
+    """Return the facts for the native encoder besides the graph, the signature and the calls."""
+    return {
+        "opset_version": compat.with_aten(opset_version),
+        "range_constraints": {
+            name: (limits.min_val, limits.max_val)
+            for name, limits in serialize_range_constraints(program.range_constraints).items()
+        },
+        "schema_version": compat.schema.SCHEMA_VERSION,
+        "verifiers": [verifier.dialect for verifier in program.verifiers],
+        "torch_version": torch.__version__,
+        "guards_code": compat.guards_code(program),
+        "metadata": graph_metadata(program.graph_module.meta),
+        "namedtuple_fields": treespecs.fields,
+    }
+
+
+def encode(
+    program: ExportedProgram, opset_version: dict[str, int] | None = None
+) -> tuple[bytes, dict[str, Any]]:
+    """Return the JSON bytes of a program, and the custom objects that are literals in its graph.
+
+    Raises:
+        InvalidProgramError: torch's verifier refuses the program.
+        SerializeError: a node cannot be written; the message names it.
+    """
+    checked = to_check(
+        program.graph_module, program.verifiers, program.state_dict, program.constants
+    )
+    if checked is None:
+        validate(program)
+    treespecs = TreeSpecWriter()
+    objects: dict[str, Any] = {}
+    facts = facts_of(program, treespecs, opset_version)
+    parts = (program.graph_module, program.graph_signature, program.module_call_graph)
+    text = SCHEMA.encode_program(*parts, facts, objects, treespecs, checked)
+    if text is None:  # the program may not be valid: torch's verifier decides
+        validate(program)
+        objects.clear()
+        treespecs.fields.clear()
+        text = SCHEMA.encode_program(*parts, facts, objects, treespecs, None)
+        assert text is not None
+    return text, objects
+
+
+def _tensor_bytes(parts: list[dict[str, Any] | None]) -> int:
+    """Return an estimate of the bytes of tensors; those that share a storage count once."""
+    sizes: dict[int, int] = {}
+    for part in parts:
+        for value in ({} if part is None else part).values():
+            plain = type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_meta
+            if plain and value.layout is torch.strided:
+                storage = value.untyped_storage()
+                sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
+
+
+def serialize_parts(
+    program: ExportedProgram,
+    opset_version: dict[str, int] | None,
+    pickle_protocol: int,
+    wanted: tuple[bool, bool, bool],
+    progress: Progress = False,
+) -> tuple[bytes, bytes, bytes, bytes]:
+    """Return the bytes of the program, its state, its constants and its example inputs.
+
+    Args:
+        program, opset_version, pickle_protocol: as for `serialize`, with its errors.
+        wanted: whether to write state, constants and example inputs; no bytes stand for a part
+            that is not wanted.
+        progress: shows the bytes of tensors that are written.
+    """
+    check_program(program, "exported_program")
+    check_opset_version(opset_version)
+    check_pickle_protocol(pickle_protocol)
+    check_progress(progress)
+    with compat.module_inputs(program.example_inputs):
+        with phase("graph"):
+            text, objects = encode(program, opset_version)
+        for name, constant in program.constants.items():
+            if name in objects:
+                raise AssertionError(f"constant name {name!r} already exists in constants")
+            objects[name] = constant
+        state = compat.remove_proxy_from_state_dict(program.state_dict, in_place=False)
+        values = (state, objects, program.example_inputs)
+        parts = [value if yes else None for value, yes in zip(values, wanted, strict=True)]
+        saved = []
+        total = 0 if progress is False else _tensor_bytes(parts[:2])
+        with reporting(progress, "serializing", total) as report:
+            for name, part in zip(_PARTS, parts, strict=True):
+                with phase(name):
+                    saved.append(save_artifact(part, pickle_protocol, report=report))
+    return text, saved[0], saved[1], saved[2]
+
+
+def _sizes(
+    made: compat.SerializedArtifact, exported_program: ExportedProgram, *_: Any, **__: Any
+) -> dict[str, int]:
+    parts = (made.exported_program, made.state_dict, made.constants, made.example_inputs)
+    return {"nodes": len(exported_program.graph.nodes), "bytes": sum(map(len, parts))}
+
+
+@operation("serialize", _sizes)
+def serialize(
+    exported_program: ExportedProgram,
+    opset_version: dict[str, int] | None = None,
+    pickle_protocol: int = 2,
+    *,
+    serialize_state_dict: bool = True,
+    serialize_constants: bool = True,
+    serialize_example_inputs: bool = True,
+    progress: Progress = False,
+) -> compat.SerializedArtifact:
+    """Return an exported program as bytes, which are the bytes that torch writes.
+
+    One thing differs: ids of graphs in the nodes' "from_node" metadata count from 0, and are not
+    addresses, so that equal exports give equal bytes in every process.
+
+    Args:
+        exported_program: the program, which is not changed.
+        opset_version: operator set -> version; "aten" is added when it is missing.
+        pickle_protocol: the pickle protocol for state, constants and example inputs.
+        serialize_state_dict, serialize_constants, serialize_example_inputs: whether to write these
+            parts; no bytes stand for a part that is left out.
+        progress: where the writing of tensors shows its progress, in bytes: True, a function of
+            (done, total, what), a bar of tqdm, or a `rich.progress.Progress`.
+
+    Raises:
+        fxpress.SerializeError: a node cannot be written, and the message names it. It is also
+            torch's SpecViolationError when the program is not valid, and also a PicklingError, an
+            AttributeError and a TypeError when an object cannot be pickled.
+        fxpress.UnsupportedError: the program has something that fxpress cannot write.
+        AssertionError: a constant and an object of the graph have one name.
+        TypeError: an argument is of a wrong type.
+        ValueError: there is no such `pickle_protocol`.
+        ImportError: `progress` needs what is not installed.
+
+    Other exceptions that the caller's own classes raise while they are pickled pass through.
+
+    Stands in for `torch._export.serde.serialize.serialize`.
+
+    Example:
+        >>> from fxpress.serialize import serialize
+        >>> serialize(program).exported_program[:1]
+        b'{'
+    """
+    wanted = (serialize_state_dict, serialize_constants, serialize_example_inputs)
+    parts = serialize_parts(exported_program, opset_version, pickle_protocol, wanted, progress)
+    return compat.SerializedArtifact(*parts)

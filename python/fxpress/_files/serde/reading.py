@@ -1,0 +1,266 @@
+"""Read an exported program from bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from fxpress import _native
+from fxpress._files.serde import gate
+from fxpress._files.serde.artifacts import load_artifact
+from fxpress._files.serde.checks import to_check
+from fxpress._files.serde.damage import damage_is_named
+from fxpress._files.serde.facts import deserialize_range_constraints
+from fxpress._files.serde.guards import check_arithmetic
+from fxpress._files.serde.limits import Budget, LimitError, Limits, sizes_of
+from fxpress._files.serde.schema import CLASSES, SCHEMA
+from fxpress._files.serde.unknown import says_what_was_left_out
+from fxpress._files.serde.values import Location, Values
+from fxpress._torch import serde as compat
+from fxpress._torch.watching import operation, phase
+
+log = logging.getLogger("fxpress")
+_RANGE_BYTES = 1500  # an estimate of the size of the objects for the range of a symbol
+_MOST_VERIFIERS = 16
+
+
+def check_version(version: Any, skip: bool) -> None:
+    """Raise SerializeError for a schema of another major version, unless `skip` is true."""
+    current = compat.schema.SCHEMA_VERSION
+    unversioned = version.major == 0 and version.minor == 0
+    if version.major != current[0] and not unversioned and not skip:
+        raise compat.SerializeError(
+            f"Serialized schema version {version} does not match our current schema version "
+            f"{current}."
+        )
+
+
+def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> tuple[Any, str | None]:
+    """Return the example inputs, and the reason for leaving them out; either is None without one.
+
+    Example inputs are left out, with a warning, when they need `allow_pickle`, are damaged, or have
+    keys that the gate refuses.
+
+    Raises:
+        LimitError: reading them would cost more than the budget has.
+    """
+    if saved is None or len(saved) == 0:
+        return None, None
+    try:
+        examples = load_artifact(saved, "example_inputs", values, allow_pickle=allow_pickle)
+        gate.check_example_inputs(examples)
+        return examples, None
+    except LimitError:
+        raise
+    except compat.SerializeError as e:
+        log.warning("The example inputs are left out: %s", e)
+        return None, str(e)
+
+
+def _is_valid(root: torch.fx.GraphModule, fields: dict[str, Any]) -> bool:
+    """Return True when torch's verifier would certainly accept the program."""
+    checked = to_check(root, fields["verifiers"], fields["state_dict"], fields["constants"])
+    return checked is not None and _native.is_surely_valid(
+        fields["graph_signature"], fields["module_call_graph"], checked
+    )
+
+
+@dataclasses.dataclass
+class Decoded:
+    """The parts of a document of the type ExportedProgram, its reader and its symbols."""
+
+    reader: _native.GraphReader
+    values: Values
+    graph_module: torch.fx.GraphModule
+    signature: Any
+    calls: list[Any]
+    state_dict: Any
+    constants: Any
+    example_inputs: Any
+
+
+def decode_graph_module(
+    document: _native.Document,
+    ranges: Mapping[str, tuple[Any, Any]],
+    state_dict: Any,
+    constants: Any,
+    example_inputs: Any,
+    allow_pickle: bool,
+    budget: Budget,
+    location: Location = None,
+) -> Decoded:
+    """Return the graph of a program and the other parts of the document.
+
+    Args:
+        document: a document of the type ExportedProgram.
+        ranges: symbol or expression -> (lowest, highest) value; None: no limit.
+        state_dict, constants, example_inputs: each is bytes, or the value itself.
+        allow_pickle: unpickle parts that `torch.load(weights_only=True)` does not take, which may
+            run any code.
+        budget: the budget of the load.
+        location: the device for all tensors, or a dict from the names of stored devices to others;
+            None: the stored devices.
+    """
+    budget.charge(len(ranges) * _RANGE_BYTES, "range_constraints")
+    values = Values(dict(ranges), location, budget)
+
+    def load(saved: Any, record: str) -> Any:
+        loaded = load_artifact(saved, record, values, allow_pickle=allow_pickle)
+        if isinstance(loaded, dict):
+            gate.check_names("StateName", loaded, record)
+        return loaded
+
+    with phase("constants"):
+        objects = load(constants, "constants")
+    with phase("example inputs"):
+        examples, left_out = _load_examples(example_inputs, values, allow_pickle)
+    reader = _native.GraphReader(CLASSES, values, objects)
+    with (
+        phase("graph"),
+        compat.without_modes(),
+        compat.module_inputs(examples),
+        says_what_was_left_out(left_out),
+    ):
+        root, signature, calls, has_objects = reader.program(document)
+    if has_objects:  # an object has no source text: torch warns, and makes a module without code
+        root = compat.create_graph_module(root, root.graph)
+    if custom := document.field(CLASSES, "graph_module.metadata").get("custom"):
+        budget.check_json(custom, "the custom metadata of the graph")
+        root.meta["custom"] = json.loads(custom)
+    named_tuples = document.field(CLASSES, "graph_module.treespec_namedtuple_fields")
+    root.meta["treespec_namedtuple_fields"] = {
+        name: definition.field_names for name, definition in named_tuples.items()
+    }
+    with phase("state"):
+        state = load(state_dict, "state_dict")
+    return Decoded(reader, values, root, signature, calls, state, objects, examples)
+
+
+def _verifiers(names: list[str]) -> list[Any]:
+    """Return the verifiers of dialects.
+
+    Raises:
+        SerializeError: there are too many. Each verifier checks the whole program.
+    """
+    if len(names) > _MOST_VERIFIERS:
+        raise compat.SerializeError(f"the program has {len(names)} verifiers")
+    return [compat.load_verifier(name) for name in names]
+
+
+def _argument_names(calls: Sequence[Any]) -> Sequence[str] | None:
+    """Return the names of the arguments of the whole program; None when they are not known."""
+    signature = calls[0].signature if calls else None
+    return signature.forward_arg_names if signature is not None else None
+
+
+@damage_is_named()
+def decode(
+    document: _native.Document,
+    state_dict: Any,
+    constants: Any,
+    example_inputs: Any = None,
+    *,
+    budget: Budget,
+    allow_pickle: bool = False,
+    location: Location = None,
+) -> ExportedProgram:
+    """Return the program in a document of the type ExportedProgram.
+
+    The arguments are those of `decode_graph_module`, which reads the document.
+    """
+    stored = document.field(CLASSES, "range_constraints")
+    with damage_is_named("range_constraints"):
+        ranges = {name: (r.min_val, r.max_val) for name, r in stored.items()}
+    decoded = decode_graph_module(
+        document, ranges, state_dict, constants, example_inputs, allow_pickle, budget, location
+    )
+    root, values = decoded.graph_module, decoded.values
+    fields = {
+        "graph_signature": decoded.signature,
+        "state_dict": decoded.state_dict,
+        "range_constraints": deserialize_range_constraints(values.ranges, values.symbols),
+        "module_call_graph": decoded.calls,
+        "example_inputs": decoded.example_inputs,
+        "constants": decoded.constants,
+        "verifiers": _verifiers(document.field(CLASSES, "verifiers")),
+    }
+    with phase("checks"):
+        is_valid = _is_valid(root, fields)
+        guards = document.field(CLASSES, "guards_code")
+        check_arithmetic(guards, decoded.example_inputs, _argument_names(decoded.calls))
+    return compat.make_program({"root": root, "guards_code": guards, **fields}, is_valid)
+
+
+def _sizes(made: ExportedProgram, *_: Any, **__: Any) -> dict[str, int]:
+    return {"nodes": len(made.graph.nodes)}
+
+
+@operation("serialize.deserialize", _sizes)
+def deserialize(
+    artifact: compat.SerializedArtifact,
+    expected_opset_version: dict[str, int] | None = None,
+    *,
+    _unsafe_skip_version_check: bool = False,
+    allow_pickle: bool = False,
+    limits: Limits | None = None,
+) -> ExportedProgram:
+    """Return the exported program that `serialize` wrote, by fxpress or by torch.
+
+    Reading runs no code of the artifact: expressions and tree specs go through parsers of fxpress,
+    names are identifiers, and targets of nodes are operators that this process knows. Guards become
+    code when `module()` is called, as in torch. Any number of threads may read at once.
+
+    Args:
+        artifact: the program as bytes; each other part as bytes, or as the value itself.
+        expected_opset_version: not compared, as in torch.
+        _unsafe_skip_version_check: accept schemas of another major version.
+        allow_pickle: unpickle parts that `torch.load(weights_only=True)` does not take, which may
+            run any code. Example inputs that cannot be read, because they need it or are damaged,
+            are left out with a warning.
+        limits: the limits on the cost of reading, as `fxpress.archive.Limits`; None: the defaults.
+
+    Raises:
+        fxpress.LimitError: reading would cost more than the limits allow; a kind of SerializeError.
+        fxpress.SerializeError: the bytes are damaged, name something that is not registered, or
+            need `allow_pickle`. It is also torch's SpecViolationError for a program that torch's
+            verifier refuses.
+        fxpress.UnsupportedError: the program has something that fxpress cannot read.
+        AssertionError: the program is not bytes.
+        TypeError: `artifact` is no `SerializedArtifact`, or `limits` is no `Limits`.
+
+    Stands in for `torch._export.serde.serialize.deserialize`.
+
+    Example:
+        >>> from fxpress.serialize import deserialize, serialize
+        >>> fxpress.diff(deserialize(serialize(program)), program)
+        []
+    """
+    if not isinstance(artifact, compat.SerializedArtifact):
+        raise TypeError(f"expected a SerializedArtifact, got a {type(artifact).__name__}")
+    if not isinstance(artifact.exported_program, bytes):
+        raise AssertionError(f"expected bytes, got {type(artifact.exported_program).__name__}")
+    budget = Budget(
+        limits,
+        sizes_of(
+            *(artifact.exported_program, artifact.state_dict),
+            *(artifact.constants, artifact.example_inputs),
+        ),
+    )
+    with _native.GcPause():  # none of the objects that are made here are garbage at the end
+        with phase("text"):
+            document = SCHEMA.read(artifact.exported_program, "ExportedProgram", budget.native)
+        check_version(document.field(CLASSES, "schema_version"), _unsafe_skip_version_check)
+        return decode(
+            document,
+            artifact.state_dict,
+            artifact.constants,
+            artifact.example_inputs,
+            allow_pickle=allow_pickle,
+            budget=budget,
+        )

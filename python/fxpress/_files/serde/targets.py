@@ -1,0 +1,167 @@
+"""Resolve the texts in a file to operators, functions and classes, without importing or running."""
+
+from __future__ import annotations
+
+import inspect
+import keyword
+import math
+import operator
+import traceback
+import types
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+from fxpress._base.errors import InternalError, UnsupportedError
+from fxpress._files.serde.limits import LimitError
+from fxpress._files.serde.operators import UnsupportedProgramError, operator_name, schema_of
+from fxpress._files.serde.unknown import UnknownNameError
+from fxpress._torch import fx as torch_fx
+from fxpress._torch import serde as compat
+
+Described = tuple[int, Any, tuple[tuple[str, bool, bool], ...], bool, bool]
+
+
+class Kind(IntEnum):
+    """The values of `Target::Kind` in `csrc/serde/targets.h`."""
+
+    SYMBOLIC = 0
+    SCHEMA = 1
+    HIGHER_ORDER = 2
+    CALLABLE = 3
+
+
+_FUNCTIONS = {operator_name(f): f for f in (*compat.SYM_OPS, *compat.allowed_functions())}
+_CONSTRAINING = (compat.assert_scalar, torch.ops.aten.sym_constrain_range_for_size.default)
+_UNREGISTERED = (
+    "We failed to resolve {} to an operator. If it's a custom op/custom triton op, this is usually "
+    "because the custom op is not registered when deserializing. Please import the custom op to "
+    "register it before deserializing. Otherwise, please file an issue on github."
+    " Unsupported target type for node."
+)
+
+
+def _operator(text: str) -> Any:
+    """Return the operator with a name such as "torch.ops.aten.add.Tensor", or None."""
+    match text.split("."):
+        case ["torch", "ops", "higher_order", name]:
+            found = getattr(torch.ops.higher_order, name, None)
+        case ["torch", "ops", namespace, name, overload]:
+            if not compat.has_operator(namespace, name):  # a failed look-up would stay in torch.ops
+                return None
+            packet = getattr(getattr(torch.ops, namespace), name, None)
+            found = getattr(packet, overload, None)
+        case _:
+            return None
+    known = (torch_fx.OpOverload, torch_fx.HigherOrderOperator)
+    return found if isinstance(found, known) else None
+
+
+def _extension(text: str) -> Any:
+    namespace, _, name = text.removeprefix("#").partition(":")
+    handler = compat.EXTENSION_NAMESPACES.get(namespace)
+    if handler is None:
+        raise UnknownNameError(f"no extension is registered for the namespace {namespace!r}")
+    return handler.from_op_name(name)
+
+
+def find_target(text: str) -> Any:
+    """Return the operator or function that a file names.
+
+    Stands in for `GraphModuleDeserializer.deserialize_operator` of torch.
+
+    Raises:
+        UnknownNameError: this process has no such operator, function or extension.
+    """
+    if text.startswith("#"):
+        return _extension(text)
+    found = _FUNCTIONS.get(text)
+    if found is None:
+        found = _operator(text)
+    if found is None:
+        raise UnknownNameError(_UNREGISTERED.format(text))
+    return found
+
+
+def resolve_target(text: str) -> Described:
+    """Return the description of the target that a file names, as in `csrc/serde/targets.h`."""
+    return describe_target(find_target(text))
+
+
+def described_kind(kind: Kind) -> Described:
+    """Return the description of a target of which only the kind matters."""
+    return kind, None, (), False, False
+
+
+def describe_target(target: Any) -> Described:
+    """Return the description of a target, as in `csrc/serde/targets.h`.
+
+    Raises:
+        SerializeError: `target` is not callable, so that no node can call it.
+        fxpress.UnsupportedError: torch cannot read nodes with this target either.
+    """
+    if not callable(target):
+        raise compat.SerializeError(_UNREGISTERED.format(target))
+    if target in compat.SYM_OPS or target is torch.ops.aten.item.default:
+        return Kind.SYMBOLIC, target, (), False, False
+    if isinstance(target, torch_fx.HigherOrderOperator):
+        if target in compat.special_operators():
+            raise UnsupportedProgramError(f"deserialize nyi for {operator_name(target)}")
+        return Kind.HIGHER_ORDER, target, (), False, False
+    schema = schema_of(target)
+    if schema is None:
+        return Kind.CALLABLE, target, (), False, False
+    arguments = tuple(
+        (a.name, not a.has_default_value() and not a.kwarg_only, keyword.iskeyword(a.name))
+        for a in schema.arguments
+    )
+    returns = schema.returns
+    single = len(returns) == 1 and isinstance(returns[0].real_type, torch.TensorType)
+    return Kind.SCHEMA, target, arguments, single, target in _CONSTRAINING
+
+
+def _member(owner: Any, name: str) -> Any:
+    """Return the member of a module or class, without running any code; None when it has none."""
+    if isinstance(owner, types.ModuleType):
+        found = vars(owner).get(name)
+        is_elsewhere = isinstance(found, types.ModuleType) and not compat.is_torchs(found)
+        return None if is_elsewhere else found
+    if isinstance(owner, type):
+        found = inspect.getattr_static(owner, name, None)
+        return found.__func__ if isinstance(found, staticmethod) else found
+    return None
+
+
+def source_function(text: str) -> Any:
+    """Return the function that an entry of "source_fn_stack" names; the text if it is not found."""
+    if text in _FUNCTIONS:
+        return _FUNCTIONS[text]
+    if text.startswith("#"):
+        return _extension(text)
+    if (found := _operator(text)) is not None:
+        return found
+    first, *names = text.split(".")
+    found = {"torch": torch, "math": math, "_operator": operator}.get(first)
+    for name in names:
+        found = _member(found, name)
+        if found is None:
+            return text
+    return text if found is None else found
+
+
+class _ReadingError(compat.SerializeError):
+    """An error that names the node that could not be read."""
+
+
+def reading_failed(node: Any, error: Exception) -> None:
+    """Raise an exception that names the node of the schema that could not be read."""
+    # An error of a nested graph names its node already. An InternalError is a bug of fxpress.
+    if isinstance(error, (UnsupportedError, InternalError, _ReadingError)):
+        raise error
+    if isinstance(error, LimitError):
+        raise LimitError(
+            error.limit, f"{error.place}, in a node of {node.target[:80]!r}"
+        ) from error
+    text = "".join(traceback.format_exception(error))
+    raise _ReadingError(f"Failed deserializing node {node}\n Original exception {text}") from error

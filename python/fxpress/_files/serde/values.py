@@ -1,0 +1,270 @@
+"""Make the numbers, symbols and fake tensors of a graph that is read from a file."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, TypeAlias
+
+import sympy
+import torch
+
+from fxpress._files.serde import expressions, gate
+from fxpress._files.serde.facts import value_range
+from fxpress._files.serde.limits import Budget
+from fxpress._files.serde.treespecs import load_treespec
+from fxpress._torch import serde as compat
+
+log = logging.getLogger(__name__)
+_Range = tuple[int | None, int | None]
+Location: TypeAlias = torch.device | str | dict[str, str] | None
+
+
+def located(location: Location, kind: str, index: int | None) -> torch.device:
+    """Return the device that a stored device is mapped to.
+
+    Args:
+        location: the argument of `Values`.
+        kind, index: the kind of the stored device ("cuda"), and its index or None.
+
+    Raises:
+        RuntimeError: torch has no such kind of device.
+    """
+    name = kind if index is None else f"{kind}:{index}"
+    if isinstance(location, dict):
+        return torch.device(location.get(name, name))
+    return torch.device(name if location is None else location)
+
+
+class Values:
+    """The symbols and values of one program. Only one thread at a time may use an instance.
+
+    Args:
+        ranges: symbol or expression -> (lowest, highest) value; None: no limit.
+        location: the device for all tensors, or a dict from the names of stored devices to others;
+            None: the stored devices.
+        budget: the budget of the load; None: the default limits for a small file.
+
+    Attributes:
+        budget: the budget of the load.
+        location: the argument `location`.
+        fake_mode: the mode of all fake tensors of the program.
+        shape_env: the shape environment of the program's symbols.
+        symbols: text of an expression -> the expression, for all expressions that were read.
+        ranges: symbol or expression -> its `ValueRanges`.
+        unbacked_symbols: the symbols that no node of the open graph has defined yet.
+    """
+
+    def __init__(
+        self,
+        ranges: dict[str, _Range],
+        location: Location = None,
+        budget: Budget | None = None,
+    ) -> None:
+        self.budget = Budget(None, 0) if budget is None else budget
+        self.location = location
+        self.fake_mode = compat.make_fake_mode()
+        self.shape_env = self.fake_mode.shape_env
+        self.symbols: dict[str, Any] = {}
+        self.ranges = {name: value_range(*limits) for name, limits in ranges.items()}
+        self._treespecs: dict[str, Any] = {}
+        self._input_treespecs: set[str] = set()  # specs of inputs that have passed the gate
+        self.unbacked_symbols: set[Any] = set()
+        self._of_offsets: set[Any] = set()  # unbacked symbols that only storage offsets have
+        self._outer: list[set[Any]] = []  # unbacked symbols of the graphs around the open one
+        compat.reserve_unbacked_names(self.shape_env, ranges)
+
+    def device(self, kind: str, index: int | None) -> torch.device:
+        """Return the device that a stored device is mapped to, as `located` does."""
+        return located(self.location, kind, index)
+
+    def begin_graph(self) -> None:
+        """Open a graph within the open graph, or the first graph."""
+        self._outer.append(self.unbacked_symbols)
+        self.unbacked_symbols = set()
+
+    def leave_graph(self) -> None:
+        """Close the open graph; the graph around it is open again."""
+        self.unbacked_symbols = self._outer.pop()
+
+    def end_graph(self, graph: torch.fx.Graph) -> None:
+        """Store the unbacked symbols that each node of the open graph defines in its meta.
+
+        The graph has to be complete.
+
+        Raises:
+            SerializeError: no node defines a symbol that the graph uses.
+        """
+        with self.budget.symbolic:
+            self._bind_symbols(graph)
+
+    def _bind_symbols(self, graph: torch.fx.Graph) -> None:
+        pending = self.unbacked_symbols
+        for node in graph.nodes if pending else ():
+            value = node.meta.get("val")
+            if value is not None:
+                self.budget.check_time("the symbols that nodes define")
+                bindings = compat.unbacked_bindings(value, self.shape_env, pending)
+                if bindings:
+                    node.meta["unbacked_bindings"] = bindings
+        # An offset may have symbols of values that were traced, but are in no graph any more.
+        if undefined := pending - self._of_offsets:
+            names = sorted(map(str, undefined))
+            raise compat.SerializeError(f"no node of the graph defines the symbols {names}")
+        self._outer[-1].update(pending)
+        pending.clear()
+
+    def _note(self, expression: Any, hint: Any, is_offset: bool = False) -> Any:
+        """Add an expression and its parts to the shape environment; return the one to use."""
+        if expression.is_Integer or expression.is_Float or expression.is_Boolean:
+            return expression
+        self.budget.check_time("the symbols of an expression")
+        for part in expression.args:
+            self._note(part, None, is_offset)
+        text = str(expression)
+        if text in self.symbols:
+            expression = self.symbols[text]
+            if not is_offset:
+                self._of_offsets.discard(expression)
+        else:
+            self.symbols[text] = expression
+            if compat.is_unbacked(expression):
+                self.unbacked_symbols.add(expression)
+                if is_offset:
+                    self._of_offsets.add(expression)
+        if hint is not None:
+            compat.add_hint(self.shape_env, expression, hint)
+        if limits := self.ranges.get(text):
+            self.shape_env.constrain_symbol_range(
+                expression, compiler_min=limits.lower, compiler_max=limits.upper
+            )
+        if isinstance(expression, sympy.Symbol):
+            self.shape_env.var_to_stack[expression] = compat.stack_here()
+        return expression
+
+    def expression(self, text: str | sympy.Basic, hint: Any = None, is_offset: bool = False) -> Any:
+        """Return an expression, given as such or as text, after adding it to the environment."""
+        with self.budget.symbolic:
+            if isinstance(text, str):
+                text = expressions.parse(text, self.symbols, self.budget)
+            return self._note(text, hint, is_offset)
+
+    def number(self, kind: str, text: str, hint: Any, is_offset: bool = False) -> Any:
+        """Return a symbolic number.
+
+        Args:
+            kind: "SymInt", "SymFloat" or "SymBool".
+            text: its expression.
+            hint: the value that it had for the example inputs, or None.
+            is_offset: whether it is the storage offset of a tensor. The symbols of an offset need
+                not be defined by a node.
+
+        Raises:
+            ExpressionError: `text` is not an expression.
+            SerializeError: the hint of an integer is no int.
+            LimitError: symbolic work has taken too long.
+        """
+        with self.budget.symbolic:
+            self.budget.check_time_before("the symbolic numbers")
+            return self._number(kind, text, hint, is_offset)
+
+    def _number(self, kind: str, text: str, hint: Any, is_offset: bool) -> Any:
+        if kind == "SymBool":
+            return self.shape_env.create_symboolnode(self.expression(text))
+        expression = self.expression(text, hint, is_offset)
+        if is_offset:
+            compat.limit_symbols(self.shape_env, expression)
+        if kind == "SymFloat":
+            return self.shape_env.create_symfloatnode(expression, hint=hint)
+        if hint is not None and type(hint) is not int:
+            raise compat.SerializeError(f"the hint of an integer has to be an int, not {hint!r}")
+        return self.shape_env.create_symintnode(expression, hint=hint)
+
+    def fake_state(self, device: torch.device) -> dict[str, Any]:
+        """Return the attributes that all fake tensors on a device have in common."""
+        made = compat.FakeTensor(self.fake_mode, torch.empty(0, device="meta"), device)
+        return dict(vars(made))
+
+    def tensor(
+        self,
+        sizes: tuple[Any, ...],
+        strides: tuple[Any, ...],
+        storage_offset: Any,
+        dtype: torch.dtype,
+        layout: torch.layout,
+        device: torch.device,
+        requires_grad: bool,
+    ) -> Any:
+        """Return a fake tensor with symbolic sizes, or one that starts inside of its storage."""
+        made: torch.Tensor
+        with self.budget.symbolic, self.fake_mode:
+            self.budget.check_time_before("the sizes of a tensor")
+            if layout is torch.sparse_coo:
+                made = torch.sparse_coo_tensor(
+                    size=sizes, dtype=dtype, device=device, check_invariants=False
+                )
+            elif type(storage_offset) is int and storage_offset == 0:
+                made = torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+            else:
+                made = self._placed(sizes, strides, storage_offset, dtype, device)
+            return made.requires_grad_(requires_grad) if requires_grad else made
+
+    def _placed(
+        self,
+        sizes: tuple[Any, ...],
+        strides: tuple[Any, ...],
+        storage_offset: Any,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> torch.Tensor:
+        """Return a fake tensor with an offset into its storage.
+
+        Where only running the program could tell a symbolic offset, the tensor is at the start of
+        its storage, as in torch.
+        """
+        last = storage_offset
+        for size, stride in zip(sizes, strides, strict=True):
+            last = last + (size - 1) * stride
+        if isinstance(last, torch.SymInt):
+            compat.limit_symbols(self.shape_env, last.node.expr)
+        try:
+            with self.shape_env.suppress_guards():  # the program has no guards on the offset
+                # torch.empty would add guards on a symbolic size.
+                whole = torch.empty_strided((last + 1,), (1,), dtype=dtype, device=device)
+                return whole.as_strided(sizes, strides, storage_offset).detach()
+        except Exception:
+            if not isinstance(storage_offset, torch.SymInt):
+                raise
+            log.debug("the storage offset %s is left out", storage_offset, exc_info=True)
+            return torch.empty_strided(sizes, strides, dtype=dtype, device=device)
+
+    def constrain(self, node: torch.fx.Node) -> None:
+        """Apply a node's assertions on symbols, and the ranges that it gives them."""
+        with self.budget.symbolic:
+            self.budget.check_time_before("what the graph asserts of its symbols")
+            self._constrain(node)
+
+    def _constrain(self, node: torch.fx.Node) -> None:
+        argument = node.args[0]
+        value = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
+        if node.target is compat.assert_scalar:
+            if isinstance(value, torch.SymBool):
+                self.shape_env.guard_or_defer_runtime_assert(value.node.expr, "", node)
+        elif isinstance(value, torch.SymInt):
+            compat.constrain_size(self.shape_env, value.node.expr)
+
+    def treespec(self, text: str) -> Any:
+        """Return the tree spec with this text. The errors are those of `load_treespec`."""
+        if text not in self._treespecs:
+            self._treespecs[text] = load_treespec(text, self.budget)
+        return self._treespecs[text]
+
+    def input_treespec(self, text: str) -> Any:
+        """Return the tree spec of inputs with this text, after checking its keys by the gate.
+
+        The keys of inputs may become source code.
+        """
+        spec = self.treespec(text)
+        if text not in self._input_treespecs:
+            gate.check_input_keys(spec)
+            self._input_treespecs.add(text)
+        return spec

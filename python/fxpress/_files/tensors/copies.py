@@ -1,0 +1,195 @@
+"""Copy tensors, on the device that they are on or to another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from fxpress import _native
+from fxpress._base.observing.progress import Progress, check_progress
+from fxpress._files.tensors.batches import copy_in_parts
+from fxpress._files.tensors.transfer import to_device
+from fxpress._torch.aten import (
+    clone_aliased,
+    storage_bytes,
+    storage_numbers,
+    storages_of,
+    views_like,
+)
+from fxpress._torch.watching import operation
+
+_CPU = torch.device("cpu")
+
+
+def _values(tensors: Any) -> list[torch.Tensor]:
+    if type(tensors) is list:
+        return tensors
+    return list(tensors.values() if isinstance(tensors, Mapping) else tensors)
+
+
+def _like(tensors: Any, results: list[torch.Tensor]) -> Any:
+    """Return the results in the kind of container that the tensors came in."""
+    return dict(zip(tensors, results, strict=True)) if isinstance(tensors, Mapping) else results
+
+
+def _copy_alone(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a tensor that is more than a view of a storage."""
+    return as_was(tensor.detach().clone(), tensor)
+
+
+def as_was(made: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+    """Return a new tensor as the original was: a Parameter or not, with gradients or not."""
+    if isinstance(original, torch.nn.Parameter):
+        return torch.nn.Parameter(made, original.requires_grad)
+    return made.requires_grad_(original.requires_grad)
+
+
+def _sizes(_: Any, tensors: Any, *__: Any, **___: Any) -> dict[str, int]:
+    values = _values(tensors)
+    return {"tensors": len(values), "bytes": storage_bytes(values)}
+
+
+@operation("state.clone", _sizes)
+def clone(tensors: Any, *, progress: Progress = False) -> Any:
+    """Return copies of tensors, which share storages where the originals do.
+
+    Sizes, strides, Parameters and requires_grad are kept; history and attributes that were set on
+    tensors are not copied. On the CPU, only the part of a storage that the tensors see is copied.
+    torch has no such function.
+
+    Args:
+        tensors: a mapping, or a sequence.
+        progress: where it shows its progress, in bytes: True, a function of (done, total, what),
+            a bar of tqdm, or a `rich.progress.Progress`.
+
+    Returns:
+        A dict, or a list; a tensor that occurs twice is one copy.
+
+    Raises:
+        TypeError: a value is not a tensor, or `progress` is of another type.
+        ImportError: `progress` needs what is not installed.
+
+    Example:
+        >>> from fxpress import state
+        >>> row = torch.zeros(2, 3)[0]
+        >>> copies = state.clone({"a": row, "b": row})
+        >>> copies["a"] is copies["b"], copies["a"] is row
+        (True, False)
+    """
+    check_progress(progress)
+    return _like(tensors, copy_in_parts(_clone, (_values(tensors),), progress, "copying"))
+
+
+def _clone(values: list[torch.Tensor]) -> list[torch.Tensor]:
+    copies, others = clone_aliased(values)
+    if others:
+        for i, copied in zip(others, _copy_others(list(others.values())), strict=True):
+            copies[i] = copied
+    return copies
+
+
+def _copy_others(values: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return copies of tensors on other devices, or that are more than a view of a storage."""
+    # A tensor on the CPU that was left over is more than a view, or a mode watches it.
+    return _copy_storages(values, None, but_on=_CPU, alone=_copy_alone)
+
+
+@operation("state.move", _sizes)
+def move(tensors: Any, device: torch.device | str, *, progress: Progress = False) -> Any:
+    """Return the tensors on another device, sharing storages there where the originals do.
+
+    As with `Tensor.to`, a tensor that is on the device already is returned itself. The work is
+    ordered with the work of the device's current stream. torch has no such function.
+
+    Args:
+        tensors: a mapping, or a sequence.
+        device: the device of the results.
+        progress: where it shows its progress, in bytes: True, a function of (done, total, what),
+            a bar of tqdm, or a `rich.progress.Progress`.
+
+    Returns:
+        A dict, or a list.
+
+    Raises:
+        RuntimeError: there is no such device.
+        TypeError: there is something else than tensors, or `progress` is of another type.
+        ImportError: `progress` needs what is not installed.
+
+    Example:
+        >>> from fxpress import state
+        >>> state.move([torch.ones(2)], "meta")
+        [tensor(..., device='meta', size=(2,))]
+    """
+    check_progress(progress)
+    goal = torch.empty(0, device=device).device  # with its index; an error for no device
+
+    values = _values(tensors)
+    for value in values:
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(f"expected tensors, got a {type(value).__name__}")
+
+    def moved(part: list[torch.Tensor]) -> list[torch.Tensor]:
+        return _move(part, goal)
+
+    return _like(tensors, copy_in_parts(moved, (values,), progress, "copying"))
+
+
+def _move(values: list[torch.Tensor], goal: torch.device) -> list[torch.Tensor]:
+    def alone(value: torch.Tensor) -> torch.Tensor:
+        return value if value.device == goal else as_was(value.detach().to(goal), value)
+
+    return _copy_storages(values, goal, but_on=goal, alone=alone)
+
+
+def _copy_storages(
+    values: list[torch.Tensor],
+    device: torch.device | None,
+    *,
+    but_on: torch.device,
+    alone: Callable[[torch.Tensor], torch.Tensor],
+) -> list[torch.Tensor]:
+    """Return copies of tensors, made by copying whole storages.
+
+    Args:
+        device: where they go; None: where they are.
+        but_on, alone: see `on_other_storages`.
+    """
+
+    def copies(first: list[torch.Tensor]) -> list[torch.Tensor]:
+        return to_device(storages_of(first), device)
+
+    return on_other_storages(values, copies, alone, but_on=but_on)
+
+
+def on_other_storages(
+    values: list[torch.Tensor],
+    make: Callable[[list[torch.Tensor]], list[torch.Tensor]],
+    alone: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    but_on: torch.device | None = None,
+) -> list[torch.Tensor]:
+    """Return tensors like the given ones, which share storages where the given ones do.
+
+    Args:
+        make: returns the new storages, as tensors of bytes. Its argument has the first tensor of
+            each old storage.
+        alone: returns what stands for a tensor that is more than a view of a storage, or on
+            `but_on`. It is called once for each object.
+        but_on: the device whose tensors are left to `alone`; None: no device.
+    """
+    with _native.GcPause():
+        numbers = storage_numbers(values, but_on)
+        first: dict[int, torch.Tensor] = {}
+        for number, value in zip(numbers, values, strict=True):
+            if number == len(first):
+                first[number] = value
+        made: list[Any] = views_like(values, numbers, make(list(first.values())) if first else [])
+    others: dict[int, torch.Tensor] = {}
+    for i, value in enumerate(values):
+        if made[i] is None:
+            if id(value) not in others:
+                others[id(value)] = alone(value)
+            made[i] = others[id(value)]
+    return made

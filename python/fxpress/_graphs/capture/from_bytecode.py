@@ -1,0 +1,256 @@
+"""Make modules from Dynamo's captures, which run its bytecode around the graph."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import keyword
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from fxpress._base.errors import UnsupportedError
+from fxpress._base.interpreter import annotations_of
+from fxpress._graphs.capture.bytecode import (
+    DynamoBytecodeFlatten,
+    DynamoBytecodeUnflatten,
+    InputProcessor,
+    _DynamoBytecodeCodeGen,
+)
+from fxpress._torch.capture import (
+    CaptureOutput,
+    WrappedCall,
+    argument_names,
+    check_inputs,
+    does_more_than_forward,
+    get_traced_fn,
+    tracing_context,
+)
+from fxpress._torch.fx import pytree
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_SHARED = ("_parameters", "_buffers", "_non_persistent_buffers_set")
+_SHARED_META = ("fake_mode", "tracing_context")  # copies share these: they cannot be copied
+_REPLAYS = ("_dynamo_bytecode_flatten", "_dynamo_bytecode_unflatten")
+
+
+def normalize_graph_module(gm: GraphModule) -> None:
+    """Give placeholders Dynamo's examples as `val`.
+
+    Stands in for `torch._dynamo.functional_export.normalize_graph_module`.
+
+    Args:
+        gm: changed in place.
+
+    Raises:
+        KeyError: a placeholder has no example.
+
+    Example:
+        >>> from fxpress.functional_export import normalize_graph_module
+        >>> graph = torch.fx.Graph()
+        >>> node = graph.placeholder("a")
+        >>> node.meta["example_value"] = x
+        >>> graph.output(node)
+        output
+        >>> normalize_graph_module(torch.fx.GraphModule({}, graph))
+        >>> node.meta["val"] is x
+        True
+    """
+    for node in gm.graph.find_nodes(op="placeholder"):
+        node.meta["val"] = node.meta["example_value"]
+
+
+def _normalize_shuffle_graph(shuffle_gm: GraphModule) -> None:
+    """Remove dead code, and register buffers again under their names.
+
+    Stands in for `torch._dynamo.functional_export._normalize_shuffle_graph`.
+
+    Args:
+        shuffle_gm: changed in place; its code is generated again.
+
+    Example:
+        >>> from fxpress.functional_export import _normalize_shuffle_graph
+        >>> graph = torch.fx.Graph()
+        >>> node = graph.placeholder("a")
+        >>> unused = graph.call_function(torch.sin, (node,))
+        >>> graph.output(node)
+        output
+        >>> module = torch.fx.GraphModule({}, graph)
+        >>> _normalize_shuffle_graph(module)
+        >>> list(module.graph.nodes)
+        [a, output]
+    """
+    buffers = dict(shuffle_gm.named_buffers())
+    shuffle_gm.graph.eliminate_dead_code()
+    shuffle_gm.recompile()
+    for name, buffer in buffers.items():
+        delattr(shuffle_gm, name)
+        setattr(shuffle_gm, name, buffer)
+
+
+def create_fx_graph_from_captured_output(
+    out: CaptureOutput, mod: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> GraphModule:
+    """Make a module with the signature of a callable from Dynamo's capture, and return it.
+
+    Stands in for `torch._dynamo.functional_export.create_fx_graph_from_captured_output`.
+
+    Args:
+        out: the capture; its graph module is the result.
+        mod: the callable; `args`, `kwargs`: the arguments that it was traced with.
+
+    Raises:
+        AssertionError: nothing was computed, or the graph module has attributes of the same names.
+        UserError: there are inputs that no graph can have.
+
+    Example:
+        >>> from fxpress import functional_export
+        >>> made = functional_export.dynamo_graph_capture_for_export(model)(x)  # calls it
+        >>> torch.equal(made(x), model(x))
+        True
+    """
+    if out.backend_input is None:
+        raise AssertionError("nothing was captured: out.backend_input must not be None")
+    captured = out.backend_input
+    _, root = get_traced_fn(mod)
+    check_inputs(pytree.tree_leaves((args, kwargs)))
+    module: GraphModule = captured.graph_module
+    if isinstance(root, torch.nn.Module):
+        _adopt(root, module)
+        _set_traced_hooks_aside(module)
+        root = module
+    processor = InputProcessor(root, len(args), list(kwargs))
+    f_globals = out.graph_capture_output.f_globals
+    flatten = DynamoBytecodeFlatten(processor, out, f_globals)
+    unflatten = DynamoBytecodeUnflatten(processor, out, f_globals)
+    names = argument_names(inspect.signature(mod), args, kwargs)
+    module.graph.set_codegen(_DynamoBytecodeCodeGen(names, flatten, unflatten))
+    normalize_graph_module(module)
+    for name, replay in zip(_REPLAYS, (flatten, unflatten), strict=True):
+        if hasattr(module, name):
+            raise AssertionError(f"the captured module has an attribute {name} already")
+        setattr(module, name, replay)
+    del module._param_name_to_source
+    module.recompile()
+    type(module).__deepcopy__ = _deepcopy
+    captured.fake_mode.allow_non_fake_inputs = True
+    module.meta["module_call_specs"] = (
+        out.graph_capture_output.output_graph.export_metadata.module_call_spec
+    )
+    module.meta["fake_mode"] = captured.fake_mode
+    module.meta["tracing_context"] = tracing_context(captured.fake_mode, captured.tensor_to_context)
+    return module
+
+
+def _adopt(root: torch.nn.Module, module: GraphModule) -> None:
+    """Give a captured module the state, children, attributes and hooks of the traced module."""
+    taken = [name for name in root._modules if hasattr(module, name)]
+    if taken:
+        raise AssertionError(f"the captured module has attributes of the same names: {taken}")
+    for name in _SHARED:
+        setattr(module, name, getattr(root, name))
+    module._modules.update(root._modules)
+    kept = {*annotations_of(torch.nn.Module), "meta"}
+    own = vars(module).keys() & vars(root).keys() - kept
+    if isinstance(root, GraphModule):
+        kept |= own  # the graph and the meta of a GraphModule are its own
+    else:
+        meta = vars(root).get("meta", {})
+        hidden = [name for name in sorted(own) if name.startswith("_")]
+        if hidden or not isinstance(meta, dict):
+            raise UnsupportedError(
+                "a captured module keeps things of its own in the attributes "
+                f"{hidden or ['meta']}, which the traced one has too: rename them"
+            )
+        module.meta = {**meta, **module.meta}
+    vars(module).update({k: v for k, v in vars(root).items() if k not in kept})
+    module.training = root.training
+    for name in _HOOKS:
+        setattr(module, name, getattr(root, name).copy())
+
+
+def _set_traced_hooks_aside(module: GraphModule) -> None:
+    """Keep traced hooks from running: their effects are in the graph.
+
+    The hooks stay in the tables of the module, because the bytecode reads values through them.
+    """
+    if not (module._forward_hooks or module._forward_pre_hooks):
+        return
+    wrapped = getattr(module, "_wrapped_call", None)
+    if not isinstance(wrapped, WrappedCall) or wrapped.cls_call is not None:
+        raise AssertionError(f"the class of the captured module has a call of its own: {wrapped}")
+    wrapped.cls_call = _call_without_hooks
+
+
+def _call_without_hooks(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
+    """Call the module without its traced hooks, which are in its tables while `forward` runs."""
+    if not does_more_than_forward(self):
+        return type(self).forward(self, *args, **kwargs)
+    # Watchers of the call get this module, so its own tables are emptied meanwhile. As in torch,
+    # several threads must not call it at once.
+    if "forward" in vars(self):
+        raise AssertionError("a captured module has no forward of its own")
+    hooks = (self._forward_hooks, self._forward_pre_hooks)
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        self._forward_hooks, self._forward_pre_hooks = hooks
+        return type(self).forward(self, *args, **kwargs)
+
+    try:
+        vars(self)["forward"] = forward
+        self._forward_hooks, self._forward_pre_hooks = type(hooks[0])(), type(hooks[1])()
+        return torch.nn.Module.__call__(self, *args, **kwargs)
+    finally:
+        vars(self).pop("forward")
+        self._forward_hooks, self._forward_pre_hooks = hooks
+
+
+def _deepcopy(self: GraphModule, memo: dict[int, Any]) -> GraphModule:
+    """Return a copy that runs the same bytecode on copies of the state."""
+    for name in _SHARED_META:
+        if name in self.meta:
+            memo[id(self.meta[name])] = self.meta[name]
+    made = GraphModule.__deepcopy__(self, memo)
+    # torch copies only the attributes that the graph names, but the bytecode reads others too.
+    for name in (*_SHARED, "_modules", *_HOOKS):
+        setattr(made, name, copy.deepcopy(getattr(self, name), memo))
+    for name, value in vars(self).items():
+        if name not in vars(made):
+            vars(made)[name] = copy.deepcopy(value, memo)
+    _set_traced_hooks_aside(made)
+    codegen = made.graph._codegen
+    codegen.dynamo_bytecode_flatten = made._dynamo_bytecode_flatten
+    codegen.dynamo_bytecode_unflatten = made._dynamo_bytecode_unflatten
+    type(made).__deepcopy__ = _deepcopy
+    return made
+
+
+def op_wrapper(op: Any) -> Callable[..., Any]:
+    """Return a function with the arguments of an operator's schema, passed on by keyword.
+
+    Raises:
+        UnsupportedError: the name of an argument is a keyword of Python.
+    """
+    arguments = op._schema.arguments
+    try:
+        signature = inspect.Signature([_parameter(each) for each in arguments])
+    except ValueError as error:
+        raise UnsupportedError(f"{op} cannot be a function of Python: {error}") from None
+    passed = ", ".join(f"{each.name}={each.name}" for each in arguments)
+    names: dict[str, Any] = {"op": op}
+    exec(f"def op_overload_wrapper{signature}:\n    return op({passed})\n", names)
+    wrapper: Callable[..., Any] = names["op_overload_wrapper"]
+    return wrapper
+
+
+def _parameter(argument: Any) -> inspect.Parameter:
+    if keyword.iskeyword(argument.name):  # inspect refuses these from Python 3.11 on
+        raise ValueError(f"{argument.name!r} is a keyword")
+    parameter = inspect.Parameter(argument.name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if argument.kwarg_only:
+        parameter = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+    if argument.has_default_value():
+        parameter = parameter.replace(default=argument.default_value)
+    return parameter

@@ -1,0 +1,303 @@
+"""Capture callables as graphs: Dynamo traces, native code rewrites and cleans the graph."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch.fx import Graph, GraphModule
+
+from fxpress import _native
+from fxpress._base.frame_space import with_room
+from fxpress._base.observing.progress import (
+    Progress,
+    check_progress,
+    reporting,
+)
+from fxpress._graphs.capture.constraints import (
+    Check,
+    _suggest_or_raise_constraint_violation,
+    check_constraints,
+)
+from fxpress._graphs.capture.from_bytecode import (
+    create_fx_graph_from_captured_output,
+    op_wrapper,
+)
+from fxpress._graphs.capture.rewrite import rewrite_and_clean
+from fxpress._graphs.capture.root_names import (
+    clean_nn_module_stack_and_source_fn,
+)
+from fxpress._graphs.capture.traced import ModuleToTrace
+from fxpress._torch.capture import (
+    GetItemSource,
+    OpOverload,
+    argument_names,
+    bound_spec,
+    check_inputs,
+    compiling_state,
+    frees_tensors_for_export,
+    fullgraph_capture,
+    installs_free_tensors,
+    is_relaxed,
+    reset,
+    settings,
+    timed,
+)
+from fxpress._torch.fx import (
+    pytree,
+    pytree_codegen,
+)
+from fxpress._torch.unwritten_code import unwritten_code
+from fxpress._torch.watching import (
+    operation,
+    phase,
+)
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+clean_nn_module_stack = clean_nn_module_stack_and_source_fn  # its name in older versions
+
+
+def _outside_of_programs(capture: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Return a version of the capture that Dynamo does not trace when a program calls it."""
+    watched = operation("functional_export.capture", _sizes)(with_room(capture))
+    made: Callable[_P, _R] = torch.compiler.disable(watched, reason="it is a capture")
+    return made
+
+
+def _sizes(made: Any, *_: Any, **__: Any) -> dict[str, int]:
+    return {"nodes": len(made.graph.nodes)}
+
+
+def dynamo_graph_capture_for_export(
+    fn: Callable[..., Any],
+    constraints: list[Any] | None = None,
+    *,
+    progress: Progress = False,
+) -> Callable[..., Any]:
+    """Return a function that captures a callable as a module: Dynamo's bytecode around the graph.
+
+    Stands in for `torch._dynamo.functional_export.dynamo_graph_capture_for_export`.
+
+    Args:
+        fn: a function, a method, a module or an operator.
+        constraints: the constraints on sizes of the inputs.
+        progress: where captures show their progress, in steps: True, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`.
+
+    Returns:
+        A function that takes the arguments of `fn` and returns a GraphModule, which takes them too.
+
+    Raises:
+        TypeError, ImportError: `progress` is of another type, or needs what is not installed.
+
+    Example:
+        >>> from fxpress.functional_export import dynamo_graph_capture_for_export
+        >>> captured = dynamo_graph_capture_for_export(model)(x)
+        >>> torch.allclose(captured(x), model(x))
+        True
+    """
+    check_progress(progress)
+    if isinstance(fn, OpOverload):
+        fn = op_wrapper(fn)
+
+    @_outside_of_programs
+    def capture(*args: Any, **kwargs: Any) -> Any:
+        if installs_free_tensors():
+            raise AssertionError("install_free_tensors must be False")
+        with reporting(progress, "capturing", 2, "steps") as report:
+            with (
+                phase("trace"),
+                compiling_state(),
+                settings(replay_side_effects=False, side_effect_replay_policy="warn"),
+                timed(),
+                _native.RareCollections(),
+                unwritten_code(),
+            ):
+                out = fullgraph_capture(fn, args, kwargs, constraints=constraints)
+            if report is not None:
+                report(1)
+            with phase("graph"):
+                return create_fx_graph_from_captured_output(out, fn, args, kwargs)
+
+    return capture
+
+
+def _dynamo_graph_capture_for_export(
+    mod: Callable[..., Any],
+    *,
+    constraints: list[Any] | None = None,
+    dynamic_shapes: Any = None,
+    check: Check | None = None,
+    progress: Progress = False,
+) -> Callable[..., GraphModule]:
+    """Return a function that captures a callable as a graph with flat inputs and outputs.
+
+    Strict export needs such graphs. Stands in for
+    `torch._dynamo.functional_export._dynamo_graph_capture_for_export`.
+
+    Args:
+        mod: a module or another callable.
+        constraints: the constraints on sizes of the inputs.
+        dynamic_shapes: the user's dynamic shapes of the inputs, for messages. A `ParamsSpec` or a
+            `ShapesSpec`, which newer releases of torch have, says itself which sizes are symbols.
+        check: how constraints are checked: `"guards"` or `"light"`. None: as `check_constraints`
+            has set it, which is for captures that other code starts. torch has no such argument.
+        progress: where captures show their progress, in steps: True, a function of (done, total,
+            what), a bar of tqdm, or a `rich.progress.Progress`.
+
+    Returns:
+        A function that takes the arguments of `mod` and returns a GraphModule, which takes them
+        too; it raises `UserError` for inputs that no graph can have and `ConstraintViolationError`
+        where constraints do not hold.
+
+    Raises:
+        TypeError, ImportError: `progress` is of another type, or needs what is not installed.
+
+    Example:
+        >>> from fxpress.functional_export import _dynamo_graph_capture_for_export
+        >>> captured = _dynamo_graph_capture_for_export(model)(x)
+        >>> torch.allclose(captured(x), model(x))
+        True
+    """
+
+    check_progress(progress)
+
+    @_outside_of_programs
+    def capture(*args: Any, **kwargs: Any) -> GraphModule:
+        with compiling_state(), reporting(progress, "capturing", 3, "steps") as report:
+            bound = bound_spec(dynamic_shapes, mod, args, kwargs)
+            spec, flat_inputs, in_spec = bound or (None, *pytree.tree_flatten((args, kwargs)))
+            check_inputs(flat_inputs)
+            called = mod.forward if isinstance(mod, torch.nn.Module) else mod
+            reset()
+            captured = _Captured(mod, flat_inputs, in_spec, constraints)
+            checked = contextlib.nullcontext() if check is None else check_constraints(check)
+            with timed(), captured.settings(spec), checked, _native.RareCollections():
+                with phase("trace"), unwritten_code():
+                    captured.trace()
+                if report is not None:
+                    report(1)
+                if spec is None:  # the sizes of a spec are unbacked: there are no constraints
+                    with phase("constraints"):
+                        _suggest_or_raise_constraint_violation(
+                            captured.traced,
+                            called,
+                            captured.fake_mode,
+                            captured.out,
+                            args,
+                            kwargs,
+                            dynamic_shapes,
+                        )
+            if report is not None:
+                report(1)
+            with phase("graph"):
+                made = captured.module()
+            names = argument_names(inspect.signature(called), args, kwargs)
+            out_spec = captured.metadata.out_spec
+            made.graph.set_codegen(pytree_codegen(names, in_spec, out_spec))
+            # Generating the code sets these specs as well, but may happen later.
+            made._in_spec, made._out_spec = in_spec, out_spec
+            return made
+
+    return capture
+
+
+class _Captured:
+    """One capture: its inputs, Dynamo's result, and the module that is made from the result."""
+
+    def __init__(
+        self,
+        mod: Callable[..., Any],
+        flat_inputs: list[Any],
+        in_spec: Any,
+        constraints: list[Any] | None,
+    ) -> None:
+        self.traced = ModuleToTrace(mod, in_spec)
+        self.flat_inputs = flat_inputs
+        self.constraints = constraints
+        self.out: Any = None
+        self.graph_module: GraphModule
+        self.fake_mode: Any = None
+        self.examples: list[Any] = []
+
+    @staticmethod
+    def settings(spec: Any) -> Any:
+        """Make Dynamo specialize numbers, and keep parameters and buffers as attributes.
+
+        Args:
+            spec: which sizes of the inputs are symbols; None for a torch that has no such setting.
+        """
+        of_spec = {} if spec is None else {"_dynamic_shapes_spec": spec}
+        return settings(
+            **of_spec,
+            specialize_int=True,
+            specialize_float=True,
+            assume_static_by_default=True,
+            automatic_dynamic_shapes=False,
+            capture_dynamic_output_shape_ops=True,
+            capture_scalar_outputs=True,
+            constant_fold_autograd_profiler_enabled=True,
+            log_graph_in_out_metadata=True,
+            install_free_tensors=frees_tensors_for_export(),
+        )
+
+    def trace(self) -> None:
+        self.out = fullgraph_capture(
+            self.traced,
+            tuple(self.flat_inputs),
+            constraints=self.constraints,
+            _is_export_deprecated_do_not_use=True,
+        )
+        given = self.out.backend_input
+        if given is None:  # the callable computes nothing
+            graph = Graph()
+            graph.output(None)
+            self.graph_module = GraphModule(torch.nn.Module(), graph)
+            return
+        self.graph_module = given.graph_module
+        self.fake_mode = given.fake_mode
+        self.examples = given.example_inputs
+
+    @property
+    def metadata(self) -> Any:
+        return self.out.graph_capture_output.output_graph.export_metadata
+
+    def _dynamic_dims(self) -> list[set[int]]:
+        """Return, for each input, the dimensions that have a range of sizes."""
+        found: dict[int, set[int]] = {}
+        for each in self.constraints or ():
+            sizes = each.constraint_range.vr if not is_relaxed(each) else None
+            if sizes is not None and sizes.lower != sizes.upper:
+                found.setdefault(each.t_id, set()).add(each.dim)
+        return [set(found.get(id(value), ())) for value in self.flat_inputs]
+
+    def module(self) -> GraphModule:
+        """Return the graph module with the caller's inputs and outputs."""
+        dynamic_dims = self._dynamic_dims()
+        sources = self.metadata.graph_input_idx_to_local_source
+        # A slice of the inputs is no input.
+        order = {
+            source.index: at
+            for at, source in sources.items()
+            if isinstance(source, GetItemSource) and isinstance(source.index, int)
+        }
+        flat_inputs = list(self.flat_inputs)
+        for i, at in order.items():
+            flat_inputs[i] = self.examples[at]
+        made = rewrite_and_clean(
+            self.graph_module,
+            flat_inputs,
+            dynamic_dims,
+            order,
+            self.metadata.output_return_type,
+            self.fake_mode,
+            sources,
+        )
+        made.meta["module_call_specs"] = self.metadata.module_call_spec
+        made.meta["fake_mode"] = self.fake_mode
+        return made

@@ -1,0 +1,180 @@
+"""Decompose exported programs: the functions that stand in for torch's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from fxpress import _native
+from fxpress._base.arguments import check_program
+from fxpress._base.errors import InternalError
+from fxpress._base.observing.progress import Progress, Report, check_progress, reporting
+from fxpress._graphs.decompose import report
+from fxpress._graphs.decompose.check import FakeResults, checks
+from fxpress._graphs.decompose.composites import (
+    _split_decomp_table_to_cia_and_python_decomp,
+    user_kernel,
+)
+from fxpress._graphs.decompose.difference import difference
+from fxpress._graphs.decompose.plan import Plan
+from fxpress._graphs.decompose.program import stamped
+from fxpress._graphs.decompose.tables import TABLES
+from fxpress._graphs.decompose.values import UnsafeError
+from fxpress._graphs.decompose.whole import traced
+from fxpress._graphs.trace.blocks import fast_tracing
+from fxpress._torch import decompose as compat
+from fxpress._torch import decompose_whole
+from fxpress._torch.deferred_code import deferring
+from fxpress._torch.watching import operation, phase
+
+
+def _sizes(made: ExportedProgram, program: ExportedProgram, *_: Any, **__: Any) -> dict[str, int]:
+    return {"nodes": len(program.graph.nodes), "new nodes": len(made.graph.nodes)}
+
+
+@operation("decompose.run_decompositions", lambda made, ep, **_: _sizes(made, ep))
+def _decompose_exported_program(
+    ep: ExportedProgram,
+    *,
+    cia_to_decomp: dict[Any, Callable[..., Any]],
+    python_decomp_table: dict[Any, Callable[..., Any]],
+    joint_loss_index: int | None,
+    decompose_custom_triton_ops: bool,
+) -> ExportedProgram:
+    """Return a program whose operators are decomposed by a table.
+
+    Args:
+        ep: the program.
+        cia_to_decomp: composite operator -> the function that decomposes or keeps it.
+        python_decomp_table: other operator -> its decomposition.
+        joint_loss_index: which output is the loss, to make a joint graph; None: none is made.
+        decompose_custom_triton_ops: whether to decompose custom operators that call Triton kernels.
+
+    Raises:
+        InternalError: in a block of `check_templates`, a program with stamped calls is not what a
+            trace of the whole gives, which stamps nothing.
+
+    Exceptions of torch's trace pass through.
+
+    Stands in for `torch.export.exported_program._decompose_exported_program`.
+    """
+    rest = (joint_loss_index, decompose_custom_triton_ops)
+    return _decomposed(ep, cia_to_decomp, python_decomp_table, *rest, None)
+
+
+def _decomposed(
+    ep: ExportedProgram,
+    cia_to_decomp: dict[Any, Callable[..., Any]],
+    python_decomp_table: dict[Any, Callable[..., Any]],
+    joint_loss_index: int | None,
+    decompose_custom_triton_ops: bool,
+    progress: Report | None,
+) -> ExportedProgram:
+    """Return a program whose operators are decomposed; `progress` takes the calls that are done."""
+    said = report.begin()
+    said.calls = sum(node.op == "call_function" for node in ep.graph.nodes)
+    surroundings = (*compat.surroundings(), decompose_custom_triton_ops)
+    table = TABLES.get(cia_to_decomp, python_decomp_table, surroundings)
+    replaced = user_kernel()
+    remembers = table.is_torchs and not replaced
+
+    rest = (python_decomp_table, joint_loss_index, decompose_custom_triton_ops)
+
+    def whole() -> ExportedProgram:
+        overridden = table.plain.in_force()
+        with phase("whole trace"), fast_tracing(), deferring(), _native.RareCollections():
+            made, said.stamped = traced(ep, overridden, *rest, remembers=remembers)
+        return made
+
+    if decompose_whole.is_joint(ep, joint_loss_index):
+        said.reason = "a joint graph"
+        return whole()
+    if replaced:
+        said.reason = f"{replaced}: it has a kernel of the user's"
+        return whole()
+    before = FakeResults(ep) if checks() else None
+    try:
+        with _native.RareCollections():
+            made, plan = stamped(ep, table, decompose_custom_triton_ops, progress)
+        _note(said, plan)
+    except UnsafeError as unsafe:
+        said.reason = str(unsafe)
+        made = whole()
+    if before is None or not said.stamped:
+        return made
+    before.restore()
+    expected, _ = traced(ep, table.plain.in_force(), *rest, remembers=False)
+    found = difference(made, expected)
+    if found is not None:
+        raise InternalError(f"a program with stamped calls is not the traced one: {found}")
+    return expected
+
+
+def _note(said: report.Report, plan: Plan) -> None:
+    said.stamped = len(plan.stamps)
+    said.traced = plan.traced
+    counts = Counter(stamp.node.target for stamp in plan.stamps)
+    said.by_operator = {str(target): count for target, count in counts.items()}
+    said.kept = len({stamp.template for stamp in plan.stamps}) - plan.traced
+
+
+@operation("decompose.run_decompositions", _sizes)
+def run_decompositions(
+    program: ExportedProgram,
+    decomp_table: dict[Any, Callable[..., Any]] | None = None,
+    decompose_custom_triton_ops: bool = False,
+    *,
+    progress: Progress = False,
+) -> ExportedProgram:
+    """Return a program whose operators are decomposed.
+
+    Args:
+        program: the program, which is not changed.
+        decomp_table: operator -> its decomposition; None: torch's default table, {}: none, so that
+            only composite operators that cannot be kept are decomposed.
+        decompose_custom_triton_ops: whether to decompose custom operators that call Triton kernels.
+        progress: where it shows its progress, in nodes: True, a function of (done, total, what),
+            a bar of tqdm, or a `rich.progress.Progress`.
+            A program that is traced as a whole has no progress until it is done.
+
+    Raises:
+        TypeError: `program` is no ExportedProgram, or `progress` is of another type.
+        ImportError: `progress` needs what is not installed.
+
+    Exceptions of torch's trace pass through.
+
+    Stands in for the method `torch.export.ExportedProgram.run_decompositions`.
+
+    Example:
+        >>> from fxpress.decompose import run_decompositions
+        >>> decomposed = run_decompositions(program)
+        >>> torch.ops.aten.linear.default in {node.target for node in decomposed.graph.nodes}
+        False
+    """
+    check_program(program, "program")
+    check_progress(progress)
+    if decomp_table is None:
+        decomp_table = torch.export.default_decompositions()
+    with compat.outside_of_fake_mode():
+        with phase("table"):
+            table = compat.materialized(decomp_table)
+            composites, others = _split_decomp_table_to_cia_and_python_decomp(table)
+        with reporting(progress, "decomposing", len(program.graph.nodes), "nodes") as report:
+            parts = (composites, others, None, decompose_custom_triton_ops, report)
+            return _decomposed(program, *parts)
+
+
+def forget_templates() -> None:
+    """Forget the templates that were kept of earlier programs, and free their memory.
+
+    The next decomposition traces each distinct call anew. torch has no such function.
+
+    Example:
+        >>> from fxpress import decompose
+        >>> decompose.forget_templates()
+    """
+    TABLES.forget_templates()

@@ -1,0 +1,377 @@
+"""Within the trace of a whole program: calls that are clean become the nodes of a template.
+
+A call is clean where nothing wrote to its inputs so far, and its results lie in storages of their
+own. torch runs the first call of a kind, and everything that is not clean; functionalization sees
+all of it. The later calls of that kind get the nodes and the results that the first one had.
+
+A stamped result has no base, and one of torch's may be a view of a tensor within the call. The two
+differ where something writes to the result later on: functionalization makes a view once more.
+torch runs a program before it traces it. In that first pass it runs the calls whose results are
+views, and the trace stamps those of them to whose results nothing was done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from fxpress._base.replacement import Replacement
+from fxpress._graphs.decompose import template as kinds
+from fxpress._graphs.decompose.keys import Call, fields_of
+from fxpress._graphs.decompose.reading import Reading, Recording
+from fxpress._graphs.decompose.template import Output, Template, TemplateNode, TensorSpec
+from fxpress._graphs.decompose.values import Facts, Storage, UnsafeError, Value, facts_of, size_of
+from fxpress._graphs.trace.inputs import counted_since
+from fxpress._torch import decompose as compat
+
+
+class _Known:
+    """What is known of a tensor that the trace has.
+
+    Attributes:
+        outer: the tensor, as functionalization has it.
+        inner: the fake tensor in it.
+        value: its description.
+    """
+
+    __slots__ = ("inner", "outer", "value")
+
+    def __init__(self, outer: Any, inner: Any, value: Value) -> None:
+        self.outer, self.inner, self.value = outer, inner, value
+
+
+class Memo:
+    """The calls of one program, while torch runs it or traces it.
+
+    Args:
+        fakes: makes tensors of the program's fake mode.
+
+    Attributes:
+        stamped: how many calls became the nodes of a template in the trace.
+    """
+
+    def __init__(self, fakes: compat.Fakes) -> None:
+        self._nodes: set[Node] = set()
+        self._fakes = fakes
+        self._tracer: Any = None
+        self._templates: dict[Any, Template | None] = {}
+        self._functions: dict[Any, Any] = {}
+        self._tensors: dict[int, _Known] = {}
+        self._storages: dict[int, Storage] = {}
+        # Of the first pass: call -> its results that are views, and the fake tensors in them.
+        self._views: dict[Node, list[tuple[Any, Any]]] = {}
+        self._unchanged: set[Node] = set()  # the calls to whose results nothing is done
+        self.stamped = 0
+
+    def watch(self, graph: Graph) -> None:
+        """Remember the calls of a graph, of torch's operators."""
+        self._nodes = {
+            node
+            for node in graph.nodes
+            if isinstance(node.target, compat.OpOverload) and compat.is_of_torch(node.target)
+        }
+
+    def run(self, original: Any, interpreter: Any, node: Node) -> Any:
+        """Run a call of the program, or stamp it.
+
+        Args:
+            original: torch's method, which runs it.
+            interpreter: runs the program.
+            node: the call.
+        """
+        if node not in self._nodes:
+            return original(interpreter, node)
+        # The trace counts the functions of torch that are called; those of ours must not be seen.
+        with compat.DisableTorchFunction():
+            self._enter_pass(compat.tracer())
+            try:
+                call, key = self._described(interpreter.env, node)
+            except UnsafeError:
+                call, key = None, None
+            template = self._templates.get(key)
+            if call is not None and template is not None and self._may_stamp(node):
+                return self._stamp(node, template, call, self._functions[key])
+        if call is None or key in self._templates:
+            result = original(interpreter, node)
+        else:
+            result = self._run(original, interpreter, node, call, key)
+        if self._tracer is None:
+            views = _views_in(result)
+            if not any(map(compat.was_written, views)):
+                self._views[node] = [(view, compat.inner(view)) for view in views]
+        return result
+
+    def _enter_pass(self, tracer: Any) -> None:
+        if tracer is not self._tracer:  # torch runs a program before it traces it
+            self._unchanged = {n for n, views in self._views.items() if not _are_changed(views)}
+            self._tracer = tracer
+            self._templates, self._tensors, self._storages = {}, {}, {}
+            self._views = {}
+            self.stamped = 0
+
+    def _may_stamp(self, node: Node) -> bool:
+        """Return whether the results of a call that is clean may have no bases."""
+        if self._tracer is None:
+            self._views[node] = []
+            return True  # the templates of the first pass have no views
+        return node in self._unchanged
+
+    def _described(self, env: dict[Node, Any], node: Node) -> tuple[Call, Any]:
+        """Return the tensors of a call, and its key.
+
+        Raises:
+            UnsafeError: something wrote to one of them, or it is of a kind that is not known.
+        """
+        fields = fields_of(node.meta, annotated=True)
+        call = Call({used: self._value(env[used]) for used in node.all_input_nodes})
+        for argument in node.args:
+            call.add(argument)
+        for name, argument in node.kwargs.items():
+            call.key.append(name)
+            call.add(argument)
+        key = (node.target, fields, len(node.args), *call.key)
+        return call, key
+
+    def _value(self, value: Any) -> Any:
+        if type(value) in (tuple, list):
+            return type(value)([self._value(item) for item in value])
+        if not isinstance(value, torch.Tensor):
+            return value
+        if type(value) is not compat.FunctionalTensor or compat.was_written(value):
+            raise UnsafeError("a tensor that something wrote to, or of another class")
+        known = self._tensors.get(id(value))
+        inner = compat.inner(value)
+        if known is None or known.inner is not inner:
+            facts = facts_of(inner, None, value.requires_grad)
+            storage = inner.untyped_storage()
+            place = self._storages.setdefault(
+                storage._cdata, Storage(size_of(storage.nbytes(), None), storage)
+            )
+            known = _Known(value, inner, Value(id(value), facts, place))
+            self._tensors[id(value)] = known
+        return known.value
+
+    def _run(self, original: Any, interpreter: Any, node: Node, call: Call, key: Any) -> Any:
+        """Let torch run a call, and keep what it did as a template if that is clean."""
+        tracer = self._tracer
+        given = [self._tensors[value.node] for value in call.values]
+        last = None if tracer is None else next(iter(reversed(tracer.graph.nodes)), None)
+        counts = {} if tracer is None else dict(tracer.torch_fn_counts)
+        names = None if tracer is None else compat.Candidates(tracer)
+        result = _noted(names, original, interpreter, node)
+        function = None if tracer is None else tracer.torch_fn_metadata
+        self._templates[key] = None
+        with contextlib.suppress(UnsafeError), compat.DisableTorchFunction():
+            if not any(compat.was_changed(known.outer, known.inner) for known in given):
+                recording = Recording(tracer, self._fakes.mode, getattr(names, "of", str))
+                template = self._template(recording, node, call, given, last, result)
+                calls = () if tracer is None else counted_since(tracer.torch_fn_counts, counts)
+                is_own = compat.have_own_storages(result, [known.outer for known in given])
+                # What becomes of a view is known after the first pass.
+                is_known = tracer is not None or not _views_in(result)
+                if is_own and is_known and _is_clean(template, len(call.storages)):
+                    self._templates[key] = template._replace(calls=tuple(calls))
+                    self._functions[key] = function
+        return result
+
+    def _template(
+        self,
+        recording: Recording,
+        node: Node,
+        call: Call,
+        given: list[_Known],
+        last: Any,
+        result: Any,
+    ) -> Template:
+        tracer = self._tracer
+        inputs: list[Any] = []
+        added: list[Node] = []
+        if tracer is not None:
+            for known in given:
+                found, constant = compat.node_of(known.inner, tracer)
+                if found is None or constant is not None:
+                    raise UnsafeError("an input that is a constant")
+                inputs.append((known.inner, found))
+            following = last.next if last is not None else tracer.graph._root.next
+            while following is not tracer.graph._root:
+                added.append(following)
+                following = following.next
+        else:
+            inputs = [(known.inner, object()) for known in given]
+        wrapped = {v: k.outer for v, k in zip(call.values, given, strict=True)}
+        meta = {field: node.meta[field] for field in fields_of(node.meta, annotated=True)}
+        reading = Reading(recording, node.target, inputs, [], wrapped, meta, call)
+        return reading.template(added, result)
+
+    def _stamp(self, node: Node, template: Template, call: Call, function: Any) -> Any:
+        """Add the nodes of a template to the trace, and return its results.
+
+        Args:
+            node: the call.
+            template: its template.
+            call: its tensors.
+            function: the last function of torch that the call calls.
+        """
+        storages = [*call.storages, *[Storage(nbytes) for nbytes in template.fresh]]
+        with compat.without_dispatch():
+            made = self._write(node, template, call, storages)
+        result = self._result(template.result, storages, made)
+        if self._tracer is not None:
+            self.stamped += 1
+            self._tracer.torch_fn_metadata = function
+            counts = self._tracer.torch_fn_counts
+            for called, count in template.calls:
+                counts[called] = counts.get(called, 0) + count
+        return result
+
+    def _write(
+        self, call_node: Node, template: Template, call: Call, storages: list[Storage]
+    ) -> list[Node]:
+        made: list[Node] = []
+        if not template.nodes:
+            return made
+        tracer = self._tracer
+        inputs = [self._node_of(value) for value in call.values]
+
+        def argument(recorded: Node) -> Node:
+            number = template.numbers[recorded]
+            return inputs[-1 - number] if number < 0 else made[number]
+
+        source = compat.source_in_trace(call_node)
+        for entry in template.nodes:
+            assert entry.original is not None
+            args = torch.fx.node.map_arg(entry.original.args, argument)
+            kwargs = torch.fx.node.map_arg(entry.original.kwargs, argument)
+            node = tracer.graph.create_node(
+                "call_function", entry.target, args, kwargs, entry.candidate
+            )
+            node.meta = self._meta(entry, call_node, source, storages)
+            made.append(node)
+        return made
+
+    def _node_of(self, value: Value) -> Node:
+        node: Node = compat.node_of(self._tensors[value.node].inner, self._tracer)[0]
+        return node
+
+    def _meta(
+        self, entry: TemplateNode, node: Node, source: Any, storages: list[Storage]
+    ) -> dict[str, Any]:
+        meta: dict[str, Any] = {}
+        for key, how, item in entry.meta:
+            if how is kinds.VALUE:
+                meta[key] = self._made(entry.value, storages)
+            elif how is kinds.COPIED or how is kinds.STACK:
+                meta[key] = copy.copy(node.meta[key])
+            elif how is kinds.COPIED_LITERAL:
+                meta[key] = copy.copy(item)
+            elif how is kinds.SOURCE:
+                meta[key] = [source]
+            elif how is kinds.SEQUENCE:
+                meta[key] = compat.next_sequence_number()
+            else:
+                meta[key] = item
+        return meta
+
+    def _made(self, value: Any, storages: list[Storage]) -> Any:
+        """Return the value of a node, made anew."""
+        if type(value) is TensorSpec:
+            return self._tensor(value.facts, storages[value.storage], value.is_whole)
+        if type(value) in (tuple, list):
+            return type(value)([self._made(item, storages) for item in value])
+        return value
+
+    def _tensor(self, facts: Facts, storage: Storage, is_whole: bool) -> Any:
+        if storage.made is None and not is_whole:
+            storage.made = self._fakes.storage(storage.nbytes, None)
+        made = self._fakes.tensor(*facts[:5], storage.made, facts.requires_grad)
+        if storage.made is None:
+            storage.made = made.untyped_storage()
+        return made
+
+    def _result(self, result: Any, storages: list[Storage], made: list[Node]) -> Any:
+        """Return what a call returns; the trace knows the nodes of its tensors."""
+        if type(result) is Output:
+            with compat.without_dispatch():
+                inner = self._tensor(result.facts, storages[result.storage], True)
+            if self._tracer is not None:
+                compat.set_node(inner, made[result.value], self._tracer)
+            return compat.functional(inner, None)
+        if type(result) in (tuple, list):
+            return type(result)([self._result(item, storages, made) for item in result])
+        return result
+
+
+def _views_in(result: Any) -> list[Any]:
+    """Return the tensors that are views of others to functionalization."""
+    return [
+        tensor
+        for tensor in compat.pytree.tree_leaves(result)
+        if type(tensor) is compat.FunctionalTensor and not tensor.is_base_tensor()
+    ]
+
+
+def _are_changed(views: list[tuple[Any, Any]]) -> bool:
+    """Return whether something was done to one of the tensors, or to what they are views of."""
+    return any(compat.was_written(t) or compat.was_changed(t, fake) for t, fake in views)
+
+
+def _noted(names: compat.Candidates | None, original: Any, interpreter: Any, node: Node) -> Any:
+    """Run a call, and note what the names of new nodes are made from."""
+    if names is None:
+        return original(interpreter, node)
+    names.note()
+    try:
+        return original(interpreter, node)
+    finally:
+        names.stop()
+
+
+def _is_clean(template: Template, inputs: int) -> bool:
+    """Return whether the results lie in storages of their own, as whole tensors."""
+    outputs = [o for o in compat.pytree.tree_leaves(template.result, _is_output) if _is_output(o)]
+    places = [output.storage for output in outputs]
+    return (
+        len(set(places)) == len(places)
+        and all(place >= inputs for place in places)
+        and all(o.facts.offset == 0 and not o.facts.wrapper_requires_grad for o in outputs)
+        and not template.is_symbolic
+        and not any(how is kinds.COUNTED for node in template.nodes for _, how, _ in node.meta)
+    )
+
+
+def _is_output(value: Any) -> bool:
+    return type(value) is Output
+
+
+class _Memos(threading.local):
+    value: Memo | None = None
+
+
+_memos = _Memos()
+
+
+def _run_node(original: Any, interpreter: Any, node: Node) -> Any:
+    memo = _memos.value
+    if memo is None:
+        return original(interpreter, node)
+    return memo.run(original, interpreter, node)
+
+
+_running = Replacement(*compat.RUN_NODE, _run_node)
+
+
+@contextlib.contextmanager
+def remembering(memo: Memo) -> Iterator[None]:
+    """Return a block in which this thread's traces of a program use a memo."""
+    outer, _memos.value = _memos.value, memo
+    try:
+        with _running.block():
+            yield
+    finally:
+        _memos.value = outer

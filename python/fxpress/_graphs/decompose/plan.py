@@ -1,0 +1,300 @@
+"""Walk through a program and find a template for each call: what the new graph will have."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Container
+from typing import Any, NamedTuple
+
+from torch.fx import Node
+
+from fxpress._base.observing.progress import Report
+from fxpress._graphs.decompose.ahead import Ahead
+from fxpress._graphs.decompose.keys import Call, fields_of
+from fxpress._graphs.decompose.record import Recorder
+from fxpress._graphs.decompose.template import NumberOutput, Output, Template
+from fxpress._graphs.decompose.values import Number, Storage, UnsafeError, Value
+from fxpress._torch import decompose as compat
+from fxpress._torch import symbols
+from fxpress._torch.kernels import is_replaced
+
+_MANY = 16  # templates, after which the operators that are to come are tried
+
+
+class Stamp(NamedTuple):
+    """A call of the old program, and what it becomes.
+
+    Attributes:
+        node: the node of the old graph.
+        template: what it becomes.
+        inputs: the numbers of its input nodes in the new trace; -1: no node computes that number.
+        storages: its inputs' storages and its own.
+        first: the number of its first node.
+    """
+
+    node: Node
+    template: Template
+    inputs: list[int]
+    storages: list[Storage]
+    first: int
+
+
+class NeedsTraceError(Exception):
+    """A call has no template yet, and no trace is open."""
+
+
+class Plan:
+    """The new trace of a program as stamps, before dead code elimination.
+
+    Args:
+        nodes: the calls of the old graph, in order, and its output.
+        environment: placeholder of the old graph -> its value in the new one.
+        first: the number of placeholders and of the nodes that read symbols from them.
+        templates: key of a call -> its template, or why there is none; new ones are added.
+        refused: operators that functions of the user's decompose.
+        progress: takes the numbers of nodes that the plan has gone through.
+
+    Attributes:
+        nodes: the argument.
+        stamps: the stamps so far.
+        size: how many nodes the new trace has so far.
+        output: what the program returns, as containers of Values and constants; after the end.
+        traced: how many calls were traced.
+
+    Raises:
+        UnsafeError: the program has a call that cannot be stamped, whatever its trace does.
+    """
+
+    def __init__(
+        self,
+        nodes: list[Node],
+        environment: dict[Node, Any],
+        first: int,
+        templates: dict[Any, Template | str],
+        refused: Container[Any] = (),
+        progress: Report | None = None,
+    ) -> None:
+        self.nodes = nodes
+        self._position = 0
+        self._fields = _fields(nodes, refused)
+        self._environment = environment
+        self._templates = templates
+        self._progress = progress
+        self._own: dict[Any, Template] = {}  # for this program alone
+        self._ahead: dict[Any, Template] = {}  # traced, and not used yet
+        self._tries_all = False
+        self.stamps: list[Stamp] = []
+        self.size = first
+        self.output: Any = None
+        self.traced = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the plan is at the end of the program."""
+        return self._position == len(self.nodes)
+
+    def advance(self, recorder: Recorder | None) -> None:
+        """Go on to the end of the program.
+
+        Args:
+            recorder: traces calls without a template.
+
+        Raises:
+            NeedsTraceError: there is a call without a template, and no recorder.
+            UnsafeError: the program is not known to be safe to stamp.
+        """
+        nodes = self.nodes
+        if recorder is not None:
+            self._try_calls(recorder, only_writing=True)
+        while self._position < len(nodes):
+            if recorder is not None and self.traced > _MANY and not self._tries_all:
+                self._tries_all = True
+                self._try_calls(recorder, only_writing=False)
+            node = nodes[self._position]
+            if any(used not in self._environment for used in node.all_input_nodes):
+                raise UnsafeError("a node that stands before its input")
+            if node.op == "output":
+                self.output = self._argument(node.args[0])
+            elif node.target is operator.getitem:
+                self._environment[node] = self._item(node)
+            else:
+                self._environment[node] = self._call(node, recorder)
+            self._position += 1
+            if self._progress is not None:
+                self._progress(1)
+
+    def _argument(self, argument: Any) -> Any:
+        if type(argument) is Node:
+            return self._environment[argument]
+        if isinstance(argument, (tuple, list)):
+            return type(argument)([self._argument(item) for item in argument])
+        return argument
+
+    def _item(self, node: Node) -> Any:
+        source, index = node.args
+        whole: Any = self._environment[source] if type(source) is Node else None
+        if type(whole) not in (tuple, list) or type(index) is not int:
+            raise UnsafeError("an item of what is no list")
+        return whole[index]
+
+    def _try_calls(self, recorder: Recorder, *, only_writing: bool) -> None:
+        """Trace calls that are still to come, so that a program is refused before most is traced.
+
+        Args:
+            recorder: traces them.
+            only_writing: whether to try all calls of operators that write by their schemas, or one
+                of each operator.
+        """
+        ahead = Ahead(self._environment, recorder.mode.shape_env)
+        known = {stamp.node.target for stamp in self.stamps}
+        for place in range(self._position, len(self.nodes)):
+            node = self.nodes[place]
+            target = node.target
+            if not isinstance(target, compat.OpOverload) or target in known:
+                continue
+            if not only_writing:
+                known.add(target)
+            elif not target._schema.is_mutable:
+                continue
+            environment = ahead.inputs_of(node)
+            if environment is not None:
+                self._template_of(node, place, environment, recorder, is_ahead=True)
+
+    def _call(self, node: Node, recorder: Recorder | None) -> Any:
+        template, call = self._template_of(node, self._position, self._environment, recorder)
+        if template.is_from_cache and any(storage.has_moved for storage in call.storages):
+            # What is in the cache depends on the metadata in torch's first run.
+            what = "the cache of fake tensors decides where its result lies"
+            raise UnsafeError(f"{node.target}: {what}")
+        return self._stamp(node, template, call)
+
+    def _template_of(
+        self,
+        node: Node,
+        place: int,
+        environment: dict[Node, Any],
+        recorder: Recorder | None,
+        *,
+        is_ahead: bool = False,
+    ) -> tuple[Template, Call]:
+        """Return the template of a call, and the call's tensors.
+
+        Args:
+            node: the call.
+            place: its place among the nodes.
+            environment: its inputs -> their values.
+            recorder: traces it if there is no template.
+            is_ahead: whether the call is tried before its turn.
+        """
+        target = node.target
+        call = Call(environment)
+        for argument in node.args:
+            call.add(argument)
+        for name, argument in node.kwargs.items():
+            call.key.append(name)
+            call.add(argument)
+        if call.values and not isinstance(target, compat.OpOverload):
+            raise UnsafeError(_call_of(target))
+        fields = self._fields[place]
+        key = (target, fields, len(node.args), *call.key)
+        known = self._templates.get(key) or self._own.get(key)
+        if isinstance(known, str):
+            raise UnsafeError(known)
+        if known is None:
+            known = self._record(node, call, environment, fields, key, recorder)
+            if is_ahead:
+                self._ahead[key] = known
+            else:
+                self.traced += 1
+        elif not is_ahead and self._ahead.pop(key, None) is not None:
+            self.traced += 1
+        return known, call
+
+    def _record(
+        self,
+        node: Node,
+        call: Call,
+        environment: dict[Node, Any],
+        fields: Any,
+        key: Any,
+        recorder: Recorder | None,
+    ) -> Template:
+        if recorder is None:
+            raise NeedsTraceError
+        try:
+            parts = (node.target, node.args, node.kwargs, call, environment, fields)
+            template = recorder.record(*parts)
+        except UnsafeError as unsafe:
+            self._templates[key] = str(unsafe)
+            raise
+        operators = (node.target, *(made.target for made in template.nodes))
+        kept = all(map(compat.is_of_torch, operators))
+        (self._templates if kept else self._own)[key] = template
+        return template
+
+    def _stamp(self, node: Node, template: Template, call: Call) -> Any:
+        inputs = [value.node for value in call.values]
+        if call.numbers:
+            inputs += [-1 if number.node is None else number.node for number in call.numbers]
+        first = self.size
+        storages = call.storages
+        if template.fresh:
+            moves = template.moves
+            fresh = [Storage(nbytes, has_moved=moves) for nbytes in template.fresh]
+            storages = [*storages, *fresh]
+        self.stamps.append(Stamp(node, template, inputs, storages, first))
+        self.size += len(template.nodes)
+        return _bound(template.result, inputs, storages, first)
+
+
+def _bound(result: Any, inputs: list[int], storages: list[Storage], first: int) -> Any:
+    """Return what a call returns, with Values in place of Outputs."""
+    if type(result) is Output:
+        number = result.value
+        node = inputs[-1 - number] if number < 0 else first + number
+        return Value(node, result.facts, storages[result.storage])
+    if type(result) is NumberOutput:
+        computed = result.value
+        if computed is not None:
+            computed = inputs[-1 - computed] if computed < 0 else first + computed
+        return Number(result.expression, result.kind, None if computed == -1 else computed)
+    if type(result) in (tuple, list):
+        return type(result)([_bound(item, inputs, storages, first) for item in result])
+    return result
+
+
+def _fields(nodes: list[Node], refused: Container[Any]) -> list[tuple[str, ...]]:
+    """Return for each node which items of its meta reach a trace.
+
+    Raises:
+        UnsafeError: the program has a call that cannot be stamped, whatever its trace does.
+    """
+    found: list[tuple[str, ...]] = []
+    checked: set[Any] = set()
+    for node in nodes:
+        target = node.target
+        if node.op == "output" or target is operator.getitem:
+            found.append(())
+            continue
+        if node.op != "call_function":
+            raise UnsafeError(f"a node of kind {node.op}")
+        if target not in checked:
+            _check_target(target, refused)
+            checked.add(target)
+        found.append(fields_of(node.meta))
+    return found
+
+
+def _check_target(target: Any, refused: Container[Any]) -> None:
+    """Raise UnsafeError for what is called, if no call of it can be stamped."""
+    if not isinstance(target, compat.OpOverload):
+        if not symbols.computes(target):  # a function of Python computes a number of numbers
+            raise UnsafeError(_call_of(target))
+    elif target in refused:
+        raise UnsafeError(f"{target}: its decomposition is a function of the user's")
+    elif is_replaced(target):
+        raise UnsafeError(f"{target}: it has a kernel of the user's")
+
+
+def _call_of(target: Any) -> str:
+    return f"a call of {getattr(target, '__name__', type(target).__name__)}"

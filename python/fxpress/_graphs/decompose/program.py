@@ -1,0 +1,217 @@
+"""Decompose a program: by templates where that is safe, else as torch would trace it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    ConstantArgument,
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    SymBoolArgument,
+    SymFloatArgument,
+    SymIntArgument,
+    TensorArgument,
+)
+from torch.fx import Graph, Node
+
+from fxpress import _native
+from fxpress._base.observing.progress import Report
+from fxpress._files.serde import native_table
+from fxpress._files.serde.checks import to_check
+from fxpress._graphs.decompose.calls import calls_of
+from fxpress._graphs.decompose.inputs import Input, read_inputs
+from fxpress._graphs.decompose.names import Renamer, input_names
+from fxpress._graphs.decompose.outputs import check_outputs
+from fxpress._graphs.decompose.plan import NeedsTraceError, Plan
+from fxpress._graphs.decompose.record import Recorder
+from fxpress._graphs.decompose.sizes import SizeNodes
+from fxpress._graphs.decompose.sources import Sources
+from fxpress._graphs.decompose.symbols import Symbols
+from fxpress._graphs.decompose.tables import Table
+from fxpress._graphs.decompose.values import Number, UnsafeError
+from fxpress._graphs.decompose.whole import ranges_of
+from fxpress._graphs.decompose.write import Writer
+from fxpress._graphs.export.own_guards import check_own_inputs
+from fxpress._torch import decompose as compat
+from fxpress._torch import serde
+from fxpress._torch import symbols as sizes
+from fxpress._torch.decompose import pytree
+from fxpress._torch.watching import phase
+
+native_table.fill()
+
+
+def stamped(
+    program: ExportedProgram, table: Table, custom_triton_ops: bool, progress: Report | None
+) -> tuple[ExportedProgram, Plan]:
+    """Return the decomposed program, made of templates, and the plan of its trace.
+
+    Args:
+        program: the program.
+        table: the table of decompositions.
+        custom_triton_ops: whether to decompose custom operators that call Triton kernels.
+        progress: takes the numbers of nodes that have been done.
+
+    Raises:
+        UnsafeError: the program has something whose trace may depend on what came before.
+    """
+    _check(program)
+    mode = _fake_mode(program)
+    if sizes.has_symbols(mode.shape_env):
+        with mode:
+            check_own_inputs(program)
+    symbols = Symbols(mode.shape_env)
+    inputs = read_inputs(program, mode.shape_env)
+    environment: dict[Node, Any] = {
+        entry.old: entry.old.meta["val"] if entry.value is None else entry.value for entry in inputs
+    }
+    nodes = [node for node in program.graph.nodes if node.op != "placeholder"]
+    traits = (*compat.traits_of(mode), sizes.knowledge(mode.shape_env))
+    templates = table.templates_of(traits)
+    size_nodes = SizeNodes(inputs, symbols)
+    first = len(inputs) + size_nodes.count
+    plan = Plan(nodes, environment, first, templates, table.refused, progress)
+    fakes = compat.Fakes(mode)
+    with phase("plan"), contextlib.suppress(NeedsTraceError):
+        plan.advance(None)
+    if not plan.is_complete:
+        with phase("trace"):
+            _trace(plan, fakes, symbols, table, custom_triton_ops)
+    check_outputs(plan, symbols)
+    with phase("graph"), sizes.without_guards(mode.shape_env):
+        return _make(program, plan, inputs, size_nodes, symbols, fakes), plan
+
+
+def _trace(
+    plan: Plan, fakes: compat.Fakes, symbols: Symbols, table: Table, custom_triton_ops: bool
+) -> None:
+    """Go on with a plan within a trace."""
+    failed: list[UnsafeError] = []
+    cached = compat.cached_results(fakes.mode)
+
+    def body(tracer: Any, functional_mode: Any) -> None:
+        try:
+            plan.advance(Recorder(tracer, functional_mode, fakes, symbols))
+        except UnsafeError as unsafe:
+            failed.append(unsafe)
+
+    with fakes.mode, table.guarded.in_force():
+        compat.trace(body, fakes.mode, table.others, custom_triton_ops)
+    if failed:
+        # The trace of the whole begins as torch's would.
+        compat.restore_cached_results(fakes.mode, cached)
+        raise failed[0]
+
+
+def _check(program: ExportedProgram) -> None:
+    """Raise UnsafeError for programs whose whole trace is needed."""
+    if compat.has_modes():
+        raise UnsafeError("a mode of the user's is active")
+    signature = program.graph_signature
+    if any(spec.kind is not OutputKind.USER_OUTPUT for spec in signature.output_specs):
+        raise UnsafeError("a program that writes to its inputs or has effects")
+    if any(isinstance(m, torch.nn.Module) for m in _leaves(program.example_inputs)):
+        raise UnsafeError("a module as input")
+    for node in program.graph.nodes:
+        if node.op == "call_function" and not node.meta.get("stack_trace"):
+            if compat.called_in_forward():
+                raise UnsafeError("a node without a stack trace, while a forward() runs")
+            break
+
+
+def _leaves(inputs: Any) -> list[Any]:
+    return [] if inputs is None else pytree.tree_leaves(inputs)
+
+
+def _fake_mode(program: ExportedProgram) -> Any:
+    """Return the fake mode of the program's inputs."""
+    values = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"]
+    modes = {v.fake_mode for v in values if type(v) is compat.FakeTensor}
+    if len(modes) != 1:
+        raise UnsafeError("a program with several fake modes, or without one")
+    (mode,) = modes
+    shape_env = mode.shape_env
+    if shape_env is not None and shape_env.deferred_runtime_asserts:
+        raise UnsafeError("a program with assertions on symbols")
+    return mode
+
+
+def _make(
+    program: ExportedProgram,
+    plan: Plan,
+    inputs: list[Input],
+    size_nodes: SizeNodes,
+    symbols: Symbols,
+    fakes: compat.Fakes,
+) -> ExportedProgram:
+    """Write the program that a plan describes."""
+    with _native.GcPause():
+        renamer = Renamer()
+        names = input_names(program, inputs, renamer)
+        graph = Graph()
+        sources = Sources(program.graph, renamer)
+        output = Writer(plan, inputs, size_nodes, sources, symbols, fakes, graph).write(names)
+        _finish_output(program, output, sources)
+        signature = _signature(inputs, names, output)
+        root = _native.make_graph_module(torch.nn.Module(), graph)
+        root.meta.update(program.graph_module.meta)
+        fields: dict[str, Any] = {
+            "graph_signature": signature,
+            "state_dict": {**program.state_dict},
+            "range_constraints": ranges_of(program, fakes.mode.shape_env),
+            "module_call_graph": calls_of(program, root, signature),
+            "example_inputs": program.example_inputs,
+            "constants": {**program.constants},
+            "verifiers": [compat.Verifier],
+        }
+        checked = to_check(root, fields["verifiers"], fields["state_dict"], fields["constants"])
+        is_valid = checked is not None and _native.is_surely_valid(
+            signature, fields["module_call_graph"], checked
+        )
+        guards = compat.guards_code(fakes.mode.shape_env, root)
+        return serde.make_program({"root": root, "guards_code": guards, **fields}, is_valid)
+
+
+def _finish_output(program: ExportedProgram, output: Node, sources: Sources) -> None:
+    old = program.graph.output_node()
+    meta = {**old.meta, "from_node": sources.of_unlifted(old)}
+    for key in ("nn_module_stack", "stack_trace"):
+        meta.pop(key, None)
+    output.meta = meta
+
+
+def _signature(inputs: list[Input], names: list[str], output: Node) -> ExportGraphSignature:
+    input_specs = []
+    for entry, name in zip(inputs, names, strict=True):
+        spec = entry.spec
+        argument: Any = TensorArgument(name=name)
+        if type(entry.value) is Number:
+            argument = SymIntArgument(name=name)
+        elif entry.value is None:
+            argument = ConstantArgument(name=name, value=entry.old.meta["val"])
+        is_buffer = spec.kind is InputKind.BUFFER
+        persistent = spec.persistent is not False if is_buffer else None
+        input_specs.append(InputSpec(spec.kind, argument, spec.target, persistent))
+    output_specs = []
+    for value in pytree.tree_leaves(output.args):
+        argument = (
+            _KINDS.get(type(value.meta.get("val")), TensorArgument)(name=value.name)
+            if isinstance(value, Node)
+            else ConstantArgument(name="", value=value)
+        )
+        output_specs.append(OutputSpec(OutputKind.USER_OUTPUT, argument, None))
+    return ExportGraphSignature(input_specs, output_specs)
+
+
+_KINDS: dict[type, Any] = {
+    torch.SymInt: SymIntArgument,
+    torch.SymFloat: SymFloatArgument,
+    torch.SymBool: SymBoolArgument,
+}

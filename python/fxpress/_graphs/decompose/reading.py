@@ -1,0 +1,312 @@
+"""Read what the trace of a call did, and make a template of it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Node
+
+from fxpress._graphs.decompose import template as kinds
+from fxpress._graphs.decompose.keys import Call
+from fxpress._graphs.decompose.numbers import Entry, needed_numbers
+from fxpress._graphs.decompose.parts import parts_of
+from fxpress._graphs.decompose.symbols import without_numbers
+from fxpress._graphs.decompose.template import (
+    NumberOutput,
+    NumberSpec,
+    Output,
+    Template,
+    TemplateNode,
+    TensorSpec,
+)
+from fxpress._graphs.decompose.values import Facts, UnsafeError, Value, facts_of, size_of
+from fxpress._torch import decompose as compat
+from fxpress._torch import symbols as sizes
+
+
+class Recording(NamedTuple):
+    """Where a call was traced.
+
+    Attributes:
+        tracer: the tracer; None: torch only ran the call.
+        mode: the program's fake mode.
+        candidate: returns what the name of a node was made from.
+    """
+
+    tracer: Any
+    mode: Any
+    candidate: Callable[[str], str]
+
+
+class Reading:
+    """Makes a template of the nodes that a trace added."""
+
+    def __init__(
+        self,
+        recorder: Recording,
+        target: Any,
+        inputs: Sequence[tuple[Any, Node]],
+        numbers: list[Node],
+        wrapped: dict[Value, Any],
+        meta: dict[str, Any],
+        call: Call,
+    ) -> None:
+        self._recorder = recorder
+        self._target = target
+        self._given = wrapped
+        self._meta = meta
+        self._env = recorder.mode.shape_env
+        self._is_symbolic = bool(numbers)
+        self._given_numbers = {node: -1 - len(inputs) - i for i, node in enumerate(numbers)}
+        self._numbers: dict[Any, int] = {node: -1 - i for i, (_, node) in enumerate(inputs)}
+        self._storages: dict[int, int] = {}
+        self._kept: list[Any] = []  # addresses of storages are compared while all are alive
+        for i, (fake, _) in enumerate(inputs):
+            place = call.storages.index(call.values[i].storage)
+            self._storages[fake.untyped_storage()._cdata] = place
+        self._fresh: list[int] = []
+        self._first_fresh = len(call.storages)
+
+    def template(self, added: list[Node], result: Any) -> Template:
+        """Return the template.
+
+        Args:
+            added: the nodes that the trace added.
+            result: what the call returned.
+
+        Raises:
+            UnsafeError: the trace did something that a stamp would not repeat.
+        """
+        returned = self._returned_numbers(result, set(added))
+        nodes = self._nodes_of(needed_numbers(added, returned.values()))
+        items = [node.args for node in added if node.target is _getitem]
+        if len(set(items)) != len(items):
+            raise UnsafeError(f"{self._target}: the trace takes one item twice")
+        self._returned = returned
+        read = self._result(result)
+        tracer = self._recorder.tracer
+        calls = () if tracer is None else tuple(tracer.torch_fn_counts.items())
+        fresh = tuple(self._fresh)
+        return Template(nodes, self._numbers, fresh, read, calls, self._is_symbolic)
+
+    def _nodes_of(self, entries: list[Entry]) -> tuple[TemplateNode, ...]:
+        nodes: list[TemplateNode] = []
+        for entry in entries:
+            if entry.is_needed:
+                made = self._needed(entry.node)
+                if made.read is not None and made.read >= 0:
+                    kept = ("stack_trace", "nn_module_stack")
+                    items = {
+                        key: self._item(key, item, None)
+                        for key, item in entry.node.meta.items()
+                        if key in kept
+                    }
+                    parts = parts_of(made.number, items, self._numbers, len(nodes))
+                    nodes += parts
+                    made = made._replace(parts=len(parts))
+            else:
+                made = self._node(entry.node)
+            self._numbers[entry.node] = len(nodes)
+            nodes.append(made)
+        return tuple(nodes)
+
+    def _returned_numbers(self, result: Any, added: set[Node]) -> dict[int, Node]:
+        """Return id of a number that the call returns -> the node that computed it in the call."""
+        found = {}
+        for number in compat.pytree.tree_leaves(result):
+            if type(number) in sizes.KINDS and sizes.expression_of(number, self._env) is not None:
+                node = sizes.node_of_number(number, self._recorder.tracer)
+                if node in self._given_numbers or (node in added and sizes.computes(node.target)):
+                    found[id(number)] = node
+        return found
+
+    def _needed(self, node: Node) -> TemplateNode:
+        """Describe a node that reads a number which the call is given, by itself or as a size."""
+        self._is_symbolic = True
+        given = self._given_numbers.get(node)
+        uses = () if given is None else (given,)
+        expression = self._expression(node.meta["val"])
+        read = next((self._numbers[n] for n in node.all_input_nodes if n in self._numbers), None)
+        return TemplateNode(None, node, uses, "number", False, (), None, expression, True, read)
+
+    def _expression(self, number: Any) -> Any:
+        expression = sizes.expression_of(number, self._env)
+        if expression is None:
+            raise self._refuse("the trace makes a number without a value")
+        return expression
+
+    def _refuse(self, why: str) -> UnsafeError:
+        return UnsafeError(f"{self._target}: {why}")
+
+    def _node(self, node: Node) -> TemplateNode:
+        target = node.target
+        if node.op != "call_function":
+            raise self._refuse(f"the trace adds a {node.op}")
+        if isinstance(target, compat.OpOverload):
+            if target._schema.is_mutable or target in compat.GUARDED_CONVERSIONS:
+                raise self._refuse(f"the trace calls {target}")
+        elif target is not _getitem and not sizes.computes(target):
+            raise self._refuse(f"the trace calls {target}")
+        uses = []
+        for used in node.all_input_nodes:
+            if used not in self._numbers:
+                raise self._refuse("the trace uses a value from elsewhere")
+            uses.append(self._numbers[used])
+        _check_constants(self._target, (node.args, node.kwargs))
+        value = self._value(node.meta.get("val"))
+        meta = tuple([self._item(key, item, value) for key, item in node.meta.items()])
+        candidate = self._recorder.candidate(node.name)
+        stays = compat.stays(node)
+        number = value.expression if type(value) is NumberSpec else None
+        return TemplateNode(target, node, tuple(uses), candidate, stays, meta, value, number)
+
+    def _item(self, key: str, item: Any, value: Any) -> tuple[str, str, Any]:
+        """Tell how a node got an item of its meta."""
+        if key == "val":
+            return key, kinds.VALUE, None
+        if key == "tensor_meta" and type(value) is TensorSpec:
+            return key, kinds.LITERAL, without_numbers(item, value.facts)
+        if key == "seq_nr":
+            return key, kinds.SEQUENCE, item
+        if key == "from_node":
+            return key, kinds.SOURCE, None
+        if key == "stack_trace" and item is self._meta.get(key):
+            return key, kinds.STACK, None
+        if key in self._meta and (item is self._meta[key] or item == self._meta[key]):
+            return key, kinds.COPIED, None
+        if key == "original_aten":
+            is_size = item is None and type(value) is NumberSpec
+            if not isinstance(item, compat.OpOverload) and not is_size:
+                raise self._refuse("the trace calls an operator of higher order")
+            return key, kinds.LITERAL, item
+        if key == "is_functional_regenerated" and item is True:
+            return key, kinds.LITERAL, item
+        if key == "nn_module_stack" and not item:
+            return key, kinds.COPIED_LITERAL, item
+        if key == "torch_fn":
+            return key, kinds.COUNTED, self._counted(item)
+        if key == "custom" and key not in self._meta and _is_plain(item):
+            return key, kinds.COPIED_LITERAL, item  # decompositions annotate what they make
+        raise self._refuse(f"the trace makes {key!r}")
+
+    def _counted(self, item: Any) -> tuple[Any, int]:
+        """Return the function that a node's `torch_fn` names, and the number of its call."""
+        name, _, count = item[0].rpartition("_")
+        found = [
+            function
+            for function, calls in self._recorder.tracer.torch_fn_counts.items()
+            if isinstance(function, compat.OpOverload)
+            and function.__name__ == name
+            and item[1] == f"{type(function).__name__}.{name}"
+            and int(count) <= calls
+        ]
+        if len(found) != 1:
+            raise self._refuse("the trace does not tell which function it called")
+        return found[0], int(count)
+
+    def _value(self, value: Any) -> Any:
+        """Describe the value of a node."""
+        if isinstance(value, torch.Tensor):
+            if type(value) is not compat.FakeTensor or value.fake_mode is not self._recorder.mode:
+                raise self._refuse("the trace makes a tensor of another class")
+            if value.requires_grad or isinstance(value, torch.nn.Parameter):
+                raise self._refuse("the trace makes a tensor that requires gradients")
+            if value.constant is not None or value.real_tensor is not None:
+                raise self._refuse("the trace makes a constant")
+            facts = facts_of(value, self._env)
+            self._is_symbolic |= facts.is_symbolic
+            storage = self._storage(value)
+            own = storage - self._first_fresh
+            is_whole = own >= 0 and _is_whole(facts, value.element_size(), self._fresh[own])
+            return TensorSpec(facts, storage, is_whole)
+        if type(value) in (list, tuple):
+            return type(value)([self._value(item) for item in value])
+        if value is None or type(value) in (int, float, bool):
+            return value
+        if type(value) in sizes.KINDS:
+            self._is_symbolic = True
+            return NumberSpec(self._expression(value), sizes.KINDS[type(value)])
+        raise self._refuse(f"the trace makes a {type(value).__name__}")
+
+    def _storage(self, tensor: torch.Tensor) -> int:
+        storage = tensor.untyped_storage()
+        place = self._storages.get(storage._cdata)
+        if place is None:
+            place = self._storages[storage._cdata] = self._first_fresh + len(self._fresh)
+            self._fresh.append(size_of(storage.nbytes(), self._env))
+            self._kept.append(storage)
+        return place
+
+    def _result(self, result: Any) -> Any:
+        """Describe what the call returned."""
+        if isinstance(result, torch.Tensor):
+            return self._output(result)
+        if type(result) in (list, tuple):
+            return type(result)([self._result(item) for item in result])
+        if result is None or type(result) in (int, float, bool, str, torch.dtype, torch.device):
+            return result
+        if type(result) in sizes.KINDS:
+            self._is_symbolic = True
+            node = self._returned.get(id(result))
+            place = None if node is None else self._given_numbers.get(node, self._numbers.get(node))
+            return NumberOutput(self._expression(result), sizes.KINDS[type(result)], place)
+        raise self._refuse(f"the call returns a {type(result).__name__}")
+
+    def _output(self, result: torch.Tensor) -> Any:
+        for value, outer in self._given.items():
+            if outer is result:
+                inner = compat.inner(outer)
+                return Output(self._number_of(inner), value.facts, self._storage(inner))
+        if type(result) is not compat.FunctionalTensor:
+            raise self._refuse(f"the call returns a {type(result).__name__}")
+        if compat.was_written(result):  # views of it, later on, would be made once more
+            raise self._refuse("the call returns what it wrote to")
+        inner = compat.inner(result)
+        number = self._number_of(inner)
+        if type(inner) is not compat.FakeTensor or inner.constant is not None:
+            raise self._refuse("the call returns a constant")
+        facts: Facts = facts_of(inner, self._env, result.requires_grad)
+        return Output(number, facts, self._storage(inner))
+
+    def _number_of(self, inner: torch.Tensor) -> int:
+        if self._recorder.tracer is None:
+            return 0
+        node, constant = compat.node_of(inner, self._recorder.tracer)
+        if node not in self._numbers or constant is not None:
+            raise self._refuse("the call returns a constant")
+        return self._numbers[node]
+
+
+_getitem = operator.getitem
+_CONSTANTS = (int, float, complex, bool, str, type(None), torch.dtype, torch.device, torch.layout)
+
+
+def _is_plain(annotations: Any) -> bool:
+    """Return whether annotations are a dict of constants: what torch copies is equal then."""
+    return type(annotations) is dict and all(
+        type(key) is str and isinstance(value, _CONSTANTS) for key, value in annotations.items()
+    )
+
+
+def _check_constants(target: Any, argument: Any) -> None:
+    """Raise UnsafeError if an argument of a node has a constant that is no plain data."""
+    if isinstance(argument, (list, tuple)):
+        for item in argument:
+            _check_constants(target, item)
+    elif isinstance(argument, dict):
+        for item in argument.values():
+            _check_constants(target, item)
+    elif isinstance(argument, slice):
+        _check_constants(target, (argument.start, argument.stop, argument.step))
+    elif not isinstance(argument, (Node, torch.memory_format, *_CONSTANTS)):
+        raise UnsafeError(f"{target}: the trace has an argument of type {type(argument).__name__}")
+
+
+def _is_whole(facts: Facts, itemsize: int, nbytes: Any) -> bool:
+    """Return whether `torch.empty_strided` would give a tensor such a storage."""
+    last = sum((n - 1) * stride for n, stride in zip(facts.shape, facts.strides, strict=True))
+    items = 0 if 0 in facts.shape else last + 1
+    return bool(facts.offset == 0 and items * itemsize == nbytes)

@@ -1,0 +1,114 @@
+"""Numbers with symbols of one program: what stands in templates as expressions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fxpress._graphs.decompose.template import NumberSpec, Template, TemplateNode, TensorSpec
+from fxpress._graphs.decompose.values import Facts, Size
+from fxpress._torch import decompose as compat
+from fxpress._torch import symbols
+from fxpress._torch.fakes import without_data
+
+
+class Symbols:
+    """Makes the SymInts of one program's environment.
+
+    Args:
+        shape_env: the environment, or None.
+    """
+
+    def __init__(self, shape_env: Any) -> None:
+        self.shape_env = shape_env
+        self._made: dict[tuple[Any, type], Any] = {}
+        self._ids: dict[Any, int] = {}
+        self._bound: dict[Template, Template] = {}
+        self._facts: dict[Facts, Facts] = {}
+        self._patterns: dict[Facts, torch.Tensor] = {}
+
+    def id_of(self, expression: Any) -> int:
+        """Return the number that stands for an expression in native code."""
+        return self._ids.setdefault(expression, len(self._ids))
+
+    def number(self, expression: Any, kind: type = int) -> Any:
+        """Return the SymInt, SymFloat or SymBool of an expression."""
+        made = self._made.get((expression, kind))
+        if made is None:
+            made = symbols.number_of(expression, kind, self.shape_env)
+            self._made[expression, kind] = made
+        return made
+
+    def size(self, size: Size) -> Any:
+        """Return an int, or the SymInt of an expression."""
+        return size if type(size) is int else self.number(size)
+
+    def sizes(self, sizes: tuple[Size, ...]) -> tuple[Any, ...]:
+        """Return ints and SymInts."""
+        return tuple([self.size(size) for size in sizes])
+
+    def facts(self, facts: Facts) -> Facts:
+        """Return facts with SymInts in place of expressions."""
+        if not facts.is_symbolic:
+            return facts
+        bound = self._facts.get(facts)
+        if bound is None:
+            shape, strides = self.sizes(facts.shape), self.sizes(facts.strides)
+            bound = facts._replace(shape=shape, strides=strides, offset=self.size(facts.offset))
+            self._facts[facts] = bound
+        return bound
+
+    def pattern(self, facts: Facts) -> torch.Tensor | None:
+        """Return a tensor without data that has the sizes of facts, where they are symbolic."""
+        if not facts.is_symbolic:
+            return None
+        pattern = self._patterns.get(facts)
+        if pattern is None:
+            bound = self.facts(facts)
+            place = (bound.shape, bound.strides, bound.offset, bound.dtype)
+            storage = None if facts.offset == 0 else torch.UntypedStorage(0, device="meta")
+            pattern = self._patterns[facts] = without_data(*place, storage)
+        return pattern
+
+    def bound(self, template: Template) -> Template:
+        """Return a template with SymInts and numbers for expressions in place of expressions."""
+        if not template.is_symbolic:
+            return template
+        bound = self._bound.get(template)
+        if bound is None:
+            nodes = tuple([self._node(node) for node in template.nodes])
+            bound = template._replace(nodes=nodes)
+            self._bound[template] = bound
+        return bound
+
+    def _node(self, node: TemplateNode) -> TemplateNode:
+        pattern = self.pattern(node.value.facts) if type(node.value) is TensorSpec else None
+        meta = node.meta
+        if pattern is not None:
+            described = {"shape": pattern.shape, "stride": pattern.stride()}
+            meta = tuple(
+                [
+                    (key, how, item._replace(**described) if key == "tensor_meta" else item)
+                    for key, how, item in meta
+                ]
+            )
+        number = None if node.number is None else self.id_of(node.number)
+        return node._replace(value=self._value(node.value), meta=meta, number=number)
+
+    def _value(self, value: Any) -> Any:
+        if type(value) is TensorSpec:
+            facts = value.facts
+            return value._replace(facts=self.facts(facts), pattern=self.pattern(facts))
+        if type(value) is NumberSpec:
+            return self.number(value.expression, value.kind)
+        if type(value) in (tuple, list):
+            return type(value)([self._value(item) for item in value])
+        return value
+
+
+def without_numbers(described: compat.TensorMetadata, facts: Facts) -> compat.TensorMetadata:
+    """Return a `tensor_meta` as templates have it: expressions in place of SymInts."""
+    if not facts.is_symbolic:
+        return described
+    return described._replace(shape=facts.shape, stride=facts.strides)

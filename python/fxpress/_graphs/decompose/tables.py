@@ -1,0 +1,119 @@
+"""Tables of decompositions, with what is made of each table once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from fxpress._graphs.decompose.overrides import Overrides
+from fxpress._graphs.decompose.template import Template
+from fxpress._graphs.decompose.values import UnsafeError
+from fxpress._torch import decompositions as compat
+from fxpress._torch.origins import is_torchs
+
+_MOST_TABLES = 8  # whose templates are kept
+_MOST_TRAITS = 64  # for which a table keeps templates
+
+
+class Table:
+    """A table of decompositions, with the templates that calls under it had so far.
+
+    Args:
+        composites: composite operator -> the function that decomposes it.
+        others: other operator -> its decomposition.
+
+    Attributes:
+        others: the argument, with a function that refuses in place of each of the user's.
+        templates: traits of a fake mode and of the symbols in it -> key of a call -> its template,
+            or why there is none.
+        refused: the operators whose functions are the user's.
+        is_torchs: whether no function is the user's.
+        plain, guarded: override the composite operators; `guarded` refuses where a function is the
+            user's.
+    """
+
+    def __init__(self, composites: dict[Any, Any], others: dict[Any, Any]) -> None:
+        self.others = {op: _guarded(op, f) for op, f in others.items()}
+        self.templates: dict[Any, dict[Any, Template | str]] = {}
+        self.plain = Overrides(composites)
+        refusing = {op: _guarded(op, f) for op, f in composites.items()}
+        self.guarded = Overrides(refusing)
+        self.refused = {
+            op
+            for mine, given in ((self.others, others), (refusing, composites))
+            for op, f in given.items()
+            if mine[op] is not f
+        }
+        self.is_torchs = not self.refused
+
+    def templates_of(self, traits: Any) -> dict[Any, Template | str]:
+        """Return the templates for fake modes with some traits; the oldest are forgotten."""
+        found = self.templates.setdefault(traits, {})
+        while len(self.templates) > _MOST_TRAITS:
+            self.templates.pop(next(iter(self.templates)))
+        return found
+
+
+def _guarded(operator: Any, function: Any) -> Any:
+    """Return a decomposition of torch's, or a function that refuses in place of the user's.
+
+    A function of the user may have state: it has to be called as often as torch calls it.
+    """
+    if compat.is_own_decomposition(function, operator) or is_torchs(function):
+        return function
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise UnsafeError(f"{operator}: its decomposition is a function of the user's")
+
+    return refuse
+
+
+class Tables:
+    """The tables that were used last."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Any, Table]] = []
+        self._lock = threading.Lock()
+
+    def get(
+        self, composites: dict[Any, Any], others: dict[Any, Any], surroundings: tuple[Any, ...]
+    ) -> Table:
+        """Return what is known of a table.
+
+        Args:
+            composites, others: as for `Table`.
+            surroundings: what else a trace may depend on.
+        """
+        canonical = {
+            op: None if compat.is_own_decomposition(f, op) else f for op, f in composites.items()
+        }
+        key = (canonical, others, surroundings)
+        with self._lock:
+            found = (entry for entry in self._known if _is_same(entry[0], key))
+            entry = next(found, None)
+            if entry is None:
+                entry = ((canonical, dict(others), surroundings), Table(composites, dict(others)))
+            else:
+                self._known.remove(entry)
+            self._known.insert(0, entry)
+            del self._known[_MOST_TABLES:]
+        return entry[1]
+
+    def forget_templates(self) -> None:
+        """Forget all templates."""
+        with self._lock:
+            for _, table in self._known:
+                table.templates.clear()
+
+
+def _is_same(known: Any, key: Any) -> bool:
+    """Whether two keys have the same functions by identity, and equal surroundings."""
+    if known[2] != key[2]:
+        return False
+    return all(
+        mine.keys() == other.keys() and all(f is other[op] for op, f in mine.items())
+        for mine, other in zip(known[:2], key[:2], strict=True)
+    )
+
+
+TABLES = Tables()

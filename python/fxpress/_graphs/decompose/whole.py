@@ -1,0 +1,182 @@
+"""Decompose a program by one trace of the whole of it, with torch's building blocks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import CustomObjArgument, ExportGraphSignature
+from torch.fx import GraphModule, Node
+
+from fxpress._graphs.decompose import joint
+from fxpress._graphs.decompose.calls import calls_of
+from fxpress._graphs.decompose.memo import Memo, remembering
+from fxpress._torch import decompose_whole as compat
+from fxpress._torch.decompose import Fakes, has_modes, pytree
+
+_Table = dict[Any, Callable[..., Any]]
+# Graph module, signature, state and constants of a new program.
+Parts = tuple[GraphModule, ExportGraphSignature, dict[str, Any], dict[str, Any]]
+
+
+def traced(
+    program: ExportedProgram,
+    overridden: contextlib.AbstractContextManager[None],
+    table: _Table,
+    loss: int | None,
+    custom_triton_ops: bool,
+    *,
+    remembers: bool,
+) -> tuple[ExportedProgram, int]:
+    """Return the decomposed program, and how many calls became the nodes of a template.
+
+    Args:
+        program: the program, which is not changed unless it is decomposed as a joint graph: torch
+            removes the buffers of its graph module then.
+        overridden: overrides the composite operators of the table.
+        table: the others.
+        loss: which output is the loss of a joint graph; None: no joint graph is made.
+        custom_triton_ops: whether to decompose custom operators that call Triton kernels.
+        remembers: whether calls that are alike may become the nodes of a template.
+    """
+    stamped = 0
+    if compat.is_joint(program, loss):
+        parts = joint.parts(program, overridden, table, loss, custom_triton_ops)
+    else:
+        with _memo_of(program, remembers) as memo:
+            parts = _inference_parts(program, overridden, table, custom_triton_ops, memo)
+        stamped = 0 if memo is None else memo.stamped
+    module, signature, state, constants = parts
+    calls = calls_of(program, module, signature)
+    module.meta.update(program.graph_module.meta)
+    made = ExportedProgram(
+        root=module,
+        graph=module.graph,
+        graph_signature=signature,
+        state_dict=state,
+        range_constraints=ranges_of(program, compat.shape_env_of(module)),
+        module_call_graph=calls,
+        example_inputs=program.example_inputs,
+        constants=constants,
+    )
+    return made, stamped
+
+
+@contextlib.contextmanager
+def _memo_of(program: ExportedProgram, remembers: bool) -> Iterator[Memo | None]:
+    """Return a block in which a memo stands by, unless something may see each call."""
+    if not remembers or has_modes():
+        yield None
+        return
+    memo = Memo(Fakes(compat.fake_mode_of(program.graph_module)))
+    with remembering(memo):
+        yield memo
+
+
+def ranges_of(program: ExportedProgram, shape_env: Any) -> dict[Any, Any]:
+    """Return the ranges of a new program's symbols: the old ones, and those that tracing found."""
+    if shape_env is None:
+        return {}
+    gone = shape_env.replacements
+    ranges = {s: limits for s, limits in program.range_constraints.items() if s not in gone}
+    for symbol, limits in shape_env.var_to_range.items():
+        if symbol not in gone:
+            ranges.setdefault(symbol, limits)
+    return ranges
+
+
+def _state_of(module: torch.nn.Module) -> dict[str, Any]:
+    return {
+        **dict(module.named_parameters(remove_duplicate=False)),
+        **dict(module.named_buffers(remove_duplicate=False)),
+    }
+
+
+def _real_input(program: ExportedProgram, node: Node) -> Any:
+    """Return what stands for an input in the trace."""
+    value = node.meta["val"]
+    if not isinstance(value, CustomObjArgument):
+        return value
+    return program.constants[value.name] if value.fake_val is None else value.fake_val.real_obj
+
+
+def _inference_parts(
+    program: ExportedProgram,
+    overridden: contextlib.AbstractContextManager[None],
+    table: _Table,
+    custom_triton_ops: bool,
+    memo: Memo | None,
+) -> Parts:
+    module = program.module()
+    wrapped = _state_of(module)
+    compat.unwrap_subclasses(module)
+    unwrapped = _state_of(module)
+    mode = compat.fake_mode_of(program.graph_module)
+    compat.returns_a_tuple(module)
+    old = program.graph_signature
+    # A trace takes constants for buffers, so that writes to them are seen.
+    compat.constants_as_attributes(old, program.constants, module)
+    registered = compat.constants_as_buffers(module, program.state_dict, old.non_persistent_buffers)
+    state = compat.make_state_fake(mode, module)
+    meta = compat.gather_meta_of_state(module)
+    inputs = [_real_input(program, n) for n in module.graph.nodes if n.op == "placeholder"]
+    args, kwargs = pytree.tree_unflatten(inputs, module._in_spec)
+    flat = (*args, *kwargs.values())
+    with (
+        compat.tracing_of(mode, program.example_inputs),
+        overridden,
+        compat.fake_objects(module, flat, {}, mode) as faked,
+    ):
+        patched, fake_args, fake_kwargs, attributes, real_of = faked
+        if memo is not None:
+            memo.watch(patched.graph)
+        made = compat.trace_inference(
+            patched, fake_args, state, attributes, table, custom_triton_ops
+        )
+        found = {
+            name: real_of[value] if isinstance(value, compat.FakeScriptObject) else value
+            for name, value in made.constants.items()
+        }
+        new = made.gm
+        signature = compat.buffers_as_constants(made.sig, registered)
+        compat.give_meta_to_state(meta, new, signature)
+        signature = compat.mark_non_persistent(old, signature)
+        constants = {**program.constants, **found}
+        constants.update(compat.lift_constants(new, signature, attributes))
+        compat.name_placeholders(new, signature, patched, fake_args, fake_kwargs, state, constants)
+    compat.verify_meta(new, signature)
+    _drop_copies(new, signature)
+    return new, signature, _new_state(program, wrapped, unwrapped), constants
+
+
+def _drop_copies(module: GraphModule, signature: ExportGraphSignature) -> None:
+    """Return the value itself, and no copy, as the new value of a buffer or parameter."""
+    written = {**signature.buffers_to_mutate, **signature.parameters_to_mutate}
+    graph = module.graph
+    with module._set_replace_hook(signature.get_replace_hook()):
+        for value in pytree.tree_leaves(graph.output_node().args):
+            is_copy = isinstance(value, Node) and value.name in written
+            if is_copy and value.op == "call_function" and value.target is _COPY:
+                value.replace_all_uses_with(value.args[1])
+                graph.erase_node(value)
+        module.recompile()
+
+
+_COPY = torch.ops.aten.copy.default
+
+
+def _new_state(
+    program: ExportedProgram, wrapped: dict[str, Any], unwrapped: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the state, with the parts of subclasses in place of those."""
+    parts = {name: value for name, value in unwrapped.items() if name not in wrapped}
+    state = {**program.state_dict, **parts}
+    for name, value in wrapped.items():
+        if name not in state:
+            assert not isinstance(value, torch.nn.Parameter), f"{name!r} is not in the state"
+        elif name not in unwrapped:
+            del state[name]
+    return state

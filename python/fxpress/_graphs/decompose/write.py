@@ -1,0 +1,257 @@
+"""Write the new program's graph from a plan."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch.export.graph_signature import InputKind
+from torch.fx import Graph, Node
+
+from fxpress import _native
+from fxpress._graphs.decompose.inputs import Input
+from fxpress._graphs.decompose.plan import Plan, Stamp
+from fxpress._graphs.decompose.sizes import SizeNodes
+from fxpress._graphs.decompose.sources import Sources
+from fxpress._graphs.decompose.symbols import Symbols
+from fxpress._graphs.decompose.template import Template, TemplateNode
+from fxpress._graphs.decompose.values import Facts, Number, Storage, UnsafeError, Value
+from fxpress._torch import decompose as compat
+from fxpress._torch.fakes import without_data
+from fxpress._torch.versions import features
+
+try:
+    from fxpress._torch.aten import like_pattern
+except ImportError:  # there is no tensor part for this torch
+
+    def like_pattern(pattern: torch.Tensor, storage: torch.UntypedStorage | None) -> torch.Tensor:
+        place = (pattern.shape, pattern.stride(), pattern.storage_offset(), pattern.dtype)
+        return without_data(*place, storage)
+
+
+_GATHERED = tuple(f for f in compat.COPIED_META if f not in ("custom", "from_node"))
+
+
+def _is_symbol(given: object) -> bool:
+    """Whether torch's trace makes a symbol of an input, and compares it with its value."""
+    return type(given) is int and given not in (0, 1)
+
+
+def _is_traced(given: object) -> bool:
+    """Whether torch's trace gives the placeholder of a plain input a value."""
+    return _is_symbol(given) or (
+        type(given) in (int, bool, float) and features.traced_numbers_have_values
+    )
+
+
+class Writer:
+    """Writes the graph.
+
+    Args:
+        plan: the plan, at its end.
+        inputs: the inputs of the new program.
+        size_nodes: the nodes that read its symbols.
+        sources: records of where nodes come from.
+        symbols: makes its numbers.
+        fakes: makes tensors of the program's fake mode.
+        graph: an empty graph.
+
+    Attributes:
+        tools: functions of torch by the role that they have in native code.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        inputs: list[Input],
+        size_nodes: SizeNodes,
+        sources: Sources,
+        symbols: Symbols,
+        fakes: compat.Fakes,
+        graph: Graph,
+    ) -> None:
+        self._plan = plan
+        self._inputs = inputs
+        self._size_nodes = size_nodes
+        self._sources = sources
+        self._symbols = symbols
+        self._fakes = fakes
+        self._graph = graph
+        self._nodes: list[Any] = []
+        self.tools = {**compat.TOOLS, "like_pattern": like_pattern}
+        self._order = {node: place for place, node in enumerate(plan.nodes)}
+        self._calls: dict[Any, int] = {}
+        # What the user gives stands behind the state.
+        self._first_given = sum(entry.spec.kind is not InputKind.USER_INPUT for entry in inputs)
+
+    def write(self, names: list[str]) -> Node:
+        """Write all nodes, and return the output.
+
+        Args:
+            names: the names of the placeholders.
+        """
+        plan = self._plan
+        metas = [self._input_meta(number, entry) for number, entry in enumerate(self._inputs)]
+        first = self._size_nodes.stamp
+        stamps = [*plan.stamps] if first is None else [first, *plan.stamps]
+        size = plan.size
+        numbers = self._returned_numbers(plan.output)
+        if numbers:
+            self._returned = {id(number): size + i for i, number in enumerate(numbers)}
+            stamps.append(self._stamp_of_returned(numbers, size))
+            size += len(numbers)
+        self._nodes, name = _native.write_stamps(
+            graph=self._graph,
+            names=names,
+            metas=metas,
+            taken=["eq" for entry in self._inputs if _is_symbol(entry.old.meta["val"])],
+            stamps=[s._replace(template=self._symbols.bound(s.template)) for s in stamps],
+            sizes=self._size_nodes.of_inputs,
+            readers=self._size_nodes.count,
+            roots=self._roots(plan.output),
+            size=size,
+            sequence=compat.next_sequence_number(),
+            helper=self,
+        )
+        self._put_readers_last()
+        returned = self._argument(plan.output)
+        return compat.append(self._graph, name, "output", "output", (returned,), {})
+
+    def _returned_numbers(self, value: Any) -> list[Number]:
+        if type(value) is Number:
+            return [value]
+        if isinstance(value, (tuple, list)):
+            return [number for item in value for number in self._returned_numbers(item)]
+        return []
+
+    def _stamp_of_returned(self, numbers: list[Number], first: int) -> Stamp:
+        """Return a stamp whose nodes need the numbers that the program returns."""
+        empty = TemplateNode(None, None, (), "number", False, (), None)._replace(is_needed=True)
+        nodes = tuple(
+            [empty._replace(uses=(-1 - i,), number=n.expression) for i, n in enumerate(numbers)]
+        )
+        template = Template(nodes, {}, (), None, (), True)
+        computed = [-1 if number.node is None else number.node for number in numbers]
+        return Stamp(self._inputs[0].old, template, computed, [], first)
+
+    def _put_readers_last(self) -> None:
+        """Put nodes that read symbols behind the other users of their inputs, as torch does."""
+        first = len(self._inputs)
+        for reader in self._nodes[first : first + self._size_nodes.count]:
+            if reader is not None:
+                (tensor,) = reader.all_input_nodes
+                tensor.users[reader] = tensor.users.pop(reader)
+
+    def _roots(self, value: Any) -> list[int]:
+        """Return the numbers of the nodes that a program returns."""
+        if type(value) is Value:
+            return [value.node]
+        if type(value) is Number:
+            return [self._returned[id(value)]]
+        if isinstance(value, (tuple, list)):
+            return [number for item in value for number in self._roots(item)]
+        return []
+
+    def _argument(self, value: Any) -> Any:
+        if type(value) is Value:
+            return self._nodes[value.node]
+        if type(value) is Number:
+            return self._nodes[self._returned[id(value)]]
+        if isinstance(value, (tuple, list)):
+            return type(value)([self._argument(item) for item in value])
+        return value
+
+    # What native code calls.
+
+    def source(self, node: Node) -> Any:
+        """Return the record that new nodes come from a node."""
+        return self._sources.of_trace(node)
+
+    def copied(self, value: Any) -> Any:
+        """Return a shallow copy."""
+        return copy.copy(value)
+
+    def attributes(self, device: torch.device) -> dict[str, Any]:
+        """Return the attributes of fake tensors on a device."""
+        return self._fakes.attributes(device)
+
+    def storage(self, storage: Storage) -> Any:
+        """Return torch's storage of what the plan knows as one."""
+        if storage.made is None:
+            nbytes = self._symbols.size(storage.nbytes)
+            storage.made = self._fakes.storage(nbytes, storage.state)
+        return storage.made
+
+    def missing(self, node: Node) -> None:
+        """Raise UnsafeError: a node needs a number that an earlier call computed, and no other."""
+        raise UnsafeError(f"{node.target}: a size that an earlier call computes")
+
+    def counted(self, item: tuple[Any, int]) -> tuple[str, str]:
+        """Return the `torch_fn` of a node: the function that made it, and how often it ran."""
+        function, count = item
+        name = function.__name__
+        calls = self._calls.get(function, 0) + count
+        return f"{name}_{calls}", f"{type(function).__name__}.{name}"
+
+    def count(self, template: Template) -> None:
+        """A stamp of the template is written."""
+        for function, count in template.calls:
+            self._calls[function] = self._calls.get(function, 0) + count
+
+    def _tensor(self, facts: Facts, storage: Storage) -> Any:
+        return self._fakes.tensor(*self._symbols.facts(facts)[:5], self.storage(storage), False)
+
+    def _input_meta(self, number: int, entry: Input) -> dict[str, Any]:
+        kind, target = entry.spec.kind, entry.spec.target
+        old = entry.old.meta
+        if kind is InputKind.USER_INPUT:
+            given = number - self._first_given
+            if type(entry.value) is not Value:
+                described = {"desc": compat.PlainInput(given), "val": old["val"]}
+                if type(entry.value) is Number or _is_traced(old["val"]):
+                    described["desc"] = described.pop("desc")
+                return described
+            fake = self._tensor(entry.value.facts, entry.value.storage)
+            fake.requires_grad = old["val"].requires_grad
+            return {
+                "val": fake,
+                "tensor_meta": compat.tensor_metadata(old["val"]),
+                "desc": compat.PlainInput(given),
+            }
+        describe = compat.ParamInput if kind is InputKind.PARAMETER else compat.BufferInput
+        value = entry.value
+        assert type(value) is Value
+        if kind is InputKind.CONSTANT_TENSOR:
+            fake = self._tensor(value.facts, value.storage)
+            return {
+                "val": fake,
+                "tensor_meta": compat.tensor_metadata(fake),
+                "desc": describe(target),
+            }
+        meta: dict[str, Any] = {"val": None, "tensor_meta": None, "desc": describe(target)}
+        meta.update(self._attribute_meta(entry.old))
+        if meta["val"] is None or meta["tensor_meta"] is None:
+            fake = self._tensor(value.facts, value.storage)
+            fake.requires_grad = value.facts.requires_grad
+            meta["val"] = fake if meta["val"] is None else meta["val"]
+            meta["tensor_meta"] = meta["tensor_meta"] or compat.tensor_metadata(fake)
+        return meta
+
+    def _attribute_meta(self, old: Node) -> dict[str, Any]:
+        """Return the meta that torch gathers for state: a part of it is that of the last user."""
+        meta = {**old.meta, "from_node": None}
+        last: Node | None = None
+        for user in (
+            sorted(old.users, key=self._order.__getitem__) if len(old.users) > 1 else old.users
+        ):
+            if user.op == "call_function":
+                last = user
+                for field in _GATHERED:
+                    if field in user.meta:
+                        meta[field] = user.meta[field]
+        found = self._sources
+        meta["from_node"] = found.of_unlifted(old) if last is None else found.of_module(last)
+        meta.pop("nn_module_stack", None)
+        meta.pop("stack_trace", None)
+        return meta

@@ -1,0 +1,163 @@
+"""The state that the module of an exported program takes over, and where the module keeps it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram, ExportGraphSignature
+
+from fxpress._graphs.unflatten.attributes import _assign_attr, check_kind
+from fxpress._graphs.unflatten.bodies import owner_with_bodies_of_its_own
+from fxpress._torch.export import AttrKind
+from fxpress._torch.fx import PATTERN
+
+
+class Named(NamedTuple):
+    """A value that the graph reads from an attribute."""
+
+    name: str  # dotted, as in the signature
+    value: Any
+    kind: Any  # an AttrKind
+
+
+def lifted(program: ExportedProgram) -> list[Named]:
+    """Return the state that the graph gets as inputs, checked.
+
+    Raises:
+        KeyError: the signature names state that the program does not have, or the name is that of
+            something else in the module.
+        TypeError: a constant has the name of the body of an operator.
+        AssertionError: a value is not of its kind.
+    """
+    state = list(_lifted(program.graph_signature, program.state_dict, program.constants))
+    for name, value, kind in state:
+        check_kind(value, kind)
+        if "." not in name:
+            _check_free(name, value, kind, program.graph_module)
+    return state
+
+
+def _check_free(name: str, value: object, kind: Any, owner: torch.nn.Module) -> None:
+    """torch registers state in a module that has the program's bodies, and is complete."""
+    if kind is AttrKind.CONSTANT:
+        if name in owner._modules:
+            raise TypeError(f"cannot assign '{type(value)}' as child module '{name}'")
+    elif hasattr(PATTERN, name) or name in owner._modules:
+        raise KeyError(f"attribute '{name}' already exists")
+
+
+def _lifted(
+    signature: ExportGraphSignature, state_dict: dict[str, Any], constants: dict[str, Any]
+) -> Iterator[Named]:
+    transient = set(signature.non_persistent_buffers)
+    for name in signature.buffers:
+        yield Named(name, (constants if name in transient else state_dict)[name], AttrKind.BUFFER)
+    for name in signature.parameters:
+        yield Named(name, state_dict[name], AttrKind.PARAMETER)
+    for name in (*signature.lifted_custom_objs, *signature.lifted_tensor_constants):
+        yield Named(name, constants[name], AttrKind.CONSTANT)
+
+
+def _has_call_names(names: Iterator[str]) -> bool:
+    """Return whether state may lie in several calls of one module ("a" and "a@1")."""
+    return any("@" in name for name in names)
+
+
+def by_name(state: list[Named]) -> dict[str, Any]:
+    """Return the values by name. State of a module is state of all calls of the module."""
+    if not _has_call_names(each.name for each in state):
+        return {each.name: each.value for each in state}
+    holder = torch.nn.Module()
+    for name, value, kind in state:
+        _assign_attr(value, holder, name, kind)
+    return {each.name: functools.reduce(getattr, each.name.split("."), holder) for each in state}
+
+
+def owner(module: torch.fx.GraphModule, state: list[Named]) -> torch.nn.Module:
+    """Return a module with the attributes that the graph of a program names, besides its state.
+
+    The body of a higher-order operator may have the name of a module with state. torch puts the
+    state into the program's body; here it goes into a copy.
+    """
+    holders = {each.name.partition(".")[0] for each in state if "." in each.name}
+    if holders.isdisjoint(module._modules):
+        return module
+    copy = owner_with_bodies_of_its_own(module)
+    for name, value, kind in state:
+        if name.partition(".")[0] in module._modules:
+            _assign_attr(value, copy, name, kind)
+    return copy
+
+
+def keep_constants(module: torch.nn.Module, program: ExportedProgram) -> None:
+    """Make constants plain attributes, add those that no node reads, and mark transient buffers.
+
+    Raises:
+        AssertionError: a constant is neither a tensor nor an object that a graph can hold.
+    """
+    signature, constants = program.graph_signature, program.constants
+    place = _Places(module, _has_call_names(itertools.chain(constants, signature.buffers)))
+    without_gradient = _Detached()
+    for name in signature.lifted_tensor_constants:
+        value = without_gradient(name, module.get_buffer(name))
+        path, _, field = name.rpartition(".")
+        delattr(module.get_submodule(path), field)
+        place.put(name, value, AttrKind.CONSTANT)
+    for name, value in constants.items():
+        if not _has_attribute(module, name):
+            place.put(name, without_gradient(name, value), AttrKind.CONSTANT)
+    for name in signature.non_persistent_buffers:
+        place.put(name, module.get_buffer(name), AttrKind.BUFFER)
+
+
+class _Places:
+    """Puts values into a module, each into all calls of the module that it belongs to."""
+
+    def __init__(self, module: torch.nn.Module, has_call_names: bool) -> None:
+        self._module = module
+        self._has_call_names = has_call_names
+
+    def put(self, name: str, value: Any, kind: Any) -> None:
+        path, _, field = name.rpartition(".")
+        if self._has_call_names or not _has_attribute(self._module, path):
+            _assign_attr(value, self._module, name, kind, persistent=False)
+            return
+        check_kind(value, kind)
+        holder = self._module.get_submodule(path)
+        if kind is AttrKind.BUFFER:
+            holder.register_buffer(field, value, persistent=False)
+        else:
+            setattr(holder, field, value)
+
+
+def _has_attribute(module: torch.nn.Module, name: str) -> bool:
+    found: Any = module
+    for part in filter(None, name.split(".")):
+        if not hasattr(found, part):
+            return False
+        found = getattr(found, part)
+    return True
+
+
+class _Detached:
+    """Detaches constants that require a gradient: one tensor stays one tensor."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __call__(self, name: str, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.requires_grad:
+            return value
+        warnings.warn(
+            f"A model attribute `{name}` requires gradient but it's not properly registered as a "
+            "parameter. torch.export will detach it and treat it as a constant tensor but please "
+            "register it as parameter instead.",
+            stacklevel=5,
+        )
+        return self._known.setdefault(id(value), (value, value.detach()))[1]

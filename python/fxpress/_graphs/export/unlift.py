@@ -1,0 +1,231 @@
+"""Make the module of an exported program, in which state is read from attributes again."""
+
+from __future__ import annotations
+
+import keyword
+import types
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+
+from fxpress import _native
+from fxpress._graphs.export import state
+from fxpress._graphs.export.own_guards import argument_names, guards_module
+from fxpress._torch import deferred_code, native_tables
+from fxpress._torch import export as torch_export
+from fxpress._torch import fx as torch_fx
+from fxpress._torch import unlift as torch_unlift
+from fxpress._torch.fx import GRAPH_SLOT, pytree, pytree_codegen
+from fxpress._torch.watching import operation, phase
+
+native_tables.fx()
+
+
+class Source(TypedDict):
+    """The argument of `_native.unlift`; the fields are those of csrc/export/unlift.h."""
+
+    graph: torch.fx.Graph
+    origin: torch.fx.Graph
+    taken: list[str]
+    into: torch.fx.Graph
+    lifted: list[str | None]
+    outputs: list[Any]
+    written: list[str | None]
+    owner: torch.nn.Module
+    state: dict[str, Any]
+    module_class: type[torch.fx.GraphModule]
+    drop_dead_code: bool
+    created: dict[str, object]
+    replaced: dict[str, object]
+
+
+_STATE = (
+    InputKind.BUFFER,
+    InputKind.CONSTANT_TENSOR,
+    InputKind.PARAMETER,
+    InputKind.CUSTOM_OBJ,
+)
+_WRITTEN = (
+    OutputKind.BUFFER_MUTATION,
+    OutputKind.USER_INPUT_MUTATION,
+    OutputKind.PARAMETER_MUTATION,
+)
+
+
+def _sizes(made: torch.fx.GraphModule, *_: Any, **__: Any) -> dict[str, int]:
+    return {"nodes": len(made.graph.nodes)}
+
+
+@operation("export.module", _sizes)
+def _unlift_exported_program_lifted_states(
+    ep: ExportedProgram, check_guards: bool = True
+) -> torch.fx.GraphModule:
+    """Return the module of an exported program; its code is generated when it is first needed.
+
+    Stands in for `torch.export._unlift._unlift_exported_program_lifted_states`. The program, and
+    the bodies of higher-order operators that it shares with the module, are not changed.
+
+    Args:
+        ep: the program.
+        check_guards: whether the graph calls a module `_guards_fn` that checks the inputs. It does
+            not when the program has no inputs or no example inputs, and when a file of ExecuTorch,
+            TorchAO or the like is among the callers. A hook then checks sizes alone.
+
+    Raises:
+        KeyError, AssertionError: the program contradicts its signature.
+        RuntimeError: the signature says that something is written that is no buffer or input.
+        TypeError: the example inputs do not fit the program's parameters.
+
+    Example:
+        >>> from fxpress.export import _unlift_exported_program_lifted_states
+        >>> made = _unlift_exported_program_lifted_states(program, check_guards=False)
+        >>> torch.allclose(made(x), model(x))
+        True
+    """
+    check_guards = check_guards and torch_unlift.guards_are_welcome()
+    cleaned, is_clean = ep, torch_unlift.is_of_training(ep)
+    if not is_clean:
+        cleaned = torch_export.without_tokens_and_dead_bodies(ep)
+        is_clean = cleaned is not ep
+    call = ep.call_spec
+    if call.in_spec is None:
+        raise AssertionError("ep.call_spec.in_spec cannot be None")
+    names = argument_names(call.in_spec, ep.module_call_graph[0].signature)
+    with phase("graph"), _native.GcPause():
+        codegen = pytree_codegen(names, call.in_spec, call.out_spec)
+        module = _module(cleaned, ep.graph, codegen, is_clean)
+    _complete(module, cleaned)
+    if not _can_be_parameters(names):
+        deferred_code.materialize(type(module))  # raises SyntaxError
+    _add_hooks(module, cleaned)
+    state.keep_constants(module, cleaned)
+    module.meta.update(cleaned.graph_module.meta)
+    for child in module.children():
+        if isinstance(child, torch.fx.GraphModule):
+            deferred_code.refresh(child)
+    if check_guards and ep.example_inputs:
+        with phase("guards"):
+            _add_guards(module, ep, names)
+    return module
+
+
+def _module(
+    program: ExportedProgram, origin: torch.fx.Graph, codegen: Any, is_clean: bool
+) -> torch.fx.GraphModule:
+    """Write the graph and make the module with the state that it reads."""
+    graph, signature = program.graph, program.graph_signature
+    lifted = state.lifted(program)
+    written = torch_unlift.new_graph_like(graph)
+    written.set_codegen(codegen)
+    return _native.unlift(
+        {
+            "graph": graph,
+            "origin": origin,
+            "taken": [] if graph is origin else torch_unlift.used_names(graph),
+            "into": written,
+            "lifted": [s.target if s.kind in _STATE else None for s in signature.input_specs],
+            "outputs": pytree.tree_leaves(graph.output_node().args),
+            "written": [s.target if s.kind in _WRITTEN else None for s in signature.output_specs],
+            "owner": state.owner(program.graph_module, lifted),
+            "state": state.by_name(lifted),
+            "module_class": torch_unlift.StatefulGraphModule,
+            "drop_dead_code": not is_clean,
+            "created": torch_unlift.CREATED,
+            "replaced": torch_unlift.REPLACED,
+        }
+    )
+
+
+def _can_be_parameters(names: Sequence[str]) -> bool:
+    return len(set(names)) == len(names) and all(
+        name.isidentifier() and not keyword.iskeyword(name) for name in names
+    )
+
+
+def _complete(module: torch.fx.GraphModule, program: ExportedProgram) -> None:
+    """Add what the constructors of torch's class leave in a module besides its attributes."""
+    attributes = vars(module)
+    _native.insert_after(attributes, GRAPH_SLOT, torch_fx.tree_specs(module.graph))
+    attributes["_tracer_cls"] = torch_unlift.tracer_to_keep(module.graph)
+    for table in (module._parameters, module._buffers, module._modules):
+        for name in attributes.keys() & table.keys():
+            setattr(module, name, attributes[name])  # raises TypeError: state has this name
+    module.range_constraints = program.range_constraints or []
+    module.validate_inputs = True
+
+
+def _add_hooks(module: torch.fx.GraphModule, program: ExportedProgram) -> None:
+    kinds = torch_unlift.modules_among_inputs(program.example_inputs)
+
+    def enter(*_: Any, **__: Any) -> None:
+        torch_unlift.register_modules_as_nodes(kinds)
+
+    def leave(*_: Any, **__: Any) -> None:
+        torch_unlift.deregister_modules_as_nodes(kinds)
+
+    module.register_forward_pre_hook(enter)
+    module.register_forward_pre_hook(torch_unlift.check_inputs_hook, with_kwargs=True)
+    module.register_forward_hook(leave, always_call=True)
+
+
+def _add_guards(module: torch.fx.GraphModule, program: ExportedProgram, names: list[str]) -> None:
+    """Add a module that checks the inputs, and its call behind the last input."""
+    graph = module.graph
+    placeholders = graph.find_nodes(op="placeholder")
+    if not placeholders:
+        return
+    module._guards_fn = guards_module(program, placeholders, names)
+    stack = torch_unlift.first_stack(graph)
+    with graph.inserting_after(placeholders[-1]):
+        node = graph.call_module("_guards_fn", tuple(placeholders))
+        node.meta["nn_module_stack"] = stack
+
+
+def _train(self: torch.nn.Module, mode: bool = True) -> None:
+    raise NotImplementedError("Calling train() is not supported yet.")
+
+
+def _eval(self: torch.nn.Module, mode: bool = True) -> None:
+    raise NotImplementedError("Calling eval() is not supported yet.")
+
+
+def module(
+    ep: ExportedProgram, *, check_guards: bool = True, engine: bool = False
+) -> torch.fx.GraphModule:
+    """Return an exported program as a module that holds its state.
+
+    Stands in for `torch.export.ExportedProgram.module`.
+
+    The graph is that of the program, with the parameters, buffers and constants read from
+    attributes of the module, and the writes to buffers and inputs done in place. The tensors are
+    the program's own. The Python code is generated when it is first needed.
+
+    Args:
+        ep: the program. It is not changed.
+        check_guards: check the inputs by a module `_guards_fn`, which the graph calls behind its
+            inputs. Without it, a forward hook checks sizes and ranges.
+        engine: run the graph on fxpress's engine, faster and without its Python code. Exceptions of
+            operators name the node. Tracers run the code all the same, and so do deep copies.
+
+    Raises:
+        UnsupportedTorchError: the engine is not there for the installed torch.
+        KeyError, AssertionError, RuntimeError, TypeError: the program contradicts its signature.
+
+    Example:
+        >>> from fxpress.export import module
+        >>> torch.allclose(module(program)(x), model(x))
+        True
+    """
+    made = _unlift_exported_program_lifted_states(ep, check_guards=check_guards)
+    made.train = types.MethodType(_train, made)
+    made.eval = types.MethodType(_eval, made)
+    if engine:
+        # The engine is tied to libtorch; the rest of this room is not.
+        from fxpress._graphs.export.engine import run_on_engine
+
+        run_on_engine(made)
+    return made

@@ -1,0 +1,127 @@
+"""Partitions around given operations, for compilers that run some operations eagerly."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from fxpress._graphs.partition.callback import SplitCallback, operations
+
+# torch has no public names for these classes, so they are taken from an operator that always
+# exists.
+_OpOverload = type(torch.ops.aten.add.Tensor)
+_OpOverloadPacket = type(torch.ops.aten.add)
+
+
+def around(
+    m: GraphModule,
+    ops: Iterable[str | Callable[..., Any]] = (),
+    *,
+    where: Callable[[Node], bool] | None = None,
+) -> SplitCallback:
+    """Return a callback with a partition for each matching node, and for the nodes between two.
+
+    vLLM and SGLang split a model around attention in this way, to capture everything else in CUDA
+    graphs. Use it with `keep_original_order=True`, as they do: otherwise, `split_module` changes
+    the order of partitions that don't depend on each other. Beyond torch.
+
+    A `getitem` that directly follows a matching node and unpacks it joins its partition: then
+    tensors, which compilers take, cross the border, and not tuples, which compilers don't take.
+
+    Args:
+        m: The graph to split, as it will be given to `split_module`.
+        ops: The operations to match. Each is one of:
+
+            - the function that a `call_function` node calls, or its `OpOverload`;
+            - an `OpOverloadPacket`, for all its overloads;
+            - the name of an operator, "aten::add" or "aten.add" for all overloads,
+              "aten::add.Tensor" or "aten.add.Tensor" for one ("default" for the unnamed);
+            - the class of the module that a `call_module` node calls or a base of it, or the name
+              of the class itself;
+            - the name of the method that a `call_method` node calls.
+
+            An op that matches nothing is no error: one list serves many graphs.
+        where: A predicate on nodes; those for which it is true match as well.
+
+    Returns:
+        The callback for `split_module(m, None, callback, keep_original_order=True)`.
+
+    Raises:
+        TypeError: If `ops` is a single op, or has a member that is neither a name nor callable.
+
+    Example:
+        >>> from fxpress import partition
+        >>> cut = partition.around(program.graph_module, ["aten::scaled_dot_product_attention"])
+        >>> cut.count  # a partition for each attention, and those before, between and behind them
+        5
+    """
+    wanted = _wanted(ops)
+    verdicts: dict[tuple[str, Any], bool] = {}  # one look at each target, however often called
+    ids: dict[Node, int] = {}
+    opener: Node | None = None  # the matching node whose partition is the current one
+    partition = -1
+    for node in operations(m):
+        target = (node.op, node.target)
+        if target not in verdicts:
+            verdicts[target] = not wanted.isdisjoint(_labels(m, node))
+        if verdicts[target] or (where is not None and where(node)):
+            partition += 1
+            opener = node
+        elif opener is not None and not _unpacks(node, opener):
+            partition += 1
+            opener = None
+        elif partition < 0:
+            partition = 0
+        ids[node] = partition
+    return SplitCallback(ids, f"around({_describe(wanted, where)})")
+
+
+def _wanted(ops: Iterable[str | Callable[..., Any]]) -> set[str | Callable[..., Any]]:
+    # A string and a packet are iterable too: over letters, and over the names of the overloads.
+    if isinstance(ops, str) or callable(ops):
+        raise TypeError(f"around: ops is a list of ops, got {ops!r} alone")
+    wanted = set(ops)
+    for op in wanted:
+        if not isinstance(op, str) and not callable(op):
+            raise TypeError(f"around: an op is a name or something callable, got {op!r}")
+    return wanted
+
+
+def _labels(m: GraphModule, node: Node) -> Iterator[Any]:
+    """Yield every name or object by which `ops` may specify the operation of `node`."""
+    target: Any = node.target
+    if node.op == "call_module":
+        module_class = type(m.get_submodule(target))
+        yield module_class.__name__
+        yield from module_class.__mro__
+        return
+    yield target
+    if isinstance(target, _OpOverload):
+        overload = str(target)  # aten.add.Tensor
+        yield overload
+        yield overload.replace(".", "::", 1)
+        target = target.overloadpacket
+        yield target
+    if isinstance(target, _OpOverloadPacket):
+        packet = str(target)  # aten.add
+        yield packet
+        yield packet.replace(".", "::", 1)
+
+
+def _unpacks(node: Node, opener: Node) -> bool:
+    return node.target is operator.getitem and node.args[0] is opener
+
+
+def _describe(wanted: set[str | Callable[..., Any]], where: Callable[[Node], bool] | None) -> str:
+    named = sorted(op if isinstance(op, str) else _name(op) for op in wanted)
+    return ", ".join([*named, *([] if where is None else [f"where={_name(where)}"])])
+
+
+def _name(function: Callable[..., Any]) -> str:
+    if isinstance(function, (_OpOverload, _OpOverloadPacket)):
+        return str(function)
+    return getattr(function, "__name__", None) or repr(function)

@@ -1,0 +1,171 @@
+"""Stages of equal weight, in graph order."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Mapping
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch.fx import GraphModule, Node
+
+from fxpress._graphs.partition.callback import SplitCallback, operations
+from fxpress._graphs.partition.state import StateReader, byte_count, element_count
+
+if TYPE_CHECKING:
+    from torch.export import ExportGraphSignature
+
+_SIZE = {"parameters": element_count, "bytes": byte_count}
+
+
+def balanced(
+    m: GraphModule,
+    n: int,
+    *,
+    by: Literal["parameters", "bytes", "nodes"] = "parameters",
+    signature: ExportGraphSignature | None = None,
+    state_dict: Mapping[str, Any] | None = None,
+    state_inputs: Collection[str] = (),
+) -> SplitCallback:
+    """Return a callback with `n` stages in graph order of least maximum weight. Beyond torch.
+
+    State (parameters, buffers and constant tensors) counts once, for the first node that uses it,
+    however many names and users it has. The optimum is exact. Among the divisions that reach the
+    optimum, each stage in turn is the one closest to an equal share of the remaining weight. No
+    stage is empty.
+
+    Args:
+        m: The graph to split, as it will be given to `split_module`.
+        n: The number of stages.
+        by: The weight of a node: the number of elements ("parameters") or of bytes ("bytes") of the
+            state that it is the first to use, or 1 ("nodes").
+        signature: For the graph module of an exported program: its `graph_signature`, which tells
+            the inputs that are state from those that are not.
+        state_dict: The program's `state_dict`: shows which parameters are tied.
+        state_inputs: Names of further placeholders that stand for state. Placeholders whose
+            metadata holds an `nn.Parameter`, as Dynamo and strict export leave it, always do.
+
+    Returns:
+        The callback for `split_module(m, None, callback)`.
+
+    Raises:
+        ValueError: If `n` is less than 1 or more than there are operations in the graph, if `by`
+            is none of the three, or if no node of the graph uses any state to be weighed.
+
+    Example:
+        >>> from fxpress import partition
+        >>> partition.balanced(graph_module, 2)
+        <SplitCallback balanced(n=2, by='parameters'): 22 nodes in 2 partitions>
+    """
+    if by != "nodes" and by not in _SIZE:
+        raise ValueError(f'balanced: by is "parameters", "bytes" or "nodes", got {by!r}')
+    nodes = list(operations(m))
+    if not 1 <= n <= len(nodes):
+        raise ValueError(
+            f"balanced: cannot make {n} stages, none of them empty, of {len(nodes)} nodes"
+        )
+    weights = [1] * len(nodes)
+    if by != "nodes":
+        state = StateReader(m, signature, state_dict, state_inputs)
+        weights = state_weights(m, state, by)
+        if not any(weights):
+            raise ValueError(
+                f"balanced: no node uses any state, so there are no {by} to balance; for an"
+                ' exported program pass signature=ep.graph_signature, or balance by="nodes"'
+            )
+    ids: dict[Node, int] = {}
+    start = 0
+    for stage, end in enumerate(linear_partition(weights, n)):
+        ids.update(dict.fromkeys(nodes[start:end], stage))
+        start = end
+    return SplitCallback(ids, f"balanced(n={n}, by={by!r})")
+
+
+def linear_partition(weights: list[int], n: int) -> list[int]:
+    """Cut `weights`, none negative, into `n` non-empty runs with the least possible maximum.
+
+    Args:
+        weights: One weight an item, in order; at least `n` of them.
+        n: The number of runs, at least 1.
+
+    Returns:
+        The end of each run; the last is `len(weights)`.
+    """
+    before = [0, *accumulate(weights)]  # before[i]: the weight of the items in front of i
+    limit = _bottleneck(before, max(weights), n)
+    earliest = _earliest_ends(before, limit, n)
+    ends: list[int] = []
+    start = 0
+    for run in range(n - 1):
+        runs_after = n - 1 - run
+        first = max(earliest[run], start + 1)
+        last = bisect_right(before, before[start] + limit) - 1
+        last = min(last, len(weights) - runs_after)  # each of the later runs needs an item
+        share = (before[-1] - before[start]) / (runs_after + 1)
+        start = _closest(before, before[start] + share, first, last)
+        ends.append(start)
+    return [*ends, len(weights)]
+
+
+def _bottleneck(before: list[int], heaviest: int, n: int) -> int:
+    """Return the least limit on the weight of a run with which `n` runs hold all items."""
+    low, high = max(heaviest, -(-before[-1] // n)), before[-1]
+    while low < high:
+        limit = (low + high) // 2
+        if _fits(before, limit, n):
+            high = limit
+        else:
+            low = limit + 1
+    return low
+
+
+def _fits(before: list[int], limit: int, n: int) -> bool:
+    """Return whether `n` runs of at most `limit` hold all items, each run filled to the limit."""
+    end = 0
+    for _ in range(n):
+        end = bisect_right(before, before[end] + limit) - 1
+    return end == len(before) - 1
+
+
+def _earliest_ends(before: list[int], limit: int, n: int) -> list[int]:
+    """Return, for each run, the least end after which the later runs still hold the rest."""
+    ends = [len(before) - 1]
+    for _ in range(n - 1):
+        ends.append(bisect_left(before, before[ends[-1]] - limit))
+    return ends[::-1]
+
+
+def _closest(before: list[int], weight: float, first: int, last: int) -> int:
+    """Return the cut from `first` to `last` for which the weight before it is closest to `weight`.
+
+    Of several such cuts it is the last: items without weight stay with the weight before them.
+    """
+    above = bisect_left(before, weight, first, last)
+    cut = above
+    if above > first and weight - before[above - 1] < before[above] - weight:
+        cut = above - 1
+    return bisect_right(before, before[cut], cut, last + 1) - 1
+
+
+def state_weights(m: GraphModule, state: StateReader, by: str) -> list[int]:
+    """Return, for each operation, the size of the state that it is the first to use."""
+    size = _SIZE[by]
+    brought: dict[Node, Iterable[torch.Tensor]] = {}  # by nodes that nothing has used yet
+    seen: set[int] = set()  # ids of tensors already weighed; the module keeps them alive
+    weights: list[int] = []
+    for node in m.graph.nodes:
+        if node.op in ("placeholder", "get_attr"):
+            brought[node] = state.brought_by(node)
+        elif node.op != "output":
+            weight = 0
+            for tensors in (
+                state.brought_by(node),
+                *(brought.pop(source, ()) for source in node.all_input_nodes),
+            ):
+                for tensor in tensors:
+                    if id(tensor) not in seen:
+                        seen.add(id(tensor))
+                        weight += size(tensor) or 0
+            weights.append(weight)
+    return weights

@@ -1,0 +1,96 @@
+"""Partitions along the module tree."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+
+from torch.fx import GraphModule, Node
+
+from fxpress._graphs.partition.callback import SplitCallback, operations
+
+# The start of a path: Dynamo names the local or global that holds the root; strict export wraps it.
+_ROOT = re.compile(r"^(?:[LG]\[['\"][^'\"]*['\"]\]|_export_root)(?=[.\[]|$)")
+# Dynamo's ways to write a child: ._modules['0'], ['0'] and [0] all mean .0
+_SUBSCRIPT = re.compile(r"(?:\._modules)?\[['\"]?([^\]'\"]+)['\"]?\]")
+# The second call of a module is layers.0@1: the same module, and so the same path.
+_CALL_NUMBER = re.compile(r"@\d+(?=\.|$)")
+
+
+def by_module(m: GraphModule, *, depth: int = 1, path: str | None = None) -> SplitCallback:
+    """Return a callback with a partition for each run of nodes of one module. Beyond torch.
+
+    A node's module is read from `meta["nn_module_stack"]`: the outermost module around it whose
+    path has `depth` components ("layers.0" has two), or its innermost module where no path is as
+    long; the root's path is empty. The module of a `call_module` node without a stack is its
+    target. Each change of module in graph order starts the next partition, so a module that is
+    called twice, with other nodes between, has two partitions. A node without any record stays with
+    the node before it (the first nodes, with the first that has a record). Such nodes are those
+    that a pass inserted, and those of the root module in symbolic traces and Dynamo's graphs.
+
+    Args:
+        m: The graph to split, as it will be given to `split_module`.
+        depth: The number of path components that tell two modules apart.
+        path: Only modules at or below this path have partitions of their own; the nodes between
+            them go into the partitions between them. It is a path ("model.layers") or a pattern of
+            `fnmatch` (`"model.layers.*"`, `"*.self_attn"`), in which `*` matches dots as well: the
+            outermost module that matches and has at least `depth` components counts.
+
+    Returns:
+        The callback for `split_module(m, None, callback)`.
+
+    Raises:
+        ValueError: If `depth` is less than 1.
+
+    Example:
+        >>> from fxpress import partition
+        >>> partition.by_module(program.graph_module)
+        <SplitCallback by_module(depth=1): 22 nodes in 2 partitions>
+    """
+    if depth < 1:
+        raise ValueError(f"by_module: depth counts path components from 1, got {depth}")
+    modules: dict[tuple[str, ...], str | None] = {}
+    ids: dict[Node, int] = {}
+    current: str | None = None
+    seen_module = False
+    partition = 0
+    for node in operations(m):
+        scope = _scope(node)
+        if scope:
+            if scope not in modules:
+                modules[scope] = _module(tuple(map(_clean, scope)), depth, path)
+            partition += seen_module and modules[scope] != current
+            current, seen_module = modules[scope], True
+        ids[node] = partition
+    chosen = "" if path is None else f", path={path!r}"
+    return SplitCallback(ids, f"by_module(depth={depth}{chosen})")
+
+
+def _scope(node: Node) -> tuple[str, ...]:
+    """Return the recorded paths of the modules around `node`, outermost first; empty without."""
+    stack = node.meta.get("nn_module_stack")
+    if stack:
+        return tuple([entry[0] for entry in stack.values()])
+    return (str(node.target),) if node.op == "call_module" else ()
+
+
+def _clean(path: str) -> str:
+    """Return `path` as `named_modules` writes it."""
+    path = _ROOT.sub("", path, count=1)
+    path = _SUBSCRIPT.sub(r".\1", path)
+    return _CALL_NUMBER.sub("", path).strip(".")
+
+
+def _module(scope: tuple[str, ...], depth: int, path: str | None) -> str | None:
+    """Return the module that gives a node inside `scope` its partition; None outside of `path`."""
+    for module in scope:
+        atoms = module.split(".") if module else []
+        for length in range(depth, len(atoms) + 1):
+            ancestor = ".".join(atoms[:length])
+            if _is_inside(ancestor, path):
+                return ancestor
+    return scope[-1] if _is_inside(scope[-1], path) else None
+
+
+def _is_inside(module: str, path: str | None) -> bool:
+    return path is None or fnmatchcase(module, path) or fnmatchcase(module, f"{path}.*")

@@ -1,0 +1,226 @@
+"""Draw the result of `split_module`: its partitions, and the values that pass between them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import torch
+from torch.fx import GraphModule, Node
+
+from fxpress._graphs.partition.callback import operations
+from fxpress._graphs.partition.state import StateReader, byte_count, element_count, meta_value
+
+if TYPE_CHECKING:
+    from graphviz import Digraph
+    from torch.export import ExportGraphSignature
+
+# Longer lists end in a count: an exported model has hundreds of inputs.
+_MOST_NAMES = 6
+
+
+@overload
+def draw(
+    split: GraphModule,
+    *,
+    format: None = None,
+    signature: ExportGraphSignature | None = None,
+    state_dict: Mapping[str, Any] | None = None,
+) -> Digraph: ...
+
+
+@overload
+def draw(
+    split: GraphModule,
+    *,
+    format: Literal["svg"],
+    signature: ExportGraphSignature | None = None,
+    state_dict: Mapping[str, Any] | None = None,
+) -> str: ...
+
+
+def draw(
+    split: GraphModule,
+    *,
+    format: Literal["svg"] | None = None,
+    signature: ExportGraphSignature | None = None,
+    state_dict: Mapping[str, Any] | None = None,
+) -> Digraph | str:
+    """Draw the partitions of a split module and the values between them. Beyond torch.
+
+    A box is a partition: its name, the number of its operations, the elements and bytes of the
+    state that it uses (parameters, buffers and constant tensors; state that two partitions use is
+    shown in both), and the names of its inputs and outputs. An arrow stands for all values that one
+    partition takes from another: their number, and their bytes where the metadata of all of them
+    gives a size. A value with a symbolic size is shown by its type and shape instead. The same
+    split gives the same picture.
+
+    Drawing needs the extra: `pip install 'fxpress[draw]'`. The system's Graphviz renders an SVG
+    where its program `dot` is on the PATH, else the program of the package `graphviz-pure` does.
+    Both give the same boxes and arrows with the same texts in the same order; places and sizes
+    depend on the version of Graphviz and on how it measures text.
+
+    Args:
+        split: The result of `split_module` or `split_module_simple`.
+        format: None for a graph to be rendered, saved or changed, "svg" for the finished picture.
+        signature: If an exported program's graph module was split: its `graph_signature`, which
+            tells the inputs that are state from those that are not.
+        state_dict: The program's `state_dict`: shows which parameters are tied.
+
+    Returns:
+        A `graphviz.Digraph`, which notebooks show as it is, or the text of an SVG file. The
+        methods of `Digraph` that render (`pipe`, `render`, `view`) are of the package `graphviz`
+        and need `dot`.
+
+    Raises:
+        TypeError: If `split` is no `GraphModule`.
+        ValueError: If `format` is neither None nor "svg".
+        ImportError: If the package `graphviz` is missing.
+        RuntimeError: If an SVG is asked for, and there is no renderer or it fails.
+
+    Example:
+        >>> from fxpress import partition
+        >>> from fxpress.split_module import split_module
+        >>> stages = split_module(graph_module, None, partition.balanced(graph_module, 2))
+        >>> partition.draw(stages, format="svg")[:5]
+        '<?xml'
+    """
+    if not isinstance(split, GraphModule):
+        raise TypeError(f"draw: split is the GraphModule of a split, got {type(split).__name__}")
+    if format not in (None, "svg"):
+        raise ValueError(f'draw: format is None or "svg", got {format!r}')
+    graphviz, pictures = _import_graphviz()
+    state = StateReader(split, signature, state_dict)
+    # Node ids are numbers: Graphviz would take the part behind a colon in a name for a port.
+    partitions = {call: f"p{number}" for number, call in enumerate(_partition_calls(split))}
+    graph = pictures.Picture("partitions", node_attr={"shape": "box"})
+    for call, box in partitions.items():
+        graph.node(box, graphviz.escape(_describe_partition(split, call, state)))
+    for call, box in partitions.items():
+        for source, values in _values_by_source(split, call, partitions).items():
+            graph.edge(partitions[source], box, graphviz.escape(_describe_values(values)))
+    return graph if format is None else pictures.svg_of(graph.source)
+
+
+def _import_graphviz() -> tuple[Any, Any]:
+    """Return the package graphviz and `pictures`; ImportError without the extra `draw`."""
+    try:
+        import graphviz
+
+        from fxpress._base import pictures
+    except ImportError as error:
+        raise ImportError(
+            "fxpress.partition.draw needs the package graphviz: pip install 'fxpress[draw]'"
+        ) from error
+    return graphviz, pictures
+
+
+def _partition_calls(split: GraphModule) -> list[Node]:
+    """Return the calls of partitions. Calls of the model's own modules are inside partitions."""
+    calls = split.graph.find_nodes(op="call_module")
+    return [call for call in calls if isinstance(_module(split, call), GraphModule)]
+
+
+def _module(split: GraphModule, call: Node) -> Any:
+    return split.get_submodule(str(call.target))
+
+
+def _describe_partition(split: GraphModule, call: Node, state: StateReader) -> str:
+    module = _module(split, call)
+    count = sum(1 for _ in operations(module))
+    # The state of modules that the partition calls, and the state that it takes as inputs.
+    tensors = [*module.parameters(), *module.buffers()]
+    for source in call.all_input_nodes:
+        if source.op in ("get_attr", "placeholder"):
+            tensors += state.brought_by(source)
+    distinct = {id(tensor): tensor for tensor in tensors}.values()
+    elements = sum(element_count(tensor) or 0 for tensor in distinct)
+    size = _bytes(sum(byte_count(tensor) or 0 for tensor in distinct))
+    lines = [str(call.target), f"{_counted(count, 'node')}, {elements:,} parameters ({size})"]
+    if inputs := module.graph.find_nodes(op="placeholder"):
+        lines.append(f"in: {_names(inputs)}")
+    if outputs := module.graph.output_node().all_input_nodes:
+        lines.append(f"out: {_names(outputs)}")
+    return "\n".join(lines)
+
+
+def _values_by_source(
+    split: GraphModule, call: Node, partitions: Mapping[Node, str]
+) -> dict[Node, list[Any]]:
+    """Return the values that `call` takes from each other partition, as export's examples."""
+    values: dict[Node, list[Any]] = {}
+    inputs = _module(split, call).graph.find_nodes(op="placeholder")
+    for argument, placeholder in zip(call.args, inputs, strict=False):
+        source = argument
+        # A partition with several outputs is unpacked.
+        while isinstance(source, Node) and source.target is operator.getitem:
+            source = source.args[0]
+        if source in partitions:
+            values.setdefault(source, []).append(meta_value(placeholder))
+    return values
+
+
+def _describe_values(values: list[Any]) -> str:
+    lines = [_counted(len(values), "value")]
+    known = 0
+    symbolic: list[str] = []
+    for leaf in _leaves(values):
+        if isinstance(leaf, torch.Tensor):
+            size = byte_count(leaf)
+            if size is None:
+                symbolic.append(_type_and_shape(leaf))
+            else:
+                known += size
+        elif isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            symbolic.append(str(leaf))
+        elif leaf is None:  # no metadata: a sum would say too little
+            return lines[0]
+    if known:
+        lines.append(_bytes(known))
+    lines += symbolic[:_MOST_NAMES]
+    if len(symbolic) > _MOST_NAMES:
+        lines.append(f"{len(symbolic) - _MOST_NAMES} more")
+    return "\n".join(lines)
+
+
+def _leaves(values: Iterable[Any]) -> list[Any]:
+    """Return the leaves of nested lists, tuples and dictionaries, in order."""
+    leaves: list[Any] = []
+    pending = list(values)[::-1]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, (list, tuple)):
+            pending += value[::-1]
+        elif isinstance(value, dict):
+            pending += list(value.values())[::-1]
+        else:
+            leaves.append(value)
+    return leaves
+
+
+def _type_and_shape(tensor: torch.Tensor) -> str:
+    shape = ", ".join(map(str, tensor.shape))
+    return f"{str(tensor.dtype).removeprefix('torch.')} [{shape}]"
+
+
+def _names(nodes: list[Node]) -> str:
+    names = [node.name for node in nodes[:_MOST_NAMES]]
+    if len(nodes) > _MOST_NAMES:
+        names.append(f"{len(nodes) - _MOST_NAMES} more")
+    return ", ".join(names)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _bytes(count: int) -> str:
+    """Return a text for `count` bytes in the largest unit of which there is at least one."""
+    if count < 1024:
+        return f"{count} B"
+    size, units = count / 1024, ["KiB", "MiB", "GiB", "TiB"]
+    # 1023.95 rounds to 1024.0, which is 1.0 of the next unit.
+    while size >= 1023.95 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.1f} {units[0]}"

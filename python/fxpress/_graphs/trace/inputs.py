@@ -1,0 +1,106 @@
+"""Describe tensors, and say which proxies stand for them, as torch's `make_fx` does.
+
+torch counts the functions that it calls for that while its function modes are active, and names
+nodes by these counts. A first tensor of each kind goes torch's way; the later ones count the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fxpress._graphs.trace.fakes import Fakes, is_plain
+from fxpress._torch.tracing import (
+    TRACERS,
+    DisableTorchFunction,
+    ProxyTensor,
+    function_modes,
+    has_foreign_function_modes,
+)
+
+
+class Inputs:
+    """The tensors of one trace."""
+
+    def __init__(self, fakes: Fakes) -> None:
+        self._fakes = fakes
+        self._calls: dict[tuple[Any, ...], tuple[list[tuple[Any, int]], Any]] = {}
+
+    def track(self, original: Any, tensor: Any, proxy: Any, *, constant: Any, tracer: Any) -> None:
+        """Say which proxy stands for a tensor."""
+
+        def torchs() -> None:
+            original(tensor, proxy, constant=constant, tracer=tracer)
+
+        def ours() -> None:
+            tracer.tensor_tracker[tensor] = ProxyTensor(proxy, constant)
+
+        self._run("track", tensor, tracer, torchs, ours)
+
+    def set_meta(self, original: Any, proxy: Any, value: Any) -> Any:
+        """Describe a value in the meta of its proxy's node; return the proxy."""
+
+        def torchs() -> None:
+            original(proxy, value)
+
+        def ours() -> None:
+            self._fakes.set_meta(proxy.node.meta, value)
+
+        self._run("meta", value, proxy.tracer, torchs, ours)
+        return proxy
+
+    def _run(
+        self,
+        what: str,
+        value: Any,
+        tracer: Any,
+        torchs: Callable[[], None],
+        ours: Callable[[], None],
+    ) -> None:
+        modes = function_modes()
+        with DisableTorchFunction():
+            key = self._key(what, value, modes) if type(tracer) in TRACERS else None
+        if key is None:
+            torchs()
+            return
+        known = self._calls.get(key)
+        if known is None:
+            self._calls[key] = _counted(tracer, torchs)
+            return
+        with DisableTorchFunction():
+            ours()
+        counts, last = known
+        for function, times in counts:
+            tracer.torch_fn_counts[function] = tracer.torch_fn_counts.get(function, 0) + times
+        if counts:
+            tracer.torch_fn_metadata = last
+
+    def _key(self, what: str, value: Any, modes: int) -> tuple[Any, ...] | None:
+        """Return what the calls for a tensor depend on; None where torch has to make them."""
+        if not is_plain(value) or has_foreign_function_modes():
+            return None
+        return (what, modes, value.shape, value.stride(), value.dtype)
+
+
+def _counted(tracer: Any, call: Callable[[], None]) -> tuple[list[tuple[Any, int]], Any]:
+    """Call a function; return how often it called each function of torch, and the last one."""
+    before = dict(tracer.torch_fn_counts)
+    call()
+    return counted_since(tracer.torch_fn_counts, before), tracer.torch_fn_metadata
+
+
+def counted_since(after: dict[Any, int], before: dict[Any, int]) -> list[tuple[Any, int]]:
+    """Return the functions of torch that a trace called in between, and how often."""
+    return [
+        (each, n - before.get(each, 0)) for each, n in after.items() if n != before.get(each, 0)
+    ]
+
+
+def without_stack_traces(original: Any, tracer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Make the placeholders of a trace, which keep no stack traces."""
+    recorded = tracer.record_stack_traces
+    tracer.record_stack_traces = recorded and type(tracer) not in TRACERS
+    try:
+        return original(tracer, *args, **kwargs)
+    finally:
+        tracer.record_stack_traces = recorded

@@ -1,0 +1,138 @@
+"""Trace calls of operators: what torch's `proxy_call` does for a call that is nothing special."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any
+
+import torch
+from torch.fx import Node, Proxy
+
+from fxpress._graphs.trace.fakes import Fakes, is_plain
+from fxpress._graphs.trace.stack_traces import StackTraces
+from fxpress._torch.tracing import (
+    TRACERS,
+    FakeTensor,
+    OpOverload,
+    ProxyTensor,
+    ProxyTorchDispatchMode,
+    function_modes,
+    has_new_symbols,
+    is_traced_plainly,
+    kept_meta,
+    preserves_meta,
+    set_original_aten_op,
+    track_tensor_tree,
+)
+
+_CONSTANTS = frozenset(
+    (
+        *(int, float, bool, str, type(None)),
+        *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+    )
+)
+_SEQUENCES = {tuple: tuple, torch.Size: tuple, list: list}
+_NOTHING = contextlib.nullcontext()
+
+
+class _SpecialError(Exception):
+    """An argument that only torch's own code handles."""
+
+
+class ProxyCalls:
+    """The calls of one trace."""
+
+    def __init__(self, fakes: Fakes) -> None:
+        self._fakes = fakes
+        self._stacks = StackTraces()
+        self._plain: dict[OpOverload, bool] = {}
+
+    def dispatch(self, original: Any, mode: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Trace a call that reaches a mode before autograd.
+
+        Args:
+            original: torch's function for it.
+            mode: the mode.
+            function: the operator.
+            args, kwargs: its arguments.
+        """
+        if type(mode) is not ProxyTorchDispatchMode or not self._is_plain(mode, function):
+            return original(mode, function, *args, **kwargs)
+        tracer = mode.tracer
+        try:
+            nodes = _nodes(args, tracer.tensor_tracker)
+            keywords = {k: _nodes(v, tracer.tensor_tracker) for k, v in kwargs.items()}
+        except _SpecialError:
+            return original(mode, function, *args, **kwargs)
+        with set_original_aten_op(function) if preserves_meta() else _NOTHING:
+            proxy = Proxy(self._create_node(tracer, function, nodes, keywords), tracer)
+            out = function(*args, **kwargs)
+            if is_plain(out) and not has_new_symbols(out.fake_mode):
+                tracer.tensor_tracker[out] = ProxyTensor(proxy, None)
+                self._fakes.set_meta(proxy.node.meta, out)
+            else:
+                track_tensor_tree(out, proxy, constant=None, tracer=tracer)
+        return out
+
+    def _is_plain(self, mode: Any, function: Any) -> bool:
+        known = self._plain.get(function)
+        if known is None:
+            known = self._plain[function] = is_traced_plainly(function)
+        return (
+            known
+            and mode.pre_dispatch
+            and not function_modes()
+            and type(mode.tracer) in TRACERS
+            and not mode.emulate_precision_casts
+            and function not in mode.decomposition_table
+        )
+
+    def _create_node(
+        self, tracer: Any, function: OpOverload, args: Any, kwargs: dict[str, Any]
+    ) -> Node:
+        name = tracer.graph._target_to_str(function.overloadpacket.__name__)
+        create = functools.partial(
+            tracer.create_node, "call_function", function, args, kwargs, name
+        )
+        if not (tracer.record_stack_traces and tracer._record_forward_stack_traces_only):
+            node: Node = create()
+            return node
+        tracer.record_stack_traces = False
+        try:
+            node = create()
+        finally:
+            tracer.record_stack_traces = True
+        if not node.stack_trace and (text := self._stacks.text()):
+            _insert_stack_trace(node.meta, text, tracer)
+        return node
+
+
+def _insert_stack_trace(meta: dict[str, Any], text: str, tracer: Any) -> None:
+    """Put a stack trace where a tracer puts it, before what it adds to the node later."""
+    kept = kept_meta()
+    if kept is None:
+        kept = {"nn_module_stack": None} if tracer.module_stack else {}
+    later = [key for key in ("nn_module_stack", "torch_fn") if key in meta and key not in kept]
+    moved = [(key, meta.pop(key)) for key in later]
+    meta["stack_trace"] = text
+    meta.update(moved)
+
+
+def _nodes(value: Any, tracker: Any) -> Any:
+    """Return an argument with nodes in place of tensors.
+
+    Raises:
+        _SpecialError: a part of it is something else than a traced tensor or a constant.
+    """
+    kind = type(value)
+    if kind is FakeTensor:
+        traced = tracker.get(value)
+        if traced is None or traced.constant is not None:
+            raise _SpecialError
+        return traced.proxy.node
+    if kind in _CONSTANTS:
+        return value
+    if kind in _SEQUENCES:
+        return _SEQUENCES[kind]([_nodes(each, tracker) for each in value])
+    raise _SpecialError

@@ -1,0 +1,244 @@
+"""Call methods of modules that the graph holds: the live module gives the result."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fxpress._graphs.tracking.stack import record_nn_module_stack
+from fxpress._torch.tracking import (
+    Args,
+    AttrSource,
+    GetItemSource,
+    Kwargs,
+    NNModuleSource,
+    Source,
+    Translator,
+    ValueMutationNew,
+    VariableTracker,
+    invoke_and_store_as_constant,
+    is_torch_inline_allowed,
+    proxy_args_kwargs,
+    raise_args_mismatch,
+    raise_type_error,
+    set_example_value,
+    unimplemented,
+    variables,
+    wrap_fx_proxy,
+)
+from fxpress._torch.tracking_variants import LISTED_METHODS, has_slot
+
+# Method: the table whose order it depends on, the arguments that it heeds (None: it takes none),
+# and what lists its members.
+_LISTS: dict[str, tuple[str | None, tuple[str, ...] | None, str]] = {
+    "named_children": ("_modules", None, "named_children"),
+    "named_parameters": ("_parameters", ("prefix", "recurse"), "named_parameters"),
+    "named_buffers": ("_buffers", ("prefix", "recurse", "remove_duplicate"), "named_buffers"),
+    "named_modules": ("_modules", ("memo", "prefix", "remove_duplicate"), "named_modules"),
+    "items": (None, None, "items"),
+    "children": ("_modules", None, "named_children"),
+    "modules": ("_modules", (), "named_modules"),
+    "parameters": ("_parameters", ("recurse",), "named_parameters"),
+    "buffers": ("_buffers", ("recurse",), "named_buffers"),
+    "values": (None, None, "items"),
+}
+# The methods whose result older releases never take for a constant.
+_BEFORE_CONSTANTS = ("_call_impl", "_wrapped_call_impl", "forward", "_get_item_by_idx")
+_PAIRS = ("named_children", "named_parameters", "named_buffers", "named_modules", "items")
+
+
+def register_child(
+    tx: Translator, parent: Any, child: Any, name: Any, source: Source
+) -> VariableTracker:
+    """Return the variable for a child of a module that the graph holds under the module's key."""
+    return tx.output.register_attr_or_module(
+        child, parent.module_key, name, source=NNModuleSource(source)
+    )
+
+
+def call_live_method(
+    module_vt: Any,
+    tx: Translator,
+    module: Any,
+    name: str,
+    args: Args,
+    kwargs: Kwargs,
+    constant: bool,
+) -> VariableTracker | None:
+    """Call a method of a live module; None where Dynamo has to find another way.
+
+    Args:
+        module_vt: the ``NNModuleVariable`` that stands for the module.
+        tx: the translator.
+        module: the module.
+        name: the method.
+        args, kwargs: its arguments.
+        constant: whether the result is a constant of the graph. Older releases of Dynamo trace a
+            call of ``forward`` all the same.
+    """
+    if constant and (LISTED_METHODS or name not in _BEFORE_CONSTANTS):
+        result_name = f"{type(module).__name__}_{name}_result"
+        function = getattr(module, name)
+        return invoke_and_store_as_constant(tx, function, result_name, args, kwargs)
+    result = call_listed_method(module_vt, tx, module, name, args, kwargs)
+    if result is not None or name in LISTED_METHODS:
+        return result
+    if name == "__iter__":
+        return module_vt.tp_iter_impl(tx)
+    if name == "__contains__" and args:
+        found = has_child(tx, module, args[0])
+        if found is not None:
+            return found
+    # A guess: a method that takes only tensors is a computation that the graph can call.
+    if (
+        not has_slot(module_vt, name)
+        and callable(vars(type(module)).get(name))
+        and all(each.is_tensor() for each in itertools.chain(args, kwargs.values()))
+    ):
+        return _call_in_graph(module_vt, tx, module, name, args, kwargs)
+    return None
+
+
+def call_listed_method(
+    module_vt: Any, tx: Translator, module: Any, name: str, args: Args, kwargs: Kwargs
+) -> VariableTracker | None:
+    """Call a method that fxpress knows; None for others. The arguments are `call_live_method`'s."""
+    if name in ("_call_impl", "_wrapped_call_impl"):
+        return module_vt.call_function(tx, args, kwargs)
+    if name == "forward":
+        source = module_vt.get_nn_module_stack_source()
+        with record_nn_module_stack(module_vt.module_key, source, tx, module):
+            return _call_in_graph(module_vt, tx, module, name, args, kwargs)
+    if name == "_check_input_dim" and _checks_as_torch(module):
+        return variables.ConstantVariable.create(True)
+    if name == "_get_item_by_idx":
+        return _item_by_index(module_vt, tx, module, args)
+    if name in _LISTS:
+        return _list_members(module_vt, tx, module, name, args, kwargs)
+    if name == "keys":
+        _takes_nothing(tx, name, args, kwargs)
+        keys = [VariableTracker.build(tx, key) for key in module]
+        return variables.ListIteratorVariable(keys, mutation_type=ValueMutationNew())
+    if _is_traced(module, name):
+        source = AttrSource(AttrSource(module_vt.source, name), "__func__")
+        function = getattr(module, name).__func__
+        tracked = variables.UserFunctionVariable(function, source=source)
+        return tx.inline_user_function_return(tracked, [module_vt, *args], kwargs)
+    return None
+
+
+def has_child(tx: Translator, module: Any, item: VariableTracker) -> VariableTracker | None:
+    """Return whether a dict of modules or parameters has a key; None where it cannot be told."""
+    if not isinstance(module, (torch.nn.ModuleDict, torch.nn.ParameterDict)):
+        return None
+    if not item.is_python_constant():
+        return None
+    return VariableTracker.build(tx, item.as_python_constant() in module)
+
+
+def _checks_as_torch(module: Any) -> bool:
+    """Return whether the check of the input is torch's own, which need not be traced."""
+    check: Any = getattr(type(module), "_check_input_dim", None)
+    try:
+        return bool(is_torch_inline_allowed(inspect.getfile(check)))
+    except TypeError:  # there is none, or it has no file
+        return False
+
+
+def _is_traced(module: Any, name: str) -> bool:
+    conv = torch.nn.modules.conv
+    return (
+        name == "_get_abs_string_index"
+        or (name == "_conv_forward" and isinstance(module, conv._ConvNd))
+        or (name == "_output_padding" and isinstance(module, conv._ConvTransposeNd))
+    )
+
+
+def _call_in_graph(
+    module_vt: Any, tx: Translator, module: Any, name: str, args: Args, kwargs: Kwargs
+) -> VariableTracker:
+    """Make a node that gets the module and a node that calls its method."""
+    receiver = tx.output.create_proxy("get_attr", module_vt.module_key, (), {})
+    set_example_value(receiver.node, module)
+    positional, named = proxy_args_kwargs(args, kwargs)
+    proxy = tx.output.create_proxy("call_method", name, args=(receiver, *positional), kwargs=named)
+    return wrap_fx_proxy(tx=tx, proxy=proxy)
+
+
+def _item_by_index(module_vt: Any, tx: Translator, module: Any, args: Args) -> VariableTracker:
+    items, index = args
+    what = f"``nn.Module`` {module}'s call method _get_item_by_idx requires a"
+    if not index.is_python_constant():
+        raise_type_error(tx, f"{what} constant index argument")
+    if not isinstance(items, variables.TupleVariable):
+        raise_type_error(tx, f"{what} tuple as first argument")
+    item: Any = items.items[index.as_python_constant()]
+    if isinstance(item, variables.UnspecializedNNModuleVariable):
+        return item
+    key = item.module_key
+    return tx.output.register_attr_or_module(
+        tx.output.get_submodule(key),
+        key,
+        key,
+        source=NNModuleSource(GetItemSource(module_vt.source, key)),
+    )
+
+
+def _list_members(
+    module_vt: Any, tx: Translator, module: Any, name: str, args: Args, kwargs: Kwargs
+) -> VariableTracker:
+    table, parameters, lister = _LISTS[name]
+    if table is not None:
+        tx.output.guard_on_key_order.add(AttrSource(module_vt.source, table))
+    options = {}
+    if parameters is None:
+        _takes_nothing(tx, name, args, kwargs)
+    elif parameters:
+        given = _constants(module_vt, tx, module, name, args, kwargs)
+        options = {key: given[key] for key in parameters}
+    members = getattr(module, lister)(**options)
+    items: list[VariableTracker] = []
+    for path, member in members:
+        tracked = register_child(tx, module_vt, member, path, _source_of(module_vt.source, path))
+        if name in _PAIRS:
+            tracked = variables.TupleVariable([VariableTracker.build(tx, path), tracked])
+        items.append(tracked)
+    return variables.ListIteratorVariable(items, mutation_type=ValueMutationNew())
+
+
+def _source_of(source: Source, path: str) -> Source:
+    """Return the source of a member by dotted path; an empty first part is the module itself."""
+    first, *_ = parts = path.split(".")
+    for part in parts if first else ():
+        source = AttrSource(source, part)
+    return source
+
+
+def _takes_nothing(tx: Translator, name: str, args: Args, kwargs: Kwargs) -> None:
+    if args or kwargs:
+        given = f"{len(args)} args and {len(kwargs)} kwargs"
+        raise_args_mismatch(tx, name, "0 args and 0 kwargs", given)
+
+
+def _constants(
+    module_vt: Any, tx: Translator, module: Any, name: str, args: Args, kwargs: Kwargs
+) -> dict[str, Any]:
+    """Return the arguments of a method by their names, with defaults."""
+    if not all(each.is_python_constant() for each in itertools.chain(args, kwargs.values())):
+        unimplemented(
+            gb_type="non-const argument in nn.Module method",
+            context=f"call_method: {module_vt} {name} {args} {kwargs}",
+            explanation=f"Method `{name}` of nn.Module {module} takes constants only here.",
+            hints=[],
+        )
+    method: Callable[..., Any] = getattr(module, name)
+    bound = inspect.signature(method).bind(
+        *(each.as_python_constant() for each in args),
+        **{key: each.as_python_constant() for key, each in kwargs.items()},
+    )
+    bound.apply_defaults()
+    return dict(bound.arguments)

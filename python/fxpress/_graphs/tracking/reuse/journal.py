@@ -1,0 +1,197 @@
+"""Note what Dynamo does to a graph, in order, while modules are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fxpress._graphs.tracking.reuse.census import Census
+from fxpress._graphs.tracking.reuse.opened import KEY
+from fxpress._graphs.tracking.reuse.report import begin
+from fxpress._torch.reuse import (
+    Source,
+    VariableTracker,
+    changed_objects,
+    is_constant_of_program,
+    is_exhausted,
+    is_generator,
+    outlives_call,
+    restart_without_reuse,
+    within,
+)
+
+# The methods of an output graph that a journal stands in for.
+_WATCHED = ("add_fqn_info_for_inlined_modules", "register_attr_or_module")
+
+
+class Journal:
+    """What was done to the graph of one output so far: lists that only grow.
+
+    A call of a module is a part of each list, so that calls that nest cost nothing more.
+    """
+
+    def __init__(self, output: Any) -> None:
+        self.output = output
+        self.graph = output.current_tracer.graph
+        self.effects = output.side_effects
+        # A node, what its name was made from, and the name; or None, what a name was made from
+        # that a node got later, and the name.
+        self.events: list[tuple[torch.fx.Node | None, str, str]] = []
+        self.entered: list[tuple[str, Source, torch.nn.Module]] = []  # a key, a path, a module
+        self.built: list[tuple[torch.nn.Module, Source]] = []  # modules that got a variable
+        self.reads: list[tuple[int, str]] = []  # the id of a module, the name of an attribute
+        # Objects that others than one call can reach and that were changed, and how often that was.
+        self._changed = changed_objects(self.effects)
+        self.mutations = len(self._changed)
+        self._reached: dict[int, VariableTracker] = {}  # what the changed objects hold, by its id
+        self._generators: list[VariableTracker] = []  # among these
+        self._reached_at = 0  # the number of mutations
+        self.once: list[str] = []  # what was asked that has another answer for another call
+        self.known: set[int] = set()  # ids of modules that a call that is over found
+        self.census = Census()
+        self.report = begin()
+        self.recordings: dict[Any, list[Any]] = {}
+        self.depth = 0
+        self.place: str | None = None  # the stack trace of the nodes that are made next, if known
+        self._undo: list[Callable[[], None]] = []
+        self._stamped: dict[int, tuple[torch.nn.Module, Source]] = {}
+        self._count_mutations()
+        self._note_modules()
+        self._end_with_trace()
+
+    def is_current(self, output: Any) -> bool:
+        """Return whether Dynamo still writes where it did: an attempt that fails replaces it."""
+        return self.graph is output.current_tracer.graph and self.effects is output.side_effects
+
+    def __enter__(self) -> Journal:
+        self.depth += 1
+        if self.depth == 1:
+            self._listen()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.depth -= 1
+        if self.depth == 0:
+            while self._undo:
+                self._undo.pop()()
+
+    def _count_mutations(self) -> None:
+        check = self.effects.check_allowed_side_effect
+
+        def check_allowed(item: VariableTracker) -> Any:
+            if outlives_call(item) or self._is_reached(item):
+                self.mutations += 1
+                self._changed.append(item)
+            return check(item)
+
+        vars(self.effects)["check_allowed_side_effect"] = check_allowed
+
+    def _is_reached(self, item: VariableTracker) -> bool:
+        """Return whether an object that was made while tracing is part of one that was changed."""
+        self._reach()
+        return id(item) in self._reached
+
+    def _reach(self) -> None:
+        if self._reached_at != self.mutations:
+            self._reached_at = self.mutations
+            self._reached = within(self._changed, self.effects)
+            self._generators = list(filter(is_generator, self._reached.values()))
+
+    def has_open_generator(self) -> bool:
+        """Return whether an object that was changed holds a generator that has more to run."""
+        self._reach()
+        return not all(map(is_exhausted, self._generators))
+
+    def _note_modules(self) -> None:
+        output, built, stamped, once = self.output, self.built, self._stamped, self.once
+        register = output.register_attr_or_module
+        add_module = output.add_fqn_info_for_inlined_modules
+
+        def add_fqn_info(module: torch.nn.Module, source: Source) -> None:
+            built.append((module, source))
+            known = stamped.get(id(module))
+            if known is None:
+                add_module(module, source)
+            elif known[1] != source:
+                # Tracing would have known the module by its first path.
+                restart_without_reuse(output, "a part of a stamped module has another path")
+
+        def register_attr_or_module(target: Any, *names: Any, **options: Any) -> Any:
+            if is_constant_of_program(options.get("source")):
+                once.append("what a function returns that is run while tracing")
+            return register(target, *names, **options)
+
+        vars(output)["add_fqn_info_for_inlined_modules"] = add_fqn_info
+        vars(output)["register_attr_or_module"] = register_attr_or_module
+
+    def _end_with_trace(self) -> None:
+        """Free what is noted when Dynamo frees what the output holds."""
+        output = self.output
+        free = vars(output).pop("cleanup", output.cleanup)
+
+        def cleanup() -> None:
+            for name in (KEY, "cleanup", *_WATCHED):
+                vars(output).pop(name, None)
+            vars(self.effects).pop("check_allowed_side_effect", None)
+            vars(self).clear()
+            free()
+
+        vars(output)["cleanup"] = cleanup
+
+    def note_known(self, start: int) -> None:
+        """Note which modules a call that is over found.
+
+        Args:
+            start: how many were built when it began.
+        """
+        self.known.update(id(module) for module, _ in self.built[start:])
+
+    def note_stamped(self, module: torch.nn.Module, source: Source) -> None:
+        """Note a module that has no variable though it is part of the trace."""
+        self.output.add_fqn_info_for_inlined_modules(module, source)
+        self._stamped[id(module)] = module, source
+
+    def _listen(self) -> None:
+        tracer = self.output.current_tracer
+        namespace = self.graph._graph_namespace
+        make_name, make_node = namespace.create_name, tracer.create_node
+        events = self.events
+
+        def create_name(candidate: str, obj: object) -> str:
+            name: str = make_name(candidate, obj)
+            events.append((None, candidate, name))
+            return name
+
+        def create_node(*args: Any, **kwargs: Any) -> torch.fx.Node:
+            before = len(events)
+            node: torch.fx.Node = make_node(*args, **kwargs)
+            if len(events) == before + 1:
+                _, candidate, name = events[before]
+                events[before] = (node, candidate, name)
+            if self.place is not None:  # Dynamo looks for the place of nodes without one
+                node.meta["stack_trace"] = self.place
+            return node
+
+        self._replace(namespace, "create_name", create_name)
+        self._replace(tracer, "create_node", create_node)
+
+    def _replace(self, owner: Any, name: str, function: Any) -> None:
+        vars(owner)[name] = function
+        self._undo.append(lambda: vars(owner).pop(name, None))
+
+
+def journal_of(output: Any) -> Journal:
+    """Return the journal of an output graph, which begins with the first call."""
+    found: Journal | None = vars(output).get(KEY)
+    if found is None or not found.is_current(output):
+        found = vars(output)[KEY] = Journal(output)
+    return found
+
+
+def begin_once(output: Any) -> None:
+    """Begin the report of an output graph whose calls are traced without a journal."""
+    if KEY not in vars(output):
+        begin()
+        vars(output)[KEY] = None

@@ -1,0 +1,174 @@
+"""A call of a module that was traced, from which alike calls may be stamped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fxpress._graphs.tracking.reuse.structure import (
+    CallArguments,
+    ModuleStructure,
+    NotAlike,
+    tensor_facts,
+)
+from fxpress._torch.reuse import (
+    CallSite,
+    LazyVariableTracker,
+    TensorVariable,
+    Translator,
+    VariableTracker,
+    global_state,
+    items_of,
+    lasting_change,
+    lasting_state,
+    surroundings,
+    variables,
+)
+
+if TYPE_CHECKING:
+    from fxpress._graphs.tracking.reuse.journal import Journal
+
+
+class Call:
+    """A call before it is traced or stamped: what it can read.
+
+    Args:
+        variable: the variable of the module.
+        tx: the translator that calls it.
+        args, kwargs: the variables of the arguments.
+        journal: the journal of the graph.
+
+    Raises:
+        NotAlike: no other call could be known to be like it.
+    """
+
+    def __init__(
+        self,
+        variable: Any,
+        tx: Translator,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+        journal: Journal,
+    ) -> None:
+        self.variable = variable
+        self.tx = tx
+        self.module = variable.value
+        self.source = variable.source
+        self.path = variable.get_nn_module_stack_source()
+        self.journal = journal
+        if id(self.module) in journal.known:  # which may have told it from others
+            raise NotAlike("an earlier call looks at the module")
+        if journal.has_open_generator():
+            raise NotAlike("a generator is open")
+        self.mutations = journal.mutations
+        self.once = len(journal.once)
+        self.arguments = CallArguments(args, kwargs, journal.effects)
+        self.structure = ModuleStructure(self.module)
+        self.key = (
+            type(variable),
+            self.structure.key,
+            tuple(self.structure.names),
+            self.arguments.key,
+            surroundings(tx),
+        )
+        known = journal.effects.id_to_variable
+        # The objects that the trace knows by another path, or from an earlier call.
+        self.tracked = tuple(
+            number for number, each in enumerate(self.structure.objects) if id(each) in known
+        )
+        self.state = global_state()
+        self.site = CallSite(tx)
+        self.depth = len(tx.nn_module_stack)
+
+
+class Position(NamedTuple):
+    """How long the lists of the journal and of the output graph are."""
+
+    events: int
+    entered: int
+    built: int
+    reads: int
+    guards: int
+    codes: int
+    generators: int
+
+
+class Recording:
+    """A traced call: which part of the journal is its, and what it returned."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.result: VariableTracker | None = None
+        self.reason = ""  # why no call can be stamped from this one
+        journal = call.journal
+        output = journal.output
+        self._before = lasting_state(output)
+        self._versions = [_version(each) for each in call.arguments.tensors]
+        self.start = self._position()
+        self.end = self.start
+        self._results: list[tuple[Any, Any]] = []
+        self._containers: list[tuple[Any, tuple[VariableTracker, ...]]] = []
+        self.template: Any = None  # made when a call is like this one
+
+    def _position(self) -> Position:
+        journal = self.call.journal
+        output = journal.output
+        return Position(
+            len(journal.events),
+            len(journal.entered),
+            len(journal.built),
+            len(journal.reads),
+            len(output.guards.inner),
+            len(output.traced_code),
+            len(getattr(output, "local_generators", ())),
+        )
+
+    def finish(self, result: VariableTracker) -> None:
+        """Note the end of the call. `reason` says why it cannot be repeated, if it cannot."""
+        call = self.call
+        self.end = self._position()
+        self.result = result
+        self._note_result(result)
+        call.journal.note_known(self.start.built)
+        after = lasting_state(call.journal.output)
+        if after != self._before:
+            self.reason = f"the first call changed {lasting_change(self._before, after)}"
+        elif call.journal.once[call.once :]:
+            self.reason = f"it depends on {call.journal.once[call.once]}"
+        elif call.journal.mutations != call.mutations:
+            self.reason = "it changes an object that outlives the call"
+        elif not call.state.check():
+            self.reason = "it changes torch's global state"
+        elif not call.arguments.unchanged():
+            self.reason = "it changes a container among its arguments"
+        elif self._versions != [_version(each) for each in call.arguments.tensors]:
+            self.reason = "it changes an argument in place"
+
+    def _note_result(self, variable: Any) -> None:
+        """Note what a result is now, since its lists and tensors may change later."""
+        if isinstance(variable, LazyVariableTracker):
+            variable = variable.unwrap()
+        kind = type(variable)  # `isinstance` looks at what is lazy
+        if kind is TensorVariable:
+            self._results.append((variable, _version(variable)))
+        elif kind in (variables.TupleVariable, variables.ListVariable):
+            items = items_of(variable)
+            self._containers.append((variable, items))
+            for each in items:
+                self._note_result(each)
+
+    def check(self) -> None:
+        """Raise NotAlike if the call cannot be repeated."""
+        if any(_version(each) != version for each, version in self._results) or any(
+            items_of(each) != items for each, items in self._containers
+        ):
+            self.reason = "its result was changed"
+        if self.reason:
+            raise NotAlike(self.reason)
+
+
+def _version(variable: Any) -> Any:
+    """Return what changes when a tensor is changed in place; None for a number."""
+    example = variable.as_proxy().node.meta.get("example_value")
+    if not hasattr(example, "_version"):
+        return None
+    return example._version, tensor_facts(example)

@@ -1,0 +1,268 @@
+"""What a recorded call did, in the form that a stamp repeats: steps, guards and a result."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fxpress._graphs.tracking.reuse.recording import Call, Recording
+from fxpress._graphs.tracking.reuse.structure import NotAlike
+from fxpress._torch.reuse import (
+    FakeTensor,
+    LazyVariableTracker,
+    SymNodeVariable,
+    TensorVariable,
+    VariableTracker,
+    asks_for_identity,
+    guard_key,
+    guard_kind,
+    input_variable,
+    is_exhausted,
+    is_from_source,
+    is_repeatable,
+    variables,
+)
+from fxpress._torch.reuse_inputs import can_copy_input, can_copy_parameter
+
+# Meta that a stamp makes anew, and meta that it takes over: plain values.
+_MADE = {
+    "nn_module_stack",
+    "source_fn_stack",
+    "stack_trace",
+    "example_value",
+    "tensor_dict",
+    "grapharg",
+}
+_TAKEN = {"creation_timestamp", "custom", "seq_nr", "partitioner_tag"}
+
+
+class Step:
+    """One step of a call: an input, a node, or a later name of a node."""
+
+    __slots__ = ("candidate", "fake", "kind", "node", "number", "source", "tensor", "variable")
+
+    def __init__(self, kind: str, node: torch.fx.Node, candidate: str) -> None:
+        self.kind = kind
+        self.node = node
+        self.candidate = candidate
+        self.source: Any = None  # of an input
+        self.tensor: Any = None  # of an input
+        self.variable: Any = None  # of an input
+        self.number = -1  # of an input: the number of its tensor
+        self.fake: Any = None
+
+
+class Template:
+    """What has to be repeated for a call that is like a recorded one.
+
+    Args:
+        recording: the recorded call.
+
+    Raises:
+        NotAlike: the call did what a stamp cannot repeat.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.call = call = recording.call  # not the recording, which holds this: no cycle
+        journal, output = call.journal, call.journal.output
+        start, end = recording.start, recording.end
+        self._guards_at_start = start.guards
+        self.arguments: list[torch.fx.Node] = [
+            each.as_proxy().node for each in call.arguments.tensors
+        ]
+        self.entered = journal.entered[start.entered : end.entered]
+        self.built = journal.built[start.built : end.built]
+        self.codes = list(itertools.islice(output.traced_code, start.codes, end.codes))
+        if end.generators:
+            made = output.local_generators[start.generators : end.generators]
+            if not all(map(is_exhausted, made)):
+                raise NotAlike("it leaves a generator behind")
+        self.numbers = call.structure.numbers
+        self._inside = (call.source, getattr(call.source, "base", call.source))
+        self.reads = {
+            (self.numbers[module], name)
+            for module, name in journal.reads[start.reads : end.reads]
+            if module in self.numbers
+        }
+        if call.tracked not in ((), (0,)):
+            raise NotAlike("it shares a part with what was traced before")
+        for module, source in self.built:
+            if id(module) not in self.numbers or not self.is_inside(source):
+                raise NotAlike("the first call that uses another module")
+        self.guards = list(itertools.islice(output.guards.inner, start.guards, end.guards))
+        self.steps = list(self._steps(journal.events[start.events : end.events]))
+        self.renamed = {step.node for step in self.steps if step.kind == "name"}
+        self.fresh_guards = self._fresh_guards()
+        self.result = self._result(recording.result)
+
+    def check(self, other: Call) -> None:
+        """Raise NotAlike if a call with an equal description would be traced otherwise."""
+        mine = self.call
+        if other.journal.mutations != mine.mutations:
+            raise NotAlike("an object that outlives the calls was changed in between")
+        if other.tracked != mine.tracked:
+            raise NotAlike("it shares a part with what was traced before")
+        if not mine.state.check():
+            raise NotAlike("torch's global state is another")
+        for (number, name), old, new in zip(
+            mine.structure.names, mine.structure.values, other.structure.values, strict=True
+        ):
+            if old != new and self._is_read(number, name):
+                raise NotAlike(f"it reads `{name}`, which differs")
+
+    def _is_read(self, number: int, name: str) -> bool:
+        return (
+            (number, name) in self.reads
+            or (number, "__dict__") in self.reads
+            or name in _READ_BY_DYNAMO
+        )
+
+    def is_inside(self, source: Any) -> bool:
+        """Return whether a source leads through the module that is called."""
+        return any(is_from_source(source, each) for each in self._inside)
+
+    def _steps(self, events: Any) -> Any:
+        nodes = [node for node, _, _ in events if node is not None]
+        by_name = {node.name: node for node in (*nodes, *self.arguments)}
+        for node, candidate, name in events:
+            if node is None:
+                named = by_name.get(name)
+                if named is None:
+                    raise NotAlike("a name was given to a node of another call")
+                yield Step("name", named, candidate)
+                continue
+            step = (
+                self._input(node, candidate)
+                if node.op in _INPUTS
+                else Step("node", node, candidate)
+            )
+            self._check_meta(step)
+            yield step
+
+    def _input(self, node: torch.fx.Node, candidate: str) -> Step:
+        step = Step("input", node, candidate)
+        found = input_variable(self.call.journal.output, node)
+        if found is None:
+            raise NotAlike(f"it gets {node.target} from elsewhere")
+        step.tensor, step.variable = found
+        step.source = step.variable.source
+        step.number = self.numbers.get(id(step.tensor), -1)
+        if step.number < 0 or not self.is_inside(step.source):
+            raise NotAlike("the first call that reads an input of the graph")
+        return step
+
+    def _check_meta(self, step: Step) -> None:
+        node = step.node
+        unknown = node.meta.keys() - _MADE - _TAKEN
+        if unknown:
+            raise NotAlike(f"its nodes have {', '.join(sorted(unknown))}")
+        example = node.meta.get("example_value")
+        if step.kind == "input":
+            if example._version:
+                raise NotAlike("it changes a parameter or a buffer in place")
+            if can_copy_input(step.variable) and can_copy_parameter(example):
+                step.fake = example
+            return
+        for each in _leaves(example):
+            if isinstance(each, torch.Tensor):
+                if type(each) is not FakeTensor or each.layout is not torch.strided:
+                    raise NotAlike(f"a result is a {type(each).__name__}")
+                if each.constant is not None or each.is_conj() or each.is_neg():
+                    raise NotAlike("a result is a constant")
+            elif not isinstance(each, _NUMBERS):
+                raise NotAlike(f"a result is a {type(each).__name__}")
+        step.fake = example
+
+    def _fresh_guards(self) -> list[tuple[Any, Any]]:
+        """Return the guards, and for those that Dynamo makes with an input, under which key."""
+        inputs = {step.source for step in self.steps if step.kind == "input"}
+        found: list[tuple[Any, Any]] = []
+        before: set[Any] = set()
+        for guard in self.guards:
+            if not self.is_inside(guard.originating_source):
+                # Dynamo repeats some guards with each call; the others are of the first one alone.
+                before = before or self._guards_before()
+                if guard_key(guard) not in before:
+                    raise NotAlike(f"the first call that reads {guard.name}")
+            if asks_for_identity(guard) and self._is_of_call(guard.originating_source):
+                raise NotAlike(f"it asks which object {guard.name} is")
+            if guard.originating_source in inputs:
+                found.append((guard, (guard.originating_source, guard_kind(guard))))
+            elif is_repeatable(guard):
+                found.append((guard, None))
+            else:
+                raise NotAlike(f"its guard {guard.create_fn_name()} is of one object")
+        return found
+
+    def _is_of_call(self, source: Any) -> bool:
+        """Return whether an alike call may have another object in place of what is at a source."""
+        return isinstance(self.call.journal.output.resolve_source_value(source), _NUMBERED)
+
+    def _guards_before(self) -> set[Any]:
+        guards = self.call.journal.output.guards.inner
+        return set(map(guard_key, itertools.islice(guards, self._guards_at_start)))
+
+    # The result
+
+    def _result(self, variable: Any) -> Callable[[Any], VariableTracker]:
+        """Return a function that makes the result of an alike call, of a table of its variables."""
+        if isinstance(variable, LazyVariableTracker):
+            if not variable.is_realized():
+                raise NotAlike("its result is not looked at")
+            variable = variable.realize()
+        for place, each in enumerate(self.call.arguments.tensors):
+            if each is variable:
+                return lambda stamp: stamp.call.arguments.tensors[place]
+        for place, (container, _) in enumerate(self.call.arguments.containers):
+            if container is variable:
+                return lambda stamp: stamp.call.arguments.containers[place][0]
+        kind = type(variable)
+        if kind in (TensorVariable, SymNodeVariable):
+            node = variable.proxy.node
+            if variable in self.call.journal.effects.store_attr_mutations:
+                raise NotAlike("its result has attributes that the program gave it")
+            for step in self.steps:
+                if step.node is node and step.kind != "name":
+                    return lambda stamp: stamp.variable(step, variable)
+            raise NotAlike("its result was there before")
+        if kind is variables.ConstantVariable:
+            return lambda stamp: variable
+        if kind in (variables.TupleVariable, variables.ListVariable) and not variable.source:
+            parts = [self._result(each) for each in variable.items]
+            return lambda stamp: stamp.container(variable, [part(stamp) for part in parts])
+        raise NotAlike(f"its result is a {kind.__name__}")
+
+
+def template_of(recording: Recording) -> Template:
+    """Return what a stamp needs of a recorded call, made once.
+
+    Raises:
+        NotAlike: the call cannot be repeated.
+    """
+    recording.check()
+    if recording.template is None:
+        try:
+            recording.template = Template(recording)
+        except NotAlike as error:
+            recording.reason = str(error)
+            raise
+    made: Template = recording.template
+    return made
+
+
+# Attributes that Dynamo reads without asking the variable of the module.
+_READ_BY_DYNAMO = frozenset(vars(torch.nn.Module()))
+_NUMBERED = (torch.nn.Module, torch.Tensor, dict, list, set)  # of which calls have their own
+_INPUTS = ("placeholder", "get_attr")
+_NUMBERS = (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool, type(None), torch.Size)
+
+
+def _leaves(value: Any) -> Any:
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        for each in value:
+            yield from _leaves(each)
+    else:
+        yield value

@@ -1,0 +1,489 @@
+"""Modules tracked by their class: parameters are inputs of the graph."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch.nn import Module
+
+from fxpress import _native
+from fxpress._base.frame_space import call_with_room, has_room
+from fxpress._graphs.tracking.guards import (
+    guard_class_lookups,
+    guard_to_detect_forward_monkeypatching,
+    guarded_global_hooks,
+)
+from fxpress._graphs.tracking.lazy import initialize_lazy_module
+from fxpress._graphs.tracking.reuse.opened import note_once, open_journal
+from fxpress._graphs.tracking.stack import StackSource, record_nn_module_stack
+from fxpress._torch.tracking import (
+    NO_SUCH_SUBOBJ,
+    PLAIN_FIELDS_OF_UNSPECIALIZED,
+    TRACKED_MODULES,
+    Args,
+    AttributeMutationNew,
+    AttrSource,
+    ConstDictKeySource,
+    DictGetItemSource,
+    FSDPNNModuleSource,
+    GuardBuilder,
+    Kwargs,
+    LazyVariableTracker,
+    Source,
+    SourcelessBuilder,
+    TorchFSDPManagedNNModuleVariable,
+    TorchUnspecializedBuiltinNNModuleVariable,
+    TorchUnspecializedNNModuleVariable,
+    Translator,
+    UnspecializedNNModuleSource,
+    UserDefinedObjectVariable,
+    VariableTracker,
+    config,
+    enumerate_items_with_dict_position,
+    graph_break_hints,
+    guard_all,
+    install_guard,
+    is_lazy_module,
+    raise_observed,
+    unimplemented,
+    unpatched_nn_module_call,
+    unpatched_nn_module_call_impl,
+    unpatched_nn_module_getattr,
+    variables,
+)
+from fxpress._torch.tracking_variants import (
+    breaks_on_pending_mutation,
+    empty_hooks,
+    fills_slots,
+    hook_table,
+    plain_get_attribute,
+    storage_of,
+)
+
+try:
+    from fxpress._graphs.tracking.reuse.calls import call as call_once
+except (ImportError, AttributeError):  # torch lacks what this needs: each call is traced
+    call_once = None  # type: ignore[assignment]
+
+_FORWARD_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+)
+_HOOKS = ("_backward_hooks", "_backward_pre_hooks", *_FORWARD_HOOKS)
+_STATE = ("_parameters", "_buffers", "_modules")
+_TABLES = (variables.ConstDictVariable, variables.UserDefinedDictVariable)
+_ITERATED = (
+    torch.nn.ModuleList.__iter__,
+    torch.nn.ParameterList.__iter__,
+    torch.nn.Sequential.__iter__,
+)
+
+
+@fills_slots
+class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVariable):  # type: ignore[misc]
+    """A module whose graph serves all modules of its class; what Dynamo makes of most modules.
+
+    Attributes are looked up as CPython would; state, hooks and ways of calling that the class
+    has from ``torch.nn.Module`` unchanged are looked up without tracing its code.
+
+    Stands in for ``torch._dynamo.variables.nn_module.UnspecializedNNModuleVariable``. Beyond it:
+    a name among both buffers and submodules is the buffer, as in eager mode; deleting what is not
+    there and assigning a parameter or a submodule before ``super().__init__()`` raise
+    AttributeError; functions of the class and global hooks that change later lead to a new
+    compilation.
+
+    Args:
+        value: the module.
+        source: where the traced program finds it; None if it made the module itself.
+        kwargs: as for Dynamo's variable of any object.
+    """
+
+    _nonvar_fields: ClassVar[set[str]] = {
+        "_tables",
+        *PLAIN_FIELDS_OF_UNSPECIALIZED,
+    }
+
+    def __init__(self, value: Module, **kwargs: Any) -> None:
+        lazy = kwargs.get("value_type")
+        if lazy is not None and getattr(lazy, "cls_to_become", None) is type(value):
+            kwargs["value_type"] = type(value)  # the module is lazy no longer
+        UserDefinedObjectVariable.__init__(self, value=value, **kwargs)
+        self.is_state_mutated = False
+        self.nn_module_stack_source = self.source
+        # The name of a table of state -> the tracer that asked for the table, and the table.
+        self._tables: dict[str, tuple[object, VariableTracker]] = {}
+
+    def _wrap_source(self, attr_source: Any) -> Any:
+        return attr_source
+
+    @staticmethod
+    @functools.cache
+    def _nn_module_method_ids() -> set[int]:
+        traced = (Module.__setattr__, Module.__init__, Module.__delattr__)
+        methods = [each for each in vars(Module).values() if each not in traced]
+        return {id(each.__code__) for each in methods if hasattr(each, "__code__")}
+
+    def unpack_var_sequence(self, tx: Translator) -> list[VariableTracker]:
+        try:
+            iterate = inspect.getattr_static(self.value_type, "__iter__")
+        except AttributeError as error:
+            raise NotImplementedError from error
+        if iterate in _ITERATED:
+            # Traced, as the program may have changed the container that is looked at.
+            function = VariableTracker.build(tx, iterate)
+            items = tx.inline_user_function_return(function, [self], {})
+            unpacked: list[VariableTracker] = items.unpack_var_sequence(tx)
+        else:
+            unpacked = UserDefinedObjectVariable.unpack_var_sequence(self, tx)
+        return unpacked
+
+    # Calls
+
+    def call_function(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        if call_once is None:
+            return self._call_function(tx, args, kwargs)
+        return call_once(self, tx, args, kwargs, lambda: self._call_function(tx, args, kwargs))
+
+    def _call_function(self, tx: Translator, args: Args, kwargs: Kwargs) -> VariableTracker:
+        module: Any = self.value
+        if is_lazy_module(module):
+            if module.cls_to_become is not None:
+                self.value_type = module.cls_to_become
+            initialize_lazy_module(tx, module, args, kwargs)
+
+        name = self._called_method(tx)
+        function = getattr(self.value_type, name)
+        arguments = [self, *args]
+        # Not a frame more for each module that is inside of another.
+        call: Callable[..., VariableTracker] = self._call
+        if not has_room():
+            call = functools.partial(call_with_room, call)
+        if not self.source:
+            return call(tx, function, None, arguments, kwargs)
+        source = self.get_source_by_walking_mro(tx, name)
+        guard_to_detect_forward_monkeypatching(self.source, module)
+        if self.cls_source is not None:
+            guard_class_lookups(tx, module, self.cls_source)
+        stack_source = self.get_nn_module_stack_source()
+        with record_nn_module_stack(str(id(module)), stack_source, tx, module):
+            return call(tx, function, source, arguments, kwargs)
+
+    @staticmethod
+    def _call(
+        tx: Translator, function: Any, source: Source | None, args: Args, kwargs: Kwargs
+    ) -> VariableTracker:
+        if isinstance(function, (types.FunctionType, torch.jit.ScriptFunction)):
+            # Not built from the source: that would put a guard on the code of each function.
+            return variables.UserFunctionVariable(function, source=source).call_function(
+                tx, args, kwargs
+            )
+        return _call_traced(tx, function, source, args, kwargs)
+
+    def _called_method(self, tx: Translator) -> str:
+        """Return the name of the method to trace: `forward` where a call only calls `forward`."""
+        module: Any = self.value
+        if (
+            self._is_called_as_usual()
+            and not self.has_key_in_generic_dict(tx, "forward")
+            and isinstance(
+                _native.class_attribute(type(module), "forward", None), types.FunctionType
+            )
+            and not self._has_hooks(tx)
+        ):
+            return "forward"
+        return "_call_impl" if isinstance(module, torch.fx.GraphModule) else "__call__"
+
+    def _is_called_as_usual(self) -> bool:
+        module: Any = self.value
+        if self._object_has_getattribute:
+            methods: list[Any] = [module.__call__, module._call_impl]
+            if not all(type(each) is types.MethodType for each in methods):
+                return False
+            functions = [each.__func__ for each in methods]
+        else:
+            own = module.__dict__
+            if "__call__" in own or "_call_impl" in own:
+                return False
+            functions = [self.lookup_class_mro_attr(n) for n in ("__call__", "_call_impl")]
+        return (
+            functions[0] is unpatched_nn_module_call
+            and functions[1] is unpatched_nn_module_call_impl
+        )
+
+    def _has_hooks(self, tx: Translator) -> bool:
+        module: Any = self.value
+        effects = tx.output.side_effects
+        globals_: Any = tx.nn_modules_globals_vt  # guards depend on who asks for it first
+        if not effects.has_pending_mutation(self) and _native.has_empty_tables(module, _HOOKS):
+            if self.source:
+                guard_all(self.source, _HOOKS, GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT)
+        else:
+            for name in _HOOKS:
+                table: Any = self.get_attribute(tx, name).realize()
+                if table.len():
+                    return True
+        return guarded_global_hooks(tx, globals_.realize())
+
+    def call_method(
+        self,
+        tx: Translator,
+        name: str,
+        args: Args,
+        kwargs: Kwargs,
+    ) -> VariableTracker:
+        if name in ("_call_impl", "_wrapped_call_impl"):
+            source = self.get_source_by_walking_mro(tx, name) if self.source else None
+            return _call_traced(tx, getattr(self.value_type, name), source, [self, *args], kwargs)
+
+        if not self.has_key_in_generic_dict(tx, name):
+            method = inspect.getattr_static(type(self.value), name, None)
+            if isinstance(method, staticmethod):
+                found = AttrSource(self.get_source_by_walking_mro(tx, name), "__func__")
+                return _call_traced(tx, method.__func__, found, args, kwargs)
+            code = getattr(method, "__code__", None)
+            if code is not None and id(code) in self._nn_module_method_ids():
+                unimplemented(
+                    gb_type="UnspecializedNNModuleVariable missing method",
+                    context=f"call_method: {self} {name} {args} {kwargs}",
+                    explanation=f"Method {name} of nn.Module {self.value} cannot be called here.",
+                    hints=[*graph_break_hints.DIFFICULT],
+                )
+            own: dict[str, Any] = self.value.__dict__
+            if name == "__setattr__" and "_parameters" in own:
+                self._check_assignment(tx, method, args)
+                self._note_assignment(own, args[0].as_python_constant(), args[1])
+            if method is Module.__delattr__ or (
+                method is Module.__setattr__ and isinstance(args[1], variables.DeletedVariable)
+            ):
+                self._check_deletion(tx, args[0].as_python_constant())
+                # Traced, so that changes of the tables are tracked.
+                return _call_traced(tx, Module.__delattr__, None, [self, args[0]], kwargs)
+
+        return UserDefinedObjectVariable.call_method(self, tx, name, list(args), kwargs)
+
+    # Identity
+
+    def get_id(self, tx: Translator) -> int | None:
+        note_once(tx, "which object a module is")
+        found: int | None = super().get_id(tx)
+        return found
+
+    def hash_impl(self, tx: Translator) -> tuple[int, bool]:
+        note_once(tx, "the hash of a module")
+        found: tuple[int, bool] = super().hash_impl(tx)
+        return found
+
+    # Changes
+
+    def _note_assignment(self, own: dict[str, Any], name: str, value: VariableTracker) -> None:
+        """Remember changes of state, because listing the state of a live module would miss them."""
+        if _kind_of_state(value) is not None or any(name in own[table] for table in _STATE):
+            self.is_state_mutated = True
+
+    def _check_assignment(self, tx: Translator, method: Any, args: Args) -> None:
+        """Raise the error that `torch.nn.Module` raises before its constructor has run.
+
+        The constructor of the object that Dynamo reads has always run.
+        """
+        effects = tx.output.side_effects
+        if (
+            method is not Module.__setattr__
+            or not isinstance(self.mutation_type, AttributeMutationNew)
+            or effects.has_pending_mutation_of_attr(self, "_modules")
+            or effects.has_pending_mutation_of_attr(self, "__dict__")
+        ):
+            return
+        kind = _kind_of_state(args[1])
+        if kind is not None:
+            message = f"cannot assign {kind} before Module.__init__() call"
+            raise_observed(tx, AttributeError, message)
+
+    def _check_deletion(self, tx: Translator, name: str) -> None:
+        """Raise the error that Python raises for an attribute that does not exist."""
+        descriptor = type(self.lookup_class_mro_attr(name))
+        if hasattr(descriptor, "__set__") or hasattr(descriptor, "__delete__"):
+            return
+        if self.has_key_in_generic_dict(tx, name):
+            return
+        key = SourcelessBuilder.create(tx, name)
+        for field in _STATE:
+            table = self._table(tx, field)
+            if not isinstance(table, _TABLES) or self.getattr_helper(tx, field, key) is not None:
+                return
+        # Python says itself what is wrong: the words differ between its versions.
+        blank = type(type(self.value).__name__, (), {})()
+        try:
+            object.__delattr__(blank, name)
+        except AttributeError as error:
+            raise_observed(tx, AttributeError, *map(str, error.args))
+
+    # Attributes
+
+    def get_attribute(self, tx: Translator, name: str) -> VariableTracker:
+        journal = open_journal(tx)
+        if journal is not None:
+            journal.reads.append((id(self.value), name))
+        if breaks_on_pending_mutation(self, tx, name):
+            unimplemented(
+                gb_type="getattr() on nn.Module with pending mutation",
+                context=f"getattr({self}, {name})",
+                explanation="The state of this nn.Module is listed after the program changed it.",
+                hints=[],
+            )
+        if name in _HOOKS:
+            hooks = self._hooks(tx, name)
+            if hooks is not None:
+                return hooks
+        return plain_get_attribute(self, tx, name)
+
+    def _hooks(self, tx: Translator, name: str) -> VariableTracker | None:
+        """Return a table of hooks without guards on its keys, which differ between objects."""
+        if tx.output.side_effects.has_pending_mutation_of_attr(self, name):
+            return None
+        hooks = getattr(self.value, name)
+        if isinstance(hooks, dict) and not hooks:
+            if self.source:
+                guard_all(self.source, (name,), GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT)
+            return empty_hooks(hooks, self.source and AttrSource(self.source, name))
+        if not self.source or name not in _FORWARD_HOOKS:
+            return None
+        source = AttrSource(self.source, name)
+        install_guard(source.make_guard(GuardBuilder.SEQUENCE_LENGTH))
+        tx.output.guard_on_key_order.add(source)
+        items = {}
+        for place, key, hook in enumerate_items_with_dict_position(hooks):
+            found = DictGetItemSource(source, ConstDictKeySource(source, place))
+            items[VariableTracker.build(tx, key)] = LazyVariableTracker.create(hook, found, tx=tx)
+        return hook_table(items, hooks, source)
+
+    def lookup_class_mro_attr(self, name: str) -> object:
+        return _native.class_attribute(self.value.__class__, name, NO_SUCH_SUBOBJ)
+
+    def generic_getattr(self, tx: Translator, name: str) -> VariableTracker:
+        journal = open_journal(tx)
+        if journal is not None:  # `super().__getattribute__` asks here
+            journal.reads.append((id(self.value), name))
+        module: Any = self.value
+        kind = type(module)
+        kind_getter = _native.class_attribute(kind, "__getattribute__", None)
+        # Other cases, and what the traced program has changed, take the way of any object.
+        if (
+            name in ("__dict__", "__class__")
+            or tx.output.side_effects.has_pending_mutation(self)
+            or self.lookup_class_mro_attr(name) is not NO_SUCH_SUBOBJ
+            or kind_getter is not object.__getattribute__
+            or module.__class__ is not kind
+        ):
+            return UserDefinedObjectVariable.generic_getattr(self, tx, name)
+        own: dict[str, Any] = module.__dict__
+        if name in own:
+            source = AttrSource(self.source, name) if self.source else None
+            source = self.maybe_wrap_nn_module_source_for_instance(tx, name, source)
+            return VariableTracker.build(tx, own[name], source)
+        getter = _native.class_attribute(kind, "__getattr__", None)
+        if getter is not unpatched_nn_module_getattr or not _native.has_plain_tables(own, _STATE):
+            return UserDefinedObjectVariable.generic_getattr(self, tx, name)
+        found = self.manually_trace_nn_module_getattr(tx, name)
+        if self.source and getter is Module.__getattr__ and isinstance(found, TRACKED_MODULES):
+            path = AttrSource(self.get_nn_module_stack_source(), name)
+            found.set_nn_module_stack_source(path)
+        return found
+
+    def manually_trace_nn_module_getattr(self, tx: Translator, name: str) -> VariableTracker:
+        key = SourcelessBuilder.create(tx, name)
+        found = self.getattr_helper(tx, "_parameters", key)
+        if found is None:
+            found = self.getattr_helper(tx, "_modules", key)
+            # Buffers come first, but are not asked in vain: that would leave guards on them.
+            buffers: Any = self.value.__dict__["_buffers"]
+            if found is None or name in buffers or _is_changed(tx, buffers):
+                buffer = self.getattr_helper(tx, "_buffers", key)
+                found = found if buffer is None else buffer
+        if found is None:
+            kind = type(self.value).__name__
+            raise_observed(tx, AttributeError, f"'{kind}' object has no attribute '{name}'")
+        return found
+
+    def getattr_helper(
+        self, tx: Translator, field: str, name_vt: VariableTracker
+    ) -> VariableTracker | None:
+        table = self._table(tx, field)
+        if isinstance(table, variables.UserDefinedDictVariable):
+            table = storage_of(table)
+        if isinstance(table, variables.ConstDictVariable):
+            return table.maybe_getitem_const(name_vt)
+        return None
+
+    def _table(self, tx: Translator, field: str) -> VariableTracker | None:
+        """Return the variable of a table, cached as long as nothing was assigned to the module."""
+        if tx.output.side_effects.has_pending_mutation(self):
+            return self.get_attribute(tx, field)
+        tracer = tx.output.current_tracer
+        known = self._tables.get(field)
+        if known is None or known[0] is not tracer:
+            known = self._tables[field] = (tracer, self.get_attribute(tx, field))
+        return known[1]
+
+
+def _call_traced(
+    tx: Translator, function: Any, source: Source | None, args: Args, kwargs: Kwargs
+) -> VariableTracker:
+    built = VariableTracker.build(tx, function, source=source, realize=True)
+    return built.call_function(tx, args, kwargs)
+
+
+def _kind_of_state(value: VariableTracker) -> str | None:
+    """Return the kind of state ("parameters", "module") that an assigned value is, or None."""
+    if value.is_tensor() and value.python_type() is torch.nn.Parameter:
+        return "parameters"
+    return "module" if isinstance(value, TRACKED_MODULES) else None
+
+
+def _is_changed(tx: Translator, table: Any) -> bool:
+    """Return whether the traced program has changed a table."""
+    effects = tx.output.side_effects
+    return table in effects and effects.is_modified(effects[table])
+
+
+class UnspecializedBuiltinNNModuleVariable(
+    UnspecializedNNModuleVariable,
+    TorchUnspecializedBuiltinNNModuleVariable,  # type: ignore[misc]
+):
+    """A module of torch's own: its numbers are constants of the graph, its shapes static.
+
+    Stands in for ``torch._dynamo.variables.nn_module.UnspecializedBuiltinNNModuleVariable``.
+    """
+
+
+class FSDPManagedNNModuleVariable(
+    UnspecializedNNModuleVariable,
+    TorchFSDPManagedNNModuleVariable,  # type: ignore[misc]
+):
+    """A module that FSDP manages: its attributes have FSDP's kind of source.
+
+    Stands in for ``torch._dynamo.variables.nn_module.FSDPManagedNNModuleVariable``.
+
+    Raises:
+        AssertionError: there is no source, by which guards are told apart.
+    """
+
+    def __init__(self, value: Module, **kwargs: Any) -> None:
+        source = kwargs.get("source")
+        if source is None:
+            raise AssertionError("a module that FSDP manages needs a source")
+        super().__init__(value, **kwargs)
+        self.source = source
+
+    def _wrap_source(self, attr_source: Any) -> Any:
+        if isinstance(attr_source, (FSDPNNModuleSource, UnspecializedNNModuleSource)):
+            return attr_source
+        if config.skip_fsdp_guards:
+            return FSDPNNModuleSource(attr_source)
+        return UnspecializedNNModuleSource(attr_source)

@@ -1,0 +1,48 @@
+"""Bodies of higher-order operators: GraphModules that the program's graph refers to by name."""
+
+from __future__ import annotations
+
+import collections
+
+import torch
+import torch.fx
+
+from fxpress._torch import deferred_code
+
+_TABLES = (dict, collections.OrderedDict, set, list)
+
+
+def _children(module: torch.nn.Module) -> list[torch.fx.GraphModule]:
+    return [m for m in module._modules.values() if isinstance(m, torch.fx.GraphModule)]
+
+
+def _shallow_copy(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Return a copy with its own tables and mode that shares class, code, graph and tensors."""
+    result: torch.fx.GraphModule = object.__new__(type(module))
+    for name, value in module.__dict__.items():
+        result.__dict__[name] = value.copy() if type(value) in _TABLES else value
+    return result
+
+
+def owner_with_bodies_of_its_own(owner: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """Return a module with the attributes of `owner`, whose bodies have their own modes and tables.
+
+    A mode, hook or child that is set on a body of the result must not reach the program. A body
+    that the program shares is shared in the result.
+    """
+    if not _children(owner):
+        return owner
+    copies = {id(owner): _shallow_copy(owner)}
+    open_ = _children(owner)
+    while open_:
+        body = open_.pop()
+        if id(body) in copies:
+            continue
+        # The code of a class is generated from the module that the class was made for.
+        deferred_code.materialize(type(body))
+        copies[id(body)] = _shallow_copy(body)
+        open_ += _children(body)
+    for copy in copies.values():
+        for name, child in copy._modules.items():
+            copy._modules[name] = copies.get(id(child), child)
+    return copies[id(owner)]

@@ -1,0 +1,309 @@
+"""The steps of unflattening on modules that exist, for callers that call them one by one.
+
+`unflatten` itself plans all steps before it makes any module.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.fx
+from torch.export.exported_program import ExportGraphSignature
+
+from fxpress._graphs.unflatten import aliases, source
+from fxpress._graphs.unflatten.attributes import (
+    _add_submodule,
+    _call_name,
+    _compute_accessor,
+    _get_submodule,
+)
+from fxpress._graphs.unflatten.frames import _SubmoduleEntry
+from fxpress._graphs.unflatten.modules import InterpreterModule
+from fxpress._torch.fx import is_opaque_value, pytree
+
+log = logging.getLogger("torch.export.unflatten")
+
+
+def _inplace_buffer_and_input_mutations(
+    graph: torch.fx.Graph, graph_signature: ExportGraphSignature
+) -> None:
+    """Write mutated values where they are computed, instead of returning them.
+
+    Stands in for `torch.export.unflatten._inplace_buffer_and_input_mutations`. A write waits for
+    the last read of the old value or a view of it. Parameters are written through a detached alias.
+    A new value that is an input itself is written at the end of the graph. A value that another
+    write may change is cloned before.
+    """
+    output = next(iter(reversed(graph.nodes)))
+    if output.op != "output" or len(output.args) != 1:
+        raise AssertionError(
+            f"expected output node with op='output' and 1 arg, got op={output.op!r} with "
+            f"{len(output.args)} args"
+        )
+    inputs = {node.name: node for node in graph.nodes if node.op == "placeholder"}
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    mutated = source.mutations(graph_signature)
+    written = [inputs[name] for _, name in mutated]
+    read = aliases.readers(written)
+    for i, (is_parameter, name) in enumerate(mutated):
+        into, value = inputs[name], output.args[0][i]
+        reads = [user for user in aliases.readers([into]) if user in order and user is not output]
+        last_read = max(reads, key=order.__getitem__, default=value)
+        if value.op == "placeholder":
+            if value in written:
+                value = _snapshot(graph, value)
+            with graph.inserting_before(output):
+                _write(graph, into, value, is_parameter=is_parameter)
+            continue
+        at = max(value, last_read, key=lambda node: order.get(node, -1))
+        if value in read and aliases.may_alias(value):
+            copy = _snapshot(graph, value)
+            at = copy if at is value else at
+            value = copy
+        with graph.inserting_after(at):
+            write = _write(graph, into, value, is_parameter=is_parameter)
+        if at is value and not is_parameter:
+            value.replace_all_uses_with(write, lambda user, write=write: user is not write)
+    output.args = (tuple(output.args[0][len(mutated) :]),)
+
+
+def _snapshot(graph: torch.fx.Graph, value: torch.fx.Node) -> torch.fx.Node:
+    """Clone an input, or a view of an input, before any write, and return the clone's node."""
+    is_input = value.op == "placeholder"
+    behind = next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(behind) if is_input else graph.inserting_after(value):
+        copy = graph.call_function(torch.ops.aten.clone.default, (value,))
+    copy.meta = dict(value.meta)
+    return copy
+
+
+def _write(
+    graph: torch.fx.Graph, into: torch.fx.Node, value: torch.fx.Node, *, is_parameter: bool
+) -> torch.fx.Node:
+    """Add the write, and return its node. A write of a parameter is hidden from autograd."""
+    write = graph.call_function(torch.ops.aten.copy_.default, (into, value))
+    write.meta = dict(value.meta)
+    if is_parameter:
+        with graph.inserting_before(write):
+            hidden = graph.call_function(torch.ops.aten.detach.default, (into,))
+        hidden.meta = dict(value.meta)
+        write.update_arg(0, hidden)
+    return write
+
+
+def _root_module_type(graph: torch.fx.Graph) -> str | None:
+    """Return the class of the root module, from the stacks of its nodes."""
+    for node in graph.nodes:
+        for path, kind in node.meta.get("nn_module_stack", {}).values():
+            if not path:
+                return kind  # type: ignore[no-any-return]
+    return None
+
+
+def _fix_nn_module_stacks(graph: torch.fx.Graph) -> None:
+    """Cut stacks where a module does not lie in the one before it.
+
+    Stands in for `torch.export.unflatten._fix_nn_module_stacks`; compares whole parts of names.
+    """
+    for node in graph.nodes:
+        stack = node.meta.get("nn_module_stack")
+        if not stack:
+            continue
+        paths = [path.split("@")[0] for path, _ in stack.values()]
+        depth = 1
+        while (
+            depth < len(paths)
+            and paths[depth] != paths[depth - 1]
+            and (paths[depth - 1] == "" or paths[depth].startswith(paths[depth - 1] + "."))
+        ):
+            depth += 1
+        if depth < len(paths):
+            log.warning(
+                "nn_module_stack fqns %s at node %s do not form a stack! dropping last %d entries",
+                paths,
+                node,
+                len(paths) - depth,
+            )
+            node.meta["nn_module_stack"] = dict(list(stack.items())[:depth])
+
+
+def _dump(graph: torch.fx.Graph) -> list[str]:
+    numbers = {node: f"%{i}" for i, node in enumerate(graph.nodes)}
+
+    def text(argument: Any) -> str:
+        return numbers[argument] if isinstance(argument, torch.fx.Node) else str(argument)
+
+    lines = []
+    for node in graph.nodes:
+        target = node.target if node.op in ("call_function", "get_attr") else ""
+        arguments = pytree.tree_map(text, (tuple(node.args), dict(node.kwargs)))
+        lines.append(f"{node.op}[{target}]{arguments}")
+    return lines
+
+
+def _check_graph_equivalence(x: torch.nn.Module, y: torch.nn.Module) -> bool:
+    """Return whether two modules have the same graph, up to names and called modules."""
+    for name, module in (("x", x), ("y", y)):
+        if not isinstance(module.graph, torch.fx.Graph):
+            raise AssertionError(
+                f"expected {name}.graph to be torch.fx.Graph, got {type(module.graph)}"
+            )
+    return _dump(x.graph) == _dump(y.graph)
+
+
+def _copy_graph_attrs(
+    gm: torch.fx.GraphModule, root_module: torch.nn.Module, seen_attrs: dict[str, set[str]]
+) -> None:
+    """Give each module the attributes of `gm` that the get_attr nodes of its graph name."""
+    for path, names in seen_attrs.items():
+        module = root_module.get_submodule(path)
+        for name in names:
+            setattr(module, name, getattr(gm, name))
+
+
+def _deduplicate_modules(partitions: Iterable[list[_SubmoduleEntry]]) -> dict[str, str]:
+    """Merge calls of one module whose graphs are the same.
+
+    Stands in for `torch.export.unflatten._deduplicate_modules`. Returns the removed call names ->
+    the call names that took their place.
+    """
+    redirected: dict[str, str] = {}
+    for entries in partitions:
+        for i, entry in enumerate(entries):
+            call_name = _call_name(entry.fqn, entry.call_idx)
+            target = _compute_accessor(entry.parent_fqn, call_name)
+            replaced = False
+            for seen in entries[:i]:
+                if replaced and seen.fqn != entry.fqn:
+                    continue
+                if not _check_graph_equivalence(seen.module, entry.module):
+                    continue
+                if seen.fqn == entry.fqn:
+                    prefix, _, name = target.rpartition(".")
+                    entry.parent_module.get_submodule(prefix)._modules.pop(name)
+                    seen_name = _call_name(seen.fqn, seen.call_idx)
+                    entry.parent_call_module.target = _compute_accessor(entry.parent_fqn, seen_name)
+                    redirected[call_name] = seen_name
+                    break
+                replaced = True
+                entry.parent_module.set_submodule(target, seen.module)
+    return redirected
+
+
+def _reorder_submodules(
+    parent: torch.nn.Module, fqn_order: dict[str, int], prefix: str = ""
+) -> None:
+    """Sort the submodules of all modules by `fqn_order`, adding empty ones for missing names."""
+    if prefix == "":
+        for fqn in list(fqn_order)[1:]:
+            if _get_submodule(parent, fqn) is None:
+                _add_submodule(parent, fqn, torch.nn.Module())
+    open_ = [(parent, prefix)]
+    while open_:
+        module, path = open_.pop()
+        children = []
+        for name, child in list(module._modules.items()):
+            if child is None:
+                continue
+            fqn = path + name
+            base = fqn.split("@")[0]
+            open_.append((child, base + "."))
+            delattr(module, name)
+            children.append((fqn_order.get(fqn, fqn_order.get(base, len(fqn_order))), name, child))
+        for _, name, child in sorted(children, key=operator.itemgetter(0)):
+            module.register_module(name, child)
+
+
+def _sink_params(
+    module: torch.nn.Module,
+    inputs_to_state: dict[str, list[str]],
+    scope: list[str],
+    module_id_to_inputs_removed: dict[int, set[str]] | None = None,
+) -> dict[int, set[str]]:
+    """Turn placeholders that stand for state into get_attr nodes of the module that has it.
+
+    Stands in for `torch.export.unflatten._sink_params`.
+
+    Args:
+        module: a module with a `graph`, or one with such modules below it.
+        inputs_to_state: placeholder -> names of its state; the first below a module's own name is
+            taken.
+        scope: the module's own name, in parts.
+        module_id_to_inputs_removed: modules that are done, with the placeholders that they lost.
+
+    Returns:
+        The placeholders that modules have lost, by the modules' ids.
+    """
+    removed = (
+        defaultdict(set) if module_id_to_inputs_removed is None else module_id_to_inputs_removed
+    )
+    if id(module) in removed:
+        return {id(module): removed[id(module)]}
+    lost: set[str] | None = None  # those of the module itself, if the table does not list it
+    visits = [(module, scope, False)]
+    while visits:
+        current, path, children_done = visits.pop()
+        if children_done:
+            graph = getattr(current, "graph", None)
+            if graph is None or len(graph.nodes) == 0:
+                continue
+            if not isinstance(graph, torch.fx.Graph):
+                raise AssertionError(f"expected graph to be torch.fx.Graph, got {type(graph)}")
+            gone = _sink_into(current, graph, inputs_to_state, path, removed)
+            if current is module:
+                lost = gone
+            else:
+                removed[id(current)] = gone
+            continue
+        if id(current) in removed:
+            continue
+        visits.append((current, path, True))
+        for name, child in reversed(current._modules.items()):
+            if child is not None:
+                visits.append((child, [*path, name], False))
+    return removed if lost is None else {id(module): lost}
+
+
+def _sink_into(
+    module: Any,
+    graph: torch.fx.Graph,
+    inputs_to_state: dict[str, list[str]],
+    scope: list[str],
+    removed: dict[int, set[str]],
+) -> set[str]:
+    """Sink the state of one module; its children are done. Returns the lost placeholders."""
+    for node in graph.find_nodes(op="call_module"):
+        gone = removed.get(id(_get_submodule(module, node.target)))
+        if gone:
+            node.args = tuple(a for a in node.args if getattr(a, "name", None) not in gone)
+    path = [part.split("@")[0] for part in scope]
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    lost: set[str] = set()
+    for node in inputs:
+        names = (name.split(".") for name in inputs_to_state.get(node.name, ()))
+        found = next((name for name in names if name[: len(path)] == path), None)
+        if found is None:
+            continue
+        if node.users:
+            target = ".".join(found[len(path) :])
+            value = _get_submodule(module, target)
+            if not isinstance(value, (torch.Tensor, torch.ScriptObject)) and not is_opaque_value(
+                value
+            ):
+                raise AssertionError(
+                    "expected state_attr to be torch.Tensor or torch.ScriptObject, got "
+                    f"{type(value)} for {'.'.join(found)!r}"
+                )
+            with graph.inserting_after(inputs[-1]):
+                state = graph.create_node("get_attr", target)
+            node.replace_all_uses_with(state, propagate_meta=True)
+        graph.erase_node(node)
+        lost.add(node.name)
+    if isinstance(module, InterpreterModule):
+        module.finalize()
+    return lost

@@ -1,0 +1,155 @@
+"""Pickles of unflattened modules.
+
+Tensors, modules and the users' additions to them are ordinary parts of the pickle, so that an
+object that a pickle holds twice (a weight that is tied to a weight outside of the program) stays
+one object. Graphs, with the operators and fake values in them, are bytes of torch's `GraphPickler`:
+one for all modules that are pickled together, because their graphs share fake values and symbols.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import operator
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.fx
+
+from fxpress._graphs.unflatten import graph_bytes
+from fxpress._torch import fx as torch_fx
+
+
+class _Alive(threading.local):
+    """The graphs, by id of a module, that a pickle which is being written has for the module."""
+
+    def __init__(self) -> None:
+        # A pickler keeps the objects that it has written: entries go when the pickler goes.
+        self.graphs: weakref.WeakValueDictionary[int, _Graphs] = weakref.WeakValueDictionary()
+
+
+_alive = _Alive()
+
+# Ordinary pickles cannot hold objects of these types.
+_GRAPH_TYPES: tuple[type, ...] = (
+    *(torch.fx.Graph, torch.fx.GraphModule),
+    *(torch_fx.FakeTensor, torch_fx.OpOverload, torch.SymInt),
+)
+
+
+class _Part:
+    """An object that stands in a pickle for one of the values of `_Graphs`."""
+
+    def __init__(self, graphs: _Graphs, index: int) -> None:
+        self.graphs = graphs
+        self.index = index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return operator.getitem, (self.graphs, self.index)
+
+
+class _Table:
+    """An object that stands in a pickle for a table of children with GraphModules in it.
+
+    Several modules may share the table.
+    """
+
+    def __init__(self, graphs: _Graphs, table: dict[str, Any]) -> None:
+        self.graphs = graphs
+        self.table = table
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        items = [(name, self.graphs.stand_in(child)) for name, child in self.table.items()]
+        return dict, (), None, None, iter(items)
+
+
+class _Graphs:
+    """The values with graphs in them of a module and its submodules. A list of them when read.
+
+    The objects that stand for its values refer to it, but it refers only to the values, so that
+    nothing stays alive when the pickler has gone.
+    """
+
+    def __init__(self, top: torch.nn.Module) -> None:
+        self.values: list[Any] = []
+        self.index: dict[int, int] = {}  # by id; `values` keeps what the ids are of
+        self.parts: weakref.WeakValueDictionary[int, _Part] = weakref.WeakValueDictionary()
+        self.tables: weakref.WeakValueDictionary[int, _Table] = weakref.WeakValueDictionary()
+        for module in _below(top):
+            for value in _with_graphs(module, module.__getstate__()).values():
+                self._add(value)
+            for child in module._modules.values():
+                if isinstance(child, torch.fx.GraphModule):
+                    self._add(child)
+            _alive.graphs[id(module)] = self
+
+    def _add(self, value: Any) -> None:
+        if id(value) not in self.index:
+            self.index[id(value)] = len(self.values)
+            self.values.append(value)
+
+    def _part(self, value: Any) -> _Part:
+        index = self.index[id(value)]
+        part = self.parts.get(index)
+        if part is None:
+            part = self.parts[index] = _Part(self, index)
+        return part
+
+    def stand_in(self, child: Any) -> Any:
+        """Return the object that stands in a pickle for a child of a module."""
+        return self._part(child) if isinstance(child, torch.fx.GraphModule) else child
+
+    def state_of(self, module: Any) -> dict[str, Any]:
+        """Return a module's state with stand-ins in the places of the values.
+
+        Raises:
+            KeyError: the module has got a value that was not there before.
+        """
+        state: dict[str, Any] = module.__getstate__()
+        for name, value in _with_graphs(module, state).items():
+            state[name] = self._part(value)
+        children = module._modules
+        held = [self.stand_in(child) for child in children.values()]
+        if any(isinstance(child, _Part) for child in held):
+            table = self.tables.get(id(children))
+            if table is None:
+                table = self.tables[id(children)] = _Table(self, children)
+            state["_modules"] = table
+        return state
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return graph_bytes.load, graph_bytes.dump(self.values)
+
+
+def _with_graphs(module: Any, state: dict[str, Any]) -> dict[str, Any]:
+    names = module._with_graphs
+    return {n: v for n, v in state.items() if n in names or isinstance(v, _GRAPH_TYPES)}
+
+
+def _below(top: torch.nn.Module) -> Iterator[Any]:
+    """Yield the module and its submodules that fxpress pickles, including dispatchers' calls."""
+    seen: set[int] = set()
+    open_: list[Any] = [top]
+    while open_:
+        module = open_.pop()
+        if id(module) in seen or not isinstance(module, torch.nn.Module):
+            continue
+        seen.add(id(module))
+        if hasattr(type(module), "_with_graphs"):
+            yield module
+        if not isinstance(module, torch.fx.GraphModule):
+            open_ += [*module._modules.values(), *module.__dict__.get("_call_modules", ())]
+
+
+def reduce(module: Any) -> tuple[Any, ...]:
+    """Return `module.__reduce_ex__()`, for a pickle of the module or of a module above it."""
+    graphs = _alive.graphs.get(id(module))
+    try:
+        state = None if graphs is None else graphs.state_of(module)
+    except KeyError:
+        state = None  # of another module at that address, or changed since then
+    if state is None:
+        state = _Graphs(module).state_of(module)
+    return copyreg.__newobj__, (type(module),), state  # type: ignore[attr-defined]

@@ -1,0 +1,209 @@
+"""The facts about an exported program that the native pass needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypedDict
+
+import torch
+import torch.fx
+from torch.export import ExportedProgram
+from torch.export.exported_program import (
+    ConstantArgument,
+    ExportGraphSignature,
+    ModuleCallEntry,
+    ModuleCallSignature,
+    SymBoolArgument,
+    SymFloatArgument,
+    SymIntArgument,
+    TensorArgument,
+)
+from torch.export.graph_signature import OutputKind
+
+from fxpress import _native
+from fxpress._graphs.unflatten import aliases
+from fxpress._torch import export as torch_export
+from fxpress._torch.fx import TreeSpec
+
+Leaf = tuple[str, tuple[Any] | None]  # the name of a value and None, or "" and (constant,)
+Signature = tuple[str, list[Leaf], list[Leaf], int, list[str], Any, Any]
+
+
+class Source(TypedDict):
+    """The argument of `_native.unflatten` and `_native.outline_submodules`."""
+
+    graph: torch.fx.Graph  # the flat graph
+    owner: torch.nn.Module  # has the attributes that its get_attr nodes name
+    may_alias: Callable[[torch.fx.Node], bool]  # a result may be, or view, an argument
+    parts: frozenset[Any]  # targets that give a part of a subclass of tensors
+    mutations: list[tuple[bool, str]]  # for each mutated output: of a parameter? which placeholder
+    signatures: list[Signature]  # of preserved calls: call name, inputs, outputs, arity, specs
+    with_signature: list[str]  # their call names, for dispatchers
+    state: _native.ProgramState | None
+    paths: list[str]  # the original modules in order
+    interpreter: type[torch.nn.Module]
+    dispatcher: type[torch.nn.Module]
+    run_with_interpreter: bool
+    drop_dead_code: bool  # leave out nodes without effect or user
+
+
+_NAMED = (TensorArgument, SymIntArgument, SymBoolArgument, SymFloatArgument)
+
+
+def _input_leaf(argument: object, call_name: str) -> Leaf:
+    if isinstance(argument, ConstantArgument):
+        return "", (argument.value,)
+    if not isinstance(argument, _NAMED):
+        raise AssertionError(
+            f"expected inputs of {call_name!r} to be TensorArgument, SymIntArgument, "
+            f"SymBoolArgument, or SymFloatArgument, got {type(argument)}"
+        )
+    return argument.name, None
+
+
+def _output_leaf(argument: object, call_name: str) -> Leaf:
+    if isinstance(argument, ConstantArgument):
+        return "", (argument.value,)
+    if not isinstance(argument, _NAMED):
+        raise RuntimeError(f"Unsupported data type for output node: {argument} of {call_name!r}")
+    return argument.name, None
+
+
+def _expect(condition: bool, call_name: str, what: str, found: object) -> None:
+    if not condition:
+        raise AssertionError(f"expected {what} of the signature of {call_name!r}, got {found}")
+
+
+def signatures(calls: Mapping[str, ModuleCallSignature]) -> list[Signature]:
+    """Check the preserved signatures, and return them.
+
+    Raises:
+        AssertionError: a spec that is not one of (args, kwargs), or an input that is no value.
+        RuntimeError: an output that is no value.
+    """
+    result: list[Signature] = []
+    for name, signature in calls.items():
+        if name == "":
+            result.append((name, [], [], 0, [], None, None))
+            continue
+        spec = signature.in_spec
+        _expect(spec.num_children == 2, name, "in_spec to have 2 children", spec.num_children)
+        _expect(spec.type is tuple, name, "in_spec.type to be tuple", spec.type)
+        args, kwargs = spec.children()
+        _expect(args.type is tuple, name, "args_spec.type to be tuple", args.type)
+        _expect(kwargs.type is dict, name, "kwargs_spec.type to be dict", kwargs.type)
+        inputs = [_input_leaf(argument, name) for argument in signature.inputs]
+        outputs = [_output_leaf(argument, name) for argument in signature.outputs]
+        keywords = list(kwargs.context)
+        result.append(
+            (name, inputs, outputs, args.num_children, keywords, spec, signature.out_spec)
+        )
+    return result
+
+
+_MUTATIONS = (
+    OutputKind.BUFFER_MUTATION,
+    OutputKind.USER_INPUT_MUTATION,
+    OutputKind.PARAMETER_MUTATION,
+)
+
+
+def mutations(signature: ExportGraphSignature) -> list[tuple[bool, str]]:
+    """Return (is a parameter, placeholder) for each mutated output. These outputs come first."""
+    if not any(spec.kind in _MUTATIONS for spec in signature.output_specs):
+        return []
+    buffers = {target: name for name, target in signature.inputs_to_buffers.items()}
+    parameters = {target: name for name, target in signature.inputs_to_parameters.items()}
+    result = []
+    for spec in signature.output_specs:
+        if spec.kind not in _MUTATIONS:
+            continue
+        assert spec.target is not None
+        if spec.kind == OutputKind.BUFFER_MUTATION:
+            result.append((False, buffers[spec.target]))
+        elif spec.kind == OutputKind.PARAMETER_MUTATION:
+            result.append((True, parameters[spec.target]))
+        else:
+            result.append((False, spec.target))
+    return result
+
+
+_copied_kinds: dict[type, bool] = {}
+
+
+def _is_copied(kind: type) -> bool:
+    known = _copied_kinds.get(kind)
+    if known is None:
+        known = dataclasses.is_dataclass(kind) and not issubclass(kind, TreeSpec)
+        _copied_kinds[kind] = known
+    return known
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a signature's dataclass and the dataclasses in it; the rest is shared."""
+    kind = type(value)
+    copy = object.__new__(kind)
+    fields = value.__dict__.copy()
+    for name, field in fields.items():
+        if _is_copied(type(field)):
+            fields[name] = _copied(field)
+    copy.__dict__.update(fields)
+    return copy
+
+
+def copy_signature(
+    signature: ExportGraphSignature, inputs: list[Any], outputs: list[Any]
+) -> ExportGraphSignature:
+    """Return a copy that can be edited without changing the program. torch makes a deep copy.
+
+    `inputs` and `outputs` are the specs of the signature.
+    """
+    copy = _copied(signature)
+    copy.input_specs = [_copied(spec) for spec in inputs]
+    copy.output_specs = [_copied(spec) for spec in outputs]
+    return copy
+
+
+def copy_calls(calls: Iterable[Any]) -> list[Any]:
+    """Return a call graph that can be edited without changing the program; specs are shared."""
+    result = []
+    for entry in calls:
+        if entry.signature is None and type(entry) is ModuleCallEntry:
+            copy = ModuleCallEntry(entry.fqn)  # most are like this
+        else:
+            copy = _copied(entry)
+        if copy.signature is not None:
+            copy.signature.inputs = [_copied(argument) for argument in entry.signature.inputs]
+            copy.signature.outputs = [_copied(argument) for argument in entry.signature.outputs]
+        result.append(copy)
+    return result
+
+
+def of_program(
+    program: ExportedProgram,
+    signature: ExportGraphSignature,
+    calls: Sequence[Any],
+    state: _native.ProgramState,
+    classes: tuple[type[torch.nn.Module], type[torch.nn.Module]],
+    *,
+    run_with_interpreter: bool,
+    drop_dead_code: bool,
+) -> Source:
+    """Return the facts about `program`; `signature` and `calls` are copies of the program's."""
+    preserved = {entry.fqn: entry.signature for entry in calls if entry.signature is not None}
+    return {
+        "graph": program.graph,
+        "owner": program.graph_module,
+        "may_alias": aliases.may_alias,
+        "parts": torch_export.INNER_TENSOR_TARGETS,
+        "mutations": mutations(signature),
+        "signatures": signatures(preserved),
+        "with_signature": list(preserved),
+        "state": state,
+        "paths": [entry.fqn for entry in calls],
+        "interpreter": classes[0],
+        "dispatcher": classes[1],
+        "run_with_interpreter": run_with_interpreter,
+        "drop_dead_code": drop_dead_code,
+    }

@@ -1,0 +1,26 @@
+"""`RUN_WITH_INTERPRETER`: whether new modules run on the engine."""
+
+from __future__ import annotations
+
+from types import ModuleType, SimpleNamespace
+
+from fxpress import _native
+from fxpress._base.blocks import attribute_block
+
+_NAME = "RUN_WITH_INTERPRETER"
+# The object that has the flag. It is the drop-in module as soon as that is imported, because
+# callers set the flag there.
+holder: ModuleType | SimpleNamespace = SimpleNamespace(**{_NAME: True})
+
+
+def runs_with_interpreter() -> bool:
+    """Return the flag that new modules get."""
+    return bool(getattr(holder, _NAME))
+
+
+def _disable_interpreter() -> _native.Block:
+    """Return a block; modules made inside run the code generated from their graphs, not the engine.
+
+    Stands in for `torch.export.unflatten._disable_interpreter`.
+    """
+    return attribute_block(holder, _NAME, False)

@@ -1,1 +1,0 @@
-"""Copy tensors, many at a time, between devices and files."""

@@ -1,0 +1,329 @@
+"""What the command `fxpress` takes, and how it fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fxpress._base.errors import Error
+from fxpress._tools.cli.output import working
+from fxpress._tools.inspect.text import printable
+
+if TYPE_CHECKING:  # they import torch
+    from fxpress._distributed.stages.costs import By
+    from fxpress._tools.cli.convert import Weights
+
+_STARTING = "importing torch"
+_PATH = click.Path(path_type=Path)
+_file = click.argument("file", type=_PATH)
+_files = click.argument("files", type=_PATH, nargs=-1, required=True)
+_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+_example_inputs = click.option(
+    "--example-inputs", type=_PATH, help="A file of torch.save with (args, kwargs)."
+)
+_allow_pickle = click.option(
+    "--allow-pickle", is_flag=True, help="Unpickle objects, which may run any code."
+)
+
+
+class _Failures:
+    """How an error is shown."""
+
+    are_shown_whole = False
+
+
+@click.group(
+    epilog="Exit status: 0 for success, 1 when the answer is no (a fault, a difference, no such "
+    "node), 2 for a failure, which is one line on the standard error.",
+    no_args_is_help=True,
+)
+@click.option("--debug", is_flag=True, help="Show where a failure comes from.")
+def app(debug: bool) -> None:
+    """Look at files of exported programs, compare, convert and split them.
+
+    Nothing of a file runs, and inspect, verify and hash start without torch.
+    """
+    _Failures.are_shown_whole = debug
+
+
+@app.command()
+@_file
+@click.option("--tree", type=int, metavar="DEPTH", help="Show all modules down to this depth.")
+@click.option("--ops", is_flag=True, help="Show all operators.")
+@click.option("--weights", is_flag=True, help="Show all weights.")
+@click.option(
+    "--node",
+    metavar="NAME",
+    help="Show the nodes of this name, or at this place that diff told, instead.",
+)
+@_json
+def inspect(
+    file: Path, tree: int | None, ops: bool, weights: bool, node: str | None, as_json: bool
+) -> int:
+    """Say what a file holds.
+
+    Weights are not read: the time does not depend on their size.
+    """
+    from fxpress._tools.cli import inspect as command
+
+    if node is not None:
+        return command.show_nodes(file, node, as_json)
+    command.show_file(file, command.Wanted(tree, ops, weights, as_json))
+    return 0
+
+
+@app.command()
+@_file
+@click.option("--load", is_flag=True, help="Load it with torch too, which finds the rest.")
+@_json
+def verify(file: Path, load: bool, as_json: bool) -> int:
+    """Say everything that is wrong with a file.
+
+    All of it is read. Status 1: there is a fault. A note says what a load of a sound file takes.
+    """
+    from fxpress._tools.cli import verify as command
+
+    return command.show_faults(file, load, as_json)
+
+
+@app.command(name="hash")
+@_files
+@click.option("--state", is_flag=True, help="Hash the values of weights too.")
+@_json
+def hash_(files: tuple[Path, ...], state: bool, as_json: bool) -> int:
+    """Print a hash of what each program does.
+
+    It is `fxpress.graph_hash` of the loaded program: equal for programs that compute the same. A
+    file that cannot be hashed does not keep the others from it.
+    """
+    from fxpress._tools.cli import hash as command
+
+    failures = command.show_hashes(files, state, as_json)
+    return max(map(_failed, failures), default=0)
+
+
+@app.command()
+@click.argument("first", type=_PATH)
+@click.argument("second", type=_PATH)
+@click.option("--weights", is_flag=True, help="Compare the values of weights too.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="How many differences to show.",
+)
+@_json
+def diff(first: Path, second: Path, weights: bool, limit: int, as_json: bool) -> int:
+    """Say where two programs differ.
+
+    Names and metadata do not count, only what is computed. Status 0: nowhere, 1: somewhere.
+    """
+    from fxpress._tools.cli import diff as command
+
+    return command.show_difference(first, second, limit, weights, as_json)
+
+
+@app.command()
+@click.argument("source", type=_PATH)
+@click.argument("target", type=_PATH)
+@click.option(
+    "--weights",
+    type=click.Choice(["inline", "safetensors", "none"]),
+    default="inline",
+    show_default=True,
+    help="Where weights go: a safetensors file lies beside the target.",
+)
+@click.option("--dtype", help="Store weights as this type, such as bfloat16, and cast them back.")
+@_example_inputs
+@_allow_pickle
+def convert(
+    source: Path,
+    target: Path,
+    weights: Weights,
+    dtype: str | None,
+    example_inputs: Path | None,
+    allow_pickle: bool,
+) -> None:
+    """Write a program into a new file.
+
+    Files of older releases of torch become files of today's. The target is replaced at once when it
+    is complete; it may be the source.
+    """
+    with working(_STARTING):
+        from fxpress._tools.cli import convert as command
+
+    command.convert(
+        source,
+        target,
+        weights=weights,
+        dtype=dtype,
+        example_inputs=example_inputs,
+        allow_pickle=allow_pickle,
+    )
+
+
+@app.command()
+@_file
+@click.option("--stages", type=click.IntRange(min=1), required=True, help="How many.")
+@click.option(
+    "--by",
+    type=click.Choice(["parameters", "bytes", "flops", "time", "module"]),
+    default="parameters",
+    show_default=True,
+    help="What they get equal shares of.",
+)
+@click.option("--memory", type=click.IntRange(min=0), help="The most bytes of a stage.")
+@click.option(
+    "--slack",
+    type=click.FloatRange(min=0),
+    default=0.05,
+    show_default=True,
+    help="How much heavier than it has to be, to pass fewer bytes.",
+)
+@click.option("--profile", type=_PATH, help="A file of times, which is made if it is missing.")
+@click.option("--output", "-o", type=_PATH, help="The folder.  [default: FILE-stages]")
+@_example_inputs
+@_allow_pickle
+@_json
+def split(
+    file: Path,
+    stages: int,
+    by: By,
+    memory: int | None,
+    slack: float,
+    profile: Path | None,
+    output: Path | None,
+    example_inputs: Path | None,
+    allow_pickle: bool,
+    as_json: bool,
+) -> None:
+    """Cut a program into stages.
+
+    The folder gets a program of each, a manifest that says which value goes where, and a picture.
+    It is there as a whole or not at all.
+    """
+    with working(_STARTING):
+        from fxpress._tools.cli import split as command
+
+    command.split(
+        file,
+        file.with_name(f"{file.stem}-stages") if output is None else output,
+        stages=stages,
+        by=by,
+        memory=memory,
+        slack=slack,
+        profile=profile,
+        example_inputs=example_inputs,
+        allow_pickle=allow_pickle,
+        as_json=as_json,
+    )
+
+
+@app.command()
+@_files
+@click.option("--json", type=_PATH, help="Write the graphs into this file instead.")
+@click.option("--export", type=_PATH, help="Write a page that needs no server instead.")
+@click.option("--port", default=8080, show_default=True, help="Of the local server.")
+@click.option("--browser/--no-browser", default=True, show_default=True, help="Open a browser.")
+def view(
+    files: tuple[Path, ...], json: Path | None, export: Path | None, port: int, browser: bool
+) -> None:
+    """Show programs in a browser; two files side by side.
+
+    The extra `view` brings Model Explorer, the extra `report` what `--export` needs.
+    """
+    from fxpress._tools.cli import view as command
+
+    if export is not None:
+        command.write_page(list(files), export)
+    if json is not None:
+        command.write_graphs(list(files), json)
+    if json is None and export is None:
+        command.show(list(files), port, browser)
+
+
+@app.command()
+@click.option(
+    "--layers",
+    type=click.IntRange(min=1, max=200),
+    default=16,
+    show_default=True,
+    help="Of the model.",
+)
+@_json
+def demo(layers: int, as_json: bool) -> None:
+    """Show torch's times beside fxpress's.
+
+    A small model is exported, saved, loaded, decomposed, split, unflattened and run by both.
+    """
+    with working(_STARTING):
+        from fxpress._tools.cli import demo as command
+
+    command.show(layers, as_json)
+
+
+@app.command()
+@_json
+def doctor(as_json: bool) -> int:
+    """Say what works here, and how to mend the rest.
+
+    Status 1: something does not work.
+    """
+    with working(_STARTING):
+        from fxpress._tools import doctor
+
+    return doctor.run(as_json)
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command that the arguments name, and return the exit status.
+
+    Args:
+        arguments: those of the command line without the program; None: of this process.
+    """
+    try:
+        status = app.main(arguments, prog_name="fxpress", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _nobody_reads()
+    except SystemExit as error:
+        if error.code == 1:  # as click and rich say that nobody reads any more
+            return _nobody_reads()
+        raise  # completion has printed what it found
+    except (Error, OSError) as error:
+        return _failed(error)
+    except click.Abort:
+        return 128 + signal.SIGINT
+    except click.ClickException as error:  # arguments that are wrong
+        error.show()
+        return 2
+    except Exception as error:
+        return _failed(error)
+    return status if isinstance(status, int) else 0
+
+
+def _nobody_reads() -> int:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
+
+
+def _failed(error: Exception) -> int:
+    if _Failures.are_shown_whole:
+        import traceback
+
+        traceback.print_exception(error)
+        return 2
+    text = str(error).partition("\n")[0]  # --debug shows what torch said
+    if isinstance(error, OSError) and error.strerror is not None:
+        text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    elif not isinstance(error, Error):  # nothing that a command knows of
+        text = f"{type(error).__name__}: {text} (fxpress --debug shows where)"
+    sys.stdout.flush()
+    click.echo(printable(f"fxpress: {text}"), err=True)
+    return 2

@@ -1,0 +1,189 @@
+"""`fxpress diff`: whether two files hold programs that compute the same, and where they differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from fxpress._files.format.package import InspectionError
+from fxpress._files.format.tensors import dtype_of
+from fxpress._tools.cli.output import console, naming, working
+from fxpress._tools.inspect.hashes import hash_programs
+from fxpress._tools.inspect.nodes import module_paths
+from fxpress._tools.inspect.text import printable
+
+_NODE = re.compile(r"graph_module\.graph\.nodes\[(\d+)\]")
+_STATE = re.compile(r"graph_module\.graph\.inputs\[(?:parameter|buffer) (.*?)\]")
+_MODEL = "model"
+_LONGEST = 100  # characters of a value that are shown
+_MOST = 1_000_000  # differences that are counted
+
+
+@dataclasses.dataclass
+class Place:
+    """A place where two programs differ.
+
+    Attributes:
+        path: the place, in the first program; in the second where only that has it.
+        module: the module whose call it was traced in; None where no module's was.
+        nodes: the names of the node in both programs; None where one has none, and for places that
+            are not in a node.
+        first, second: what the programs have there, as texts.
+    """
+
+    path: str
+    module: str | None
+    nodes: tuple[str | None, str | None]
+    first: str
+    second: str
+
+
+def show_difference(first: Path, second: Path, limit: int, weights: bool, as_json: bool) -> int:
+    """Print where two programs differ; return 0 for the same, 1 for a difference.
+
+    Args:
+        first, second: the files.
+        limit: how many differences to show.
+        weights: compare the values of weights too.
+        as_json: print JSON.
+
+    Raises:
+        OSError: a file cannot be read.
+        fxpress.Error: a file holds no program, or it is damaged.
+    """
+    places: list[Place] = []
+    values: list[dict[str, Any]] = []
+    with working(f"comparing {first} and {second}"):
+        if weights or not _have_equal_hashes(first, second):
+            places, values = _compare(first, second, weights)
+    if as_json:
+        differences = [dataclasses.asdict(place) for place in places]
+        found = {"differences": differences[:limit], "weights": values[:limit]}
+        counts = {"places": len(places), "weights": len(values)}
+        print(json.dumps({"counts": counts, **found}, indent=2, allow_nan=False))
+    else:
+        _show(first, second, places, values, limit)
+    return 1 if places or values else 0
+
+
+def _have_equal_hashes(first: Path, second: Path) -> bool:
+    """Return whether the files alone tell that the programs are equal: torch is not needed then."""
+    hashes = []
+    for path in (first, second):
+        try:
+            with naming(path):
+                hashes.append(dict(hash_programs(path)).get(_MODEL))
+        except InspectionError:  # a load says what is wrong, or reads what only torch can
+            return False
+    return hashes[0] is not None and hashes[0] == hashes[1]
+
+
+def _compare(first: Path, second: Path, weights: bool) -> tuple[list[Place], list[dict[str, Any]]]:
+    import fxpress
+    from fxpress._tools.cli.weights import differing_weights
+
+    programs = [_loaded(path, weights) for path in (first, second)]
+    modules = [module_paths(path, _MODEL) for path in (first, second)]
+    places = []
+    for found in fxpress.diff(*programs, limit=_MOST):
+        # A node that only the second program has is counted there.
+        is_seconds = found.first is None and _NODE.fullmatch(found.path) is not None
+        module = _module_of(found.path, modules[is_seconds])
+        path = found.path.removeprefix("graph_module.")
+        places.append(Place(path, module, found.nodes, _short(found.first), _short(found.second)))
+    return places, differing_weights(*programs) if weights else []
+
+
+def _loaded(path: Path, weights: bool) -> Any:
+    import fxpress
+
+    try:
+        return fxpress.load(path, load_weights=weights)
+    except fxpress.Error as error:
+        raise InspectionError(f"{path}: {printable(str(error))}") from error
+
+
+def _module_of(path: str, of_nodes: list[str | None]) -> str | None:
+    """Return the module that a place of a program belongs to; None: to none."""
+    if node := _NODE.match(path):
+        number = int(node[1])
+        return of_nodes[number] if number < len(of_nodes) else None
+    state = _STATE.match(path)
+    return state[1].rpartition(".")[0] if state else None
+
+
+def _short(value: Any) -> str:
+    text = str(_readable(value))
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def _readable(value: Any) -> Any:
+    """Return a part of a program as people write it: tensors by type and sizes, no tags."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, list):
+        return [_readable(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "dtype" in value and "sizes" in value:
+        dtype, _ = dtype_of(value["dtype"])
+        return f"{dtype}{_readable(value['sizes'])}"
+    kept = {key: each for key, each in value.items() if key not in ("known", "hint") or each}
+    if len(kept) == 1:
+        ((key, held),) = kept.items()
+        if key.startswith("as_"):
+            return _readable(held)
+        if key == "values" and isinstance(held, list) and len(held) == 1:
+            return _readable(held[0])
+    return {key: _readable(each) for key, each in kept.items()}
+
+
+def _show(
+    first: Path, second: Path, places: list[Place], values: list[dict[str, Any]], limit: int
+) -> None:
+    out = console()
+    if not places:
+        out.print(Text(printable(f"{first} and {second} compute the same")), soft_wrap=True)
+    else:
+        count = f"{len(places)} place" + ("s" if len(places) > 1 else "")
+        out.print(Text(printable(f"{first} and {second} differ in {count}")), soft_wrap=True)
+        out.print(_by_module(places, limit))
+    if values:
+        out.print(Text(f"values of {len(values)} weights differ"))
+        out.print(_weights(values[:limit]))
+
+
+def _by_module(places: list[Place], limit: int) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for _ in range(4):
+        table.add_column(overflow="fold")
+    counts: dict[str | None, int] = {}
+    for place in places:
+        counts[place.module] = counts.get(place.module, 0) + 1
+    for module, count in counts.items():
+        if limit < 1:
+            break
+        name = "(no module)" if module is None else module or "(root)"
+        table.add_row(Text(printable(name), style="bold"), Text(str(count)))
+        for place in [each for each in places if each.module == module][:limit]:
+            names = ", ".join(dict.fromkeys(name for name in place.nodes if name))
+            cells = (f"  {place.path}", names, place.first, place.second)
+            table.add_row(*(Text(printable(cell)) for cell in cells))
+            limit -= 1
+    return table
+
+
+def _weights(values: list[dict[str, Any]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_row("", Text("largest difference", style="bold"), Text("relative", style="bold"))
+    for each in values:
+        difference, relative = each["absolute"], each["relative"]
+        numbers = ("", "") if difference is None else (f"{difference:.3g}", f"{relative:.3g}")
+        table.add_row(Text(printable(each["name"])), *numbers, Text(printable(each["what"])))
+    return table

@@ -1,0 +1,37 @@
+"""`fxpress hash`: the hash of each program in files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from fxpress._base.errors import Error
+from fxpress._tools.cli.output import naming, working
+from fxpress._tools.inspect.hashes import hash_programs
+from fxpress._tools.inspect.text import printable
+
+
+def show_hashes(paths: Sequence[Path], include_state: bool, as_json: bool) -> list[Exception]:
+    """Print the hash of each program in files, and the file; return what keeps others from that.
+
+    A program of several in a file is named behind the file. Of the errors, an OSError says that a
+    file cannot be read, an InspectionError that it is no file of exported programs, that it is
+    damaged, or that it has something that only torch can hash.
+    """
+    failures: list[Exception] = []
+    found: dict[str, dict[str, str]] = {}
+    for path in paths:
+        try:
+            with naming(path), working(f"hashing {path}"):
+                hashes = dict(hash_programs(path, include_state=include_state))
+        except (Error, OSError) as error:
+            failures.append(error)
+            continue
+        found[str(path)] = hashes
+        for program, text in hashes.items() if not as_json else ():
+            name = f"{path}: {program}" if len(hashes) > 1 else str(path)
+            print(f"{text}  {printable(name)}")
+    if as_json and found:
+        print(json.dumps(found, indent=2))
+    return failures

@@ -1,0 +1,40 @@
+"""Read example inputs from a file."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from fxpress._base.errors import Error
+from fxpress._torch.decompose import pytree
+
+
+class InputsError(Error):
+    """A file has no inputs for a program."""
+
+
+def example_inputs_of(path: Path, program: ExportedProgram) -> tuple[Any, Any]:
+    """Return (args, kwargs) from a file of `torch.save`, of which nothing runs.
+
+    Raises:
+        OSError: the file cannot be read.
+        InputsError: it holds something else, or the inputs have another structure than the
+            program's.
+    """
+    try:
+        value = torch.load(path, weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise InputsError(f"{path}: no file of torch.save that holds tensors: {error}") from error
+    is_pair = isinstance(value, (tuple, list)) and len(value) == 2
+    args, kwargs = value if is_pair and isinstance(value[1], dict) else (None, None)
+    if not isinstance(args, (tuple, list)) or not isinstance(kwargs, dict):
+        raise InputsError(f"{path}: expected (args, kwargs), a tuple and a dict")
+    spec = program.call_spec.in_spec
+    _, given = pytree.tree_flatten((tuple(args), kwargs))
+    if spec is not None and given != spec:
+        raise InputsError(f"{path}: the inputs are not of the program's structure {spec}")
+    return tuple(args), kwargs

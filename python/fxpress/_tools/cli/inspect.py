@@ -1,0 +1,205 @@
+"""`fxpress inspect`: what a file holds, in a screen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fxpress._tools.cli.output import console, naming, working
+from fxpress._tools.inspect.modules import lines_of
+from fxpress._tools.inspect.nodes import NodeSummary, find_nodes
+from fxpress._tools.inspect.program import Program, Value, Weight
+from fxpress._tools.inspect.summary import Summary, summarize
+from fxpress._tools.inspect.text import bytes_text, printable
+
+_MOST_LINES = 12  # of a part, where not all of it is asked for
+_DEPTH = 2
+
+
+class Wanted(NamedTuple):
+    """What to show of a file."""
+
+    depth: int | None  # of the tree of modules; None: the first modules of a few levels
+    all_operators: bool
+    all_weights: bool
+    as_json: bool
+
+
+def show_file(path: Path, wanted: Wanted) -> None:
+    """Print what a file holds.
+
+    Raises:
+        OSError: the file cannot be read.
+        InspectionError: it is no file of exported programs, or it is damaged.
+    """
+    with naming(path), working(f"reading {path}"):
+        summary = summarize(path)
+    if wanted.as_json:
+        print(json.dumps(summary.plain(), indent=2))
+        return
+    out = console()
+    out.print(_file(summary), soft_wrap=True)
+    for program in summary.programs:
+        out.print()
+        out.print(_program(program, wanted))
+
+
+def show_nodes(path: Path, name: str, as_json: bool) -> int:
+    """Print the nodes of a name; return 0, or 1 when there are none."""
+    with naming(path), working(f"reading {path}"):
+        nodes = find_nodes(path, name)
+    if as_json:
+        print(json.dumps([node._asdict() for node in nodes], indent=2))
+    else:
+        out = console()
+        for node in nodes:
+            out.print(_node(node))
+    return 0 if nodes else 1
+
+
+def _file(summary: Summary) -> Text:
+    version = f", version {summary.format_version}" if summary.format_version else ""
+    lines = [
+        f"{summary.path}: {bytes_text(summary.bytes)}, {summary.kind}{version}, "
+        f"{summary.records} records"
+    ]
+    if summary.compiled:
+        lines.append(f"compiled models: {', '.join(summary.compiled)}")
+    if summary.extra_files:
+        files = [f"{name} ({bytes_text(size)})" for name, size in summary.extra_files.items()]
+        lines.append(f"extra files: {_some(files)}")
+    if summary.runs:
+        runs = [f"{record} ({what})" for record, what in summary.runs.items()]
+        lines.append(f"may run code when it is loaded: {_some(runs)}")
+    return Text("\n".join(map(printable, lines)))
+
+
+def _some(texts: list[str]) -> str:
+    left = len(texts) - _MOST_LINES
+    return ", ".join(texts[:_MOST_LINES]) + (f" and {left} more" if left > 0 else "")
+
+
+def _grid() -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold")
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def _program(program: Program, wanted: Wanted) -> Table:
+    grid = _grid()
+    writer = f"torch {program.torch_version}" if program.torch_version else "a torch it names not"
+    dialect = ", ".join(program.dialect)
+    head = f"by {writer}, schema {program.schema_version}{', ' + dialect if dialect else ''}"
+    for name, part in (
+        (f"program {program.name}", Text(printable(head))),
+        ("inputs", _values(program.inputs)),
+        ("outputs", _values(program.outputs)),
+        ("symbols", _symbols(program)),
+        ("operators", _operators(program, wanted)),
+        ("modules", _modules(program, wanted)),
+        ("weights", _weights(program, wanted)),
+    ):
+        if part is not None:
+            grid.add_row(Text(printable(name)), part)
+    return grid
+
+
+def _table(rows: Sequence[tuple[str, ...]], is_whole: bool, right: tuple[int, ...]) -> Table:
+    """Return rows as a table; the first ones unless all are wanted."""
+    table = Table.grid(padding=(0, 2))
+    for column in range(len(rows[0])):
+        table.add_column(justify="right" if column in right else "left", overflow="fold")
+    shown = rows if is_whole else rows[:_MOST_LINES]
+    for row in shown:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    if len(shown) < len(rows):
+        table.add_row(Text(f"and {len(rows) - len(shown)} more"))
+    return table
+
+
+def _values(values: list[Value]) -> RenderableType | None:
+    if not values:
+        return None
+    rows = []
+    for value in values:
+        is_plain = value.kind in ("user_input", "user_output")
+        what = "" if is_plain else f"{value.kind.replace('_', ' ')} {value.target or ''}"
+        rows.append((value.name, value.type, what))
+    return _table(rows, False, ())
+
+
+def _symbols(program: Program) -> Text | None:
+    lines = []
+    for symbol, (least, greatest) in program.symbols.items():
+        lower = "" if least is None else f"{least} <= "
+        upper = "" if greatest is None else f" <= {greatest}"
+        lines.append(f"{lower}{symbol}{upper}")
+    if program.guards:
+        lines.append(f"{len(program.guards)} guards")
+    return Text(printable(_some(lines))) if lines else None
+
+
+def _operators(program: Program, wanted: Wanted) -> Table:
+    total = sum(program.operators.values())
+    rows = [(f"{total:,}", "in all")]
+    rows += [
+        (f"{count:,}", target.removeprefix("torch.ops."))
+        for target, count in program.operators.items()
+    ]
+    return _table(rows, wanted.all_operators, (0,))
+
+
+def _modules(program: Program, wanted: Wanted) -> Table:
+    rows = [("", "operators", "parameters", "bytes")]
+    for depth, module in lines_of(program.root, _DEPTH if wanted.depth is None else wanted.depth):
+        name = module.path.rpartition(".")[2] or "(root)"
+        class_name = (module.class_name or "").rpartition(".")[2]
+        rows.append(
+            (
+                f"{'  ' * depth}{name} {class_name}",
+                f"{module.operators:,}",
+                f"{module.parameters:,}",
+                bytes_text(module.bytes),
+            )
+        )
+    return _table(rows, wanted.depth is not None, (1, 2, 3))
+
+
+def _weights(program: Program, wanted: Wanted) -> Table | None:
+    if not program.weights:
+        return None
+    if wanted.all_weights:
+        return _table([_weight(each) for each in program.weights], True, (2,))
+    by_dtype: dict[str, list[Weight]] = {}
+    for weight in program.weights:
+        by_dtype.setdefault(weight.tensor.dtype, []).append(weight)
+    rows = [
+        (dtype, f"{len(held):,} tensors", bytes_text(sum(w.tensor.bytes or 0 for w in held)))
+        for dtype, held in by_dtype.items()
+    ]
+    return _table(rows, True, (1, 2))
+
+
+def _weight(weight: Weight) -> tuple[str, ...]:
+    size = "" if weight.tensor.bytes is None else bytes_text(weight.tensor.bytes)
+    pickled = "pickle" if weight.is_pickled else ""
+    return weight.name, str(weight.tensor), size, weight.kind, weight.record or "", pickled
+
+
+def _node(node: NodeSummary) -> Table:
+    grid = _grid()
+    outputs = [f"{name}: {kind}" for name, kind in node.outputs]
+    rows = [("program", node.program), ("target", node.target), ("outputs", "\n".join(outputs))]
+    rows += [(f"argument {name}", value) for name, value in node.arguments]
+    rows += list(node.metadata.items())
+    for name, value in rows:
+        lines = [printable(line) for line in value.split("\n")]
+        grid.add_row(Text(printable(name)), Text("\n".join(lines)))
+    return grid

@@ -1,0 +1,63 @@
+"""Where commands write to, and how their errors name files."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fxpress._files.format.package import InspectionError
+from fxpress._tools.inspect.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# rich is imported where something is drawn: `hash` and `verify` in a pipe do without it.
+_WIDE = 240  # characters of a line, where no terminal says
+_DELAY = 0.8  # seconds before a terminal is told what is being done
+
+
+def console() -> Console:
+    """Return the standard output; a file or a pipe gets long lines."""
+    from rich.console import Console
+
+    made = Console(highlight=False)
+    return made if made.is_terminal else Console(highlight=False, width=_WIDE)
+
+
+@contextmanager
+def working(action: str) -> Iterator[None]:
+    """Return a block that says on stderr what it does, if that is a terminal and it takes long."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    err = Console(stderr=True, highlight=False)
+    status = err.status(Text(printable(action)))
+    timer = threading.Timer(_DELAY, status.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Return a block in which an InspectionError or OSError names the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+    except InspectionError as error:
+        raise type(error)(f"{path}: {printable(str(error))}") from error

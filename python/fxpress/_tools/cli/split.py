@@ -1,0 +1,108 @@
+"""`fxpress split`: a program a stage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+from torch.export import ExportedProgram
+
+from fxpress._base.errors import Error
+from fxpress._distributed.stages.costs import By
+from fxpress._distributed.stages.errors import StageError
+from fxpress._distributed.stages.plan import plan
+from fxpress._distributed.stages.profile import Profile
+from fxpress._distributed.stages.profile import profile as measured
+from fxpress._distributed.stages.save import MANIFEST, STATE, save_stages
+from fxpress._files.archive.load import load
+from fxpress._tools.cli.inputs import example_inputs_of
+from fxpress._tools.cli.output import console, naming, working
+from fxpress._tools.inspect.text import bytes_text, printable
+
+
+def split(
+    source: Path,
+    target: Path,
+    *,
+    stages: int,
+    by: By,
+    memory: int | None,
+    slack: float,
+    profile: Path | None,
+    example_inputs: Path | None,
+    allow_pickle: bool,
+    as_json: bool,
+) -> None:
+    """Read a program, and write the programs of its stages into a folder.
+
+    Args:
+        source: the file to read.
+        target: the folder to make.
+        stages: how many.
+        by: what to share out.
+        memory: the most bytes of a stage; None: any.
+        slack: how much heavier the heaviest stage may be than it has to be, as a part.
+        profile: a file with the times of the operations: it is read, or made where it is missing.
+        example_inputs: a file of `torch.save` with (args, kwargs) to measure times with; None:
+            those that the source has.
+        allow_pickle: unpickle objects in the source, which may run any code.
+        as_json: print the manifest.
+
+    Raises:
+        OSError: a file cannot be read or written.
+        fxpress.Error: the source is damaged, or it cannot be cut like this.
+    """
+    with working(f"splitting {source}"):
+        with naming(source):
+            try:
+                program = load(source, allow_pickle=allow_pickle)
+            except Error as error:
+                raise StageError(f"{source}: {printable(str(error))}") from error
+        inputs = program.example_inputs
+        if example_inputs is not None:
+            inputs = example_inputs_of(example_inputs, program)
+        try:
+            times = None if profile is None else _profile(profile, program, inputs)
+            chosen = plan(
+                program, stages, by, memory=memory, inputs=inputs, profile=times, slack=slack
+            )
+            manifest = save_stages(program, target, chosen)
+        except StageError as error:
+            raise StageError(f"{source}: {printable(str(error))}") from error
+    if as_json:
+        print(json.dumps(manifest, indent=2))
+        return
+    out = console()
+    out.print(_table(manifest))
+    files = ", ".join(filter(None, (MANIFEST, STATE, manifest["picture"])))
+    out.print(Text(printable(f"{target}: {stages} programs, {files}")), soft_wrap=True)
+    if not manifest["picture"]:
+        out.print(Text("no picture: pip install 'fxpress[draw]' brings what draws it"))
+
+
+def _profile(path: Path, program: ExportedProgram, inputs: Any) -> Profile:
+    """Return the profile in a file; where there is no file, measure one and write it."""
+    if path.exists():
+        return Profile.from_json(path.read_text(errors="replace"))
+    made = measured(program, inputs)
+    path.write_text(made.to_json())
+    return made
+
+
+def _table(manifest: dict[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("", "operations", "parameters", "bytes", "inputs", "outputs"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for stage in manifest["stages"]:
+        table.add_row(
+            stage["file"],
+            f"{stage['operations']:,}",
+            f"{stage['parameters']:,}",
+            bytes_text(stage["state_bytes"]),
+            f"{len(stage['inputs']):,}",
+            f"{len(stage['outputs']):,}",
+        )
+    return table

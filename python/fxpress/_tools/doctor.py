@@ -1,0 +1,117 @@
+"""Says what of fxpress works in this environment, and what to do about the rest."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import platform
+from typing import Any
+
+import torch
+
+from fxpress import _install, _native
+from fxpress._install.installation import is_disabled
+from fxpress._torch import versions
+from fxpress._torch.probes import ROOMS, is_known
+
+# Not a public module: part of the extension for one minor version of torch.
+_ENGINE = "fxpress._graphs.engine"
+
+
+def examine() -> dict[str, Any]:
+    """Return what works here, as plain values that JSON can hold.
+
+    Returns:
+        ``{"versions", "rooms", "native", "devices", "install"}``. A room's entry has `works` and,
+        where it does not work, `reason`; `native` has the extension for all releases of torch and
+        those for single ones; `install` says whether `install()` is in force in this process, the
+        policy, and how many names of each module of torch fxpress stands in for.
+    """
+    return {
+        "versions": {
+            "fxpress": _native.build_info()["version"],
+            "torch": torch.__version__,
+            "torch_is_known": is_known(),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+        },
+        "rooms": {name: _room(f"fxpress.{name}") for name in ROOMS} | {"engine": _room(_ENGINE)},
+        "native": _native_parts(),
+        "devices": _devices(),
+        "install": _installation(),
+    }
+
+
+def _room(module: str) -> dict[str, Any]:
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # any kind: the report must not end with the first fault
+        return {"works": False, "reason": f"{type(error).__name__}: {error}"}
+    return {"works": True, "reason": None}
+
+
+def _native_parts() -> dict[str, Any]:
+    info = _native.build_info()
+    parts: dict[str, Any] = {
+        "for_every_torch": {"compiler": info["compiler"], "build_type": info["build_type"]},
+        "for_torch": list(versions.built_for()),
+        "fits": versions.minor() in versions.built_for(),
+    }
+    return parts
+
+
+def _devices() -> list[str]:
+    found = ["cpu"]
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is not None:
+        count = torch.accelerator.device_count()
+        found += [f"{accelerator.type}:{index}" for index in range(count)]
+    return found
+
+
+def _installation() -> dict[str, Any]:
+    return {
+        "in_force": _install.is_installed(),
+        "policy": _install.policy(),
+        "disabled": is_disabled(),
+        "replaces": _install.replaced(),
+    }
+
+
+def run(as_json: bool) -> int:
+    """Print the report; return 0 when every room works with the installed torch, 1 otherwise."""
+    report = examine()
+    print(json.dumps(report, indent=2) if as_json else show(report))
+    return 0 if all(room["works"] for room in report["rooms"].values()) else 1
+
+
+def show(report: dict[str, Any]) -> str:
+    """Return the report as text that fits on a screen."""
+    found, rooms, native = report["versions"], report["rooms"], report["native"]
+    known = "" if found["torch_is_known"] else " (a release that fxpress was not tested with)"
+    lines = [
+        f"fxpress {found['fxpress']}, torch {found['torch']}{known}, Python {found['python']}",
+        found["platform"],
+        "",
+    ]
+    width = max(map(len, rooms))
+    for name, room in rooms.items():
+        lines.append(f"{name:{width}}  {'works' if room['works'] else 'DOES NOT WORK'}")
+        if not room["works"]:
+            lines.append(f"{'':{width}}  {room['reason']}")
+    built = ", ".join(native["for_torch"]) or "no release"
+    lines += ["", f"tensor part (_aten): built for torch {built}"]
+    if not native["fits"]:
+        lines.append(f"  none for torch {found['torch']}: {versions.REBUILD}")
+    lines.append(f"devices: {', '.join(report['devices'])}")
+    lines += ["", _show_installation(report["install"])]
+    return "\n".join(lines)
+
+
+def _show_installation(install: dict[str, Any]) -> str:
+    if install["in_force"]:
+        names = ", ".join(f"{count} of {name}" for name, count in install["replaces"].items())
+        return f"install() is in force (on_unsupported={install['policy']!r}): {names}"
+    if install["disabled"]:
+        return "install() does nothing: FXPRESS_DISABLE is set"
+    return "install() is not in force in this process"

@@ -1,0 +1,151 @@
+"""Hash the programs of a file: the same hashes as `fxpress.graph_hash` of the loaded programs."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+
+from fxpress._files.format.documents import read_document
+from fxpress._files.format.fields import damage_is_named, one_of, parse
+from fxpress._files.format.package import InspectionError, Package
+from fxpress._files.format.stored import (
+    STATE,
+    StoredTensor,
+    config_record,
+    is_beside,
+    stored_tensors,
+)
+from fxpress._files.format.tensors import DTYPES
+from fxpress._files.format.torch_facts import operators
+from fxpress._files.format.views import View
+from fxpress._tools.inspect.summary import model_records
+
+_DIGEST = 32  # bytes of a hash
+_STRIDED = 7  # torch's number of the layout in files
+_MOST_BYTES = 192 << 20  # of tensors that are hashed, for a file of any size
+_MOST_PER_BYTE = 7  # and besides, for each byte of the file
+
+
+class UnknownOperatorError(InspectionError):
+    """A program calls an operator that only its own library can tell about."""
+
+
+def hash_programs(
+    path: str | os.PathLike[str], *, include_state: bool = False
+) -> list[tuple[str, str]]:
+    """Return name and hash of each program in a file.
+
+    Args:
+        path: the file.
+        include_state: hash the values of parameters and buffers too.
+
+    Raises:
+        OSError: the file cannot be read.
+        InspectionError: it is no file of exported programs, or it is damaged; or it has a constant
+            that only torch can read.
+        UnknownOperatorError: a program calls an operator that is not one of torch's own.
+    """
+    with Package(path) as package:
+        found = model_records(package)
+        if not found:
+            raise InspectionError("a file without an exported program")
+        return [
+            (name, _hashes(package, name, record, include_state)[0].hex()) for name, record in found
+        ]
+
+
+def hash_nodes(path: str | os.PathLike[str]) -> dict[str, tuple[str, list[bytes]]]:
+    """Return for each program in a file its hash, and those of the nodes of its own graph.
+
+    Nodes of two programs that compute the same, apart from values of weights, have equal hashes.
+
+    Raises:
+        OSError, InspectionError, UnknownOperatorError: as `hash_programs`.
+    """
+    with Package(path) as package:
+        found = {}
+        for name, record in model_records(package):
+            whole, digests = _hashes(package, name, record, False)
+            found[name] = (whole.hex(), split_digests(digests))
+    return found
+
+
+def split_digests(digests: bytes) -> list[bytes]:
+    """Return hashes that stand behind one another as a list."""
+    return [digests[i : i + _DIGEST] for i in range(0, len(digests), _DIGEST)]
+
+
+def _hashes(package: Package, model: str, record: str, include_state: bool) -> tuple[bytes, bytes]:
+    """Return the hash of a program, and those of its nodes behind one another."""
+    text = package.read(record)
+    document = read_document(text, "ExportedProgram", record, package)
+    known = operators()
+    with damage_is_named(f"record {record!r}"):
+        targets = document.targets()
+        unknown = [target for target in targets if target not in known]
+        if unknown:
+            raise UnknownOperatorError(
+                f"program {model!r} calls {unknown[0]!r}, of a library that fxpress does not know; "
+                "load the file in Python and call fxpress.graph_hash"
+            )
+        traits = {target: known[target] for target in targets}
+        digests = _Digests(package).of_program(model, text, record, include_state)
+        try:
+            return document.hash(traits, digests)
+        except (AssertionError, RuntimeError) as e:  # RuntimeError: a name that is no text
+            raise InspectionError(f"record {record!r} is damaged: {e}") from None
+
+
+class _Digests:
+    """The hashes of tensors in a file; they cost no more than its size allows."""
+
+    def __init__(self, package: Package) -> None:
+        self._package = package
+        self._left = _MOST_BYTES + _MOST_PER_BYTE * package.bytes
+
+    def of_program(
+        self, model: str, text: bytes, record: str, include_state: bool
+    ) -> dict[str, bytes]:
+        """Return the hash of each value that enters the hash of a program, by name."""
+        constants = {each.name: each for each in stored_tensors(self._package, model, "constants")}
+        specs = parse(text, record, self._package)["graph_module"]["signature"]["input_specs"]
+        inputs = list(map(one_of, specs))
+        buffers = {held[STATE[kind].field] for kind, held in inputs if kind == "buffer"}
+        needed = {held[STATE[kind].field] for kind, held in inputs if kind == "tensor_constant"}
+        needed |= {held["custom_obj_name"] for kind, held in inputs if kind == "custom_obj"}
+        missing = needed - set(constants)
+        if missing:
+            raise InspectionError(
+                f"the constant {min(missing)!r} is in a pickle, which only torch can read"
+            )
+        found = [each for n, each in constants.items() if include_state or n not in buffers]
+        if include_state:
+            if config_record(model, "weights") not in self._package.records:
+                raise InspectionError("the weights are in a pickle, which only torch can read")
+            if is_beside(self._package, model):
+                raise InspectionError(
+                    "the values of its weights are in another file, or were not saved: "
+                    "load it in Python and call fxpress.graph_hash"
+                )
+            found += stored_tensors(self._package, model, "weights")
+        return {each.name: self._of(each) for each in found}
+
+    def _of(self, stored: StoredTensor) -> bytes:
+        """Return the hash of a tensor: of its type, its sizes, and its items in order."""
+        with damage_is_named(f"the tensor {stored.name!r}"):
+            meta = stored.meta
+            if meta is None or stored.is_pickled or meta["layout"] != _STRIDED or stored.is_meta():
+                raise InspectionError(f"{stored.name!r} is of a kind that only torch can hash")
+            itemsize, sizes, strides, start = stored.place()
+            record = self._package.records.get(stored.record)
+            size = math.prod(sizes) * itemsize
+            self._left -= size + (0 if record is None else record.size)
+            if self._left < 0:
+                raise InspectionError(f"{stored.name!r} has {size} bytes: too many for the file")
+            head = f"(torch.{DTYPES[meta['dtype']][0]}, {sizes}, torch.strided)"
+            made = hashlib.blake2b(head.encode(), digest_size=_DIGEST)
+            view = View(itemsize, sizes, strides, start)
+            for part in view.parts(self._package.read(stored.record)):
+                made.update(part)
+        return made.digest()

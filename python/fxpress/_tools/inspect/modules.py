@@ -1,0 +1,95 @@
+"""The tree of modules that a program was traced from."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+from fxpress._files.format.package import InspectionError
+from fxpress._files.format.tensors import Tensor
+
+MOST_MODULES = 500  # within each other
+_NO_STACK = "_empty_nn_module_stack_from_metadata_hook"  # torch's, for what no module called
+
+
+class DeepModulesError(InspectionError):
+    """The paths of a program have too many parts for a tree of modules."""
+
+
+@dataclasses.dataclass
+class Module:
+    """A module. Numbers count what is in it and in the modules below it.
+
+    Attributes:
+        path: its name from the root; the root's is empty.
+        class_name: its class, or None where no operator says so.
+        operators: the number of operators that were traced in it.
+        parameters: the number of items of its parameters.
+        bytes: of its parameters and buffers.
+        children: the modules below it, by the last part of their path.
+    """
+
+    path: str
+    class_name: str | None = None
+    operators: int = 0
+    parameters: int = 0
+    bytes: int = 0
+    children: dict[str, Module] = dataclasses.field(default_factory=dict)
+
+
+def tree_of(stacks: Iterable[str], state: Iterable[tuple[str, str, Tensor]]) -> Module:
+    """Return the root.
+
+    Args:
+        stacks: for each operator the modules whose calls it was traced in, as files have them:
+            "key,path,class" of each, outermost first, separated by semicolons.
+        state: name, kind ("parameter" or "buffer") and description of each.
+
+    Raises:
+        DeepModulesError: a path has too many parts.
+    """
+    root = Module("")
+    for stack in stacks:
+        path = ""
+        for path, class_name in entries_of(stack):
+            *_, module = _down(root, path)
+            module.class_name = class_name or module.class_name
+        for module in _down(root, path):
+            module.operators += 1
+    for name, kind, tensor in state:
+        items = 1
+        for size in tensor.shape:
+            items *= size if isinstance(size, int) else 0
+        for module in _down(root, name.rpartition(".")[0]):
+            module.parameters += items if kind == "parameter" else 0
+            module.bytes += tensor.bytes or 0
+    return root
+
+
+def entries_of(stack: str) -> Iterator[tuple[str, str]]:
+    """Yield path and class of the modules whose calls a stack names, outermost first."""
+    for entry in filter(None, stack.split(";")):
+        key, path, class_name = [*entry.split(",", 2), "", ""][:3]
+        yield ("", "") if key == _NO_STACK else (path, class_name)
+
+
+def _down(root: Module, path: str) -> Iterator[Module]:
+    """Yield the modules from the root to the one at a path; those that are missing are made."""
+    module = root
+    yield module
+    if path.count(".") > MOST_MODULES:
+        raise DeepModulesError(f"more than {MOST_MODULES} modules within each other")
+    for part in filter(None, path.split(".")):
+        below = f"{module.path}.{part}" if module.path else part
+        module = module.children.setdefault(part, Module(below))
+        yield module
+
+
+def lines_of(root: Module, depth: int = MOST_MODULES) -> Iterator[tuple[int, Module]]:
+    """Yield the modules down to a depth with their depths, each before those below it."""
+    waiting = [(0, root)]
+    while waiting:
+        level, module = waiting.pop()
+        yield level, module
+        if level < depth:
+            waiting += [(level + 1, each) for each in reversed(module.children.values())]

@@ -1,0 +1,116 @@
+"""Tell what a single node of a program is."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, NamedTuple
+
+from fxpress._files.format.fields import a_list, a_text, an_object, damage_is_named, one_of, parse
+from fxpress._files.format.package import Package
+from fxpress._files.format.tensors import tensor_of
+from fxpress._tools.inspect.arguments import readable, values_in
+from fxpress._tools.inspect.modules import entries_of
+from fxpress._tools.inspect.program import nodes_of
+from fxpress._tools.inspect.summary import model_records
+
+_LONGEST = 200  # characters of an argument that are shown
+_PLACE = re.compile(r"(?:(?:graph_module\.)?graph\.)?nodes\[(\d{1,9})\](?:\..*)?", re.DOTALL)
+
+
+class NodeSummary(NamedTuple):
+    """What a node is.
+
+    Attributes:
+        program: the name of the program that has it.
+        target: the operator.
+        arguments: name and value of each argument.
+        outputs: name and type of each result.
+        metadata: what else is known of it, such as "stack_trace", as texts.
+    """
+
+    program: str
+    target: str
+    arguments: list[tuple[str, str]]
+    outputs: list[tuple[str, str]]
+    metadata: dict[str, str]
+
+
+def find_nodes(path: str | os.PathLike[str], name: str) -> list[NodeSummary]:
+    """Return the nodes of a file's programs that have a name or give a value of that name.
+
+    Args:
+        path: the file.
+        name: the name, or a place in the program's own graph as `fxpress.diff` tells it, such as
+            "graph.nodes[812].inputs.eps".
+
+    Raises:
+        OSError: the file cannot be read.
+        InspectionError: it is no file of exported programs, or it is damaged.
+    """
+    found = []
+    place = _PLACE.fullmatch(name)
+    with Package(path) as package:
+        for program, record in model_records(package):
+            document = parse(package.read(record), record, package)
+            with damage_is_named(f"record {record!r}"):
+                graph = an_object(an_object(document["graph_module"])["graph"])
+                metas = an_object(graph["tensor_values"])
+                wanted = a_list(graph["nodes"])[int(place[1]) :][:1] if place else None
+            for node in nodes_of(graph, f"record {record!r}") if wanted is None else wanted:
+                with damage_is_named(f"record {record!r}: a node"):
+                    outputs = [v for each in a_list(node["outputs"]) for v in _values(each)]
+                    names = {node.get("name"), *(each for each, _ in outputs)}
+                    if wanted is not None or name in names:
+                        found.append(_summary(program, node, outputs, metas))
+    return found
+
+
+def module_paths(path: str | os.PathLike[str], model: str) -> list[str | None]:
+    """Return for each node of a program's own graph the module whose call it was traced in.
+
+    The path of the root is empty; None: the file does not say.
+
+    Raises:
+        OSError, InspectionError: as `find_nodes`.
+    """
+    with Package(path) as package:
+        record = dict(model_records(package))[model]
+        document = parse(package.read(record), record, package)
+    with damage_is_named(f"record {record!r}"):
+        nodes = a_list(document["graph_module"]["graph"]["nodes"])
+        stacks = [node["metadata"].get("nn_module_stack") for node in nodes]
+        return [list(entries_of(stack))[-1][0] if stack else None for stack in stacks]
+
+
+def _summary(
+    program: str, node: dict[str, Any], outputs: list[tuple[str, str]], metas: dict[str, Any]
+) -> NodeSummary:
+    return NodeSummary(
+        program,
+        a_text(node["target"]),
+        [(a_text(each["name"]), _argument(each["arg"])) for each in node["inputs"]],
+        [
+            (name, str(tensor_of(metas[name])) if kind == "tensor" and name in metas else kind)
+            for name, kind in outputs
+        ],
+        {key: a_text(value) for key, value in an_object(node["metadata"]).items()},
+    )
+
+
+def _values(argument: Any) -> list[tuple[str, str]]:
+    """Return name and kind of each value of a result, which is one or a list."""
+    kind, held = one_of(argument)
+    kind = kind.removeprefix("as_")
+    if kind == "custom_obj":
+        return [(a_text(an_object(held)["name"]), kind)]
+    found = values_in(argument)
+    return [(n, "tensor" if is_tensor else kind) for is_tensor, n in found] or [("", kind)]
+
+
+def _argument(argument: Any) -> str:
+    kind, held = one_of(argument)
+    if kind == "as_none":
+        return "None"
+    text = str(readable(held))
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

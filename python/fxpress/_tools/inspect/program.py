@@ -1,0 +1,212 @@
+"""Tell what a program in a file is, from its text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from fxpress._files.format.fields import a_list, a_text, an_object, damage_is_named, one_of
+from fxpress._files.format.stored import STATE
+from fxpress._files.format.tensors import Tensor, expression, tensor_of
+from fxpress._tools.inspect.arguments import bodies_in
+from fxpress._tools.inspect.modules import Module, tree_of
+
+
+@dataclasses.dataclass
+class Value:
+    """An input that the caller gives, or a result.
+
+    Attributes:
+        name: the name of the value in the graph; empty for a constant.
+        kind: for inputs "user_input" or "constant_input"; for results the kind of the output,
+            such as "user_output" or "buffer_mutation".
+        type: a tensor as "float32[s0, 4]", or the kind of another value.
+        target: what a mutation or a gradient is of; otherwise None.
+    """
+
+    name: str
+    kind: str
+    type: str
+    target: str | None = None
+
+
+@dataclasses.dataclass
+class Weight:
+    """A parameter, a buffer or a constant.
+
+    Attributes:
+        name: its name in the state of the program.
+        kind: "parameter", "buffer" or "constant".
+        tensor: its type and sizes.
+        record: the record that holds its data; None where the text of the program says no more.
+        is_pickled: whether the record is a pickle.
+    """
+
+    name: str
+    kind: str
+    tensor: Tensor
+    record: str | None = None
+    is_pickled: bool = False
+
+
+@dataclasses.dataclass
+class Program:
+    """What a program is.
+
+    Attributes:
+        name: its name in the file.
+        torch_version: the release of torch that wrote it; empty where the text does not say.
+        schema_version: of the text.
+        dialect: what its verifiers accept, such as ["TRAINING"].
+        inputs, outputs: what the caller gives and gets.
+        operators: how often each is called, most often first; bodies of operators count.
+        symbols: the least and the greatest value of each symbol; None: no bound.
+        guards: conditions on inputs, as Python.
+        root: the modules.
+        weights: parameters, buffers and constants.
+    """
+
+    name: str
+    torch_version: str
+    schema_version: str
+    dialect: list[str]
+    inputs: list[Value]
+    outputs: list[Value]
+    operators: dict[str, int]
+    symbols: dict[str, tuple[int | None, int | None]]
+    guards: list[str]
+    root: Module
+    weights: list[Weight]
+
+
+def read_program(
+    document: dict[str, Any], name: str, record: str, weights: list[Weight] | None
+) -> Program:
+    """Return what a program is.
+
+    Args:
+        document: the program, as JSON gives it.
+        name: its name.
+        record: the record that it is of, for errors.
+        weights: what else the file says of its weights; None: nothing.
+
+    Raises:
+        InspectionError: it is damaged.
+    """
+    place = f"record {record!r}"
+    with damage_is_named(place):
+        module = an_object(document["graph_module"])
+        graph = an_object(module["graph"])
+        signature = an_object(module["signature"])
+        version = document.get("schema_version")
+        numbers = list(an_object(version).values()) if version is not None else []
+    tensors = _Tensors(graph, place)
+    if weights is None:
+        weights = list(_weights(signature, tensors, place))
+    nodes = list(nodes_of(graph, place))
+    stacks = (_stack(node, place) for node in nodes)
+    state = ((each.name, each.kind, each.tensor) for each in weights if each.kind != "constant")
+    with damage_is_named(place):
+        counted = Counter(a_text(node["target"]) for node in nodes)
+        return Program(
+            name=name,
+            torch_version=a_text(document.get("torch_version") or ""),
+            schema_version=".".join(map(str, numbers)),
+            dialect=[a_text(each) for each in a_list(document.get("verifiers") or [])],
+            inputs=list(_inputs(signature, tensors, place)),
+            outputs=list(_outputs(signature, tensors, place)),
+            operators=dict(counted.most_common()),
+            symbols=_symbols(document),
+            guards=[a_text(each) for each in a_list(document.get("guards_code") or [])],
+            root=tree_of(stacks, state),
+            weights=weights,
+        )
+
+
+def nodes_of(graph: dict[str, Any], place: str) -> Iterator[dict[str, Any]]:
+    """Yield the nodes of a graph, and those of the bodies that its operators are given."""
+    waiting = [graph]
+    while waiting:
+        with damage_is_named(f"{place}: graph.nodes"):
+            nodes = [an_object(node) for node in a_list(waiting.pop()["nodes"])]
+        for number, node in enumerate(nodes):
+            yield node
+            with damage_is_named(f"{place}: graph.nodes[{number}]"):
+                for argument in a_list(node["inputs"]):
+                    waiting += map(an_object, bodies_in(an_object(argument)["arg"]))
+
+
+def _stack(node: dict[str, Any], place: str) -> str:
+    with damage_is_named(f"{place}: the metadata of a node"):
+        return a_text(an_object(node["metadata"]).get("nn_module_stack") or "")
+
+
+class _Tensors:
+    """The tensors of a graph, by the names of their values."""
+
+    def __init__(self, graph: dict[str, Any], place: str) -> None:
+        with damage_is_named(f"{place}: graph.tensor_values"):
+            self._metas = an_object(graph["tensor_values"])
+
+    def __getitem__(self, name: str) -> Tensor:
+        return tensor_of(self._metas[name])
+
+
+def _describe(argument: Any, tensors: _Tensors) -> tuple[str, str]:
+    """Return name and type of a value of the signature."""
+    kind, held = one_of(argument)
+    if kind == "as_tensor":
+        name = a_text(an_object(held)["name"])
+        return name, str(tensors[name])
+    kind = kind.removeprefix("as_").removeprefix("sym_")
+    if type(held) is dict:
+        return next((each for each in held.values() if type(each) is str), ""), kind
+    return "", kind if held in (None, True, []) else f"{kind} {held}"
+
+
+def _inputs(signature: dict[str, Any], tensors: _Tensors, place: str) -> Iterator[Value]:
+    for number, spec in enumerate(a_list(signature["input_specs"])):
+        with damage_is_named(f"{place}: signature.input_specs[{number}]"):
+            kind, held = one_of(spec)
+            if kind == "user_input":
+                yield Value(*_of(_describe(an_object(held)["arg"], tensors), kind))
+            elif kind == "constant_input":
+                _, described = _describe(an_object(held)["value"], tensors)
+                yield Value(a_text(held["name"]), kind, described)
+
+
+def _outputs(signature: dict[str, Any], tensors: _Tensors, place: str) -> Iterator[Value]:
+    for number, spec in enumerate(a_list(signature["output_specs"])):
+        with damage_is_named(f"{place}: signature.output_specs[{number}]"):
+            kind, held = one_of(spec)
+            argument = an_object(held)["arg"]
+            if not {"name"}.isdisjoint(an_object(argument)):
+                argument = {"as_tensor": argument}  # where nothing but a tensor can be
+            targets = [value for key, value in held.items() if key != "arg"]
+            target = a_text(targets[0]) if targets else None
+            if kind != "token":
+                yield Value(*_of(_describe(argument, tensors), kind), target)
+
+
+def _of(described: tuple[str, str], kind: str) -> tuple[str, str, str]:
+    return described[0], kind, described[1]
+
+
+def _weights(signature: dict[str, Any], tensors: _Tensors, place: str) -> Iterator[Weight]:
+    for number, spec in enumerate(a_list(signature["input_specs"])):
+        with damage_is_named(f"{place}: signature.input_specs[{number}]"):
+            kind, held = one_of(spec)
+            if kind in STATE:
+                name = a_text(an_object(held)[STATE[kind].field])
+                tensor = tensors[a_text(an_object(held["arg"])["name"])]
+                yield Weight(name, "constant" if kind == "tensor_constant" else kind, tensor)
+
+
+def _symbols(document: dict[str, Any]) -> dict[str, tuple[int | None, int | None]]:
+    ranges = an_object(document.get("range_constraints") or {})
+    return {
+        expression(symbol): (an_object(bounds).get("min_val"), bounds.get("max_val"))
+        for symbol, bounds in ranges.items()
+    }

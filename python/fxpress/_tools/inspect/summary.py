@@ -1,0 +1,169 @@
+"""Tell what a file holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from fxpress._files.format.fields import a_text, an_object, damage_is_named, parse
+from fxpress._files.format.package import InspectionError, Package
+from fxpress._files.format.stored import config_record
+from fxpress._files.format.tensors import tensor_of
+from fxpress._tools.inspect.modules import lines_of
+from fxpress._tools.inspect.program import Program, Weight, read_program
+
+ARCHIVE = "pt2 archive"
+_FORMAT = "archive_format"
+_VERSION = "archive_version"
+_MODELS = ("models/", ".json")
+COMPILED = "data/aotinductor/"
+_OLD_MODEL = "serialized_exported_program.json"
+_CODE_SUFFIXES = (".so", ".o", ".cpp", ".cubin", ".ptx", ".hsaco", ".py", ".pte", ".wrapper")
+_PICKLE_SUFFIXES = (".pt", ".pkl", ".pickle")
+
+
+@dataclasses.dataclass
+class Summary:
+    """What a file holds.
+
+    Attributes:
+        path: the file.
+        bytes: its size.
+        kind: "pt2 archive", or "exported program, of before torch 2.9".
+        format_version: of an archive; empty for older files.
+        records: the number of records.
+        programs: the exported programs.
+        compiled: the names of compiled models (AOTInductor's).
+        runs: the records that hold pickles or code, which nothing here opens: record -> what it is.
+        extra_files: names and sizes in bytes of what was saved with the programs.
+    """
+
+    path: str
+    bytes: int
+    kind: str
+    format_version: str
+    records: int
+    programs: list[Program]
+    compiled: list[str]
+    runs: dict[str, str]
+    extra_files: dict[str, int]
+
+    def plain(self) -> dict[str, Any]:
+        """Return the same as values that JSON can hold; modules are a list, parents first."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**values, "programs": [_plain_program(each) for each in self.programs]}
+
+
+def summarize(path: str | os.PathLike[str]) -> Summary:
+    """Return what a file holds. Weights are not read and pickles are not opened.
+
+    Args:
+        path: the file.
+
+    Raises:
+        OSError: the file cannot be read.
+        InspectionError: it is no file of exported programs, or it is damaged.
+    """
+    with Package(path) as package:
+        kind = kind_of(package)
+        programs = list(_programs(package))
+        records = package.records
+        version = package.read(_VERSION) if _VERSION in records else b""
+        pickled = {w.record: "pickle" for p in programs for w in p.weights if w.is_pickled}
+        return Summary(
+            path=os.fspath(path),
+            bytes=package.bytes,
+            kind=kind,
+            format_version=version.decode(errors="replace").strip(),
+            records=len(records),
+            programs=programs,
+            compiled=sorted({n.split("/")[2] for n in records if n.startswith(COMPILED)}),
+            runs={n: what for n in records if (what := pickled.get(n) or _runs(n))},
+            extra_files={
+                n.removeprefix("extra/"): record.size
+                for n, record in records.items()
+                if n.startswith("extra/")
+            },
+        )
+
+
+def kind_of(package: Package) -> str:
+    """Return what kind of file it is.
+
+    Raises:
+        InspectionError: it is no file of exported programs.
+    """
+    if package.records.get(_FORMAT) is not None:
+        if package.read(_FORMAT) != b"pt2":
+            raise InspectionError("an archive of another format than pt2")
+        return ARCHIVE
+    if _OLD_MODEL in package.records:
+        return "exported program, of before torch 2.9"
+    raise InspectionError("a zip file without an exported program")
+
+
+def _plain_program(program: Program) -> dict[str, Any]:
+    modules = [
+        {key: value for key, value in vars(module).items() if key != "children"}
+        for _, module in lines_of(program.root)
+    ]
+    weights = [{**vars(each), "tensor": each.tensor._asdict()} for each in program.weights]
+    values = {key: value for key, value in vars(program).items() if key != "root"}
+    ends = {key: [vars(each) for each in values[key]] for key in ("inputs", "outputs")}
+    return {**values, **ends, "modules": modules, "weights": weights}
+
+
+def _runs(record: str) -> str | None:
+    """Return what of a record runs when it is loaded; None: nothing that is known."""
+    name = record.rpartition("/")[2]
+    if record.endswith(_CODE_SUFFIXES):
+        return "code"
+    if record.endswith(_PICKLE_SUFFIXES) or name.startswith(("custom_obj_", "opaque_obj_")):
+        return "pickle"
+    return None
+
+
+def model_records(package: Package) -> list[tuple[str, str]]:
+    """Return the name of each program in a file, and its record."""
+    prefix, suffix = _MODELS
+    if _FORMAT not in package.records:
+        return [("model", _OLD_MODEL)] if _OLD_MODEL in package.records else []
+    return [
+        (record[len(prefix) : -len(suffix)], record)
+        for record in package.records
+        if record.startswith(prefix) and record.endswith(suffix)
+    ]
+
+
+def _programs(package: Package) -> Iterator[Program]:
+    for name, record in model_records(package):
+        is_told = config_record(name, "weights") in package.records
+        weights = [*_weights(package, "weights", name), *_weights(package, "constants", name)]
+        document = parse(package.read(record), record, package)
+        yield read_program(document, name, record, weights if is_told else None)
+
+
+def _weights(package: Package, folder: str, model: str) -> Iterator[Weight]:
+    record = config_record(model, folder)
+    if record not in package.records:
+        return
+    with damage_is_named(f"record {record!r}"):
+        entries = an_object(parse(package.read(record), record, package)["config"])
+    for name, entry in entries.items():
+        with damage_is_named(f"record {record!r}: {name!r}"):
+            yield from _weight(name, an_object(entry), folder)
+
+
+def _weight(name: str, entry: dict[str, Any], folder: str) -> Iterator[Weight]:
+    if entry.get("tensor_meta") is None:
+        return  # an object, which is listed as a pickle
+    kind = "parameter" if entry["is_param"] else "buffer"
+    yield Weight(
+        name,
+        kind if folder == "weights" else "constant",
+        tensor_of(entry["tensor_meta"]),
+        f"data/{folder}/{a_text(entry['path_name'])}",
+        bool(entry["use_pickle"]),
+    )

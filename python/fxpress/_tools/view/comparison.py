@@ -1,0 +1,106 @@
+"""Compare the programs of two sources, node by node."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from fxpress._base.errors import Error
+from fxpress._tools.view.facts import TAG, facts_of, module_of
+from fxpress._tools.view.graphs import Graph
+from fxpress._tools.view.matching import ALONE, CHANGED, Matching, comparable, match
+from fxpress._tools.view.sources import Source
+
+
+@dataclasses.dataclass
+class Comparison:
+    """How a program of one source differs from its counterpart in another.
+
+    Attributes:
+        names: those of the program, in the first source and in the second.
+        is_same: whether both compute the same; None: it cannot be told.
+        reason: why it cannot be told.
+        matching: how nodes correspond; None: it cannot be told.
+    """
+
+    names: tuple[str, str]
+    is_same: bool | None
+    reason: str = ""
+    matching: Matching | None = None
+
+
+@dataclasses.dataclass
+class Difference:
+    """A node that differs, or that only one program has.
+
+    Attributes:
+        module: the module that it is in.
+        first, second: the names of the node; empty where a program has none.
+        what: what differs, as texts such as "target: aten.relu.default, aten.gelu.default".
+    """
+
+    module: str
+    first: str
+    second: str
+    what: list[str]
+
+
+def compare(first: Source, second: Source) -> list[Comparison]:
+    """Compare the programs that two sources have in common.
+
+    Raises:
+        OSError: a file can no longer be read.
+    """
+    names, others = list(first.graphs), list(second.graphs)
+    pairs = [(name, name) for name in names if name in others]
+    if len(names) == 1 and len(others) == 1:
+        pairs = [(names[0], others[0])]
+    try:
+        hashes = first.hashes(), second.hashes()
+    except Error as error:
+        return [Comparison(pair, None, str(error)) for pair in pairs]
+    found = []
+    for name, other in pairs:
+        (mine, my_nodes), (theirs, their_nodes) = hashes[0][name], hashes[1][other]
+        matching = match(first.graphs[name][0], second.graphs[other][0], (my_nodes, their_nodes))
+        found.append(Comparison((name, other), mine == theirs, "", matching))
+    return found
+
+
+def differences(first: Graph, second: Graph, matching: Matching) -> Iterator[Difference]:
+    """Yield the nodes that differ otherwise than by what they are computed from."""
+    nodes = {node["id"]: node for node in second["nodes"]}
+    for node in first["nodes"]:
+        state = matching.states[0][node["id"]]
+        module = module_of(first, node)
+        if state == ALONE:
+            yield Difference(module, name_of(node), "", [])
+        elif state == CHANGED:
+            other = nodes[matching.pairs[node["id"]]]
+            yield Difference(module, name_of(node), name_of(other), _what(node, other))
+    for node in second["nodes"]:
+        if matching.states[1][node["id"]] == ALONE:
+            yield Difference(module_of(second, node), "", name_of(node), [])
+
+
+def state_counts(matching: Matching) -> tuple[Counter[str], Counter[str]]:
+    """Return how many nodes of each side are in each state."""
+    first, second = (Counter(states.values()) for states in matching.states)
+    return first, second
+
+
+def name_of(node: dict[str, Any]) -> str:
+    """Return the name of a node, or that of its first result, or what else it is called."""
+    results = node["outputsMetadata"][:1]
+    name = facts_of(node).get("name") or (facts_of(results[0])[TAG] if results else "")
+    return str(name or node["label"])
+
+
+def _what(node: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    mine, theirs = comparable(node), comparable(other)
+    keys = [key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key)]
+    if not keys:
+        return ["other sources, or another order of writes, random numbers, effects or modes"]
+    return [f"{key}: {mine.get(key) or 'none'}, {theirs.get(key) or 'none'}" for key in keys]

@@ -1,0 +1,189 @@
+"""Match the nodes of two programs, whatever their names are.
+
+Nodes whose hashes are equal compute the same, as `fxpress.diff` takes it. Other nodes are matched
+by operator and order: within the modules of one path first, then within the whole program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable
+from difflib import SequenceMatcher
+from typing import Any
+
+from fxpress._tools.view.facts import TAG, facts_of, module_of
+from fxpress._tools.view.graphs import Graph
+
+SAME = "same"
+CHANGED = "changed"
+FOLLOWS = "follows"  # only what it is computed from differs
+ALONE = "only here"
+_Node = dict[str, Any]
+_MOST_STEPS = 250_000  # of a comparison of two sequences, by the product of their lengths
+_MOST_IN_ALL = 20_000_000  # of those of two programs
+_NOT_COMPARED = ("name", "users", "source", "stack", "from", "torch function", "custom")
+
+
+@dataclasses.dataclass
+class Matching:
+    """How the nodes of two graphs correspond.
+
+    Attributes:
+        pairs: id of a node of the first -> id of its counterpart.
+        states: for each side, id of a node -> one of SAME, CHANGED, FOLLOWS and ALONE.
+    """
+
+    pairs: dict[str, str]
+    states: tuple[dict[str, str], dict[str, str]]
+
+
+def match(first: Graph, second: Graph, hashes: tuple[list[bytes], list[bytes]]) -> Matching:
+    """Match the nodes of the own graphs of two programs.
+
+    Args:
+        first, second: the graphs.
+        hashes: for each, those of its operators, in order.
+    """
+    made = _Matcher(first, second, hashes)
+    return Matching(made.pairs, (made.states_of_first(), made.states_of_second()))
+
+
+class _Matcher:
+    def __init__(
+        self, first: Graph, second: Graph, hashes: tuple[list[bytes], list[bytes]]
+    ) -> None:
+        self._graphs = first, second
+        self._nodes = tuple({node["id"]: node for node in g["nodes"]} for g in self._graphs)
+        self.pairs: dict[str, str] = {}
+        self._same: set[str] = set()  # of the first
+        self._steps_left = _MOST_IN_ALL
+        self._match_inputs()
+        self._match_equal(hashes)
+        self._match_alike()
+        self._back = {theirs: mine for mine, theirs in self.pairs.items()}
+        self._states: dict[str, str] = {}  # of the first
+        for node in first["nodes"]:
+            self._states[node["id"]] = self._state(node)
+
+    def states_of_first(self) -> dict[str, str]:
+        return self._states
+
+    def states_of_second(self) -> dict[str, str]:
+        return {
+            each: self._states[self._back[each]] if each in self._back else ALONE
+            for each in self._nodes[1]
+        }
+
+    def _left(self, side: int, prefix: str) -> list[_Node]:
+        known = self.pairs.keys() if side == 0 else set(self.pairs.values())
+        nodes = self._graphs[side]["nodes"]
+        return [n for n in nodes if n["id"].startswith(prefix) and n["id"] not in known]
+
+    def _pair_in_order(self, prefix: str, *keys: Callable[[_Node], Hashable]) -> list[str]:
+        """Pair the nodes of a key that are left; return those of the first.
+
+        Args:
+            prefix: of the ids.
+            keys: the key of a node; two: of the first graph, of the second.
+        """
+        others: dict[Hashable, deque[str]] = defaultdict(deque)
+        for node in self._left(1, prefix):
+            others[keys[-1](node)].append(node["id"])
+        found = []
+        for node in self._left(0, prefix):
+            if queue := others.get(keys[0](node)):
+                self.pairs[node["id"]] = queue.popleft()
+                found.append(node["id"])
+        return found
+
+    def _match_inputs(self) -> None:
+        self._pair_in_order("input ", _state_name)
+        self._pair_in_order("input ", lambda node: (_kind(node), *_results(node)))
+        self.pairs["output"] = "output"
+
+    def _match_equal(self, hashes: tuple[list[bytes], list[bytes]]) -> None:
+        mine, theirs = (
+            {f"node {number}": digest for number, digest in enumerate(digests)}
+            for digests in hashes
+        )
+        of_mine, of_theirs = (lambda node: mine[node["id"]]), (lambda node: theirs[node["id"]])
+        self._same.update(self._pair_in_order("node ", of_mine, of_theirs))
+
+    def _match_alike(self) -> None:
+        by_module: list[dict[str, list[_Node]]] = [defaultdict(list), defaultdict(list)]
+        for side, modules in enumerate(by_module):
+            for node in self._left(side, "node "):
+                modules[module_of(self._graphs[side], node)].append(node)
+        for path, mine in by_module[0].items():
+            self._align(mine, by_module[1].get(path, []))
+        self._align(self._left(0, "node "), self._left(1, "node "))
+        self._pair_in_order("node ", _target)
+
+    def _align(self, mine: list[_Node], theirs: list[_Node]) -> None:
+        """Pair nodes of the longest runs of equal operators, and those that stand between them."""
+        steps = len(mine) * len(theirs)
+        if not 0 < steps <= min(_MOST_STEPS, self._steps_left):
+            return  # they are paired in order
+        self._steps_left -= steps
+        targets, others = ([_target(node) for node in nodes] for nodes in (mine, theirs))
+        matcher = SequenceMatcher(None, targets, others, autojunk=False)
+        for kind, start, end, other, other_end in matcher.get_opcodes():
+            if kind in ("equal", "replace"):
+                for one, two in zip(mine[start:end], theirs[other:other_end], strict=False):
+                    self.pairs[one["id"]] = two["id"]
+
+    def _state(self, node: _Node) -> str:
+        other = self.pairs.get(node["id"])
+        if other is None:
+            return ALONE
+        if node["id"] in self._same:
+            return SAME
+        counterpart = self._nodes[1][other]
+        if comparable(node) != comparable(counterpart):
+            return CHANGED
+        sources = [(e["sourceNodeId"], e["sourceNodeOutputId"]) for e in node["incomingEdges"]]
+        theirs = [
+            (self._back.get(e["sourceNodeId"]), e["sourceNodeOutputId"])
+            for e in counterpart["incomingEdges"]
+        ]
+        if sources != theirs:
+            return CHANGED
+        if not node["id"].startswith("node "):
+            return self._of_ends(node)
+        follows = any(self._states[source] != SAME for source, _ in sources)
+        return FOLLOWS if follows else CHANGED  # in another order of writes or effects
+
+    def _of_ends(self, node: _Node) -> str:
+        """Return the state of an input or of the outputs, of which nothing but sources differs."""
+        sources = (self._states[edge["sourceNodeId"]] for edge in node["incomingEdges"])
+        return SAME if all(state == SAME for state in sources) else FOLLOWS
+
+
+def comparable(node: _Node) -> dict[str, Any]:
+    """Return what two nodes that compute the same have in common, apart from their sources."""
+    facts = {key: value for key, value in facts_of(node).items() if key not in _NOT_COMPARED}
+    if node["id"] == "output":
+        computed = {f"output {facts_of(item)[TAG]}" for item in node["inputsMetadata"]}
+        facts = {key: "" if key in computed else value for key, value in facts.items()}
+    for number, shape in enumerate(_results(node)):
+        facts[f"result {number}"] = shape
+    arguments = (str(facts_of(item)[TAG]) for item in node["inputsMetadata"])
+    return {**facts, "arguments": ", ".join(arguments)}
+
+
+def _results(node: _Node) -> tuple[str, ...]:
+    return tuple(facts_of(item).get("shape", "") for item in node["outputsMetadata"])
+
+
+def _target(node: _Node) -> str:
+    return str(facts_of(node).get("target"))
+
+
+def _kind(node: _Node) -> Any:
+    return facts_of(node).get("kind")
+
+
+def _state_name(node: _Node) -> tuple[Any, ...]:
+    """Return what tells an input from others: the name of a state, or the kind of another."""
+    return _kind(node), facts_of(node).get("state")

@@ -1,0 +1,122 @@
+"""Nested layers: the modules of a program, as the namespaces of Model Explorer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from fxpress._files.format.package import InspectionError
+from fxpress._tools.inspect.modules import MOST_MODULES, entries_of
+from fxpress._tools.view.shared import Once
+
+_LONGEST_PATH = 4000  # characters
+_LONGEST_NAME = 100  # characters of the name of a class
+
+
+class Namespaces:
+    """The layers of a graph.
+
+    A layer has the name of a module and its class, such as "layers/0: Block/norm: LayerNorm".
+
+    Args:
+        stacks: the modules in which nodes were traced, as files have them, and how many nodes.
+
+    Attributes:
+        of_stack: such modules -> the layer of their nodes.
+    """
+
+    def __init__(self, stacks: Mapping[str, int]) -> None:
+        self._classes: dict[str, str] = {}  # path of a module -> name of its class
+        self._layers: dict[str, str] = {"": ""}  # path of a module -> its layer
+        self._around: dict[str, str] = {}  # path -> that of the module around it
+        # Path -> numbers of what is counted there. A module stands behind that around it.
+        self._counts: dict[str, list[int]] = {"": [0, 0, 0]}
+        self._operators = Counter[str]()  # path -> number
+        self._paths: dict[str, str] = {}  # stack -> path of the innermost module
+        self._known: dict[str, str] = {}  # the same, for stacks whose classes need no second look
+        for stack, number in stacks.items():
+            outer, _, innermost = stack.rpartition(";")
+            path = self._known.get(outer)
+            if path is None:
+                path = self._known[outer] = self._read(outer, "")
+            path = self._paths[stack] = self._read(innermost, path)
+            self._operators[path] += number
+        self.of_stack = Once[str, str](lambda stack: self._of(self._paths[stack]))
+
+    def of_state(self, path: str, size: int) -> str:
+        """Return the layer of a parameter or buffer, which is counted in it.
+
+        Args:
+            path: the path of its module.
+            size: its bytes.
+        """
+        layer = self._layers.get(path)
+        if layer is None:
+            layer = self._of(path)
+        counts = self._counts[path]
+        counts[0] += 1
+        counts[1] += size
+        return layer
+
+    def attributes(self) -> dict[str, dict[str, str]]:
+        """Return what is to be shown of each layer."""
+        shown = {}
+        texts = Once[int, str](lambda number: f"{number:,}")
+        totals = {path: counts.copy() for path, counts in self._counts.items()}
+        for path, number in self._operators.items():
+            totals[path][2] = number
+        for path in reversed(totals):
+            if path:
+                around, (tensors, size, operators) = totals[self._around[path]], totals[path]
+                around[0] += tensors
+                around[1] += size
+                around[2] += operators
+        for path, (tensors, size, operators) in totals.items():
+            facts = {"module": path} if path else {}
+            if class_name := self._classes.get(path):
+                facts["class"] = class_name
+            if tensors:
+                facts["tensors of the state"] = texts[tensors]
+                facts["bytes of the state"] = texts[size]
+            if operators:
+                facts["operators"] = texts[operators]
+            shown[self._layers[path]] = facts
+        return shown
+
+    def _read(self, stack: str, path: str) -> str:
+        """Note the classes of a stack's modules; return the path of the innermost one.
+
+        Args:
+            stack: the modules.
+            path: that of the module around them, which is returned where there are none.
+        """
+        innermost = path
+        for innermost, class_name in entries_of(stack):
+            if self._classes.setdefault(innermost, class_name) != class_name:
+                self._classes[innermost] = class_name
+                self._known.clear()
+        return innermost
+
+    def _of(self, path: str) -> str:
+        if path not in self._layers and (
+            path.count(".") > MOST_MODULES or len(path) > _LONGEST_PATH
+        ):
+            most = f"{MOST_MODULES} parts or {_LONGEST_PATH} characters"
+            raise InspectionError(f"a module whose path has more than {most}")
+        missing = []
+        while path not in self._layers:
+            missing.append(path)
+            path = path.rpartition(".")[0]
+        layer = self._layers[path]
+        for whole in reversed(missing):
+            text = self._text(whole)
+            layer = self._layers[whole] = f"{layer}/{text}" if layer else text
+            self._around[whole], path = path, whole
+            self._counts[whole] = [0, 0, 0]
+        return layer
+
+    def _text(self, path: str) -> str:
+        own = path.rpartition(".")[2]
+        class_name = self._classes.get(path, "").rpartition(".")[2]
+        text = f"{own}: {class_name[:_LONGEST_NAME]}" if class_name else own
+        return text.replace("/", "\u2215")  # a slash begins a layer within this one

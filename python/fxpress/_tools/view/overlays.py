@@ -1,0 +1,130 @@
+"""What Model Explorer lays over the nodes of a graph: bytes, operations, kinds, partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fxpress._tools.view.facts import bytes_of, facts_of, module_of
+from fxpress._tools.view.flops import count_flops
+from fxpress._tools.view.graphs import Graph
+from fxpress._tools.view.kinds import color_of, kind_of, partition_of
+from fxpress._tools.view.matching import ALONE, CHANGED, FOLLOWS, SAME
+
+Overlay = dict[str, Any]  # a graph's id -> the value of each node
+_GRADIENT = [{"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#e8710a"}]
+_PARTITIONS = (  # colors of partitions, which come again
+    *("#8dd3c7", "#ffffb3", "#bebada", "#fb8072", "#80b1d3", "#fdb462", "#b3de69", "#fccde5"),
+    *("#d9d9d9", "#bc80bd", "#ccebc5", "#ffed6f"),
+)
+_STATES = {SAME: "#ffffff", CHANGED: "#f46d43", FOLLOWS: "#fee08b", ALONE: "#d53e4f"}
+_Values = dict[str, dict[str, Any]]  # id of a node -> value, color
+
+
+def overlays_of(graphs: dict[str, list[Graph]]) -> dict[str, Overlay]:
+    """Return each overlay of programs by its name.
+
+    Nodes whose sizes are symbols have no bytes and no FLOPs. Where no module is named as
+    `split_module` names partitions, there is no overlay of partitions.
+    """
+    everything = [graph for of_program in graphs.values() for graph in of_program]
+    counts = [count_flops(of_program).by_node for of_program in graphs.values()]
+    found = {
+        "bytes of state": _numbers(everything, _state_bytes),
+        "bytes of results": _numbers(everything, _result_bytes),
+        "FLOPs": {
+            graph_id: _shaded({node: {"value": number} for node, number in numbers.items()})
+            for count in counts
+            for graph_id, numbers in count.items()
+        },
+        "kind of operator": {g["id"]: {"results": _kinds(g)} for g in everything},
+    }
+    partitions = {g["id"]: {"results": _partitions(g)} for g in everything}
+    if any(each["results"] for each in partitions.values()):
+        found["partition"] = partitions
+    return found
+
+
+def difference_of(graph: Graph, states: dict[str, str]) -> Overlay:
+    """Return the overlay that marks how a program differs from another.
+
+    Args:
+        graph: its own graph.
+        states: id of a node -> its state, as `matching.match` tells it.
+    """
+    results = {node: {"value": state, "bgColor": _STATES[state]} for node, state in states.items()}
+    return {graph["id"]: {"results": results}}
+
+
+def marked(graph: Graph, texts: dict[str, str]) -> Overlay:
+    """Return an overlay with texts, by the ids of nodes."""
+    return {graph["id"]: {"results": {node: {"value": text} for node, text in texts.items()}}}
+
+
+def by_module(graph: Graph, texts: dict[str, str]) -> Overlay:
+    """Return an overlay with a text for all operators of a module and of those in it.
+
+    Args:
+        graph: the graph.
+        texts: path of a module -> text; the innermost module of a node counts.
+    """
+    known: dict[str, str | None] = {}
+    found: dict[str, str] = {}
+    for node in graph["nodes"]:
+        if not node["id"].startswith("node "):
+            continue
+        path = module_of(graph, node)
+        if path not in known:
+            around = path
+            while around and around not in texts:
+                around = around.rpartition(".")[0]
+            known[path] = texts.get(around)
+        text = known[path]
+        if text is not None:
+            found[node["id"]] = text
+    return marked(graph, found)
+
+
+def shaded(graph: Graph, numbers: dict[str, float]) -> Overlay:
+    """Return an overlay with numbers, the largest in the darkest color."""
+    return {graph["id"]: _shaded({node: {"value": number} for node, number in numbers.items()})}
+
+
+def _shaded(results: _Values) -> dict[str, Any]:
+    return {"results": results, "gradient": _GRADIENT}
+
+
+def _numbers(graphs: list[Graph], rule: Callable[[dict[str, Any]], int | None]) -> Overlay:
+    found = {}
+    for graph in graphs:
+        values = ((node["id"], rule(node)) for node in graph["nodes"])
+        results = {node: {"value": value} for node, value in values if value is not None}
+        found[graph["id"]] = _shaded(results)
+    return found
+
+
+def _is_state(node: dict[str, Any]) -> bool:
+    return "state" in facts_of(node)
+
+
+def _state_bytes(node: dict[str, Any]) -> int | None:
+    return bytes_of(node["outputsMetadata"]) if _is_state(node) else None
+
+
+def _result_bytes(node: dict[str, Any]) -> int | None:
+    return None if _is_state(node) else bytes_of(node["outputsMetadata"])
+
+
+def _kinds(graph: Graph) -> _Values:
+    kinds = ((node["id"], kind_of(node)) for node in graph["nodes"])
+    return {node: {"value": kind, "bgColor": color_of(kind)} for node, kind in kinds if kind}
+
+
+def _partitions(graph: Graph) -> _Values:
+    found: _Values = {}
+    for node in graph["nodes"]:
+        number = partition_of(module_of(graph, node))
+        if number is not None:
+            color = _PARTITIONS[number % len(_PARTITIONS)]
+            found[node["id"]] = {"value": number, "bgColor": color}
+    return found

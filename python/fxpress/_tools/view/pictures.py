@@ -1,0 +1,185 @@
+"""Draw the partitions of a program, or the tree of its modules, as an SVG for a page."""
+
+from __future__ import annotations
+
+import dataclasses
+import xml.etree.ElementTree as ET
+from collections import Counter
+from typing import Any
+
+from fxpress._base.errors import UnsupportedError
+from fxpress._tools.inspect.modules import Module
+from fxpress._tools.inspect.text import bytes_text, printable
+from fxpress._tools.view.facts import bytes_of, facts_of, module_of
+from fxpress._tools.view.graphs import Graph
+from fxpress._tools.view.kinds import partition_of
+
+_MOST_CHILDREN = 6  # of a module that are drawn
+_MOST_MODULES = 30
+_MOST_PARTITIONS = 100
+_DEPTH = 3
+_LONGEST = 40  # characters of a line
+_SVG = "{http://www.w3.org/2000/svg}"
+# What Graphviz draws boxes, arrows and texts with; nothing else gets into a page.
+_ELEMENTS = frozenset(("svg", "g", "path", "polygon", "text", "title"))
+_ATTRIBUTES = frozenset(
+    (
+        *("width", "height", "viewBox", "transform", "fill", "stroke", "stroke-dasharray"),
+        *("points", "d", "x", "y", "text-anchor", "font-family", "font-size"),
+    )
+)
+
+
+@dataclasses.dataclass
+class Picture:
+    """A picture of a program.
+
+    Attributes:
+        title: what it shows.
+        svg: the element; every text and attribute in it is escaped.
+    """
+
+    title: str
+    svg: str
+
+
+def picture_of(graph: Graph, root: Module, flops: dict[str, int]) -> Picture:
+    """Draw the partitions of a program, or the tree of its modules where it has none.
+
+    Args:
+        graph: its own graph.
+        root: its modules.
+        flops: of each of its nodes.
+
+    Raises:
+        fxpress.UnsupportedError: the packages that draw are missing, or drawing fails.
+    """
+    try:
+        import graphviz
+
+        from fxpress._base.pictures import svg_of
+    except ImportError as missing:
+        raise UnsupportedError(
+            "the picture needs the packages of pip install 'fxpress[report]'"
+        ) from missing
+    drawn = graphviz.Digraph("picture", node_attr={"shape": "box", "fontsize": "11"})
+    drawn.attr(rankdir="LR")
+    partitions = _Partitions(graph, flops)
+    if partitions.operators:
+        title = "Partitions, and the values that pass between them"
+        partitions.draw(drawn, graphviz.escape)
+    else:
+        title = "Tree of modules"
+        _draw_modules(drawn, root, graphviz.escape)
+    try:
+        return Picture(title, _safe(svg_of(drawn.source)))
+    except (RuntimeError, ET.ParseError) as error:
+        raise UnsupportedError(f"the picture cannot be drawn: {error}") from None
+
+
+def _line(text: str) -> str:
+    text = printable(text)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with a noun, such as "1 value" and "2,000 values"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _draw_modules(drawn: Any, root: Module, escape: Any) -> None:
+    """Draw modules with the ones that they consist of; many of one module are a box."""
+    waiting = [(0, "", root)]
+    drawn_count = 0
+    while waiting:
+        depth, above, module = waiting.pop(0)
+        box = f"m{drawn_count}"
+        drawn_count += 1
+        name = module.path.rpartition(".")[2] or "(root)"
+        class_name = (module.class_name or "").rpartition(".")[2]
+        sizes = f"{counted(module.operators, 'operator')}, {bytes_text(module.bytes)}"
+        lines = [_line(f"{name} {class_name}".strip()), sizes]
+        drawn.node(box, escape("\n".join(lines)))
+        if above:
+            drawn.edge(above, box)
+        children = list(module.children.values())
+        if not children:
+            continue
+        room = min(_MOST_CHILDREN, _MOST_MODULES - drawn_count - len(waiting))
+        shown = children[: max(room, 0)] if depth < _DEPTH else []
+        waiting += [(depth + 1, box, child) for child in shown]
+        if left := len(children) - len(shown):
+            drawn.node(f"{box}_more", f"{left:,} more", style="dashed")
+            drawn.edge(box, f"{box}_more")
+
+
+class _Partitions:
+    """What each partition of a graph does, and which values it takes from others."""
+
+    def __init__(self, graph: Graph, flops: dict[str, int]) -> None:
+        self.operators = Counter[int]()
+        self._flops = Counter[int]()
+        self._state: dict[int, dict[str, int]] = {}
+        self._values: dict[tuple[int, int], dict[tuple[str, str], int | None]] = {}
+        nodes = {node["id"]: node for node in graph["nodes"]}
+        numbers = {each: partition_of(module_of(graph, node)) for each, node in nodes.items()}
+        for node_id, node in nodes.items():
+            number = numbers[node_id]
+            if number is None or not node_id.startswith("node "):
+                continue
+            self.operators[number] += 1
+            self._flops[number] += flops.get(node_id, 0)
+            for edge in node["incomingEdges"]:
+                source = edge["sourceNodeId"]
+                if "state" in facts_of(nodes[source]):
+                    size = bytes_of(nodes[source]["outputsMetadata"]) or 0
+                    self._state.setdefault(number, {})[source] = size
+                elif (other := numbers[source]) is not None and other != number:
+                    output = edge["sourceNodeOutputId"]
+                    made = [m for m in nodes[source]["outputsMetadata"] if m["id"] == output]
+                    values = self._values.setdefault((other, number), {})
+                    values[source, output] = bytes_of(made)
+
+    def draw(self, drawn: Any, escape: Any) -> None:
+        """Draw a box for each partition, and an arrow for all values between two."""
+        shown = sorted(self.operators)[:_MOST_PARTITIONS]
+        for number in shown:
+            lines = [
+                f"submod_{number}",
+                counted(self.operators[number], "operator"),
+                f"{bytes_text(sum(self._state.get(number, {}).values()))} of state",
+                f"{self._flops[number]:,} FLOPs",
+            ]
+            drawn.node(f"p{number}", escape("\n".join(lines)))
+        if left := len(self.operators) - len(shown):
+            drawn.node("more", f"{left:,} more", style="dashed")
+        for (source, target), values in sorted(self._values.items()):
+            if source in shown and target in shown:
+                sizes = [size for size in values.values() if size is not None]
+                text = counted(len(values), "value")
+                text += f"\n{bytes_text(sum(sizes))}" if len(sizes) == len(values) else ""
+                drawn.edge(f"p{source}", f"p{target}", escape(text))
+
+
+def _safe(svg: str) -> str:
+    """Return an SVG with only the elements and attributes that pictures need."""
+    root = ET.fromstring(svg)
+    made = _kept(root)
+    waiting = [(root, made)]
+    while waiting:
+        source, target = waiting.pop()
+        for child in source:
+            tag = child.tag.removeprefix(_SVG) if isinstance(child.tag, str) else ""
+            if tag in _ELEMENTS - {"title"}:  # titles are names of boxes, such as "p0"
+                inner = _kept(child)
+                target.append(inner)
+                waiting.append((child, inner))
+    made.set("role", "img")
+    return ET.tostring(made, encoding="unicode", short_empty_elements=False)
+
+
+def _kept(element: ET.Element) -> ET.Element:
+    tag = str(element.tag).removeprefix(_SVG)
+    kept = ET.Element(tag, {k: v for k, v in element.items() if k in _ATTRIBUTES})
+    kept.text = element.text if tag == "text" else None
+    return kept

@@ -1,0 +1,39 @@
+"""The versions and features that this installation was built with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fxpress import _native
+from fxpress._torch import versions
+
+
+def build_info() -> dict[str, Any]:
+    """Return versions and build settings of fxpress's two extension modules.
+
+    torch has no such function.
+
+    Returns:
+        ``{"torch": <running version>, "native": {...}, "aten": {...}}``. Each module's entry has
+        its `version`, `compiler`, `cplusplus`, `build_type` and `pybind11`; `aten` also the `torch`
+        it was compiled against, and `usable`: whether it runs with this torch (if not, `reason`).
+
+    Example:
+        >>> sorted(fxpress.build_info())
+        ['aten', 'native', 'torch']
+    """
+    return {
+        "torch": torch.__version__,
+        "native": _native.build_info(),
+        "aten": _aten_info(),
+    }
+
+
+def _aten_info() -> dict[str, Any]:
+    try:
+        from fxpress._torch import aten
+    except ImportError as error:
+        return {"torch": versions.built_for(), "usable": False, "reason": str(error)}
+    return {**aten.build_info(), "usable": True, "reason": None}

@@ -1,0 +1,276 @@
+"""Generate the Python code of GraphModules when it is first read.
+
+The modules that fxpress makes are ordinary `torch.fx.GraphModule`s whose class has descriptors in
+the places of the generated `forward`, `_code` and so on. The first access to any of them calls
+`materialize`, which generates the code from the current graph and leaves the class exactly as
+`GraphModule.recompile` would have. In the blocks of `deferring`, torch's own modules get such
+classes too: its passes recompile a module after each step, and nobody reads most of that code.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import keyword
+import os
+import threading
+import types
+import weakref
+from dataclasses import fields
+from typing import Any
+
+import torch.fx
+from torch.fx import Graph
+
+from fxpress import _native
+from fxpress._base.replacement import Replacement
+from fxpress._torch import fx as torch_fx
+
+_lock = threading.RLock()
+
+
+def _forget_lock() -> None:
+    """Give a forked child a new lock, because a thread of its parent may hold the old one."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)
+
+
+def _holder(cls: type) -> type | None:
+    """Return the class in the hierarchy whose code is still deferred."""
+    return next((c for c in cls.__mro__ if torch_fx.PENDING in vars(c)), None)
+
+
+@functools.cache
+def _writes_as_torch() -> bool:
+    """Return whether the native generator writes what the installed torch writes, for samples."""
+    return all(
+        map(_is_written_as_torch, (torch_fx.sample_graph(), torch_fx.sample_graph_with_trees()))
+    )
+
+
+def _is_written_as_torch(graph: Graph) -> bool:
+    native = _native.python_source(graph)
+    if native is None:
+        return False
+    *parts, _, _ = native
+    try:
+        code = torch_fx.PythonCode(*parts)
+    except TypeError:  # this torch keeps other facts about code
+        return False
+    return bool(code.src == graph.python_code("self").src)
+
+
+def _generated(graph: torch.fx.Graph) -> tuple[torch_fx.PythonCode, Any, dict[str, Any]]:
+    """Return the code of a graph, its function, and the entries for the module's state."""
+    native = None
+    if _writes_as_torch() and not (
+        torch_fx.shows_meta_in_source() or torch_fx.enriches_profiler_metadata()
+    ):
+        native = _native.python_source(graph)
+    if native is None:
+        # torch writes the code of other generators and of annotations, for a module used only here.
+        return torch_fx.recompile_aside(graph)
+    *parts, shape, names = native
+    code = torch_fx.PythonCode(*parts)
+    forward = _compiled(code, shape, names, graph)
+    values = (code.src, code._lineno_map, code._prologue_start)
+    state = dict(zip(torch_fx.CODE_ATTRIBUTES, values, strict=True))
+    return code, forward, {**torch_fx.tree_specs(graph), **state}
+
+
+# Layers of a model give sources that differ in names only: CPython compiles the first one, which is
+# most of the cost of a first call, and the others get its code with names of their own.
+# Shape of a source -> the code, and the numbers of its local names in the order of `co_varnames`.
+_codes: collections.OrderedDict[bytes, tuple[types.CodeType, list[int]]] = collections.OrderedDict()
+_MAX_CODES = 256
+# compile() refuses these names for locals, but CPython runs code that has them.
+_RESERVED = frozenset((*keyword.kwlist, "__debug__"))
+
+
+def _compiled(
+    code: torch_fx.PythonCode, shape: bytes | None, names: tuple[str, ...], graph: Graph
+) -> Any:
+    """Return the function of `code`. The caller holds `_lock`."""
+    if shape is None or not _RESERVED.isdisjoint(names):
+        return torch_fx.forward_from_source(code.src, code.globals, graph)
+    known = _codes.get(shape)
+    if known is None:
+        forward = torch_fx.forward_from_source(code.src, code.globals, graph)
+        number = {name: i for i, name in enumerate(names)}
+        order = [number.get(name, -1) for name in forward.__code__.co_varnames]
+        if -1 in order:
+            return forward  # it has a local that the native generator did not list
+        _codes[shape] = forward.__code__, order
+        if len(_codes) > _MAX_CODES:
+            _codes.popitem(last=False)
+        return forward
+    _codes.move_to_end(shape)
+    pattern, order = known
+    own = tuple([names[i] for i in order])
+    return torch_fx.forward_from_code(pattern, own, code.src, code.globals, graph)
+
+
+def _publish(
+    holder: type, module: torch.fx.GraphModule, forward: Any, state: dict[str, Any]
+) -> None:
+    """Leave module and class as `GraphModule.recompile` would have.
+
+    Other threads use both meanwhile: at each step, every name exists, as a value or still as the
+    descriptor that waits for this thread.
+    """
+    _native.insert_after(module.__dict__, torch_fx.GRAPH_SLOT, state)
+    values = {"_wrapped_call": torch_fx.wrapped_call(holder), "forward": forward}
+    for name, placeholder in BODY.items():
+        if vars(holder).get(name) is not placeholder:
+            continue  # other code has replaced the placeholder
+        if name in values:
+            type.__setattr__(holder, name, values[name])
+        else:
+            type.__delattr__(holder, name)
+    type.__delattr__(holder, torch_fx.PENDING)
+
+
+def _materialize(cls: type) -> torch_fx.PythonCode | None:
+    with _lock:
+        holder = _holder(cls)
+        if holder is None:
+            return None  # another thread was faster
+        module = vars(holder)[torch_fx.PENDING]()
+        if module is None:
+            raise RuntimeError(f"the module that {holder!r} was made for is gone")
+        try:
+            code, forward, state = _generated(module.graph)
+        except AttributeError as error:
+            # nn.Module would take an AttributeError for a missing attribute and hide the reason.
+            raise RuntimeError(f"cannot generate the code of {holder.__name__}: {error}") from error
+        _publish(holder, module, forward, state)
+        return code
+
+
+def materialize(cls: type) -> None:
+    """Generate the code of the GraphModule that `cls` was made for, once.
+
+    Stands in for the call of `torch.fx.GraphModule.recompile` in the constructor. The code of
+    children is not generated: each child has its own.
+    """
+    _materialize(cls)
+
+
+def refresh(module: torch.fx.GraphModule) -> None:
+    """Generate the code of a module and of those below it anew, where the graph was edited since.
+
+    A GraphModule that gets others as children generates all their code. Code that is still
+    deferred, or that the graph would give again, is left as it is.
+    """
+    open_ = [module]
+    while open_:
+        each = open_.pop()
+        if _holder(type(each)) is None:
+            native = _native.python_source(each.graph) if _writes_as_torch() else None
+            if native is None or native[0] != vars(each).get(torch_fx.CODE_ATTRIBUTES[0]):
+                each.recompile()
+                continue
+        open_ += [child for child in each.children() if isinstance(child, torch.fx.GraphModule)]
+
+
+def _recompile(self: torch.fx.GraphModule) -> Any:
+    """Do `GraphModule.recompile` for a module whose code is still deferred.
+
+    The code of children stays deferred: it is generated from the child's graph when it is needed.
+    """
+    if _recompilation.is_replaced_here():
+        return torch.fx.GraphModule.recompile(self)
+    if "forward" not in vars(type(self)) or vars(type(self))["forward"] is not BODY["forward"]:
+        _materialize(type(self))
+        return torch.fx.GraphModule.recompile(self)  # takes the place of a forward set by hand
+    code = _materialize(type(self))
+    if code is None:
+        return torch.fx.GraphModule.recompile(self)
+    untouched = [self]
+    while untouched:
+        for child in untouched.pop().children():
+            if isinstance(child, torch.fx.GraphModule):
+                if _holder(type(child)) is None:
+                    child.recompile()
+                else:
+                    untouched.append(child)
+    return code
+
+
+# The namespace of a class whose code is deferred. `__deepcopy__`, `__reduce__` and
+# `__reduce_package__` walk through the instance's state, to which no other thread may add the code
+# meanwhile; `__prepare_scriptable__` is what torch.jit.script asks for before it does the same.
+BODY: dict[str, Any] = {
+    "recompile": _recompile,
+    **{
+        name: _native.DeferredAttribute(name)
+        for name in (
+            "forward",
+            "_wrapped_call",
+            "__deepcopy__",
+            "__reduce__",
+            "__reduce_package__",
+            "__prepare_scriptable__",
+            *torch_fx.CODE_ATTRIBUTES,
+        )
+    },
+}
+
+
+def _is_deferrable(module: torch.fx.GraphModule) -> bool:
+    """Return whether torch made the class for this module alone, and the graph is a plain one."""
+    cls = type(module)
+    return (
+        cls.__bases__ == (torch.fx.GraphModule,)
+        and cls.__qualname__ == torch_fx.CLASS_QUALNAME
+        and cls.__module__ == torch_fx.CLASS_MODULE
+        and type(module.graph) is Graph
+    )
+
+
+class _DeferredPythonCode(torch_fx.PythonCode):  # type: ignore[misc]
+    """The result of a `recompile` that has generated nothing: reading it generates the code."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    @functools.cached_property
+    def written(self) -> Any:
+        return self.graph.python_code(root_module="self")
+
+
+for _field in fields(torch_fx.PythonCode):
+    _read = functools.partial(lambda name, self: getattr(self.written, name), _field.name)
+    setattr(_DeferredPythonCode, _field.name, property(_read))
+
+
+def _defer(original: Any, self: torch.fx.GraphModule) -> Any:
+    """Do for `GraphModule.recompile` what does not depend on the code."""
+    if not _is_deferrable(self):
+        return original(self)
+    torch_fx.set_specs(self)
+    cls = type(self)
+    with _lock:
+        for name in torch_fx.CODE_ATTRIBUTES:
+            vars(self).pop(name, None)
+        for name, placeholder in BODY.items():
+            if name == "forward" or name not in vars(cls):
+                type.__setattr__(cls, name, placeholder)
+        type.__setattr__(cls, "__call__", torch_fx.CALL_WRAPPED)
+        type.__setattr__(cls, torch_fx.PENDING, weakref.ref(self))
+    self._recompile_submodules()
+    return _DeferredPythonCode(self.graph)
+
+
+_recompilation = Replacement(torch.fx.GraphModule, "recompile", _defer)
+
+
+def deferring() -> contextlib.AbstractContextManager[None]:
+    """Return a block in which this thread's `GraphModule.recompile` generates no code yet."""
+    if torch_fx.enriches_profiler_metadata() or torch_fx.shows_meta_in_source():
+        return contextlib.nullcontext()
+    return _recompilation.block()

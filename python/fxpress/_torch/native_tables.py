@@ -1,0 +1,71 @@
+"""Fill the table of the native code for graphs: the objects and names in `csrc/fx/symbols.def`.
+
+A module that calls native code for graphs calls `fx` once, at its top; the first call fills the
+table. The tables of the engine and of serde are filled in the same way by `_graphs.engine` and
+`_files.serde.native_table`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+
+from fxpress import _native
+
+_lock = threading.RLock()
+
+
+def _forget_lock() -> None:
+    """A forked child starts with a lock that no thread of its own holds."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)
+
+
+def fill_once(fill: Callable[[], None]) -> Callable[[], None]:
+    """Make a function that fills its table once, also when several threads call it."""
+    filled = False
+
+    @functools.wraps(fill)
+    def wrapper() -> None:
+        nonlocal filled
+        with _lock:
+            if not filled:
+                fill()
+                filled = True
+
+    return wrapper
+
+
+@functools.cache
+def tensor_part_symbol(name: str) -> object:
+    """Return what the part that needs libtorch has; None: there is no part for this torch."""
+    try:
+        from fxpress._torch.aten import extension
+    except ImportError:
+        return None
+    found: object = getattr(extension, name)
+    return found
+
+
+@fill_once
+def fx() -> None:
+    """Fill the table of `csrc/fx/symbols.def`, which all native code for graphs needs."""
+    from fxpress._base.errors import InternalError
+    from fxpress._torch import deferred_code, tables
+
+    _native.initialize(
+        tables.native_symbols(
+            deferred_body=deferred_code.BODY,
+            materialize=deferred_code.materialize,
+            errors={"internal_error": InternalError},
+            fake_like=functools.partial(
+                tensor_part_symbol, "fake_like"
+            ),  # loaded when it is needed
+        ),
+        tables.NATIVE_NAMES,
+    )

@@ -1,0 +1,154 @@
+"""Calls of operations and their phases, told to those who watch.
+
+Three may watch: a profile (`fxpress.profile`), the logger `fxpress.operations`, and torch's
+profiler. While nobody does, a call of an operation costs three tests and a phase one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import ParamSpec, Protocol, TypeVar
+
+from fxpress._base.observing.event import Event
+from fxpress._base.observing.text import duration_text, sizes_text
+from fxpress._torch.profiler import profiler_is_on, range_of
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+log = logging.getLogger("fxpress.operations")
+
+
+class Watcher(Protocol):
+    """Takes the events of all threads while it is in `watchers`."""
+
+    def take(self, event: Event) -> None:
+        """Take an event that has ended."""
+
+
+# Changed by `append` and `remove` alone, which other threads see as one step.
+watchers: list[Watcher] = []
+
+
+class _Here(threading.local):
+    event: Event | None = None  # that runs in this thread and is watched
+
+
+_here = _Here()
+_numbers = itertools.count()
+_nothing = contextlib.nullcontext()
+_informs = log.isEnabledFor
+_INFO = logging.INFO
+
+
+class _Watched:
+    """A block that is an event."""
+
+    def __init__(self, name: str, is_operation: bool) -> None:
+        thread = threading.current_thread()
+        self.event = Event(
+            *(name, is_operation, _here.event, next(_numbers)),
+            *(thread.native_id or 0, thread.name, 0.0, 0.0),
+        )
+        self._watchers = tuple(watchers)
+        self._range = range_of(f"fxpress::{self.event.path}")
+
+    def __enter__(self) -> Event:
+        event = self.event
+        if self._range is not None:
+            self._range.__enter__()
+        event.processor_start = time.thread_time()
+        event.start = time.perf_counter()
+        _here.event = event  # last: an interrupt before leaves no trace
+        return event
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        event = self.event
+        event.wall = time.perf_counter() - event.start
+        event.processor = time.thread_time() - event.processor_start
+        event.error = None if kind is None else kind.__name__
+        _here.event = event.parent
+        if self._range is not None:
+            self._range.__exit__(kind, error, traceback)
+        for watcher in self._watchers:
+            if watcher in watchers:  # else it has gone meanwhile
+                watcher.take(event)
+        if not event.is_operation:
+            log.debug("fxpress.%s in %s", event.path, _Duration(event.wall))
+
+
+class _Duration:
+    """The text of a time, made when a log wants it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __str__(self) -> str:
+        return duration_text(self._seconds)
+
+
+def phase(name: str) -> contextlib.AbstractContextManager[object]:
+    """Return a block that is a phase of the operation that runs in this thread, if it is watched.
+
+    Args:
+        name: a word or two, without dots.
+    """
+    return _nothing if _here.event is None else _Watched(name, False)
+
+
+def operation(
+    name: str, sizes: Callable[..., dict[str, int]] | None = None
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Return a decorator that makes calls of a function known to those who watch.
+
+    Args:
+        name: the function's name below `fxpress`.
+        sizes: called with the function's result and arguments; returns what was worked on. It is
+            called only where somebody watches, and the call is told without sizes if it raises.
+    """
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            if not (watchers or _informs(_INFO) or profiler_is_on()):
+                return function(*args, **kwargs)
+            block = _Watched(name, True)
+            try:
+                with block:
+                    made = function(*args, **kwargs)
+                if sizes is not None:
+                    with contextlib.suppress(Exception):  # an object of another kind
+                        block.event.sizes = sizes(made, *args, **kwargs)
+                return made
+            finally:
+                _tell(block.event)
+
+        return call
+
+    return decorate
+
+
+def _tell(event: Event) -> None:
+    """Log a call that has ended: those that others made are told to those who debug."""
+    level = logging.INFO if event.parent is None else logging.DEBUG
+    if not log.isEnabledFor(level):
+        return
+    time_taken = duration_text(event.wall)
+    if event.error is not None:
+        log.log(level, "fxpress.%s: %s after %s", event.name, event.error, time_taken)
+    elif event.sizes:
+        log.log(level, "fxpress.%s: %s in %s", event.name, sizes_text(event.sizes), time_taken)
+    else:
+        log.log(level, "fxpress.%s in %s", event.name, time_taken)
