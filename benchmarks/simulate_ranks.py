@@ -1,6 +1,6 @@
 """Plan a program of many nodes and large weights, and load each of its stages, one after another.
 
-The weights are zeros that take no room: files with holes, in the format of `save_stages`, made by
+The weights are zeros that take no space: files with holes, in the format of `save_stages`, made by
 its functions. What each of the ranks does alone is measured in one process; what they do together
 (agreeing, sending) is not. `--nodes 1000000 --stages 1024` makes a program of a terabyte.
 """

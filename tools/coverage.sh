@@ -30,13 +30,13 @@ export PYTHONPATH=$build/package
 
 ctest --preset coverage
 status=0
-# A process for each room, without xdist: its workers may be killed before they have written what ran.
+# A process for each component, without xdist: its workers may be killed before they have written what ran.
 # Signals would stop coverage while it holds its lock, and it keeps memory for each new code object.
 rm -f "$build"/data.*
 [ $# -gt 0 ] || set -- tests/*/
 printf '%s\0' "$@" | xargs -0 -P "$(nproc)" -I{} bash -c '
   COVERAGE_FILE=$1/data.$(basename "$2") "$0" -m pytest -q -n 0 -m "not deep" --cov=fxpress --cov-report= \
-    --deselect tests/all_rooms/test_concurrent_interrupts.py \
+    --deselect tests/all_components/test_concurrent_interrupts.py \
     --deselect tests/split/test_memory.py::test_no_block_leaks "$2"
   status=$?
   [ $status = 5 ] || exit $status # 5: no tests

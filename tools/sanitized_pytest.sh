@@ -8,12 +8,12 @@ cd "$(dirname "$0")/.."
 short=(
   tests/archive/test_damage.py
   tests/serde/test_safety.py
-  tests/all_rooms/test_edited_graphs.py
+  tests/all_components/test_edited_graphs.py
   tests/serde/test_gate.py
-  tests/all_rooms/test_hostile_items.py
-  tests/all_rooms/test_hostile_keys.py
+  tests/all_components/test_hostile_items.py
+  tests/all_components/test_hostile_keys.py
   tests/serde/test_limits.py
-  tests/all_rooms/test_lists_as_args.py
+  tests/all_components/test_lists_as_args.py
   tests/serde/test_check.py
   tests/split/test_bad_input.py
   tests/unflatten/test_bad_input.py
@@ -22,7 +22,7 @@ short=(
   tests/decompose/test_templates.py
   tests/export/test_native.py
   tests/fx/test_provenance.py
-  tests/all_rooms/test_concurrent_first_calls.py
+  tests/all_components/test_concurrent_first_calls.py
   tests/view/test_native.py
 )
 

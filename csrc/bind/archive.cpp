@@ -7,7 +7,7 @@
 #include "archive/objects/reader.h"
 #include "archive/objects/writer.h"
 #include "bind/closed_class.h"
-#include "bind/rooms.h"
+#include "bind/components.h"
 
 namespace fxpress::bind {
 

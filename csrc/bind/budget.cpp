@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "bind/closed_class.h"
-#include "bind/rooms.h"
+#include "bind/components.h"
 #include "schema/json_reader.h"
 #include "schema/pickle_scan.h"
 #include "serde/errors.h"

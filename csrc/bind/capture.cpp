@@ -1,5 +1,5 @@
 #include "bind/entries.h"
-#include "bind/rooms.h"
+#include "bind/components.h"
 #include "capture/clean.h"
 #include "capture/rewrite.h"
 

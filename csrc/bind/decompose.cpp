@@ -1,4 +1,4 @@
-#include "bind/rooms.h"
+#include "bind/components.h"
 #include "decompose/stamp.h"
 
 namespace fxpress::bind {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "bind/closed_class.h"
-#include "bind/rooms.h"
+#include "bind/components.h"
 #include "schema/graph_targets.h"
 #include "serde/hash.h"
 #include "serde/payloads.h"

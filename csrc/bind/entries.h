@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "bind/rooms.h"
+#include "bind/components.h"
 #include "fx/provenance.h"
 
 namespace fxpress::bind {

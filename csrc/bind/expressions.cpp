@@ -1,7 +1,7 @@
 #include <pybind11/stl.h>
 
 #include "bind/closed_class.h"
-#include "bind/rooms.h"
+#include "bind/components.h"
 #include "capture/text/common_subexpressions.h"
 
 namespace fxpress::bind {

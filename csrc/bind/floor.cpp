@@ -1,6 +1,6 @@
 #include <pybind11/stl.h>
 
-#include "bind/rooms.h"
+#include "bind/components.h"
 #include "floor/creation_times.h"
 
 namespace fxpress::bind {

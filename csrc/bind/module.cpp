@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "bind/rooms.h"
+#include "bind/components.h"
 #include "core/check.h"
 #include "fx/computed.h"
 #include "fx/deferred.h"

@@ -4,7 +4,7 @@
 #include <pybind11/stl.h>
 
 #include "bind/closed_class.h"
-#include "bind/rooms.h"
+#include "bind/components.h"
 #include "install/installed_block.h"
 #include "py/blocks.h"
 #include "py/gc_pause.h"

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "bind/closed_class.h"
-#include "bind/rooms.h"
+#include "bind/components.h"
 #include "serde/check.h"
 #include "serde/documents.h"
 #include "serde/encode.h"

@@ -1,6 +1,6 @@
 #include "split/split.h"
 
-#include "bind/rooms.h"
+#include "bind/components.h"
 #include "split/partition_names.h"
 #include "split/simple.h"
 

@@ -1,4 +1,4 @@
-#include "bind/rooms.h"
+#include "bind/components.h"
 #include "tracking/lookup.h"
 
 namespace fxpress::bind {

@@ -3,7 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "bind/closed_class.h"
-#include "bind/rooms.h"
+#include "bind/components.h"
 #include "unflatten/source.h"
 
 namespace fxpress::bind {

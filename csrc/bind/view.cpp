@@ -6,7 +6,7 @@
 #include <string>
 
 #include "bind/closed_class.h"
-#include "bind/rooms.h"
+#include "bind/components.h"
 #include "view/graph_writer.h"
 #include "view/json_value.h"
 

@@ -30,7 +30,7 @@ inline constexpr uintptr_t kStackReserve = 96 << 10;  // bytes
 
 // Whether the stack of this thread has room for one more level of a recursion, and for what the
 // last level calls.
-inline bool stack_has_room() {
+inline bool stack_has_space() {
   const char here = 0;
   const auto now = reinterpret_cast<uintptr_t>(&here);
   const uintptr_t end = stack_end != 0 ? stack_end : find_stack_end();
@@ -39,7 +39,7 @@ inline bool stack_has_room() {
 
 // Throws LimitReached for `place` when it has not.
 inline void check_stack(const char* place) {
-  if (!stack_has_room()) throw LimitReached("depth", place);
+  if (!stack_has_space()) throw LimitReached("depth", place);
 }
 
 class Budget {

@@ -86,7 +86,7 @@ void JsonLexer::expect(char expected) {
 }
 
 void JsonLexer::enter() {
-  if (++depth_ <= max_depth_ && core::stack_has_room()) return;
+  if (++depth_ <= max_depth_ && core::stack_has_space()) return;
   if (budget_ == nullptr) fail("values are nested too deeply");
   throw core::LimitReached("depth", place().substr(0, kLongestPlace));
 }

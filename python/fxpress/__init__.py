@@ -91,9 +91,9 @@ def __getattr__(name: str) -> Any:
     if needed is None:
         value = getattr(importlib.import_module(module), name)
     else:
-        from fxpress._torch.probes import room
+        from fxpress._torch.probes import component
 
-        with room(needed):
+        with component(needed):
             value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value

@@ -1,8 +1,8 @@
 """Save and load programs: stands in for `torch.export.save`, `load` and `pt2_archive`."""
 
-from fxpress._torch.probes import room
+from fxpress._torch.probes import component
 
-with room("archive"):
+with component("archive"):
     from fxpress._files.archive.load import load, load_pt2, load_weights_to_pt2_contents
     from fxpress._files.archive.package import package_pt2, save
     from fxpress._files.archive.reader import PT2ArchiveReader, is_pt2_package, verify

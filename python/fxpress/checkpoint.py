@@ -1,8 +1,8 @@
 """Checkpoints of `torch.distributed.checkpoint` in the files of fxpress, and conversions."""
 
-from fxpress._torch.probes import room
+from fxpress._torch.probes import component
 
-with room("checkpoint"):
+with component("checkpoint"):
     from fxpress._distributed.checkpoint.convert import convert_weights
     from fxpress._distributed.checkpoint.reader import ArchiveReader
     from fxpress._distributed.checkpoint.writer import ArchiveWriter

@@ -5,9 +5,9 @@ trace added to a graph is a template, which is stamped for every call that is al
 anything that is not known to be safe are traced as a whole, as torch traces them.
 """
 
-from fxpress._torch.probes import room
+from fxpress._torch.probes import component
 
-with room("decompose"):
+with component("decompose"):
     from fxpress._graphs.decompose.check import check_templates
     from fxpress._graphs.decompose.composites import (
         _collect_all_valid_cia_ops,

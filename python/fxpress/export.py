@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from fxpress._torch.probes import room
+from fxpress._torch.probes import component
 
-with room("export"):
+with component("export"):
     from torch.export import ExportedProgram
 
     from fxpress import _native
-    from fxpress._base.frame_space import with_room
+    from fxpress._base.frame_space import with_space
     from fxpress._graphs.export.unlift import _unlift_exported_program_lifted_states, module
     from fxpress._graphs.trace.blocks import fast_tracing
     from fxpress._torch import native_tables
@@ -30,7 +30,7 @@ __all__ = ["_export_for_training", "_unlift_exported_program_lifted_states", "mo
 
 
 @operation("export", lambda made, *_, **__: {"nodes": len(made.graph.nodes)})
-@with_room
+@with_space
 def _export_for_training(*args: Any, **kwargs: Any) -> ExportedProgram:
     """Export a module: trace it, clean the graph, and make a program of it.
 

@@ -5,9 +5,9 @@ The names, signatures and results are torch's. Where torch is wrong, the results
 and its Python code is generated when it is first needed.
 """
 
-from fxpress._torch.probes import room
+from fxpress._torch.probes import component
 
-with room("functional_export"):
+with component("functional_export"):
     from fxpress._graphs.capture.bytecode import (
         DynamoBytecodeFlatten,
         DynamoBytecodeUnflatten,

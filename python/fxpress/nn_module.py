@@ -7,9 +7,9 @@ instances of torch's class.
 
 from collections.abc import Callable
 
-from fxpress._torch.probes import room
+from fxpress._torch.probes import component
 
-with room("nn_module"):
+with component("nn_module"):
     from fxpress._graphs.tracking.guards import guard_to_detect_forward_monkeypatching
     from fxpress._graphs.tracking.lazy import initialize_lazy_module
     from fxpress._graphs.tracking.specialized import NNModuleVariable

@@ -1,8 +1,8 @@
 """Run a program in stages on `torch.distributed`: plan, save, load, schedule."""
 
-from fxpress._torch.probes import room
+from fxpress._torch.probes import component
 
-with room("pipeline"):
+with component("pipeline"):
     from fxpress._distributed.pipeline.errors import PipelineError
     from fxpress._distributed.pipeline.load import LoadedStage, load_stage, load_stages
     from fxpress._distributed.pipeline.pipe import to_pipe

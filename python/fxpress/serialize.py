@@ -6,9 +6,9 @@ classes. `ExportedProgramSerializer` makes the objects from the JSON text, and
 `ExportedProgramDeserializer` reads the objects without JSON.
 """
 
-from fxpress._torch.probes import room
+from fxpress._torch.probes import component
 
-with room("serialize"):
+with component("serialize"):
     from fxpress._files.serde.artifacts import _reduce_fake_tensor, deserialize_torch_artifact
     from fxpress._files.serde.artifacts import save_artifact as serialize_torch_artifact
     from fxpress._files.serde.canonical import _canonicalize_graph, canonicalize

@@ -5,9 +5,9 @@ The names, signatures and results are torch's. Where torch is wrong, the results
 The results' Python code is generated when it is first needed.
 """
 
-from fxpress._torch.probes import room
+from fxpress._torch.probes import component
 
-with room("split_module"):
+with component("split_module"):
     from fxpress._graphs.split.split_module import (
         _LOGGER,
         Partition,

@@ -4,9 +4,9 @@ The functions copy many tensors at a time. Copies of tensors that share a storag
 `unflatten`, `archive.save` and `archive.load` copy with the same code.
 """
 
-from fxpress._torch.probes import room
+from fxpress._torch.probes import component
 
-with room("state"):
+with component("state"):
     from fxpress._files.archive.state_files import load_into, read, write
     from fxpress._files.tensors.copies import clone, move
 

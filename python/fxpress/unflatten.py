@@ -8,9 +8,9 @@ Its modules run on fxpress's engine instead of `torch.fx.Interpreter`.
 
 import sys
 
-from fxpress._torch.probes import room
+from fxpress._torch.probes import component
 
-with room("unflatten"):
+with component("unflatten"):
     from fxpress._graphs.unflatten import switch
     from fxpress._graphs.unflatten.attributes import (
         _add_submodule,

@@ -247,7 +247,7 @@ def test_in_place_without_a_file_in_the_folder(
     assert value_at(path) == 2.0
 
 
-def test_in_place_where_no_room_can_be_reserved(
+def test_in_place_where_no_space_can_be_reserved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "model.pt2"
@@ -303,7 +303,7 @@ def test_progress_of_weights(tmp_path: Path) -> None:
     assert tensor_file_writer.number_of(tmp_path / "a.safetensors") == "1"
 
 
-def test_weights_for_which_there_is_no_room(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_for_which_there_is_no_space(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = sorted(os.listdir(path.parent))
     monkeypatch.setattr(os, "write", refusing(errno.ENOSPC, is_file)(os.write))
     with pytest.raises(OSError, match="No space left") as caught:

@@ -143,7 +143,7 @@ def test_files_over_4_gib_and_tensors_over_2_31_elements(tmp_path: Path) -> None
 
     size = (5 << 30) + 3
     if shutil.disk_usage(tmp_path).free < 2 * size:
-        pytest.skip("no room on the disk")
+        pytest.skip("no space on the disk")
     path = tmp_path / "model.pt2"
     program = export(Model(size), (torch.ones(1),))
     weight = program.state_dict["weight"]

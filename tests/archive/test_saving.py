@@ -393,12 +393,12 @@ class Closing(io.BytesIO):
 
     def write(self, data: Any) -> int:
         if self.is_full:
-            raise OSError("no room")
+            raise OSError("no space")
         return super().write(data)
 
 
 def test_an_archive_that_cannot_be_completed() -> None:
     file = Closing()
-    with pytest.raises(OSError, match="no room"), archive.PT2ArchiveWriter(file) as writer:
+    with pytest.raises(OSError, match="no space"), archive.PT2ArchiveWriter(file) as writer:
         writer.write_bytes("a", b"x")
         file.is_full = True

@@ -155,7 +155,7 @@ def test_peak_of_a_view(text: str, path: Path, least: dict[str, int], tmp_path: 
 
 
 def test_estimate_counts_keys_once() -> None:
-    """Where there is room enough nobody counts; near the limit each distinct key counts once."""
+    """Where there is space enough nobody counts; near the limit each distinct key counts once."""
     text = b"[" + repeated(b'{"a\\"b": "c", "d": "e"},', 1) + b"1]"
     far = objects_of(text, 1 << 40)
     near = objects_of(text, far - 1)

@@ -219,12 +219,12 @@ TEST_CASE("a sink that fails in the middle of a large record") {
   class FullSink final : public ByteSink {
    public:
     void write(Bytes bytes) override {
-      if (bytes.size() > room_) throw std::runtime_error("full");
-      room_ -= bytes.size();
+      if (bytes.size() > component_) throw std::runtime_error("full");
+      component_ -= bytes.size();
     }
 
    private:
-    size_t room_ = 10'000'000;
+    size_t component_ = 10'000'000;
   };
   const std::string text(50'000'000, 'x');
   FullSink sink;

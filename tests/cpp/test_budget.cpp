@@ -85,17 +85,17 @@ TEST_CASE("levels are given back") {
 }
 
 TEST_CASE("a thread's stack ends") {
-  CHECK(fxpress::core::stack_has_room());
+  CHECK(fxpress::core::stack_has_space());
   fxpress::core::check_stack("here");
   std::string error;
   std::thread([&] {
     Budget budget(0, SIZE_MAX);
     const auto deeper = [&](const auto& self, size_t levels) -> void {
       const Budget::Level level(budget, "far down");
-      volatile char room[4096];
-      room[0] = 0;
+      volatile char component[4096];
+      component[0] = 0;
       if (levels > 0) self(self, levels - 1);
-      room[1] = room[0];
+      component[1] = component[0];
     };
     error = reached([&] { deeper(deeper, 1 << 20); });
   }).join();

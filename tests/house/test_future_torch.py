@@ -1,4 +1,4 @@
-"""A torch that nobody has seen yet: some rooms work, and the others say one sentence.
+"""A torch that nobody has seen yet: some components work, and the others say one sentence.
 
 Each program runs in a process of its own, in which torch has been changed before fxpress is
 imported: names are gone, have other arguments, or the release is unknown.
@@ -12,7 +12,7 @@ import textwrap
 
 import pytest
 
-from fxpress._torch.probes import ROOMS
+from fxpress._torch.probes import COMPONENTS
 
 pytestmark = pytest.mark.slow("imports torch in processes of their own")
 
@@ -23,11 +23,11 @@ import torch.fx.passes.split_module
 torch.__version__ = torch.torch_version.TorchVersion("2.99.0")
 """
 
-# What changes -> the rooms that cannot work then, and what the sentence names.
+# What changes -> the components that cannot work then, and what the sentence names.
 CHANGES = {
     "a function of torch.fx is gone": (
         "del torch.fx._utils.lazy_format_graph_code",
-        set(ROOMS) - {"state", "nn_module"},
+        set(COMPONENTS) - {"state", "nn_module"},
         "lazy_format_graph_code",
     ),
     "a class of the reader of files has another name": (
@@ -52,17 +52,17 @@ CHANGES = {
     ),
     "nodes have other fields": (
         "torch.fx.node._NodeBase = type('NodeBase', (), {})",
-        set(ROOMS) - {"state", "nn_module"},
+        set(COMPONENTS) - {"state", "nn_module"},
         "'_args'",
     ),
 }
-# The part that is tied to libtorch is of another release: these rooms need it.
+# The part that is tied to libtorch is of another release: these components need it.
 TIED = {"unflatten", "archive", "state", "pipeline", "checkpoint"}
 
 ASKED = """
 import warnings
 from fxpress import UnsupportedError
-for name in {rooms}:
+for name in {components}:
     try:
         importlib.import_module("fxpress." + name)
     except UnsupportedError as error:
@@ -97,14 +97,14 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def answers(program: str) -> tuple[dict[str, str], str]:
-    """What each room says after a program has run, and what the program has logged."""
-    done = run(START + program + ASKED.format(rooms=ROOMS))
+    """What each component says after a program has run, and what the program has logged."""
+    done = run(START + program + ASKED.format(components=COMPONENTS))
     assert done.returncode == 0, done.stderr
     lines = [line.partition(" | ") for line in done.stdout.splitlines() if " | " in line]
     return {name: said for name, _, said in lines}, done.stderr
 
 
-def assert_these_rooms_are_lost(said: dict[str, str], change: str) -> None:
+def assert_these_components_are_lost(said: dict[str, str], change: str) -> None:
     _, lost, named = CHANGES[change]
     assert {name for name, text in said.items() if text != "works"} == lost | TIED
     for name in lost - TIED:
@@ -123,19 +123,19 @@ def test_an_unknown_release_alone() -> None:
 NO_CAPTURE = "a capture takes other arguments"
 
 
-def test_rooms_of_a_torch_that_does_not_capture() -> None:
+def test_components_of_a_torch_that_does_not_capture() -> None:
     said, _ = answers(CHANGES[NO_CAPTURE][0])
-    assert_these_rooms_are_lost(said, NO_CAPTURE)
+    assert_these_components_are_lost(said, NO_CAPTURE)
 
 
 @pytest.mark.parametrize("change", sorted(CHANGES.keys() - {NO_CAPTURE}))
 def test_install_leaves_to_torch_what_does_not_work(change: str) -> None:
     code, lost, _ = CHANGES[change]
     said, logged = answers(code + INSTALLED)
-    for room in ("torch.fx.passes.split_module", "torch._dynamo.variables.nn_module"):
-        ours = room.rpartition(".")[2]
-        assert (f"{room} stays torch's" in logged) == (ours in lost)
-    assert_these_rooms_are_lost(said, change)
+    for component in ("torch.fx.passes.split_module", "torch._dynamo.variables.nn_module"):
+        ours = component.rpartition(".")[2]
+        assert (f"{component} stays torch's" in logged) == (ours in lost)
+    assert_these_components_are_lost(said, change)
 
 
 GENERATOR = """

@@ -1,4 +1,4 @@
-"""The rooms of the house: who may include whom, and who may know torch's private names."""
+"""The components of the house: who may include whom, and who may know torch's private names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 INCLUDE = re.compile(r'#include ["<]([^">]+)[">]')
 # What the files of each folder of csrc may include of ours, besides those of the folder itself.
-ROOMS = {
+COMPONENTS = {
     *("split", "unflatten", "export", "decompose", "capture", "tracking", "serde", "install"),
     *("floor", "view"),
 }
@@ -38,12 +38,21 @@ ALLOWED: dict[str, set[str]] = {
     "view": {"core", "py", "schema"},
     "engine": {"core", "py"},
     "tensor": {"core", "py"},
-    "bind": {"archive", "archive/objects", "core", "schema", "py", "fx", "capture/text", *ROOMS},
+    "bind": {
+        "archive",
+        "archive/objects",
+        "core",
+        "schema",
+        "py",
+        "fx",
+        "capture/text",
+        *COMPONENTS,
+    },
     "aten": {"core", "engine", "tensor"},
 }
 # These compile without Python and torch.
 PLAIN = {"core", "archive", "schema", "capture/text"} | {
-    f"{room}/plan" for room in ("split", "unflatten", "export")
+    f"{component}/plan" for component in ("split", "unflatten", "export")
 }
 WITH_TORCH = {"engine", "tensor", "aten"}
 PYTHON_OR_TORCH = re.compile(r"^(Python\.h|structmember\.h|pybind11/|torch/|ATen/|c10/)")
@@ -72,10 +81,10 @@ def test_includes(folder: str) -> None:
 
 
 @pytest.mark.parametrize("folder", sorted(ALLOWED))
-def test_a_room_has_one_namespace(folder: str) -> None:
-    """It has the room's name, unless this is pybind11's or a keyword of C++."""
-    room = folder.split("/", maxsplit=1)[0]
-    expected = {f"fxpress::{ {'py': 'cpython', 'export': 'exporting'}.get(room, room) }"}
+def test_a_component_has_one_namespace(folder: str) -> None:
+    """It has the component's name, unless this is pybind11's or a keyword of C++."""
+    component = folder.split("/", maxsplit=1)[0]
+    expected = {f"fxpress::{ {'py': 'cpython', 'export': 'exporting'}.get(component, component) }"}
     for path in sorted((ROOT / "csrc" / folder).glob("*")):
         if path.suffix in (".h", ".cpp"):
             found = set(re.findall(r"^namespace (fxpress::[\w:]+) \{", path.read_text(), re.M))

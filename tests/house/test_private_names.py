@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "python" / "fxpress"
 TORCH = PACKAGE / "_torch"
 # It names what it replaces.
-TABLES = {PACKAGE / "_install" / "rooms.py"}
+TABLES = {PACKAGE / "_install" / "table.py"}
 PATH_OF_TORCH = re.compile(r"torch(\.\w+)+")
 
 

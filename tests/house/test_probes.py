@@ -16,19 +16,19 @@ from fxpress._torch import probes
 def test_names_that_torch_does_not_have(source: str) -> None:
     with (
         pytest.raises(UnsupportedError, match=r"fxpress\.state does not work with torch .*nowhere"),
-        probes.room("state"),
+        probes.component("state"),
     ):
         exec(source, {"torch": torch})
 
 
 def test_errors_that_are_not_due_to_torch() -> None:
-    with pytest.raises(ZeroDivisionError), probes.room("state"):
+    with pytest.raises(ZeroDivisionError), probes.component("state"):
         1 / 0
 
 
 def test_other_errors_with_a_release_that_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "EXPECTED", {})
-    with pytest.raises(UnsupportedError, match="division by zero"), probes.room("state"):
+    with pytest.raises(UnsupportedError, match="division by zero"), probes.component("state"):
         1 / 0
 
 

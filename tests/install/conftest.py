@@ -1,5 +1,5 @@
-"""The fixtures of made-up rooms."""
+"""The fixtures of made-up components."""
 
-from tests.support.rooms import module, room, use
+from tests.support.components import component, module, use
 
-__all__ = ["module", "room", "use"]
+__all__ = ["component", "module", "use"]

@@ -13,7 +13,7 @@ import torch
 import fxpress
 from fxpress._tools import doctor
 from fxpress._torch import versions
-from fxpress._torch.probes import ROOMS
+from fxpress._torch.probes import COMPONENTS
 
 
 def run(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
@@ -29,7 +29,9 @@ def test_report() -> None:
     assert report == json.loads(json.dumps(report))
     assert report["versions"]["torch"] == torch.__version__
     assert report["versions"]["python"] == platform.python_version()
-    assert all(room == {"works": True, "reason": None} for room in report["rooms"].values())
+    assert all(
+        component == {"works": True, "reason": None} for component in report["components"].values()
+    )
     assert versions.minor() in report["native"]["for_torch"]
     assert report["devices"][0] == "cpu"
 
@@ -46,12 +48,12 @@ def test_install_is_seen() -> None:
     assert after["replaces"] == {}
 
 
-def test_rooms_that_do_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "ROOMS", ("split_module", "nowhere"))
+def test_components_that_do_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "COMPONENTS", ("split_module", "nowhere"))
     report = doctor.examine()
-    assert report["rooms"]["split_module"] == {"works": True, "reason": None}
+    assert report["components"]["split_module"] == {"works": True, "reason": None}
     reason = "ModuleNotFoundError: No module named 'fxpress.nowhere'"
-    assert report["rooms"]["nowhere"] == {"works": False, "reason": reason}
+    assert report["components"]["nowhere"] == {"works": False, "reason": reason}
     lines = [line.strip() for line in doctor.show(report).splitlines()]
     assert lines[lines.index(reason) - 1].split(maxsplit=1) == ["nowhere", "DOES NOT WORK"]
 
@@ -99,19 +101,19 @@ def test_command() -> None:
     assert len(text.stdout.splitlines()) < 24
     assert f"torch {torch.__version__}" in text.stdout
     report = json.loads(run("doctor", "--json").stdout)
-    assert report["rooms"].keys() == {*ROOMS, "engine"}
+    assert report["components"].keys() == {*COMPONENTS, "engine"}
 
 
 @pytest.mark.slow("a process of its own")
 def test_a_torch_without_an_extension() -> None:
-    """The rooms that need none work, the others say in a sentence what to do."""
+    """The components that need none work, the others say in a sentence what to do."""
     before = "from fxpress._torch import versions\nversions.built_for = lambda: ('2.1',)\n"
     found = run("doctor", "--json", before=before)
     assert found.returncode == 1, found.stderr
     report = json.loads(found.stdout)
-    assert report["rooms"]["split_module"]["works"] is True
-    assert report["rooms"]["engine"]["works"] is False
-    assert "pip install" in report["rooms"]["engine"]["reason"]
+    assert report["components"]["split_module"]["works"] is True
+    assert report["components"]["engine"]["works"] is False
+    assert "pip install" in report["components"]["engine"]["reason"]
     assert "none for torch" in run("doctor", before=before).stdout
 
 

@@ -15,22 +15,22 @@ import pytest
 from fxpress import _install
 from fxpress._base.errors import InternalError, UnsupportedError
 from fxpress._install import install, installed, is_installed, uninstall
-from tests.support.rooms import OURS, TORCH, table
+from tests.support.components import OURS, TORCH, table
 
 # --- policy --------------------------------------------------------------------------------------
 
 
-def test_raise_is_the_default(room, caplog):
+def test_raise_is_the_default(component, caplog):
     with installed(), pytest.raises(UnsupportedError, match="node odd"):
-        room.torch.cut("odd")
+        component.torch.cut("odd")
     assert not caplog.records
 
 
-def test_torch_takes_what_we_do_not_support(room, caplog):
+def test_torch_takes_what_we_do_not_support(component, caplog):
     with installed(on_unsupported="torch"):
-        assert room.torch.cut("odd", at=3) == ("torch", "odd", 3)
-        assert room.torch.cut("odd") == ("torch", "odd", 0)
-        assert room.torch.cut("even") == ("ours", "even", 0)
+        assert component.torch.cut("odd", at=3) == ("torch", "odd", 3)
+        assert component.torch.cut("odd") == ("torch", "odd", 0)
+        assert component.torch.cut("even") == ("ours", "even", 0)
     assert [(r.name, r.levelno) for r in caplog.records] == [("fxpress", logging.WARNING)] * 2
     text = caplog.records[0].getMessage()
     assert f"{TORCH}.cut" in text
@@ -38,18 +38,18 @@ def test_torch_takes_what_we_do_not_support(room, caplog):
     assert caplog.records[0].pathname == __file__  # the caller's line, not ours
 
 
-def test_torch_takes_nothing_but_unsupported(room):
+def test_torch_takes_nothing_but_unsupported(component):
     with installed(on_unsupported="torch"), pytest.raises(ValueError, match="bad graph"):
-        room.torch.cut("bad")
+        component.torch.cut("bad")
 
 
-def test_torchs_own_exception_does_not_carry_ours(room):
+def test_torchs_own_exception_does_not_carry_ours(component):
     def failing(graph):
         raise LookupError(graph)
 
-    room.torch.cut = failing
+    component.torch.cut = failing
     with installed(on_unsupported="torch"), pytest.raises(LookupError) as caught:
-        room.torch.cut("odd")
+        component.torch.cut("odd")
     assert caught.value.__context__ is None
 
 
@@ -115,15 +115,15 @@ def test_torch_failing_brings_ours_back(module, use):
         assert torch.second("odd") == "ours"
 
 
-def test_calls_to_fxpress_itself_always_raise(room):
+def test_calls_to_fxpress_itself_always_raise(component):
     with installed(on_unsupported="torch"), pytest.raises(UnsupportedError):
-        room.ours.cut("odd")
+        component.ours.cut("odd")
 
 
-def test_the_innermost_policy_is_in_force(room):
+def test_the_innermost_policy_is_in_force(component):
     def outcome() -> str:
         try:
-            return room.torch.cut("odd")[0]
+            return component.torch.cut("odd")[0]
         except UnsupportedError:
             return "raised"
 
@@ -146,13 +146,13 @@ def test_the_innermost_policy_is_in_force(room):
 
 
 @pytest.mark.parametrize("value", ["1", "true", "YES", " True "])
-def test_the_environment_switches_it_off(room, monkeypatch, caplog, value):
+def test_the_environment_switches_it_off(component, monkeypatch, caplog, value):
     caplog.set_level(logging.INFO, logger="fxpress")
     monkeypatch.setenv("FXPRESS_DISABLE", value)
     for _ in range(2):
         install()
         with installed():
-            assert room.torch.cut is room.cut
+            assert component.torch.cut is component.cut
             assert not is_installed()
         uninstall()
     with pytest.raises(RuntimeError):  # it still counts
@@ -161,19 +161,19 @@ def test_the_environment_switches_it_off(room, monkeypatch, caplog, value):
 
 
 @pytest.mark.parametrize("value", ["", "0", "false", "no"])
-def test_the_environment_leaves_it_on(room, monkeypatch, value):
+def test_the_environment_leaves_it_on(component, monkeypatch, value):
     monkeypatch.setenv("FXPRESS_DISABLE", value)
     with installed():
-        assert room.torch.cut is not room.cut
+        assert component.torch.cut is not component.cut
 
 
-def test_the_first_install_reads_the_environment(room, monkeypatch):
+def test_the_first_install_reads_the_environment(component, monkeypatch):
     install()
     monkeypatch.setenv("FXPRESS_DISABLE", "1")
     with installed():
         assert is_installed()
     uninstall()
-    assert room.torch.cut is room.cut
+    assert component.torch.cut is component.cut
     install()
     monkeypatch.delenv("FXPRESS_DISABLE")
     with installed():
@@ -181,78 +181,78 @@ def test_the_first_install_reads_the_environment(room, monkeypatch):
     uninstall()
 
 
-def test_disabled_does_not_even_load_the_rooms(room, use, monkeypatch):
-    use(table("cut", ours="fxpress._no_such_room"))
+def test_disabled_does_not_even_load_the_components(component, use, monkeypatch):
+    use(table("cut", ours="fxpress._no_such_component"))
     monkeypatch.setenv("FXPRESS_DISABLE", "1")
     with installed():
-        assert room.torch.cut is room.cut
+        assert component.torch.cut is component.cut
 
 
 # --- functions -----------------------------------------------------------------------------------
 
 
-def test_a_function_stand_in_looks_like_ours(room):
+def test_a_function_stand_in_looks_like_ours(component):
     with installed():
-        cut = room.torch.cut
+        cut = component.torch.cut
         assert (cut.__name__, cut.__doc__) == ("cut", "our cut")
-        assert inspect.signature(cut) == inspect.signature(room.ours.cut)
-        assert inspect.unwrap(cut) is cut.__wrapped__ is room.ours.cut
+        assert inspect.signature(cut) == inspect.signature(component.ours.cut)
+        assert inspect.unwrap(cut) is cut.__wrapped__ is component.ours.cut
 
 
-def test_a_function_pickles_as_the_name_it_stands_for(room):
-    was = pickle.dumps(room.cut)
+def test_a_function_pickles_as_the_name_it_stands_for(component):
+    was = pickle.dumps(component.cut)
     with installed():
-        assert pickle.dumps(room.torch.cut) == was
-        assert pickle.loads(was) is room.torch.cut
-    assert pickle.loads(was) is room.cut
+        assert pickle.dumps(component.torch.cut) == was
+        assert pickle.loads(was) is component.torch.cut
+    assert pickle.loads(was) is component.cut
 
 
 # --- classes -------------------------------------------------------------------------------------
 
 
-def test_isinstance_and_issubclass_accept_both_kinds(room, module):
+def test_isinstance_and_issubclass_accept_both_kinds(component, module):
     user = module("class_user", f"from {TORCH} import Part\nclass Old(Part): pass")
-    old, older = room.part("old"), user.Old("older")
+    old, older = component.part("old"), user.Old("older")
     with installed():
-        new, ours = room.torch.Part("new"), room.ours.Part("ours")
+        new, ours = component.torch.Part("new"), component.ours.Part("ours")
         for part in (old, older, new, ours):
-            assert isinstance(part, room.torch.Part)
-        for kind in (room.part, user.Old, room.ours.Part, room.torch.Part):
-            assert issubclass(kind, room.torch.Part)
-        assert not isinstance("text", room.torch.Part)
-        assert not issubclass(str, room.torch.Part)
-        assert issubclass(room.torch.Part, room.ours.Part)
-        stand_in = [room.torch.Part]
+            assert isinstance(part, component.torch.Part)
+        for kind in (component.part, user.Old, component.ours.Part, component.torch.Part):
+            assert issubclass(kind, component.torch.Part)
+        assert not isinstance("text", component.torch.Part)
+        assert not issubclass(str, component.torch.Part)
+        assert issubclass(component.torch.Part, component.ours.Part)
+        stand_in = [component.torch.Part]
     assert isinstance(new, stand_in[0])
     assert isinstance(old, stand_in[0])
 
 
-def test_a_class_stand_in_looks_like_ours(room):
+def test_a_class_stand_in_looks_like_ours(component):
     with installed():
-        part = room.torch.Part
+        part = component.torch.Part
         assert isinstance(part, type)
-        assert part.__bases__ == (room.ours.Part,)
+        assert part.__bases__ == (component.ours.Part,)
         for name in ("__name__", "__qualname__", "__module__", "__doc__"):
-            assert getattr(part, name) == getattr(room.ours.Part, name)
-        assert inspect.signature(part) == inspect.signature(room.ours.Part)
+            assert getattr(part, name) == getattr(component.ours.Part, name)
+        assert inspect.signature(part) == inspect.signature(component.ours.Part)
 
 
-def test_what_a_class_stand_in_makes_is_ours_for_good(room):
+def test_what_a_class_stand_in_makes_is_ours_for_good(component):
     with installed():
-        part = room.torch.Part("p", size=2)
-        assert type(part) is room.ours.Part
-        assert pickle.loads(pickle.dumps(room.torch.Part)) is room.ours.Part
+        part = component.torch.Part("p", size=2)
+        assert type(part) is component.ours.Part
+        assert pickle.loads(pickle.dumps(component.torch.Part)) is component.ours.Part
     again = pickle.loads(pickle.dumps(part))
-    assert type(again) is room.ours.Part
+    assert type(again) is component.ours.Part
     assert (again.name, again.size) == ("p", 2)
 
 
-def test_subclasses_of_a_class_stand_in(room):
+def test_subclasses_of_a_class_stand_in(component):
     with installed():
-        real = room.ours.Part
+        real = component.ours.Part
         real.__init_subclass__ = classmethod(lambda cls, **kw: setattr(cls, "said", kw))
 
-        class Mine(room.torch.Part, word="hello"):
+        class Mine(component.torch.Part, word="hello"):
             def __init__(self, name):
                 super().__init__(name, size=5)
 
@@ -260,13 +260,13 @@ def test_subclasses_of_a_class_stand_in(room):
             @abstractmethod
             def mark(self): ...
 
-        class Mixed(room.torch.Part, Marked):
+        class Mixed(component.torch.Part, Marked):
             def mark(self):
                 return self.name
 
-        assert isinstance(Mine("m"), room.torch.Part)
-        assert issubclass(Mine, room.torch.Part)
-        assert not isinstance(room.torch.Part("p"), Mine)
+        assert isinstance(Mine("m"), component.torch.Part)
+        assert issubclass(Mine, component.torch.Part)
+        assert not isinstance(component.torch.Part("p"), Mine)
     assert Mine.__mro__ == (Mine, real, object)
     assert type(Mine) is type
     assert Mine.said == {"word": "hello"}
@@ -307,18 +307,18 @@ def test_the_kinds_of_our_errors():
 
 
 def test_the_table_names_our_own_modules_and_nothing_twice():
-    rooms = _install.ROOMS
-    assert all(entry.module.startswith("torch.") for entry in rooms)
-    assert all(entry.provider[0].startswith("fxpress.") for entry in rooms)
-    assert len({(entry.module, entry.name) for entry in rooms}) == len(rooms)
+    components = _install.ENTRIES
+    assert all(entry.module.startswith("torch.") for entry in components)
+    assert all(entry.provider[0].startswith("fxpress.") for entry in components)
+    assert len({(entry.module, entry.name) for entry in components}) == len(components)
 
 
 @pytest.fixture
 def real(use):
     pytest.importorskip("fxpress.split_module")
-    use(_install.ROOMS)
+    use(_install.ENTRIES)
     source = importlib.import_module("torch.fx.passes.split_module")
-    names = [entry.name for entry in _install.ROOMS if entry.module == source.__name__]
+    names = [entry.name for entry in _install.ENTRIES if entry.module == source.__name__]
     return source, {name: vars(source)[name] for name in names if name in vars(source)}
 
 

@@ -345,11 +345,11 @@ def test_a_save_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def failing_put(self: Store, local: str, place: str, *args: Any, **options: Any) -> None:
         if "stage_1" in place:
-            raise RuntimeError("no room")
+            raise RuntimeError("no space")
         put(self, local, place)
 
     monkeypatch.setattr(Store, "put_file", failing_put)
-    with pytest.raises(OSError, match=r"stage_1\.pt2: RuntimeError: no room"):
+    with pytest.raises(OSError, match=r"stage_1\.pt2: RuntimeError: no space"):
         pipeline.save_stages(tied(), f"{SCHEME}://bucket/stages", 2)
     assert not Store.objects
 

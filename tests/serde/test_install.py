@@ -33,7 +33,7 @@ def program() -> ExportedProgram:
     return export(Model(), (torch.randn(3, 4),), strict=False)
 
 
-NAMES = [e.name for e in _install.ROOMS if e.module == torch_serialize.__name__]
+NAMES = [e.name for e in _install.ENTRIES if e.module == torch_serialize.__name__]
 
 
 def test_every_name_is_replaced_and_put_back() -> None:

@@ -15,11 +15,15 @@ from torch import nn
 
 from fxpress._graphs import engine as native_engine
 
-room: Any = importlib.import_module("torch.export.unflatten")  # the name is a function, too
+component: Any = importlib.import_module("torch.export.unflatten")  # the name is a function, too
 
 TORCH_FORWARDS = {
     cls: vars(cls)["forward"]
-    for cls in (room.InterpreterModule, room.UnflattenedModule, room.InterpreterModuleDispatcher)
+    for cls in (
+        component.InterpreterModule,
+        component.UnflattenedModule,
+        component.InterpreterModuleDispatcher,
+    )
 }
 
 
@@ -55,8 +59,8 @@ def _rebound(function: Callable[..., Any]) -> Any:
 
 
 OUR_FORWARDS = {cls: _rebound(function) for cls, function in TORCH_FORWARDS.items()}
-native_engine.register_forward(OUR_FORWARDS[room.InterpreterModule])
-native_engine.register_forward(OUR_FORWARDS[room.InterpreterModuleDispatcher], dispatches=True)
+native_engine.register_forward(OUR_FORWARDS[component.InterpreterModule])
+native_engine.register_forward(OUR_FORWARDS[component.InterpreterModuleDispatcher], dispatches=True)
 
 
 @contextmanager
@@ -83,7 +87,7 @@ def unflattened(
     program = torch.export.export(
         model, args, kwargs, strict=False, preserve_module_call_signature=tuple(preserve), **options
     )
-    return room.unflatten(program)
+    return component.unflatten(program)
 
 
 def flat_inputs(module: Any, *args: Any, **kwargs: Any) -> list[Any]:
@@ -131,7 +135,7 @@ def tower(depth: int = 3) -> tuple[Tower, Any, torch.Tensor]:
 
 def interpreter_module(graph: torch.fx.Graph, **members: Any) -> Any:
     """An InterpreterModule that nothing but its owner holds: torch's own never die."""
-    module = room.InterpreterModule(graph)
+    module = component.InterpreterModule(graph)
     for name, value in members.items():
         setattr(module, name, value)
     vars(module)["graph_module"] = "finalized"

@@ -129,7 +129,7 @@ def run_unflatten(subject: ExportedProgram) -> object:
 
 
 # What is done with a graph: how it is made, and the call.
-ROOMS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
+COMPONENTS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "split": (traced, run_split),
     "split_simple": (traced, run_simple),
     "unflatten": (exported, run_unflatten),

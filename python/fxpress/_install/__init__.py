@@ -6,10 +6,10 @@ import os
 
 from fxpress import _native
 from fxpress._install.installation import Installation
-from fxpress._install.rooms import ROOMS
 from fxpress._install.stand_ins import Policy
+from fxpress._install.table import ENTRIES
 
-_installation = Installation(ROOMS)
+_installation = Installation(ENTRIES)
 
 
 def _forget_lock() -> None:
@@ -41,8 +41,8 @@ def install(*, on_unsupported: Policy = "raise") -> None:
     Raises:
         ValueError: ``on_unsupported`` is neither of the two.
         ImportError: a module of fxpress or torch does not load; nothing has been changed. A name
-            that the installed torch does not have is no such error: the room that needs it stays
-            torch's, and the logger ``fxpress`` says so once.
+            that the installed torch does not have is not an error: the component that needs it
+            stays torch's, and the logger ``fxpress`` says so once.
 
     Example:
         >>> fxpress.install()

@@ -23,8 +23,8 @@ import torch
 from fxpress import _native
 from fxpress._base.blocks import attribute_block
 from fxpress._base.errors import UnsupportedError
-from fxpress._install.rooms import Entry
 from fxpress._install.stand_ins import Policy, class_stand_in, function_stand_in, log
+from fxpress._install.table import Entry
 from fxpress._torch.probes import is_due_to_torch
 
 _P = ParamSpec("_P")
@@ -56,10 +56,10 @@ class Installation:
     comes between its parts.
     """
 
-    def __init__(self, rooms: Iterable[Entry]) -> None:
+    def __init__(self, components: Iterable[Entry]) -> None:
         self._native = _native.Installation()
         self._here = _Here()
-        self._rooms = rooms
+        self._components = components
         self._lock = threading.RLock()
         self._known: dict[Entry, Patch] = {}  # ever made; used again, so that stand-ins are few
         self._announced = False  # that FXPRESS_DISABLE is set
@@ -138,12 +138,12 @@ class Installation:
         self._lock = threading.RLock()
 
     def _load(self) -> list[tuple[Entry, types.ModuleType, Any]]:
-        """Import both sides of every entry, but for the rooms that this torch does not allow."""
+        """Import both sides of every entry, except for components that torch does not allow."""
         loaded = []
         refused: set[tuple[str, str]] = set()  # modules of torch and ours: said once
-        for entry in self._rooms:
-            room = (entry.module, entry.provider[0])
-            if room in refused:
+        for entry in self._components:
+            component = (entry.module, entry.provider[0])
+            if component in refused:
                 continue
             try:
                 # The attribute torch.export.unflatten is a function, so import by the full name.
@@ -159,7 +159,7 @@ class Installation:
                 reason = f"torch {torch.__version__}: {error}"
             else:
                 continue
-            refused.add(room)
+            refused.add(component)
             log.info("%s stays torch's: %s", entry.module, reason)
         return loaded
 

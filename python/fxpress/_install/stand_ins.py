@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol, TypeAlias, cast
 
 from fxpress import _native
 from fxpress._base.errors import UnsupportedError
-from fxpress._install.rooms import Entry
+from fxpress._install.table import Entry
 
 Policy: TypeAlias = Literal["raise", "torch"]
 Function: TypeAlias = Callable[..., Any]

@@ -12,7 +12,7 @@ import torch
 from fxpress import _install, _native
 from fxpress._install.installation import is_disabled
 from fxpress._torch import versions
-from fxpress._torch.probes import ROOMS, is_known
+from fxpress._torch.probes import COMPONENTS, is_known
 
 # Not a public module: part of the extension for one minor version of torch.
 _ENGINE = "fxpress._graphs.engine"
@@ -22,9 +22,9 @@ def examine() -> dict[str, Any]:
     """Return what works here, as plain values that JSON can hold.
 
     Returns:
-        ``{"versions", "rooms", "native", "devices", "install"}``. A room's entry has `works` and,
-        where it does not work, `reason`; `native` has the extension for all releases of torch and
-        those for single ones; `install` says whether `install()` is in force in this process, the
+        ``{"versions", "components", "native", "devices", "install"}``. The entry of a component
+        has `works` and, where it does not work, `reason`; `native` has the extension for all releases
+        of torch and those for single ones; `install` says whether `install()` is in force in this process, the
         policy, and how many names of each module of torch fxpress stands in for.
     """
     return {
@@ -35,14 +35,15 @@ def examine() -> dict[str, Any]:
             "python": platform.python_version(),
             "platform": platform.platform(),
         },
-        "rooms": {name: _room(f"fxpress.{name}") for name in ROOMS} | {"engine": _room(_ENGINE)},
+        "components": {name: _component(f"fxpress.{name}") for name in COMPONENTS}
+        | {"engine": _component(_ENGINE)},
         "native": _native_parts(),
         "devices": _devices(),
         "install": _installation(),
     }
 
 
-def _room(module: str) -> dict[str, Any]:
+def _component(module: str) -> dict[str, Any]:
     try:
         importlib.import_module(module)
     except Exception as error:  # any kind: the report must not end with the first fault
@@ -79,26 +80,26 @@ def _installation() -> dict[str, Any]:
 
 
 def run(as_json: bool) -> int:
-    """Print the report; return 0 when every room works with the installed torch, 1 otherwise."""
+    """Print the report; return 0 when every component works with this torch, else 1."""
     report = examine()
     print(json.dumps(report, indent=2) if as_json else show(report))
-    return 0 if all(room["works"] for room in report["rooms"].values()) else 1
+    return 0 if all(component["works"] for component in report["components"].values()) else 1
 
 
 def show(report: dict[str, Any]) -> str:
     """Return the report as text that fits on a screen."""
-    found, rooms, native = report["versions"], report["rooms"], report["native"]
+    found, components, native = report["versions"], report["components"], report["native"]
     known = "" if found["torch_is_known"] else " (a release that fxpress was not tested with)"
     lines = [
         f"fxpress {found['fxpress']}, torch {found['torch']}{known}, Python {found['python']}",
         found["platform"],
         "",
     ]
-    width = max(map(len, rooms))
-    for name, room in rooms.items():
-        lines.append(f"{name:{width}}  {'works' if room['works'] else 'DOES NOT WORK'}")
-        if not room["works"]:
-            lines.append(f"{'':{width}}  {room['reason']}")
+    width = max(map(len, components))
+    for name, component in components.items():
+        lines.append(f"{name:{width}}  {'works' if component['works'] else 'DOES NOT WORK'}")
+        if not component["works"]:
+            lines.append(f"{'':{width}}  {component['reason']}")
     built = ", ".join(native["for_torch"]) or "no release"
     lines += ["", f"tensor part (_aten): built for torch {built}"]
     if not native["fits"]:

@@ -1,7 +1,7 @@
-"""Check at a room's import what the room stands on, so that an unknown torch fails in one sentence.
+"""Check what a component needs of torch when it is imported: one sentence for an unknown torch.
 
-A name that is gone fails by itself. The table here has the functions whose arguments a room gives:
-a call with other arguments would fail much later, in the middle of a user's work.
+A name that is gone fails by itself. The table has the functions to which a component passes
+arguments: a call with other arguments would fail much later, in the middle of a user's work.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from fxpress._base.errors import UnsupportedError, UnsupportedTorchError
 from fxpress._torch.versions import EXPECTED, is_of_torch, minor
 
-# Room -> the functions that it calls or overrides, with an underscore for each argument that is
-# given by its place, and the names of the others. Methods take the object first.
+# Component -> the functions that it calls or overrides, with an underscore for each positional
+# argument, and the names of the others. Methods take the object first.
 _CALLS = {
     "split_module": """
         torch.fx.graph_module:GraphModule(_, _)
@@ -154,8 +154,8 @@ _CALLS = {
         torch._dynamo.utils:proxy_args_kwargs(_, _)
     """,
 }
-ROOMS = tuple(_CALLS)  # by the name of their module
-# The rooms that a room is built on.
+COMPONENTS = tuple(_CALLS)  # by the name of their module
+# The components that a component is built on.
 _STANDS_ON = {
     "unflatten": ("split_module",),
     "export": ("split_module",),
@@ -170,11 +170,11 @@ _CALL = re.compile(r"([\w.]+):([\w.]+)\(([^)]*)\)")
 
 
 @functools.cache
-def check(room: str) -> None:
-    """Raise UnsupportedTorchError if torch lacks a function that a room calls, or an argument."""
-    for below in _STANDS_ON.get(room, ()):
+def check(component: str) -> None:
+    """Raise UnsupportedTorchError if torch lacks a function or an argument that a component uses."""
+    for below in _STANDS_ON.get(component, ()):
         check(below)
-    for module, path, arguments in _CALL.findall(_CALLS[room]):
+    for module, path, arguments in _CALL.findall(_CALLS[component]):
         found: Any = importlib.import_module(module)
         for name in path.split("."):
             found = getattr(found, name)
@@ -203,11 +203,11 @@ def is_due_to_torch(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
-def room(name: str) -> Iterator[None]:
-    """Import in the `with` block what a room needs.
+def component(name: str) -> Iterator[None]:
+    """Import in the `with` block what a component needs.
 
     Raises:
-        UnsupportedTorchError: the installed torch lacks what the room needs.
+        UnsupportedTorchError: the installed torch lacks what the component needs.
     """
     import torch
 

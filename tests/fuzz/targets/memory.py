@@ -42,8 +42,10 @@ def at_most(allowed: int) -> Iterator[None]:
 def limited(allowed: int) -> Iterator[None]:
     """Whoever asks for more bytes in the block gets none."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    room = _pages()[0] * _PAGE + allowed
-    resource.setrlimit(resource.RLIMIT_AS, (room if soft == -1 else min(soft, room), hard))
+    component = _pages()[0] * _PAGE + allowed
+    resource.setrlimit(
+        resource.RLIMIT_AS, (component if soft == -1 else min(soft, component), hard)
+    )
     try:
         yield
     finally:

@@ -134,7 +134,7 @@ def load_stage(
             two seconds, when tqdm is installed.
 
     Raises:
-        OSError: a file cannot be read, or there is no room for the temporary file.
+        OSError: a file cannot be read, or there is no space for the temporary file.
         PipelineError: there are no such stages, the files do not belong together or change while
             they are read, or the plan cannot be applied or divided by the mesh, cuts the names of
             one weight differently, or cuts a value that passes from this stage to another.

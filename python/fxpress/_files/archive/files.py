@@ -195,7 +195,7 @@ class InPlaceFile(Output):
         """Do nothing: the bytes are copied later."""
 
     def put_in_place(self) -> None:
-        """Copy the bytes into the file, when there is room for them."""
+        """Copy the bytes into the file, when there is space for them."""
         old, new = os.fstat(self._written).st_size, os.fstat(self.descriptor).st_size
         _reserve(self._written, old, new)
         os.lseek(self.descriptor, 0, os.SEEK_SET)
@@ -216,14 +216,14 @@ class InPlaceFile(Output):
 
 
 def _reserve(descriptor: int, old: int, new: int) -> None:
-    """Reserve room on the disk for a file that grows; without room, OSError and no change."""
+    """Reserve space on the disk for a file that grows; without space, OSError and no change."""
     if new <= old:
         return
     try:
         os.posix_fallocate(descriptor, 0, new)
     except OSError as e:
         if e.errno in NOT_THERE:
-            return  # only the copy shows whether there is room
+            return  # only the copy shows whether there is component
         os.ftruncate(descriptor, old)
         raise
 

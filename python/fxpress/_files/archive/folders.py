@@ -15,13 +15,13 @@ from pathlib import Path
 
 NOT_THERE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # the file system cannot do it
 _MARK = ".fxpress-tmp"  # part of the names of files that are being written
-_LONG = 200  # bytes of a name that leave room for the mark
+_LONG = 200  # bytes of a name that leave space for the mark
 _PATIENCE = 10.0  # seconds
 _PAUSE = 0.002  # seconds
 
 
 def short(name: str) -> str:
-    """Return the name, or a shorter one when the name leaves no room for a suffix."""
+    """Return the name, or a shorter one when the name leaves no space for a suffix."""
     if len(os.fsencode(name)) <= _LONG:
         return name
     return hashlib.sha256(os.fsencode(name)).hexdigest()

@@ -97,7 +97,7 @@ def load(
             needs `allow_pickle`.
         fxpress.UnsupportedError: the program has something that fxpress cannot read, or tensors on
             a device that this process cannot use.
-        torch.OutOfMemoryError: a device has no room for the weights.
+        torch.OutOfMemoryError: a device has no space for the weights.
         TypeError: an argument is of a wrong type.
         ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
         RuntimeError: torch has no device of the name in `map_location`.
@@ -189,7 +189,7 @@ def load_pt2(
             on a device that this process cannot use, or this torch has no `use_stream_affinity`.
         fxpress.SerializeError: a program is damaged, names something that is not registered, needs
             `allow_pickle`, or the archive needs `allow_compiled`.
-        torch.OutOfMemoryError: a device has no room for the weights.
+        torch.OutOfMemoryError: a device has no space for the weights.
         TypeError: an argument is of a wrong type.
         ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
         RuntimeError: torch has no such device, or cannot load code that AOTInductor compiled.

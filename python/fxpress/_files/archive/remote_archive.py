@@ -173,10 +173,10 @@ class RemoteArchive:
 
         Args:
             model: the name of the program.
-            weights: False: its weights are zeros, which take no room.
+            weights: False: its weights are zeros, which take no space.
 
         Raises:
-            OSError: it cannot be read, or there is no room for the copy.
+            OSError: it cannot be read, or there is no space for the copy.
             fxpress.ArchiveError: it is damaged, or has changed since its directory was read.
         """
         this: Any = self
@@ -196,7 +196,7 @@ class RemoteArchive:
             zeros: the names of records that are zeros there, whatever they are here.
 
         Raises:
-            OSError: they cannot be read, or there is no room for the copy.
+            OSError: they cannot be read, or there is no space for the copy.
             fxpress.ArchiveError: they are damaged, or the archive has changed since its directory
                 was read.
         """
@@ -316,7 +316,7 @@ class _Stream:
 
 
 class _Sparse:
-    """Writes to a file, but zeros that fill a piece, which the file then has without room."""
+    """Writes to a file, but zeros that fill a piece, which the file then has without space."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

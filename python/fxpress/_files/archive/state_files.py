@@ -126,7 +126,7 @@ def read(
         fxpress.ArchiveError: it is damaged; the message names the record.
         fxpress.LimitError: reading it would cost more than the limits allow.
         fxpress.SerializeError: something in it needs `allow_pickle`.
-        torch.OutOfMemoryError: a device has no room for the tensors.
+        torch.OutOfMemoryError: a device has no space for the tensors.
         TypeError: an argument is of a wrong type.
         ValueError: `f` is closed, or has a null character; or `mmap` is set and `f` is no path.
         RuntimeError: torch has no device of the name in `map_location`.
@@ -202,7 +202,7 @@ def load_into(
         fxpress.ArchiveError: it is damaged; the message names the record.
         fxpress.LimitError: reading the file, or the storages of the program, would cost more.
         fxpress.SerializeError: a value is missing, or has another shape or dtype.
-        torch.OutOfMemoryError: a device has no room for the tensors.
+        torch.OutOfMemoryError: a device has no space for the tensors.
         TypeError: an argument is of a wrong type.
         ValueError: `source` is closed, or has a null character.
         RuntimeError: torch has no device of the name `device`.

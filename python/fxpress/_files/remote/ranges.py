@@ -1,7 +1,7 @@
 """Files of which ranges of bytes are read.
 
-Everything that the room reads of a file goes through `File.read_into`. A file at a URL is another
-class with the same methods.
+The checkpoint component reads files through `File.read_into` only. A file at a URL is another class
+with the same methods.
 """
 
 from __future__ import annotations

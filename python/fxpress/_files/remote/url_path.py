@@ -1,4 +1,4 @@
-"""A path at a URL, with the methods of `pathlib.Path` that the room needs."""
+"""A path at a URL, with the methods of `pathlib.Path` that the component needs."""
 
 from __future__ import annotations
 

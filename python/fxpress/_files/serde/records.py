@@ -21,7 +21,7 @@ def unpack(data: bytes, size: int, place: str, budget: Budget) -> bytes:
         budget: the budget that is charged.
 
     Raises:
-        LimitError: the budget has no room for the bytes.
+        LimitError: the budget has no space for the bytes.
         DamagedRecordError: `data` are not deflated bytes, or give another number of bytes.
     """
     budget.charge(2 * size, place)  # zlib holds the parts and the joined result at once
@@ -66,7 +66,7 @@ class SavedRecords:
 
         Raises:
             KeyError: there is no such record.
-            LimitError: the budget has no room for the bytes.
+            LimitError: the budget has no space for the bytes.
             DamagedRecordError: the record cannot be unpacked.
         """
         _, _, size, _, is_deflated = self._records[name]

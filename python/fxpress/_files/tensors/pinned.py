@@ -39,18 +39,18 @@ class Part(NamedTuple):
 def _parts(sizes: Sequence[int]) -> list[list[Part]]:
     """Return the contents of each buffer, in order: whole tensors, or a piece of a large one."""
     result: list[list[Part]] = []
-    room = 0
+    component = 0
     for position, size in enumerate(sizes):
         if size > _PIECE:
             starts = range(0, size, _PIECE)
             result += [[Part(position, start, min(_PIECE, size - start))] for start in starts]
-            room = 0
+            component = 0
         elif size:
-            if size > room:
+            if size > component:
                 result.append([])
-                room = _PIECE
+                component = _PIECE
             result[-1].append(Part(position, 0, size))
-            room -= size
+            component -= size
     return result
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from fxpress import _native
-from fxpress._base.frame_space import with_room
+from fxpress._base.frame_space import with_space
 from fxpress._base.observing.progress import (
     Progress,
     check_progress,
@@ -64,7 +64,7 @@ clean_nn_module_stack = clean_nn_module_stack_and_source_fn  # its name in older
 
 def _outside_of_programs(capture: Callable[_P, _R]) -> Callable[_P, _R]:
     """Return a version of the capture that Dynamo does not trace when a program calls it."""
-    watched = operation("functional_export.capture", _sizes)(with_room(capture))
+    watched = operation("functional_export.capture", _sizes)(with_space(capture))
     made: Callable[_P, _R] = torch.compiler.disable(watched, reason="it is a capture")
     return made
 

@@ -224,7 +224,7 @@ def module(
     made.train = types.MethodType(_train, made)
     made.eval = types.MethodType(_eval, made)
     if engine:
-        # The engine is tied to libtorch; the rest of this room is not.
+        # The engine is tied to libtorch; the rest of this component is not.
         from fxpress._graphs.export.engine import run_on_engine
 
         run_on_engine(made)

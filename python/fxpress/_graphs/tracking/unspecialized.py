@@ -12,7 +12,7 @@ import torch
 from torch.nn import Module
 
 from fxpress import _native
-from fxpress._base.frame_space import call_with_room, has_room
+from fxpress._base.frame_space import call_with_space, has_space
 from fxpress._graphs.tracking.guards import (
     guard_class_lookups,
     guard_to_detect_forward_monkeypatching,
@@ -163,8 +163,8 @@ class UnspecializedNNModuleVariable(StackSource, TorchUnspecializedNNModuleVaria
         arguments = [self, *args]
         # Not a frame more for each module that is inside of another.
         call: Callable[..., VariableTracker] = self._call
-        if not has_room():
-            call = functools.partial(call_with_room, call)
+        if not has_space():
+            call = functools.partial(call_with_space, call)
         if not self.source:
             return call(tx, function, None, arguments, kwargs)
         source = self.get_source_by_walking_mro(tx, name)

@@ -98,10 +98,10 @@ class Uses:
             hint = an_object(held).get("hint")
             known = one_of(hint) if hint is not None else None
             use = Use(place, role, a_text(held["expr_str"]), known)
-            if self._has_room(use):
+            if self._has_space(use):
                 self.found.append(use)
 
-    def _has_room(self, use: Use) -> bool:
+    def _has_space(self, use: Use) -> bool:
         self._left -= _USE_BYTES + len(use.place)
         if use.text not in self._texts and not self.is_cut:
             self._texts.add(use.text)

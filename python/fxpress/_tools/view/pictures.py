@@ -105,8 +105,8 @@ def _draw_modules(drawn: Any, root: Module, escape: Any) -> None:
         children = list(module.children.values())
         if not children:
             continue
-        room = min(_MOST_CHILDREN, _MOST_MODULES - drawn_count - len(waiting))
-        shown = children[: max(room, 0)] if depth < _DEPTH else []
+        component = min(_MOST_CHILDREN, _MOST_MODULES - drawn_count - len(waiting))
+        shown = children[: max(component, 0)] if depth < _DEPTH else []
         waiting += [(depth + 1, box, child) for child in shown]
         if left := len(children) - len(shown):
             drawn.node(f"{box}_more", f"{left:,} more", style="dashed")

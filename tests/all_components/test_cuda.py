@@ -1,4 +1,4 @@
-"""Programs whose tensors are on a GPU, through all rooms: the same as torch's, and as eager."""
+"""Programs on a GPU, through all components: equal to torch's and to eager results."""
 
 from __future__ import annotations
 

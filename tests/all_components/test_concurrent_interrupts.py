@@ -213,7 +213,7 @@ def blocks() -> None:
         fxpress.unflatten._disable_interpreter(),
         fxpress._install._installation.left_to_torch(),
     ):
-        frame_space.call_with_room(sum, (1, 2))
+        frame_space.call_with_space(sum, (1, 2))
 
 
 def test_interrupts_of_blocks() -> None:
@@ -232,7 +232,7 @@ def test_interrupts_of_blocks() -> None:
         assert check_name.get() == "guards"
         assert fxpress.unflatten.RUN_WITH_INTERPRETER is True
         assert not fxpress._install._installation._here.left
-        assert not frame_space.has_room()
+        assert not frame_space.has_space()
 
     assert run_strikes(2 * QUICK, 0.001, blocks, check) > QUICK // 10
 

@@ -1,4 +1,4 @@
-"""The names of torch that fxpress replaces, room by room."""
+"""The names of torch that fxpress replaces, component by component."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Entry(NamedTuple):
     provider: tuple[str, str]  # our module, and the name in it
 
 
-# A new room adds its names here. Importers inside torch need no rows: those already loaded hold
-# the object that the identity scan looks for, and those loaded later read the patched source.
+# A new component adds its names here. Importers inside torch need no rows: those already loaded
+# hold the object that the identity scan looks for, and those loaded later read the patched source.
 # Exception classes do not belong here: `except` ignores __subclasscheck__.
-ROOMS: list[Entry] = [
+ENTRIES: list[Entry] = [
     Entry(torch_module, name, (our_module, name))
     for torch_module, our_module, names in (
         (

@@ -1,4 +1,4 @@
-"""One model through all rooms: captured, unflattened, split, saved, loaded and run."""
+"""One model through all components: captured, unflattened, split, saved, loaded and run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Model(nn.Module):
 
 @pytest.mark.parametrize("check", ["guards", "light"])
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_through_all_rooms(tmp_path: Path, check: Any, dynamic: bool) -> None:
+def test_through_all_components(tmp_path: Path, check: Any, dynamic: bool) -> None:
     torch.manual_seed(0)
     model = Model().eval()
     x = torch.rand(2, 5, 8)

@@ -1,4 +1,4 @@
-"""Names that are hashed and compared by code of their own, in every room: no crash."""
+"""Names that are hashed and compared by code of their own, in every component: no crash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from torch.fx import Graph, Node
 
 from fxpress import _native
-from tests.support.hostile import ROOMS, Key, Moment, Struck, outcome
+from tests.support.hostile import COMPONENTS, Key, Moment, Struck, outcome
 
 
 def keyword(node: Node, made: Callable[[str], Key]) -> None:
@@ -73,11 +73,11 @@ def grow(graph: Graph) -> None:
 ACTIONS = [strike, clear, grow]
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.__name__)
-def test_keys(room: str, place: Any, action: Callable[[Graph], None]) -> None:
-    make, call = ROOMS[room]
+def test_keys(component: str, place: Any, action: Callable[[Graph], None]) -> None:
+    make, call = COMPONENTS[component]
     for at in (0, 1, 2, 3, 5, 8, 13, 21, 50, 100, 200):
         subject = make()
         moment = Moment(at, lambda graph=subject.graph: action(graph))

@@ -22,7 +22,7 @@ from tests.support.edits import (
     strike,
 )
 from tests.support.hostile import (
-    ROOMS,
+    COMPONENTS,
     Meta,
     Moment,
     arguments,
@@ -49,11 +49,13 @@ def test_split_callback(edit: Callable[[Graph], None]) -> None:
         assert _native.gc_pauses() == 0
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
-def test_metas_that_edit_while_they_are_copied(room: str, edit: Callable[[Graph], None]) -> None:
+def test_metas_that_edit_while_they_are_copied(
+    component: str, edit: Callable[[Graph], None]
+) -> None:
     """After planning: the metas are copied where nodes are written."""
-    make, call = ROOMS[room]
+    make, call = COMPONENTS[component]
     for at in range(12):
         subject = make()
         moment = Moment(at, lambda graph=subject.graph: edit(graph))
@@ -124,9 +126,9 @@ def test_callbacks_that_call_again() -> None:
     assert _native.gc_pauses() == 0
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_interrupts(room: str) -> None:
-    make, call = ROOMS[room]
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_interrupts(component: str) -> None:
+    make, call = COMPONENTS[component]
     for at in range(0, 30, 5):
         subject = make()
         moment = Moment(at, lambda: interrupt(subject.graph))  # noqa: B023

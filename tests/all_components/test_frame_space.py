@@ -1,4 +1,4 @@
-"""Room for the frames of many nested calls."""
+"""Space for the frames of many nested calls."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from torch._dynamo import variables
 
 import fxpress
 from fxpress import functional_export
-from fxpress._base.frame_space import call_with_room, has_room, with_room
+from fxpress._base.frame_space import call_with_space, has_space, with_space
 
 
 def test_calls_as_it_is() -> None:
-    @with_room
+    @with_space
     def named(first: int, *rest: int, function: str = "no") -> tuple[object, ...]:
         """What it does."""
-        return first, rest, function, has_room()
+        return first, rest, function, has_space()
 
     assert named(1, 2, 3, function="yes") == (1, (2, 3), "yes", True)
-    assert call_with_room(named, 1, function="yes") == (1, (), "yes", True)
+    assert call_with_space(named, 1, function="yes") == (1, (), "yes", True)
     assert named.__name__ == "named"
     assert named.__doc__ == "What it does."
-    assert not has_room()
+    assert not has_space()
 
 
 def test_errors() -> None:
-    @with_room
+    @with_space
     def fail() -> None:
         raise KeyError("x")
 
@@ -43,10 +43,10 @@ def test_errors() -> None:
         fail()
     with pytest.raises(TypeError, match="positional argument"):
         fail(1)  # type: ignore[call-arg]
-    assert not has_room()
+    assert not has_space()
 
 
-def test_room_is_made_once_and_for_one_thread() -> None:
+def test_space_is_made_once_and_for_one_thread() -> None:
     depths: list[int] = []
     elsewhere: list[bool] = []
 
@@ -56,54 +56,54 @@ def test_room_is_made_once_and_for_one_thread() -> None:
             frame, count = frame.f_back, count + 1
         return count
 
-    @with_room
+    @with_space
     def inner() -> None:
         depths.append(depth())
 
-    @with_room
+    @with_space
     def outer() -> None:
         inner()
-        assert has_room()
-        thread = threading.Thread(target=lambda: elsewhere.append(has_room()))
+        assert has_space()
+        thread = threading.Thread(target=lambda: elsewhere.append(has_space()))
         thread.start()
         thread.join()
 
     inner()
     outer()
     assert elsewhere == [False]
-    # With the frame of `outer`, and what calls it, but with no second room.
+    # With the frame of `outer`, and what calls it, but with no second space.
     assert depths[1] - depths[0] == 3
 
 
 @contextmanager
-def _rooms_in_traces() -> Iterator[list[bool]]:
-    """Whether there was room, for each call of a function of torch that is traced."""
-    rooms: list[bool] = []
+def _components_in_traces() -> Iterator[list[bool]]:
+    """Whether there was space, for each call of a function of torch that is traced."""
+    components: list[bool] = []
     traced = variables.TorchInGraphFunctionVariable.call_function
 
     def record(*args: Any) -> Any:
-        rooms.append(has_room())
+        components.append(has_space())
         return traced(*args)
 
     with mock.patch.object(variables.TorchInGraphFunctionVariable, "call_function", record):
-        yield rooms
+        yield components
 
 
-def test_captures_and_calls_of_modules_have_room() -> None:
+def test_captures_and_calls_of_modules_have_space() -> None:
     model, x = nn.Sequential(nn.ReLU(), nn.Sequential(nn.ReLU())), torch.ones(2)
     for capture in (
         functional_export._dynamo_graph_capture_for_export,
         functional_export.dynamo_graph_capture_for_export,
     ):
-        with _rooms_in_traces() as rooms:
+        with _components_in_traces() as components:
             capture(lambda x: torch.relu(x) + 1)(x)
-        assert rooms
-        assert all(rooms)
-    with fxpress.installed(), _rooms_in_traces() as rooms:
+        assert components
+        assert all(components)
+    with fxpress.installed(), _components_in_traces() as components:
         torch._dynamo.reset()
         torch.compile(model, backend="eager")(x)
-    assert rooms
-    assert all(rooms)
+    assert components
+    assert all(components)
 
 
 def _at_all_depths(depth: int) -> None:
@@ -135,7 +135,7 @@ def _one_deeper(function: Callable[[int], None], depth: int) -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="frames are not in chunks")
 def test_calls_map_no_memory() -> None:
-    roomy = with_room(_at_all_depths)
-    roomy(400)  # what else is mapped once
+    spacious = with_space(_at_all_depths)
+    spacious(400)  # what else is mapped once
     # A hundred calls across each border of chunks fault in a page each.
-    assert _page_faults(roomy) < _page_faults(_at_all_depths) / 4
+    assert _page_faults(spacious) < _page_faults(_at_all_depths) / 4

@@ -1,4 +1,4 @@
-"""A made-up room for install(): a module in torch's role and one in fxpress's."""
+"""A made-up component for install(): a module in torch's role and one in fxpress's."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from fxpress import _install
 from fxpress._install.installation import Installation
-from fxpress._install.rooms import Entry
+from fxpress._install.table import Entry
 
-TORCH, OURS = "faketorch_cut", "fxpress._fake_room"
+TORCH, OURS = "faketorch_cut", "fxpress._fake_component"
 
 TORCH_SOURCE = '''
 def cut(graph, at=0):
@@ -43,7 +43,7 @@ class Part:
 '''
 
 
-class Room(NamedTuple):
+class Component(NamedTuple):
     torch: types.ModuleType
     ours: types.ModuleType
     cut: object  # torch's originals, in a tuple, where no scan finds them
@@ -71,8 +71,8 @@ def table(*names: str, ours: str = OURS) -> list[Entry]:
 def use(monkeypatch):
     """Give the process a fresh installation over the table given."""
 
-    def put(rooms: list[Entry]) -> Installation:
-        fresh = Installation(rooms)
+    def put(components: list[Entry]) -> Installation:
+        fresh = Installation(components)
         monkeypatch.setattr(_install, "_installation", fresh)
         return fresh
 
@@ -83,10 +83,10 @@ def use(monkeypatch):
 
 
 @pytest.fixture
-def room(module, use) -> Room:
+def component(module, use) -> Component:
     torch, ours = module(TORCH, TORCH_SOURCE), module(OURS, OUR_SOURCE)
     use(table("cut", "helper", "Part"))
-    return Room(torch, ours, torch.cut, torch.Part)
+    return Component(torch, ours, torch.cut, torch.Part)
 
 
 def same_names(before: dict, after: dict) -> bool:

@@ -202,7 +202,7 @@ sys.exit(status)
 """
 
 
-@pytest.mark.parametrize("room", ["archive", "serialize", "split_module", "state", "_native"])
-def test_a_process_that_has_imported_one_room_alone(room: str) -> None:
-    child = [sys.executable, "-c", FORKS_WHILE_PAUSED, f"fxpress.{room}"]
+@pytest.mark.parametrize("component", ["archive", "serialize", "split_module", "state", "_native"])
+def test_a_process_that_has_imported_one_component_alone(component: str) -> None:
+    child = [sys.executable, "-c", FORKS_WHILE_PAUSED, f"fxpress.{component}"]
     assert subprocess.run(child, timeout=120, check=False).returncode == 0
