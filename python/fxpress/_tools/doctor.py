@@ -23,9 +23,9 @@ def examine() -> dict[str, Any]:
 
     Returns:
         ``{"versions", "components", "native", "devices", "install"}``. The entry of a component
-        has `works` and, where it does not work, `reason`; `native` has the extension for all releases
-        of torch and those for single ones; `install` says whether `install()` is in force in this process, the
-        policy, and how many names of each module of torch fxpress stands in for.
+        has `works` and, where it does not work, `reason`; `native` has the extension for all
+        releases of torch and those for single ones; `install` has whether `install()` is in force
+        in this process, the policy, and how many names of each module of torch fxpress replaces.
     """
     return {
         "versions": {

@@ -171,7 +171,7 @@ _CALL = re.compile(r"([\w.]+):([\w.]+)\(([^)]*)\)")
 
 @functools.cache
 def check(component: str) -> None:
-    """Raise UnsupportedTorchError if torch lacks a function or an argument that a component uses."""
+    """Raise UnsupportedTorchError if torch lacks a function or argument that a component uses."""
     for below in _STANDS_ON.get(component, ()):
         check(below)
     for module, path, arguments in _CALL.findall(_CALLS[component]):
