@@ -37,17 +37,7 @@ def compiled_model_class() -> Any:
 def load_compiled_model(
     path: str, model: str, *options: Any, use_stream_affinity: bool = False
 ) -> Any:
-    """Load the code that AOTInductor made of a model from an archive, and return it.
-
-    Args:
-        path: the archive, a file.
-        model: the name of the model in the archive.
-        options: whether to run in one thread, the number of runners, the index of the device.
-        use_stream_affinity: keep a runner for each stream of the device.
-
-    Raises:
-        UnsupportedError: this torch has no affinity to streams.
-    """
+    """Load the code that AOTInductor made of a model from an archive, and return it."""
     from torch._inductor.codecache import get_device_information
 
     if use_stream_affinity and not features.compiled_models_follow_streams:

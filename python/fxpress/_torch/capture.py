@@ -159,20 +159,7 @@ def with_input_names(text: str, args: Any, kwargs: Any, signature: Any) -> str:
 def bound_spec(
     dynamic_shapes: Any, called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, list[Any], Any] | None:
-    """Return the spec of the flat inputs for a `ParamsSpec` or a `ShapesSpec`, and the flat inputs.
-
-    Args:
-        dynamic_shapes: the user's dynamic shapes; for others than these two, and in a torch that
-            does not have them, the result is None.
-        called: the module or callable whose parameters the spec names.
-        args, kwargs: the inputs.
-
-    Returns:
-        The spec for Dynamo's setting `_dynamic_shapes_spec`, the flat inputs, and their tree.
-
-    Raises:
-        ValueError: the spec does not fit the inputs.
-    """
+    """Return the spec of the flat inputs for a `ParamsSpec` or a `ShapesSpec`, and the flat inputs."""
     if not features.shapes_specs:
         return None
     from torch.fx.experimental._spec_binding import _bind_spec_to_args

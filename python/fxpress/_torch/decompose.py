@@ -184,14 +184,7 @@ def trace(
     table: dict[Any, Callable[..., Any]],
     custom_triton_ops: bool,
 ) -> None:
-    """Call `body(tracer, functional mode)` where torch would run the nodes of a program.
-
-    Args:
-        body: runs single calls on tensors that the tracer knows.
-        fake_mode: the mode of the program's fake tensors.
-        table: operator -> its decomposition.
-        custom_triton_ops: whether to decompose custom operators that call Triton kernels.
-    """
+    """Call `body(tracer, functional mode)` where torch would run the nodes of a program."""
     decompositions = {**aot_autograd.aot_autograd_decompositions, **table}
 
     def run() -> None:
@@ -292,11 +285,7 @@ def have_own_storages(result: Any, given: list[Any]) -> bool:
 
 
 class Candidates:
-    """Notes what the names of a trace's nodes are made from.
-
-    Args:
-        tracer: the tracer of the trace.
-    """
+    """Notes what the names of a trace's nodes are made from."""
 
     def __init__(self, tracer: Any) -> None:
         self._namespace = tracer.graph._graph_namespace
@@ -342,11 +331,7 @@ def without_dispatch() -> Iterator[None]:
 
 
 class Fakes:
-    """Makes fake tensors of one mode from their metadata.
-
-    Args:
-        mode: the fake mode.
-    """
+    """Makes fake tensors of one mode from their metadata."""
 
     def __init__(self, mode: Any) -> None:
         self.mode = mode
@@ -375,13 +360,7 @@ class Fakes:
         return state
 
     def storage(self, nbytes: Any, real: torch.Tensor | None) -> Any:
-        """Return a storage without memory.
-
-        Args:
-            nbytes: its size, an int or a SymInt.
-            real: a tensor in the real storage that it stands for. The mode knows one storage for
-                each real one, as long as it is alive.
-        """
+        """Return a storage without memory."""
         if type(nbytes) is not int:  # UntypedStorage would ask for its value
             return torch.empty((nbytes,), dtype=torch.uint8, device=META).untyped_storage()
         if real is None:

@@ -68,11 +68,7 @@ def is_own_decomposition(function: Any, operator: Any) -> bool:
 
 
 def overridden(operator: Any, function: Callable[..., Any]) -> tuple[dict[Any, Any], Any]:
-    """Return the Python kernels of a composite operator while a function decomposes it.
-
-    Returns:
-        The kernels, and the operator's decomposition as it was.
-    """
+    """Return the Python kernels of a composite operator while a function decomposes it."""
     kernels = dict(operator.py_kernels)
     original = own_decomposition(operator)
     for key in _AUTOGRAD_KEYS:
@@ -99,11 +95,7 @@ def fake_rule(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def kernels_replaced(prepared: list[tuple[Any, dict[Any, Any], Any]]) -> Iterator[None]:
-    """Give operators other Python kernels and rules for fake tensors within the block.
-
-    Args:
-        prepared: operator, its kernels within the block, its rule for fake tensors.
-    """
+    """Give operators other Python kernels and rules for fake tensors within the block."""
     saved = [dict(operator.py_kernels) for operator, _, _ in prepared]
     ruled = []
     try:

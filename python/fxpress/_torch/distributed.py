@@ -24,11 +24,7 @@ V_SCHEDULES = (schedules.ScheduleZBVZeroBubble, schedules.ScheduleDualPipeV)
 
 
 def schedule_class(name: str) -> Any:
-    """Return the class of a schedule by its name, in letters of either case.
-
-    Raises:
-        ValueError: torch has no such schedule, or only as the base of others.
-    """
+    """Return the class of a schedule by its name, in letters of either case."""
     if not isinstance(name, str):
         raise ValueError(f"a schedule is given by its name, such as '1F1B', and not {name!r}")
     found: Any = schedules.get_schedule_class(name)
@@ -50,9 +46,6 @@ def new_group(ranks: list[int], seconds: float) -> Any:
     The timeout of Gloo's messages is that of their group, and cannot be changed later. To connect,
     Gloo waits for that time more than once where a rank dies meanwhile: a thread does it, which is
     left to itself when the time is over.
-
-    Raises:
-        DistNetworkError: the ranks were not connected in time.
     """
     made: list[Any] = []
     failed: list[Exception] = []
@@ -81,10 +74,6 @@ def hang_up(schedule: Any, error: BaseException) -> None:
 
     Gloo closes them when nothing refers to their group any more: not the stages, and not the
     messages in frames of torch, which the error keeps.
-
-    Args:
-        schedule: cannot be used again.
-        error: what it has failed with.
     """
     stages = [schedule._stage] if isinstance(schedule, SingleSchedule) else schedule._stages
     group = stages[0].group
@@ -131,12 +120,7 @@ def see_parts(schedule: Any, check: Callable[[Any, Any], None]) -> None:
 
 
 def tell_loss(schedule: Any, doing: Callable[[str], None]) -> None:
-    """Let a schedule tell when it computes a loss, also when torch infers shapes with one.
-
-    Args:
-        schedule: the schedule.
-        doing: called with "loss" and the microbatch, then with "".
-    """
+    """Let a schedule tell when it computes a loss, also when torch infers shapes with one."""
     compute = schedule._loss_fn
     if compute is None:
         return
@@ -186,13 +170,6 @@ class Stage(PipelineStage):  # type: ignore[misc]
     torch runs each stage once before the first step, on memory that is not initialized. Numbers
     there may be no indices, and buffers may not change by it. Where two stages of a rank follow
     each other, torch asks for gradients in `eval` too, which has none.
-
-    Args:
-        module: the module of the stage.
-        doing: called with what begins: "inference of shapes", "forward", "backward" or "backward of
-            weights", these with the microbatch, or "".
-        fill: called with tensors to write something to that the module runs with.
-        options: of `PipelineStage`.
     """
 
     def __init__(

@@ -16,11 +16,7 @@ from fxpress._torch.versions import features
 
 
 def living_overload(overload: OpOverload) -> OpOverload:
-    """Return the overload that is registered now under the name of another overload.
-
-    Raises:
-        RuntimeError: no overload of the name is registered any more.
-    """
+    """Return the overload that is registered now under the name of another overload."""
     space, _, name = overload._name.partition("::")
     try:
         packet = getattr(getattr(torch.ops, space), name.partition(".")[0])
@@ -41,13 +37,7 @@ def engine_symbols(
     int_operators: tuple[str, ...],
     missing_argument: Callable[..., Any],
 ) -> dict[str, object]:
-    """Return the objects of `csrc/engine/symbols.def`, by role.
-
-    Args:
-        annotate, call_with_meta, fetch_attr, missing_argument: functions of fxpress, by role.
-        int_operators: the names in `operator` of the functions that the engine computes on ints,
-            in the order of the engine's numbers.
-    """
+    """Return the objects of `csrc/engine/symbols.def`, by role."""
     fields = vars(fx_node._NodeBase)
     module = vars(torch.nn.Module)
     return {

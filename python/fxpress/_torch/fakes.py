@@ -13,11 +13,7 @@ META = torch.device("meta")
 
 
 def protects_data(attributes: dict[str, Any]) -> bool:
-    """Return whether asking for the data of fake tensors is an error: their mode says so.
-
-    Args:
-        attributes: what fake tensors of that mode have.
-    """
+    """Return whether asking for the data of fake tensors is an error: their mode says so."""
     return not getattr(attributes["fake_mode"], "_allow_unsafe_data_ptr_access", False)
 
 

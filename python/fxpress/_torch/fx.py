@@ -127,15 +127,7 @@ def forward_from_code(
     namespace: dict[str, Any],
     graph: torch.fx.Graph,
 ) -> Any:
-    """Return the function of a source that differs from another source only in names of locals.
-
-    Args:
-        pattern: the code of the other source.
-        names: the names of the locals.
-        source: the source text, for `linecache`.
-        namespace: the globals of the function.
-        graph: the graph of the source.
-    """
+    """Return the function of a source that differs from another source only in names of locals."""
     namespace = {**namespace, "__builtins__": vars(builtins)}
     key = fx_graph_module._loader.cache(source, namespace, getattr(graph, "_co_fields", {}))
     code = pattern.replace(co_filename=key, co_varnames=names)
@@ -167,11 +159,7 @@ class _Aside(torch.fx.GraphModule):  # type: ignore[misc]
 
 
 def recompile_aside(graph: torch.fx.Graph) -> tuple[PythonCode, Any, dict[str, Any]]:
-    """Run torch's `recompile` without changing the graph or its module.
-
-    Returns:
-        The code, the function, and the attributes that `recompile` sets.
-    """
+    """Run torch's `recompile` without changing the graph or its module."""
     module = torch.fx.GraphModule.__new__(_Aside)
     torch.nn.Module.__init__(module)
     # A subclass of Graph may write its nodes by other rules, which a plain copy would not have.
@@ -254,11 +242,7 @@ def set_specs(module: torch.fx.GraphModule) -> None:
 
 
 def describe_target(target: Callable[..., Any]) -> tuple[str, str]:
-    """Return the kind (in `csrc/fx/target_kinds.def`) and the text of a function in source.
-
-    Raises:
-        AssertionError: `target` is not callable.
-    """
+    """Return the kind (in `csrc/fx/target_kinds.def`) and the text of a function in source."""
     if not callable(target):
         raise AssertionError(f"Expected node.target to be callable, got {type(target)}")
     if getattr(target, "__module__", "") == "_operator":

@@ -18,24 +18,13 @@ from torch.distributed.pipelining import _backward
 def is_divisible(
     outputs: Iterable[Any], inputs: Iterable[Any], parameters: Iterable[torch.Tensor]
 ) -> bool:
-    """Return whether the gradients of the parameters come out right in two parts.
-
-    Args:
-        outputs: of a stage.
-        inputs: that it was given.
-        parameters: of it, in the order in which torch is given them.
-    """
+    """Return whether the gradients of the parameters come out right in two parts."""
     ends, roots, weights = map(_nodes, (inputs, outputs, parameters))
     return not loses_gradients(roots, ends) and not runs_twice(roots, ends, weights)
 
 
 def loses_gradients(roots: list[Node], ends: list[Node]) -> bool:
-    """Return whether a parameter has a path to an output that meets no path from an input.
-
-    Args:
-        roots: the nodes of the outputs.
-        ends: those of the inputs.
-    """
+    """Return whether a parameter has a path to an output that meets no path from an input."""
     meets = dict.fromkeys(ends, True)
     stack = [(node, False) for node in roots]
     while stack:  # children before parents
@@ -65,11 +54,6 @@ def runs_twice(roots: list[Node], ends: list[Node], weights: list[Node]) -> bool
 
     That is where a weight is used at several nodes of the path of the inputs, and others have
     weights of their own between these.
-
-    Args:
-        roots: the nodes of the outputs.
-        ends: those of the inputs.
-        weights: those of the parameters, in the order in which torch is given them.
     """
     users = _backward.construct_reverse_graph(roots)
     groups = _backward.get_param_groups(ends, weights, users)

@@ -23,12 +23,7 @@ from fxpress._torch.fakes import without_data
 
 
 def copy_fake(like: Any, shares: torch.Tensor | None) -> torch.Tensor:
-    """Return a fake tensor like another one, without autograd's part.
-
-    Args:
-        like: the other one.
-        shares: a tensor whose storage it gets; None for a storage of its own.
-    """
+    """Return a fake tensor like another one, without autograd's part."""
     size, stride, offset = like.shape, like.stride(), like.storage_offset()
     with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
         if shares is None and _is_whole(like):
@@ -67,10 +62,6 @@ def copy_parameter(fake: Any, parameter: torch.Tensor) -> torch.Tensor | None:
     """Return the fake tensor of a parameter that is like another one; None: Dynamo has to make it.
 
     The converter of the fake mode finds it, and its storage, as long as it lives.
-
-    Args:
-        fake: a fake parameter that `can_copy_parameter`.
-        parameter: a parameter with the same sizes, strides, type and device.
     """
     mode = fake.fake_mode
     converter = mode.fake_tensor_converter
@@ -130,13 +121,7 @@ def add_placeholder(tx: Any, given: Input) -> VariableTracker:
 def add_attribute(
     tx: Any, given: Input, make_node: Callable[[str, dict[str, Any]], torch.fx.Node]
 ) -> VariableTracker:
-    """Give the graph a node that reads a parameter; return the variable.
-
-    Args:
-        tx: the translator.
-        given: the parameter.
-        make_node: makes a node that reads an attribute with this name and this meta.
-    """
+    """Give the graph a node that reads a parameter; return the variable."""
     output, parameter, source = tx.output, given.parameter, given.source
     name = output.module_key_name(source.name)
     name = get_unique_name_wrt(name, output.nn_modules, output.global_scope)

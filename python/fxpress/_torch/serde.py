@@ -401,13 +401,7 @@ def is_torchs(module: types.ModuleType) -> bool:
 
 
 def unpickle_with(function: Callable[..., Any], file: io.BytesIO, location: Any = None) -> Any:
-    """Return `torch.load(file, location, weights_only=False)`, with a function for fake tensors.
-
-    Args:
-        function: called with the pickled arguments of `_reconstruct_fake_tensor`, in its place.
-        file: the bytes that `torch.save` wrote.
-        location: the `map_location` of `torch.load`.
-    """
+    """Return `torch.load(file, location, weights_only=False)`, with a function for fake tensors."""
 
     class Reader(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
@@ -433,9 +427,6 @@ def _valid_sparse_tensor(layout: Any, data: tuple[Any, ...]) -> torch.Tensor:
     all. The list of the unchecked ones belongs to the process, and another thread may empty it. The
     flag that `check_invariants=True` sets while a constructor runs is the process's, too: another
     thread may take it back before the constructor looks. So the checks are called by themselves.
-
-    Raises:
-        InvalidSparseTensorError: the indices are wrong.
     """
     is_coo = layout is torch.sparse_coo
     *indices, values, size = data[:3] if is_coo else data
@@ -476,15 +467,6 @@ def load_with(function: Callable[..., Any], archive: Any, location: Any = None) 
 
     torch's context manager for allowed functions changes a table of the process, for all threads.
     This function runs the code of torch's unpickler with a table of its own instead.
-
-    Args:
-        function: called with the pickled arguments of `_reconstruct_fake_tensor`, in its place.
-        archive: the records, as a `fxpress._files.serde.records.SavedRecords`.
-        location: the `map_location` of `torch.load`.
-
-    Raises:
-        ValueError: the file is a TorchScript archive.
-        InvalidSparseTensorError: the indices of a sparse tensor are wrong.
     """
     name = f"{torch_serialize.__name__}.{reconstruct_fake_tensor.__name__}"
     by_user = {**_weights_only_unpickler._get_user_allowed_globals(), name: function}

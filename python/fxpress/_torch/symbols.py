@@ -140,14 +140,7 @@ def forget_numbers(tracer: Any) -> None:
 
 
 def track_number(number: Any, tracer: Any, name: str, meta: Any) -> Any:
-    """Make a placeholder for a number in the graph of a trace; return the node.
-
-    Args:
-        number: a SymInt, SymFloat or SymBool.
-        tracer: the tracer.
-        name: the name that the node would like to have.
-        meta: a block in which nodes get no stack traces.
-    """
+    """Make a placeholder for a number in the graph of a trace; return the node."""
     with meta:
         proxy = tracer.create_proxy("placeholder", name, (), {})
     proxy.node.meta["val"] = number
@@ -164,12 +157,7 @@ _Parts = list[tuple[Any, torch.fx.Node]]
 
 
 def computed(expression: Any, graph: torch.fx.Graph) -> tuple[_Parts, _Parts] | None:
-    """Add nodes to a graph that compute an expression as torch does where it needs one.
-
-    Returns:
-        The symbols of the expression with placeholders, and its other parts with their nodes, in
-        order; None if torch would compute a part by several nodes.
-    """
+    """Add nodes to a graph that compute an expression as torch does where it needs one."""
     parts: _Parts = []
     tracer = torch.fx.proxy.GraphAppendingTracer(graph)
     symbols = sorted(expression.free_symbols, key=str)

@@ -106,14 +106,7 @@ def native_symbols(
     errors: dict[str, type],
     fake_like: Callable[[], object],
 ) -> dict[str, object]:
-    """Return the objects of `csrc/fx/symbols.def`, by role.
-
-    Args:
-        deferred_body: the entries of a class whose code is deferred, besides torch's own.
-        materialize: the function that generates the deferred code of a class.
-        errors: the exception classes of fxpress, by role.
-        fake_like: returns the function of `csrc/core/fake_like.h`, or None.
-    """
+    """Return the objects of `csrc/fx/symbols.def`, by role."""
     node, base = torch.fx.Node, fx_node._NodeBase
     fields = {**vars(base), **{k: v for k, v in vars(node).items() if k == "_prepend"}}
     graph_body = dict(vars(torch.fx.Graph()))

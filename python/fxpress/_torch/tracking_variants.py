@@ -99,13 +99,7 @@ def has_slot(variable: Any, name: str) -> bool:
 
 
 def bound_method(function: Any, owner: Any, source: Source | None) -> Any:
-    """Return the variable for a method.
-
-    Args:
-        function: the function.
-        owner: the variable of the object that it is bound to.
-        source: where the traced program finds the bound method.
-    """
+    """Return the variable for a method."""
     if not features.methods_are_bound_to_variables:
         return variables.UserMethodVariable(function, owner, source=source)
     # Not by the builder, which would guard on the function before it is used.
@@ -148,13 +142,7 @@ def hook_table(items: Any, hooks: Any, source: Source) -> Any:
 
 
 def guard_partial(module_source: Source, mod: Any, source: Source, partial: Any) -> None:
-    """Guard on the parts of a `functools.partial` that a call of it depends on.
-
-    Args:
-        module_source, mod: the module whose `forward` it is.
-        source: where the traced program finds the partial.
-        partial: the partial.
-    """
+    """Guard on the parts of a `functools.partial` that a call of it depends on."""
     if not features.partial_forwards_are_guarded_by_parts:
         install_guard(source.make_guard(GuardBuilder.CLOSURE_MATCH))
         return

@@ -67,11 +67,7 @@ class _ReportingBuffer(io.BytesIO):
 def pickled(
     value: Any, pickle_protocol: int, module: Any = pickle, report: Report | None = None
 ) -> bytes:
-    """Return the bytes that `torch.save` writes; UnpicklableError where pickle cannot.
-
-    Args:
-        report: takes the numbers of bytes that were written.
-    """
+    """Return the bytes that `torch.save` writes; UnpicklableError where pickle cannot."""
     buffer = io.BytesIO() if report is None else _ReportingBuffer(report)
     try:
         torch.save(value, buffer, pickle_module=module, pickle_protocol=pickle_protocol)
@@ -135,18 +131,7 @@ def load_artifact(
     *,
     allow_pickle: bool = False,
 ) -> Any:
-    """Return the value that `save_artifact` wrote.
-
-    Args:
-        saved: the bytes; no bytes stand for an empty dict. A dict or tuple is returned unchanged.
-        record, values, allow_pickle: as for `load_any`.
-
-    Raises:
-        SerializeError: the bytes are damaged, hold neither a dict nor a tuple, or need
-            `allow_pickle`.
-        LimitError: reading would cost more than the budget of `values` has.
-        TypeError: `saved` is neither bytes, a dict nor a tuple.
-    """
+    """Return the value that `save_artifact` wrote."""
     if isinstance(saved, (dict, tuple)):
         return saved
     if not isinstance(saved, (bytes, bytearray, memoryview)):
@@ -160,12 +145,7 @@ def load_artifact(
 
 
 def _check_pickle(data: bytes, record: str, budget: Budget) -> None:
-    """Check the value that a pickle makes before it is made.
-
-    Raises:
-        LimitError: the value is too large or too deep.
-        SerializeError: a list or dict contains itself.
-    """
+    """Check the value that a pickle makes before it is made."""
     budget.native.set_place(record)
     elements, depth, contains_itself = _native.scan_pickle(data, budget.native)
     budget.native.set_place("the program")

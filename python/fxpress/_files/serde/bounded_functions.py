@@ -32,15 +32,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class SympyAlgebra:
-    """Make sympy's objects, for one expression. The methods are those of `Algebra`.
-
-    Args:
-        symbols: name -> expression; other names become symbols without assumptions.
-        budget: the budget of the load, whose time is checked before each call.
-
-    Raises:
-        LimitError: the time for symbolic work is up.
-    """
+    """Make sympy's objects, for one expression. The methods are those of `Algebra`."""
 
     def __init__(self, symbols: Mapping[str, Any], budget: Budget) -> None:
         self._symbols = symbols

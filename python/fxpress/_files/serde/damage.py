@@ -43,10 +43,6 @@ def damage_is_named(
 
     The block contains only code that works with values that were read. Before the block, the
     caller's file objects are read and the caller's arguments are checked.
-
-    Args:
-        what: the thing that is read, for the message.
-        kind: the class of the exception.
     """
     try:
         yield

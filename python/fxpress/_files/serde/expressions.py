@@ -19,17 +19,7 @@ class ExpressionError(compat.SerializeError):
 
 
 def parse(text: str, symbols: Mapping[str, Any], budget: Budget | None = None) -> Any:
-    """Return the sympy expression that a text describes.
-
-    Args:
-        text: the text of `sympy.srepr`, or infix notation.
-        symbols: name -> expression; other names become symbols without assumptions.
-        budget: the budget of the load; None: the default limits for a small file.
-
-    Raises:
-        ExpressionError: the text is no expression, or an operation in it is too large.
-        LimitError: parsing would cost more than the budget allows.
-    """
+    """Return the sympy expression that a text describes."""
     budget = Budget(None, 0) if budget is None else budget
     try:
         with budget.symbolic:

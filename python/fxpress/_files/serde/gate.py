@@ -16,14 +16,7 @@ _SHOWN = 120  # characters of a value that an error shows
 
 
 def check(rule: str, text: Any, field: str, error: type[Exception] = compat.SerializeError) -> None:
-    """Raise `error` for a text that breaks a rule, or for a value that is no text.
-
-    Args:
-        rule: the name of the rule, without the "k" of `gate_rules.def`.
-        text: the text.
-        field: the place of the text, for the message.
-        error: the class of the exception.
-    """
+    """Raise `error` for a text that breaks a rule, or for a value that is no text."""
     if not isinstance(text, str):
         raise error(f"{field}: expected a text, got a {type(text).__name__}")
     if not _native.passes_gate(rule, text):

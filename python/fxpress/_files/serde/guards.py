@@ -32,14 +32,7 @@ class _Leaf:
 
 
 def check_arithmetic(guards: Sequence[str], examples: Any, names: Sequence[str] | None) -> None:
-    """Raise SerializeError for a guard with arithmetic on a value that may not be a number.
-
-    Args:
-        guards: guards that have passed the gate.
-        examples: the program's example inputs, whose paths torch replaces in guards. Without
-            example inputs torch runs no guard, and nothing is checked.
-        names: the names of the program's arguments; None: torch calls them arg_0, arg_1, ...
-    """
+    """Raise SerializeError for a guard with arithmetic on a value that may not be a number."""
     if not examples:
         return
     leaves = list(_leaves(examples, names))

@@ -113,11 +113,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 
 
 def _digest(value: Any, name: str) -> bytes:
-    """Return the hash of a constant or a part of the state.
-
-    Raises:
-        UnsupportedError: fxpress cannot read the content of the value.
-    """
+    """Return the hash of a constant or a part of the state."""
     if type(value) in _PLAIN:
         return _new_hash(f"{type(value).__qualname__} {value!r}".encode()).digest()
     try:

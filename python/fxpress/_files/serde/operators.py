@@ -108,11 +108,7 @@ def _symbolic(target: Any) -> _Described:
 
 
 def describe_symbolic(target: Any) -> _Described:
-    """Return the description of a function on numbers, in the form of `describe_operator`.
-
-    Raises:
-        AssertionError: `target` is neither an overload nor one of torch's functions on numbers.
-    """
+    """Return the description of a function on numbers, in the form of `describe_operator`."""
     if isinstance(target, torch_fx.OpOverload):
         names = tuple((a.name, False, None) for a in compat.schema_of(target).arguments)
         return _Kind.SYMBOLIC, operator_name(target), names, (), True, True
@@ -122,15 +118,7 @@ def describe_symbolic(target: Any) -> _Described:
 
 
 def describe_call(target: Any, args: Any) -> _Described:
-    """Return the description of a call of an operator, in the form of `describe_operator`.
-
-    Args:
-        target: an operator with a schema.
-        args: the positional arguments, on which the schema of `call_torchbind` depends.
-
-    Raises:
-        AssertionError: `target` has no schema.
-    """
+    """Return the description of a call of an operator, in the form of `describe_operator`."""
     if isinstance(target, compat.CallTorchBind):
         return _with_schema("", target.schema(args[0], args[1]))
     schema = schema_of(target)
@@ -173,15 +161,7 @@ def describe_operator(target: Any) -> _Described:
 
 
 def empty_list_tag(declared: Any) -> str:
-    """Return the field of Argument for an empty list, whose items only the schema can tell.
-
-    Args:
-        declared: the type of the argument in the operator's schema; None: a list of tensors.
-
-    Raises:
-        AssertionError: `declared` is not the type of a list.
-        SerializeError: the schema has no field for lists of such items.
-    """
+    """Return the field of Argument for an empty list, whose items only the schema can tell."""
     if declared is None:
         return "as_tensors"
     if isinstance(declared, torch.OptionalType):
@@ -211,11 +191,7 @@ def empty_list_tag(declared: Any) -> str:
 
 
 def symbolic(value: Any) -> int | float | bool | tuple[str, Any]:
-    """Return the value of a symbolic number if it is known, else (expression, hint or None).
-
-    Raises:
-        SerializeError: `value` is no symbolic number.
-    """
+    """Return the value of a symbolic number if it is known, else (expression, hint or None)."""
     import sympy
 
     if isinstance(value, torch.SymInt):
@@ -234,15 +210,7 @@ def symbolic(value: Any) -> int | float | bool | tuple[str, Any]:
 
 
 def other_argument(value: Any, objects: dict[str, Any]) -> tuple[str, ...]:
-    """Return a rare kind of argument as (field of Argument, text) or (field, text, class name).
-
-    Args:
-        value: the argument.
-        objects: name -> custom object; gets the argument if it is a custom object.
-
-    Raises:
-        SerializeError: the schema has no place for the argument.
-    """
+    """Return a rare kind of argument as (field of Argument, text) or (field, text, class name)."""
     if isinstance(value, (torch_fx.OpOverload, torch_fx.HigherOrderOperator)):
         return "as_operator", operator_name(value)
     if isinstance(value, torch.SymInt):
@@ -283,11 +251,7 @@ def _buffer_name(value: Any) -> str:
 
 
 def other_list(values: Any) -> tuple[bool, list[str | None]]:
-    """Return, for a list of Inductor's buffers, whether some are None, and their names.
-
-    Raises:
-        SerializeError: the list holds other values.
-    """
+    """Return, for a list of Inductor's buffers, whether some are None, and their names."""
     inductor = sys.modules.get(compat.INDUCTOR)
     if inductor is not None:
         buffers = (inductor.Buffer, inductor.ReinterpretView)
@@ -300,12 +264,7 @@ def other_list(values: Any) -> tuple[bool, list[str | None]]:
 
 
 def module_argument(attribute: Any, name: str) -> str:
-    """Return the text that stands for a lowered module among the arguments.
-
-    Raises:
-        SerializeError: `attribute` is no lowered module.
-        AssertionError: the lowered module has no name or no backend.
-    """
+    """Return the text that stands for a lowered module among the arguments."""
     if type(attribute).__name__ != "LoweredBackendModule":
         raise compat.SerializeError(
             f"Unsupported getattr attribute {name} with type: {type(attribute)}"

@@ -23,11 +23,7 @@ _PARTS = ("state", "constants", "example inputs")
 
 
 def graph_metadata(meta: dict[str, Any]) -> dict[str, str]:
-    """Return the metadata of a graph module as a file stores it.
-
-    Raises:
-        SerializeError: the "custom" metadata cannot be written as JSON.
-    """
+    """Return the metadata of a graph module as a file stores it."""
     custom = meta.get("custom")
     if not custom:
         return {}
@@ -105,14 +101,7 @@ def serialize_parts(
     wanted: tuple[bool, bool, bool],
     progress: Progress = False,
 ) -> tuple[bytes, bytes, bytes, bytes]:
-    """Return the bytes of the program, its state, its constants and its example inputs.
-
-    Args:
-        program, opset_version, pickle_protocol: as for `serialize`, with its errors.
-        wanted: whether to write state, constants and example inputs; no bytes stand for a part
-            that is not wanted.
-        progress: shows the bytes of tensors that are written.
-    """
+    """Return the bytes of the program, its state, its constants and its example inputs."""
     check_program(program, "exported_program")
     check_opset_version(opset_version)
     check_pickle_protocol(pickle_protocol)

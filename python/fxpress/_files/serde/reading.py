@@ -46,9 +46,6 @@ def _load_examples(saved: Any, values: Values, allow_pickle: bool) -> tuple[Any,
 
     Example inputs are left out, with a warning, when they need `allow_pickle`, are damaged, or have
     keys that the gate refuses.
-
-    Raises:
-        LimitError: reading them would cost more than the budget has.
     """
     if saved is None or len(saved) == 0:
         return None, None
@@ -143,11 +140,7 @@ def decode_graph_module(
 
 
 def _verifiers(names: list[str]) -> list[Any]:
-    """Return the verifiers of dialects.
-
-    Raises:
-        SerializeError: there are too many. Each verifier checks the whole program.
-    """
+    """Return the verifiers of dialects."""
     if len(names) > _MOST_VERIFIERS:
         raise compat.SerializeError(f"the program has {len(names)} verifiers")
     return [compat.load_verifier(name) for name in names]

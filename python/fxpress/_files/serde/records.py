@@ -12,18 +12,7 @@ from fxpress._files.serde.limits import Budget
 
 
 def unpack(data: bytes, size: int, place: str, budget: Budget) -> bytes:
-    """Return the bytes that were deflated to `data`.
-
-    Args:
-        data: the deflated bytes, without a header.
-        size: the number of bytes before they were deflated.
-        place: the place of the bytes in the file, for errors.
-        budget: the budget that is charged.
-
-    Raises:
-        LimitError: the budget has no space for the bytes.
-        DamagedRecordError: `data` are not deflated bytes, or give another number of bytes.
-    """
+    """Return the bytes that were deflated to `data`."""
     budget.charge(2 * size, place)  # zlib holds the parts and the joined result at once
     return inflate(data, size)
 
@@ -32,11 +21,6 @@ class SavedRecords:
     """The records of a zip file that `torch.save` wrote, with the methods that torch.load calls.
 
     torch's own reader trusts the sizes in a pickle, and unpacks records of any size.
-
-    Args:
-        saved: the bytes of the file.
-        place: the name of the file in errors.
-        budget: the budget that unpacked and copied bytes are charged to.
     """
 
     def __init__(self, saved: bytes, place: str, budget: Budget) -> None:
@@ -62,13 +46,7 @@ class SavedRecords:
         return ""
 
     def get_record(self, name: str) -> bytes:
-        """Return the bytes of a record.
-
-        Raises:
-            KeyError: there is no such record.
-            LimitError: the budget has no space for the bytes.
-            DamagedRecordError: the record cannot be unpacked.
-        """
+        """Return the bytes of a record."""
         _, _, size, _, is_deflated = self._records[name]
         place = f"{self._place}: record {name!r}"
         if name in self._read:  # another copy of bytes that the size of the file allowed for once
@@ -83,13 +61,7 @@ class SavedRecords:
         return offset
 
     def get_storage_from_record(self, name: str, size: int, _kind: Any) -> torch.Tensor:
-        """Return the bytes of a record as a tensor of `size` elements of the dtype uint8.
-
-        Raises:
-            KeyError: there is no such record.
-            ValueError: the record has another number of bytes.
-            LimitError, DamagedRecordError: as for `get_record`.
-        """
+        """Return the bytes of a record as a tensor of `size` elements of the dtype uint8."""
         _, _, found, _, is_deflated = self._records[name]
         if found != size:
             raise ValueError(f"record {name!r} has {found} bytes, not {size}")

@@ -70,9 +70,6 @@ def find_target(text: str) -> Any:
     """Return the operator or function that a file names.
 
     Stands in for `GraphModuleDeserializer.deserialize_operator` of torch.
-
-    Raises:
-        UnknownNameError: this process has no such operator, function or extension.
     """
     if text.startswith("#"):
         return _extension(text)
@@ -95,12 +92,7 @@ def described_kind(kind: Kind) -> Described:
 
 
 def describe_target(target: Any) -> Described:
-    """Return the description of a target, as in `csrc/serde/targets.h`.
-
-    Raises:
-        SerializeError: `target` is not callable, so that no node can call it.
-        fxpress.UnsupportedError: torch cannot read nodes with this target either.
-    """
+    """Return the description of a target, as in `csrc/serde/targets.h`."""
     if not callable(target):
         raise compat.SerializeError(_UNREGISTERED.format(target))
     if target in compat.SYM_OPS or target is torch.ops.aten.item.default:

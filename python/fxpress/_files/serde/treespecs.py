@@ -29,9 +29,6 @@ class TreeSpecWriter:
 
     Attributes:
         fields: name of a named tuple in the file -> its fields.
-
-    Raises:
-        SerializeError: two named tuples with different fields have one name in the file.
     """
 
     def __init__(self) -> None:
@@ -119,12 +116,6 @@ def load_treespec(text: str, budget: Budget) -> Any:
     """Return the tree spec that a text describes.
 
     Stands in for `torch.utils._pytree.treespec_loads`.
-
-    Raises:
-        UnknownNameError: a class in the text is not registered with pytree, or not imported; a kind
-            of SerializeError.
-        SerializeError: the text is damaged.
-        LimitError: the tree is too deep or too large.
     """
     budget.check_json(text, "a tree spec")
     if text.count("children_spec") > budget.limits.elements:

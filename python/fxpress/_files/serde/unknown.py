@@ -24,12 +24,6 @@ def says_what_was_left_out(reason: str | None) -> Iterator[None]:
     """Add the reason for a part that was left out to errors about unknown names in the block.
 
     Unpickling an object imports the module of its class, which may register the unknown name.
-
-    Args:
-        reason: the reason why a part of the program was left out; None when no part was.
-
-    Raises:
-        SerializeError: the block raised an error about an unknown name; the message has both.
     """
     try:
         yield

@@ -20,15 +20,7 @@ Location: TypeAlias = torch.device | str | dict[str, str] | None
 
 
 def located(location: Location, kind: str, index: int | None) -> torch.device:
-    """Return the device that a stored device is mapped to.
-
-    Args:
-        location: the argument of `Values`.
-        kind, index: the kind of the stored device ("cuda"), and its index or None.
-
-    Raises:
-        RuntimeError: torch has no such kind of device.
-    """
+    """Return the device that a stored device is mapped to."""
     name = kind if index is None else f"{kind}:{index}"
     if isinstance(location, dict):
         return torch.device(location.get(name, name))

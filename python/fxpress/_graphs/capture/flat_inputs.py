@@ -29,14 +29,7 @@ def check_dims(flat_inputs: list[Any], dynamic_dims: list[set[int]]) -> None:
 def input_meta(
     value: Any, dynamic_dims: set[int], original: Node | None, fake_mode: Any
 ) -> dict[str, Any]:
-    """Return the meta of the placeholder for one flat input.
-
-    Args:
-        value: the input, or Dynamo's example of it.
-        dynamic_dims: the dimensions of a tensor whose size is a symbol.
-        original: the placeholder that Dynamo made for it; None for an input that is not used.
-        fake_mode: None if nothing was computed.
-    """
+    """Return the meta of the placeholder for one flat input."""
     before = original.meta if original is not None else {}
     meta = {key: item for key, item in before.items() if key != "val"}
     if fake_mode is not None and isinstance(value, torch.Tensor):
@@ -47,16 +40,7 @@ def input_meta(
 
 
 def capture_value(module: GraphModule, position: int, placeholder: Node, source: Any) -> str | None:
-    """Make an attribute of a value that a graph takes from outside of the inputs (a closure, say).
-
-    Args:
-        module: the module that gets the attribute.
-        position: the position of the placeholder among the graph's placeholders.
-        source: where Dynamo found the value; None if it does not say.
-
-    Returns:
-        The attribute's name; None for a placeholder that is to stay.
-    """
+    """Make an attribute of a value that a graph takes from outside of the inputs (a closure, say)."""
     if source is None or isinstance(source, GetItemSource):
         return None
     value = captured_value(placeholder)

@@ -228,11 +228,7 @@ def _deepcopy(self: GraphModule, memo: dict[int, Any]) -> GraphModule:
 
 
 def op_wrapper(op: Any) -> Callable[..., Any]:
-    """Return a function with the arguments of an operator's schema, passed on by keyword.
-
-    Raises:
-        UnsupportedError: the name of an argument is a keyword of Python.
-    """
+    """Return a function with the arguments of an operator's schema, passed on by keyword."""
     arguments = op._schema.arguments
     try:
         signature = inspect.Signature([_parameter(each) for each in arguments])

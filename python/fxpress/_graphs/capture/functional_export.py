@@ -227,11 +227,7 @@ class _Captured:
 
     @staticmethod
     def settings(spec: Any) -> Any:
-        """Make Dynamo specialize numbers, and keep parameters and buffers as attributes.
-
-        Args:
-            spec: which sizes of the inputs are symbols; None for a torch that has no such setting.
-        """
+        """Make Dynamo specialize numbers, and keep parameters and buffers as attributes."""
         of_spec = {} if spec is None else {"_dynamic_shapes_spec": spec}
         return settings(
             **of_spec,

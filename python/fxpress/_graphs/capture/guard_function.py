@@ -88,16 +88,6 @@ def build_guard_function(code_parts: list[str], closure_args: str) -> tuple[str,
 
     Common subexpressions are computed once.
 
-    Args:
-        code_parts: Python expressions.
-        closure_args: the parameters of the function around it.
-
-    Returns:
-        The source of the checks, and the whole source, of a function that makes the function.
-
-    Raises:
-        SyntaxError: a text is not an expression.
-
     Stands in for `torch._dynamo.guards.build_guard_function`.
     """
     lines = _checks(code_parts)

@@ -35,10 +35,6 @@ def _origin(guard: Any) -> str:
 def get_verbose_code_part(code_part: str, guard: Any) -> str:
     """Return the text of a guard, followed by the place in the program that made it.
 
-    Args:
-        code_part: a Python expression.
-        guard: the `torch._guards.Guard` that it belongs to, or None.
-
     Stands in for `torch._dynamo.guards.get_verbose_code_part`.
     """
     return f"{code_part:<{_WIDTH}}{'' if guard is None else _origin(guard)}"

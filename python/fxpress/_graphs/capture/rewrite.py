@@ -37,19 +37,6 @@ def rewrite_captured(
     """Return the graph module of `DynamoGraphTransformer(...).transform()`, made natively.
 
     Its attributes are cleaned.
-
-    Args:
-        module: the module that Dynamo captured. Values that its graph takes from elsewhere become
-            its attributes.
-        flat_inputs: the caller's inputs, flat; Dynamo's examples for the inputs that are used.
-        dynamic_dims: for each input, the dimensions whose size is a symbol.
-        input_order: flat input -> position of its placeholder in the captured graph.
-        output_map: position -> (kind, value) of an output of the caller.
-        fake_mode: the fake mode of the capture, or None.
-        sources: position of a placeholder -> where Dynamo found its value.
-
-    Raises:
-        AssertionError: there are not as many `dynamic_dims` as inputs.
     """
     check_dims(flat_inputs, dynamic_dims)
     placeholders = module.graph.find_nodes(op="placeholder")

@@ -19,12 +19,7 @@ from fxpress._torch import decompose as compat
 
 
 class Ahead:
-    """The values of the old program, as those of the new one.
-
-    Args:
-        environment: node of the old graph -> its value in the new one, as far as it is known.
-        shape_env: the environment of the program's symbols, or None.
-    """
+    """The values of the old program, as those of the new one."""
 
     def __init__(self, environment: dict[Node, Any], shape_env: Any) -> None:
         self._known = environment

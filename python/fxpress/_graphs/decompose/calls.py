@@ -20,15 +20,7 @@ _GONE = (
 def calls_of(
     program: ExportedProgram, module: GraphModule, signature: ExportGraphSignature
 ) -> list[Any]:
-    """Return the calls.
-
-    Args:
-        program: the old program.
-        module, signature: of the new one.
-
-    Raises:
-        ValueError: a signature names a parameter that the new program has in parts.
-    """
+    """Return the calls."""
     calls = [
         copy.copy(entry) if entry.signature is None else copy.deepcopy(entry)
         for entry in program.module_call_graph

@@ -27,9 +27,6 @@ class FakeResults:
 
     The tensors of a second one, in the same process, are not those of the first unless both begin
     with the same.
-
-    Args:
-        program: the program that is decomposed.
     """
 
     def __init__(self, program: ExportedProgram) -> None:

@@ -87,11 +87,7 @@ def _of_graphs(stamped: Graph, traced: Graph, names: dict[str, str]) -> str | No
 
 
 class _Words:
-    """Describes the values of a graph so that two graphs can be compared.
-
-    Args:
-        names: name of a node in this graph -> its name in the other one, where that is another.
-    """
+    """Describes the values of a graph so that two graphs can be compared."""
 
     def __init__(self, names: dict[str, str]) -> None:
         self._names = names

@@ -41,15 +41,8 @@ class Input(NamedTuple):
 def read_inputs(program: ExportedProgram, shape_env: Any) -> list[Input]:
     """Return the inputs of the new program, in their new order.
 
-    Args:
-        program: the program.
-        shape_env: the environment of its symbols, or None.
-
     Parameters come first and buffers next, both module by module, as torch finds them in
     `ep.module()`: a module's constants stand behind its buffers.
-
-    Raises:
-        UnsafeError: an input is not a plain tensor or a constant.
     """
     placeholders = [n for n in program.graph.nodes if n.op == "placeholder"]
     specs = program.graph_signature.input_specs

@@ -20,9 +20,6 @@ _DICTS = (dict, immutable_dict)
 class Call:
     """A call of an operator, with what takes the place of its arguments' nodes.
 
-    Args:
-        environment: node of the old graph -> its value in the new one.
-
     Attributes:
         key: the arguments' part of the key, in order.
         values: the distinct nodes among the arguments, as Values; a node's number is its place.
@@ -42,11 +39,7 @@ class Call:
         self.storages: list[Storage] = []
 
     def add(self, argument: Any) -> None:
-        """Add an argument to the key.
-
-        Raises:
-            UnsafeError: it is of a kind whose effect on a trace is not known.
-        """
+        """Add an argument to the key."""
         kind = type(argument)
         if kind is Node:
             self.add_value(self._environment[argument])
@@ -144,15 +137,7 @@ _FIELDS = ("stack_trace", *_COPIED)
 
 
 def fields_of(meta: dict[str, Any], *, annotated: bool = False) -> tuple[str, ...]:
-    """Return which items of a node's meta reach the nodes that a trace of it makes.
-
-    Args:
-        meta: the meta.
-        annotated: whether the user's annotations may be among them.
-
-    Raises:
-        UnsafeError: there is an item that changes how torch traces.
-    """
+    """Return which items of a node's meta reach the nodes that a trace of it makes."""
     if not _REFUSED.isdisjoint(meta):
         refused = sorted(_REFUSED & meta.keys())
         raise UnsafeError(f"a node with {refused[0]!r} in its meta")

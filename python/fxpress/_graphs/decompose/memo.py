@@ -49,9 +49,6 @@ class _Known:
 class Memo:
     """The calls of one program, while torch runs it or traces it.
 
-    Args:
-        fakes: makes tensors of the program's fake mode.
-
     Attributes:
         stamped: how many calls became the nodes of a template in the trace.
     """
@@ -78,13 +75,7 @@ class Memo:
         }
 
     def run(self, original: Any, interpreter: Any, node: Node) -> Any:
-        """Run a call of the program, or stamp it.
-
-        Args:
-            original: torch's method, which runs it.
-            interpreter: runs the program.
-            node: the call.
-        """
+        """Run a call of the program, or stamp it."""
         if node not in self._nodes:
             return original(interpreter, node)
         # The trace counts the functions of torch that are called; those of ours must not be seen.
@@ -123,11 +114,7 @@ class Memo:
         return node in self._unchanged
 
     def _described(self, env: dict[Node, Any], node: Node) -> tuple[Call, Any]:
-        """Return the tensors of a call, and its key.
-
-        Raises:
-            UnsafeError: something wrote to one of them, or it is of a kind that is not known.
-        """
+        """Return the tensors of a call, and its key."""
         fields = fields_of(node.meta, annotated=True)
         call = Call({used: self._value(env[used]) for used in node.all_input_nodes})
         for argument in node.args:
@@ -210,14 +197,7 @@ class Memo:
         return reading.template(added, result)
 
     def _stamp(self, node: Node, template: Template, call: Call, function: Any) -> Any:
-        """Add the nodes of a template to the trace, and return its results.
-
-        Args:
-            node: the call.
-            template: its template.
-            call: its tensors.
-            function: the last function of torch that the call calls.
-        """
+        """Add the nodes of a template to the trace, and return its results."""
         storages = [*call.storages, *[Storage(nbytes) for nbytes in template.fresh]]
         with compat.without_dispatch():
             made = self._write(node, template, call, storages)

@@ -59,11 +59,7 @@ def _text(key: Any) -> str:
 
 
 def argument_names(program: ExportedProgram) -> list[str]:
-    """Return the names that the user's inputs want to have, in order.
-
-    Raises:
-        UnsafeError: the program does not say how its inputs are nested.
-    """
+    """Return the names that the user's inputs want to have, in order."""
     calls = program.module_call_graph
     signature = calls[0].signature if calls and calls[0].fqn == "" else None
     if signature is None or signature.in_spec.type is not tuple:
@@ -82,13 +78,7 @@ def argument_names(program: ExportedProgram) -> list[str]:
 
 
 def input_names(program: ExportedProgram, inputs: list[Input], renamer: Renamer) -> list[str]:
-    """Return the names of the placeholders.
-
-    Args:
-        program: the old program.
-        inputs: the inputs of the new one, in order.
-        renamer: takes the names.
-    """
+    """Return the names of the placeholders."""
     given = [i for i, entry in enumerate(inputs) if entry.spec.kind is InputKind.USER_INPUT]
     wanted = argument_names(program)
     if len(wanted) != len(given):

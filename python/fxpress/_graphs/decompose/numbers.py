@@ -31,10 +31,6 @@ def needed_numbers(added: list[Node], returned: Iterable[Node]) -> list[Entry]:
 
     torch computes many numbers only to decide something: nothing uses their nodes. The template
     has those that its other nodes use, or that the call returns.
-
-    Args:
-        added: the nodes that the trace of a call added.
-        returned: those that compute numbers which the call returns.
     """
     used: dict[Node, None] = {}
     own = set(added)

@@ -9,11 +9,7 @@ from fxpress._torch import decompositions as compat
 
 
 class Overrides:
-    """What composite operators become under a table, prepared once.
-
-    Args:
-        composites: composite operator -> the function that decomposes it.
-    """
+    """What composite operators become under a table, prepared once."""
 
     def __init__(self, composites: dict[Any, Any]) -> None:
         self._composites = composites

@@ -14,17 +14,7 @@ from fxpress._torch import symbols as compat
 def parts_of(
     expression: Any, items: dict[str, tuple[str, str, Any]], numbers: dict[Any, int], first: int
 ) -> list[TemplateNode]:
-    """Return what torch adds where nodes need the size of a tensor that the program computes.
-
-    Args:
-        expression: the size.
-        items: key -> the item in the meta of the node that reads the size.
-        numbers: gets the numbers of the nodes.
-        first: the number of the first one.
-
-    Returns:
-        The nodes; none if a size that no node has computed before is not known to be safe.
-    """
+    """Return what torch adds where nodes need the size of a tensor that the program computes."""
     graph = Graph()
     computed = compat.computed(expression, graph)
     if computed is None or "nn_module_stack" not in items:

@@ -46,23 +46,12 @@ class NeedsTraceError(Exception):
 class Plan:
     """The new trace of a program as stamps, before dead code elimination.
 
-    Args:
-        nodes: the calls of the old graph, in order, and its output.
-        environment: placeholder of the old graph -> its value in the new one.
-        first: the number of placeholders and of the nodes that read symbols from them.
-        templates: key of a call -> its template, or why there is none; new ones are added.
-        refused: operators that functions of the user's decompose.
-        progress: takes the numbers of nodes that the plan has gone through.
-
     Attributes:
         nodes: the argument.
         stamps: the stamps so far.
         size: how many nodes the new trace has so far.
         output: what the program returns, as containers of Values and constants; after the end.
         traced: how many calls were traced.
-
-    Raises:
-        UnsafeError: the program has a call that cannot be stamped, whatever its trace does.
     """
 
     def __init__(
@@ -94,15 +83,7 @@ class Plan:
         return self._position == len(self.nodes)
 
     def advance(self, recorder: Recorder | None) -> None:
-        """Go on to the end of the program.
-
-        Args:
-            recorder: traces calls without a template.
-
-        Raises:
-            NeedsTraceError: there is a call without a template, and no recorder.
-            UnsafeError: the program is not known to be safe to stamp.
-        """
+        """Go on to the end of the program."""
         nodes = self.nodes
         if recorder is not None:
             self._try_calls(recorder, only_writing=True)
@@ -138,13 +119,7 @@ class Plan:
         return whole[index]
 
     def _try_calls(self, recorder: Recorder, *, only_writing: bool) -> None:
-        """Trace calls that are still to come, so that a program is refused before most is traced.
-
-        Args:
-            recorder: traces them.
-            only_writing: whether to try all calls of operators that write by their schemas, or one
-                of each operator.
-        """
+        """Trace calls that are still to come, so that a program is refused before most is traced."""
         ahead = Ahead(self._environment, recorder.mode.shape_env)
         known = {stamp.node.target for stamp in self.stamps}
         for place in range(self._position, len(self.nodes)):
@@ -177,15 +152,7 @@ class Plan:
         *,
         is_ahead: bool = False,
     ) -> tuple[Template, Call]:
-        """Return the template of a call, and the call's tensors.
-
-        Args:
-            node: the call.
-            place: its place among the nodes.
-            environment: its inputs -> their values.
-            recorder: traces it if there is no template.
-            is_ahead: whether the call is tried before its turn.
-        """
+        """Return the template of a call, and the call's tensors."""
         target = node.target
         call = Call(environment)
         for argument in node.args:
@@ -264,11 +231,7 @@ def _bound(result: Any, inputs: list[int], storages: list[Storage], first: int) 
 
 
 def _fields(nodes: list[Node], refused: Container[Any]) -> list[tuple[str, ...]]:
-    """Return for each node which items of its meta reach a trace.
-
-    Raises:
-        UnsafeError: the program has a call that cannot be stamped, whatever its trace does.
-    """
+    """Return for each node which items of its meta reach a trace."""
     found: list[tuple[str, ...]] = []
     checked: set[Any] = set()
     for node in nodes:

@@ -51,17 +51,7 @@ native_table.fill()
 def stamped(
     program: ExportedProgram, table: Table, custom_triton_ops: bool, progress: Report | None
 ) -> tuple[ExportedProgram, Plan]:
-    """Return the decomposed program, made of templates, and the plan of its trace.
-
-    Args:
-        program: the program.
-        table: the table of decompositions.
-        custom_triton_ops: whether to decompose custom operators that call Triton kernels.
-        progress: takes the numbers of nodes that have been done.
-
-    Raises:
-        UnsafeError: the program has something whose trace may depend on what came before.
-    """
+    """Return the decomposed program, made of templates, and the plan of its trace."""
     _check(program)
     mode = _fake_mode(program)
     if sizes.has_symbols(mode.shape_env):

@@ -71,15 +71,7 @@ class Reading:
         self._first_fresh = len(call.storages)
 
     def template(self, added: list[Node], result: Any) -> Template:
-        """Return the template.
-
-        Args:
-            added: the nodes that the trace added.
-            result: what the call returned.
-
-        Raises:
-            UnsafeError: the trace did something that a stamp would not repeat.
-        """
+        """Return the template."""
         returned = self._returned_numbers(result, set(added))
         nodes = self._nodes_of(needed_numbers(added, returned.values()))
         items = [node.args for node in added if node.target is _getitem]

@@ -50,16 +50,7 @@ class _Traced(NamedTuple):
     def run(
         self, inputs: list[Any], numbers: list[Any], graph: Any
     ) -> tuple[Any, dict[Value, Any]]:
-        """Run the call; return its result, and the tensors that it was given by their values.
-
-        Args:
-            inputs: fake tensors, by number.
-            numbers: SymInts and their like, by number.
-            graph: an object whose identity stands for that of the graph of the call.
-
-        Raises:
-            UnsafeError: the call raised an exception, or changed an input.
-        """
+        """Run the call; return its result, and the tensors that it was given by their values."""
         wrapped: dict[Value, Any] = {}
 
         def made(value: Value | Number) -> Any:
@@ -88,14 +79,7 @@ class _Traced(NamedTuple):
 
 
 class Recorder:
-    """Records calls within one trace of torch.
-
-    Args:
-        tracer: the tracer of the trace.
-        functional_mode: its functionalization.
-        fakes: makes tensors of the program's fake mode.
-        symbols: makes its numbers.
-    """
+    """Records calls within one trace of torch."""
 
     def __init__(
         self, tracer: Any, functional_mode: Any, fakes: compat.Fakes, symbols: Symbols
@@ -117,17 +101,7 @@ class Recorder:
         environment: dict[Node, Any],
         fields: tuple[str, ...],
     ) -> Template:
-        """Trace a call.
-
-        Args:
-            target, args, kwargs: as in the old graph.
-            call: the call's tensors.
-            environment: node of the old graph -> its value in the new one.
-            fields: what the node's meta has that reaches the trace.
-
-        Raises:
-            UnsafeError: the trace did something that a stamp would not repeat.
-        """
+        """Trace a call."""
 
         traced = _Traced(target, args, kwargs, call, environment, _marked(fields))
         before = sizes.state(self._symbols.shape_env)
@@ -234,10 +208,6 @@ def _lies_as_cached(template: Template, inputs: int) -> bool:
     The cache makes a tensor anew, with a storage of its own. Only the results of operators that are
     views by their schema get the storage of what they are views of. Those of composite operators
     that are views are never cached.
-
-    Args:
-        template: what a call did.
-        inputs: how many storages its inputs have.
     """
     known = set(range(inputs))
     for node in template.nodes:

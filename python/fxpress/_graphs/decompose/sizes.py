@@ -18,10 +18,6 @@ from fxpress._torch import symbols as compat
 class SizeNodes:
     """What torch puts in front of a program's calls, so that each symbol has a node.
 
-    Args:
-        inputs: the inputs of the new program.
-        symbols: the program's numbers.
-
     Attributes:
         of_inputs: for each input the number of the expression that it is; -1: it is no number.
         count: the number of the nodes.

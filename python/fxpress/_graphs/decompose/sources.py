@@ -12,12 +12,7 @@ from fxpress._torch.unlift import CREATED, REPLACED
 
 
 class Sources:
-    """Makes the records that torch would make by way of `ep.module()`'s graph, which is not made.
-
-    Args:
-        old: the graph of the old program.
-        between: an object whose identity stands for that graph's.
-    """
+    """Makes the records that torch would make by way of `ep.module()`'s graph, which is not made."""
 
     def __init__(self, old: Graph, between: Any) -> None:
         self._old_id = id(old)

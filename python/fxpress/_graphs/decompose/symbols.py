@@ -14,11 +14,7 @@ from fxpress._torch.fakes import without_data
 
 
 class Symbols:
-    """Makes the SymInts of one program's environment.
-
-    Args:
-        shape_env: the environment, or None.
-    """
+    """Makes the SymInts of one program's environment."""
 
     def __init__(self, shape_env: Any) -> None:
         self.shape_env = shape_env

@@ -18,10 +18,6 @@ _MOST_TRAITS = 64  # for which a table keeps templates
 class Table:
     """A table of decompositions, with the templates that calls under it had so far.
 
-    Args:
-        composites: composite operator -> the function that decomposes it.
-        others: other operator -> its decomposition.
-
     Attributes:
         others: the argument, with a function that refuses in place of each of the user's.
         templates: traits of a fake mode and of the symbols in it -> key of a call -> its template,
@@ -78,12 +74,7 @@ class Tables:
     def get(
         self, composites: dict[Any, Any], others: dict[Any, Any], surroundings: tuple[Any, ...]
     ) -> Table:
-        """Return what is known of a table.
-
-        Args:
-            composites, others: as for `Table`.
-            surroundings: what else a trace may depend on.
-        """
+        """Return what is known of a table."""
         canonical = {
             op: None if compat.is_own_decomposition(f, op) else f for op, f in composites.items()
         }

@@ -111,11 +111,7 @@ def shared(facts: Facts) -> Facts:
 
 
 def size_of(number: Any, shape_env: Any) -> Size:
-    """Return a size as the key of a template has it.
-
-    Raises:
-        UnsafeError: a symbol in it is not known to have a value.
-    """
+    """Return a size as the key of a template has it."""
     known = compat.as_int(number)
     if known is not None:
         return known
@@ -128,16 +124,7 @@ def size_of(number: Any, shape_env: Any) -> Size:
 def facts_of(
     tensor: torch.Tensor, shape_env: Any, wrapper_requires_grad: bool | None = None
 ) -> Facts:
-    """Return the metadata of a tensor.
-
-    Args:
-        tensor: a plain or a fake tensor.
-        shape_env: the environment of the program's symbols, or None.
-        wrapper_requires_grad: what autograd sees; None: what the tensor itself says.
-
-    Raises:
-        UnsafeError: the tensor is not simply strided.
-    """
+    """Return the metadata of a tensor."""
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
         raise UnsafeError("a tensor that is not simply strided")
     if tensor.is_quantized or tensor.is_inference():

@@ -48,15 +48,6 @@ def _is_traced(given: object) -> bool:
 class Writer:
     """Writes the graph.
 
-    Args:
-        plan: the plan, at its end.
-        inputs: the inputs of the new program.
-        size_nodes: the nodes that read its symbols.
-        sources: records of where nodes come from.
-        symbols: makes its numbers.
-        fakes: makes tensors of the program's fake mode.
-        graph: an empty graph.
-
     Attributes:
         tools: functions of torch by the role that they have in native code.
     """
@@ -86,11 +77,7 @@ class Writer:
         self._first_given = sum(entry.spec.kind is not InputKind.USER_INPUT for entry in inputs)
 
     def write(self, names: list[str]) -> Node:
-        """Write all nodes, and return the output.
-
-        Args:
-            names: the names of the placeholders.
-        """
+        """Write all nodes, and return the output."""
         plan = self._plan
         metas = [self._input_meta(number, entry) for number, entry in enumerate(self._inputs)]
         first = self._size_nodes.stamp

@@ -27,11 +27,7 @@ class Inputs:
     """
 
     def __init__(self, signature: inspect.Signature, example: tuple[Any, Any]) -> None:
-        """Bind example inputs to the parameters of `forward`.
-
-        Raises:
-            TypeError: they do not fit.
-        """
+        """Bind example inputs to the parameters of `forward`."""
         bound = signature.bind(*example[0], **example[1])
         bound.apply_defaults()
         paths = [path for path, _ in pytree.tree_leaves_with_path(bound.arguments)]
@@ -54,11 +50,6 @@ def of_placeholders(
 
     They are what the hook of a module without guards checks: constants, static sizes, ranges, and
     sizes that are equal or follow from one another.
-
-    Args:
-        placeholders: the nodes of the inputs.
-        ranges: the program's range constraints.
-        sources: the texts of the inputs in guards.
     """
     guards = _PlaceholderGuards(ranges)
     for placeholder, source in zip(placeholders, sources, strict=False):

@@ -29,16 +29,7 @@ def argument_names(in_spec: TreeSpec, signature: Any) -> list[str]:
 def guards_module(
     program: ExportedProgram, placeholders: list[torch.fx.Node], names: list[str]
 ) -> torch.nn.Module:
-    """Return a module that takes the flat inputs and raises where one does not fit the program.
-
-    Args:
-        program: the program, with example inputs.
-        placeholders: the nodes of what the user gives.
-        names: the names of the parameters of `forward`.
-
-    Raises:
-        TypeError: the example inputs do not fit the parameters.
-    """
+    """Return a module that takes the flat inputs and raises where one does not fit the program."""
     own = names[1:] if names[0] == "self" else names
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     signature = inspect.Signature([inspect.Parameter(name, kind) for name in own])
@@ -52,13 +43,6 @@ def check_own_inputs(program: ExportedProgram) -> None:
     """Ask the guards of a program about the fake tensors and symbols that are its inputs.
 
     A run of its module on these begins so. The answers may add guards to their environment.
-
-    Args:
-        program: the program.
-
-    Raises:
-        AssertionError: an input does not fit.
-        TypeError: the example inputs do not fit the program's parameters.
     """
     nodes = program.graph.find_nodes(op="placeholder")
     specs = program.graph_signature.input_specs

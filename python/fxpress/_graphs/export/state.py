@@ -27,14 +27,7 @@ class Named(NamedTuple):
 
 
 def lifted(program: ExportedProgram) -> list[Named]:
-    """Return the state that the graph gets as inputs, checked.
-
-    Raises:
-        KeyError: the signature names state that the program does not have, or the name is that of
-            something else in the module.
-        TypeError: a constant has the name of the body of an operator.
-        AssertionError: a value is not of its kind.
-    """
+    """Return the state that the graph gets as inputs, checked."""
     state = list(_lifted(program.graph_signature, program.state_dict, program.constants))
     for name, value, kind in state:
         check_kind(value, kind)
@@ -96,11 +89,7 @@ def owner(module: torch.fx.GraphModule, state: list[Named]) -> torch.nn.Module:
 
 
 def keep_constants(module: torch.nn.Module, program: ExportedProgram) -> None:
-    """Make constants plain attributes, add those that no node reads, and mark transient buffers.
-
-    Raises:
-        AssertionError: a constant is neither a tensor nor an object that a graph can hold.
-    """
+    """Make constants plain attributes, add those that no node reads, and mark transient buffers."""
     signature, constants = program.graph_signature, program.constants
     place = _Places(module, _has_call_names(itertools.chain(constants, signature.buffers)))
     without_gradient = _Detached()

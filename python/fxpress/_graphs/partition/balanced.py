@@ -83,15 +83,7 @@ def balanced(
 
 
 def linear_partition(weights: list[int], n: int) -> list[int]:
-    """Cut `weights`, none negative, into `n` non-empty runs with the least possible maximum.
-
-    Args:
-        weights: One weight an item, in order; at least `n` of them.
-        n: The number of runs, at least 1.
-
-    Returns:
-        The end of each run; the last is `len(weights)`.
-    """
+    """Cut `weights`, none negative, into `n` non-empty runs with the least possible maximum."""
     before = [0, *accumulate(weights)]  # before[i]: the weight of the items in front of i
     limit = _bottleneck(before, max(weights), n)
     earliest = _earliest_ends(before, limit, n)

@@ -15,16 +15,7 @@ if TYPE_CHECKING:
 
 
 class StateReader:
-    """Finds the state tensors that the nodes of one graph bring in.
-
-    Args:
-        m: The module whose graph is read.
-        signature: The signature of the exported program that `m` belongs to; names the
-            placeholders that stand for state.
-        state_dict: The program's state. Without it the tensors of the placeholders' metadata
-            count, which have the same sizes, but two names of one tensor are then two.
-        state_inputs: Names of further placeholders that stand for state.
-    """
+    """Finds the state tensors that the nodes of one graph bring in."""
 
     def __init__(
         self,

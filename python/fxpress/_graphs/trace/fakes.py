@@ -53,13 +53,7 @@ class Fakes:
             return fake_of(fake, False, fake.fake_device, state)
 
     def of_metadata(self, mode: Any, metadata: Any, base: Any) -> Any:
-        """Return a new fake tensor; None: torch has to make it.
-
-        Args:
-            mode: its fake mode.
-            metadata: its sizes, strides, offset, type and device.
-            base: the fake tensor whose storage it gets; None for a storage of its own.
-        """
+        """Return a new fake tensor; None: torch has to make it."""
         state = self._states.get((id(mode), metadata.device))
         if state is None:
             return None

@@ -49,14 +49,7 @@ class ProxyCalls:
         self._plain: dict[OpOverload, bool] = {}
 
     def dispatch(self, original: Any, mode: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Trace a call that reaches a mode before autograd.
-
-        Args:
-            original: torch's function for it.
-            mode: the mode.
-            function: the operator.
-            args, kwargs: its arguments.
-        """
+        """Trace a call that reaches a mode before autograd."""
         if type(mode) is not ProxyTorchDispatchMode or not self._is_plain(mode, function):
             return original(mode, function, *args, **kwargs)
         tracer = mode.tracer
@@ -120,11 +113,7 @@ def _insert_stack_trace(meta: dict[str, Any], text: str, tracer: Any) -> None:
 
 
 def _nodes(value: Any, tracker: Any) -> Any:
-    """Return an argument with nodes in place of tensors.
-
-    Raises:
-        _SpecialError: a part of it is something else than a traced tensor or a constant.
-    """
+    """Return an argument with nodes in place of tensors."""
     kind = type(value)
     if kind is FakeTensor:
         traced = tracker.get(value)

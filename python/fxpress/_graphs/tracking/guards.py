@@ -77,11 +77,6 @@ def guard_class_lookups(tx: Translator, module: Module, cls_source: Source) -> N
     and graph; none for captures, whose guards are dropped, or saved, as these cannot be. What torch
     has guarded is left out, and what is guarded here is not kept from torch, which may reach the
     class on another path.
-
-    Args:
-        tx: the translator.
-        module: the module that is called.
-        cls_source: where the traced program finds its class.
     """
     if is_captured(tx):
         return
@@ -116,10 +111,6 @@ def guarded_global_hooks(tx: Translator, namespace: Any) -> bool:
 
     Torch does not guard on it: hooks that are registered later are missed. Those that Dynamo
     would not trace, as of torch's own tools, still are.
-
-    Args:
-        tx: the translator.
-        namespace: the variable of the module that has the tables.
     """
     # Kept on the tracer, to go with it; the guard too, as one that is only alike would be another.
     kept: dict[str, Any] = vars(tx.output.current_tracer)

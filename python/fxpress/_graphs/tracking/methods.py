@@ -69,17 +69,7 @@ def call_live_method(
     kwargs: Kwargs,
     constant: bool,
 ) -> VariableTracker | None:
-    """Call a method of a live module; None where Dynamo has to find another way.
-
-    Args:
-        module_vt: the ``NNModuleVariable`` that stands for the module.
-        tx: the translator.
-        module: the module.
-        name: the method.
-        args, kwargs: its arguments.
-        constant: whether the result is a constant of the graph. Older releases of Dynamo trace a
-            call of ``forward`` all the same.
-    """
+    """Call a method of a live module; None where Dynamo has to find another way."""
     if constant and (LISTED_METHODS or name not in _BEFORE_CONSTANTS):
         result_name = f"{type(module).__name__}_{name}_result"
         function = getattr(module, name)

@@ -21,14 +21,7 @@ def dispatch_modules(
     consts_targets: set[str],
     make_dispatcher: Callable[[set[str], list[Any]], torch.nn.Module],
 ) -> None:
-    """Put dispatchers in place of repeated calls, as `UnflattenedModule._dispatch_modules`.
-
-    Args:
-        root: the module whose `module_call_graph` lists the preserved signatures.
-        redirected_call_indices: call names that were merged away -> the call names in their place.
-        consts_targets: names of state; a dispatcher gets the state that its first call has.
-        make_dispatcher: the class of dispatchers.
-    """
+    """Put dispatchers in place of repeated calls, as `UnflattenedModule._dispatch_modules`."""
     calls: dict[str, list[tuple[int, str, torch.nn.Module]]] = defaultdict(list)
     for entry in root.module_call_graph:
         if not entry.fqn or not entry.signature:

@@ -25,13 +25,7 @@ def _reordered(module: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def process(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Return the flat inputs of a call, as `UnflattenedModule.process_forward_inputs`.
-
-    Raises:
-        ValueError: the keywords are not the program's.
-        TypeError: the structure is not the program's, and no adapter converts it.
-        RuntimeError: an input breaks a constraint that the program was exported with.
-    """
+    """Return the flat inputs of a call, as `UnflattenedModule.process_forward_inputs`."""
     kwargs = _reordered(module, kwargs)
     flat, in_spec = pytree.tree_flatten((args, kwargs))
     expected = module.module_call_graph[0].signature.in_spec

@@ -122,10 +122,6 @@ def set_mode(module: torch.nn.Module, mode: bool, apply: Callable[[bool], Any]) 
     known was exported in the other mode, the mode is refused. When operators differ, as in a model
     with frozen batch norm, either mode may be the model's: it is set, with a warning. It is also
     set with a warning when a parent that is not a module of fxpress passes its mode on.
-
-    Raises:
-        ValueError: the mode is no bool.
-        UnsupportedError: the operators were exported in the other mode.
     """
     if not isinstance(mode, bool):
         raise ValueError("training mode is expected to be boolean")

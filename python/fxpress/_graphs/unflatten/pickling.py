@@ -102,11 +102,7 @@ class _Graphs:
         return self._part(child) if isinstance(child, torch.fx.GraphModule) else child
 
     def state_of(self, module: Any) -> dict[str, Any]:
-        """Return a module's state with stand-ins in the places of the values.
-
-        Raises:
-            KeyError: the module has got a value that was not there before.
-        """
+        """Return a module's state with stand-ins in the places of the values."""
         state: dict[str, Any] = module.__getstate__()
         for name, value in _with_graphs(module, state).items():
             state[name] = self._part(value)

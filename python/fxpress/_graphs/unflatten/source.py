@@ -76,12 +76,7 @@ def _expect(condition: bool, call_name: str, what: str, found: object) -> None:
 
 
 def signatures(calls: Mapping[str, ModuleCallSignature]) -> list[Signature]:
-    """Check the preserved signatures, and return them.
-
-    Raises:
-        AssertionError: a spec that is not one of (args, kwargs), or an input that is no value.
-        RuntimeError: an output that is no value.
-    """
+    """Check the preserved signatures, and return them."""
     result: list[Signature] = []
     for name, signature in calls.items():
         if name == "":

@@ -24,10 +24,6 @@ def collect(
     """Return the state that the modules will hold.
 
     Unlike in torch's `_TensorID`, tensors of different dtypes are different values.
-
-    Raises:
-        KeyError: the signature names state that the program does not have.
-        AssertionError: a constant is neither a tensor nor an object that a graph can hold.
     """
     state_dict, constants = program.state_dict, program.constants
     values = [*state_dict.values(), *constants.values()]

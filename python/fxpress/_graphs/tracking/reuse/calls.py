@@ -26,14 +26,7 @@ def call(
     kwargs: dict[str, VariableTracker],
     trace: Trace,
 ) -> VariableTracker:
-    """Return the result of a call of a module: stamped if a call like it was traced, else traced.
-
-    Args:
-        variable: the variable of the module.
-        tx: the translator.
-        args, kwargs: the arguments.
-        trace: traces the call.
-    """
+    """Return the result of a call of a module: stamped if a call like it was traced, else traced."""
     how = mode()
     if how == "trace" or traces_all(tx):
         begin_once(tx.output)

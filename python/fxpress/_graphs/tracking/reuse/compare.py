@@ -15,12 +15,7 @@ from fxpress._torch.reuse import guard_arguments, guard_kind
 
 
 def difference(old: Template, recording: Recording) -> str | None:
-    """Return how a traced call differs from what a template would have stamped; None if it doesn't.
-
-    Args:
-        old: the template of the recorded call.
-        recording: the call that was traced.
-    """
+    """Return how a traced call differs from what a template would have stamped; None if it doesn't."""
     try:
         new = template_of(recording)
     except NotAlike as reason:

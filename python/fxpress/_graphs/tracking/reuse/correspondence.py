@@ -11,12 +11,7 @@ from fxpress._torch.reuse import map_source
 
 
 class Correspondence:
-    """Sources, nodes, names and places of a call, by those of a recorded call.
-
-    Args:
-        old: the recorded call.
-        new: the call that is like it.
-    """
+    """Sources, nodes, names and places of a call, by those of a recorded call."""
 
     def __init__(self, old: Call, new: Call) -> None:
         self._sites = old.site, new.site

@@ -141,11 +141,7 @@ class Journal:
         vars(output)["cleanup"] = cleanup
 
     def note_known(self, start: int) -> None:
-        """Note which modules a call that is over found.
-
-        Args:
-            start: how many were built when it began.
-        """
+        """Note which modules a call that is over found."""
         self.known.update(id(module) for module, _ in self.built[start:])
 
     def note_stamped(self, module: torch.nn.Module, source: Source) -> None:

@@ -29,17 +29,7 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """A call before it is traced or stamped: what it can read.
-
-    Args:
-        variable: the variable of the module.
-        tx: the translator that calls it.
-        args, kwargs: the variables of the arguments.
-        journal: the journal of the graph.
-
-    Raises:
-        NotAlike: no other call could be known to be like it.
-    """
+    """A call before it is traced or stamped: what it can read."""
 
     def __init__(
         self,

@@ -38,14 +38,7 @@ class NotAlike(Exception):  # noqa: N818
 
 
 class ModuleStructure:
-    """The state of a module and of the modules in it.
-
-    Args:
-        module: the module.
-
-    Raises:
-        NotAlike: a module keeps state where only its class knows.
-    """
+    """The state of a module and of the modules in it."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         # Modules, tensors and containers, in the order of their numbers.
@@ -187,15 +180,7 @@ def _mark(value: Any) -> Any:
 
 
 class CallArguments:
-    """The arguments of a call: a key that is equal for alike calls, and the tensors among them.
-
-    Args:
-        args, kwargs: the variables.
-        effects: the changes that the program made so far.
-
-    Raises:
-        NotAlike: an argument is neither a tensor nor a constant, nor a container of these.
-    """
+    """The arguments of a call: a key that is equal for alike calls, and the tensors among them."""
 
     def __init__(
         self, args: Iterable[VariableTracker], kwargs: dict[str, VariableTracker], effects: Any

@@ -56,14 +56,7 @@ class Step:
 
 
 class Template:
-    """What has to be repeated for a call that is like a recorded one.
-
-    Args:
-        recording: the recorded call.
-
-    Raises:
-        NotAlike: the call did what a stamp cannot repeat.
-    """
+    """What has to be repeated for a call that is like a recorded one."""
 
     def __init__(self, recording: Recording) -> None:
         self.call = call = recording.call  # not the recording, which holds this: no cycle
@@ -237,11 +230,7 @@ class Template:
 
 
 def template_of(recording: Recording) -> Template:
-    """Return what a stamp needs of a recorded call, made once.
-
-    Raises:
-        NotAlike: the call cannot be repeated.
-    """
+    """Return what a stamp needs of a recorded call, made once."""
     recording.check()
     if recording.template is None:
         try:
