@@ -159,7 +159,7 @@ def with_input_names(text: str, args: Any, kwargs: Any, signature: Any) -> str:
 def bound_spec(
     dynamic_shapes: Any, called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, list[Any], Any] | None:
-    """Return the spec of the flat inputs for a `ParamsSpec` or a `ShapesSpec`, and the flat inputs."""
+    """Return the spec of the flat inputs for `ParamsSpec` or `ShapesSpec`, and the flat inputs."""
     if not features.shapes_specs:
         return None
     from torch.fx.experimental._spec_binding import _bind_spec_to_args

@@ -40,7 +40,7 @@ def input_meta(
 
 
 def capture_value(module: GraphModule, position: int, placeholder: Node, source: Any) -> str | None:
-    """Make an attribute of a value that a graph takes from outside of the inputs (a closure, say)."""
+    """Make a value from outside the inputs (such as a closure) an attribute; return its name."""
     if source is None or isinstance(source, GetItemSource):
         return None
     value = captured_value(placeholder)

@@ -119,7 +119,7 @@ class Plan:
         return whole[index]
 
     def _try_calls(self, recorder: Recorder, *, only_writing: bool) -> None:
-        """Trace calls that are still to come, so that a program is refused before most is traced."""
+        """Trace later calls first, so that a program is refused before most of it is traced."""
         ahead = Ahead(self._environment, recorder.mode.shape_env)
         known = {stamp.node.target for stamp in self.stamps}
         for place in range(self._position, len(self.nodes)):

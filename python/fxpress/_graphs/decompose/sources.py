@@ -12,7 +12,7 @@ from fxpress._torch.unlift import CREATED, REPLACED
 
 
 class Sources:
-    """Makes the records that torch would make by way of `ep.module()`'s graph, which is not made."""
+    """Makes the records that torch makes through the graph of `ep.module()`, without that graph."""
 
     def __init__(self, old: Graph, between: Any) -> None:
         self._old_id = id(old)

@@ -26,7 +26,7 @@ def call(
     kwargs: dict[str, VariableTracker],
     trace: Trace,
 ) -> VariableTracker:
-    """Return the result of a call of a module: stamped if a call like it was traced, else traced."""
+    """Return the result of a module's call: instantiated from an equal traced call, or traced."""
     how = mode()
     if how == "trace" or traces_all(tx):
         begin_once(tx.output)

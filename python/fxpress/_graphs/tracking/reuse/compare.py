@@ -15,7 +15,7 @@ from fxpress._torch.reuse import guard_arguments, guard_kind
 
 
 def difference(old: Template, recording: Recording) -> str | None:
-    """Return how a traced call differs from what a template would have stamped; None if it doesn't."""
+    """Return how a traced call differs from the instance of a template; None for no difference."""
     try:
         new = template_of(recording)
     except NotAlike as reason:
