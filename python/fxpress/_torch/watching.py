@@ -16,9 +16,26 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import ParamSpec, Protocol, TypeVar
 
+import torch
+
 from fxpress._base.observing.event import Event
 from fxpress._base.observing.text import duration_text, sizes_text
-from fxpress._torch.profiler import profiler_is_on, range_of
+
+# Whether torch's profiler runs in this thread. A torch without the name gets no ranges.
+profiler_is_on: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", lambda: False)
+
+
+def range_of(name: str) -> torch.profiler.record_function | None:
+    """Return a range for torch's profiler; None where there is none to be entered.
+
+    A range begins and ends with operators of torch, which modes would see and traces would keep.
+    """
+    if not profiler_is_on():
+        return None
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return None
+    return torch.profiler.record_function(name)
+
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

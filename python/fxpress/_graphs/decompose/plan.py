@@ -9,14 +9,60 @@ from typing import Any, NamedTuple
 from torch.fx import Node
 
 from fxpress._base.observing.progress import Report
-from fxpress._graphs.decompose.ahead import Ahead
 from fxpress._graphs.decompose.keys import Call, fields_of
 from fxpress._graphs.decompose.record import Recorder
 from fxpress._graphs.decompose.template import NumberOutput, Output, Template
-from fxpress._graphs.decompose.values import Number, Storage, UnsafeError, Value
+from fxpress._graphs.decompose.values import (
+    Facts,
+    Number,
+    Storage,
+    UnsafeError,
+    Value,
+    facts_of,
+    shared,
+    size_of,
+)
 from fxpress._torch import decompose as compat
 from fxpress._torch import symbols
 from fxpress._torch.kernels import is_replaced
+
+
+class Ahead:
+    """The values of the old program, as those of the new one."""
+
+    def __init__(self, environment: dict[Node, Any], shape_env: Any) -> None:
+        self._known = environment
+        self._shape_env = shape_env
+        self._made: dict[Node, Value] = {}
+        self._storages: dict[int, Storage] = {}
+
+    def inputs_of(self, node: Node) -> dict[Node, Any] | None:
+        """Return the inputs of a call -> their values; None unless all are plain tensors."""
+        try:
+            return {used: self._value(used) for used in node.all_input_nodes}
+        except UnsafeError:
+            return None
+
+    def _value(self, node: Node) -> Any:
+        found = self._known.get(node) or self._made.get(node)
+        if found is None:
+            found = self._made[node] = self._of(node.meta.get("val"))
+        if not isinstance(found, Value):
+            raise UnsafeError("no plain tensor")
+        return found
+
+    def _of(self, old: Any) -> Value:
+        if type(old) is not compat.FakeTensor:
+            raise UnsafeError("no plain tensor")
+        facts: Facts = facts_of(old, self._shape_env, False)
+        storage = old.untyped_storage()
+        place = self._storages.get(storage._cdata)
+        if place is None:
+            place = Storage(size_of(storage.nbytes(), self._shape_env))
+            self._storages[storage._cdata] = place
+        # No node of the new trace has such a number.
+        return Value(-1 - len(self._made), shared(facts._replace(requires_grad=False)), place)
+
 
 _MANY = 16  # templates, after which the operators that are to come are tried
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from fxpress._graphs.decompose import template as kinds
 from fxpress._graphs.decompose.keys import Call
-from fxpress._graphs.decompose.numbers import Entry, needed_numbers
-from fxpress._graphs.decompose.parts import parts_of
 from fxpress._graphs.decompose.symbols import without_numbers
 from fxpress._graphs.decompose.template import (
     NumberOutput,
@@ -25,6 +23,86 @@ from fxpress._graphs.decompose.template import (
 from fxpress._graphs.decompose.values import Facts, UnsafeError, Value, facts_of, size_of
 from fxpress._torch import decompose as compat
 from fxpress._torch import symbols as sizes
+
+
+def parts_of(
+    expression: Any, items: dict[str, tuple[str, str, Any]], numbers: dict[Any, int], first: int
+) -> list[TemplateNode]:
+    """Return what torch adds where nodes need the size of a tensor that the program computes."""
+    graph = Graph()
+    computed = sizes.computed(expression, graph)
+    if computed is None or "nn_module_stack" not in items:
+        return []
+    made: list[TemplateNode] = []
+    symbols, parts = computed
+    for part, node in (*symbols, *parts):
+        is_symbol = node.op == "placeholder"
+        uses = tuple([numbers[used] for used in node.all_input_nodes])
+        meta = () if is_symbol else _meta(node, items)
+        value = None if is_symbol else NumberSpec(part, int)
+        target, name = (None, "number") if is_symbol else (node.target, _name(graph, node))
+        numbers[node] = first + len(made)
+        made.append(TemplateNode(target, node, uses, name, False, meta, value, part, is_symbol))
+    return made
+
+
+def _name(graph: Graph, node: Node) -> str:
+    name: str = graph._target_to_str(node.target)
+    return name
+
+
+def _meta(node: Node, items: dict[str, tuple[str, str, Any]]) -> tuple[tuple[str, str, Any], ...]:
+    target: Any = node.target
+    return (
+        ("val", kinds.VALUE, None),
+        items.get("stack_trace", ("stack_trace", kinds.LITERAL, sizes.TRACE)),
+        items["nn_module_stack"],
+        ("torch_fn", kinds.LITERAL, sizes.function_of(target)),
+        ("custom", kinds.COPIED_LITERAL, {}),
+    )
+
+
+class Entry(NamedTuple):
+    """A node of a trace that a template keeps.
+
+    Attributes:
+        node: the node.
+        is_needed: whether it stands for a number that is computed elsewhere.
+    """
+
+    node: Node
+    is_needed: bool
+
+
+def _is_number(node: Node) -> bool:
+    return type(node.meta.get("val")) in sizes.KINDS
+
+
+def needed_numbers(added: list[Node], returned: Iterable[Node]) -> list[Entry]:
+    """Return the nodes of a template, in order.
+
+    torch computes many numbers only to decide something: nothing uses their nodes. The template
+    has those that its other nodes use, or that the call returns.
+    """
+    used: dict[Node, None] = {}
+    own = set(added)
+    waiting = [node for node in returned if node in own]
+    for node in added:
+        if not _is_number(node):
+            waiting += [each for each in node.all_input_nodes if _is_number(each)]
+    while waiting:
+        node = waiting.pop()
+        if node not in used:
+            used[node] = None
+            if node in own and sizes.computes(node.target):
+                waiting += node.all_input_nodes
+    from_elsewhere = [Entry(node, True) for node in used if node not in own]
+    kept = [
+        Entry(node, _is_number(node) and not sizes.computes(node.target))
+        for node in added
+        if node in used or not _is_number(node)
+    ]
+    return from_elsewhere + kept
 
 
 class Recording(NamedTuple):
