@@ -19,8 +19,9 @@ from torch._export.serde.schema import ScalarType
 from torch.export import ExportedProgram
 
 import fxpress
+from fxpress._files.format.dtypes import BY_NUMBER
 from fxpress._files.format.package import InspectionError
-from fxpress._files.format.tensors import DTYPES, expression
+from fxpress._files.format.tensors import expression
 from fxpress._tools.cli import app
 from fxpress._tools.inspect.modules import lines_of
 from fxpress._tools.inspect.program import Program
@@ -140,7 +141,7 @@ def test_dtypes_are_torchs() -> None:
     for member in ScalarType:
         if member is not ScalarType.UNKNOWN:
             text = member.name.lower()
-            name, size = DTYPES[int(member)]
+            name, size, *_ = BY_NUMBER[int(member)]
             dtype = getattr(torch, name)
             assert size == dtype.itemsize
             assert names.get(text, text) == name.replace("float8_", "float8")

@@ -13,12 +13,15 @@ from typing import Any
 import torch
 
 from fxpress._files.errors import ArchiveError
-from fxpress._files.format.tensor_header import LONGEST, TYPES, Place, read_header
+from fxpress._files.format.dtypes import BY_CODE
+from fxpress._files.format.tensor_header import LONGEST, Place, read_header
 from fxpress._files.serde.limits import Budget
 
 # An older torch may not have all of the dtypes of the format.
 DTYPES = {
-    name: getattr(torch, dtype) for name, (dtype, _) in TYPES.items() if hasattr(torch, dtype)
+    code: getattr(torch, dtype.name)
+    for code, dtype in BY_CODE.items()
+    if hasattr(torch, dtype.name)
 }
 
 

@@ -6,19 +6,11 @@ import json
 import math
 from typing import Any, NamedTuple
 
+from fxpress._files.format.dtypes import BY_CODE
+
 LONGEST = 100_000_000  # bytes, by the format
 METADATA = "__metadata__"
 NUMBER = "fxpress_save"  # the key of the save's number in the metadata
-# The names of the format for dtypes -> those of torch, bytes of an item.
-TYPES = {
-    **{"F64": ("float64", 8), "F32": ("float32", 4), "F16": ("float16", 2)},
-    **{"BF16": ("bfloat16", 2), "C64": ("complex64", 8), "BOOL": ("bool", 1)},
-    **{"I64": ("int64", 8), "I32": ("int32", 4), "I16": ("int16", 2), "I8": ("int8", 1)},
-    **{"U64": ("uint64", 8), "U32": ("uint32", 4), "U16": ("uint16", 2), "U8": ("uint8", 1)},
-    **{"F8_E4M3": ("float8_e4m3fn", 1), "F8_E4M3FNUZ": ("float8_e4m3fnuz", 1)},
-    **{"F8_E5M2": ("float8_e5m2", 1), "F8_E5M2FNUZ": ("float8_e5m2fnuz", 1)},
-    "F8_E8M0": ("float8_e8m0fnu", 1),
-}
 
 
 class Place(NamedTuple):
@@ -67,9 +59,9 @@ def read_header(text: bytes, whole: int) -> tuple[dict[str, Any], dict[str, Plac
 
 
 def _place(entry: Any, base: int) -> Place:
-    dtype, itemsize = TYPES[entry["dtype"]]
+    dtype = BY_CODE[entry["dtype"]]
     shape = tuple(int(n) for n in entry["shape"])
     begin, end = (int(n) for n in entry["data_offsets"])
-    if min((*shape, begin)) < 0 or end - begin != math.prod(shape) * itemsize:
-        raise ValueError(f"{shape} of {dtype} at {begin} to {end}")
-    return Place(dtype, shape, base + begin, end - begin)
+    if min((*shape, begin)) < 0 or end - begin != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{shape} of {dtype.name} at {begin} to {end}")
+    return Place(dtype.name, shape, base + begin, end - begin)

@@ -6,33 +6,9 @@ import ast
 import math
 from typing import Any, NamedTuple
 
+from fxpress._files.format.dtypes import BY_NUMBER
 from fxpress._files.format.fields import a_list, a_text, an_int, an_object, one_of
 
-# The numbers of torch's `ScalarType` in files -> name, bytes of an item.
-DTYPES = {
-    0: ("unknown", 0),
-    1: ("uint8", 1),
-    2: ("int8", 1),
-    3: ("int16", 2),
-    4: ("int32", 4),
-    5: ("int64", 8),
-    6: ("float16", 2),
-    7: ("float32", 4),
-    8: ("float64", 8),
-    9: ("complex32", 4),
-    10: ("complex64", 8),
-    11: ("complex128", 16),
-    12: ("bool", 1),
-    13: ("bfloat16", 2),
-    28: ("uint16", 2),
-    29: ("float8_e4m3fn", 1),
-    30: ("float8_e5m2", 1),
-    31: ("float8_e4m3fnuz", 1),
-    32: ("float8_e5m2fnuz", 1),
-    33: ("float8_e8m0fnu", 1),
-    34: ("uint32", 4),
-    35: ("uint64", 8),
-}
 _INFIX = {"Add": " + ", "Mul": "*"}
 _LONGEST = 500  # characters of an expression that is made readable
 
@@ -50,7 +26,10 @@ class Tensor(NamedTuple):
 
 def dtype_of(number: int) -> tuple[str, int]:
     """Return name and bytes of an item of the type with a number; 0 bytes for an unknown type."""
-    return DTYPES.get(number, (f"dtype {number}", 0))
+    if number == 0:
+        return "unknown", 0
+    dtype = BY_NUMBER.get(number)
+    return (f"dtype {number}", 0) if dtype is None else (dtype.name, dtype.itemsize)
 
 
 def tensor_of(meta: Any) -> Tensor:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from fxpress._files.format.dtypes import BY_NUMBER
 from fxpress._files.format.fields import a_list, an_int, an_object, one_of
-from fxpress._files.format.tensors import DTYPES, dtype_of
+from fxpress._files.format.tensors import dtype_of
 from fxpress._tools.inspect.findings import Found
 
 _STRIDED, _LAYOUTS = 7, 8  # torch's numbers in files
@@ -56,8 +57,8 @@ def check_type(meta: dict[str, Any]) -> Found:
         KeyError, TypeError: a field is damaged.
     """
     number = an_int(meta["dtype"])
-    name, _ = DTYPES.get(number, ("", 0))
-    if not name:
+    name, _ = dtype_of(number)
+    if number and number not in BY_NUMBER:
         yield f"{number} is the number of no type", False
     elif meta["requires_grad"] and not name.startswith(("float", "complex", "bfloat")):
         yield f"a tensor of {name} requires a gradient", False

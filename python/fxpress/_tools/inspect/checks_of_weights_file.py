@@ -12,7 +12,7 @@ from fxpress._files.format.fields import DEPTH, an_int
 from fxpress._files.format.memory import objects_of
 from fxpress._files.format.package import memory_for
 from fxpress._files.format.tensor_header import LONGEST, NUMBER, Place, read_header
-from fxpress._files.format.tensors import DTYPES
+from fxpress._files.format.tensors import dtype_of
 from fxpress._files.format.weights_location import read_place
 from fxpress._tools.inspect.findings import Found
 
@@ -48,7 +48,7 @@ def check_weights_file(
         if place is None:
             yield f"{path} has no {weight!r}", False
             continue
-        dtype, _ = DTYPES.get(an_int(meta["dtype"]), ("", 0))
+        dtype, _ = dtype_of(an_int(meta["dtype"]))
         sizes = tuple(size.get("as_int") for size in meta["sizes"])
         if (place.dtype, place.shape) != (dtype, sizes):
             found = f"{place.dtype}{list(place.shape)}"

@@ -7,6 +7,7 @@ import math
 import os
 
 from fxpress._files.format.documents import read_document
+from fxpress._files.format.dtypes import BY_NUMBER
 from fxpress._files.format.fields import damage_is_named, one_of, parse
 from fxpress._files.format.package import InspectionError, Package
 from fxpress._files.format.stored import (
@@ -16,7 +17,6 @@ from fxpress._files.format.stored import (
     is_beside,
     stored_tensors,
 )
-from fxpress._files.format.tensors import DTYPES
 from fxpress._files.format.torch_facts import operators
 from fxpress._files.format.views import View
 from fxpress._tools.inspect.summary import model_records
@@ -143,7 +143,7 @@ class _Digests:
             self._left -= size + (0 if record is None else record.size)
             if self._left < 0:
                 raise InspectionError(f"{stored.name!r} has {size} bytes: too many for the file")
-            head = f"(torch.{DTYPES[meta['dtype']][0]}, {sizes}, torch.strided)"
+            head = f"(torch.{BY_NUMBER[meta['dtype']].name}, {sizes}, torch.strided)"
             made = hashlib.blake2b(head.encode(), digest_size=_DIGEST)
             view = View(itemsize, sizes, strides, start)
             for part in view.parts(self._package.read(stored.record)):
