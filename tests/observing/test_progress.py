@@ -14,6 +14,7 @@ from torch.export import ExportedProgram, export
 import fxpress
 from fxpress import state
 from fxpress._base.observing import progress as progress_module
+from fxpress._base.observing.progress import check_progress
 from fxpress._files.tensors import batches
 from fxpress.serialize import serialize
 from fxpress.unflatten import unflatten
@@ -85,11 +86,10 @@ def test_what_shows_no_progress_is_refused(
 
 
 @EACH
-def test_without_tqdm_and_rich(
+def test_without_tqdm(
     operation: Operation, program: ExportedProgram, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress_module, "_bar_class", lambda: None)
-    monkeypatch.setattr(progress_module, "_rich_class", lambda: None)
     with pytest.raises(ImportError, match=r"pip install 'fxpress\[progress\]'"):
         operation.call(program, path, progress=True)
     operation.call(program, path, progress=False)
@@ -137,18 +137,6 @@ def test_true_is_a_bar(program: ExportedProgram, capsys: pytest.CaptureFixture[s
     assert "saving: 100%" in err
 
 
-def test_true_is_richs_bar_without_tqdm(
-    program: ExportedProgram, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("rich")
-    monkeypatch.setattr(progress_module, "_bar_class", lambda: None)
-    fxpress.save(program, io.BytesIO(), progress=True)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "saving" in err
-    assert "100%" in err
-
-
 def test_false_is_no_bar(
     program: ExportedProgram, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,31 +146,37 @@ def test_false_is_no_bar(
     assert capsys.readouterr().err == ""
 
 
-def test_a_bar_of_the_callers(program: ExportedProgram) -> None:
-    tqdm = pytest.importorskip("tqdm").tqdm
-    with tqdm(file=io.StringIO(), mininterval=0) as bar:
-        fxpress.save(program, io.BytesIO(), progress=bar)
-        expected = sum(value.nbytes for value in program.state_dict.values())
-        assert (bar.n, bar.total, bar.desc.strip(": "), bar.unit) == (
-            *(expected, expected),
-            *("saving", "B"),
-        )
-        fxpress.graph_hash(program, include_state=True, progress=bar)  # it begins anew
-        assert (bar.n, bar.total) == (expected, expected)
-        assert not bar.disable
-    with tqdm(file=io.StringIO(), desc="mine", unit="byte") as bar:
-        fxpress.save(program, io.BytesIO(), progress=bar)
-        assert (bar.desc.strip(": "), bar.unit) == ("mine", "byte")
+BARS = {
+    "tqdm": pytest.importorskip("tqdm").tqdm(total=0, file=io.StringIO()),
+    "rich": pytest.importorskip("rich.progress").Progress(),
+}
 
 
-def test_richs_progress_of_the_callers(program: ExportedProgram) -> None:
-    rich = pytest.importorskip("rich.progress")
-    console = pytest.importorskip("rich.console").Console(file=io.StringIO())
-    with rich.Progress(console=console) as shown:
-        fxpress.save(program, io.BytesIO(), progress=shown)
-        fxpress.graph_hash(program, include_state=True, progress=shown)
-    assert [task.description for task in shown.tasks] == ["saving", "hashing values"]
-    assert all(task.finished for task in shown.tasks)
+@EACH
+@pytest.mark.parametrize("package", BARS)
+def test_bars_are_refused_with_a_replacement(
+    operation: Operation, package: str, program: ExportedProgram, path: Path
+) -> None:
+    with pytest.raises(TypeError, match="pass a callable: progress=lambda done, total, what: bar"):
+        operation.call(program, path, progress=BARS[package])
+
+
+def replacement(bar: object) -> str:
+    with pytest.raises(TypeError) as raised:
+        check_progress(bar)  # type: ignore[arg-type]
+    return str(raised.value).rpartition("progress=")[2]
+
+
+def test_the_replacements_work(program: ExportedProgram) -> None:
+    expected = sum(value.nbytes for value in program.state_dict.values())
+    with pytest.importorskip("tqdm").tqdm(file=io.StringIO(), total=expected) as bar:
+        fxpress.save(program, io.BytesIO(), progress=eval(replacement(bar), {"bar": bar}))
+        assert bar.n == expected
+    bar = pytest.importorskip("rich.progress").Progress()
+    task = bar.add_task("saving")
+    names = {"bar": bar, "task": task}
+    fxpress.save(program, io.BytesIO(), progress=eval(replacement(bar), names))
+    assert (bar.tasks[task].completed, bar.tasks[task].total) == (expected, expected)
 
 
 def test_nothing_to_do_is_not_reported() -> None:

@@ -80,9 +80,8 @@ def convert_weights(
         allow_pickle: unpickle tensors of classes of their own in the source, which may run any
             code.
         limits: the limits on the cost of reading; None: the defaults, see `fxpress.archive.Limits`.
-        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
-            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
-            two seconds, when tqdm is installed.
+        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
+            what); None: a bar on a terminal, after two seconds, when tqdm is installed.
 
     Raises:
         OSError: a file cannot be read or written; a FileExistsError for a folder that is there and

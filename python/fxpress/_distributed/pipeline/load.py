@@ -129,9 +129,8 @@ def load_stage(
             original model. A name that no module of this stage has is for another: `build_schedule`
             refuses one that no stage has, where torch only warns.
         limits: the limits on the cost of reading; None: the defaults.
-        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
-            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
-            two seconds, when tqdm is installed.
+        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
+            what); None: a bar on a terminal, after two seconds, when tqdm is installed.
 
     Raises:
         OSError: a file cannot be read, or there is no space for the temporary file.

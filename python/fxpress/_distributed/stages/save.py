@@ -65,9 +65,9 @@ def save_stages(
         by: for a number of stages, what to share out: "parameters", "bytes", "flops", "time", or
             "module", see `plan`.
         inputs: (args, kwargs) to measure times with.
-        progress: where it shows its progress, in bytes of each stage: True, False, a function of
-            (done, total, what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a
-            terminal, after two seconds, when tqdm is installed.
+        progress: where it shows its progress, in bytes of each stage: True, False or a function of
+            (done, total, what); None: a bar on a terminal, after two seconds, when tqdm is
+            installed.
 
     Returns:
         What the manifest says. Its "picture" is None where the extra `draw` is missing, or the

@@ -82,9 +82,8 @@ def load(
         check_crc: whether records are compared with their checksums.
         limits: the limits on the cost of reading; None: the defaults, see
             `fxpress.archive.Limits`.
-        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
-            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
-            two seconds, when tqdm is installed.
+        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
+            what); None: a bar on a terminal, after two seconds, when tqdm is installed.
 
     Raises:
         OSError: the file cannot be read.
@@ -176,9 +175,8 @@ def load_pt2(
             `fxpress.archive.Limits`.
         allow_compiled: let torch load code that AOTInductor compiled into the process, which may
             run any code. Without it, an archive that has such code is refused.
-        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
-            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
-            two seconds, when tqdm is installed.
+        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
+            what); None: a bar on a terminal, after two seconds, when tqdm is installed.
 
     Raises:
         OSError: the file cannot be read.

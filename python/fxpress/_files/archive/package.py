@@ -174,9 +174,8 @@ def package_pt2(
             "in_place": the file gets the bytes of the new archive when they are complete, so that
             other names and open handles of the file see them. Reading during the copy gives a
             mixture, and if the process or the machine stops then, neither archive is left.
-        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
-            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
-            two seconds, when tqdm is installed.
+        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
+            what); None: a bar on a terminal, after two seconds, when tqdm is installed.
 
     Returns:
         `f`; a path as str.
@@ -300,9 +299,8 @@ def save(
             has a new name for each save; "none": not saved. Only fxpress can load the latter two.
         replace: "whole": another file takes the place of the file at the path; "in_place": the file
             gets the new bytes when they are complete, for handles of it that are open.
-        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
-            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
-            two seconds, when tqdm is installed.
+        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
+            what); None: a bar on a terminal, after two seconds, when tqdm is installed.
 
     Raises:
         TypeError: `ep` is no ExportedProgram, or another argument is of a wrong type.

@@ -302,9 +302,8 @@ def verify(f: Any, *, limits: Limits | None = None, progress: Progress = None) -
     Args:
         f: a path, an open file, or a buffer.
         limits: the limits on the cost; None: the defaults, see `fxpress.archive.Limits`.
-        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
-            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
-            two seconds, when tqdm is installed.
+        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
+            what); None: a bar on a terminal, after two seconds, when tqdm is installed.
 
     Raises:
         OSError: the file cannot be read.

@@ -52,9 +52,8 @@ def write(
         f: a path, whose file is unchanged until the new one is complete, or an object with `write`.
         replace: "whole": another file takes the place of the file at the path; "in_place": the file
             gets the new bytes when they are complete.
-        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
-            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
-            two seconds, when tqdm is installed.
+        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
+            what); None: a bar on a terminal, after two seconds, when tqdm is installed.
 
     Raises:
         AssertionError: a value is not a tensor.
@@ -117,9 +116,8 @@ def read(
         check_crc: whether records are compared with their checksums.
         limits: the limits on the cost of reading; None: the defaults, see
             `fxpress.archive.Limits`.
-        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
-            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
-            two seconds, when tqdm is installed.
+        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
+            what); None: a bar on a terminal, after two seconds, when tqdm is installed.
 
     Raises:
         OSError: the file cannot be read.
@@ -192,10 +190,9 @@ def load_into(
         device: the device of new tensors; None: the devices of the source's tensors.
         limits: the limits on the cost besides the values; None: the defaults, see
             `fxpress.archive.Limits`.
-        progress: where it shows its progress, in bytes: True, False, a function of (done, total,
-            what), a bar of tqdm, or a `rich.progress.Progress`; None: a bar on a terminal, after
-            two seconds, when tqdm is installed.
-            An archive is read first, then the values are copied.
+        progress: where it shows its progress, in bytes: True, False or a function of (done, total,
+            what); None: a bar on a terminal, after two seconds, when tqdm is installed. An archive
+            is read first, then the values are copied.
 
     Raises:
         OSError: the file cannot be read.

@@ -311,9 +311,8 @@ def diff(
         first, second: the programs, which are not changed.
         limit: the largest number of differences to return.
         include_state: compare the values of parameters and buffers too.
-        progress: where the hashing of values shows its progress, in bytes: True, a function of
-            (done, total, what), a bar of tqdm, or a `rich.progress.Progress`. The programs come
-            one after the other.
+        progress: where the hashing of values shows its progress, in bytes: True or a function of
+            (done, total, what). The programs come one after the other.
 
     Returns:
         The differences in inputs, nodes, outputs, ranges and guards, in this order. The list is

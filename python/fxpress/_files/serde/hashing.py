@@ -206,8 +206,8 @@ def graph_hash(
     Args:
         program: the program, which is not changed.
         include_state: hash the values of parameters and buffers too.
-        progress: where the hashing of values shows its progress, in bytes: True, a function of
-            (done, total, what), a bar of tqdm, or a `rich.progress.Progress`.
+        progress: where the hashing of values shows its progress, in bytes: True or a function of
+            (done, total, what).
 
     Returns:
         64 hexadecimal digits. Another version of fxpress may give others.

@@ -154,8 +154,8 @@ def serialize(
         pickle_protocol: the pickle protocol for state, constants and example inputs.
         serialize_state_dict, serialize_constants, serialize_example_inputs: whether to write these
             parts; no bytes stand for a part that is left out.
-        progress: where the writing of tensors shows its progress, in bytes: True, a function of
-            (done, total, what), a bar of tqdm, or a `rich.progress.Progress`.
+        progress: where the writing of tensors shows its progress, in bytes: True or a function of
+            (done, total, what).
 
     Raises:
         fxpress.SerializeError: a node cannot be written, and the message names it. It is also

@@ -61,8 +61,7 @@ def clone(tensors: Any, *, progress: Progress = False) -> Any:
 
     Args:
         tensors: a mapping, or a sequence.
-        progress: where it shows its progress, in bytes: True, a function of (done, total, what),
-            a bar of tqdm, or a `rich.progress.Progress`.
+        progress: where it shows its progress, in bytes: True or a function of (done, total, what).
 
     Returns:
         A dict, or a list; a tensor that occurs twice is one copy.
@@ -106,8 +105,7 @@ def move(tensors: Any, device: torch.device | str, *, progress: Progress = False
     Args:
         tensors: a mapping, or a sequence.
         device: the device of the results.
-        progress: where it shows its progress, in bytes: True, a function of (done, total, what),
-            a bar of tqdm, or a `rich.progress.Progress`.
+        progress: where it shows its progress, in bytes: True or a function of (done, total, what).
 
     Returns:
         A dict, or a list.

@@ -86,8 +86,8 @@ def dynamo_graph_capture_for_export(
     Args:
         fn: a function, a method, a module or an operator.
         constraints: the constraints on sizes of the inputs.
-        progress: where captures show their progress, in steps: True, a function of (done, total,
-            what), a bar of tqdm, or a `rich.progress.Progress`.
+        progress: where captures show their progress, in steps: True or a function of (done, total,
+            what).
 
     Returns:
         A function that takes the arguments of `fn` and returns a GraphModule, which takes them too.
@@ -147,8 +147,8 @@ def _dynamo_graph_capture_for_export(
             `ShapesSpec`, which newer releases of torch have, says itself which sizes are symbols.
         check: how constraints are checked: `"guards"` or `"light"`. None: as `check_constraints`
             has set it, which is for captures that other code starts. torch has no such argument.
-        progress: where captures show their progress, in steps: True, a function of (done, total,
-            what), a bar of tqdm, or a `rich.progress.Progress`.
+        progress: where captures show their progress, in steps: True or a function of (done, total,
+            what).
 
     Returns:
         A function that takes the arguments of `mod` and returns a GraphModule, which takes them

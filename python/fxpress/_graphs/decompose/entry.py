@@ -137,8 +137,7 @@ def run_decompositions(
         decomp_table: operator -> its decomposition; None: torch's default table, {}: none, so that
             only composite operators that cannot be kept are decomposed.
         decompose_custom_triton_ops: whether to decompose custom operators that call Triton kernels.
-        progress: where it shows its progress, in nodes: True, a function of (done, total, what),
-            a bar of tqdm, or a `rich.progress.Progress`.
+        progress: where it shows its progress, in nodes: True or a function of (done, total, what).
             A program that is traced as a whole has no progress until it is done.
 
     Raises:

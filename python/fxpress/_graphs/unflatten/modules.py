@@ -505,8 +505,8 @@ def unflatten(
         flat_args_adapter: brings inputs of another structure into the program's structure.
         share_state: use the program's own tensors instead of copies of them.
         device: where the copies are made; None: where the tensors are.
-        progress: where the copying of state shows its progress: True, a function of (done, total,
-            what), a bar of tqdm, or a `rich.progress.Progress`.
+        progress: where the copying of state shows its progress: True or a function of (done, total,
+            what).
 
     Raises:
         ValueError: the program has a backward signature.
