@@ -21,7 +21,8 @@ from torch.fx import Graph, GraphModule
 import fxpress
 import graphs
 from figures import Figure, Goal, growth_over_floor
-from fxpress import _native, functional_export
+from floor import creation_times
+from fxpress import functional_export
 from fxpress._graphs.capture.guard_function import build_guard_function
 from fxpress._graphs.capture.rewrite import rewrite_and_clean
 from timing import Action, interleaved, per_node, ratio, stopwatch
@@ -197,7 +198,7 @@ def _measure_growth(rounds: int) -> Figure:
         seconds = interleaved(
             {
                 "ours": stopwatch(functools.partial(rewrite, module)),
-                "floor": lambda: _native.creation_times([module], 1)[0],  # noqa: B023
+                "floor": lambda: creation_times([module], 1)[0],  # noqa: B023
             },
             rounds,
         )

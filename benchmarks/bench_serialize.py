@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 import memory
 import programs
 from figures import Figure, Goal, growth_over_floor
+from floor import creation_times
 from fxpress import _native, graph_hash
 from fxpress._files.serde.schema import CLASSES, SCHEMA
 from fxpress._files.serde.values import Values
@@ -153,7 +154,7 @@ def measure_growth(sizes: list[int], rounds: int) -> list[Figure]:
 
 def _floor(exported: ExportedProgram) -> Action:
     """Create the nodes again from their known parts."""
-    return lambda: _native.creation_times([exported.graph_module], 1)[0]
+    return lambda: creation_times([exported.graph_module], 1)[0]
 
 
 def measure_phases(program: Program, rounds: int) -> list[Figure]:

@@ -9,6 +9,7 @@ import torch
 
 import programs
 from figures import Figure, Goal, growth
+from floor import plain_creation_times
 from fxpress import _native
 from fxpress._torch import aten
 from fxpress.unflatten import unflatten
@@ -73,7 +74,7 @@ def floor(unflattened: torch.nn.Module, program: Program) -> Action:
             aten.clone_separately(tensors, are_parameters)
 
     copy = stopwatch(copy_state)
-    return lambda: copy() + _native.plain_creation_times(modules, 1)[0]
+    return lambda: copy() + plain_creation_times(modules, 1)[0]
 
 
 def assert_same_tree(ours: Any, theirs: Any, inputs: tuple[torch.Tensor, ...]) -> None:

@@ -7,7 +7,7 @@ from torch.fx import GraphModule
 import splits
 from compare import assert_same_split, graph_modules
 from figures import SPLIT_OVER_FLOOR, Figure
-from fxpress import _native
+from floor import creation_times
 from graphs import Case
 from timing import Action, interleaved, per_node, ratio, stopwatch
 
@@ -15,7 +15,7 @@ from timing import Action, interleaved, per_node, ratio, stopwatch
 def floor(split: GraphModule) -> Action:
     """Create the split's GraphModules again from their known parts."""
     modules = graph_modules(split)
-    return lambda: _native.creation_times(modules, 1)[0]
+    return lambda: creation_times(modules, 1)[0]
 
 
 def measure(case: Case, rounds: int) -> list[Figure]:

@@ -17,7 +17,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/documents.cpp
   csrc/bind/export.cpp
   csrc/bind/expressions.cpp
-  csrc/bind/floor.cpp
   csrc/bind/graphs.cpp
   csrc/bind/module.cpp
   csrc/bind/process.cpp
@@ -34,8 +33,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/decompose/stamp.cpp
   csrc/decompose/values.cpp
   csrc/export/unlift.cpp
-  csrc/floor/creation_times.cpp
-  csrc/floor/graph_copy.cpp
   csrc/fx/arg_mapper.cpp
   csrc/fx/attributes.cpp
   csrc/fx/codegen.cpp

@@ -21,7 +21,6 @@ void bind_decompose(py::module_& module);
 void bind_documents(py::module_& module);
 void bind_export(py::module_& module);
 void bind_expressions(py::module_& module);
-void bind_floor(py::module_& module);
 void bind_graphs(py::module_& module);
 void bind_process(py::module_& module);
 void bind_serde(py::module_& module);

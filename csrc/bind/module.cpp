@@ -55,9 +55,9 @@ PYBIND11_MODULE(_native, m) {
       [](const py::dict& objects, const py::dict& names) {
         fx::initialize_symbols(objects.ptr(), names.ptr());
         auto self = py::module_::import("fxpress._native");
+        self.attr("tables") = to_object(fx::make_tables_capsule());
         bind_decompose(self);
         bind_export(self);
-        bind_floor(self);
         bind_graphs(self);
         bind_serde(self);
         bind_split(self);

@@ -9,6 +9,22 @@ Names names;
 PyObject* no_args = nullptr;
 PyObject* no_kwargs = nullptr;
 
+namespace {
+
+struct Tables {
+  size_t size;  // of a Tables
+  Symbols symbols;
+  Names names;
+  PyObject* no_args;
+  PyObject* no_kwargs;
+};
+
+constexpr const char* kTablesCapsule = "fxpress.tables";
+
+Tables shared_tables;  // what the capsule refers to; its objects belong to symbols and names
+
+}  // namespace
+
 void initialize_symbols(PyObject* objects, PyObject* attribute_names) {
 #define FXPRESS_SYMBOL(name) fill_slot(symbols.name, objects, #name);
 #include "fx/symbols.def"
@@ -26,6 +42,23 @@ void initialize_symbols(PyObject* objects, PyObject* attribute_names) {
   for (PyObject* field : fields) object_offset(field, "torch.fx.Node");  // see field_of()
   Py_XSETREF(no_args, check(PyTuple_New(0)));
   Py_XSETREF(no_kwargs, check(PyObject_CallNoArgs(symbols.immutable_dict_type)));
+}
+
+Ref make_tables_capsule() {
+  shared_tables = {sizeof(Tables), symbols, names, no_args, no_kwargs};
+  return Ref::steal(PyCapsule_New(&shared_tables, kTablesCapsule, nullptr));
+}
+
+void adopt_tables(PyObject* capsule) {
+  const auto* tables = static_cast<const Tables*>(PyCapsule_GetPointer(capsule, kTablesCapsule));
+  if (tables == nullptr) throw_python_error();
+  if (tables->size != sizeof(Tables)) {
+    raise(PyExc_RuntimeError, "the extension modules were built from different sources");
+  }
+  symbols = tables->symbols;
+  names = tables->names;
+  no_args = tables->no_args;
+  no_kwargs = tables->no_kwargs;
 }
 
 core::Op parse_op(PyObject* op) {

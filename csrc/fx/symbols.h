@@ -27,6 +27,11 @@ extern PyObject* no_kwargs;  // an empty immutable dict, shared by every node wi
 // Fills the tables; called once by the Python side while it is imported.
 void initialize_symbols(PyObject* objects, PyObject* attribute_names);
 
+// A capsule with the tables of this extension module. Another module copies them by adopt_tables();
+// RuntimeError when it was built from other sources.
+Ref make_tables_capsule();
+void adopt_tables(PyObject* capsule);
+
 // Where a field of a torch.fx.Node lies in the object, as the type's own descriptor says.
 inline PyObject** field_of(PyObject* node, PyObject* descriptor) {
   const PyMemberDef* field = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member;

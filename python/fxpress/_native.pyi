@@ -10,6 +10,7 @@ from torch.utils._pytree import TreeSpec
 from fxpress._graphs.export.unlift import Source as Unliftable
 from fxpress._graphs.unflatten.source import Source
 
+tables: object  # a capsule for the other extension modules, once `initialize` has run
 CAPTURED_OUTPUT_KINDS: tuple[str, ...]
 INPUT_KINDS: tuple[str, ...]
 OUTPUT_KINDS: tuple[str, ...]
@@ -99,7 +100,6 @@ def python_source(
 ) -> (
     tuple[str, dict[str, Any], dict[int, int | None], int, bytes | None, tuple[str, ...]] | None
 ): ...
-def creation_times(modules: Sequence[GraphModule], repeats: int) -> list[float]: ...
 def rewrite_captured(
     module: GraphModule,
     inputs: list[dict[str, Any]],
@@ -142,7 +142,6 @@ def outline_submodules(
 ) -> tuple[
     list[tuple[str, str, Module, Node, str, int, Module]], list[tuple[str, str, Module]]
 ]: ...
-def plain_creation_times(modules: Sequence[Module], repeats: int) -> list[float]: ...
 def split_module(
     module: GraphModule,
     callback: Callable[[Node], Any],

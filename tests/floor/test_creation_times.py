@@ -1,4 +1,4 @@
-"""The least possible time, against which benchmarks hold an operation."""
+"""The least possible time of an operation, which benchmarks compare with."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from fxpress import _native
-from fxpress._torch import native_tables
+from benchmarks.floor import creation_times, plain_creation_times
 from tests.support.graphs import chain, mlp
 
-native_tables.fx()
-TIMES = [_native.creation_times, _native.plain_creation_times]
+TIMES = [creation_times, plain_creation_times]
 BOTH = pytest.mark.parametrize("times", TIMES, ids=["graph modules", "plain modules"])
 
 
@@ -59,7 +57,7 @@ def test_attributes_of_the_module_are_found_and_left_alone() -> None:
     module = mlp()
     held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     assert {n.op for n in module.graph.nodes} >= {"get_attr", "call_module"}
-    assert min(_native.creation_times([module], 3)) > 0
+    assert min(creation_times([module], 3)) > 0
     after = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     assert after.keys() == held.keys()
     assert all(after[name] is held[name] for name in held)
@@ -71,18 +69,18 @@ def test_an_attribute_that_the_module_lacks(op: str) -> None:
     with module.graph.inserting_before(module.graph.output_node()):
         module.graph.create_node(op, "not.there")
     with pytest.raises(AttributeError, match=r"not\.there"):
-        _native.creation_times([module], 1)
+        creation_times([module], 1)
 
 
 def test_modules_without_a_graph() -> None:
     modules: list[Any] = [nn.Linear(1, 1), chain(2_000)]
-    assert min(_native.plain_creation_times(modules, 5)) > 0
+    assert min(plain_creation_times(modules, 5)) > 0
     with pytest.raises(AttributeError, match="graph"):
-        _native.creation_times(modules, 5)
+        creation_times(modules, 5)
 
 
 def test_a_damaged_graph_is_an_error() -> None:
     module = chain(3)
     next(iter(module.graph.nodes)).op = "unknown"
     with pytest.raises(Exception, match="unknown"):
-        _native.creation_times([module], 1)
+        creation_times([module], 1)

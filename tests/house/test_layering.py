@@ -13,7 +13,7 @@ INCLUDE = re.compile(r'#include ["<]([^">]+)[">]')
 # What the files of each folder of csrc may include of ours, besides those of the folder itself.
 COMPONENTS = {
     *("split", "unflatten", "export", "decompose", "capture", "tracking", "serde", "install"),
-    *("floor", "view"),
+    "view",
 }
 ALLOWED: dict[str, set[str]] = {
     "core": set(),
@@ -34,7 +34,6 @@ ALLOWED: dict[str, set[str]] = {
     "tracking": {"py"},
     "serde": {"core", "py", "fx", "schema"},
     "install": {"py"},
-    "floor": {"core", "py", "fx"},
     "view": {"core", "py", "schema"},
     "engine": {"core", "py"},
     "tensor": {"core", "py"},
