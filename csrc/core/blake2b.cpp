@@ -7,7 +7,7 @@ namespace fxpress::core {
 
 namespace {
 
-constexpr size_t kBlock = 128;
+constexpr size_t kBlockBytes = 128;
 constexpr size_t kRounds = 12;
 
 // The fractional parts of the square roots of the first eight primes.
@@ -75,11 +75,11 @@ Digest blake2b(std::span<const uint8_t> bytes) {
   State state = kStart;
   state[0] ^= 0x01010000 ^ Digest {}.size();  // no key, a tree of one node, the size of the digest
   uint64_t seen = 0;
-  for (; bytes.size() > kBlock; bytes = bytes.subspan(kBlock)) {
-    seen += kBlock;
+  for (; bytes.size() > kBlockBytes; bytes = bytes.subspan(kBlockBytes)) {
+    seen += kBlockBytes;
     compress(state, bytes.data(), seen, false);
   }
-  std::array<uint8_t, kBlock> rest{};
+  std::array<uint8_t, kBlockBytes> rest{};
   std::copy(bytes.begin(), bytes.end(), rest.begin());
   compress(state, rest.data(), seen + bytes.size(), true);
   Digest digest;

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "core/check.h"
-#include "core/verify.h"
 #include "fx/arg_walk.h"
 #include "fx/arguments.h"
 #include "fx/symbols.h"
@@ -105,10 +104,6 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
     }
     flat.input_begin.push_back(static_cast<uint32_t>(flat.inputs.size()));
   }
-#ifndef NDEBUG
-  const std::string broken = core::verify(flat);
-  FXPRESS_CHECK(broken.empty(), broken);
-#endif
   return result;
 }
 

@@ -2,55 +2,9 @@
 
 #include <limits>
 
-#include "core/budget.h"
 #include "core/check.h"
 
 namespace fxpress::schema {
-
-void Document::write(const Value& value, EventSink& sink) const {
-  core::check_stack("values within each other");
-  const std::span<const Value> inside =
-      value.kind >= ValueKind::kList ? children(value) : std::span<const Value>();
-  switch (value.kind) {
-    case ValueKind::kNull:
-      return sink.null();
-    case ValueKind::kBool:
-      return sink.boolean(value.integer != 0);
-    case ValueKind::kInt:
-      return sink.integer(value.integer);
-    case ValueKind::kBigInt:
-      return sink.big_integer(text(value));
-    case ValueKind::kReal:
-      return sink.real(value.real);
-    case ValueKind::kString:
-      return sink.string(text(value));
-    case ValueKind::kList:
-      sink.begin_list();
-      for (const Value& item : inside) write(item, sink);
-      return sink.end_list();
-    case ValueKind::kMap:
-      sink.begin_map();
-      for (size_t i = 0; i < inside.size(); i += 2) {
-        sink.key(text(inside[i]));
-        write(inside[i + 1], sink);
-      }
-      return sink.end_map();
-    case ValueKind::kRecord:
-      sink.begin_record(schema_->type(value.type));
-      for (size_t i = 0; i < inside.size(); ++i) {
-        sink.field(i);
-        write(inside[i], sink);
-      }
-      return sink.end_record();
-    case ValueKind::kUnion:
-      sink.begin_union(schema_->type(value.type), value.count);
-      write(inside[0], sink);
-      return sink.end_union();
-    case ValueKind::kKept:
-      break;
-  }
-  FXPRESS_CHECK(false, "a value is kept elsewhere");
-}
 
 void DocumentBuilder::reserve(size_t values, size_t text) {
   document_.values_.reserve(values);

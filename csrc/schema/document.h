@@ -65,9 +65,6 @@ class Document {
   Field tag(const Value& value) const { return schema_->type(value.type).fields[value.count].id; }
   const Value& content(const Value& value) const { return values_[value.place]; }
 
-  // Sends a value to a sink.
-  void write(const Value& value, EventSink& sink) const;
-
   // Whether all texts have passed the gate: gate.h.
   bool has_passed() const { return has_passed_; }
   void set_passed() { has_passed_ = true; }

@@ -7,6 +7,7 @@
 #include "schema/json_reader.h"
 #include "schema/json_writer.h"
 #include "serde_support.h"
+#include "write_value.h"
 
 using namespace fxpress::schema;
 
@@ -33,7 +34,7 @@ std::string again(std::string_view json) {
   const Document document = read_json(json, schema, static_cast<uint16_t>(schema.find("Point")));
   return written([&](Buffer& out) {
     JsonWriter writer(out);
-    document.write(document.root(), writer);
+    write_value(document, document.root(), writer);
   });
 }
 

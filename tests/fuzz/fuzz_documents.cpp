@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "../cpp/write_value.h"
 #include "core/budget.h"
 #include "schema/canonical.h"
 #include "schema/gate.h"
@@ -21,7 +22,7 @@ using namespace fxpress::schema;
 std::string written(const Document& document) {
   StringBuffer buffer;
   JsonWriter writer(buffer);
-  document.write(document.root(), writer);
+  write_value(document, document.root(), writer);
   return std::string(buffer.text());
 }
 
