@@ -6,9 +6,7 @@ find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 find_package(pybind11 3 CONFIG REQUIRED)
 
 pybind11_add_module(_native MODULE NO_EXTRAS
-  csrc/archive/objects/object_sink.cpp
-  csrc/archive/objects/reader.cpp
-  csrc/archive/objects/writer.cpp
+  csrc/archive/objects/archives.cpp
   csrc/bind/archive.cpp
   csrc/bind/budget.cpp
   csrc/bind/capture.cpp

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <ranges>
 
-#include "archive/error.h"
+#include "archive/file.h"
 #include "archive/record_name.h"
 #include "archive/zip_format.h"
 
@@ -62,6 +64,30 @@ struct Extent {
   uint64_t end = 0;    // where the records that end the file begin
 };
 
+// A source whose last bytes, which often hold the whole directory, were read at once.
+class Tail final : public Source {
+ public:
+  explicit Tail(const Source& source)
+      : source_(source), bytes_(std::min(source.size(), kEndSize + kMaxComment)) {
+    source.read(source.size() - bytes_.size(), bytes_);
+  }
+  uint64_t size() const override { return source_.size(); }
+  size_t piece() const override { return source_.piece(); }
+  Bytes bytes() const { return bytes_; }
+  void read(uint64_t offset, WritableBytes to) const override {
+    const uint64_t begin = size() - bytes_.size();
+    if (offset > size() || to.size() > size() - offset) return source_.read(offset, to);  // fails
+    const uint64_t before = offset < begin ? std::min<uint64_t>(begin - offset, to.size()) : 0;
+    if (before != 0) source_.read(offset, to.first(before));
+    if (before == to.size()) return;
+    std::memcpy(to.data() + before, bytes_.data() + (offset + before - begin), to.size() - before);
+  }
+
+ private:
+  const Source& source_;
+  std::vector<std::byte> bytes_;  // the last ones
+};
+
 // The end record of 64 bits, if there is one in front of `end`.
 bool find_end_64(const Source& source, uint64_t end, Extent& extent) {
   if (end < kEnd64LocatorSize + kEnd64Size) return false;
@@ -85,13 +111,12 @@ bool find_end_64(const Source& source, uint64_t end, Extent& extent) {
   return true;
 }
 
-Extent find_directory(const Source& source) {
+Extent find_directory(const Tail& source) {
+  const Bytes tail = source.bytes();
   const uint64_t size = source.size();
   if (size < kEndSize) no_archive("it has " + std::to_string(size) + " bytes");
-  std::vector<std::byte> tail(std::min(size, kEndSize + kMaxComment));
-  source.read(size - tail.size(), tail);
   for (size_t at = tail.size() - kEndSize + 1; at-- > 0;) {
-    Numbers fields(Bytes(tail).subspan(at));
+    Numbers fields(tail.subspan(at));
     if (fields.take<uint32_t>() != kEnd) continue;
     fields.take_bytes(6);  // numbers of disks, and the records on this one
     Extent extent;
@@ -161,32 +186,30 @@ void check_name(std::string_view path) {
   }
 }
 
-// The record's header in front of its data has to say the same as the directory.
-void check_local_header(const Source& source, Record& record, const Header& expected,
-                        uint64_t directory) {
-  const uint64_t at = record.offset;
-  if (at > directory || directory - at < kLocalHeaderSize) {
-    damaged(record.name, "its header is not inside of the archive");
-  }
-  std::array<std::byte, kLocalHeaderSize> bytes{};
-  source.read(at, bytes);
+// The offset of a record's data. The header in front of it has to say the same as the directory,
+// where the record has this path.
+uint64_t read_local_header(const Source& source, const Record& record, std::string_view path) {
+  std::vector<std::byte> bytes(kLocalHeaderSize + path.size());
+  source.read(record.header, bytes);
   Numbers fields(bytes);
   if (fields.take<uint32_t>() != kLocalHeader) damaged(record.name, "it has no header");
   const Header found = take_header(fields);
-  std::vector<std::byte> name(found.name_size);
+  const std::string_view name =
+      as_text(fields.take_bytes(std::min<size_t>(found.name_size, fields.left())));
   const uint64_t header_size = kLocalHeaderSize + found.name_size + found.extra_size;
-  if (header_size > directory - at || record.stored > directory - at - header_size) {
-    damaged(record.name, "its data is not inside of the archive");
+  const uint64_t space = record.end - record.header;
+  if (header_size > space || record.stored > space - header_size) {
+    damaged(record.name, "its data is not inside of the archive, or is another record's as well");
   }
-  source.read(at + kLocalHeaderSize, name);
-  if (as_text(name) != record.name || found.method != expected.method) {
-    damaged(record.name, "its header is that of '" + std::string(as_text(name)) + "'");
+  if (found.name_size != path.size() || name != path ||
+      found.method != (record.is_deflated ? kDeflated : kStored)) {
+    damaged(record.name, "its header is that of '" + std::string(name) + "'");
   }
-  record.offset = at + header_size;
+  return record.header + header_size;
 }
 
 // The next record of the directory; its name has the root still.
-Record take_record(const Source& source, Numbers& fields, uint64_t directory) {
+Record take_record(Numbers& fields) {
   if (fields.take<uint32_t>() != kCentralHeader) no_archive("its directory is damaged");
   const auto made_by = fields.take<uint16_t>();
   Header header = take_header(fields);
@@ -199,8 +222,12 @@ Record take_record(const Source& source, Numbers& fields, uint64_t directory) {
   fields.take_bytes(comment_size);
 
   check_name(path);
-  Record record{std::string(path), offset,     header.stored,
-                header.size,       header.crc, header.method == kDeflated};
+  Record record{.name = std::string(path),
+                .header = offset,
+                .stored = header.stored,
+                .size = header.size,
+                .crc = header.crc,
+                .is_deflated = header.method == kDeflated};
   constexpr uint32_t kUnix = 3;
   constexpr uint32_t kIsLink = 0xA;
   if (made_by >> 8 == kUnix && attributes >> 28 == kIsLink) {
@@ -216,38 +243,58 @@ Record take_record(const Source& source, Numbers& fields, uint64_t directory) {
   if (header.method == kDeflated && header.size / kMaxRatio > header.stored) {
     damaged(record.name, "so few bytes cannot be that many");
   }
-  check_local_header(source, record, header, directory);
   return record;
 }
 
-void check_overlaps(const std::vector<Record>& records) {
-  std::vector<const Record*> sorted;
+// Finds out where records end: where the next one, or the directory, begins. There has to be enough
+// space for them; their names have the root still.
+void find_ends(std::vector<Record>& records, uint64_t directory) {
+  std::vector<Record*> sorted;
   sorted.reserve(records.size());
-  for (const Record& record : records) {
-    if (record.stored != 0) sorted.push_back(&record);
-  }
-  std::ranges::sort(sorted, {}, &Record::offset);
-  for (size_t i = 1; i < sorted.size(); ++i) {
-    if (sorted[i - 1]->offset + sorted[i - 1]->stored > sorted[i]->offset) {
-      damaged(sorted[i]->name, "it shares bytes with '" + sorted[i - 1]->name + "'");
+  for (Record& record : records) sorted.push_back(&record);
+  std::ranges::stable_sort(sorted, {}, &Record::header);
+  const Record* next = nullptr;
+  for (Record* record : std::views::reverse(sorted)) {
+    record->end = next == nullptr ? directory : next->header;
+    const uint64_t header_size = kLocalHeaderSize + record->name.size();
+    if (record->header > record->end || record->end - record->header < header_size ||
+        record->end - record->header - header_size < record->stored) {
+      if (next == nullptr) damaged(record->name, "it is not inside of the archive");
+      damaged(next->name, "it shares bytes with '" + record->name + "'");
     }
+    next = record;
   }
+}
+
+// Reads the directory in parts, so that a source can refuse a large one early.
+std::vector<std::byte> read_directory(const Source& source, const Extent& extent) {
+  constexpr size_t kPart = size_t{16} << 20;
+  std::vector<std::byte> bytes;
+  while (bytes.size() < extent.size) {
+    const size_t done = bytes.size();
+    bytes.resize(std::min<uint64_t>(done + kPart, extent.size));
+    source.read(extent.offset + done, WritableBytes(bytes).subspan(done));
+  }
+  return bytes;
 }
 
 }  // namespace
 
-Directory::Directory(const Source& source) {
-  const Extent extent = find_directory(source);
-  std::vector<std::byte> bytes(extent.size);
-  source.read(extent.offset, bytes);
+Directory::Directory(const Source& source, Headers headers) : source_(source) {
+  const Tail tail(source);
+  const Extent extent = find_directory(tail);
+  const std::vector<std::byte> bytes = read_directory(tail, extent);
   Numbers fields(bytes);
   records_.reserve(extent.count);
   for (uint64_t i = 0; i < extent.count; ++i) {
-    Record record = take_record(source, fields, extent.offset);
+    Record record = take_record(fields);
     if (!record.name.ends_with('/')) records_.push_back(std::move(record));  // else a folder
   }
   if (fields.left() != 0) no_archive("its directory has more than its records");
-  check_overlaps(records_);
+  find_ends(records_, extent.offset);
+  if (headers == Headers::kAtOnce) {
+    for (Record& record : records_) record.offset = read_local_header(source, record, record.name);
+  }
   strip_root();
   positions_.reserve(records_.size());
   for (size_t i = 0; i < records_.size(); ++i) {
@@ -274,6 +321,17 @@ void Directory::strip_root() {
 const Record* Directory::find(std::string_view name) const {
   const auto found = positions_.find(name);
   return found == positions_.end() ? nullptr : &records_[found->second];
+}
+
+const Record* Directory::locate(std::string_view name) {
+  const auto found = positions_.find(name);
+  if (found == positions_.end()) return nullptr;
+  Record& record = records_[found->second];
+  if (record.offset == 0) {
+    const std::string path = root_.empty() ? record.name : root_ + "/" + record.name;
+    record.offset = read_local_header(source_, record, path);
+  }
+  return &record;
 }
 
 }  // namespace fxpress::archive

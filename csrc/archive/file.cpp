@@ -9,8 +9,6 @@
 #include <cstring>
 #include <system_error>
 
-#include "archive/error.h"
-
 namespace fxpress::archive {
 
 namespace {

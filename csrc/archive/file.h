@@ -1,7 +1,12 @@
-// The sources and sinks of an archive's bytes: open files and memory.
+// The sources and sinks of an archive's bytes, open files and memory, with the progress of work on
+// them and the error for a faulty archive.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "archive/crc32.h"
@@ -10,6 +15,12 @@ namespace fxpress::archive {
 
 using WritableBytes = std::span<std::byte>;
 
+// A faulty archive; the message names the record, if it is one that is at fault. Errors of the
+// operating system are std::system_error.
+class ArchiveError : public std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 // Bytes that are read, from any number of threads.
 class Source {
  public:
@@ -17,6 +28,8 @@ class Source {
   virtual uint64_t size() const = 0;
   // Fills `to` with the bytes from `offset` on; ArchiveError when there are fewer.
   virtual void read(uint64_t offset, WritableBytes to) const = 0;
+  // The number of bytes to read at a time: still in the cache when they are checked.
+  virtual size_t piece() const { return size_t{1} << 18; }
 };
 
 // Bytes that are written one after the other.
@@ -75,6 +88,36 @@ class BufferedSink final : public ByteSink {
  private:
   ByteSink& sink_;
   std::vector<std::byte> buffer_;  // not passed on yet
+};
+
+// Reports the progress of work on many bytes, and lets an interrupt end it.
+class Progress {
+ public:
+  // report(bytes since the last report): called by the thread that waits for the work, every 50 ms
+  // or so; what it throws ends the work.
+  using Report = std::function<void(uint64_t)>;
+
+  explicit Progress(Report report) : report_(std::move(report)) {}
+
+  void advance(uint64_t bytes) {
+    bytes_ += bytes;
+    const auto now = std::chrono::steady_clock::now();
+    if (report_ && now - latest_ >= kInterval) {
+      latest_ = now;
+      finish();
+    }
+  }
+  // Reports what is left.
+  void finish() {
+    if (report_) report_(std::exchange(bytes_, 0));
+  }
+
+  static constexpr auto kInterval = std::chrono::milliseconds(50);
+
+ private:
+  Report report_;
+  uint64_t bytes_ = 0;  // not reported yet
+  std::chrono::steady_clock::time_point latest_ = std::chrono::steady_clock::now();  // report
 };
 
 }  // namespace fxpress::archive

@@ -1,10 +1,18 @@
-// Checks the names of records of an archive.
+// Names of records of an archive.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 namespace fxpress::archive {
+
+// The records about the archive itself, which its writer adds.
+inline constexpr const char* kVersionRecord = ".data/version";
+inline constexpr const char* kByteOrderRecord = "byteorder";
+inline constexpr const char* kSerializationIdRecord = ".data/serialization_id";
+inline constexpr std::array kRecordsOfWriter = {kVersionRecord, kByteOrderRecord,
+                                                kSerializationIdRecord};
 
 // Returns what is wrong with a path in an archive: it is no file, or leads out of it. Returns null
 // when the path is right.

@@ -13,7 +13,6 @@ namespace fxpress::archive {
 namespace {
 
 constexpr uint64_t kChunk = uint64_t{4} << 20;  // bytes: what a thread takes at a time
-constexpr size_t kPiece = size_t{1} << 18;      // bytes: still in the cache when it is checked
 constexpr uint64_t kWorthAThread = kChunk;      // bytes
 
 // A part of one transfer.
@@ -24,14 +23,14 @@ struct Chunk {
   uint32_t crc = 0;
 };
 
-std::vector<Chunk> chunks_of(const std::vector<Transfer>& transfers) {
+std::vector<Chunk> chunks_of(const std::vector<Transfer>& transfers, uint64_t chunk) {
   std::vector<Chunk> chunks;
   for (size_t i = 0; i < transfers.size(); ++i) {
     const uint64_t size = transfers[i].size;
     uint64_t start = 0;
     do {  // an empty transfer is one empty chunk
-      chunks.push_back({i, start, std::min(kChunk, size - start)});
-      start += kChunk;
+      chunks.push_back({i, start, std::min(chunk, size - start)});
+      start += chunk;
     } while (start < size);
   }
   return chunks;
@@ -41,7 +40,11 @@ std::vector<Chunk> chunks_of(const std::vector<Transfer>& transfers) {
 class Work {
  public:
   Work(const Source& source, const std::vector<Transfer>& transfers, bool check)
-      : source_(source), transfers_(transfers), check_(check), chunks_(chunks_of(transfers)) {}
+      : source_(source),
+        transfers_(transfers),
+        check_(check),
+        piece_(source.piece()),
+        chunks_(chunks_of(transfers, std::max<uint64_t>(kChunk, piece_))) {}
 
   // Takes chunks until there are none; what goes wrong is kept for wait().
   void run() noexcept {
@@ -101,9 +104,9 @@ class Work {
   template <class Report>
   void move(Chunk& chunk, std::vector<std::byte>& scratch, Report report) {
     const Transfer& transfer = transfers_[chunk.transfer];
-    if (transfer.to == nullptr) scratch.resize(kPiece);
+    if (transfer.to == nullptr) scratch.resize(piece_);
     for (uint64_t at = 0; at < chunk.size && !stop_;) {
-      const auto size = static_cast<size_t>(std::min<uint64_t>(kPiece, chunk.size - at));
+      const auto size = static_cast<size_t>(std::min<uint64_t>(piece_, chunk.size - at));
       const uint64_t from = chunk.start + at;
       const WritableBytes to(transfer.to == nullptr ? scratch.data() : transfer.to + from, size);
       source_.read(transfer.record->offset + transfer.start + from, to);
@@ -116,7 +119,8 @@ class Work {
 
   const Source& source_;
   const std::vector<Transfer>& transfers_;
-  const bool check_;  // the checksums
+  const bool check_;    // the checksums
+  const size_t piece_;  // bytes that are read at a time
   std::vector<Chunk> chunks_;
   std::atomic<size_t> next_ = 0;     // the chunk that nobody has taken
   std::atomic<uint64_t> done_ = 0;   // bytes

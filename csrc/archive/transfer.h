@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "archive/directory.h"
-#include "archive/progress.h"
+#include "archive/file.h"
 
 namespace fxpress::archive {
 

@@ -8,7 +8,7 @@
 #include <stop_token>
 #include <system_error>
 
-#include "archive/error.h"
+#include "archive/file.h"
 #include "archive/record_name.h"
 #include "archive/zip_format.h"
 #include "core/crew.h"
@@ -213,14 +213,14 @@ std::string ZipWriter::serialization_id() const {
 }
 
 void ZipWriter::finish() {
-  if (!names_written_.contains(".data/version") && !names_written_.contains("version")) {
-    add(".data/version", kVersion);
+  if (!names_written_.contains(kVersionRecord) && !names_written_.contains("version")) {
+    add(kVersionRecord, kVersion);
   }
-  if (!names_written_.contains("byteorder")) {
-    add("byteorder", std::endian::native == std::endian::little ? "little" : "big");
+  if (!names_written_.contains(kByteOrderRecord)) {
+    add(kByteOrderRecord, std::endian::native == std::endian::little ? "little" : "big");
   }
-  if (!names_written_.contains(".data/serialization_id")) {
-    add(".data/serialization_id", serialization_id());
+  if (!names_written_.contains(kSerializationIdRecord)) {
+    add(kSerializationIdRecord, serialization_id());
   }
   const uint64_t directory = position_;
   for (const Entry& entry : entries_) write_central_header(entry);

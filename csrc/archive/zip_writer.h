@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "archive/file.h"
-#include "archive/progress.h"
 
 namespace fxpress::archive {
 

@@ -3,9 +3,9 @@
 #include <system_error>
 #include <utility>
 
-#include "archive/error.h"
-#include "archive/objects/reader.h"
-#include "archive/objects/writer.h"
+#include "archive/file.h"
+#include "archive/objects/archives.h"
+#include "archive/record_name.h"
 #include "bind/closed_class.h"
 #include "bind/components.h"
 
@@ -60,10 +60,20 @@ void bind_archive(py::module_& m) {
   closed_class<ArchiveReader>(
       m, "ArchiveReader",
       "A reader of a zip file's directory and records; any number of threads may use it.")
-      .def(py::init<py::object, uint64_t>(), "source"_a, "start"_a = 0,
-           "Read from a descriptor or a buffer, in which the archive begins at `start`.")
+      .def(
+          py::init<py::object, uint64_t>(), "source"_a, "start"_a = 0,
+          R"(Read from a descriptor or a buffer, or by `source.read(begin, end)` of `source.size` bytes.
+
+`start` is the offset at which the archive begins in the file of a descriptor. `read` is called for
+the directory, and for the header of a record when the record is first used.)")
       .def("records", &ArchiveReader::records,
-           "Return name -> (offset, stored, size, crc, is_deflated), in the directory's order.")
+           R"(Return name -> (offset, stored, size, crc, is_deflated), in the directory's order.
+
+The offset is that of the data; 0 where it is not known, because no header has been read.)")
+      .def("extent", &ArchiveReader::extent, "name"_a, py::pos_only(),
+           "Return the offsets of a record's header and of what comes after its data.")
+      .def("offset", &ArchiveReader::offset, "name"_a, py::pos_only(),
+           "Return the offset of a record's data, which its header says.")
       .def("stored_bytes", &ArchiveReader::stored_bytes, "name"_a, py::pos_only(),
            "Return a record's bytes as they are stored.")
       .def("copy_stored", &ArchiveReader::copy_stored, "name"_a, "size"_a, "address"_a,
@@ -72,6 +82,7 @@ void bind_archive(py::module_& m) {
       .def("read_into", &ArchiveReader::read_into, "targets"_a, "check"_a, "threads"_a,
            "report"_a = py::none(),
            "Fill memory with parts of records (name, start, bytes, address); return checksums.");
+  m.attr("RECORDS_OF_WRITER") = texts(archive::kRecordsOfWriter);
   m.def("crc32", crc32, "data"_a, py::pos_only(), "Return the CRC-32 of a buffer's bytes.");
   m.def("crc32_of_both", &archive::crc32_of_both, "first"_a, "second"_a, "second_length"_a,
         "Return the CRC-32 of two pieces, one behind the other, from theirs.");

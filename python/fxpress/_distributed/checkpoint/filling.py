@@ -21,10 +21,9 @@ from fxpress._files.archive.weight_files import copy_values
 from fxpress._files.archive.writer import PT2ArchiveWriter, Stored
 from fxpress._files.errors import ArchiveError
 from fxpress._files.serde.limits import Limits
+from fxpress._native import RECORDS_OF_WRITER
 from fxpress._torch import serde as compat
 
-# What the writer of a file adds at its end.
-_MADE_ANEW = (".data/version", "byteorder", ".data/serialization_id")
 # Fills a tensor with the value of a weight.
 _Source: TypeAlias = Callable[[torch.Tensor], None]
 
@@ -72,7 +71,7 @@ def fill(template: Path, weights: Weights, target: Path, filling: Filling) -> No
                 if record == config_record:
                     _write_storages(writer, views, sources)
                     writer.write_bytes(record, archive.read_bytes(record))
-                elif not record.startswith(names.WEIGHTS_DIR) and record not in _MADE_ANEW:
+                elif not record.startswith(names.WEIGHTS_DIR) and record not in RECORDS_OF_WRITER:
                     writer.write_bytes(record, archive.read_bytes(record))
             writer.complete()
         except BaseException:

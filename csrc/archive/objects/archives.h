@@ -1,0 +1,100 @@
+// Archives as Python uses them: a reader and a writer.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "archive/crc32.h"
+#include "archive/directory.h"
+#include "archive/zip_writer.h"
+#include "py/object.h"
+
+namespace fxpress::archive {
+
+// The contiguous bytes of a Python object.
+class View {
+ public:
+  explicit View(const pybind11::handle& object) {
+    check(PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE));
+  }
+  View(const View&) = delete;
+  View& operator=(const View&) = delete;
+  ~View() { PyBuffer_Release(&view_); }
+
+  Bytes bytes() const {
+    return {static_cast<const std::byte*>(view_.buf), static_cast<size_t>(view_.len)};
+  }
+
+ private:
+  Py_buffer view_{};
+};
+
+// Memory that a part of a record goes to: (name, start, bytes, address). Address 0: the part is
+// read and goes nowhere.
+using MemoryTarget = std::tuple<std::string, uint64_t, uint64_t, uintptr_t>;
+
+// Any number of threads may use it. The GIL is released while bytes are read.
+class ArchiveReader {
+ public:
+  // source: a descriptor, which stays open as long as the reader is used, with `start`, the offset
+  // at which the archive begins; an object with a buffer; or one with `size` and
+  // `read(begin, end)`, which is asked for the header of a record when the record is first used.
+  ArchiveReader(const pybind11::object& source, uint64_t start);
+
+  // name -> (offset, stored, size, crc, is_deflated). The offset of the data is 0 where the header
+  // of a record has not been read.
+  pybind11::dict records() const;
+  // The offsets of a record's header and of what comes after its data. Reads nothing.
+  std::pair<uint64_t, uint64_t> extent(const std::string& name) const;
+  // The offset of a record's data.
+  uint64_t offset(const std::string& name);
+  // The bytes of a record as they are stored.
+  pybind11::bytes stored_bytes(const std::string& name);
+  // Copies the stored bytes into memory of `size` bytes, which must be the size of the record.
+  void copy_stored(const std::string& name, uint64_t size, uintptr_t address);
+  // The checksums of the parts, if they are wanted.
+  std::vector<uint32_t> read_into(const std::vector<MemoryTarget>& targets, bool check,
+                                  size_t threads, const pybind11::object& report);
+
+ private:
+  void copy(const Record& record, void* to) const;
+  const Record& require(const std::string& name);
+
+  std::unique_ptr<View> view_;  // of an object with a buffer
+  std::unique_ptr<Source> source_;
+  Directory directory_;
+};
+
+// A part of a record in memory: (name, bytes of the record, start, address, bytes).
+using MemoryPart = std::tuple<std::string, uint64_t, uint64_t, uintptr_t, size_t>;
+
+// The GIL is released while bytes are written. Refuses a second caller meanwhile: RuntimeError.
+class ArchiveWriter {
+ public:
+  // target: a descriptor, or the method write() of an object.
+  ArchiveWriter(const pybind11::object& target, std::string root, const pybind11::object& report);
+
+  void begin(const std::string& name, uint64_t size);
+  void append(const pybind11::handle& data);
+  // The memory stays as it is meanwhile. The parts of a record come in order.
+  void add_memory(const std::vector<MemoryPart>& parts);
+  void end();
+  void add(const std::string& name, const pybind11::handle& data);
+  void finish();
+  bool has_record(const std::string& name);
+  size_t count_records(std::string_view prefix);
+  bool is_finished();
+
+ private:
+  template <class Use>
+  void use(Use use);
+
+  std::unique_ptr<ByteSink> sink_;  // before writer_, which refers to it
+  ZipWriter writer_;
+  bool busy_ = false;  // in a call
+};
+
+}  // namespace fxpress::archive
