@@ -49,7 +49,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/tree_inputs.cpp
   csrc/fx/writer.cpp
   csrc/install/installation.cpp
-  csrc/install/installed_block.cpp
   csrc/install/rebind.cpp
   csrc/py/gc_pause.cpp
   csrc/serde/check.cpp

@@ -5,7 +5,7 @@
 
 #include "bind/closed_class.h"
 #include "bind/components.h"
-#include "install/installed_block.h"
+#include "install/installation.h"
 #include "py/blocks.h"
 #include "py/gc_pause.h"
 

@@ -1,13 +1,29 @@
-// Keeps the installation in torch's place: the open leases, and the patches that they share.
+// The installation in torch's place: names of modules that stand for other objects from one moment
+// to the next, the open leases, and the patches that they share.
 #pragma once
 
+#include <pybind11/pybind11.h>
+
 #include <memory>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "install/rebind.h"
 #include "py/object.h"
 
 namespace fxpress::install {
+
+// Borrowed objects: the one that a name holds, and the one that it will hold.
+using Replacements = std::unordered_map<PyObject*, PyObject*>;
+
+// Rebinds every name in the namespaces of sys.modules that holds one of the objects; our own
+// modules keep theirs. No Python code runs meanwhile, so that nobody sees a part of it: no other
+// thread, no signal handler, no forked child. The objects have to stay alive until it is done.
+void rebind(const Replacements& replacements);
+
+// Takes the keys out of a dict that are tuples with one of the parts in them, by identity.
+void forget_keys(PyObject* dict, PyObject* parts);
 
 // An object of torch's, and what stands in for it.
 struct Patch {
@@ -48,6 +64,35 @@ class Installation {
 
   std::vector<std::unique_ptr<Lease>> leases_;  // in the order they were taken
   Patches active_;                              // in place now
+};
+
+// A policy, pairs of an original and its stand-in, and callbacks.
+using Prepared =
+    std::tuple<pybind11::str, std::vector<std::pair<pybind11::object, pybind11::object>>,
+               pybind11::list>;
+
+// Takes a lease; a scoped one belongs to a context manager.
+const Lease* acquire(Installation& installation, const Prepared& prepared, bool scoped);
+
+// Gives the newest lease back that is not scoped; RuntimeError when there is none.
+void release_newest(Installation& installation);
+
+// `with installed()`. What `prepare` does has no effect on others, and may be interrupted.
+class InstalledBlock {
+ public:
+  // installation: an Installation. prepare: () -> Prepared. decorate: (function) -> function.
+  InstalledBlock(pybind11::object installation, pybind11::object prepare,
+                 pybind11::object decorate);
+  pybind11::object call(const pybind11::object& function) const { return decorate_(function); }
+  void enter();
+  void exit(const pybind11::args&);
+
+ private:
+  pybind11::object owner_;
+  Installation* installation_;  // of the owner
+  pybind11::object prepare_;
+  pybind11::object decorate_;
+  const Lease* lease_ = nullptr;  // while the block runs
 };
 
 }  // namespace fxpress::install

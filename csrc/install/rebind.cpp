@@ -1,8 +1,8 @@
-#include "install/rebind.h"
-
 #include <string_view>
-#include <utility>
 #include <vector>
+
+#include "install/installation.h"
+#include "py/calls.h"
 
 namespace fxpress::install {
 
@@ -46,9 +46,7 @@ struct Change {
 };
 
 void find_changes(const Ref& names, const Replacements& replacements, std::vector<Change>& found) {
-  PyObject *name = nullptr, *value = nullptr;
-  Py_ssize_t position = 0;
-  while (PyDict_Next(names.get(), &position, &name, &value) != 0) {
+  for (const auto& [name, value] : DictRange(names.get())) {
     const auto replacement = replacements.find(value);
     // Nobody finds a name that is no plain string.
     if (replacement == replacements.end() || !PyUnicode_CheckExact(name)) continue;
@@ -78,11 +76,9 @@ void forget_keys(PyObject* dict, PyObject* parts) {
 
 void rebind(const Replacements& replacements) {
   if (replacements.empty()) return;
-  PyObject *key = nullptr, *module = nullptr;
-  Py_ssize_t position = 0;
   std::vector<Change> changes;
   const Ref modules = Ref::steal(PyDict_Copy(PyImport_GetModuleDict()));
-  while (PyDict_Next(modules.get(), &position, &key, &module) != 0) {
+  for (const auto& [key, module] : DictRange(modules.get())) {
     if (const Ref names = namespace_of(key, module)) find_changes(names, replacements, changes);
   }
   // The values that go are alive elsewhere: nothing is freed.

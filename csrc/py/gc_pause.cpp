@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "py/calls.h"
+
 namespace fxpress::cpython {
 
 namespace {
@@ -30,7 +32,7 @@ Ref with_first(PyObject* thresholds, long first) {
 }
 
 void make_rare() {
-  Ref before = Ref::steal(PyObject_CallNoArgs(get_threshold));
+  Ref before = call(get_threshold);
   const long first = PyLong_AsLong(PyTuple_GetItem(before.get(), 0));
   if (0 < first && first < kYoung) {  // 0 is no collections at all
     Ref::steal(PyObject_CallObject(set_threshold, with_first(before.get(), kYoung).get()));
@@ -40,11 +42,11 @@ void make_rare() {
 
 // Other code may have set other thresholds meanwhile; those stay.
 void make_usual() {
-  const Ref now = Ref::steal(PyObject_CallNoArgs(get_threshold));
+  const Ref now = call(get_threshold);
   const Ref ours = with_first(thresholds_before, kYoung);
-  const int same = PyObject_RichCompareBool(now.get(), ours.get(), Py_EQ);
-  check(same);
-  if (same == 1) Ref::steal(PyObject_CallObject(set_threshold, thresholds_before));
+  if (is_equal(now.get(), ours.get())) {
+    Ref::steal(PyObject_CallObject(set_threshold, thresholds_before));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,123 @@
+// Calls and questions of the C API: an error that CPython has set becomes a C++ exception.
+#pragma once
+
+#include <cstddef>
+#include <iterator>
+
+#include "py/object.h"
+
+namespace fxpress::cpython {
+
+inline PyObject* borrowed(PyObject* object) {
+  return object;
+}
+inline PyObject* borrowed(const Ref& object) {
+  return object.get();
+}
+
+// callable(*arguments); an argument is a PyObject* or a Ref.
+template <class... Arguments>
+Ref call(PyObject* callable, const Arguments&... arguments) {
+  PyObject* vector[] = {nullptr, borrowed(arguments)...};  // the callee may use the first one
+  return Ref::steal(PyObject_Vectorcall(
+      callable, vector + 1, sizeof...(arguments) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+}
+
+// object.name(*arguments)
+template <class... Arguments>
+Ref call_method(PyObject* object, PyObject* name, const Arguments&... arguments) {
+  PyObject* vector[] = {nullptr, object, borrowed(arguments)...};  // likewise
+  return Ref::steal(PyObject_VectorcallMethod(
+      name, vector + 1, (1 + sizeof...(arguments)) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+}
+
+inline bool is_true(PyObject* object) {
+  const int result = PyObject_IsTrue(object);
+  check(result);
+  return result != 0;
+}
+
+// Whether the objects are identical or compare equal.
+inline bool is_equal(PyObject* a, PyObject* b) {
+  const int result = PyObject_RichCompareBool(a, b, Py_EQ);
+  check(result);
+  return result != 0;
+}
+
+// isinstance(object, types), where `types` is a class or a tuple of classes. See also is_a().
+inline bool is_instance(PyObject* object, PyObject* types) {
+  const int result = PyObject_IsInstance(object, types);
+  check(result);
+  return result != 0;
+}
+
+// value in container
+inline bool contains(PyObject* container, PyObject* value) {
+  const int result = PySequence_Contains(container, value);
+  check(result);
+  return result != 0;
+}
+
+// The number of an int.
+inline long to_long(PyObject* object) {
+  const long result = PyLong_AsLong(object);
+  if (result == -1 && PyErr_Occurred() != nullptr) throw_python_error();
+  return result;
+}
+
+// A list of `size` objects: make(i) returns the Ref of item i.
+template <class Make>
+Ref make_list(size_t size, Make make) {
+  Ref list = Ref::steal(PyList_New(static_cast<Py_ssize_t>(size)));
+  for (size_t i = 0; i < size; ++i) {
+    PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), make(i).release());
+  }
+  return list;
+}
+
+// A tuple of `size` objects, likewise.
+template <class Make>
+Ref make_tuple(size_t size, Make make) {
+  Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(size)));
+  for (size_t i = 0; i < size; ++i) {
+    PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i), make(i).release());
+  }
+  return tuple;
+}
+
+// The items of a dict that does not change meanwhile: `for (const auto& [key, value] :
+// DictRange(dict))`. Both are borrowed. See also DictItems.
+class DictRange {
+ public:
+  explicit DictRange(PyObject* dict) : dict_(dict) {}
+
+  struct Item {
+    PyObject* key;
+    PyObject* value;
+  };
+
+  class Iterator {
+   public:
+    explicit Iterator(PyObject* dict) : dict_(dict) { ++*this; }
+    Iterator& operator++() {
+      is_at_end_ = PyDict_Next(dict_, &position_, &item_.key, &item_.value) == 0;
+      return *this;
+    }
+    const Item& operator*() const { return item_; }
+    bool operator==(std::default_sentinel_t) const { return is_at_end_; }
+
+   private:
+    PyObject* dict_;
+    Py_ssize_t position_ = 0;  // for PyDict_Next
+    Item item_{};
+    bool is_at_end_ = false;
+  };
+
+  Iterator begin() const { return Iterator(dict_); }
+  std::default_sentinel_t end() const { return {}; }
+
+ private:
+  PyObject* dict_;  // borrowed
+};
+
+}  // namespace fxpress::cpython
