@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pybind11/pybind11.h>
+#include <pybind11/type_caster_pyobject_ptr.h>
 
 #include "py/convert.h"
 
@@ -32,6 +33,21 @@ void bind_view(py::module_& module);
 }  // namespace fxpress::bind
 
 namespace pybind11::detail {
+
+// Functions with parameters of type PyObject* and results of type Ref are bound as they are. An
+// empty Ref becomes None.
+template <>
+struct type_caster<fxpress::Ref> {
+  PYBIND11_TYPE_CASTER(fxpress::Ref, const_name("object"));
+
+  bool load(handle source, bool) {
+    value = fxpress::Ref::borrow(source.ptr());
+    return true;
+  }
+  static handle cast(fxpress::Ref object, return_value_policy, handle) {
+    return object ? handle(object.release()) : none().release();
+  }
+};
 
 template <>
 struct process_attribute<fxpress::bind::RefersToSelf>
