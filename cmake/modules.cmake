@@ -192,11 +192,7 @@ set(FXPRESS_ATEN_SOURCES
   csrc/engine/symbols.cpp
   csrc/py/gc_pause.cpp
   csrc/tensor/clone.cpp
-  csrc/tensor/facts.cpp
-  csrc/tensor/fakes.cpp
-  csrc/tensor/state.cpp
-  csrc/tensor/gradient_edge.cpp
-  csrc/tensor/pattern.cpp
+  csrc/tensor/metadata.cpp
   csrc/tensor/storages.cpp
 )
 add_custom_target(aten)

@@ -2,11 +2,7 @@
 
 #include "aten/lists.h"
 #include "tensor/clone.h"
-#include "tensor/facts.h"
-#include "tensor/fakes.h"
-#include "tensor/gradient_edge.h"
-#include "tensor/pattern.h"
-#include "tensor/state.h"
+#include "tensor/metadata.h"
 #include "tensor/storages.h"
 
 namespace fxpress::aten {

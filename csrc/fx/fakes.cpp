@@ -1,6 +1,6 @@
 #include "fx/fakes.h"
 
-#include "core/fake_like.h"
+#include "core/tensor_access.h"
 #include "fx/symbols.h"
 #include "py/instance_dict.h"
 

@@ -1,7 +1,7 @@
 // Encodes the facts about values: tensors, symbolic numbers, objects and devices.
 #pragma once
 
-#include "core/tensor_facts.h"
+#include "core/tensor_access.h"
 #include "py/object.h"
 #include "serde/encoding.h"
 

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/flat_map.h"
 #include "core/graph.h"
-#include "core/position_table.h"
 #include "py/object.h"
 #include "serde/operators.h"
 

@@ -1,7 +1,7 @@
 // Objects of Python that encoding and decoding work with; as fx/symbols.h.
 #pragma once
 
-#include "core/tensor_facts.h"
+#include "core/tensor_access.h"
 #include "py/object.h"
 
 namespace fxpress::serde {

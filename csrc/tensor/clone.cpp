@@ -15,10 +15,10 @@
 #include <system_error>
 
 #include "core/crew.h"
+#include "core/extent.h"
 #include "core/flat_map.h"
 #include "py/gc_pause.h"
 #include "tensor/large_pages.h"
-#include "tensor/modes.h"
 #include "tensor/python_tensors.h"
 
 namespace fxpress::tensor {
@@ -64,16 +64,16 @@ bool is_copied_here(PyObject* value, bool watched) {
   return is_only_a_view(tensor) && tensor.is_cpu();
 }
 
-// The bytes of its storage that a tensor sees: from the first to behind the last.
+// The bytes of its storage that a tensor sees: from the first to behind the last. ValueError when
+// they cannot be counted.
 std::pair<size_t, size_t> bytes_seen(const at::Tensor& tensor) {
   if (tensor.numel() == 0) return {0, 0};
-  size_t last = 0;
-  for (int64_t i = 0; i < tensor.dim(); ++i) {
-    last += static_cast<size_t>((tensor.size(i) - 1) * tensor.stride(i));
-  }
   const size_t item = tensor.itemsize();
-  const size_t begin = static_cast<size_t>(tensor.storage_offset()) * item;
-  return {begin, begin + (last + 1) * item};
+  const auto end = core::bytes_needed({tensor.sizes().data(), tensor.sizes().size()},
+                                      {tensor.strides().data(), tensor.strides().size()},
+                                      tensor.storage_offset(), item);
+  if (!end) throw py::value_error("a tensor is larger than its storage");
+  return {static_cast<size_t>(tensor.storage_offset()) * item, *end};
 }
 
 // Asks for memory that is read soon: tensors lie anywhere, and each is read once.

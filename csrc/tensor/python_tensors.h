@@ -1,7 +1,10 @@
-// Tells the kinds of Python's tensors apart, plain ones and parameters, and makes parameters.
+// Tells the kinds of Python's tensors apart, plain ones and parameters, and makes parameters; tells
+// whether somebody else watches the operations on tensors.
 #pragma once
 
 #include <ATen/ATen.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -45,6 +48,12 @@ inline bool is_parameter(PyObject* value) {
 // Whether a value is an instance of Tensor or Parameter, and of no subclass.
 inline bool is_plain_class(PyObject* value) {
   return THPVariable_CheckExact(value) || is_parameter(value);
+}
+
+// Modes and tracers want to see every copy: they get Python calls.
+inline bool copies_are_observed() {
+  return c10::impl::TorchDispatchModeTLS::any_modes_set() ||
+         c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Functionalize);
 }
 
 }  // namespace fxpress::tensor

@@ -4,12 +4,14 @@
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 
+#include "core/extent.h"
 #include "core/flat_map.h"
 #include "tensor/large_pages.h"
-#include "tensor/modes.h"
 #include "tensor/python_tensors.h"
 
 namespace fxpress::tensor {
@@ -23,6 +25,27 @@ const at::Tensor* view_of_storage(PyObject* value) {
   if (!is_plain_class(value)) return nullptr;
   const at::Tensor& tensor = THPVariable_Unpack(value);
   return is_only_a_view(tensor) && !tensor.is_conj() && !tensor.is_neg() ? &tensor : nullptr;
+}
+
+// Returns a key that is the same for two values of the same data: the storage, or the value itself
+// when it has no plain storage.
+const void* place_of(PyObject* value) {
+  if (!THPVariable_Check(value)) return value;
+  const at::Tensor& tensor = THPVariable_Unpack(value);
+  if (is_plain(tensor)) return tensor.storage().unsafeGetStorageImpl();
+  return tensor.unsafeGetTensorImpl();
+}
+
+// Whether two values with one place see it through one view.
+bool is_same_view(PyObject* a, PyObject* b) {
+  if (!THPVariable_Check(a)) return true;
+  const at::Tensor& left = THPVariable_Unpack(a);
+  const at::Tensor& right = THPVariable_Unpack(b);
+  if (!is_plain(left)) return true;
+  return left.scalar_type() == right.scalar_type() &&
+         left.storage_offset() == right.storage_offset() && left.is_conj() == right.is_conj() &&
+         left.is_neg() == right.is_neg() && left.sizes() == right.sizes() &&
+         left.strides() == right.strides();
 }
 
 }  // namespace
@@ -138,35 +161,23 @@ namespace {
 }
 
 // Bytes that a storage has to have for a view; throws for numbers that make none.
-uint64_t bytes_needed(const View& view, uint64_t item) {
+uint64_t storage_size_for(const View& view, uint64_t item) {
   const auto& [storage, label, dtype, sizes, strides, offset, grad, parameter] = view;
   if (sizes.size() != strides.size()) bad_view(view, "has not as many strides as sizes");
-  bool is_empty = false;
-  bool overflows = offset < 0;
-  uint64_t last = overflows ? 0 : static_cast<uint64_t>(offset);  // the last element
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] < 0 || strides[i] < 0) bad_view(view, "has negative sizes or strides");
-    if (sizes[i] == 0) {
-      is_empty = true;
-      continue;
-    }
-    uint64_t span = 0;
-    overflows |= __builtin_mul_overflow(static_cast<uint64_t>(sizes[i] - 1),
-                                        static_cast<uint64_t>(strides[i]), &span);
-    overflows |= __builtin_add_overflow(last, span, &last);
+  const auto is_negative = [](int64_t number) { return number < 0; };
+  if (std::ranges::any_of(sizes, is_negative) || std::ranges::any_of(strides, is_negative)) {
+    bad_view(view, "has negative sizes or strides");
   }
-  uint64_t bytes = 0;
-  overflows |= __builtin_add_overflow(last, uint64_t{1}, &last);
-  overflows |= __builtin_mul_overflow(last, item, &bytes);
-  if (overflows) bad_view(view, "has sizes, strides or an offset out of range");
-  return is_empty ? 0 : bytes;
+  const auto bytes = core::bytes_needed(sizes, strides, offset, item);
+  if (!bytes) bad_view(view, "has sizes, strides or an offset out of range");
+  return *bytes;
 }
 
 at::Tensor make_view(const at::Tensor& bytes, const View& view) {
   const auto& [index, label, dtype, sizes, strides, offset, grad, parameter] = view;
   if (!THPDtype_Check(dtype.ptr())) throw py::type_error("a view needs a dtype");
   const at::ScalarType type = reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type;
-  if (bytes_needed(view, c10::elementSize(type)) > bytes.storage().nbytes()) {
+  if (storage_size_for(view, c10::elementSize(type)) > bytes.storage().nbytes()) {
     bad_view(view, "is larger than its storage");
   }
   if (grad && !at::isFloatingType(type) && !at::isComplexType(type)) {
@@ -228,6 +239,28 @@ py::list make_views(const std::vector<at::Tensor>& storages, const std::vector<V
   for (size_t i = 0; i < views.size(); ++i) {
     const auto& [index, label, dtype, sizes, strides, offset, grad, is_parameter] = views[i];
     result[i] = to_python(make_view(storages.at(index), views[i]), is_parameter, grad);
+  }
+  return result;
+}
+
+std::vector<int64_t> same_data(const std::vector<py::object>& values) {
+  std::unordered_map<const void*, int64_t> latest;   // place -> the last distinct view of it
+  std::vector<int64_t> previous(values.size(), -1);  // the one before, of the same place
+  std::vector<int64_t> result;
+  latest.reserve(values.size());
+  result.reserve(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto [place, added] = latest.try_emplace(place_of(values[i].ptr()), -1);
+    int64_t same = place->second;
+    while (same >= 0 && !is_same_view(values[static_cast<size_t>(same)].ptr(), values[i].ptr())) {
+      same = previous[static_cast<size_t>(same)];
+    }
+    if (same < 0) {
+      same = static_cast<int64_t>(i);
+      previous[i] = place->second;
+      place->second = same;
+    }
+    result.push_back(same);
   }
   return result;
 }

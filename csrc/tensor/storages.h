@@ -50,4 +50,8 @@ using View = std::tuple<size_t, std::string, pybind11::object, std::vector<int64
 // The tensors. ValueError for a view that is not inside of its storage, or has negative numbers.
 pybind11::list make_views(const std::vector<at::Tensor>& storages, const std::vector<View>& views);
 
+// For each value the position of the first one that is the same data: the same object, or tensors
+// of one type that see one storage through one view.
+std::vector<int64_t> same_data(const std::vector<pybind11::object>& values);
+
 }  // namespace fxpress::tensor

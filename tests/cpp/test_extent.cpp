@@ -1,8 +1,11 @@
 #include <doctest/doctest.h>
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "../fuzz/torch_schema.h"
+#include "core/extent.h"
 #include "schema/extent.h"
 #include "schema/json_reader.h"
 
@@ -55,4 +58,24 @@ TEST_CASE("what is no number may be small") {
   CHECK(countable(kAny, kLarge, number(0)));
   CHECK(!countable(kAny, number(1), kLarge));
   CHECK(!countable(std::string(kAny) + "," + kLarge, number(1) + "," + number(1), number(0)));
+}
+
+TEST_CASE("bytes that a view needs") {
+  constexpr int64_t kMost = int64_t{1} << 62;
+  const auto needed = [](const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                         int64_t offset) {
+    return fxpress::core::bytes_needed(sizes, strides, offset, 4);
+  };
+  CHECK(needed({}, {}, 0) == 4);
+  CHECK(needed({}, {}, 5) == 24);
+  CHECK(needed({2, 3}, {3, 1}, 0) == 24);
+  CHECK(needed({2, 3}, {1, 2}, 2) == 32);
+  CHECK(needed({2, 0}, {1, 1}, 7) == 0);
+  CHECK(needed({5}, {0}, 0) == 4);
+  CHECK(needed({1}, {kMost}, 0) == 4);
+  for (const auto& bad : {needed({-1}, {1}, 0), needed({1}, {-1}, 0), needed({1}, {1}, -1),
+                          needed({3}, {kMost}, 0), needed({1}, {1}, kMost),
+                          needed({kMost, kMost}, {kMost, 1}, 0), needed({0, 5}, {1, kMost}, 0)}) {
+    CHECK(bad == std::nullopt);
+  }
 }

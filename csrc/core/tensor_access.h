@@ -1,5 +1,5 @@
-// The facts about a tensor that the module with libtorch reads for the module without it: a plain
-// struct and a function.
+// How the module without libtorch reads and makes tensors: functions of the module with libtorch,
+// which capsules carry from one to the other.
 #pragma once
 
 #include <cstddef>
@@ -22,5 +22,14 @@ using ReadTensorFacts = bool (*)(void* tensor, TensorFacts* facts);
 
 // The name of the capsule that carries it from one module to the other.
 inline constexpr const char* kTensorFactsCapsule = "fxpress.tensor_facts.1";
+
+// Returns a new fake tensor (a PyObject*), without attributes: its class, sizes, strides, offset,
+// dtype, device and requires_grad are those of `fake`, its data lie in `storage`, a
+// torch.UntypedStorage; asking for them is an error where it `protects` them. A null storage stands
+// for a new one of the same size. Null with an error set. Needs the GIL.
+using FakeLike = void* (*)(void* fake, void* storage, bool protects);
+
+// The name of the capsule that carries it from one module to the other.
+inline constexpr const char* kFakeLikeCapsule = "fxpress.fake_like.2";
 
 }  // namespace fxpress::core
