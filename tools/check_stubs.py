@@ -15,12 +15,10 @@ from fxpress._files.serde import native_table
 from fxpress._torch import aten
 
 native_table.fill()
-# One stub serves the extensions for all minor versions of torch.
-sys.modules["fxpress._aten_ext"] = aten.extension
 _ROOT = Path(__file__).parents[1]
 _ARGUMENTS = [
     "fxpress._native",
-    "fxpress._aten_ext",
+    aten.__name__,
     f"--mypy-config-file={_ROOT / 'pyproject.toml'}",
     f"--allowlist={Path(__file__).with_name('stub_differences.txt')}",
 ]

@@ -64,8 +64,8 @@ def declared(function: Any) -> dict[str, Any]:
 
 
 def stubs(module: ModuleType) -> Iterator[tuple[str, ast.FunctionDef]]:
-    name = "_native" if module is _native else "_aten_ext"
-    stub = Path(fxpress.__file__).with_name(f"{name}.pyi")
+    name = "_native.pyi" if module is _native else "_torch/aten.pyi"
+    stub = Path(fxpress.__file__).parent / name
     for item in ast.parse(stub.read_text()).body:
         if isinstance(item, ast.FunctionDef):
             yield f"{module.__name__}.{item.name}", item

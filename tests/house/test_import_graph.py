@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2] / "python"
 # those of earlier rows. The public modules are above all parts.
 PARTS: dict[str, tuple[tuple[str, ...], ...]] = {
     "_native": (),
-    "_aten_ext": (),
     "_base": (),
     "_torch": (),
     "_install": (),

@@ -26,33 +26,4 @@ if _minor() not in _built:
     )
 
 extension = importlib.import_module(f"fxpress._aten_{_minor().replace('.', '')}")
-allocate_bytes = extension.allocate_bytes
-build_info = extension.build_info
-clone_aliased = extension.clone_aliased
-clone_separately = extension.clone_separately
-like_pattern = extension.like_pattern
-make_views = extension.make_views
-same_data = extension.same_data
-share_gradient_edge = extension.share_gradient_edge
-storage_bytes = extension.storage_bytes
-storage_numbers = extension.storage_numbers
-storage_places = extension.storage_places
-storages_of = extension.storages_of
-views_like = extension.views_like
-
-__all__ = [
-    "allocate_bytes",
-    "build_info",
-    "clone_aliased",
-    "clone_separately",
-    "extension",
-    "like_pattern",
-    "make_views",
-    "same_data",
-    "share_gradient_edge",
-    "storage_bytes",
-    "storage_numbers",
-    "storage_places",
-    "storages_of",
-    "views_like",
-]
+globals().update({k: v for k, v in vars(extension).items() if not k.startswith("__")})

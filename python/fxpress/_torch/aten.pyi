@@ -1,33 +1,42 @@
-from fxpress import _aten_ext as extension
-from fxpress._aten_ext import (
-    allocate_bytes,
-    build_info,
-    clone_aliased,
-    clone_separately,
-    like_pattern,
-    make_views,
-    same_data,
-    share_gradient_edge,
-    storage_bytes,
-    storage_numbers,
-    storage_places,
-    storages_of,
-    views_like,
-)
+# The names of `_aten_213` and its like, each of which is built for one minor version of torch.
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any, final
 
-__all__ = [
-    "allocate_bytes",
-    "build_info",
-    "clone_aliased",
-    "clone_separately",
-    "extension",
-    "like_pattern",
-    "make_views",
-    "same_data",
-    "share_gradient_edge",
-    "storage_bytes",
-    "storage_numbers",
-    "storage_places",
-    "storages_of",
-    "views_like",
-]
+import torch
+from torch.fx import Graph
+
+extension: ModuleType
+
+INT_OPERATORS: tuple[str, ...]
+
+@final
+class Plan: ...
+
+def build_info() -> dict[str, Any]: ...
+def storage_bytes(tensors: Sequence[torch.Tensor]) -> int: ...
+def initialize_engine(objects: dict[str, object], names: dict[str, str]) -> None: ...
+def register_forward(function: Callable[..., Any], dispatches: bool, counts: bool) -> None: ...
+def run(module: torch.nn.Module, graph: Graph, args: tuple[Any, ...] | list[Any], /) -> Any: ...
+def plan_info(graph: Graph) -> dict[str, Any] | None: ...
+def next_call(dispatcher: torch.nn.Module) -> int: ...
+def set_next_call(dispatcher: torch.nn.Module, index: int) -> None: ...
+def same_data(values: Sequence[Any]) -> list[int]: ...
+
+tensor_facts: object  # capsules for _native
+fake_like: object
+
+def like_pattern(pattern: torch.Tensor, storage: torch.UntypedStorage | None) -> torch.Tensor: ...
+def storage_places(values: Sequence[torch.Tensor]) -> list[tuple[int, int] | None]: ...
+def storage_numbers(values: list[Any], but_on: torch.device | None = None) -> list[int]: ...
+def views_like(
+    values: list[Any], numbers: Sequence[int], storages: Sequence[torch.Tensor]
+) -> list[Any]: ...
+def storages_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]: ...
+def allocate_bytes(
+    sizes: Sequence[int], device: torch.device
+) -> tuple[list[torch.Tensor], list[int]]: ...
+def make_views(storages: Sequence[torch.Tensor], views: Sequence[tuple[Any, ...]]) -> list[Any]: ...
+def clone_separately(values: list[Any], parameters: Sequence[bool]) -> list[Any]: ...
+def clone_aliased(values: list[torch.Tensor]) -> tuple[list[Any], dict[int, torch.Tensor]]: ...
+def share_gradient_edge(made: torch.Tensor, like: torch.Tensor) -> None: ...

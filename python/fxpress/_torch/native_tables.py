@@ -1,4 +1,4 @@
-"""Fill the table of the native code for graphs: the objects and names in `csrc/fx/symbols.def`.
+"""Fill the table of the native code for graphs: the objects in `csrc/fx/symbols.def`.
 
 A module that calls native code for graphs calls `fx` once, at its top; the first call fills the
 table. The tables of the engine and of serde are filled in the same way by `_graphs.engine` and
@@ -45,10 +45,10 @@ def fill_once(fill: Callable[[], None]) -> Callable[[], None]:
 def tensor_part_symbol(name: str) -> object:
     """Return what the part that needs libtorch has; None: there is no part for this torch."""
     try:
-        from fxpress._torch.aten import extension
+        from fxpress._torch import aten
     except ImportError:
         return None
-    found: object = getattr(extension, name)
+    found: object = getattr(aten, name)
     return found
 
 
@@ -63,9 +63,7 @@ def fx() -> None:
             deferred_body=deferred_code.BODY,
             materialize=deferred_code.materialize,
             errors={"internal_error": InternalError},
-            fake_like=functools.partial(
-                tensor_part_symbol, "fake_like"
-            ),  # loaded when it is needed
+            fake_like=functools.partial(tensor_part_symbol, "fake_like"),  # loaded at need
         ),
         tables.NATIVE_NAMES,
     )

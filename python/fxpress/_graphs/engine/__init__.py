@@ -13,8 +13,8 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx import traceback as fx_traceback
 
+from fxpress._torch import aten
 from fxpress._torch import fx as torch_fx
-from fxpress._torch.aten import extension as _aten_ext
 from fxpress._torch.engine import ENGINE_NAMES, engine_symbols
 
 __all__ = ["next_call", "plan_info", "register_forward", "run", "set_next_call"]
@@ -70,12 +70,12 @@ def call_with_meta(
         return callee(*args, **kwargs)
 
 
-_aten_ext.initialize_engine(
+aten.initialize_engine(
     engine_symbols(
         annotate=annotate,
         call_with_meta=call_with_meta,
         fetch_attr=fetch_attr,
-        int_operators=_aten_ext.INT_OPERATORS,
+        int_operators=aten.INT_OPERATORS,
         missing_argument=missing_argument,
     ),
     ENGINE_NAMES,
@@ -86,7 +86,7 @@ _aten_ext.initialize_engine(
 # `torch.fx.Interpreter(module, graph=graph).run(*args, enable_io_processing=False)` and raises what
 # that raises: a node's exception, with the node and its stack trace in the message. A list of
 # arguments is emptied, so that they can be freed as soon as they have been used.
-run: Callable[[torch.nn.Module, Graph, tuple[Any, ...] | list[Any]], Any] = _aten_ext.run
+run: Callable[[torch.nn.Module, Graph, tuple[Any, ...] | list[Any]], Any] = aten.run
 
 
 def register_forward(
@@ -103,19 +103,19 @@ def register_forward(
         counts: a dispatcher's forward that reads its count with `next_call` and writes it with
             `set_next_call`, so that threads don't disturb one another even below hooks.
     """
-    _aten_ext.register_forward(function, dispatches, counts)
+    aten.register_forward(function, dispatches, counts)
 
 
 def plan_info(graph: Graph) -> dict[str, Any] | None:
     """Sizes of the plan that a graph has now: for tests and benchmarks; None without one."""
-    return _aten_ext.plan_info(graph)
+    return aten.plan_info(graph)
 
 
 def next_call(dispatcher: torch.nn.Module) -> int:
     """The index of a dispatcher's next call: the run's own count; outside of runs `_num_calls`."""
-    return _aten_ext.next_call(dispatcher)
+    return aten.next_call(dispatcher)
 
 
 def set_next_call(dispatcher: torch.nn.Module, index: int) -> None:
     """Set the index of a dispatcher's next call, where `next_call` reads it."""
-    _aten_ext.set_next_call(dispatcher, index)
+    aten.set_next_call(dispatcher, index)
