@@ -174,22 +174,16 @@ set(FXPRESS_ATEN_SOURCES
   csrc/aten/tensor.cpp
   csrc/engine/build.cpp
   csrc/engine/build_calls.cpp
-  csrc/engine/call_counters.cpp
+  csrc/engine/build_slots.cpp
   csrc/engine/convert.cpp
-  csrc/engine/dict_version.cpp
   csrc/engine/entry.cpp
-  csrc/engine/errors.cpp
-  csrc/engine/take_gil.cpp
   csrc/engine/modules.cpp
   csrc/engine/native.cpp
   csrc/engine/operators.cpp
-  csrc/engine/plan_object.cpp
-  csrc/engine/python_kernels.cpp
   csrc/engine/run.cpp
   csrc/engine/slot.cpp
-  csrc/engine/slots.cpp
   csrc/engine/step.cpp
-  csrc/engine/symbols.cpp
+  csrc/fx/symbols.cpp
   csrc/py/gc_pause.cpp
   csrc/tensor/clone.cpp
   csrc/tensor/metadata.cpp

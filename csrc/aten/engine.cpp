@@ -1,9 +1,7 @@
 #include "aten/lists.h"
-#include "engine/dict_version.h"
 #include "engine/entry.h"
 #include "engine/modules.h"
 #include "engine/operators.h"
-#include "engine/plan_object.h"
 #include "engine/symbols.h"
 
 namespace fxpress::aten {
@@ -29,12 +27,13 @@ void bind_engine(py::module_& m) {
   m.attr("INT_OPERATORS") = py::tuple(int_operators);
   m.def(
       "initialize_engine",
-      [](const py::dict& objects, const py::dict& names) {
-        engine::initialize_symbols(objects.ptr(), names.ptr());
+      [](const py::dict& objects, const py::object& tables) {
+        engine::initialize_symbols(objects.ptr(), tables.ptr());
         engine::watch_operators();
         engine::watch_dicts();
       },
-      "objects"_a, "names"_a, "Fill the tables of Python objects that the engine works with.");
+      "objects"_a, "tables"_a,
+      "Fill the table of Python objects that the engine works with; adopt `tables` of _native.");
   m.def(
       "register_forward",
       [](const py::object& function, bool dispatches, bool counts) {

@@ -4,7 +4,6 @@
 #include "fx/codegen.h"
 #include "fx/graph_module.h"
 #include "fx/provenance.h"
-#include "py/dict_order.h"
 
 namespace fxpress::bind {
 
@@ -16,6 +15,26 @@ py::object python_source(const py::handle& graph) {
   return py::make_tuple(to_object(std::move(source->text)), to_object(std::move(source->globals)),
                         to_object(std::move(source->line_numbers)), source->prologue_start,
                         to_object(std::move(source->shape)), to_object(std::move(source->locals)));
+}
+
+// Inserts items right behind `key`, as if they had been there when the later keys were added.
+// One step for other threads: no Python code runs in between.
+void insert_after(const pybind11::dict& dict, const pybind11::str& key,
+                  const pybind11::dict& items) {
+  const pybind11::dict before = pybind11::dict(dict.attr("copy")());
+  bool behind = false;
+  for (const auto& [name, value] : before) {
+    if (behind && !items.contains(name)) {
+      check(PyDict_DelItem(dict.ptr(), name.ptr()));
+      check(PyDict_SetItem(dict.ptr(), name.ptr(), value.ptr()));
+    }
+    if (!name.equal(key)) continue;
+    behind = true;
+    for (const auto& [new_name, new_value] : items) {
+      if (dict.contains(new_name)) check(PyDict_DelItem(dict.ptr(), new_name.ptr()));
+      check(PyDict_SetItem(dict.ptr(), new_name.ptr(), new_value.ptr()));
+    }
+  }
 }
 
 }  // namespace

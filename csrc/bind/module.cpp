@@ -52,8 +52,8 @@ PYBIND11_MODULE(_native, m) {
   // early.
   m.def(
       "initialize",
-      [](const py::dict& objects, const py::dict& names) {
-        fx::initialize_symbols(objects.ptr(), names.ptr());
+      [](const py::dict& objects) {
+        fx::initialize_symbols(objects.ptr());
         auto self = py::module_::import("fxpress._native");
         self.attr("tables") = to_object(fx::make_tables_capsule());
         bind_decompose(self);
@@ -63,8 +63,7 @@ PYBIND11_MODULE(_native, m) {
         bind_split(self);
         bind_unflatten(self);
       },
-      "objects"_a, "names"_a,
-      "Fill the tables of torch.fx's objects, and add the functions on graphs.");
+      "objects"_a, "Fill the tables of torch.fx's objects, and add the functions on graphs.");
   m.attr("ComputedAttribute") = to_object(fx::make_computed_attribute_type());
   m.attr("DeferredAttribute") = to_object(fx::make_deferred_attribute_type());
 }

@@ -2,10 +2,8 @@
 #include <utility>
 
 #include "engine/builder.h"
-#include "engine/call_counters.h"
 #include "engine/modules.h"
 #include "engine/operators.h"
-#include "engine/python_kernels.h"
 #include "py/instance_dict.h"
 
 namespace fxpress::engine {
@@ -15,35 +13,9 @@ namespace {
 // A plan that would be longer calls the rest of its modules instead: modules that call one another
 // twice at each level would double it with each.
 constexpr size_t kMaxInstructions = 500'000;
-constexpr size_t kMaxArgumentDepth = 100;
-constexpr size_t kMaxArgumentSteps = 100'000;
 
 bool is_op(PyObject* op, PyObject* name) {
   return op == name || (PyUnicode_Check(op) && PyUnicode_Compare(op, name) == 0);
-}
-
-struct NodesInside {
-  bool any = false;   // there is a node
-  bool deep = false;  // there is one inside of something
-};
-
-// Arguments that are deep, or share their parts without number, are looked at up to a point: they
-// may have one. `open` is room to work in.
-NodesInside look_for_nodes(PyObject* argument, std::vector<ArgCursor>& open) {
-  NodesInside found;
-  open.clear();
-  size_t steps = 0;
-  for (PyObject* object = argument; object != nullptr; object = next_inside(open)) {
-    if (open.size() > kMaxArgumentDepth || ++steps > kMaxArgumentSteps) return {true, true};
-    if (is_node(object)) {
-      found.any = true;
-      found.deep = !open.empty();
-      if (found.deep) break;  // that is all there is to know
-    } else if (const ArgKind kind = arg_kind(object); kind != ArgKind::kLeaf) {
-      open.push_back({object, kind});
-    }
-  }
-  return found;
 }
 
 }  // namespace
@@ -71,8 +43,8 @@ std::unique_ptr<Plan> Builder::build() {
       continue;
     }
     const NodeGuard& guard = plan_->nodes[open.node++];
-    const bool erased = *(reinterpret_cast<char*>(guard.node.get()) + node_layout.erased) != 0;
-    if (!erased) add_node(open, guard);  // may add to the stack or take from it
+    if (!fx::is_erased(guard.node.get()))
+      add_node(open, guard);  // may add to the stack or take from it
   }
   assign_slots();
   return std::move(plan_);
@@ -83,22 +55,24 @@ Builder::NodeRange Builder::add_nodes(PyObject* graph) {
   if (found != ranges_.end()) return found->second;
   PyObject* root = graph_root(graph);
   const auto begin = static_cast<uint32_t>(plan_->nodes.size());
-  const auto own = [](PyObject* node, Py_ssize_t offset) {
-    PyObject* field = node_field(node, offset);
+  const auto own = [](PyObject* node, PyObject* descriptor) {
+    PyObject* field = node_field(node, descriptor);
     if (field == nullptr) raise(PyExc_AttributeError, "node %R lacks a field", node);
     return Ref::borrow(field);
   };
-  const NodeLayout& at = node_layout;
-  for (PyObject* node = node_field(root, at.next); node != root;) {
+  const fx::Symbols& at = fx::symbols;
+  for (PyObject* node = node_field(root, at.node_next); node != root;) {
     if (node == nullptr || !is_node(node)) {
       raise(PyExc_TypeError, "the nodes of graph %R are not linked in a ring", graph);
     }
-    PyObject* next = node_field(node, at.next);
-    if (!PyTuple_Check(own(node, at.args).get()) || !PyDict_Check(own(node, at.kwargs).get())) {
+    PyObject* next = node_field(node, at.node_next);
+    if (!PyTuple_Check(own(node, at.node_args).get()) ||
+        !PyDict_Check(own(node, at.node_kwargs).get())) {
       raise(PyExc_TypeError, "node %R has arguments that are no tuple or no dict", node);
     }
-    plan_->nodes.push_back(NodeGuard{Ref::borrow(node), own(node, at.op), own(node, at.target),
-                                     own(node, at.args), own(node, at.kwargs), next});
+    plan_->nodes.push_back(NodeGuard{Ref::borrow(node), own(node, at.node_op),
+                                     own(node, at.node_target), own(node, at.node_args),
+                                     own(node, at.node_kwargs), next});
     node = next;
   }
   const NodeRange range{begin, static_cast<uint32_t>(plan_->nodes.size())};
@@ -109,19 +83,19 @@ Builder::NodeRange Builder::add_nodes(PyObject* graph) {
 void Builder::add_node(Open& open, const NodeGuard& guard) {
   PyObject* op = guard.op.get();
   PyObject* node = guard.node.get();
-  if (is_op(op, symbols.call_function)) {
+  if (is_op(op, fx::symbols.call_function)) {
     add_call_function(open, guard);
-  } else if (is_op(op, symbols.get_attr)) {
+  } else if (is_op(op, fx::symbols.get_attr)) {
     define(open, node, add_load(open, guard), true);
-  } else if (is_op(op, symbols.call_module)) {
+  } else if (is_op(op, fx::symbols.call_module)) {
     const uint32_t call = open.node - 1;
     if (try_inline(open, guard)) return;
     define(open, node, emit(open, Kind::kModule, plan_->nodes[call]));  // the table may have grown
-  } else if (is_op(op, symbols.call_method)) {
+  } else if (is_op(op, fx::symbols.call_method)) {
     define(open, node, emit(open, Kind::kMethod, guard));
-  } else if (is_op(op, symbols.placeholder)) {
+  } else if (is_op(op, fx::symbols.placeholder)) {
     add_placeholder(open, guard);
-  } else if (is_op(op, symbols.output)) {
+  } else if (is_op(op, fx::symbols.output)) {
     if (open.enter == kNone) {
       emit(open, Kind::kOutput, guard);
     } else {
@@ -175,7 +149,7 @@ uint32_t Builder::emit(const Open& open, Kind kind, const NodeGuard& guard, uint
   made.out = kNone;
   made.detail = detail;
   made.uses_begin = static_cast<uint32_t>(plan_->uses.size());
-  PyObject* inputs = node_field(guard.node.get(), node_layout.input_nodes);
+  PyObject* inputs = node_field(guard.node.get(), fx::symbols.node_input_nodes);
   PyObject *input = nullptr, *ignored = nullptr;
   if (inputs != nullptr && PyDict_Check(inputs)) {
     for (Py_ssize_t at = 0; PyDict_Next(inputs, &at, &input, &ignored) != 0;) {
@@ -246,7 +220,7 @@ bool Builder::try_inline(Open& open, const NodeGuard& guard) {
   size_t position = 0;
   for (uint32_t i = range.begin; i < range.end; ++i) {
     const NodeGuard& inside = plan_->nodes[i];
-    if (!is_op(inside.op.get(), symbols.placeholder)) continue;
+    if (!is_op(inside.op.get(), fx::symbols.placeholder)) continue;
     PyObject* argument = bound[position++];
     if (is_node(argument)) {
       inner.env[inside.node.get()] = value_of(open, argument);
@@ -268,7 +242,7 @@ bool Builder::try_inline(Open& open, const NodeGuard& guard) {
 // Finds the node or constant that each placeholder of the callee gets. Returns false when Python
 // must make the call: it knows the other cases and their errors (InterpreterModule.forward).
 bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& enter,
-                             std::vector<PyObject*>& bound) const {
+                             std::vector<PyObject*>& bound) {
   PyObject* args = guard.args.get();
   PyObject* kwargs = guard.kwargs.get();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
@@ -288,8 +262,8 @@ bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& en
   bool has_output = false;
   for (uint32_t i = enter.nodes_begin; i < enter.nodes_end; ++i) {
     const NodeGuard& inside = plan_->nodes[i];
-    if (is_op(inside.op.get(), symbols.output)) has_output = true;
-    if (!is_op(inside.op.get(), symbols.placeholder)) continue;
+    if (is_op(inside.op.get(), fx::symbols.output)) has_output = true;
+    if (!is_op(inside.op.get(), fx::symbols.placeholder)) continue;
     PyObject* target = inside.target.get();
     if (has_output || !PyUnicode_Check(target) || PyUnicode_GET_LENGTH(target) == 0 ||
         PyUnicode_READ_CHAR(target, 0) == '*') {
@@ -298,12 +272,10 @@ bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& en
     ++placeholders;
   }
   if (!has_output || placeholders != bound.size()) return false;
-  std::vector<ArgCursor> walk;
-  for (PyObject* argument : bound) {
-    const auto [any, deep] = look_for_nodes(argument, walk);
-    if (deep || (any && value_of(open, argument) == kNone)) return false;
-  }
-  return true;
+  return std::ranges::all_of(bound, [&](PyObject* argument) {
+    const Nodes nodes = nodes_in(argument);
+    return nodes == Nodes::kNone || (nodes == Nodes::kSelf && value_of(open, argument) != kNone);
+  });
 }
 
 // Whether a value is made in an inlined graph by an instruction that runs in its turn. Its slot can

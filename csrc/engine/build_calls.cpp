@@ -5,7 +5,6 @@
 #include "engine/builder.h"
 #include "engine/convert.h"
 #include "engine/operators.h"
-#include "engine/python_kernels.h"
 
 namespace fxpress::engine {
 
@@ -51,40 +50,6 @@ const c10::ListType* list_type(const c10::TypePtr& type) {
   return type->castRaw<c10::ListType>();
 }
 
-enum class Nodes : uint8_t { kNone, kSelf, kItems, kDeeper };
-
-// Whether an argument mentions a node. True for an argument that is deeper than any operator takes,
-// since it may. `open` is room to work in.
-bool mentions_node(PyObject* argument, std::vector<ArgCursor>& open) {
-  constexpr size_t kMaxDepth = 8;
-  open.clear();
-  for (PyObject* object = argument; object != nullptr; object = next_inside(open)) {
-    if (open.size() > kMaxDepth || is_node(object)) return true;
-    const ArgKind kind = arg_kind(object);
-    // No operator takes a dict or a slice with tensors or numbers: Python finds the words for that.
-    if (kind == ArgKind::kDict || kind == ArgKind::kSlice) return true;
-    if (kind != ArgKind::kLeaf) open.push_back({object, kind});
-  }
-  return false;
-}
-
-Nodes nodes_in(PyObject* argument, std::vector<ArgCursor>& open) {
-  if (is_node(argument)) return Nodes::kSelf;
-  if (!PyTuple_Check(argument) && !PyList_Check(argument)) {
-    return mentions_node(argument, open) ? Nodes::kDeeper : Nodes::kNone;
-  }
-  Nodes found = Nodes::kNone;
-  PyObject** items = PySequence_Fast_ITEMS(argument);
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(argument); ++i) {
-    if (is_node(items[i])) {
-      found = Nodes::kItems;
-    } else if (mentions_node(items[i], open)) {
-      return Nodes::kDeeper;
-    }
-  }
-  return found;
-}
-
 // A plain int that fits.
 bool small_int(PyObject* object, int64_t& number) {
   if (!PyLong_CheckExact(object)) return false;
@@ -95,6 +60,28 @@ bool small_int(PyObject* object, int64_t& number) {
 
 }  // namespace
 
+// An argument that is deep, or shares its parts without number, is walked through up to a point.
+Builder::Nodes Builder::nodes_in(PyObject* argument) {
+  constexpr size_t kMaxDepth = 100;
+  constexpr size_t kMaxSteps = 100'000;
+  Nodes found = Nodes::kNone;
+  walk_.clear();
+  size_t steps = 0;
+  for (PyObject* object = argument; object != nullptr; object = next_inside(walk_)) {
+    if (walk_.size() > kMaxDepth || ++steps > kMaxSteps) return Nodes::kDeeper;
+    if (is_node(object)) {
+      if (walk_.empty()) return Nodes::kSelf;
+      const ArgKind kind = walk_.back().kind;
+      const bool is_item = kind == ArgKind::kTuple || kind == ArgKind::kList;
+      if (walk_.size() > 1 || !is_item) return Nodes::kDeeper;
+      found = Nodes::kItems;
+    } else if (const ArgKind kind = arg_kind(object); kind != ArgKind::kLeaf) {
+      walk_.push_back({object, kind});
+    }
+  }
+  return found;
+}
+
 uint32_t Builder::value_of(const Open& open, PyObject* node) const {
   const auto found = open.env.find(node);
   return found == open.env.end() ? kNone : found->second;
@@ -104,9 +91,9 @@ uint32_t Builder::value_of(const Open& open, PyObject* node) const {
 // the class.
 bool Builder::calls_overload(PyObject* target) {
   PyTypeObject* type = Py_TYPE(target);
-  if (reinterpret_cast<PyObject*>(type) != symbols.op_overload_type) return false;
+  if (reinterpret_cast<PyObject*>(type) != fx::symbols.op_overload_type) return false;
   refuse(type);  // a patched class makes for another plan
-  return _PyType_Lookup(type, names.call) == symbols.op_overload_call;
+  return _PyType_Lookup(type, names.dunder_call) == symbols.op_overload_call;
 }
 
 bool Builder::try_boxed(Open& open, const NodeGuard& guard) {
@@ -162,8 +149,10 @@ bool Builder::try_boxed(Open& open, const NodeGuard& guard) {
 
 std::optional<Argument> Builder::resolve(const Open& open, const c10::Argument& parameter,
                                          PyObject* object, bool numbers) {
-  switch (nodes_in(object, walk_)) {
+  switch (nodes_in(object)) {
     case Nodes::kNone: {
+      // No operator takes a dict or a slice of constants: Python finds the words for that.
+      if (PyDict_Check(object) || PySlice_Check(object)) return std::nullopt;
       auto value = constant_value(parameter, object, numbers);
       if (!value) return std::nullopt;
       return constant(std::move(*value));
@@ -217,7 +206,7 @@ Argument Builder::constant(c10::IValue value) {
 
 bool Builder::try_item(Open& open, const NodeGuard& guard) {
   PyObject* args = guard.args.get();
-  if (guard.target.get() != symbols.getitem || PyTuple_GET_SIZE(args) != 2 ||
+  if (guard.target.get() != fx::symbols.getitem || PyTuple_GET_SIZE(args) != 2 ||
       PyDict_GET_SIZE(guard.kwargs.get()) != 0) {
     return false;
   }

@@ -1,5 +1,5 @@
 // Makes plans. The work of one Builder is one plan; three files: build.cpp goes through the nodes,
-// build_calls.cpp resolves the arguments of calls, slots.cpp decides where values live.
+// build_calls.cpp resolves the arguments of calls, build_slots.cpp decides where values live.
 #pragma once
 
 #include <map>
@@ -59,7 +59,7 @@ class Builder {
   void define(Open& open, PyObject* node, uint32_t instruction, bool fixed = false);
   bool try_inline(Open& open, const NodeGuard& guard);
   bool bind_arguments(Open& open, const NodeGuard& guard, const Enter& enter,
-                      std::vector<PyObject*>& bound) const;
+                      std::vector<PyObject*>& bound);
   uint32_t find_module(uint32_t from, PyObject* path);
   uint32_t child_module(uint32_t parent, PyObject* name);
   uint32_t dispatched_module(uint32_t dispatcher, Enter& enter);
@@ -67,6 +67,10 @@ class Builder {
   uint32_t add_module(PyObject* module, uint32_t parent, PyObject* name, uint32_t item);
 
   // build_calls.cpp
+  // Where an argument mentions nodes: it is one, it is a tuple or list with some as items, or they
+  // may be anywhere inside of it.
+  enum class Nodes : uint8_t { kNone, kSelf, kItems, kDeeper };
+  Nodes nodes_in(PyObject* argument);
   bool calls_overload(PyObject* target);
   bool try_boxed(Open& open, const NodeGuard& guard);
   std::optional<Argument> resolve(const Open& open, const c10::Argument& parameter,
@@ -78,7 +82,7 @@ class Builder {
   bool try_int(Open& open, const NodeGuard& guard);
   uint32_t value_of(const Open& open, PyObject* node) const;
 
-  // slots.cpp
+  // build_slots.cpp
   void assign_slots();
   void find_last_uses();
   void mark_moves(const Instruction& instruction);
@@ -94,7 +98,7 @@ class Builder {
   // parent -> name -> module, and dispatcher, index -> module
   std::unordered_map<uint32_t, std::unordered_map<PyObject*, uint32_t>> children_;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> dispatched_;
-  std::vector<ArgCursor> walk_;  // room for a walk through an argument
+  std::vector<ArgCursor> walk_;  // for nodes_in()
 };
 
 }  // namespace fxpress::engine

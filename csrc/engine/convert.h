@@ -1,4 +1,4 @@
-// Between Python objects and IValues, by torch's own rules. The only file of the engine that
+// Between Python and C++ by torch's own rules: values and errors. The only file of the engine that
 // includes torch's binding headers, which take a minute to compile.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 
+#include <exception>
 #include <optional>
 
 #include "engine/symbols.h"
@@ -29,5 +30,9 @@ Ref value_to_object(c10::IValue value);
 
 // Whether torch.jit.trace is at work in this thread.
 bool is_jit_tracing();
+
+// Sets the Python error that torch sets when an operator that Python calls throws this. With the
+// GIL.
+void set_python_error(const std::exception_ptr& thrown) noexcept;
 
 }  // namespace fxpress::engine

@@ -3,18 +3,112 @@
 #include <utility>
 
 #include "engine/builder.h"
-#include "engine/errors.h"
+#include "engine/convert.h"
 #include "engine/operators.h"
-#include "engine/plan_object.h"
-#include "engine/python_kernels.h"
 #include "engine/run.h"
 #include "py/instance_dict.h"
 
-namespace py = pybind11;
-
 namespace fxpress::engine {
 
+namespace py = pybind11;
+
+Symbols symbols;
+
 namespace {
+
+struct PlanObject {
+  PyObject_HEAD Plan* plan;  // owned; null once the collector has cleared it
+};
+
+PyTypeObject* plan_type = nullptr;  // owned, held until the process ends
+
+// Calls visit(object) for every object that the plan owns.
+template <class Visit>
+int visit_objects(const Plan& plan, Visit visit) {
+  int status = 0;
+  const auto look = [&](const Ref& ref) {
+    if (status == 0 && ref) status = visit(ref.get());
+  };
+  look(plan.graph);
+  for (const ModuleRef& module : plan.modules) {
+    look(module.module);
+    look(module.name);
+  }
+  for (const Refusal& refusal : plan.refusals) look(refusal.type);
+  for (const Load& load : plan.loads) look(load.name);
+  for (const Ref& object : plan.objects) look(object);
+  for (const Enter& enter : plan.enters) {
+    look(enter.graph);
+    look(enter.arg_names);
+  }
+  for (const NodeGuard& guard : plan.nodes) {
+    for (const Ref* ref : {&guard.node, &guard.op, &guard.target, &guard.args, &guard.kwargs}) {
+      look(*ref);
+    }
+  }
+  return status;
+}
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  const Plan* plan = reinterpret_cast<PlanObject*>(self)->plan;
+  if (plan == nullptr) return 0;
+  return visit_objects(*plan, [&](PyObject* object) { return visit(object, arg); });
+}
+
+int clear(PyObject* self) {
+  delete std::exchange(reinterpret_cast<PlanObject*>(self)->plan, nullptr);
+  return 0;
+}
+
+void dealloc(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  clear(self);
+  PyTypeObject* type = Py_TYPE(self);
+  PyObject_GC_Del(self);
+  Py_DECREF(type);
+}
+
+// Copies and pickles of a graph get None in the plan's place, and make a plan of their own.
+PyObject* reduce(PyObject*, PyObject*) {
+  return Py_BuildValue("(O())", reinterpret_cast<PyObject*>(Py_TYPE(Py_None)));
+}
+
+PyMethodDef methods[] = {
+    {"__reduce__", reduce, METH_NOARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyType_Slot slots[] = {
+    {Py_tp_doc, const_cast<char*>("A graph's instructions; made and used by run().")},
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
+    {Py_tp_clear, reinterpret_cast<void*>(clear)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
+    {Py_tp_methods, methods},
+    {0, nullptr},
+};
+
+PyType_Spec spec = {
+    "fxpress." FXPRESS_ATEN_NAME ".Plan",
+    sizeof(PlanObject),
+    0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    slots,
+};
+
+Ref new_plan_object(std::unique_ptr<Plan> plan) {
+  PlanObject* object = PyObject_GC_New(PlanObject, plan_type);
+  Ref owner = Ref::steal(reinterpret_cast<PyObject*>(object));
+  object->plan = plan.release();
+  PyObject_GC_Track(owner.get());
+  return owner;
+}
+
+// The plan in an object, or null when it is none or was cleared.
+Plan* plan_of(PyObject* object) {
+  if (object == nullptr || !Py_IS_TYPE(object, plan_type)) return nullptr;
+  return reinterpret_cast<PlanObject*>(object)->plan;
+}
 
 // Whether the plan is one of this graph as it is now, for this module.
 bool fits(const Plan& plan, PyObject* module, PyObject* graph) {
@@ -68,6 +162,13 @@ Lease plan_for(PyObject* module, PyObject* graph) {
 
 }  // namespace
 
+void initialize_symbols(PyObject* objects, PyObject* tables) {
+  fx::adopt_tables(tables);
+#define FXPRESS_SYMBOL(name) fill_slot(symbols.name, objects, #name);
+#include "engine/symbols.def"
+#undef FXPRESS_SYMBOL
+}
+
 PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
   try {
     if (count != 3 || (!PyTuple_Check(args[2]) && !PyList_Check(args[2]))) {
@@ -109,6 +210,11 @@ void set_next_call(const py::object& dispatcher, int64_t index) {
   } else if (scope->next(dispatcher.ptr()) >= 0) {
     scope->set(dispatcher.ptr(), index);
   }
+}
+
+void add_plan_type(PyObject* extension) {
+  plan_type = reinterpret_cast<PyTypeObject*>(check(PyType_FromSpec(&spec)));
+  check(PyModule_AddObjectRef(extension, "Plan", reinterpret_cast<PyObject*>(plan_type)));
 }
 
 }  // namespace fxpress::engine

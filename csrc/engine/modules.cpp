@@ -2,9 +2,8 @@
 
 #include <array>
 
-#include "engine/dict_version.h"
 #include "py/instance_dict.h"
-#include "py/module_dict.h"
+#include "py/interpreter.h"
 
 namespace fxpress::engine {
 
@@ -23,10 +22,10 @@ void refresh_type(ModuleRef& ref) {
     return _PyType_Lookup(type, name) == expected;
   };
   ref.type = type;
-  ref.plain_attributes = is(names.getattr, symbols.module_getattr) &&
-                         is(names.getattribute, symbols.object_getattribute);
+  ref.plain_attributes = is(names.dunder_getattr, fx::symbols.module_getattr) &&
+                         is(names.dunder_getattribute, fx::symbols.object_getattribute);
   PyObject* compiled = _PyType_Lookup(type, names.compiled_call);
-  ref.plain_call = is(names.call, symbols.module_call) &&
+  ref.plain_call = is(names.dunder_call, symbols.module_call) &&
                    is(names.call_impl, symbols.module_call_impl) &&
                    is(names.wrapped_call, symbols.module_wrapped_call) &&
                    (compiled == nullptr || compiled == Py_None);
@@ -47,9 +46,9 @@ void refresh_dict(ModuleRef& ref) {
   }
   // A dispatcher's changes in each run: its count of calls is there.
   if (!is_dispatcher(ref.forward)) ref.dict_version = dict_version(dict);
-  ref.parameters = readable_table(dict, names.parameters);
-  ref.buffers = readable_table(dict, names.buffers);
-  ref.modules = readable_table(dict, names.modules);
+  ref.parameters = readable_table(dict, names.module_dict_parameters);
+  ref.buffers = readable_table(dict, names.module_dict_buffers);
+  ref.modules = readable_table(dict, names.module_dict_modules);
   ref.graph = dict_get(dict, names.graph);
   const auto lacks = [dict](PyObject* name) { return dict_get(dict, name) == nullptr; };
   PyObject* compiled = dict_get(dict, names.compiled_call);
@@ -111,6 +110,11 @@ bool has_root(Enter& enter) {
   enter.dict_version = dict_version(dict);
   return true;
 }
+
+int watcher = -1;
+uint64_t changes = 0;  // 0: there is no watcher
+
+thread_local CallCounters* outermost = nullptr;  // lives on the stack of the thread's outermost run
 
 }  // namespace
 
@@ -179,17 +183,17 @@ bool calls_forward(ModuleRef& ref) {
 }
 
 bool same_nodes(const Plan& plan, PyObject* root, uint32_t begin, uint32_t end) {
-  const NodeLayout& layout = node_layout;
+  const fx::Symbols& fields = fx::symbols;
   PyObject* first = begin == end ? root : plan.nodes[begin].node.get();
-  if (node_field(root, layout.next) != first) return false;
+  if (node_field(root, fields.node_next) != first) return false;
   for (uint32_t i = begin; i < end; ++i) {
     const NodeGuard& guard = plan.nodes[i];
     PyObject* node = guard.node.get();
-    if (node_field(node, layout.next) != guard.next ||
-        node_field(node, layout.target) != guard.target.get() ||
-        node_field(node, layout.args) != guard.args.get() ||
-        node_field(node, layout.kwargs) != guard.kwargs.get() ||
-        node_field(node, layout.op) != guard.op.get()) {
+    if (node_field(node, fields.node_next) != guard.next ||
+        node_field(node, fields.node_target) != guard.target.get() ||
+        node_field(node, fields.node_args) != guard.args.get() ||
+        node_field(node, fields.node_kwargs) != guard.kwargs.get() ||
+        node_field(node, fields.node_op) != guard.op.get()) {
       return false;
     }
   }
@@ -256,6 +260,86 @@ bool may_enter(Plan& plan, Enter& enter, CallCounters& scope, CallsAhead& ahead)
   if (next != static_cast<int64_t>(enter.call_index)) return false;
   ahead[object] = (next + 1) % enter.call_count;
   return true;
+}
+
+void watch_dicts() {
+  watcher = cpython::watch_changes([] { ++changes; });
+  if (watcher >= 0) changes = 1;
+}
+
+uint64_t dict_changes() {
+  return changes;
+}
+
+uint64_t dict_version(PyObject* dict) {
+  if constexpr (cpython::kDictsCount) return cpython::own_dict_version(dict);
+  return cpython::watch_dict(watcher, dict) ? changes : 0;
+}
+
+bool is_version(PyObject* dict, uint64_t version) {
+  if (version == 0) return false;
+  if constexpr (cpython::kDictsCount) return cpython::own_dict_version(dict) == version;
+  return version == changes;
+}
+
+void forget_dicts() {
+  if (watcher >= 0) ++changes;
+}
+
+CallCounters::CallCounters() : outer_(outermost) {
+  if (outer_ == nullptr) outermost = this;
+}
+
+CallCounters::~CallCounters() {
+  if (outer_ != nullptr) return;
+  outermost = nullptr;
+  if (counters_.empty()) return;
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  PyErr_Fetch(&type, &value, &traceback);
+  for (const auto& [dispatcher, counter] : counters_) {
+    if (counter.index == counter.stored) continue;
+    try {
+      store_call(dispatcher, counter.index);
+    } catch (const pybind11::error_already_set&) {
+      PyErr_Clear();
+    }
+  }
+  PyErr_Restore(type, value, traceback);
+}
+
+CallCounters* CallCounters::current() {
+  return outermost;
+}
+
+int64_t CallCounters::next(PyObject* dispatcher) {
+  CallCounters* scope = outer_ == nullptr ? this : outer_;
+  const auto found = scope->counters_.find(dispatcher);
+  if (found != scope->counters_.end()) return found->second.index;
+  const int64_t stored = stored_call(dispatcher);
+  if (stored < 0) return -1;
+  scope->counters_.emplace(dispatcher, Counter{Ref::borrow(dispatcher), stored, stored});
+  return stored;
+}
+
+void CallCounters::set(PyObject* dispatcher, int64_t index) {
+  CallCounters* scope = outer_ == nullptr ? this : outer_;
+  const auto found = scope->counters_.find(dispatcher);
+  if (found != scope->counters_.end()) found->second.index = index;
+}
+
+int64_t stored_call(PyObject* dispatcher) {
+  const Ref dict = instance_dict(dispatcher);
+  PyObject* number = dict_get(dict.get(), names.num_calls);
+  if (number == nullptr || !PyLong_CheckExact(number)) return -1;
+  const int64_t index = PyLong_AsLongLong(number);
+  if (index == -1 && PyErr_Occurred() != nullptr) PyErr_Clear();
+  return index;
+}
+
+void store_call(PyObject* dispatcher, int64_t index) {
+  const Ref dict = instance_dict(dispatcher);
+  const Ref number = Ref::steal(PyLong_FromLongLong(index));
+  check(PyDict_SetItem(dict.get(), names.num_calls, number.get()));
 }
 
 }  // namespace fxpress::engine

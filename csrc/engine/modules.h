@@ -1,11 +1,74 @@
-// Checks that the modules of a plan are unchanged, and whether they may be inlined. All functions
-// are called with the GIL held and run no Python code.
+// What a run has to know of the modules of a plan: versions of dicts, counters of dispatched calls,
+// and whether a module is unchanged and may be inlined. All functions are called with the GIL held,
+// but for CallCounters::set().
 #pragma once
 
-#include "engine/call_counters.h"
+#include <cstdint>
+#include <unordered_map>
+
 #include "engine/plan.h"
 
 namespace fxpress::engine {
+
+// Prepares the versions of dicts, by which a plan knows that nothing has changed in them; called
+// once.
+void watch_dicts();
+
+// The changes of dicts that have a version, counted; 0: Python does not tell. From Python 3.12 on
+// this number is the version of all of them.
+uint64_t dict_changes();
+
+// The version of a dict; 0: it has none, and nothing may be remembered of it. Two dicts may have
+// the same: remember which one it was.
+uint64_t dict_version(PyObject* dict);
+
+// Whether a dict is as it was when it had the version. Where dict_changes() counts, the dict may
+// have died since.
+bool is_version(PyObject* dict, uint64_t version);
+
+// Says that what was found in dicts is to be found again: an object has got another dict, which no
+// dict tells.
+void forget_dicts();
+
+// Counters of dispatched calls, kept for each run.
+//
+// A dispatcher counts the calls of its module, and goes back to 0 after the last. Its count is in
+// an attribute, where two threads would disturb one another; so a run reads the attribute once,
+// counts on its own, and writes the attribute when it ends. Runs within a run, below hooks for
+// example, share the counters of the outermost one of their thread.
+class CallCounters {
+ public:
+  // Begins a run in this thread.
+  CallCounters();
+  // Ends it; the outermost run writes the counters back. Errors there are ignored.
+  ~CallCounters();
+  CallCounters(const CallCounters&) = delete;
+  CallCounters& operator=(const CallCounters&) = delete;
+
+  // The innermost scope's counters of this thread; null outside of any run.
+  static CallCounters* current();
+
+  // The index of the dispatcher's next call; -1 when it has no proper counter. With the GIL.
+  int64_t next(PyObject* dispatcher);
+  // Sets the index of the next call; next() was called before. Needs no GIL.
+  void set(PyObject* dispatcher, int64_t index);
+
+ private:
+  struct Counter {
+    Ref dispatcher;
+    int64_t stored;  // what the attribute says
+    int64_t index;   // what this run says
+  };
+
+  std::unordered_map<PyObject*, Counter> counters_;  // of the outermost scope
+  CallCounters* outer_;                              // the thread's outermost scope; null: this
+};
+
+// The attribute itself: -1 when it is no index.
+int64_t stored_call(PyObject* dispatcher);
+void store_call(PyObject* dispatcher, int64_t index);
+
+// The functions below run no Python code.
 
 // Says how the modules behave whose `forward` is the function.
 void register_forward(PyObject* function, Forward kind);

@@ -1,7 +1,9 @@
-// Operators that come and go: a `torch.library.Library` takes what it has defined with it.
+// Operators that come and go, as a `torch.library.Library` takes what it has defined with it, and
+// those that may run Python code when they are called through the dispatcher.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/operator_name.h>
 
 #include <cstdint>
 #include <optional>
@@ -26,5 +28,13 @@ std::optional<c10::OperatorHandle> find_operator(PyObject* overload);
 // the OpOverload that is registered under its name now, since calling one whose operator has gone
 // ends the process. Raises RuntimeError when there is none. Other callees are returned as they are.
 Ref living_callee(PyObject* callee);
+
+// A number that changes when kernels in Python come or go; never 0. All functions here need the
+// GIL.
+uint64_t kernels_version();
+
+// Whether the operator may run Python code. An operator of aten does when a kernel in Python is
+// registered for it. For others this is not known: custom operators, and those of prims.
+bool may_run_python(const c10::OperatorName& name);
 
 }  // namespace fxpress::engine

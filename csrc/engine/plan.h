@@ -1,5 +1,5 @@
 // A plan of a graph: flat instructions, those of inlined submodules included. build.cpp makes it,
-// the graph holds it (plan_object.h), and all threads that run the graph share it.
+// the graph holds it (entry.h), and all threads that run the graph share it.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -210,7 +210,7 @@ struct Plan {
   Ref graph;                              // the graph of the root module
   PyObject* root = nullptr;               // its root node, borrowed from the graph
   uint32_t root_nodes = 0;                // how many of `nodes` are its own: the first ones
-  uint64_t kernels = 0;                   // version of the table in python_kernels.h
+  uint64_t kernels = 0;                   // kernels_version() when it was made
   uint64_t operators = 0;                 // operators_gone() when the handles in `boxed` were found
   uint32_t runs = 0;                      // how many are at work
   bool stale = false;                     // some inlined part was found changed

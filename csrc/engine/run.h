@@ -7,13 +7,14 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/call_counters.h"
 #include "engine/modules.h"
 #include "engine/plan.h"
 #include "engine/slot.h"
-#include "engine/take_gil.h"
 
 namespace fxpress::engine {
+
+// PyEval_RestoreThread() for a thread that may outlive the interpreter.
+void take_gil(PyThreadState* thread);
 
 // A run alternates between stretches. With the GIL it looks ahead to the next instruction that
 // needs Python: attributes up to there are read, inlined modules checked. The stretch is then

@@ -1,4 +1,4 @@
-#include "engine/errors.h"
+#include "engine/convert.h"
 #include "engine/operators.h"
 #include "engine/run.h"
 

@@ -6,7 +6,6 @@
 #include "fx/symbols.h"
 #include "py/containers.h"
 #include "py/instance_dict.h"
-#include "py/module_dict.h"
 
 namespace fxpress::fx {
 

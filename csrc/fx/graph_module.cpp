@@ -55,7 +55,7 @@ ModuleAttributes assignment_order(const ModuleAttributes& attributes) {
 // Adds what GraphModule.__init__ adds to an nn.Module, from the graph on.
 void adopt_graph(PyObject* module, PyObject* graph) {
   const Ref dict = instance_dict(module);
-  check(PyDict_SetItem(dict.get(), names.own_graph, graph));
+  check(PyDict_SetItem(dict.get(), symbols.own_graph, graph));
   fill_fresh(dict.get(), symbols.graph_module_init_tail);
   check(PyObject_SetAttr(graph, names.owning_module, module));
 }
@@ -75,7 +75,7 @@ Ref new_deferred_module(PyObject* base, PyObject* graph, Fill fill) {
   const Ref type = make_deferred_class(base);
   Ref module = new_graph_module(type, graph, fill);
   const Ref weak = Ref::steal(PyWeakref_NewRef(module.get(), nullptr));
-  check(PyObject_SetAttr(type.get(), names.pending, weak.get()));
+  check(PyObject_SetAttr(type.get(), symbols.pending, weak.get()));
   return module;
 }
 
@@ -131,7 +131,7 @@ void list_children_with_code(PyObject* module, std::vector<Ref>& result) {
   if (children == nullptr) return;
   for (Py_ssize_t position = 0; PyDict_Next(children, &position, &name, &child) != 0;) {
     if (!is_a(child, symbols.graph_module_type)) continue;
-    if (_PyType_Lookup(Py_TYPE(child), names.pending) != nullptr) continue;
+    if (_PyType_Lookup(Py_TYPE(child), symbols.pending) != nullptr) continue;
     result.push_back(Ref::borrow(child));
   }
 }

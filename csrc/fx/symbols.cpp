@@ -23,23 +23,49 @@ constexpr const char* kTablesCapsule = "fxpress.tables";
 
 Tables shared_tables;  // what the capsule refers to; its objects belong to symbols and names
 
+// The field that a descriptor stands for; TypeError when it is no member. `owner`: the name of the
+// type, for messages.
+const PyMemberDef* member(PyObject* descriptor, const char* owner) {
+  if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) {
+    raise(PyExc_TypeError, "%s keeps a field as %R, not as a member", owner, descriptor);
+  }
+  return reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member;
+}
+
+// TypeError for a field that is not an object.
+void expect_object(PyObject* descriptor, const char* owner) {
+  const PyMemberDef* field = member(descriptor, owner);
+  if (field->type != T_OBJECT && field->type != T_OBJECT_EX) {
+    raise(PyExc_TypeError, "field %s of %s is no object", field->name, owner);
+  }
+}
+
+// TypeError for a field that is not a bool.
+void expect_bool(PyObject* descriptor, const char* owner) {
+  const PyMemberDef* field = member(descriptor, owner);
+  if (field->type != T_BOOL) {
+    raise(PyExc_TypeError, "field %s of %s is no bool", field->name, owner);
+  }
+}
+
 }  // namespace
 
-void initialize_symbols(PyObject* objects, PyObject* attribute_names) {
+void initialize_symbols(PyObject* objects) {
 #define FXPRESS_SYMBOL(name) fill_slot(symbols.name, objects, #name);
 #include "fx/symbols.def"
 #undef FXPRESS_SYMBOL
-#define FXPRESS_NAME(name)                       \
-  fill_slot(names.name, attribute_names, #name); \
-  PyUnicode_InternInPlace(&names.name);
+#define FXPRESS_NAME_AS(name, text) Py_XSETREF(names.name, check(PyUnicode_InternFromString(text)));
+#define FXPRESS_NAME(name) FXPRESS_NAME_AS(name, #name)
 #include "fx/attribute_names.def"
 #undef FXPRESS_NAME
+#undef FXPRESS_NAME_AS
   PyObject* const fields[] = {
       symbols.node_args,      symbols.node_input_nodes, symbols.node_kwargs, symbols.node_meta,
       symbols.node_name,      symbols.node_next,        symbols.node_op,     symbols.node_target,
       symbols.node_type_expr, symbols.node_users,
   };
-  for (PyObject* field : fields) object_offset(field, "torch.fx.Node");  // see field_of()
+  for (PyObject* field : fields) expect_object(field, "torch.fx.Node");  // see field_of()
+  expect_bool(symbols.node_erased, "torch.fx.Node");
   Py_XSETREF(no_args, check(PyTuple_New(0)));
   Py_XSETREF(no_kwargs, check(PyObject_CallNoArgs(symbols.immutable_dict_type)));
 }

@@ -1,8 +1,10 @@
 // Objects of Python that the native code works with, looked up once per process.
 #pragma once
 
+#include <Python.h>
+#include <structmember.h>
+
 #include "core/graph.h"
-#include "py/members.h"
 #include "py/object.h"
 
 namespace fxpress::fx {
@@ -15,7 +17,9 @@ struct Symbols {
 
 struct Names {
 #define FXPRESS_NAME(name) PyObject* name = nullptr;
+#define FXPRESS_NAME_AS(name, text) FXPRESS_NAME(name)
 #include "fx/attribute_names.def"
+#undef FXPRESS_NAME_AS
 #undef FXPRESS_NAME
 };
 
@@ -25,7 +29,7 @@ extern PyObject* no_args;    // the empty tuple
 extern PyObject* no_kwargs;  // an empty immutable dict, shared by every node without kwargs
 
 // Fills the tables; called once by the Python side while it is imported.
-void initialize_symbols(PyObject* objects, PyObject* attribute_names);
+void initialize_symbols(PyObject* objects);
 
 // A capsule with the tables of this extension module. Another module copies them by adopt_tables();
 // RuntimeError when it was built from other sources.
@@ -36,6 +40,11 @@ void adopt_tables(PyObject* capsule);
 inline PyObject** field_of(PyObject* node, PyObject* descriptor) {
   const PyMemberDef* field = reinterpret_cast<PyMemberDescrObject*>(descriptor)->d_member;
   return reinterpret_cast<PyObject**>(reinterpret_cast<char*>(node) + field->offset);
+}
+
+// Whether an instance of torch.fx.Node was erased from its graph.
+inline bool is_erased(PyObject* node) {
+  return *reinterpret_cast<char*>(field_of(node, symbols.node_erased)) != 0;
 }
 
 // A field of a node that is an object. What is no torch.fx.Node, and fields that were never set,

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "py/instance_dict.h"
-#include "py/module_dict.h"
 #include "tracking/module_path.h"
 
 namespace fxpress::tracking {

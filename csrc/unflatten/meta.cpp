@@ -103,7 +103,7 @@ class MetaReader {
   }
 
   static bool is_empty_marker(PyObject* key) {
-    const int equal = PyObject_RichCompareBool(key, fx::names.empty_nn_module_stack, Py_EQ);
+    const int equal = PyObject_RichCompareBool(key, fx::symbols.empty_nn_module_stack, Py_EQ);
     check(equal);
     return equal == 1;
   }

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "archive/directory.h"
-#include "archive/error.h"
+#include "archive/file.h"
 #include "archive/transfer.h"
 #include "archive/zip_writer.h"
 #include "support.h"

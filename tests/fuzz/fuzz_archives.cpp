@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "archive/directory.h"
-#include "archive/error.h"
+#include "archive/file.h"
 #include "archive/transfer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "serde": {"core", "py", "fx", "schema"},
     "install": {"py"},
     "view": {"core", "py", "schema"},
-    "engine": {"core", "py"},
+    "engine": {"core", "py", "fx"},
     "tensor": {"core", "py"},
     "bind": {
         "archive",

@@ -64,6 +64,5 @@ def fx() -> None:
             materialize=deferred_code.materialize,
             errors={"internal_error": InternalError},
             fake_like=functools.partial(tensor_part_symbol, "fake_like"),  # loaded at need
-        ),
-        tables.NATIVE_NAMES,
+        )
     )

@@ -13,9 +13,11 @@ import torch
 from torch.fx import Graph, Node
 from torch.fx import traceback as fx_traceback
 
+from fxpress import _native
 from fxpress._torch import aten
 from fxpress._torch import fx as torch_fx
-from fxpress._torch.engine import ENGINE_NAMES, engine_symbols
+from fxpress._torch.engine import engine_symbols
+from fxpress._torch.native_tables import fx
 
 __all__ = ["next_call", "plan_info", "register_forward", "run", "set_next_call"]
 
@@ -70,6 +72,7 @@ def call_with_meta(
         return callee(*args, **kwargs)
 
 
+fx()
 aten.initialize_engine(
     engine_symbols(
         annotate=annotate,
@@ -78,7 +81,7 @@ aten.initialize_engine(
         int_operators=aten.INT_OPERATORS,
         missing_argument=missing_argument,
     ),
-    ENGINE_NAMES,
+    _native.tables,
 )
 
 # run(module, graph, args): the output of `graph`, whose `get_attr` and `call_module` targets are
