@@ -28,8 +28,8 @@ enum class Headers : uint8_t { kAtOnce, kOnDemand };
 // of it, no two share bytes, and the header in front of each says the same as the directory.
 class Directory {
  public:
-  // The source outlives the directory. ArchiveError for what is no zip file, is damaged, or has
-  // names that lead out of a folder.
+  // The source outlives the directory. ArchiveError for a file that is not a zip file, is
+  // damaged, or has names that lead out of a folder.
   explicit Directory(const Source& source, Headers headers = Headers::kAtOnce);
   Directory(const Directory&) = delete;  // positions_ points into records_
   Directory& operator=(const Directory&) = delete;

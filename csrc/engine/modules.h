@@ -1,6 +1,5 @@
-// What a run has to know of the modules of a plan: versions of dicts, counters of dispatched calls,
-// and whether a module is unchanged and may be inlined. All functions are called with the GIL held,
-// but for CallCounters::set().
+// The modules of a plan: versions of dicts, counters of dispatched calls, and checks that a module
+// is unchanged and may be inlined. All functions but CallCounters::set() require the GIL.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Operators that come and go, as a `torch.library.Library` takes what it has defined with it, and
-// those that may run Python code when they are called through the dispatcher.
+// Operators that are removed, as by a `torch.library.Library` that is destroyed, and operators that
+// may run Python code when they are called through the dispatcher.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -1,5 +1,5 @@
-// Objects of Python that the engine works with, looked up once per process. Those that other parts
-// of fxpress need too, and all names, are in the tables of fx.
+// Objects of Python that the engine alone works with, looked up once per process. Objects that
+// other components need too, and all names, are in the tables of fx.
 #pragma once
 
 #include "fx/symbols.h"

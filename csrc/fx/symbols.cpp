@@ -23,8 +23,8 @@ constexpr const char* kTablesCapsule = "fxpress.tables";
 
 Tables shared_tables;  // what the capsule refers to; its objects belong to symbols and names
 
-// The field that a descriptor stands for; TypeError when it is no member. `owner`: the name of the
-// type, for messages.
+// The field of a member descriptor; TypeError for another object. `owner`: the name of the type,
+// for messages.
 const PyMemberDef* member(PyObject* descriptor, const char* owner) {
   if (!Py_IS_TYPE(descriptor, &PyMemberDescr_Type)) {
     raise(PyExc_TypeError, "%s keeps a field as %R, not as a member", owner, descriptor);

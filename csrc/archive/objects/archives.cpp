@@ -13,7 +13,7 @@ namespace py = pybind11;
 
 namespace {
 
-// What an object's method read(begin, end) gives; the object has a size as well. Threads may read.
+// Reads by the method read(begin, end) of an object, which has a size as well. Threads may read.
 class ObjectSource final : public Source {
  public:
   explicit ObjectSource(const py::object& object)

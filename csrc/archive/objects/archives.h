@@ -41,7 +41,7 @@ class ArchiveReader {
  public:
   // source: a descriptor, which stays open as long as the reader is used, with `start`, the offset
   // at which the archive begins; an object with a buffer; or one with `size` and
-  // `read(begin, end)`, which is asked for the header of a record when the record is first used.
+  // `read(begin, end)`. Its records are compared with their headers when they are first used.
   ArchiveReader(const pybind11::object& source, uint64_t start);
 
   // name -> (offset, stored, size, crc, is_deflated). The offset of the data is 0 where the header
