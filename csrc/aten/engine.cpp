@@ -1,4 +1,3 @@
-#include "aten/lists.h"
 #include "engine/entry.h"
 #include "engine/modules.h"
 #include "engine/operators.h"

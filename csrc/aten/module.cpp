@@ -1,11 +1,15 @@
 // The modules fxpress._aten_213 and its like: what needs libtorch. Each is built for one torch
 // minor version; the Python module fxpress._torch.aten loads the one for the torch that runs.
 
-#include "aten/lists.h"
+#include <pybind11/pybind11.h>
 
 namespace fxpress::aten {
 
 namespace py = pybind11;
+
+// The lists of bindings, engine.cpp and tensor.cpp.
+void bind_engine(py::module_& module);
+void bind_tensor(py::module_& module);
 
 namespace {
 

@@ -1,6 +1,5 @@
 #include <torch/csrc/utils/pybind.h>
 
-#include "aten/lists.h"
 #include "tensor/clone.h"
 #include "tensor/metadata.h"
 #include "tensor/storages.h"

@@ -59,7 +59,8 @@ PYTHON_OR_TORCH = re.compile(r"^(Python\.h|structmember\.h|pybind11/|torch/|ATen
 
 def folders() -> list[str]:
     root = ROOT / "csrc"
-    return sorted({str(path.parent.relative_to(root)) for path in root.rglob("*.h")})
+    files = [*root.rglob("*.h"), *root.rglob("*.cpp")]
+    return sorted({str(path.parent.relative_to(root)) for path in files})
 
 
 def test_every_folder_has_its_rule() -> None:
