@@ -187,9 +187,10 @@ void check_name(std::string_view path) {
 }
 
 // The offset of a record's data. The header in front of it has to say the same as the directory,
-// where the record has this path.
-uint64_t read_local_header(const Source& source, const Record& record, std::string_view path) {
-  std::vector<std::byte> bytes(kLocalHeaderSize + path.size());
+// where the record has this path. `bytes` is space to work in.
+uint64_t read_local_header(const Source& source, const Record& record, std::string_view path,
+                           std::vector<std::byte>& bytes) {
+  bytes.resize(kLocalHeaderSize + path.size());
   source.read(record.header, bytes);
   Numbers fields(bytes);
   if (fields.take<uint32_t>() != kLocalHeader) damaged(record.name, "it has no header");
@@ -252,7 +253,9 @@ void find_ends(std::vector<Record>& records, uint64_t directory) {
   std::vector<Record*> sorted;
   sorted.reserve(records.size());
   for (Record& record : records) sorted.push_back(&record);
-  std::ranges::stable_sort(sorted, {}, &Record::header);
+  if (!std::ranges::is_sorted(sorted, {}, &Record::header)) {
+    std::ranges::stable_sort(sorted, {}, &Record::header);
+  }
   const Record* next = nullptr;
   for (Record* record : std::views::reverse(sorted)) {
     record->end = next == nullptr ? directory : next->header;
@@ -293,7 +296,10 @@ Directory::Directory(const Source& source, Headers headers) : source_(source) {
   if (fields.left() != 0) no_archive("its directory has more than its records");
   find_ends(records_, extent.offset);
   if (headers == Headers::kAtOnce) {
-    for (Record& record : records_) record.offset = read_local_header(source, record, record.name);
+    std::vector<std::byte> space;
+    for (Record& record : records_) {
+      record.offset = read_local_header(source, record, record.name, space);
+    }
   }
   strip_root();
   positions_.reserve(records_.size());
@@ -329,7 +335,8 @@ const Record* Directory::locate(std::string_view name) {
   Record& record = records_[found->second];
   if (record.offset == 0) {
     const std::string path = root_.empty() ? record.name : root_ + "/" + record.name;
-    record.offset = read_local_header(source_, record, path);
+    std::vector<std::byte> space;
+    record.offset = read_local_header(source_, record, path, space);
   }
   return &record;
 }
