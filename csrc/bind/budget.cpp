@@ -28,14 +28,12 @@ void translate_limits(std::exception_ptr pointer) {
 
 // (elements, depth, whether it contains itself) of what a pickle would make.
 py::tuple scan(const py::bytes& bytes, core::Budget& budget) {
-  std::string problem;
   try {
     const schema::PickleFacts facts = schema::scan_pickle(std::string_view(bytes), budget);
     return py::make_tuple(facts.elements, facts.depth, facts.contains_itself);
   } catch (const schema::PickleError& error) {
-    problem = error.what();
+    raise(PyExc_ValueError, "the pickle is refused: %s", error.what());
   }
-  raise(PyExc_ValueError, "the pickle is refused: %s", problem.c_str());
 }
 
 }  // namespace
