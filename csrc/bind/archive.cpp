@@ -1,5 +1,6 @@
 #include <pybind11/stl.h>
 
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "archive/record_name.h"
 #include "bind/closed_class.h"
 #include "bind/components.h"
+#include "core/extent.h"
 
 namespace fxpress::bind {
 
@@ -23,6 +25,27 @@ void translate_system_errors(std::exception_ptr pointer) {
     errno = error.code().value();
     PyErr_SetFromErrno(PyExc_OSError);
   }
+}
+
+// The int64s of ints; nothing when one does not fit.
+std::optional<std::vector<int64_t>> numbers_of(const py::sequence& ints) {
+  std::vector<int64_t> numbers;
+  numbers.reserve(ints.size());
+  for (const py::handle each : ints) {
+    int overflow = 0;
+    numbers.push_back(PyLong_AsLongLongAndOverflow(each.ptr(), &overflow));
+    if (numbers.back() == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    if (overflow != 0) return std::nullopt;
+  }
+  return numbers;
+}
+
+std::optional<uint64_t> bytes_needed(const py::sequence& sizes, const py::sequence& strides,
+                                     const py::int_& offset, uint64_t item) {
+  const auto all = {numbers_of(sizes), numbers_of(strides), numbers_of(py::make_tuple(offset))};
+  const auto* const each = all.begin();
+  if (!each[0] || !each[1] || !each[2] || each[0]->size() != each[1]->size()) return std::nullopt;
+  return core::bytes_needed(*each[0], *each[1], each[2]->front(), item);
 }
 
 uint32_t crc32(const py::handle& data) {
@@ -84,6 +107,11 @@ The offset is that of the data; 0 where it is not known, because no header has b
            "Fill memory with parts of records (name, start, bytes, address); return checksums.");
   m.attr("RECORDS_OF_WRITER") = texts(archive::kRecordsOfWriter);
   m.def("crc32", crc32, "data"_a, py::pos_only(), "Return the CRC-32 of a buffer's bytes.");
+  m.def("bytes_needed", bytes_needed, "sizes"_a, "strides"_a, "offset"_a, "itemsize"_a,
+        py::pos_only(),
+        R"(Return the bytes of a storage that a view needs, those before its offset included.
+
+None when a number is negative or too large, or when there are not as many strides as sizes.)");
   m.def("crc32_of_both", &archive::crc32_of_both, "first"_a, "second"_a, "second_length"_a,
         "Return the CRC-32 of two pieces, one behind the other, from theirs.");
 }

@@ -19,6 +19,7 @@ from torch._guards import Source
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.weak import TensorWeakRef
 
+from fxpress import _native
 from fxpress._torch.fakes import without_data
 
 
@@ -41,8 +42,7 @@ def _is_whole(tensor: torch.Tensor) -> bool:
     """Return whether a tensor of its sizes and strides, made anew, has as large a storage."""
     if any(type(each) is not int for each in (*tensor.shape, *tensor.stride())):
         return True  # comparing would put guards on symbols
-    last = sum((size - 1) * by for size, by in zip(tensor.shape, tensor.stride(), strict=True))
-    needed = (last + 1) * tensor.element_size() if tensor.numel() else 0
+    needed = _native.bytes_needed(tensor.shape, tensor.stride(), 0, tensor.element_size())
     return bool(tensor.storage_offset() == 0 and tensor.untyped_storage().nbytes() == needed)
 
 

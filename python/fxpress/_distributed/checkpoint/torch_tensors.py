@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fxpress import _native
 from fxpress._distributed.checkpoint.boxes import Extent
 from fxpress._distributed.checkpoint.weights import is_dense
 from fxpress._files.remote.ranges import Checked, File
@@ -108,15 +109,14 @@ def extent_of(
         return None
     is_same = (of_storage or said.others[-1]) is dtype and said.sizes == sizes
     numbers = (said.offset, *said.strides)
-    if not is_same or any(type(each) is not int or each < 0 for each in numbers):
+    if not is_same or any(type(each) is not int for each in numbers):
         return None
-    if member.compress_type != zipfile.ZIP_STORED or len(said.strides) != len(sizes):
+    needed = _native.bytes_needed(sizes, said.strides, said.offset, dtype.itemsize)
+    if needed is None or member.compress_type != zipfile.ZIP_STORED:
         return None
     header = file.read(begin + member.header_offset, _LOCAL_HEADER)
     names = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
     start = begin + member.header_offset + _LOCAL_HEADER + names
-    last = said.offset + sum((n - 1) * step for n, step in zip(sizes, said.strides, strict=True))
-    needed = 0 if 0 in sizes else (last + 1) * dtype.itemsize
     if needed > member.file_size or start + member.file_size > begin + size:
         return None
     is_whole = said.offset == 0 and needed == member.file_size and is_dense(sizes, said.strides)

@@ -54,13 +54,13 @@ def view_of(
 
 def bytes_needed(view: View) -> int:
     """Return the bytes that a storage needs for a view; ArchiveError for negative numbers."""
-    if min((view.offset, *view.sizes, *view.strides)) < 0:
-        raise ArchiveError(f"a tensor in record {view.record!r} has negative sizes or strides")
-    if 0 in view.sizes:
-        return 0
-    pairs = zip(view.sizes, view.strides, strict=False)
-    item: int = view.dtype.itemsize
-    return item * (view.offset + 1 + sum((n - 1) * step for n, step in pairs))
+    needed = _native.bytes_needed(view.sizes, view.strides, view.offset, view.dtype.itemsize)
+    if needed is None:
+        raise ArchiveError(
+            f"a tensor in record {view.record!r} has negative sizes or strides, or too large ones, "
+            "or not as many strides as sizes"
+        )
+    return needed
 
 
 def bytes_by_record(views: Iterable[View]) -> dict[str, int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from fxpress import _native
+
 _FORMATS: dict[int, Literal["B", "H", "I", "Q"]] = {
     1: "B",
     2: "H",
@@ -32,12 +34,12 @@ class View:
     ) -> None:
         if len(sizes) != len(strides):
             raise ValueError(f"{len(sizes)} sizes and {len(strides)} strides")
-        if min((*sizes, *strides, start)) < 0:
-            raise ValueError("a negative size, stride or offset")
+        needed = _native.bytes_needed(sizes, strides, start, itemsize)
+        if needed is None:
+            raise ValueError("a negative size, stride or offset, or one that is too large")
+        self.bytes = needed
         self._start = start
         self._is_empty = 0 in sizes
-        last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-        self.bytes = 0 if self._is_empty else (start + last + 1) * itemsize
         self._dimensions = [d for d in zip(sizes, strides, strict=True) if d[0] != 1]
         self._itemsize = itemsize
         if itemsize not in _FORMATS:  # complex128 is read as two items
