@@ -274,7 +274,7 @@ bool Builder::bind_arguments(Open& open, const NodeGuard& guard, const Enter& en
   if (!has_output || placeholders != bound.size()) return false;
   return std::ranges::all_of(bound, [&](PyObject* argument) {
     const Nodes nodes = nodes_in(argument);
-    return nodes == Nodes::kNone || (nodes == Nodes::kSelf && value_of(open, argument) != kNone);
+    return nodes == Nodes::kNoNode || (nodes == Nodes::kSelf && value_of(open, argument) != kNone);
   });
 }
 

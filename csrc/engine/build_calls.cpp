@@ -64,7 +64,7 @@ bool small_int(PyObject* object, int64_t& number) {
 Builder::Nodes Builder::nodes_in(PyObject* argument) {
   constexpr size_t kMaxDepth = 100;
   constexpr size_t kMaxSteps = 100'000;
-  Nodes found = Nodes::kNone;
+  Nodes found = Nodes::kNoNode;
   walk_.clear();
   size_t steps = 0;
   for (PyObject* object = argument; object != nullptr; object = next_inside(walk_)) {
@@ -150,7 +150,7 @@ bool Builder::try_boxed(Open& open, const NodeGuard& guard) {
 std::optional<Argument> Builder::resolve(const Open& open, const c10::Argument& parameter,
                                          PyObject* object, bool numbers) {
   switch (nodes_in(object)) {
-    case Nodes::kNone: {
+    case Nodes::kNoNode: {
       // No operator takes a dict or a slice of constants: Python finds the words for that.
       if (PyDict_Check(object) || PySlice_Check(object)) return std::nullopt;
       auto value = constant_value(parameter, object, numbers);

@@ -69,7 +69,7 @@ class Builder {
   // build_calls.cpp
   // Where an argument mentions nodes: it is one, it is a tuple or list with some as items, or they
   // may be anywhere inside of it.
-  enum class Nodes : uint8_t { kNone, kSelf, kItems, kDeeper };
+  enum class Nodes : uint8_t { kNoNode, kSelf, kItems, kDeeper };
   Nodes nodes_in(PyObject* argument);
   bool calls_overload(PyObject* target);
   bool try_boxed(Open& open, const NodeGuard& guard);
