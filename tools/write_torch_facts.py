@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from expression_facts import expressions
+from fxpress._files.serde.damage import UnknownNameError
 from fxpress._files.serde.hashing import _describe
 from fxpress._files.serde.schema import TYPES, describe
 from fxpress._files.serde.targets import _FUNCTIONS, find_target
-from fxpress._files.serde.unknown import UnknownNameError
 
 FILE = Path(__file__).parent.parent / "python/fxpress/_files/format/torch.json"
 _NAMESPACES = ("aten", "prims", "quantized", "_c10d_functional", "mkldnn", "inductor")

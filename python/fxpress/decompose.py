@@ -19,8 +19,8 @@ with component("decompose"):
         forget_templates,
         run_decompositions,
     )
-    from fxpress._graphs.decompose.overrides import _override_composite_implicit_decomp
     from fxpress._graphs.decompose.report import Report, report
+    from fxpress._graphs.decompose.tables import _override_composite_implicit_decomp
 
 __all__ = [
     "Report",

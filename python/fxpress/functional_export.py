@@ -25,6 +25,7 @@ with component("functional_export"):
         normalize_graph_module,
     )
     from fxpress._graphs.capture.functional_export import (
+        ModuleToTrace,
         _dynamo_graph_capture_for_export,
         clean_nn_module_stack,
         dynamo_graph_capture_for_export,
@@ -34,9 +35,6 @@ with component("functional_export"):
         clean_export_root_string,
         clean_nn_module_stack_and_source_fn,
         post_process_error_msg,
-    )
-    from fxpress._graphs.capture.traced import (
-        ModuleToTrace,
     )
     from fxpress._graphs.capture.transformer import (
         DynamoGraphTransformer,

@@ -13,7 +13,7 @@ import torch
 import torch._dynamo.guards as torch_guards
 
 import fxpress
-from fxpress._graphs.capture.guard_origin import get_verbose_code_part
+from fxpress._graphs.capture.guard_function import get_verbose_code_part
 
 TORCH = os.path.dirname(torch.__file__)
 FRAMES = [

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch._dynamo.output_graph import OutputGraph
 
 from fxpress import functional_export
-from fxpress._torch.unwritten_code import unwritten_code
+from fxpress._torch.capture import unwritten_code
 
 CAPTURES = pytest.mark.parametrize(
     "capture",

@@ -21,10 +21,10 @@ import fxpress
 from fxpress._files.format.package import InspectionError
 from fxpress._files.format.torch_facts import operators, schema
 from fxpress._files.format.views import View
+from fxpress._files.serde.damage import UnknownNameError
 from fxpress._files.serde.hashing import _describe
 from fxpress._files.serde.schema import SCHEMA, TYPES, describe
 from fxpress._files.serde.targets import find_target
-from fxpress._files.serde.unknown import UnknownNameError
 from fxpress._tools.cli import app
 from fxpress._tools.inspect.hashes import UnknownOperatorError, hash_programs
 from fxpress.archive import package_pt2

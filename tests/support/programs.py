@@ -351,12 +351,12 @@ def assert_run_alike(
 def replaced_names() -> Iterator[tuple[Any, str, Any]]:
     """Each attribute of torch that a block replaces: owner, name and value."""
     from fxpress._graphs.trace import blocks
-    from fxpress._torch import deferred_code, unwritten_code
+    from fxpress._torch import capture, deferred_code
 
     replacements = (
         *blocks._REPLACEMENTS,
         deferred_code._recompilation,
-        unwritten_code._compilation,
+        capture._compilation,
     )
     for each in replacements:
         yield each._owner, each._name, vars(each._owner)[each._name]

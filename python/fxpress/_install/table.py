@@ -125,7 +125,7 @@ ENTRIES: list[Entry] = [
         ),
         (
             "torch._dynamo.guards",
-            "fxpress._graphs.capture.guard_origin",
+            "fxpress._graphs.capture.guard_function",
             ("get_verbose_code_part",),
         ),
         (

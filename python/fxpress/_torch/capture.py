@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dis
+import functools
 import logging
 import types
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from torch._dynamo.eval_frame import argument_names as argument_names
 from torch._dynamo.eval_frame import check_user_input_output
 from torch._dynamo.exc import UserErrorType
 from torch._dynamo.guards import uninteresting_files as uninteresting_files
+from torch._dynamo.output_graph import OutputGraph, graph_code_log
 from torch._dynamo.source import AttrSource as AttrSource
 from torch._dynamo.source import GetItemSource as GetItemSource
 from torch._dynamo.source import LocalSource as LocalSource
@@ -30,6 +32,7 @@ from torch._guards import detect_fake_mode as detect_fake_mode
 from torch._logging._internal import trace_log
 from torch.export._unlift import _get_input_paths, _replace_sources
 from torch.export.dynamic_shapes import _RelaxedConstraint
+from torch.fx import Graph
 from torch.fx import proxy as fx_proxy
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.symbolic_shapes import (
@@ -41,8 +44,42 @@ from torch.nn.modules import module as nn_module
 from torch.utils._traceback import format_frame as format_frame
 from torch.utils._traceback import shorten_filename as shorten_filename
 
+from fxpress._base.replacement import Replacement
 from fxpress._torch.fx import NodeSourceAction, provenance_rules
 from fxpress._torch.versions import features
+
+
+@functools.cache
+def _nothing() -> Any:
+    """Return the code of a graph without nodes."""
+    graph = Graph()
+    graph.output(None)
+    return graph.python_code("self")
+
+
+def _compile(original: Any, self: OutputGraph, *args: Any, **kwargs: Any) -> Any:
+    """Make a module of the graph, which has no code yet, and hand it to the backend."""
+    graph = self.graph
+    vars(graph)["python_code"] = lambda *_, **__: _nothing()
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        vars(graph).pop("python_code", None)
+
+
+_compilation = Replacement(OutputGraph, "compile_and_call_fx_graph", _compile)
+
+
+def unwritten_code() -> contextlib.AbstractContextManager[None]:
+    """Return a block in which this thread's captures give modules that have no code of their graph.
+
+    Whoever captures has to generate it, or to make another module of the graph. Where a log shows
+    the code, it is generated all the same.
+    """
+    if graph_code_log.isEnabledFor(logging.DEBUG) or traces_are_written():
+        return contextlib.nullcontext()
+    return _compilation.block()
+
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -20,7 +20,7 @@ from fxpress._distributed.stages.plan import plan as make_plan
 from fxpress._distributed.stages.planned import Plan
 from fxpress._distributed.stages.shared import shared_of_cut
 from fxpress._distributed.stages.sizes import value_of
-from fxpress._graphs.export.own_guards import argument_names
+from fxpress._graphs.export.guards import argument_names
 from fxpress._graphs.unflatten.modules import unflatten
 from fxpress._torch.fx import pytree_codegen
 from fxpress._torch.watching import operation

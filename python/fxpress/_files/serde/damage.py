@@ -19,6 +19,34 @@ from torch.export import ExportedProgram
 from fxpress._base.errors import Error
 from fxpress._torch import serde as compat
 
+
+class UnknownNameError(compat.SerializeError):
+    """A file names an operator or a class that is not registered or imported."""
+
+
+def _is_of_a_name(error: BaseException | None) -> bool:
+    """Return whether an UnknownNameError is the error or one of its causes."""
+    while error is not None and not isinstance(error, UnknownNameError):
+        error = error.__cause__
+    return error is not None
+
+
+@contextmanager
+def says_what_was_left_out(reason: str | None) -> Iterator[None]:
+    """Add the reason for a part that was left out to errors about unknown names in the block.
+
+    Unpickling an object imports the module of its class, which may register the unknown name.
+    """
+    try:
+        yield
+    except compat.SerializeError as e:
+        if reason is None or not _is_of_a_name(e):
+            raise
+        raise compat.SerializeError(
+            f"{e} Reading the part that was left out may register the name: {reason}"
+        ) from e
+
+
 # The exceptions that a wrong value leads to. Errors of the system, warnings that are errors and
 # interrupts are not among them.
 OF_WRONG_VALUES = (

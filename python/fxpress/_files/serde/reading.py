@@ -15,12 +15,11 @@ from fxpress import _native
 from fxpress._files.serde import gate
 from fxpress._files.serde.artifacts import load_artifact
 from fxpress._files.serde.checks import to_check
-from fxpress._files.serde.damage import damage_is_named
+from fxpress._files.serde.damage import damage_is_named, says_what_was_left_out
 from fxpress._files.serde.facts import deserialize_range_constraints
 from fxpress._files.serde.guards import check_arithmetic
 from fxpress._files.serde.limits import Budget, LimitError, Limits, sizes_of
 from fxpress._files.serde.schema import CLASSES, SCHEMA
-from fxpress._files.serde.unknown import says_what_was_left_out
 from fxpress._files.serde.values import Location, Values
 from fxpress._torch import serde as compat
 from fxpress._torch.watching import operation, phase

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from fxpress._base.errors import InternalError, UnsupportedError
+from fxpress._files.serde.damage import UnknownNameError
 from fxpress._files.serde.limits import LimitError
 from fxpress._files.serde.operators import UnsupportedProgramError, operator_name, schema_of
-from fxpress._files.serde.unknown import UnknownNameError
 from fxpress._torch import fx as torch_fx
 from fxpress._torch import serde as compat
 

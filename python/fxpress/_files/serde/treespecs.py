@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from fxpress._files.serde.damage import damage_is_named
+from fxpress._files.serde.damage import UnknownNameError, damage_is_named
 from fxpress._files.serde.limits import Budget, LimitError
-from fxpress._files.serde.unknown import UnknownNameError
 from fxpress._torch import serde as compat
 
 _FACTORIES = frozenset(

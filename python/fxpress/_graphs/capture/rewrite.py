@@ -7,7 +7,9 @@ from typing import Any
 from torch.fx import GraphModule
 
 from fxpress import _native
-from fxpress._graphs.capture.flat_inputs import (
+from fxpress._graphs.capture.root_names import clean_nn_module_stack_and_source_fn, clean_targets
+from fxpress._graphs.capture.transformer import (
+    KEPT_META,
     attribute_of_input,
     capture_value,
     captured_value,
@@ -15,14 +17,11 @@ from fxpress._graphs.capture.flat_inputs import (
     input_meta,
     read_from_input,
 )
-from fxpress._graphs.capture.root_names import clean_nn_module_stack_and_source_fn, clean_targets
 from fxpress._torch import native_tables
 from fxpress._torch.capture import birth_rules
 
 _OUTPUT_KINDS = {kind: number for number, kind in enumerate(_native.CAPTURED_OUTPUT_KINDS)}
 native_tables.fx()
-
-KEPT_META = ("dynamo_flat_name_to_original_fqn", "dynamo_compile_id")
 
 
 def rewrite_captured(

@@ -32,14 +32,13 @@ from fxpress._graphs.decompose.names import Renamer, input_names
 from fxpress._graphs.decompose.plan import NeedsTraceError, Plan
 from fxpress._graphs.decompose.record import Recorder
 from fxpress._graphs.decompose.sizes import SizeNodes
-from fxpress._graphs.decompose.sources import Sources
 from fxpress._graphs.decompose.symbols import Symbols
 from fxpress._graphs.decompose.tables import Table
 from fxpress._graphs.decompose.template import Template, specs_in
 from fxpress._graphs.decompose.values import Facts, Number, Storage, UnsafeError, Value
 from fxpress._graphs.decompose.whole import ranges_of
-from fxpress._graphs.decompose.write import Writer
-from fxpress._graphs.export.own_guards import check_own_inputs
+from fxpress._graphs.decompose.write import Sources, Writer
+from fxpress._graphs.export.guards import check_own_inputs
 from fxpress._torch import decompose as compat
 from fxpress._torch import serde
 from fxpress._torch import symbols as sizes

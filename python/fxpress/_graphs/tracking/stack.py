@@ -7,7 +7,7 @@ from types import TracebackType
 from torch.nn import Module
 
 from fxpress import _native
-from fxpress._graphs.tracking.reuse.opened import open_journal
+from fxpress._graphs.tracking.reuse.journal import open_journal
 from fxpress._torch.tracking import Source, Translator
 
 

@@ -19,7 +19,7 @@ from fxpress._graphs.tracking.guards import (
     guarded_global_hooks,
 )
 from fxpress._graphs.tracking.lazy import initialize_lazy_module
-from fxpress._graphs.tracking.reuse.opened import note_once, open_journal
+from fxpress._graphs.tracking.reuse.journal import note_once, open_journal
 from fxpress._graphs.tracking.stack import StackSource, record_nn_module_stack
 from fxpress._torch.tracking import (
     NO_SUCH_SUBOBJ,

@@ -14,7 +14,7 @@ from torch.export import ExportedProgram
 from fxpress import _native
 from fxpress._base.observing.progress import Progress, check_progress
 from fxpress._graphs import engine
-from fxpress._graphs.unflatten import bodies, copying, inputs, modes, pickling, source, state
+from fxpress._graphs.unflatten import bodies, inputs, modes, pickling, source
 from fxpress._graphs.unflatten.dispatch import dispatch_modules
 from fxpress._graphs.unflatten.ivals import _IVals
 from fxpress._graphs.unflatten.switch import runs_with_interpreter
@@ -41,7 +41,7 @@ def _collected(
     program: ExportedProgram, share_state: bool, device: torch.device | None, progress: Progress
 ) -> _native.ProgramState:
     with phase("state"):
-        return state.collect(program, share_state=share_state, device=device, progress=progress)
+        return source.collect(program, share_state=share_state, device=device, progress=progress)
 
 
 class _SubmoduleBase:
@@ -85,16 +85,16 @@ class _SubmoduleBase:
             self.__dict__.pop(name, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        return copying.state_without(self, *self._derived)
+        return pickling.state_without(self, *self._derived)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        copying.restore(self, state)
+        pickling.restore(self, state)
 
     def __copy__(self) -> Self:
-        return copying.shallow_copy(self)  # type: ignore[no-any-return]
+        return pickling.shallow_copy(self)  # type: ignore[no-any-return]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return copying.deep_copy(self, memo)
+        return pickling.deep_copy(self, memo)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return pickling.reduce(self)

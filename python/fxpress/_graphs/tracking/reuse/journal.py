@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from fxpress._graphs.tracking.reuse.opened import KEY
 from fxpress._graphs.tracking.reuse.report import begin
 from fxpress._torch.reuse import (
     Source,
@@ -21,6 +20,22 @@ from fxpress._torch.reuse import (
     restart_without_reuse,
     within,
 )
+
+KEY = "_fxpress_journal"  # of an output graph
+
+
+def open_journal(tx: Any) -> Any:
+    """Return the journal of a translator's graph while a call is noted; None at other times."""
+    found = getattr(getattr(tx, "output", None), KEY, None)
+    return found if found is not None and found.depth else None
+
+
+def note_once(tx: Any, what: str) -> None:
+    """Note what only one module, or one moment, gives: no call is like one with it."""
+    journal = open_journal(tx)
+    if journal is not None:
+        journal.once.append(what)
+
 
 _TENSORS = (torch.nn.Parameter, torch.Tensor)  # others may run code of the user
 _NOTHING: dict[str, Any] = {}
