@@ -4,6 +4,7 @@
 #include "engine/builder.h"
 #include "engine/modules.h"
 #include "engine/operators.h"
+#include "py/calls.h"
 #include "py/instance_dict.h"
 
 namespace fxpress::engine {
@@ -150,9 +151,8 @@ uint32_t Builder::emit(const Open& open, Kind kind, const NodeGuard& guard, uint
   made.detail = detail;
   made.uses_begin = static_cast<uint32_t>(plan_->uses.size());
   PyObject* inputs = node_field(guard.node.get(), fx::symbols.node_input_nodes);
-  PyObject *input = nullptr, *ignored = nullptr;
   if (inputs != nullptr && PyDict_Check(inputs)) {
-    for (Py_ssize_t at = 0; PyDict_Next(inputs, &at, &input, &ignored) != 0;) {
+    for (const auto& [input, ignored] : DictRange(inputs)) {
       plan_->uses.push_back(Use{input, value_of(open, input), false});
     }
   }

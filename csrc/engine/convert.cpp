@@ -12,6 +12,7 @@
 
 #include "engine/slot.h"
 #include "engine/symbols.h"
+#include "py/calls.h"
 
 namespace fxpress::engine {
 
@@ -65,12 +66,7 @@ Ref value_to_object(c10::IValue value) {
   // torch asks a whole tuple for its type, which undefined tensors do not have.
   if (value.isTuple()) {
     const auto& elements = value.toTupleRef().elements();
-    Ref tuple = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(elements.size())));
-    for (size_t i = 0; i < elements.size(); ++i) {
-      PyTuple_SET_ITEM(tuple.get(), static_cast<Py_ssize_t>(i),
-                       value_to_object(elements[i]).release());
-    }
-    return tuple;
+    return make_tuple(elements.size(), [&](size_t i) { return value_to_object(elements[i]); });
   }
   return Ref::steal(torch::jit::toPyObject(std::move(value)).release().ptr());
 }

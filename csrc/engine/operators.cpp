@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/symbols.h"
+#include "py/calls.h"
 
 namespace fxpress::engine {
 
@@ -123,7 +124,7 @@ Ref living_callee(PyObject* callee) {
       reinterpret_cast<PyObject*>(Py_TYPE(callee)) != fx::symbols.op_overload_type) {
     return Ref::borrow(callee);
   }
-  return Ref::steal(PyObject_CallOneArg(symbols.living_overload, callee));
+  return call(symbols.living_overload, callee);
 }
 
 uint64_t kernels_version() {

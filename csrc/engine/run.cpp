@@ -10,6 +10,7 @@
 
 #include "engine/convert.h"
 #include "engine/operators.h"
+#include "py/calls.h"
 
 namespace fxpress::engine {
 
@@ -100,7 +101,7 @@ void Run::bind(PyObject* args) {
       // The default, or the error that it has none.
       Ref value;
       try {
-        value = Ref::steal(PyObject_CallOneArg(symbols.missing_argument, placeholder.node));
+        value = cpython::call(symbols.missing_argument, placeholder.node);
       } catch (pybind11::error_already_set& error) {
         error.restore();
         fail(0, placeholder.node);
@@ -235,8 +236,7 @@ void Run::fail(uint32_t frame, PyObject* node) {
   const bool ordinary = PyObject_IsInstance(error.get(), PyExc_Exception) == 1;
   while (ordinary) {
     const Frame& at = plan_.frames[frame];
-    error = Ref::steal(PyObject_CallFunctionObjArgs(symbols.annotate, error.get(), node,
-                                                    module_of(frame), nullptr));
+    error = cpython::call(symbols.annotate, error, node, module_of(frame));
     if (at.parent == kNone) break;
     if (at.dispatcher != kNone) scope_.set(plan_.modules[at.dispatcher].module.get(), 0);
     node = at.call;

@@ -1,6 +1,7 @@
 #include "engine/convert.h"
 #include "engine/operators.h"
 #include "engine/run.h"
+#include "py/calls.h"
 
 namespace fxpress::engine {
 
@@ -62,9 +63,7 @@ Ref Run::call(const Instruction& instruction, PyObject* callee, PyObject* args, 
   const Ref living = living_callee(callee);
   if (!meta_) return Ref::steal(PyObject_Call(living.get(), args, kwargs));
   const Ref none = kwargs == nullptr ? Ref::steal(PyDict_New()) : Ref::borrow(kwargs);
-  return Ref::steal(PyObject_CallFunctionObjArgs(symbols.call_with_meta,
-                                                 guard_of(instruction).node.get(), living.get(),
-                                                 args, none.get(), nullptr));
+  return cpython::call(symbols.call_with_meta, guard_of(instruction).node, living, args, none);
 }
 
 Ref Run::call_module(const Instruction& instruction, PyObject* args, PyObject* kwargs) {
@@ -161,17 +160,13 @@ Ref Run::map(const Instruction& instruction, PyObject* argument) {
   MapContext context{this, &instruction};
   const Ref self = Ref::steal(PyCapsule_New(&context, nullptr, nullptr));
   const Ref callback = Ref::steal(PyCFunction_New(&method, self.get()));
-  return Ref::steal(
-      PyObject_CallFunctionObjArgs(symbols.map_arg, argument, callback.get(), nullptr));
+  return cpython::call(symbols.map_arg, argument, callback);
 }
 
 Ref Run::map_tuple(const Instruction& instruction, PyObject* args) {
-  const Py_ssize_t size = PyTuple_GET_SIZE(args);
-  Ref mapped = Ref::steal(PyTuple_New(size));
-  for (Py_ssize_t i = 0; i < size; ++i) {
-    PyTuple_SET_ITEM(mapped.get(), i, map(instruction, PyTuple_GET_ITEM(args, i)).release());
-  }
-  return mapped;
+  return make_tuple(static_cast<size_t>(PyTuple_GET_SIZE(args)), [&](size_t i) {
+    return map(instruction, PyTuple_GET_ITEM(args, static_cast<Py_ssize_t>(i)));
+  });
 }
 
 // Keyword arguments for a call; empty when there are none.
