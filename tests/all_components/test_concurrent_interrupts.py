@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 import fxpress
 from fxpress import _native
 from fxpress._base import frame_space
-from fxpress._base.blocks import attribute_block
+from fxpress._base.replacement import attribute_block
 from fxpress._torch import serde as compat
 
 pytestmark = pytest.mark.slow("processes of their own")

@@ -13,7 +13,7 @@ from torch.distributed.pipelining._backward import stage_backward_input, stage_b
 from torch.export import Dim, export
 
 from fxpress import pipeline
-from fxpress._torch.gradient_paths import is_divisible
+from fxpress._torch.distributed import is_divisible
 from tests.support.pipelines import VOCABULARY, WIDTH, train, trained_whole
 from tests.support.ranks import run_ranks
 

@@ -1,4 +1,9 @@
-"""Functions of torch that do something else in the blocks of a thread."""
+"""Functions of torch that do something else in the blocks of a thread, and attributes in blocks.
+
+A signal handler may raise between any two steps of Python code, so also between the `__enter__` of
+a context manager written in Python and its block. The blocks of `_native` are entered and left in
+one step.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,14 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from fxpress import _native
+
+
+def attribute_block(owner: Any, name: str, value: Any) -> _native.Block:
+    """Return a block in which an attribute, set without Python code, has another value."""
+    change = functools.partial(_native.exchange_attribute, owner, name)
+    return _native.Block(functools.partial(change, value), change)
 
 
 class Replacement:

@@ -21,8 +21,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 from fxpress import _native
-from fxpress._base.blocks import attribute_block
 from fxpress._base.errors import UnsupportedError
+from fxpress._base.replacement import attribute_block
 from fxpress._install.stand_ins import Policy, class_stand_in, function_stand_in, log
 from fxpress._install.table import Entry
 from fxpress._torch.probes import is_due_to_torch

@@ -2,16 +2,127 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from types import TracebackType
+from typing import Any
 
 from fxpress._base.observing.event import Event
-from fxpress._base.observing.table import table_of
-from fxpress._base.observing.trace import trace_of
+from fxpress._base.observing.text import duration_text, sizes_text
 from fxpress._torch.watching import watchers
+
+
+def trace_of(events: Sequence[Event], begin: float) -> dict[str, Any]:
+    """Return a trace: a slice for each event, on the track of its thread.
+
+    Args:
+        begin: the time that the trace has as 0, seconds of `time.perf_counter`.
+    """
+    process = os.getpid()
+    tracks = {event.thread: event.thread_name for event in events}
+    named: list[dict[str, Any]] = [
+        {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": name}}
+        for thread, name in tracks.items()
+    ]
+    return {
+        "displayTimeUnit": "ms",
+        "traceEvents": named + [_slice(e, process, begin) for e in events],
+    }
+
+
+def _slice(event: Event, process: int, begin: float) -> dict[str, Any]:
+    notes: dict[str, Any] = dict(event.sizes)
+    if event.error is not None:
+        notes["error"] = event.error
+    return {
+        "ph": "X",
+        "name": f"fxpress.{event.name}" if event.is_operation else event.name,
+        "cat": "operation" if event.is_operation else "phase",
+        "pid": process,
+        "tid": event.thread,
+        "ts": (event.start - begin) * 1e6,
+        "dur": event.wall * 1e6,
+        "tts": event.processor_start * 1e6,
+        "tdur": event.processor * 1e6,
+        "args": notes,
+    }
+
+
+_TITLES = ("", "calls", "wall", "processor", "")
+
+
+@dataclasses.dataclass
+class _Row:
+    """Events of one name that happened during the same events, or during events of one row."""
+
+    name: str
+    depth: int
+    events: list[Event] = dataclasses.field(default_factory=list)
+    below: dict[tuple[str, int], _Row] = dataclasses.field(default_factory=dict)
+
+    def cells(self) -> tuple[str, ...]:
+        errors = {event.error for event in self.events if event.error is not None}
+        sizes = Counter[str]()
+        for event in self.events:
+            sizes.update(event.sizes)
+        return (
+            "  " * self.depth + self.name,
+            f"{len(self.events):,}",
+            duration_text(sum(event.wall for event in self.events)),
+            duration_text(sum(event.processor for event in self.events)),
+            "  ".join([sizes_text(sizes), *sorted(errors)]).strip(),
+        )
+
+
+def table_of(events: Sequence[Event], *, each_call: bool) -> str:
+    """Return a table: a row for each call of an operation, its phases and calls below it.
+
+    Args:
+        events: in the order in which they began.
+        each_call: whether calls that were made by themselves have rows of their own. Phases and
+            calls within a call share a row by name.
+    """
+    threads = {event.thread: event.thread_name for event in events}
+    lines: list[tuple[str, ...]] = [_TITLES]
+    for thread, name in threads.items():
+        if len(threads) > 1:
+            lines.append((f"thread {name}", "", "", "", ""))
+        of_thread = [event for event in events if event.thread == thread]
+        lines += (row.cells() for row in _walk(_rows(of_thread, each_call)))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        f"{name:<{widths[0]}}  {calls:>{widths[1]}}  {wall:>{widths[2]}}"
+        f"  {processor:>{widths[3]}}  {note}".rstrip()
+        for name, calls, wall, processor, note in lines
+    )
+
+
+def _rows(events: Sequence[Event], each_call: bool) -> dict[tuple[str, int], _Row]:
+    """Return the uppermost rows. Events whose parents are not among the events are uppermost."""
+    top: dict[tuple[str, int], _Row] = {}
+    row_of: dict[int, _Row] = {}  # by the number of the event
+    for event in events:
+        above = None if event.parent is None else row_of.get(event.parent.number)
+        siblings = top if above is None else above.below
+        key = (event.name, event.number if above is None and each_call else -1)
+        if key not in siblings:
+            siblings[key] = _Row(event.name, 0 if above is None else above.depth + 1)
+        siblings[key].events.append(event)
+        row_of[event.number] = siblings[key]
+    return top
+
+
+def _walk(rows: dict[tuple[str, int], _Row]) -> Iterable[_Row]:
+    waiting = [*rows.values()][::-1]
+    while waiting:
+        row = waiting.pop()
+        yield row
+        waiting += [*row.below.values()][::-1]
 
 
 class Profile:

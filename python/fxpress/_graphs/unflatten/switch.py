@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType, SimpleNamespace
 
 from fxpress import _native
-from fxpress._base.blocks import attribute_block
+from fxpress._base.replacement import attribute_block
 
 _NAME = "RUN_WITH_INTERPRETER"
 # The object that has the flag. It is the drop-in module as soon as that is imported, because
