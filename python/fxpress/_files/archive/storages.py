@@ -212,7 +212,7 @@ def read_tensors(
 
 
 def make_all(storages: list[torch.Tensor], planned: list[tuple[Any, ...]]) -> list[torch.Tensor]:
-    """Call `_aten.make_views`; ArchiveError where a view is not inside of its storage."""
+    """Call `make_views`; ArchiveError where a view is not inside of its storage."""
     try:
         return make_views(storages, planned)
     except (ValueError, TypeError) as e:

@@ -42,7 +42,7 @@ def without_lazy_bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _place_of(tensor: torch.Tensor) -> tuple[int | None, int]:
-    """Return the place of a tensor that `_aten.storage_places` leaves out; None for a fake one."""
+    """Return the place of a tensor that `storage_places` leaves out; None for a fake one."""
     if is_fake(tensor):
         return None, 0
     storage = tensor.untyped_storage()
