@@ -23,6 +23,7 @@ import graphs
 from figures import Figure, Goal, growth_over_floor
 from floor import creation_times
 from fxpress import functional_export
+from fxpress._graphs.capture import functional_export as capturing
 from fxpress._graphs.capture.guard_function import build_guard_function
 from fxpress._graphs.capture.rewrite import rewrite_and_clean
 from timing import Action, interleaved, per_node, ratio, stopwatch
@@ -122,7 +123,7 @@ def _measure_rewrite(model: Model, rounds: int) -> list[Figure]:
         given.append(arguments)
         return rewrite_and_clean(*arguments)
 
-    with mock.patch.object(functional_export, "rewrite_and_clean", record):
+    with mock.patch.object(capturing, "rewrite_and_clean", record):
         functional_export._dynamo_graph_capture_for_export(model.module)(*model.inputs)
     (arguments,) = given
 

@@ -404,7 +404,7 @@ def test_an_archive_that_is_there_is_replaced(tmp_path: Path) -> None:
 def test_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Path] = []
 
-    write = save.archive.save
+    write = save.save
 
     def fail(program: ExportedProgram, path: Path, **_: Any) -> None:
         if written:
@@ -412,7 +412,7 @@ def test_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         written.append(path)
         write(program, path)
 
-    monkeypatch.setattr(save.archive, "save", fail)
+    monkeypatch.setattr(save, "save", fail)
     with pytest.raises(OSError, match="No space"):
         save_stages(transformer(), tmp_path / "out", 2)
     assert written
