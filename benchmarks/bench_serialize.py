@@ -165,7 +165,7 @@ def measure_phases(program: Program, rounds: int) -> list[Figure]:
     document = SCHEMA.read(written, "ExportedProgram")
 
     def decode() -> object:
-        return _native.GraphReader(CLASSES, Values({}), {}).program(document)
+        return _native.GraphDecoder(CLASSES, Values({}), {}).program(document)
 
     fakes = [
         value

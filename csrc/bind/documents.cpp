@@ -8,7 +8,6 @@
 #include "bind/components.h"
 #include "schema/graph_targets.h"
 #include "serde/hash.h"
-#include "serde/payloads.h"
 #include "serde/schema_tables.h"
 
 namespace fxpress::bind {

@@ -6,18 +6,17 @@
 #include "bind/components.h"
 #include "serde/check.h"
 #include "serde/documents.h"
-#include "serde/encode.h"
 #include "serde/gate.h"
-#include "serde/graph_reader.h"
+#include "serde/graph_decoder.h"
+#include "serde/graph_encoder.h"
 #include "serde/kinds.h"
-#include "serde/payloads.h"
 #include "serde/symbols.h"
 
 namespace fxpress::bind {
 
 using schema::Document;
 using schema::Schema;
-using serde::GraphReader;
+using serde::GraphDecoder;
 using serde::SchemaClasses;
 
 namespace {
@@ -57,35 +56,35 @@ void bind_schema_classes(py::module_& m) {
           "Return the field at a dotted path as objects; an empty path is the whole document.");
 }
 
-void bind_graph_reader(py::module_& m) {
-  closed_class<GraphReader>(m, "GraphReader",
-                            "A graph that is read from one document, or from parts of one.")
+void bind_graph_decoder(py::module_& m) {
+  closed_class<GraphDecoder>(m, "GraphDecoder",
+                             "A graph that is read from one document, or from parts of one.")
       .def(py::init<py::object, py::object, py::dict>(), "classes"_a, "values"_a, "constants"_a,
            py::pos_only(), "Begin with an open graph.")
-      .def("program", &GraphReader::program, "document"_a, py::pos_only(),
+      .def("program", &GraphDecoder::program, "document"_a, py::pos_only(),
            "Read a program: (graph module, signature, calls, whether objects have no source text).")
-      .def("part", &GraphReader::part, "kind"_a, "document"_a, "extra"_a, py::pos_only(),
+      .def("part", &GraphDecoder::part, "kind"_a, "document"_a, "extra"_a, py::pos_only(),
            "Read a document of another kind; `extra` is the thing that it belongs to.")
-      .def("open", &GraphReader::open, "Begin a graph inside of the current one.")
-      .def("close", &GraphReader::close, "End the current graph.")
-      .def("forget_values", &GraphReader::forget_values,
+      .def("open", &GraphDecoder::open, "Begin a graph inside of the current one.")
+      .def("close", &GraphDecoder::close, "End the current graph.")
+      .def("forget_values", &GraphDecoder::forget_values,
            "Make numbers and tensors anew from here on: ranges or the fake mode have changed.")
-      .def("name_node", &GraphReader::name_node, "node"_a, "name"_a, py::pos_only(),
+      .def("name_node", &GraphDecoder::name_node, "node"_a, "name"_a, py::pos_only(),
            "Give a node the name that the file uses.")
-      .def("value", &GraphReader::value, "scope"_a, "name"_a, py::pos_only(),
+      .def("value", &GraphDecoder::value, "scope"_a, "name"_a, py::pos_only(),
            "Return the value that a name has in an open graph.")
-      .def("node", &GraphReader::node, "scope"_a, "name"_a, py::pos_only(),
+      .def("node", &GraphDecoder::node, "scope"_a, "name"_a, py::pos_only(),
            "Return the node with a name in an open graph, or None.")
-      .def("nodes", &GraphReader::nodes, "scope"_a, py::pos_only(),
+      .def("nodes", &GraphDecoder::nodes, "scope"_a, py::pos_only(),
            "Return the nodes of an open graph by name.")
-      .def("value_names", &GraphReader::value_names, "scope"_a, py::pos_only(),
+      .def("value_names", &GraphDecoder::value_names, "scope"_a, py::pos_only(),
            "Return the names of the values in an open graph.")
-      .def_property_readonly("scope", &GraphReader::scope, "A number of the open graph's own.")
-      .def_property_readonly("graph", &GraphReader::graph, "The open graph.")
-      .def_property_readonly("root", &GraphReader::root, "The module of the open graph.")
-      .def_property("constants", &GraphReader::constants, &GraphReader::set_constants,
+      .def_property_readonly("scope", &GraphDecoder::scope, "A number of the open graph's own.")
+      .def_property_readonly("graph", &GraphDecoder::graph, "The open graph.")
+      .def_property_readonly("root", &GraphDecoder::root, "The module of the open graph.")
+      .def_property("constants", &GraphDecoder::constants, &GraphDecoder::set_constants,
                     "The constants by name.")
-      .def_property("signature", &GraphReader::signature, &GraphReader::set_signature,
+      .def_property("signature", &GraphDecoder::signature, &GraphDecoder::set_signature,
                     "The ExportGraphSignature that was read, or None.");
 }
 
@@ -170,7 +169,7 @@ void bind_schema(py::module_& m) {
                                       merged.ptr());
           },
           "kind"_a, "values"_a, "objects"_a, "treespec"_a, "results"_a, "merged"_a, py::pos_only(),
-          RefersToSelf(), "Return a part of a program as a document; PartEncoder lists the kinds.")
+          RefersToSelf(), "Return a part of a program as a document; graph_encoder.h lists the kinds.")
       .def(
           "encode_program",
           [](const Schema& schema, const py::handle& graph_module, const py::handle& signature,
@@ -205,7 +204,7 @@ void bind_serde(py::module_& m) {
   bind_gate(m);
   bind_schema(m);
   bind_schema_classes(m);
-  bind_graph_reader(m);
+  bind_graph_decoder(m);
 }
 
 }  // namespace fxpress::bind

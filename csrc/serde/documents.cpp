@@ -1,10 +1,12 @@
 #include "serde/documents.h"
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <unordered_set>
 
 #include "fx/symbols.h"
+#include "py/containers.h"
 #include "py/gc_pause.h"
 #include "schema/canonical.h"
 #include "schema/json_reader.h"
@@ -16,7 +18,9 @@
 
 namespace fxpress::serde {
 
+using schema::Field;
 using schema::Value;
+using schema::ValueKind;
 
 Document read_document(const Schema& schema, PyObject* bytes, const std::string& type,
                        core::Budget* budget) {
@@ -49,7 +53,7 @@ Ref read_field(const Document& document, const SchemaClasses& classes, const std
   for (size_t start = 0; start < path.size();) {
     const size_t end = std::min(path.find('.', start), path.size());
     const int place = document.schema().type(value->type).find(path.substr(start, end - start));
-    if (value->kind != schema::ValueKind::kRecord || place < 0) {
+    if (value->kind != ValueKind::kRecord || place < 0) {
       raise(PyExc_KeyError, "%s", path.c_str());
     }
     value = &document.children(*value)[static_cast<size_t>(place)];
@@ -117,6 +121,82 @@ Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject*
     check(PyObject_SetAttr(graph.get(), name, Ref::steal(PyList_AsTuple(list.get())).get()));
   }
   return made;
+}
+
+namespace {
+
+// Texts of a document that occur often: made once.
+class LatestText {
+ public:
+  Ref get(std::string_view text) {
+    if (!latest_ || text != text_) {
+      latest_ = new_text(text);
+      text_ = text;
+    }
+    return Ref::borrow(latest_.get());
+  }
+
+ private:
+  std::string text_;
+  Ref latest_;
+};
+
+Ref number(const Document& document, const Value& symbolic) {
+  const Value& content = document.content(symbolic);
+  if (content.kind != ValueKind::kInt) {
+    raise(damage_error(), "a stored tensor has a symbolic size");
+  }
+  return Ref::steal(PyLong_FromLongLong(content.integer));
+}
+
+Ref numbers(const Document& document, const Value& list) {
+  const auto items = document.children(list);
+  Ref result = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));
+  for (size_t i = 0; i < items.size(); ++i) {
+    PyTuple_SET_ITEM(result.get(), static_cast<Py_ssize_t>(i),
+                     number(document, items[i]).release());
+  }
+  return result;
+}
+
+Ref truth(const Value& value) {
+  return Ref::borrow(value.integer != 0 ? Py_True : Py_False);
+}
+
+Ref tensor_meta(const Document& document, const Value& meta, LatestText& device_names) {
+  if (meta.kind == ValueKind::kNull) return Ref::borrow(Py_None);
+  const Value& device = document.field(meta, Field::TensorMeta_device);
+  std::array<Ref, 7> parts = {
+      scalar(document, document.field(meta, Field::TensorMeta_dtype)),
+      numbers(document, document.field(meta, Field::TensorMeta_sizes)),
+      numbers(document, document.field(meta, Field::TensorMeta_strides)),
+      number(document, document.field(meta, Field::TensorMeta_storage_offset)),
+      truth(document.field(meta, Field::TensorMeta_requires_grad)),
+      device_names.get(document.text(document.field(device, Field::Device_type))),
+      scalar(document, document.field(device, Field::Device_index)),
+  };
+  return take_as_tuple(parts);
+}
+
+}  // namespace
+
+Ref read_payload_config(const Document& document) {
+  const auto entries =
+      document.children(document.field(document.root(), Field::PayloadConfig_config));
+  Ref result = Ref::steal(PyList_New(0));
+  LatestText devices;
+  for (size_t i = 0; i + 1 < entries.size(); i += 2) {
+    const Value& meta = entries[i + 1];
+    std::array<Ref, 5> parts = {
+        new_text(document.text(entries[i])),
+        new_text(document.text(document.field(meta, Field::PayloadMeta_path_name))),
+        truth(document.field(meta, Field::PayloadMeta_is_param)),
+        truth(document.field(meta, Field::PayloadMeta_use_pickle)),
+        tensor_meta(document, document.field(meta, Field::PayloadMeta_tensor_meta), devices),
+    };
+    check(PyList_Append(result.get(), take_as_tuple(parts).get()));
+  }
+  return result;
 }
 
 }  // namespace fxpress::serde

@@ -32,4 +32,9 @@ Document to_document(const Schema& schema, const SchemaClasses& classes, PyObjec
 Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject* object,
                    PyObject* constants, PyObject* renamed);
 
+// Reads a document of the type PayloadConfig: [(name, record, is_param, use_pickle, meta)]; meta is
+// None or (dtype code, sizes, strides, storage offset, requires_grad, device type, device index or
+// None). SerializeError for symbolic sizes.
+Ref read_payload_config(const Document& document);
+
 }  // namespace fxpress::serde

@@ -1,11 +1,10 @@
-#include "serde/encode_node_metadata.h"
-
 #include <cctype>
 
 #include "core/budget.h"
 #include "fx/symbols.h"
 #include "py/pairs.h"
 #include "schema/json_writer.h"
+#include "serde/graph_encoder.h"
 #include "serde/symbols.h"
 #include "serde/text.h"
 
@@ -37,7 +36,7 @@ void append(std::string& to, PyObject* value) {
 
 }  // namespace
 
-void NodeMetadataEncoder::metadata(PyObject* node) {
+void GraphEncoder::metadata(PyObject* node) {
   const Ref held = fx::node_field(node, fx::symbols.node_meta);
   PyObject* meta = held.get();
   sink_.begin_map();
@@ -77,7 +76,7 @@ void NodeMetadataEncoder::metadata(PyObject* node) {
   sink_.end_map();
 }
 
-void NodeMetadataEncoder::module_stack(PyObject* stack) {
+void GraphEncoder::module_stack(PyObject* stack) {
   scratch_.clear();
   const auto add = [&](PyObject* key, PyObject* entry) {
     if (!PyTuple_Check(entry) || PyTuple_GET_SIZE(entry) != 2 ||
@@ -104,7 +103,7 @@ void NodeMetadataEncoder::module_stack(PyObject* stack) {
   sink_.string(scratch_);
 }
 
-void NodeMetadataEncoder::append_operator_name(PyObject* target) {
+void GraphEncoder::append_operator_name(PyObject* target) {
   if (PyUnicode_Check(target)) {
     scratch_ += Text(target).view();
     return;
@@ -120,7 +119,7 @@ void NodeMetadataEncoder::append_operator_name(PyObject* target) {
   scratch_ += operator_names_[id].name;
 }
 
-void NodeMetadataEncoder::source_functions(PyObject* stack) {
+void GraphEncoder::source_functions(PyObject* stack) {
   const Ref held = Ref::steal(PySequence_Tuple(stack));
   scratch_.clear();
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(held.get()); ++i) {
@@ -137,7 +136,7 @@ void NodeMetadataEncoder::source_functions(PyObject* stack) {
   sink_.string(scratch_);
 }
 
-void NodeMetadataEncoder::node_sources(PyObject* sources, std::string& text) {
+void GraphEncoder::node_sources(PyObject* sources, std::string& text) {
   if (sources == Py_None) {
     text += "null";
     return;
@@ -157,7 +156,7 @@ void NodeMetadataEncoder::node_sources(PyObject* sources, std::string& text) {
 
 // Ids of graphs are addresses in torch; here they count from 0, so that the same export gives the
 // same bytes everywhere.
-int64_t NodeMetadataEncoder::graph_number(PyObject* graph_id) {
+int64_t GraphEncoder::graph_number(PyObject* graph_id) {
   const long long id = PyLong_AsLongLong(graph_id);
   if (id == -1) {
     if (PyErr_Occurred() != nullptr) throw_python_error();
@@ -166,7 +165,7 @@ int64_t NodeMetadataEncoder::graph_number(PyObject* graph_id) {
   return graph_numbers_.emplace(id, static_cast<int64_t>(graph_numbers_.size())).first->second;
 }
 
-void NodeMetadataEncoder::node_source(PyObject* source, std::string& text) {
+void GraphEncoder::node_source(PyObject* source, std::string& text) {
   const RecursionGuard guard(" in from_node");
   core::check_stack("from_node");
   schema::StringBuffer buffer;

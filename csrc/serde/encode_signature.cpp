@@ -1,6 +1,5 @@
-#include "serde/encode_signature.h"
-
 #include "fx/symbols.h"
+#include "serde/graph_encoder.h"
 #include "serde/kinds.h"
 #include "serde/symbols.h"
 
@@ -32,7 +31,7 @@ Ref list_of(PyObject* object, PyObject* name) {
 
 }  // namespace
 
-void SignatureEncoder::signature(PyObject* signature) {
+void GraphEncoder::graph_signature(PyObject* signature) {
   out_.record(Type::GraphSignature, [&](Field field) {
     const bool inputs = field == Field::GraphSignature_input_specs;
     const Ref specs = list_of(signature, inputs ? names.input_specs : names.output_specs);
@@ -41,12 +40,12 @@ void SignatureEncoder::signature(PyObject* signature) {
 }
 
 // A TensorArgument or TokenArgument.
-void SignatureEncoder::named(Type type, PyObject* argument) {
+void GraphEncoder::named(Type type, PyObject* argument) {
   const Ref name = names_.name_of(argument);
   out_.record(type, [&](Field) { out_.string(name.get()); });
 }
 
-void SignatureEncoder::constant_input(PyObject* argument) {
+void GraphEncoder::constant_input(PyObject* argument) {
   const Ref held = get_attr(argument, names.value);
   PyObject* value = held.get();
   out_.choice(Field::InputSpec_constant_input, [&] {
@@ -76,7 +75,7 @@ void SignatureEncoder::constant_input(PyObject* argument) {
   });
 }
 
-void SignatureEncoder::input_spec(PyObject* spec) {
+void GraphEncoder::input_spec(PyObject* spec) {
   const auto with_target = [&](Field kind, Type type, Type argument_type, PyObject* python_type) {
     const Ref target = target_of(spec);
     const Ref argument = argument_of(spec, python_type);
@@ -88,7 +87,7 @@ void SignatureEncoder::input_spec(PyObject* spec) {
           case Field::InputToTensorConstantSpec_arg:
             return named(argument_type, argument.get());
           case Field::InputToCustomObjSpec_arg:
-            return values_.custom_object(argument.get());
+            return custom_object(argument.get());
           case Field::InputToBufferSpec_persistent:
             return sink_.boolean(get_attr(spec, fx::names.persistent).get() == Py_True);
           default:
@@ -132,7 +131,7 @@ void SignatureEncoder::input_spec(PyObject* spec) {
   }
 }
 
-void SignatureEncoder::output_spec(PyObject* spec) {
+void GraphEncoder::output_spec(PyObject* spec) {
   const auto with_target = [&](Field kind, Type type) {
     const Ref target = target_of(spec);
     const Ref argument = argument_of(spec, symbols.tensor_argument_type);
@@ -184,19 +183,17 @@ void SignatureEncoder::output_spec(PyObject* spec) {
   }
 }
 
-void SignatureEncoder::argument_spec(PyObject* spec) {
-  const auto by_name = [&](Table table) {
-    arguments_.value_reference(table, names_.name_of(spec).get());
-  };
+void GraphEncoder::argument_spec(PyObject* spec) {
+  const auto by_name = [&](Table table) { value_reference(table, names_.name_of(spec).get()); };
   if (is_a(spec, symbols.tensor_argument_type)) return by_name(Table::kTensor);
   if (is_a(spec, symbols.sym_int_argument_type)) return by_name(Table::kSymInt);
   if (is_a(spec, symbols.sym_float_argument_type)) return by_name(Table::kSymFloat);
   if (is_a(spec, symbols.sym_bool_argument_type)) return by_name(Table::kSymBool);
   if (is_a(spec, symbols.constant_argument_type)) {
-    return arguments_.argument(get_attr(spec, names.value).get(), nullptr);
+    return argument(get_attr(spec, names.value).get(), nullptr);
   }
   if (is_a(spec, symbols.custom_obj_argument_type)) {
-    return out_.choice(Field::Argument_as_custom_obj, [&] { values_.custom_object(spec); });
+    return out_.choice(Field::Argument_as_custom_obj, [&] { custom_object(spec); });
   }
   raise(PyExc_AssertionError,
         "an argument of a signature is of a type without a place in the "
@@ -204,12 +201,12 @@ void SignatureEncoder::argument_spec(PyObject* spec) {
         spec);
 }
 
-void SignatureEncoder::calls(PyObject* entries) {
+void GraphEncoder::calls(PyObject* entries) {
   const Ref held = Ref::steal(PySequence_Tuple(entries));
   out_.list(held.get(), [&](PyObject* entry) { call(entry); });
 }
 
-void SignatureEncoder::call(PyObject* entry) {
+void GraphEncoder::call(PyObject* entry) {
   out_.record(Type::ModuleCallEntry, [&](Field field) {
     if (field == Field::ModuleCallEntry_fqn) return out_.string(get_attr(entry, names.fqn).get());
     const Ref signature = get_attr(entry, names.signature);
@@ -218,14 +215,14 @@ void SignatureEncoder::call(PyObject* entry) {
   });
 }
 
-void SignatureEncoder::call_signature(PyObject* signature) {
+void GraphEncoder::call_signature(PyObject* signature) {
   const auto specs = [&](PyObject* name) {
     const Ref list = list_of(signature, name);
     out_.list(list.get(), [&](PyObject* spec) { argument_spec(spec); });
   };
   const auto treespec = [&](PyObject* name) {
     const Ref spec = get_attr(signature, name);
-    out_.string(Ref::steal(PyObject_CallOneArg(treespec_, spec.get())).get());
+    out_.string(Ref::steal(PyObject_CallOneArg(context_.treespec, spec.get())).get());
   };
   out_.record(Type::ModuleCallSignature, [&](Field field) {
     switch (field) {

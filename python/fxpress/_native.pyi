@@ -287,7 +287,7 @@ class Document(metaclass=_ClosedClass):
     ) -> tuple[bytes, bytes]: ...
 
 @final
-class GraphReader(metaclass=_ClosedClass):
+class GraphDecoder(metaclass=_ClosedClass):
     constants: dict[str, Any]
     signature: Any
     @property

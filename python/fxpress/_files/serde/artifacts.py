@@ -172,7 +172,7 @@ def load_any(saved: bytes, record: str, values: Values, *, allow_pickle: bool = 
             `allow_pickle`.
         LimitError: reading would cost more than the budget of `values` has.
     """
-    reader = _native.GraphReader(CLASSES, values, {})
+    reader = _native.GraphDecoder(CLASSES, values, {})
     budget = values.budget
 
     def fake_tensor(meta: bytes, is_parameter: bool) -> Any:

@@ -67,7 +67,7 @@ class LazyMap(dict[Any, Any]):
 class NodesByName(Mapping[str, torch.fx.Node]):
     """A live view of the nodes of an open graph, by their names in the file."""
 
-    def __init__(self, reader: _native.GraphReader) -> None:
+    def __init__(self, reader: _native.GraphDecoder) -> None:
         self._reader = reader
         self._scope = reader.scope
 
@@ -162,7 +162,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
 
     def __init__(self) -> None:
         self._values = Values({})
-        self._reader = _native.GraphReader(CLASSES, self._values, {})
+        self._reader = _native.GraphDecoder(CLASSES, self._values, {})
         self.example_inputs: Any = None
 
     # ---- the open graph -------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
         return values
 
     @staticmethod
-    def _value(reader: _native.GraphReader, scope: int, name: str) -> Any:
+    def _value(reader: _native.GraphDecoder, scope: int, name: str) -> Any:
         with compat.without_modes():
             return reader.value(scope, name)
 

@@ -71,7 +71,7 @@ def _is_valid(root: torch.fx.GraphModule, fields: dict[str, Any]) -> bool:
 class Decoded:
     """The parts of a document of the type ExportedProgram, its reader and its symbols."""
 
-    reader: _native.GraphReader
+    reader: _native.GraphDecoder
     values: Values
     graph_module: torch.fx.GraphModule
     signature: Any
@@ -116,7 +116,7 @@ def decode_graph_module(
         objects = load(constants, "constants")
     with phase("example inputs"):
         examples, left_out = _load_examples(example_inputs, values, allow_pickle)
-    reader = _native.GraphReader(CLASSES, values, objects)
+    reader = _native.GraphDecoder(CLASSES, values, objects)
     with (
         phase("graph"),
         compat.without_modes(),
