@@ -69,12 +69,12 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/serde/graph_decoder.cpp
   csrc/serde/graph_values.cpp
   csrc/serde/hash.cpp
-  csrc/serde/kinds.cpp
   csrc/serde/objects.cpp
   csrc/serde/operators.cpp
   csrc/serde/scalars.cpp
   csrc/serde/schema_tables.cpp
   csrc/serde/schema_writer.cpp
+  csrc/serde/specs.cpp
   csrc/serde/symbols.cpp
   csrc/serde/targets.cpp
   csrc/split/assign.cpp

@@ -9,7 +9,6 @@
 #include "serde/gate.h"
 #include "serde/graph_decoder.h"
 #include "serde/graph_encoder.h"
-#include "serde/kinds.h"
 #include "serde/symbols.h"
 
 namespace fxpress::bind {
@@ -169,7 +168,8 @@ void bind_schema(py::module_& m) {
                                       merged.ptr());
           },
           "kind"_a, "values"_a, "objects"_a, "treespec"_a, "results"_a, "merged"_a, py::pos_only(),
-          RefersToSelf(), "Return a part of a program as a document; graph_encoder.h lists the kinds.")
+          RefersToSelf(),
+          "Return a part of a program as a document; graph_encoder.h lists the kinds.")
       .def(
           "encode_program",
           [](const Schema& schema, const py::handle& graph_module, const py::handle& signature,
@@ -189,8 +189,12 @@ void bind_schema(py::module_& m) {
 }  // namespace
 
 void bind_serde(py::module_& m) {
-  m.attr("INPUT_KINDS") = texts(serde::kInputKindNames);
-  m.attr("OUTPUT_KINDS") = texts(serde::kOutputKindNames);
+  py::list specs;  // whether it is an input, torch's name of the kind; see SpecInfo
+  for (const schema::SpecInfo& spec : schema::kSpecs) {
+    const bool is_input = Schema::owner(spec.tag) == schema::Type::InputSpec;
+    specs.append(py::make_tuple(is_input, spec.torch_name));
+  }
+  m.attr("SPEC_KINDS") = py::tuple(specs);
   m.def(
       "initialize_serde", [](const py::dict& objects) { serde::initialize_symbols(objects.ptr()); },
       "objects"_a, py::pos_only(), "Fill the table of Python objects that serde works with.");

@@ -6,7 +6,7 @@
 #include "fx/symbols.h"
 #include "serde/errors.h"
 #include "serde/graph_values.h"
-#include "serde/kinds.h"
+#include "serde/specs.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {
@@ -47,31 +47,23 @@ struct Targets {
 
 bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& program,
                  Targets& targets) {
+  const SpecInfo& info = spec_info(spec, schema::Type::InputSpec);
   const Ref argument = get_attr(spec, fx::names.arg);
   const Ref target = get_attr(spec, fx::names.target);
-  const bool tensor = is_a(argument.get(), symbols.tensor_argument_type);
-  const bool has_name = tensor || is_a(argument.get(), symbols.sym_int_argument_type) ||
+  const bool has_name = is_a(argument.get(), symbols.tensor_argument_type) ||
+                        is_a(argument.get(), symbols.sym_int_argument_type) ||
                         is_a(argument.get(), symbols.sym_float_argument_type) ||
                         is_a(argument.get(), symbols.sym_bool_argument_type);
   if (has_name && !equal(get_attr(argument.get(), fx::names.name).get(), node_name)) return false;
-  const InputKind kind = input_kind(spec);
-  if (kind == InputKind::kUserInput) {
+  if (info.tag == schema::Field::InputSpec_user_input) {
     if (is_a(argument.get(), symbols.constant_argument_type)) return true;
     check(PySet_Add(targets.user_inputs.get(), node_name));
-    return tensor || is_a(argument.get(), symbols.sym_int_argument_type) ||
-           is_a(argument.get(), symbols.sym_float_argument_type) ||
-           is_a(argument.get(), symbols.sym_bool_argument_type) ||
-           is_a(argument.get(), symbols.custom_obj_argument_type);
+    return has_name || is_a(argument.get(), symbols.custom_obj_argument_type);
   }
-  if (kind == InputKind::kToken) return is_a(argument.get(), symbols.token_argument_type);
-  if (target.get() == Py_None) return false;
-  if (kind == InputKind::kCustomObject) {
-    return is_a(argument.get(), symbols.custom_obj_argument_type) &&
-           has_key(program.constants, target.get());
-  }
-  if (!tensor) return false;
-  if (kind == InputKind::kConstantTensor) return has_key(program.constants, target.get());
-  if (kind == InputKind::kParameter) {
+  if (!is_a(argument.get(), python_type(info.argument_type))) return false;
+  if (info.has_target() && target.get() == Py_None) return false;
+  if (info.target_type == SpecTarget::kConstant) return has_key(program.constants, target.get());
+  if (info.tag == schema::Field::InputSpec_parameter) {
     check(PySet_Add(targets.parameters.get(), target.get()));
     PyObject* value = PyDict_Check(program.state) ? dict_get(program.state, target.get()) : nullptr;
     if (value == nullptr) return false;
@@ -79,7 +71,7 @@ bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& progra
     check(is_parameter);
     return is_parameter != 0;
   }
-  if (kind != InputKind::kBuffer) return false;
+  if (info.tag != schema::Field::InputSpec_buffer) return true;  // a token
   check(PySet_Add(targets.buffers.get(), target.get()));
   const Ref persistent = get_attr(spec, fx::names.persistent);
   const bool stored = has_key(program.state, target.get());
@@ -111,32 +103,15 @@ bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
     check(found);
     return found != 0;
   };
-  switch (output_kind(spec)) {
-    case OutputKind::kBufferMutation:
+  switch (spec_info(spec, schema::Type::OutputSpec).tag) {
+    case schema::Field::OutputSpec_buffer_mutation:
       return in(targets.buffers);
-    case OutputKind::kParameterMutation:
+    case schema::Field::OutputSpec_parameter_mutation:
       return in(targets.parameters);
-    case OutputKind::kUserInputMutation:
+    case schema::Field::OutputSpec_user_input_mutation:
       return in(targets.user_inputs);
     default:
       return true;
-  }
-}
-
-// Where outputs of a kind come: tokens, mutations, what the user gets, gradients.
-int rank(OutputKind kind) {
-  switch (kind) {
-    case OutputKind::kToken:
-      return 0;
-    case OutputKind::kBufferMutation:
-    case OutputKind::kParameterMutation:
-    case OutputKind::kUserInputMutation:
-      return 1;
-    case OutputKind::kGradientToParameter:
-    case OutputKind::kGradientToUserInput:
-      return 3;
-    default:
-      return 2;
   }
 }
 
@@ -166,7 +141,7 @@ bool check_signature(const ProgramCheck& program, const GraphValues& graph) {
   int before = 0;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values.get()); ++i) {
     PyObject* spec = PyTuple_GET_ITEM(outputs.get(), i);
-    const int now = rank(output_kind(spec));
+    const int now = spec_info(spec, schema::Type::OutputSpec).verifier_rank;
     if (now < before) return false;
     before = now;
     if (!check_output(spec, PyTuple_GET_ITEM(values.get(), i), targets)) return false;

@@ -1,7 +1,7 @@
 #include "fx/symbols.h"
 #include "py/containers.h"
 #include "serde/graph_decoder.h"
-#include "serde/kinds.h"
+#include "serde/specs.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {
@@ -59,103 +59,60 @@ Ref GraphDecoder::argument_spec(const Value& value) {
   }
 }
 
-Ref GraphDecoder::input_spec(const Value& spec) {
-  const Value& content = content_of(spec);
-  const auto make = [&](InputKind kind, const Ref& argument, PyObject* target,
-                        PyObject* persistent = Py_None) {
-    PyObject* object = input_kinds_[static_cast<size_t>(kind)].get();
-    if (kind == InputKind::kBuffer) {  // the constructor looks at `persistent`
-      return call(symbols.input_spec_type, object, argument.get(), target, persistent);
-    }
-    return new_instance(symbols.input_spec_type, {{fx::names.kind, object},
-                                                  {fx::names.arg, argument.get()},
-                                                  {fx::names.target, target},
-                                                  {fx::names.persistent, persistent}});
-  };
-  const auto target = [&](Field name) { return scalar_of(field(content, name)); };
-  switch (tag_of(spec)) {
-    case Field::InputSpec_user_input:
-      return make(InputKind::kUserInput, argument_spec(field(content, Field::UserInputSpec_arg)),
-                  Py_None);
-    case Field::InputSpec_parameter:
-      return make(
-          InputKind::kParameter,
-          named_spec(symbols.tensor_argument_type, field(content, Field::InputToParameterSpec_arg)),
-          target(Field::InputToParameterSpec_parameter_name).get());
-    case Field::InputSpec_buffer:
-      return make(
-          InputKind::kBuffer,
-          named_spec(symbols.tensor_argument_type, field(content, Field::InputToBufferSpec_arg)),
-          target(Field::InputToBufferSpec_buffer_name).get(),
-          target(Field::InputToBufferSpec_persistent).get());
-    case Field::InputSpec_tensor_constant:
-      return make(InputKind::kConstantTensor,
-                  named_spec(symbols.tensor_argument_type,
-                             field(content, Field::InputToTensorConstantSpec_arg)),
-                  target(Field::InputToTensorConstantSpec_tensor_constant_name).get());
-    case Field::InputSpec_custom_obj:
-      return make(InputKind::kCustomObject,
-                  custom_object(field(content, Field::InputToCustomObjSpec_arg)),
-                  target(Field::InputToCustomObjSpec_custom_obj_name).get());
-    case Field::InputSpec_token:
-      return make(
-          InputKind::kToken,
-          named_spec(symbols.token_argument_type, field(content, Field::InputTokenSpec_arg)),
-          Py_None);
-    case Field::InputSpec_constant_input: {
-      const Value& constant = field(content, Field::InputToConstantInputSpec_value);
-      const bool none = tag_of(constant) == Field::ConstantValue_as_none;
-      const Ref value = none ? Ref::borrow(Py_None) : scalar_of(content_of(constant));
-      return make(InputKind::kUserInput,
-                  call(symbols.constant_argument_type,
-                       target(Field::InputToConstantInputSpec_name).get(), value.get()),
-                  Py_None);
+// The row of a spec, and the member of torch's enum: a literal is a user input, the first row.
+std::pair<const SpecInfo&, PyObject*> GraphDecoder::spec_info(const Value& spec, const char* what) {
+  const SpecInfo* info = schema::find_spec(tag_of(spec));
+  if (info == nullptr) {
+    raise(symbols.unsupported_error, "fxpress does not know this kind of %s: %s", what,
+          document_->schema().type(spec.type).fields[spec.count].name.c_str());
+  }
+  const bool is_literal = info->argument_type == SpecArgument::kLiteral;
+  const size_t row = is_literal ? 0 : static_cast<size_t>(info - schema::kSpecs);
+  return {*info, spec_kinds_[row].get()};
+}
+
+Ref GraphDecoder::spec_argument(const SpecInfo& info, const Value& record) {
+  const Value& stored = field(record, info.argument);
+  switch (info.argument_type) {
+    case SpecArgument::kAny:
+      return argument_spec(stored);
+    case SpecArgument::kObject:
+      return custom_object(stored);
+    case SpecArgument::kLiteral: {
+      const bool is_none = tag_of(stored) == Field::ConstantValue_as_none;
+      const Ref value = is_none ? Ref::borrow(Py_None) : scalar_of(content_of(stored));
+      return call(symbols.constant_argument_type, scalar_of(field(record, info.target)).get(),
+                  value.get());
     }
     default:
-      raise(symbols.unsupported_error, "fxpress does not know this kind of input: %s",
-            document_->schema().type(spec.type).fields[spec.count].name.c_str());
+      return named_spec(python_type(info.argument_type), stored);
   }
 }
 
-Ref GraphDecoder::output_spec(const Value& spec) {
-  const Value& content = content_of(spec);
-  const auto make = [&](OutputKind kind, const Ref& argument, PyObject* target = Py_None) {
-    return call(symbols.output_spec_type, output_kinds_[static_cast<size_t>(kind)].get(),
-                argument.get(), target);
-  };
-  const auto with_target = [&](OutputKind kind, Field argument, Field target) {
-    return make(kind, named_spec(symbols.tensor_argument_type, field(content, argument)),
-                scalar_of(field(content, target)).get());
-  };
-  switch (tag_of(spec)) {
-    case Field::OutputSpec_user_output:
-      return make(OutputKind::kUserOutput,
-                  argument_spec(field(content, Field::UserOutputSpec_arg)));
-    case Field::OutputSpec_loss_output:
-      return make(OutputKind::kLossOutput, named_spec(symbols.tensor_argument_type,
-                                                      field(content, Field::LossOutputSpec_arg)));
-    case Field::OutputSpec_buffer_mutation:
-      return with_target(OutputKind::kBufferMutation, Field::BufferMutationSpec_arg,
-                         Field::BufferMutationSpec_buffer_name);
-    case Field::OutputSpec_parameter_mutation:
-      return with_target(OutputKind::kParameterMutation, Field::ParameterMutationSpec_arg,
-                         Field::ParameterMutationSpec_parameter_name);
-    case Field::OutputSpec_gradient_to_parameter:
-      return with_target(OutputKind::kGradientToParameter, Field::GradientToParameterSpec_arg,
-                         Field::GradientToParameterSpec_parameter_name);
-    case Field::OutputSpec_gradient_to_user_input:
-      return with_target(OutputKind::kGradientToUserInput, Field::GradientToUserInputSpec_arg,
-                         Field::GradientToUserInputSpec_user_input_name);
-    case Field::OutputSpec_user_input_mutation:
-      return with_target(OutputKind::kUserInputMutation, Field::UserInputMutationSpec_arg,
-                         Field::UserInputMutationSpec_user_input_name);
-    case Field::OutputSpec_token:
-      return make(OutputKind::kToken, named_spec(symbols.token_argument_type,
-                                                 field(content, Field::OutputTokenSpec_arg)));
-    default:
-      raise(symbols.unsupported_error, "fxpress does not know this kind of output: %s",
-            document_->schema().type(spec.type).fields[spec.count].name.c_str());
+Ref GraphDecoder::spec_target(const SpecInfo& info, const Value& record) const {
+  return info.has_target() ? scalar_of(field(record, info.target)) : Ref::borrow(Py_None);
+}
+
+Ref GraphDecoder::input_spec(const Value& spec) {
+  const auto [info, kind] = spec_info(spec, "input");
+  const Value& record = content_of(spec);
+  const Ref argument = spec_argument(info, record);
+  const Ref target = spec_target(info, record);
+  if (info.tag == Field::InputSpec_buffer) {  // the constructor checks `persistent`
+    const Ref persistent = scalar_of(field(record, Field::InputToBufferSpec_persistent));
+    return call(symbols.input_spec_type, kind, argument.get(), target.get(), persistent.get());
   }
+  return new_instance(symbols.input_spec_type, {{fx::names.kind, kind},
+                                                {fx::names.arg, argument.get()},
+                                                {fx::names.target, target.get()},
+                                                {fx::names.persistent, Py_None}});
+}
+
+Ref GraphDecoder::output_spec(const Value& spec) {
+  const auto [info, kind] = spec_info(spec, "output");
+  const Value& record = content_of(spec);
+  const Ref argument = spec_argument(info, record);
+  return call(symbols.output_spec_type, kind, argument.get(), spec_target(info, record).get());
 }
 
 Ref GraphDecoder::argument_specs(const Value& list) {

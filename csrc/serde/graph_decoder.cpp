@@ -92,8 +92,7 @@ GraphDecoder::GraphDecoder(py::object classes, py::object values, py::dict const
       constants_(std::move(constants)),
       classes_(classes_object_.cast<SchemaClasses*>()),
       budget_(budget_object_.cast<core::Budget*>()),
-      input_kinds_(by_number(symbols.input_kinds)),
-      output_kinds_(by_number(symbols.output_kinds)),
+      spec_kinds_(by_number(symbols.spec_kinds)),
       dtypes_(by_number(symbols.scalar_types)),
       layouts_(by_number(symbols.layouts)),
       memory_formats_(by_number(symbols.memory_formats)) {

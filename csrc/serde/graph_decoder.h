@@ -18,6 +18,7 @@
 #include "py/object.h"
 #include "schema/document.h"
 #include "schema/names_in.h"
+#include "schema/signature.h"
 #include "serde/graph_values.h"
 #include "serde/objects.h"
 #include "serde/scalars.h"
@@ -295,6 +296,9 @@ class GraphDecoder {
   // ---- the signature and the module calls: decode_signature.cpp ----
 
   Ref graph_signature(const Value& value);
+  std::pair<const schema::SpecInfo&, PyObject*> spec_info(const Value& spec, const char* what);
+  Ref spec_argument(const schema::SpecInfo& info, const Value& record);
+  Ref spec_target(const schema::SpecInfo& info, const Value& record) const;
   Ref input_spec(const Value& spec);
   Ref output_spec(const Value& spec);
   Ref argument_spec(const Value& value);
@@ -342,7 +346,7 @@ class GraphDecoder {
   TextMap<StackEntry> stack_entries_;  // likewise: the stacks of a layer begin alike
   TextMap<Ref> functions_;             // source functions by text
 
-  std::vector<Ref> input_kinds_, output_kinds_;         // by InputKind, OutputKind
+  std::vector<Ref> spec_kinds_;                         // torch's enum members by row of kSpecs
   std::vector<Ref> dtypes_, layouts_, memory_formats_;  // by number in the file
   std::vector<Device> devices_;                         // of the tensors read so far
   TextMap<Ref> numbers_;                                // by role, kind, text and hint

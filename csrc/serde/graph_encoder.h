@@ -13,6 +13,7 @@
 #include "core/tensor_access.h"
 #include "py/object.h"
 #include "schema/document.h"
+#include "schema/signature.h"
 #include "serde/check.h"
 #include "serde/graph_values.h"
 #include "serde/objects.h"
@@ -168,8 +169,9 @@ class GraphEncoder {
   // ---- the signature and the module calls: encode_signature.cpp ----
 
   void graph_signature(PyObject* signature);
-  void input_spec(PyObject* spec);
-  void output_spec(PyObject* spec);
+  void input_spec(PyObject* object);
+  void output_spec(PyObject* object);
+  void spec(const schema::SpecInfo& info, PyObject* object);
   void argument_spec(PyObject* spec);
   void constant_input(PyObject* argument);
   void named(Type type, PyObject* argument);

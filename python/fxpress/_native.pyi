@@ -12,9 +12,8 @@ from fxpress._graphs.unflatten.source import Source
 
 tables: object  # a capsule for the other extension modules, once `initialize` has run
 CAPTURED_OUTPUT_KINDS: tuple[str, ...]
-INPUT_KINDS: tuple[str, ...]
-OUTPUT_KINDS: tuple[str, ...]
 RECORDS_OF_WRITER: tuple[str, ...]  # records about the archive itself
+SPEC_KINDS: tuple[tuple[bool, str], ...]
 
 class _ClosedClass(type): ...
 

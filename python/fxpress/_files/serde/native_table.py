@@ -57,9 +57,6 @@ def fill() -> None:
             "resolve_target": targets.resolve_target,
             "source_function": targets.source_function,
             "empty_list_tag": operators.empty_list_tag,
-            "input_kinds": {
-                signature.InputKind[name]: i for i, name in enumerate(_native.INPUT_KINDS)
-            },
             "layouts": compat.LAYOUTS,
             "memory_formats": compat.MEMORY_FORMATS,
             "module_argument": operators.module_argument,
@@ -68,11 +65,13 @@ def fill() -> None:
             "operator_name": operators.operator_name,
             "other_argument": operators.other_argument,
             "other_list": operators.other_list,
-            "output_kinds": {
-                signature.OutputKind[name]: i for i, name in enumerate(_native.OUTPUT_KINDS)
-            },
             "scalar_types": compat.SCALAR_TYPES,
             "serialize_error": compat.SerializeError,
+            "spec_kinds": {
+                (signature.InputKind if is_input else signature.OutputKind)[name]: row
+                for row, (is_input, name) in enumerate(_native.SPEC_KINDS)
+                if name
+            },
             "special_inputs": kernels.special_inputs,
             "fake_device": sys.intern(compat.FAKE_DEVICE),
             "strided": torch.strided,

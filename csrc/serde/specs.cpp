@@ -1,0 +1,46 @@
+#include "serde/specs.h"
+
+#include "fx/symbols.h"
+#include "serde/symbols.h"
+
+namespace fxpress::serde {
+
+namespace {
+
+// Borrowed; null for an unknown member. The hash of an enum's member is Python code: identity comes
+// first.
+PyObject* row_of(PyObject* kind) {
+  PyObject* key = nullptr;
+  PyObject* row = nullptr;
+  for (Py_ssize_t at = 0; PyDict_Next(symbols.spec_kinds, &at, &key, &row) != 0;) {
+    if (key == kind) return row;
+  }
+  return dict_get(symbols.spec_kinds, kind);
+}
+
+}  // namespace
+
+const SpecInfo& spec_info(PyObject* spec, schema::Type type) {
+  if (PyObject* row = row_of(get_attr(spec, fx::names.kind).get())) {
+    const SpecInfo& info = schema::kSpecs[PyLong_AsSize_t(row)];
+    if (schema::Schema::owner(info.tag) == type) return info;
+  }
+  raise(PyExc_AssertionError, "Unknown argument kind: %R", spec);
+}
+
+PyObject* python_type(SpecArgument type) {
+  switch (type) {
+    case SpecArgument::kTensor:
+      return symbols.tensor_argument_type;
+    case SpecArgument::kToken:
+      return symbols.token_argument_type;
+    case SpecArgument::kObject:
+      return symbols.custom_obj_argument_type;
+    case SpecArgument::kLiteral:
+      return symbols.constant_argument_type;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace fxpress::serde
