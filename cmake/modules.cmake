@@ -76,7 +76,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/serde/schema_writer.cpp
   csrc/serde/specs.cpp
   csrc/serde/symbols.cpp
-  csrc/serde/targets.cpp
   csrc/split/assign.cpp
   csrc/split/partition_names.cpp
   csrc/split/plan.cpp

@@ -3,13 +3,29 @@
 #include "fx/containers.h"
 #include "fx/symbols.h"
 #include "py/containers.h"
-#include "serde/argument_kind.h"
 #include "serde/graph_decoder.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {
 
 using core::Op;
+
+namespace {
+
+// The fields of the union Argument as an enum of their own: `Field` has the fields of all types, so
+// that a switch over it cannot be complete. A switch over this one has no `default`, and the
+// compiler names the fields that it misses (-Wswitch). A field that only a later torch has is none
+// of the enum.
+enum class ArgumentKind : uint16_t {
+#define FXPRESS_TYPE(name)
+#define FXPRESS_FIELD(type, name, rule)
+#define FXPRESS_ARGUMENT(name, rule) name = static_cast<uint16_t>(Field::Argument_##name),
+#include "schema/schema.def"
+#undef FXPRESS_FIELD
+#undef FXPRESS_TYPE
+};
+
+}  // namespace
 
 void GraphDecoder::clear_mentions() {
   mentions_.nodes.clear();
@@ -24,7 +40,7 @@ Ref GraphDecoder::node_reference(std::string_view name) {
 
 Ref GraphDecoder::argument(const Value& value) {
   const Value& content = content_of(value);
-  switch (argument_kind(*document_, value)) {
+  switch (static_cast<ArgumentKind>(tag_of(value))) {
     case ArgumentKind::as_none:
       return Ref::borrow(Py_None);
     case ArgumentKind::as_tensor:
@@ -55,7 +71,7 @@ Ref GraphDecoder::argument(const Value& value) {
     case ArgumentKind::as_custom_obj:
       return object(content);
     case ArgumentKind::as_operator:
-      return Ref::borrow(targets_.get(text_of(content)).object.get());
+      return Ref::borrow(operators_.get(text_of(content)).object.get());
     case ArgumentKind::as_string_to_argument:
       return dict(content);
     case ArgumentKind::as_tensors:

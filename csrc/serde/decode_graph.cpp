@@ -13,8 +13,6 @@ using core::Op;
 namespace {
 
 constexpr uint64_t kGraphBytes = 16 << 10;  // the estimated size of an empty graph
-constexpr int64_t kPositional = 1;          // ArgumentKind in the schema
-constexpr int64_t kKeyword = 2;
 
 void add_keyword(Ref& kwargs, std::string_view name, const Ref& value) {
   if (kwargs.get() == fx::no_kwargs) {
@@ -154,7 +152,7 @@ void GraphDecoder::outputs(const Value& graph) {
 
 void GraphDecoder::read_node(const Value& value) {
   try {
-    add_node(value, targets_.get(text_of(value, Field::Node_target)));
+    add_node(value, operators_.get(text_of(value, Field::Node_target)));
   } catch (pybind11::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;
     const Ref failed = classes_->make(*document_, value);
@@ -164,20 +162,19 @@ void GraphDecoder::read_node(const Value& value) {
 }
 
 // The name that a node asks for: its own, or in older files that of its only result.
-core::StringId GraphDecoder::candidate_of(const Value& node, const Target& target) {
+core::StringId GraphDecoder::candidate_of(const Value& node, const Operator& target) {
   const Value& name = field(node, Field::Node_name);
   if (name.kind == ValueKind::kString && name.count > 0) return current().candidate(text_of(name));
   const auto results = children_of(node, Field::Node_outputs);
-  const bool single = target.kind == Target::Kind::kSymbolic ||
-                      (target.kind == Target::Kind::kSchema && target.single_tensor) ||
-                      (target.kind == Target::Kind::kHigherOrder && returns_itself(node));
+  const bool single = target.takes_numbers || target.returns_single(ReturnKind::kTensor) ||
+                      (target.kind == OperatorKind::kHigherOrder && returns_itself(node));
   if (single && results.size() == 1) {
     if (const auto result = name_in(results[0])) return current().candidate(*result);
   }
   return current().names().candidate_for_target(target.object.get());
 }
 
-PyObject* GraphDecoder::add_node(const Value& value, const Target& target) {
+PyObject* GraphDecoder::add_node(const Value& value, const Operator& target) {
   charge(kNodeBytes);
   const auto given = children_of(value, Field::Node_inputs);
   clear_mentions();
@@ -210,19 +207,20 @@ int64_t GraphDecoder::kind_of(const Value& input) const {
   return kind.kind == ValueKind::kInt ? kind.integer : 0;
 }
 
-Ref GraphDecoder::arguments(std::span<const Value> inputs, const Target& target, Ref& kwargs) {
-  return target.kind == Target::Kind::kSchema ? schema_arguments(inputs, target, kwargs)
-                                              : other_arguments(inputs, target, kwargs);
+Ref GraphDecoder::arguments(std::span<const Value> inputs, const Operator& target, Ref& kwargs) {
+  const bool by_schema = target.kind == OperatorKind::kSchema && !target.takes_numbers;
+  return by_schema ? schema_arguments(inputs, target, kwargs)
+                   : other_arguments(inputs, target, kwargs);
 }
 
 // Reads the arguments of a target that has no schema.
-Ref GraphDecoder::other_arguments(std::span<const Value> inputs, const Target& target,
+Ref GraphDecoder::other_arguments(std::span<const Value> inputs, const Operator& target,
                                   Ref& kwargs) {
   std::vector<Ref> args;
   for (const Value& input : inputs) {
     Ref value = argument(field(input, Field::NamedArgument_arg));
     const std::string_view name = text_of(input, Field::NamedArgument_name);
-    if (target.kind == Target::Kind::kSymbolic || name.empty() || kind_of(input) == kPositional) {
+    if (target.takes_numbers || name.empty() || kind_of(input) == kPositional) {
       args.push_back(std::move(value));
     } else {
       add_keyword(kwargs, name, value);
@@ -232,14 +230,14 @@ Ref GraphDecoder::other_arguments(std::span<const Value> inputs, const Target& t
 }
 
 // Arguments of an operator, in the order of its schema.
-Ref GraphDecoder::schema_arguments(std::span<const Value> inputs, const Target& target,
+Ref GraphDecoder::schema_arguments(std::span<const Value> inputs, const Operator& target,
                                    Ref& kwargs) {
   std::vector<Ref> values;
   std::vector<size_t> places(target.arguments.size(), inputs.size());
   size_t next = 0;  // most files have the order of the schema
   for (size_t i = 0; i < inputs.size(); ++i) {
     const std::string_view name = text_of(inputs[i], Field::NamedArgument_name);
-    const auto has_name = [&](const TargetArgument& argument) { return argument.name == name; };
+    const auto has_name = [&](const OperatorArgument& argument) { return argument.name == name; };
     auto found = std::find_if(target.arguments.begin() + static_cast<ptrdiff_t>(next),
                               target.arguments.end(), has_name);
     if (found == target.arguments.end()) {
@@ -257,16 +255,17 @@ Ref GraphDecoder::schema_arguments(std::span<const Value> inputs, const Target& 
   std::vector<Ref> args;
   std::vector<std::pair<std::string_view, Ref>> named;
   for (size_t i = 0; i < places.size(); ++i) {
-    const TargetArgument& declared = target.arguments[i];
+    const OperatorArgument& declared = target.arguments[i];
     const bool given = places[i] < inputs.size();
     const int64_t kind = given ? kind_of(inputs[places[i]]) : 0;
+    const bool positional = declared.required && !declared.keyword_only;
     if (!given) {
-      if (!declared.positional) continue;
+      if (!positional) continue;
       raise(symbols.serialize_error, "argument '%s' of %R is missing", declared.name.c_str(),
             target.object.get());
     }
     Ref value = std::move(values[places[i]]);
-    const bool by_name = kind == kKeyword || (kind != kPositional && !declared.positional);
+    const bool by_name = kind == kKeyword || (kind != kPositional && !positional);
     if (!by_name) {
       args.push_back(std::move(value));
     } else if (declared.is_python_keyword) {  // those before it cannot be given by name either
@@ -301,11 +300,11 @@ bool GraphDecoder::returns_itself(const Value& node) const {
   return single.kind != ValueKind::kBool || single.integer != 0;
 }
 
-void GraphDecoder::results(const Value& value, const Target& target, PyObject* node,
+void GraphDecoder::results(const Value& value, const Operator& target, PyObject* node,
                            const Metadata& metadata) {
   auto parts = children_of(value, Field::Node_outputs);
   if (parts.empty()) {  // nothing, or of a graph that returns nothing an empty tuple
-    if (target.kind == Target::Kind::kHigherOrder) set_value(node, fx::no_args);
+    if (target.kind == OperatorKind::kHigherOrder) set_value(node, fx::no_args);
     return;
   }
   if (parts.size() == 1) {
@@ -314,7 +313,7 @@ void GraphDecoder::results(const Value& value, const Target& target, PyObject* n
       set_value(node, Py_None);
       return name_unused(node);
     }
-    if (target.kind != Target::Kind::kHigherOrder || returns_itself(value)) {
+    if (target.kind != OperatorKind::kHigherOrder || returns_itself(value)) {
       if (const auto name = name_in(parts[0])) return name_result(node, *name);
       const Value& content = content_of(parts[0]);
       if (content.kind != ValueKind::kList) {

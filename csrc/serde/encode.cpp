@@ -157,7 +157,7 @@ void GraphEncoder::part(std::string_view kind, PyObject* values, PyObject* resul
   PyObject* first = item(values, 0);
   if (kind == "argument") return argument(first, item(values, 1));
   if (kind == "inputs") {
-    const Operator function = operator_of(first);
+    const Operator function = operator_of(first, nullptr);
     const Ref args = Ref::steal(PySequence_Tuple(item(values, 1)));
     return inputs(function, function.kind == OperatorKind::kSymbolic, args.get(), item(values, 2));
   }

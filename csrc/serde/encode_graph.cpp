@@ -84,9 +84,7 @@ Ref NodeNames::name_of(PyObject* argument) const {
 
 namespace {
 
-constexpr size_t kMaxGraphs = 64;   // graphs within each other
-constexpr int64_t kPositional = 1;  // ArgumentKind in the schema
-constexpr int64_t kKeyword = 2;
+constexpr size_t kMaxGraphs = 64;  // graphs within each other
 
 Field table_field(Table table) {
   switch (table) {

@@ -108,15 +108,10 @@ void GraphEncoder::append_operator_name(PyObject* target) {
     scratch_ += Text(target).view();
     return;
   }
-  const auto key = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(target));
-  uint32_t id = operator_name_ids_.find(key);
-  if (id == core::FlatMap::kAbsent) {
+  scratch_ += operator_names_.get(target, [&] {
     const Ref name = Ref::steal(PyObject_CallOneArg(symbols.operator_name, target));
-    id = static_cast<uint32_t>(operator_names_.size());
-    operator_names_.push_back({Ref::borrow(target), std::string(Text(name.get()).view())});
-    operator_name_ids_.insert(key, id);
-  }
-  scratch_ += operator_names_[id].name;
+    return std::string(Text(name.get()).view());
+  });
 }
 
 void GraphEncoder::source_functions(PyObject* stack) {

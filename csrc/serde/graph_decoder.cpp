@@ -276,7 +276,7 @@ constexpr PartKind kParts[] = {
 }  // namespace
 
 // The root of the document is the part. `extra` by kind:
-//   node, inputs      a target as resolve_target() describes it
+//   node, inputs      a target as resolve_target() returns it
 //   outputs           (such a target, the node that returns them)
 //   multiple_outputs  the node that returns them
 //   result            (the node that returns it among others, its position)
@@ -326,16 +326,18 @@ void GraphDecoder::check_root(Type type) const {
 
 Ref GraphDecoder::add_part(std::string_view kind, const Value& value, PyObject* extra) {
   const auto item = [&](Py_ssize_t i) { return PyTuple_GET_ITEM(extra, i); };
+  const auto target = [](PyObject* resolved) {
+    return operator_of(PyTuple_GET_ITEM(resolved, 1), PyTuple_GET_ITEM(resolved, 0));
+  };
   if (kind == "argument") return argument(value);
   if (kind == "inputs") {
     Ref kwargs = Ref::steal(PyDict_New());
-    const Ref args =
-        arguments(children_of(value, Field::Node_inputs), TargetTable::described(extra), kwargs);
+    const Ref args = arguments(children_of(value, Field::Node_inputs), target(extra), kwargs);
     return Ref::steal(PyTuple_Pack(2, args.get(), kwargs.get()));
   }
-  if (kind == "node") return Ref::borrow(add_node(value, TargetTable::described(extra)));
+  if (kind == "node") return Ref::borrow(add_node(value, target(extra)));
   if (kind == "outputs") {
-    results(value, TargetTable::described(item(0)), item(1), read_metadata(value));
+    results(value, target(item(0)), item(1), read_metadata(value));
     return Ref::borrow(Py_None);
   }
   if (kind == "multiple_outputs") {

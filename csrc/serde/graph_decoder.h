@@ -21,8 +21,8 @@
 #include "schema/signature.h"
 #include "serde/graph_values.h"
 #include "serde/objects.h"
+#include "serde/operators.h"
 #include "serde/scalars.h"
-#include "serde/targets.h"
 #include "serde/text_map.h"
 
 namespace fxpress::serde {
@@ -238,16 +238,17 @@ class GraphDecoder {
   // Adds a node of the file. SerializeError, which shows the node, when it cannot be read.
   void read_node(const Value& value);
   // Adds a node whose target is known; errors are passed on as they are.
-  PyObject* add_node(const Value& value, const Target& target);
-  core::StringId candidate_of(const Value& node, const Target& target);
+  PyObject* add_node(const Value& value, const Operator& target);
+  core::StringId candidate_of(const Value& node, const Operator& target);
   // The arguments of a node: returns the positional ones.
-  Ref arguments(std::span<const Value> inputs, const Target& target, Ref& kwargs);
-  Ref schema_arguments(std::span<const Value> inputs, const Target& target, Ref& kwargs);
-  Ref other_arguments(std::span<const Value> inputs, const Target& target, Ref& kwargs);
+  Ref arguments(std::span<const Value> inputs, const Operator& target, Ref& kwargs);
+  Ref schema_arguments(std::span<const Value> inputs, const Operator& target, Ref& kwargs);
+  Ref other_arguments(std::span<const Value> inputs, const Operator& target, Ref& kwargs);
   int64_t kind_of(const Value& input) const;
 
   // Decodes the results of a node: its own value, or several that other nodes take from it.
-  void results(const Value& value, const Target& target, PyObject* node, const Metadata& metadata);
+  void results(const Value& value, const Operator& target, PyObject* node,
+               const Metadata& metadata);
   // Other nodes take the results, also when there are none.
   void multiple_results(std::span<const Value> parts, PyObject* node, const Metadata& metadata);
   // Adds the nodes that take one of several results; returns its value.
@@ -332,7 +333,7 @@ class GraphDecoder {
   bool busy_ = false;                        // in a call
 
   const Document* document_ = nullptr;  // the current document
-  TargetTable targets_;                 // of nodes, and of operators among the arguments
+  OperatorTable operators_;             // of nodes, and of operators among the arguments
   Ref signature_;                       // of the program, once it is known
   std::deque<OpenGraph> graphs_;        // the innermost is the last
   uint64_t scopes_ = 0;                 // graphs that were opened

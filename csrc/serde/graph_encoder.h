@@ -9,9 +9,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "core/flat_map.h"
 #include "core/tensor_access.h"
 #include "py/object.h"
+#include "py/object_table.h"
 #include "schema/document.h"
 #include "schema/signature.h"
 #include "serde/check.h"
@@ -199,13 +199,8 @@ class GraphEncoder {
   size_t dicts_ = 0;                       // that were written
 
   std::unordered_map<int64_t, int64_t> graph_numbers_;  // id of a graph -> number in the file
-  struct OperatorName {
-    Ref target;        // keeps the address
-    std::string name;  // as in the file
-  };
-  core::FlatMap operator_name_ids_;           // address of a target -> position
-  std::vector<OperatorName> operator_names_;  // of source_fn_stack
-  std::string scratch_;                       // a text that is put together
+  ObjectMap<std::string> operator_names_;               // of the targets in source_fn_stack
+  std::string scratch_;                                 // a text that is put together
 
   Ref device_, device_type_, device_index_;  // the last device, and its attributes
 };

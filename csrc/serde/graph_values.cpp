@@ -259,7 +259,8 @@ void GraphValues::read_call(NodeEntry& entry, PyObject* meta) {
 
 void GraphValues::add_schema_results(NodeEntry& entry, PyObject* results) {
   const Operator& function = *entry.function;
-  if (function.single_list) return add_list(&entry, entry, "", results, false);
+  if (function.returns_single(ReturnKind::kTensorList))
+    return add_list(&entry, entry, "", results, false);
   if (function.returns.size() == 1) return add_result(entry, results);
   add_each(entry, results);
 }

@@ -226,7 +226,7 @@ def test_targets_that_cannot_be_called() -> None:
     node.target = 3
     with pytest.raises(AssertionError):
         ours.GraphModuleSerializer(None, []).handle_call_function(node)
-    assert describe_operator(object())[1:] == ("", (), (), False, False)
+    assert describe_operator(object())[1:] == ("", (), (), False, False, False, False)
 
 
 def test_metadata() -> None:

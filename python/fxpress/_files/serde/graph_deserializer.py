@@ -16,6 +16,7 @@ from fxpress import _native
 from fxpress._files.serde import gate, targets
 from fxpress._files.serde.damage import damage_is_named
 from fxpress._files.serde.limits import Budget, Limits, sizes_of
+from fxpress._files.serde.operators import Kind, described_kind
 from fxpress._files.serde.reading import decode_graph_module
 from fxpress._files.serde.schema import CLASSES, SCHEMA
 from fxpress._files.serde.values import Values
@@ -387,13 +388,13 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
 
     def deserialize_hoo_inputs(self, inputs: list[Any]) -> Any:
         """Return the (args, kwargs) of a higher-order operator, which has no schema."""
-        described = targets.described_kind(targets.Kind.HIGHER_ORDER)
-        return _plain(self._part("inputs", self._node_of(inputs), described))
+        target = None, described_kind(Kind.HIGHER_ORDER)
+        return _plain(self._part("inputs", self._node_of(inputs), target))
 
     def deserialize_sym_op_inputs(self, inputs: Sequence[Any]) -> Any:
         """Return the positional arguments of a function on symbolic numbers."""
-        described = targets.described_kind(targets.Kind.SYMBOLIC)
-        return _plain(self._part("inputs", self._node_of(inputs), described)[0])
+        target = None, described_kind(Kind.SYMBOLIC)
+        return _plain(self._part("inputs", self._node_of(inputs), target)[0])
 
     def deserialize_input(self, inp: Any) -> Any:
         """Return the value that an Argument stands for: nodes of the open graph, or constants."""
@@ -419,8 +420,8 @@ class GraphModuleDeserializer(metaclass=compat.Final):  # type: ignore[metaclass
     def deserialize_outputs(self, serialized_node: Any, fx_node: torch.fx.Node) -> None:
         """Name the results of a node, and add the nodes that unpack them."""
         higher_order = "torch.ops.higher_order" in serialized_node.target
-        kind = targets.Kind.HIGHER_ORDER if higher_order else targets.Kind.SCHEMA
-        self._part("outputs", serialized_node, (targets.described_kind(kind), fx_node))
+        kind = Kind.HIGHER_ORDER if higher_order else Kind.SCHEMA
+        self._part("outputs", serialized_node, ((None, described_kind(kind)), fx_node))
 
     def deserialize_sym_op_outputs(self, serialized_node: Any, fx_node: torch.fx.Node) -> None:
         """Name the only result of a function on symbolic numbers."""

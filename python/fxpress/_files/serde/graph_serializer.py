@@ -209,7 +209,8 @@ class GraphModuleSerializer(metaclass=compat.Final):  # type: ignore[metaclass]
 
     def serialize_hoo_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """Return the arguments of a higher-order operator, which has no schema."""
-        found: list[Any] = self._part("inputs", operators.HIGHER_ORDER, args, dict(kwargs))
+        described = operators.described_kind(operators.Kind.HIGHER_ORDER)
+        found: list[Any] = self._part("inputs", described, args, dict(kwargs))
         return found
 
     def is_inductor_sym_int_arg(self, arg: Any) -> bool:

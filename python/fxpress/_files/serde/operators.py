@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import keyword
 import operator
 import sys
 import traceback
@@ -23,7 +24,7 @@ class UnsupportedProgramError(UnsupportedError, compat.SerializeError):
     """A program has something that fxpress cannot write or read."""
 
 
-class _Kind(IntEnum):
+class Kind(IntEnum):
     """The values of `OperatorKind` in `csrc/serde/operators.h`."""
 
     GETITEM = 0
@@ -36,8 +37,10 @@ class _Kind(IntEnum):
 
 
 _TENSOR, _TENSOR_LIST, _OTHER = range(3)  # ReturnKind
-_Described = tuple[int, str, tuple[tuple[str, bool, Any], ...], tuple[int, ...], bool, bool]
-_known: dict[Any, _Described] = {}  # the descriptions of permanent operators
+_Argument = tuple[str, bool, bool, bool, Any]
+Described = tuple[int, str, tuple[_Argument, ...], tuple[int, ...], bool, bool, bool, bool]
+_CONSTRAINING = (compat.assert_scalar, torch.ops.aten.sym_constrain_range_for_size.default)
+_known: dict[Any, Described] = {}  # the descriptions of permanent operators
 
 
 def operator_name(target: Any) -> str:
@@ -73,12 +76,28 @@ def _return_kind(declared: Any) -> int:
     return _OTHER
 
 
-def _with_schema(name: str, schema: Any) -> _Described:
-    arguments = tuple((a.name, a.kwarg_only, a.type) for a in schema.arguments)
+def _parameter(name: str) -> _Argument:
+    return name, False, True, False, None
+
+
+def _with_schema(name: str, schema: Any, target: Any = None) -> Described:
+    arguments = tuple(
+        (a.name, a.kwarg_only, not a.has_default_value(), keyword.iskeyword(a.name), a.type)
+        for a in schema.arguments
+    )
     returns = tuple(_return_kind(r.real_type) for r in schema.returns)
     is_overload = not name.startswith("#")  # the verifier decides about extensions
     functional = is_overload and not schema.is_mutable
-    return _Kind.SCHEMA, name, arguments, returns, is_overload, functional
+    return (
+        Kind.SCHEMA,
+        name,
+        arguments,
+        returns,
+        is_overload,
+        functional,
+        target is torch.ops.aten.item.default,
+        target in _CONSTRAINING,
+    )
 
 
 def _extension_name(target: Any) -> str:
@@ -92,8 +111,9 @@ def _extension_name(target: Any) -> str:
     return f"#{namespace}:{name}"
 
 
-# The description of any higher-order operator without its name. Its arguments have no names.
-HIGHER_ORDER: _Described = (_Kind.HIGHER_ORDER, "", (), (), False, False)
+def described_kind(kind: Kind, name: str = "", *, allowed: bool = False) -> Described:
+    """Return the description of an operator whose arguments and results have no names."""
+    return kind, name, (), (), allowed, allowed, kind is Kind.SYMBOLIC, False
 
 
 def is_getitem(target: Any) -> bool:
@@ -101,23 +121,23 @@ def is_getitem(target: Any) -> bool:
     return target is operator.getitem
 
 
-def _symbolic(target: Any) -> _Described:
-    names = tuple((name, False, None) for name in inspect.signature(target).parameters)
+def _symbolic(target: Any) -> Described:
+    names = tuple(map(_parameter, inspect.signature(target).parameters))
     allowed = not inspect.isbuiltin(target) or target in compat.allowed_builtins()
-    return _Kind.SYMBOLIC, operator_name(target), names, (), allowed, allowed
+    return Kind.SYMBOLIC, operator_name(target), names, (), allowed, allowed, True, False
 
 
-def describe_symbolic(target: Any) -> _Described:
+def describe_symbolic(target: Any) -> Described:
     """Return the description of a function on numbers, in the form of `describe_operator`."""
     if isinstance(target, torch_fx.OpOverload):
-        names = tuple((a.name, False, None) for a in compat.schema_of(target).arguments)
-        return _Kind.SYMBOLIC, operator_name(target), names, (), True, True
+        names = tuple(_parameter(a.name) for a in compat.schema_of(target).arguments)
+        return Kind.SYMBOLIC, operator_name(target), names, (), True, True, True, False
     if target not in compat.SYM_OPS:
         raise AssertionError(f"op {target} is not in _SYM_OPS")
     return _symbolic(target)
 
 
-def describe_call(target: Any, args: Any) -> _Described:
+def describe_call(target: Any, args: Any) -> Described:
     """Return the description of a call of an operator, in the form of `describe_operator`."""
     if isinstance(target, compat.CallTorchBind):
         return _with_schema("", target.schema(args[0], args[1]))
@@ -129,29 +149,31 @@ def describe_call(target: Any, args: Any) -> _Described:
     return _with_schema("", schema)
 
 
-def _describe(target: Any) -> _Described:
+def _describe(target: Any) -> Described:
     if is_getitem(target):
-        return _Kind.GETITEM, "", (), (), True, True
+        return described_kind(Kind.GETITEM, allowed=True)
     if target in compat.SYM_OPS:
         return _symbolic(target)
     if isinstance(target, torch_fx.OpOverload):
-        return _with_schema(operator_name(target), compat.schema_of(target))
+        return _with_schema(operator_name(target), compat.schema_of(target), target)
     if isinstance(target, torch_fx.HigherOrderOperator):
         special = target in compat.special_operators()
-        kind = _Kind.SPECIAL if special else _Kind.HIGHER_ORDER
-        return kind, operator_name(target), (), (), True, True
+        kind = Kind.SPECIAL if special else Kind.HIGHER_ORDER
+        return described_kind(kind, operator_name(target), allowed=True)
     if type(target) in compat.EXTENSIONS:
         return _with_schema(_extension_name(target), schema_of(target))
     if callable(target):
-        return _Kind.CALLABLE, operator_name(target), (), (), False, False
-    return _Kind.UNSUPPORTED, "", (), (), False, False
+        return described_kind(Kind.CALLABLE, operator_name(target))
+    return described_kind(Kind.UNSUPPORTED)
 
 
-def describe_operator(target: Any) -> _Described:
+def describe_operator(target: Any) -> Described:
     """Return the description of an operator, as in `csrc/serde/operators.h`.
 
-    It is (kind, name, ((argument, keyword only, type), ...), (kind of return, ...), whether torch's
-    verifier certainly accepts it in a training program, and whether in a functional one).
+    It is (kind, name, ((argument, keyword only, required, is a keyword of Python, type), ...),
+    (kind of return, ...), whether torch's verifier certainly accepts it in a training program,
+    whether in a functional one, whether it is read as a function on numbers, and whether it has
+    facts about symbols).
     """
     if not is_permanent(target):
         return _describe(target)

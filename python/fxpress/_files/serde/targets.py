@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import keyword
 import math
 import operator
 import traceback
 import types
-from enum import IntEnum
 from typing import Any
 
 import torch
@@ -16,24 +14,17 @@ import torch
 from fxpress._base.errors import InternalError, UnsupportedError
 from fxpress._files.serde.damage import UnknownNameError
 from fxpress._files.serde.limits import LimitError
-from fxpress._files.serde.operators import UnsupportedProgramError, operator_name, schema_of
+from fxpress._files.serde.operators import (
+    Described,
+    Kind,
+    UnsupportedProgramError,
+    describe_operator,
+    operator_name,
+)
 from fxpress._torch import fx as torch_fx
 from fxpress._torch import serde as compat
 
-Described = tuple[int, Any, tuple[tuple[str, bool, bool], ...], bool, bool]
-
-
-class Kind(IntEnum):
-    """The values of `Target::Kind` in `csrc/serde/targets.h`."""
-
-    SYMBOLIC = 0
-    SCHEMA = 1
-    HIGHER_ORDER = 2
-    CALLABLE = 3
-
-
 _FUNCTIONS = {operator_name(f): f for f in (*compat.SYM_OPS, *compat.allowed_functions())}
-_CONSTRAINING = (compat.assert_scalar, torch.ops.aten.sym_constrain_range_for_size.default)
 _UNREGISTERED = (
     "We failed to resolve {} to an operator. If it's a custom op/custom triton op, this is usually "
     "because the custom op is not registered when deserializing. Please import the custom op to "
@@ -81,36 +72,19 @@ def find_target(text: str) -> Any:
     return found
 
 
-def resolve_target(text: str) -> Described:
-    """Return the description of the target that a file names, as in `csrc/serde/targets.h`."""
+def resolve_target(text: str) -> tuple[Any, Described]:
+    """Return the operator or function that a file names, and its description."""
     return describe_target(find_target(text))
 
 
-def described_kind(kind: Kind) -> Described:
-    """Return the description of a target of which only the kind matters."""
-    return kind, None, (), False, False
-
-
-def describe_target(target: Any) -> Described:
-    """Return the description of a target, as in `csrc/serde/targets.h`."""
+def describe_target(target: Any) -> tuple[Any, Described]:
+    """Return a target that nodes are read with, and its description."""
     if not callable(target):
         raise compat.SerializeError(_UNREGISTERED.format(target))
-    if target in compat.SYM_OPS or target is torch.ops.aten.item.default:
-        return Kind.SYMBOLIC, target, (), False, False
-    if isinstance(target, torch_fx.HigherOrderOperator):
-        if target in compat.special_operators():
-            raise UnsupportedProgramError(f"deserialize nyi for {operator_name(target)}")
-        return Kind.HIGHER_ORDER, target, (), False, False
-    schema = schema_of(target)
-    if schema is None:
-        return Kind.CALLABLE, target, (), False, False
-    arguments = tuple(
-        (a.name, not a.has_default_value() and not a.kwarg_only, keyword.iskeyword(a.name))
-        for a in schema.arguments
-    )
-    returns = schema.returns
-    single = len(returns) == 1 and isinstance(returns[0].real_type, torch.TensorType)
-    return Kind.SCHEMA, target, arguments, single, target in _CONSTRAINING
+    described = describe_operator(target)
+    if described[0] is Kind.SPECIAL:
+        raise UnsupportedProgramError(f"deserialize nyi for {operator_name(target)}")
+    return target, described
 
 
 def _member(owner: Any, name: str) -> Any:
