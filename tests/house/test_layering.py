@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "core": set(),
     "archive": {"core"},
     "archive/objects": {"archive", "core", "py"},
-    "schema": {"core"},
+    "schema": {"core", "archive"},
     "split/plan": {"core"},
     "unflatten/plan": {"core"},
     "export/plan": {"core"},
