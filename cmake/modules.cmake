@@ -64,17 +64,11 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/serde/encode_node_metadata.cpp
   csrc/serde/encode_signature.cpp
   csrc/serde/encode_values.cpp
-  csrc/serde/errors.cpp
-  csrc/serde/gate.cpp
   csrc/serde/graph_decoder.cpp
   csrc/serde/graph_values.cpp
-  csrc/serde/hash.cpp
   csrc/serde/objects.cpp
   csrc/serde/operators.cpp
   csrc/serde/scalars.cpp
-  csrc/serde/schema_tables.cpp
-  csrc/serde/schema_writer.cpp
-  csrc/serde/specs.cpp
   csrc/serde/symbols.cpp
   csrc/split/assign.cpp
   csrc/split/partition_names.cpp

@@ -6,9 +6,6 @@
 
 #include "bind/closed_class.h"
 #include "bind/components.h"
-#include "schema/graph_targets.h"
-#include "serde/hash.h"
-#include "serde/schema_tables.h"
 
 namespace fxpress::bind {
 

@@ -6,7 +6,6 @@
 #include "bind/components.h"
 #include "serde/check.h"
 #include "serde/documents.h"
-#include "serde/gate.h"
 #include "serde/graph_decoder.h"
 #include "serde/graph_encoder.h"
 #include "serde/symbols.h"

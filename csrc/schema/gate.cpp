@@ -6,7 +6,6 @@
 
 #include "archive/record_name.h"
 #include "core/characters.h"
-#include "schema/guard_grammar.h"
 
 namespace fxpress::schema {
 

@@ -10,7 +10,6 @@
 #include "core/budget.h"
 #include "core/string_pool.h"
 #include "schema/canonical.h"
-#include "schema/expression_text.h"
 #include "schema/signature.h"
 
 namespace fxpress::schema {
@@ -26,6 +25,26 @@ constexpr size_t kMaxDepth = 256;  // graphs and arguments within each other
 // Operators that run a graph and may return what it is given, or views of it.
 bool returns_views(std::string_view target) {
   return target.find("wrap") != target.npos || target.find("checkpoint") != target.npos;
+}
+
+// Splits the arguments of an expression, as sympy.srepr writes it, at the commas that are not
+// inside of brackets or quotes.
+std::vector<std::string_view> split_arguments(std::string_view text) {
+  std::vector<std::string_view> parts;
+  size_t start = 0;
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i <= text.size(); ++i) {
+    const char c = i < text.size() ? text[i] : ',';
+    if (c == '\'') quoted = !quoted;
+    if (!quoted && c == '(') ++depth;
+    if (!quoted && c == ')') --depth;
+    if (i < text.size() && (quoted || depth != 0 || c != ',')) continue;
+    while (start < i && text[start] == ' ') ++start;
+    parts.push_back(text.substr(start, i - start));
+    start = i + 1;
+  }
+  return parts;
 }
 
 class GraphHasher {

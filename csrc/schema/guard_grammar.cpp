@@ -1,5 +1,3 @@
-#include "schema/guard_grammar.h"
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -9,6 +7,7 @@
 #include <system_error>
 
 #include "core/characters.h"
+#include "schema/gate.h"
 
 namespace fxpress::schema {
 

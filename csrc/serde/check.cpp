@@ -4,9 +4,7 @@
 
 #include "fx/arguments.h"
 #include "fx/symbols.h"
-#include "serde/errors.h"
 #include "serde/graph_values.h"
-#include "serde/specs.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {

@@ -3,7 +3,7 @@
 #include "fx/symbols.h"
 #include "py/containers.h"
 #include "schema/json_reader.h"
-#include "serde/gate.h"
+#include "serde/documents.h"
 #include "serde/graph_decoder.h"
 #include "serde/symbols.h"
 

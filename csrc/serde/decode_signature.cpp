@@ -1,7 +1,6 @@
 #include "fx/symbols.h"
 #include "py/containers.h"
 #include "serde/graph_decoder.h"
-#include "serde/specs.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {

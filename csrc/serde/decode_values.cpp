@@ -1,7 +1,7 @@
 #include "schema/extent.h"
 #include "serde/graph_decoder.h"
+#include "serde/scalars.h"
 #include "serde/symbols.h"
-#include "serde/text.h"
 
 namespace fxpress::serde {
 

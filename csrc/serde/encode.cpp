@@ -2,14 +2,50 @@
 #include "core/check.h"
 #include "fx/symbols.h"
 #include "schema/json_writer.h"
-#include "serde/bytes_buffer.h"
-#include "serde/errors.h"
 #include "serde/graph_encoder.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {
 
 namespace {
+
+// A buffer that becomes a bytes object without a copy.
+class BytesBuffer final : public schema::Buffer {
+ public:
+  // `expected` bytes are asked for at once: memory that is not written to costs nothing, and moving
+  // what was written costs twice its size.
+  explicit BytesBuffer(size_t expected) {
+    bytes_ = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(expected));
+    if (bytes_ == nullptr) {
+      PyErr_Clear();  // it will do with less
+      return;
+    }
+    data_ = PyBytes_AS_STRING(bytes_);
+    capacity_ = expected;
+  }
+  ~BytesBuffer() override { Py_XDECREF(bytes_); }
+
+  // The bytes object; the buffer is empty afterwards.
+  Ref finish() {
+    grow(size_);
+    data_ = nullptr;
+    size_ = capacity_ = 0;
+    return Ref::steal(std::exchange(bytes_, nullptr));
+  }
+
+ private:
+  void grow(size_t capacity) override {
+    if (bytes_ == nullptr) {
+      bytes_ = check(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(capacity)));
+    } else {
+      check(_PyBytes_Resize(&bytes_, static_cast<Py_ssize_t>(capacity)));
+    }
+    data_ = PyBytes_AS_STRING(bytes_);
+    capacity_ = capacity;
+  }
+
+  PyObject* bytes_ = nullptr;  // owned; what data_ points into
+};
 
 // Bytes a node has in a file: few have more.
 constexpr size_t kBytesPerNode = 1536;

@@ -5,10 +5,9 @@
 #include "fx/reader.h"
 #include "fx/symbols.h"
 #include "py/pairs.h"
-#include "serde/errors.h"
 #include "serde/graph_encoder.h"
+#include "serde/scalars.h"
 #include "serde/symbols.h"
-#include "serde/text.h"
 
 namespace fxpress::serde {
 

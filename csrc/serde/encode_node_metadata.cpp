@@ -5,8 +5,8 @@
 #include "py/pairs.h"
 #include "schema/json_writer.h"
 #include "serde/graph_encoder.h"
+#include "serde/scalars.h"
 #include "serde/symbols.h"
-#include "serde/text.h"
 
 namespace fxpress::serde {
 

@@ -1,6 +1,5 @@
 #include "fx/symbols.h"
 #include "serde/graph_encoder.h"
-#include "serde/specs.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {

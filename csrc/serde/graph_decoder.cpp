@@ -7,7 +7,7 @@
 #include "fx/symbols.h"
 #include "py/convert.h"
 #include "py/gc_pause.h"
-#include "serde/gate.h"
+#include "serde/documents.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {

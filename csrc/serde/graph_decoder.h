@@ -23,7 +23,6 @@
 #include "serde/objects.h"
 #include "serde/operators.h"
 #include "serde/scalars.h"
-#include "serde/text_map.h"
 
 namespace fxpress::serde {
 

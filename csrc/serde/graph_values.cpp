@@ -7,7 +7,6 @@
 #include "fx/arguments.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
-#include "serde/errors.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {
@@ -48,6 +47,14 @@ bool is_value(PyObject* value, Table table, int depth = 0) {
 }
 
 }  // namespace
+
+void node_failed(PyObject* node, pybind11::error_already_set& error) {
+  if (!error.matches(PyExc_Exception)) throw error;
+  const pybind11::object& value = error.value();
+  PyObject* arguments[] = {node, value.ptr()};
+  Ref::steal(PyObject_Vectorcall(symbols.node_failed, arguments, 2, nullptr));
+  throw error;  // node_failed() always raises
+}
 
 Table table_of(PyObject* value) {
   if (is_a(value, fx::symbols.tensor_type)) return Table::kTensor;

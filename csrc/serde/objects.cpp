@@ -10,7 +10,6 @@
 #include "py/pairs.h"
 #include "schema/json_writer.h"
 #include "serde/scalars.h"
-#include "serde/text.h"
 
 namespace fxpress::serde {
 

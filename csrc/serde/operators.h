@@ -2,15 +2,32 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "py/object.h"
 #include "py/object_table.h"
-#include "serde/text_map.h"
 
 namespace fxpress::serde {
+
+// A hash table by text, with look-ups by any text.
+struct TextHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+};
+
+template <class T>
+using TextMap = std::unordered_map<std::string, T, TextHash, std::equal_to<>>;
+
+// The entry for a text, which is made when there is none.
+template <class T>
+T& entry(TextMap<T>& map, std::string_view text) {
+  if (const auto known = map.find(text); known != map.end()) return known->second;
+  return map.emplace(text, T()).first->second;
+}
 
 // torch's ArgumentKind, in the schema: how an argument is passed.
 inline constexpr int64_t kPositional = 1;

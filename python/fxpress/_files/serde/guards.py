@@ -1,6 +1,6 @@
 """Check that the arithmetic in the guards of a file works on numbers.
 
-The grammar of guards (`csrc/schema/guard_grammar.h`) bounds the cost of arithmetic on numbers.
+The grammar of guards (`csrc/schema/guard_grammar.cpp`) bounds the cost of arithmetic on numbers.
 Sequences cost more: `L['mode'] * 9 ** 9` is a text of 3 GB, `L['x'].size() * 9 ** 9` a tuple of
 30 GB.
 """
