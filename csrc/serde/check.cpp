@@ -4,19 +4,13 @@
 
 #include "fx/arguments.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "serde/graph_values.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {
 
 namespace {
-
-bool equal(PyObject* a, PyObject* b) {
-  if (a == b) return true;
-  const int result = PyObject_RichCompareBool(a, b, Py_EQ);
-  check(result);
-  return result != 0;
-}
 
 bool has_key(PyObject* dict, PyObject* key) {
   return PyDict_Check(dict) && dict_get(dict, key) != nullptr;
@@ -52,7 +46,8 @@ bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& progra
                         is_a(argument.get(), symbols.sym_int_argument_type) ||
                         is_a(argument.get(), symbols.sym_float_argument_type) ||
                         is_a(argument.get(), symbols.sym_bool_argument_type);
-  if (has_name && !equal(get_attr(argument.get(), fx::names.name).get(), node_name)) return false;
+  if (has_name && !is_equal(get_attr(argument.get(), fx::names.name).get(), node_name))
+    return false;
   if (info.tag == schema::Field::InputSpec_user_input) {
     if (is_a(argument.get(), symbols.constant_argument_type)) return true;
     check(PySet_Add(targets.user_inputs.get(), node_name));
@@ -65,9 +60,7 @@ bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& progra
     check(PySet_Add(targets.parameters.get(), target.get()));
     PyObject* value = PyDict_Check(program.state) ? dict_get(program.state, target.get()) : nullptr;
     if (value == nullptr) return false;
-    const int is_parameter = PyObject_IsInstance(value, fx::symbols.parameter_type);
-    check(is_parameter);
-    return is_parameter != 0;
+    return is_instance(value, fx::symbols.parameter_type);
   }
   if (info.tag != schema::Field::InputSpec_buffer) return true;  // a token
   check(PySet_Add(targets.buffers.get(), target.get()));
@@ -82,24 +75,21 @@ bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
   const Ref argument = get_attr(spec, fx::names.arg);
   if (fx::is_node(value)) {
     const Ref name = find_attr(argument.get(), fx::names.name);
-    if (!name || !equal(name.get(), fx::node_field(value, fx::symbols.node_name).get()))
+    if (!name || !is_equal(name.get(), fx::node_field(value, fx::symbols.node_name).get()))
       return false;
   } else {
     const Ref constant = find_attr(argument.get(), names.value);
-    if (!constant || Py_TYPE(constant.get()) != Py_TYPE(value) || !equal(constant.get(), value)) {
+    if (!constant || Py_TYPE(constant.get()) != Py_TYPE(value) ||
+        !is_equal(constant.get(), value)) {
       return false;
     }
   }
   // torch looks mutations up by the value: two of one value are one to it.
   const auto in = [&](const Ref& set) {
     const Ref name = get_attr(argument.get(), fx::names.name);
-    const int known = PySet_Contains(targets.mutated.get(), name.get());
-    check(known);
+    const bool known = contains(targets.mutated.get(), name.get());
     check(PySet_Add(targets.mutated.get(), name.get()));
-    if (known != 0) return false;
-    const int found = PySet_Contains(set.get(), get_attr(spec, fx::names.target).get());
-    check(found);
-    return found != 0;
+    return !known && contains(set.get(), get_attr(spec, fx::names.target).get());
   };
   switch (spec_info(spec, schema::Type::OutputSpec).tag) {
     case schema::Field::OutputSpec_buffer_mutation:

@@ -2,6 +2,7 @@
 
 #include "fx/containers.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/containers.h"
 #include "serde/graph_decoder.h"
 #include "serde/symbols.h"
@@ -143,7 +144,7 @@ double GraphDecoder::real_of(const Value& value) const {
 Ref GraphDecoder::dict(const Value& map) {
   const core::Budget::Level level(*budget_, "an argument of a node");
   charge(kDictBytes + map.count * kSlotBytes);
-  Ref result = Ref::steal(PyObject_CallNoArgs(fx::symbols.immutable_dict_type));
+  Ref result = call(fx::symbols.immutable_dict_type);
   const auto entries = children_of(map);
   for (size_t i = 0; i < entries.size(); i += 2) {
     check(PyDict_SetItem(result.get(), new_text(text_of(entries[i])).get(),
@@ -181,8 +182,7 @@ Ref GraphDecoder::graph_argument(const Value& value) {
   }
   mentions_ = std::move(outer);
   OpenGraph& graph = current();
-  PyObject* arguments[] = {graph.root(), name.get(), module.get()};
-  Ref::steal(PyObject_VectorcallMethod(names.register_module, arguments, 3, nullptr));
+  call_method(graph.root(), names.register_module, name, module);
   const fx::NewNode made{Op::kGetAttr, name.get(), graph.candidate(target), Py_None};
   PyObject* node = graph.writer().leaf(made, Ref::borrow(fx::no_args), {});
   mentions_.nodes.push_back(node);

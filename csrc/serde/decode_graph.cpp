@@ -2,6 +2,7 @@
 
 #include "fx/graph_module.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/containers.h"
 #include "serde/graph_decoder.h"
 #include "serde/symbols.h"
@@ -16,7 +17,7 @@ constexpr uint64_t kGraphBytes = 16 << 10;  // the estimated size of an empty gr
 
 void add_keyword(Ref& kwargs, std::string_view name, const Ref& value) {
   if (kwargs.get() == fx::no_kwargs) {
-    kwargs = Ref::steal(PyObject_CallNoArgs(fx::symbols.immutable_dict_type));
+    kwargs = call(fx::symbols.immutable_dict_type);
   }
   check(PyDict_SetItem(kwargs.get(), new_text(name).get(), value.get()));
 }
@@ -53,7 +54,7 @@ void GraphDecoder::write_graph(const Value& graph) {
     read_node(value);
   }
   outputs(graph);
-  Ref::steal(PyObject_CallMethodOneArg(values_.ptr(), names.end_graph, current().graph()));
+  call_method(values_.ptr(), names.end_graph, current().graph());
 }
 
 void GraphDecoder::read_tables(const Value& graph) {
@@ -156,8 +157,7 @@ void GraphDecoder::read_node(const Value& value) {
   } catch (pybind11::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;
     const Ref failed = classes_->make(*document_, value);
-    PyObject* arguments[] = {failed.get(), error.value().ptr()};
-    Ref::steal(PyObject_Vectorcall(symbols.reading_failed, arguments, 2, nullptr));
+    call(symbols.reading_failed, failed, error.value().ptr());
   }
 }
 
@@ -195,10 +195,7 @@ PyObject* GraphDecoder::add_node(const Value& value, const Operator& target) {
   for (PyObject* graph : graphs) {
     add_metadata(metadata, fx::node_field(graph, fx::symbols.node_meta).get());
   }
-  if (target.constrains) {
-    PyObject* arguments[] = {values_.ptr(), node};
-    Ref::steal(PyObject_VectorcallMethod(names.constrain, arguments, 2, nullptr));
-  }
+  if (target.constrains) call_method(values_.ptr(), names.constrain, node);
   return node;
 }
 

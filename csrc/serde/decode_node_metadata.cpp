@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/containers.h"
 #include "schema/json_reader.h"
 #include "serde/documents.h"
@@ -93,7 +94,7 @@ void GraphDecoder::add_metadata(const Metadata& metadata, PyObject* meta) {
       if (schema::is_nested_deeper(text, budget_->depth())) {
         throw core::LimitReached("depth", "the custom metadata of a node");
       }
-      copy = Ref::steal(PyObject_CallOneArg(symbols.loads, found));
+      copy = call(symbols.loads, found);
     } else if (PyDict_CheckExact(found)) {
       charge(kDictBytes + static_cast<uint64_t>(PyDict_GET_SIZE(found)) * kSlotBytes);
       copy = Ref::steal(PyDict_Copy(found));
@@ -146,8 +147,7 @@ Ref GraphDecoder::source_functions(std::string_view text) {
               new_text(entry).get());
       }
       const Ref name = new_text(entry.substr(0, comma));
-      const Ref target = new_text(entry.substr(comma + 1));
-      const Ref function = Ref::steal(PyObject_CallOneArg(symbols.source_function, target.get()));
+      const Ref function = call(symbols.source_function, new_text(entry.substr(comma + 1)));
       const Ref pair = Ref::steal(PyTuple_Pack(2, name.get(), function.get()));
       check(PyList_Append(stack.get(), pair.get()));
     });
@@ -181,11 +181,7 @@ Ref GraphDecoder::node_sources(std::string_view text) {
 
 Ref GraphDecoder::node_sources(const Value& list) {
   const auto items = children_of(list);
-  Ref sources = Ref::steal(PyList_New(static_cast<Py_ssize_t>(items.size())));
-  for (size_t i = 0; i < items.size(); ++i) {
-    PyList_SET_ITEM(sources.get(), static_cast<Py_ssize_t>(i), node_source(items[i]).release());
-  }
-  return sources;
+  return make_list(items.size(), [&](size_t i) { return node_source(items[i]); });
 }
 
 Ref GraphDecoder::node_source(const Value& value) {

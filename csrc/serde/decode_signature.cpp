@@ -1,34 +1,21 @@
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/containers.h"
 #include "serde/graph_decoder.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {
 
-namespace {
-
-template <class... Args>
-Ref call(PyObject* callable, Args... args) {
-  PyObject* arguments[] = {args...};
-  return Ref::steal(PyObject_Vectorcall(callable, arguments, sizeof...(args), nullptr));
-}
-
-}  // namespace
-
 Ref GraphDecoder::graph_signature(const Value& value) {
   const auto list = [&](Field name, auto&& make) {
     const auto specs = children_of(value, name);
-    Ref result = Ref::steal(PyList_New(static_cast<Py_ssize_t>(specs.size())));
-    for (size_t i = 0; i < specs.size(); ++i) {
-      PyList_SET_ITEM(result.get(), static_cast<Py_ssize_t>(i), make(specs[i]).release());
-    }
-    return result;
+    return make_list(specs.size(), [&](size_t i) { return make(specs[i]); });
   };
   const Ref inputs =
       list(Field::GraphSignature_input_specs, [&](const Value& spec) { return input_spec(spec); });
   const Ref outputs = list(Field::GraphSignature_output_specs,
                            [&](const Value& spec) { return output_spec(spec); });
-  return call(symbols.graph_signature_type, inputs.get(), outputs.get());
+  return call(symbols.graph_signature_type, inputs, outputs);
 }
 
 // The spec of an argument that has only a name. Signatures have as many as the state has tensors:
@@ -54,7 +41,7 @@ Ref GraphDecoder::argument_spec(const Value& value) {
                   new_text(text_of(content_of(value), Field::CustomObjArgument_name)).get(),
                   object(content_of(value)).get());
     default:
-      return call(symbols.constant_argument_type, new_text("").get(), argument(value).get());
+      return call(symbols.constant_argument_type, new_text(""), argument(value));
   }
 }
 
@@ -80,8 +67,7 @@ Ref GraphDecoder::spec_argument(const SpecInfo& info, const Value& record) {
     case SpecArgument::kLiteral: {
       const bool is_none = tag_of(stored) == Field::ConstantValue_as_none;
       const Ref value = is_none ? Ref::borrow(Py_None) : scalar_of(content_of(stored));
-      return call(symbols.constant_argument_type, scalar_of(field(record, info.target)).get(),
-                  value.get());
+      return call(symbols.constant_argument_type, scalar_of(field(record, info.target)), value);
     }
     default:
       return named_spec(python_type(info.argument_type), stored);
@@ -99,7 +85,7 @@ Ref GraphDecoder::input_spec(const Value& spec) {
   const Ref target = spec_target(info, record);
   if (info.tag == Field::InputSpec_buffer) {  // the constructor checks `persistent`
     const Ref persistent = scalar_of(field(record, Field::InputToBufferSpec_persistent));
-    return call(symbols.input_spec_type, kind, argument.get(), target.get(), persistent.get());
+    return call(symbols.input_spec_type, kind, argument, target, persistent);
   }
   return new_instance(symbols.input_spec_type, {{fx::names.kind, kind},
                                                 {fx::names.arg, argument.get()},
@@ -111,37 +97,29 @@ Ref GraphDecoder::output_spec(const Value& spec) {
   const auto [info, kind] = spec_info(spec, "output");
   const Value& record = content_of(spec);
   const Ref argument = spec_argument(info, record);
-  return call(symbols.output_spec_type, kind, argument.get(), spec_target(info, record).get());
+  return call(symbols.output_spec_type, kind, argument, spec_target(info, record));
 }
 
 Ref GraphDecoder::argument_specs(const Value& list) {
-  Ref result = Ref::steal(PyList_New(0));
-  for (const Value& argument : children_of(list)) {
-    check(PyList_Append(result.get(), argument_spec(argument).get()));
-  }
-  return result;
+  const auto arguments = children_of(list);
+  return make_list(arguments.size(), [&](size_t i) { return argument_spec(arguments[i]); });
 }
 
 Ref GraphDecoder::calls(const Value& list) {
   const auto entries = children_of(list);
-  Ref result = Ref::steal(PyList_New(static_cast<Py_ssize_t>(entries.size())));
-  for (size_t i = 0; i < entries.size(); ++i) {
+  return make_list(entries.size(), [&](size_t i) {
     const Ref fqn = new_text(text_of(entries[i], Field::ModuleCallEntry_fqn));
     const Value& stored = field(entries[i], Field::ModuleCallEntry_signature);
     const Ref signature =
         stored.kind == ValueKind::kNull ? Ref::borrow(Py_None) : call_signature(stored);
-    PyList_SET_ITEM(result.get(), static_cast<Py_ssize_t>(i),
-                    new_instance(symbols.module_call_entry_type,
-                                 {{names.fqn, fqn.get()}, {names.signature, signature.get()}})
-                        .release());
-  }
-  return result;
+    return new_instance(symbols.module_call_entry_type,
+                        {{names.fqn, fqn.get()}, {names.signature, signature.get()}});
+  });
 }
 
 Ref GraphDecoder::call_signature(const Value& value) {
   const auto spec = [&](Field name, PyObject* read) {
-    const Ref source = new_text(text_of(value, name));
-    return Ref::steal(PyObject_CallMethodOneArg(values_.ptr(), read, source.get()));
+    return call_method(values_.ptr(), read, new_text(text_of(value, name)));
   };
   const Ref inputs = argument_specs(field(value, Field::ModuleCallSignature_inputs));
   const Ref outputs = argument_specs(field(value, Field::ModuleCallSignature_outputs));
@@ -150,13 +128,11 @@ Ref GraphDecoder::call_signature(const Value& value) {
   const Value& stored = field(value, Field::ModuleCallSignature_forward_arg_names);
   Ref arg_names = Ref::borrow(Py_None);
   if (stored.kind == ValueKind::kList && stored.count > 0) {
-    arg_names = Ref::steal(PyList_New(0));
-    for (const Value& name : children_of(stored)) {
-      check(PyList_Append(arg_names.get(), new_text(text_of(name)).get()));
-    }
+    const auto stored_names = children_of(stored);
+    arg_names = make_list(stored_names.size(),
+                          [&](size_t i) { return new_text(text_of(stored_names[i])); });
   }
-  return call(symbols.module_call_signature_type, inputs.get(), outputs.get(), in_spec.get(),
-              out_spec.get(), arg_names.get());
+  return call(symbols.module_call_signature_type, inputs, outputs, in_spec, out_spec, arg_names);
 }
 
 }  // namespace fxpress::serde

@@ -1,3 +1,4 @@
+#include "py/calls.h"
 #include "schema/extent.h"
 #include "serde/graph_decoder.h"
 #include "serde/scalars.h"
@@ -31,8 +32,7 @@ PyObject* GraphDecoder::value_of(Defined& defined, std::string_view name) {
 Ref GraphDecoder::custom_object(const Value& record) {
   const Ref name = new_text(text_of(record, Field::CustomObjArgument_name));
   const Ref class_name = new_text(text_of(record, Field::CustomObjArgument_class_fqn));
-  PyObject* arguments[] = {name.get(), class_name.get()};
-  return Ref::steal(PyObject_Vectorcall(symbols.custom_obj_argument_type, arguments, 2, nullptr));
+  return call(symbols.custom_obj_argument_type, name, class_name);
 }
 
 // An int, float or bool, or what stands for one. Equal ones are one object; offsets in storages are
@@ -63,30 +63,21 @@ Ref GraphDecoder::number(const Value& value, Role role) {
   charge(kNumberBytes + key.size());
   const Ref kind =
       Ref::steal(PyUnicode_FromString(document_->schema().type(value.type).name.c_str()));
-  const Ref source = new_text(text_of(expression));
-  PyObject* arguments[] = {values_.ptr(), kind.get(), source.get(), hint_value.get(),
-                           is_offset ? Py_True : Py_False};
-  Ref made = Ref::steal(PyObject_VectorcallMethod(names.number, arguments, 5, nullptr));
+  Ref made = call_method(values_.ptr(), names.number, kind, new_text(text_of(expression)),
+                         hint_value, is_offset ? Py_True : Py_False);
   return Ref::borrow(numbers_.emplace(std::move(key), std::move(made)).first->second.get());
 }
 
 Ref GraphDecoder::plain_sizes(const Value& list) const {
   const auto items = children_of(list);
-  Ref sizes = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));
-  for (size_t i = 0; i < items.size(); ++i) {
-    PyTuple_SET_ITEM(sizes.get(), static_cast<Py_ssize_t>(i),
-                     check(PyLong_FromLongLong(content_of(items[i]).integer)));
-  }
-  return sizes;
+  return make_tuple(items.size(), [&](size_t i) {
+    return Ref::steal(PyLong_FromLongLong(content_of(items[i]).integer));
+  });
 }
 
 Ref GraphDecoder::symbolic_sizes(const Value& list) {
   const auto items = children_of(list);
-  Ref sizes = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));
-  for (size_t i = 0; i < items.size(); ++i) {
-    PyTuple_SET_ITEM(sizes.get(), static_cast<Py_ssize_t>(i), number(items[i]).release());
-  }
-  return sizes;
+  return make_tuple(items.size(), [&](size_t i) { return number(items[i]); });
 }
 
 GraphDecoder::Device& GraphDecoder::device_of(const Value& value) {
@@ -101,10 +92,7 @@ GraphDecoder::Device& GraphDecoder::device_of(const Value& value) {
   for (Device& known : devices_) {
     if (known.index == index && known.type == type) return known;
   }
-  const Ref name = new_text(type);
-  const Ref number = scalar_of(stored);
-  PyObject* arguments[] = {values_.ptr(), name.get(), number.get()};
-  Ref object = Ref::steal(PyObject_VectorcallMethod(names.device, arguments, 3, nullptr));
+  Ref object = call_method(values_.ptr(), names.device, new_text(type), scalar_of(stored));
   return devices_.emplace_back(std::string(type), index, std::move(object));
 }
 
@@ -140,11 +128,9 @@ Ref GraphDecoder::tensor(const Value& meta) {
   }
   const Ref sizes = symbolic_sizes(field(meta, Field::TensorMeta_sizes));
   const Ref strides = symbolic_sizes(field(meta, Field::TensorMeta_strides));
-  const Ref place = number(offset, Role::kOffset);
-  PyObject* arguments[] = {
-      values_.ptr(), sizes.get(),  strides.get(),       place.get(),
-      dtype.get(),   layout.get(), device.object.get(), grad ? Py_True : Py_False};
-  return Ref::steal(PyObject_VectorcallMethod(names.tensor, arguments, 8, nullptr));
+  const Ref start_number = number(offset, Role::kOffset);
+  return call_method(values_.ptr(), names.tensor, sizes, strides, start_number, dtype, layout,
+                     device.object, grad ? Py_True : Py_False);
 }
 
 // What is equal for tensors with equal facts, of which the sizes and strides are numbers; empty
@@ -171,9 +157,8 @@ std::string GraphDecoder::plain_key(const Value& meta) const {
 Ref GraphDecoder::plain_tensor(const Value& meta, const std::string& key, PyObject* dtype,
                                Device& device, bool grad) {
   if (!device.fakes) {
-    PyObject* object = device.object.get();
-    device.fakes.emplace(
-        object, Ref::steal(PyObject_CallMethodOneArg(values_.ptr(), names.fake_state, object)));
+    device.fakes.emplace(device.object.get(),
+                         call_method(values_.ptr(), names.fake_state, device.object));
   }
   const auto first = device.first.find(key);
   if (first != device.first.end()) {

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/containers.h"
 #include "py/gc_pause.h"
 #include "schema/canonical.h"
@@ -261,12 +262,7 @@ Ref number(const Document& document, const Value& symbolic) {
 
 Ref numbers(const Document& document, const Value& list) {
   const auto items = document.children(list);
-  Ref result = Ref::steal(PyTuple_New(static_cast<Py_ssize_t>(items.size())));
-  for (size_t i = 0; i < items.size(); ++i) {
-    PyTuple_SET_ITEM(result.get(), static_cast<Py_ssize_t>(i),
-                     number(document, items[i]).release());
-  }
-  return result;
+  return make_tuple(items.size(), [&](size_t i) { return number(document, items[i]); });
 }
 
 Ref truth(const Value& value) {

@@ -154,7 +154,7 @@ void GraphEncoder::graph_module(PyObject* module, PyObject* signature, PyObject*
       case Field::GraphModule_signature:
         return graph_signature(signature);
       case Field::GraphModule_module_call_graph:
-        return calls(entries);
+        return module_calls(entries);
       case Field::GraphModule_metadata:
         return out_.map(fact(facts, "metadata"), [&](PyObject* text) { out_.string(text); });
       default:
@@ -205,7 +205,7 @@ void GraphEncoder::part(std::string_view kind, PyObject* values, PyObject* resul
   if (kind == "output_spec") return output_spec(first);
   if (kind == "argument_spec") return argument_spec(first);
   if (kind == "call_signature") return call_signature(first);
-  if (kind == "call") return call(first);
+  if (kind == "call") return module_call(first);
   graph(first);  // "graph"
   for (const auto& [name, other] : names_.merged()) {
     check(PyDict_SetItem(merged, new_string(name).get(), other.get()));

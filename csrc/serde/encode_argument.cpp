@@ -1,5 +1,6 @@
 #include "core/budget.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/pairs.h"
 #include "serde/graph_encoder.h"
 #include "serde/scalars.h"
@@ -119,8 +120,7 @@ void GraphEncoder::attribute(PyObject* node) {
       });
     });
   }
-  PyObject* arguments[] = {value.get(), target.get()};
-  const Ref text = Ref::steal(PyObject_Vectorcall(symbols.module_argument, arguments, 2, nullptr));
+  const Ref text = call(symbols.module_argument, value, target);
   out_.choice(Field::Argument_as_string, [&] { out_.string(text.get()); });
 }
 
@@ -154,9 +154,7 @@ void GraphEncoder::dict(PyObject* dict) {
 
 // Values that Python describes: (name of the field, text), or (as_custom_obj, name, class).
 void GraphEncoder::other_argument(PyObject* value) {
-  PyObject* arguments[] = {value, context_.objects};
-  const Ref described =
-      Ref::steal(PyObject_Vectorcall(symbols.other_argument, arguments, 2, nullptr));
+  const Ref described = call(symbols.other_argument, value, context_.objects);
   PyObject* text = PyTuple_GET_ITEM(described.get(), 1);
   const std::string_view kind = utf8(PyTuple_GET_ITEM(described.get(), 0));
   if (kind == "as_operator") {
@@ -183,8 +181,7 @@ void GraphEncoder::list(PyObject* list, PyObject* type) {
 
 // Only the schema of the operator says what an empty list is a list of.
 void GraphEncoder::empty_list(PyObject* type) {
-  const Ref tag =
-      Ref::steal(PyObject_CallOneArg(symbols.empty_list_tag, type == nullptr ? Py_None : type));
+  const Ref tag = call(symbols.empty_list_tag, type == nullptr ? Py_None : type);
   const auto& info = out_.schema().type(Type::Argument);
   const int place = info.find(utf8(tag.get()));
   out_.choice(info.fields[static_cast<size_t>(place)].id, [&] {
@@ -321,7 +318,7 @@ bool GraphEncoder::nested_list(PyObject* items) {
 
 // Lists that Python describes: names of tensors, some of them None.
 void GraphEncoder::other_list(PyObject* items) {
-  const Ref described = Ref::steal(PyObject_CallOneArg(symbols.other_list, items));
+  const Ref described = call(symbols.other_list, items);
   PyObject* texts = PyTuple_GET_ITEM(described.get(), 1);
   if (PyTuple_GET_ITEM(described.get(), 0) == Py_True) {
     return out_.choice(Field::Argument_as_optional_tensors,

@@ -4,6 +4,7 @@
 #include "fx/arguments.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/pairs.h"
 #include "serde/graph_encoder.h"
 #include "serde/scalars.h"
@@ -281,7 +282,7 @@ void GraphEncoder::inputs(const Operator& function, bool symbolic, PyObject* arg
 
 // Python prepares the arguments of these operators: [(name, value, kind)].
 void GraphEncoder::special_inputs(PyObject* node) {
-  const Ref inputs = Ref::steal(PyObject_CallOneArg(symbols.special_inputs, node));
+  const Ref inputs = call(symbols.special_inputs, node);
   sink_.begin_list();
   for (Py_ssize_t i = 0; i < PyList_Size(inputs.get()); ++i) {
     PyObject* input = PyList_GET_ITEM(inputs.get(), i);

@@ -2,6 +2,7 @@
 
 #include "core/budget.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/pairs.h"
 #include "schema/json_writer.h"
 #include "serde/graph_encoder.h"
@@ -12,17 +13,15 @@ namespace fxpress::serde {
 
 namespace {
 
-// Whether Python's `if value:` holds; null is false.
-bool is_true(PyObject* value) {
-  if (value == nullptr || value == Py_None) return false;
-  const int result = PyObject_IsTrue(value);
-  check(result);
-  return result != 0;
-}
-
 // A value of a dict that Python code may change meanwhile, or an empty reference.
 Ref value_of(PyObject* dict, PyObject* key) {
   return Ref::borrow(dict_get(dict, key));
+}
+
+// Likewise, of a value for which Python's `if value:` holds.
+Ref true_value_of(PyObject* dict, PyObject* key) {
+  Ref value = value_of(dict, key);
+  return value && is_true(value.get()) ? std::move(value) : Ref();
 }
 
 // Appends a value as an f-string formats it.
@@ -40,19 +39,19 @@ void GraphEncoder::metadata(PyObject* node) {
   const Ref held = fx::node_field(node, fx::symbols.node_meta);
   PyObject* meta = held.get();
   sink_.begin_map();
-  if (const Ref trace = value_of(meta, names.stack_trace); is_true(trace.get())) {
+  if (const Ref trace = true_value_of(meta, names.stack_trace)) {
     sink_.key("stack_trace");
     out_.string(trace.get());
   }
-  if (const Ref stack = value_of(meta, fx::names.nn_module_stack); is_true(stack.get())) {
+  if (const Ref stack = true_value_of(meta, fx::names.nn_module_stack)) {
     sink_.key("nn_module_stack");
     module_stack(stack.get());
   }
-  if (const Ref stack = value_of(meta, names.source_fn_stack); is_true(stack.get())) {
+  if (const Ref stack = true_value_of(meta, names.source_fn_stack)) {
     sink_.key("source_fn_stack");
     source_functions(stack.get());
   }
-  if (const Ref function = value_of(meta, names.torch_fn); is_true(function.get())) {
+  if (const Ref function = true_value_of(meta, names.torch_fn)) {
     sink_.key("torch_fn");
     const Ref parts = Ref::steal(PySequence_Tuple(function.get()));
     scratch_.clear();
@@ -62,10 +61,9 @@ void GraphEncoder::metadata(PyObject* node) {
     }
     sink_.string(scratch_);
   }
-  if (const Ref custom = value_of(meta, fx::names.custom); is_true(custom.get())) {
+  if (const Ref custom = true_value_of(meta, fx::names.custom)) {
     sink_.key("custom");
-    PyObject* arguments[] = {custom.get(), node};
-    out_.string(Ref::steal(PyObject_Vectorcall(symbols.dumps, arguments, 2, nullptr)).get());
+    out_.string(call(symbols.dumps, custom, node).get());
   }
   if (const Ref sources = value_of(meta, names.from_node)) {
     sink_.key("from_node");
@@ -109,7 +107,7 @@ void GraphEncoder::append_operator_name(PyObject* target) {
     return;
   }
   scratch_ += operator_names_.get(target, [&] {
-    const Ref name = Ref::steal(PyObject_CallOneArg(symbols.operator_name, target));
+    const Ref name = call(symbols.operator_name, target);
     return std::string(Text(name.get()).view());
   });
 }

@@ -1,4 +1,5 @@
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "serde/graph_encoder.h"
 #include "serde/symbols.h"
 
@@ -133,12 +134,12 @@ void GraphEncoder::argument_spec(PyObject* spec) {
         spec);
 }
 
-void GraphEncoder::calls(PyObject* entries) {
+void GraphEncoder::module_calls(PyObject* entries) {
   const Ref held = Ref::steal(PySequence_Tuple(entries));
-  out_.list(held.get(), [&](PyObject* entry) { call(entry); });
+  out_.list(held.get(), [&](PyObject* entry) { module_call(entry); });
 }
 
-void GraphEncoder::call(PyObject* entry) {
+void GraphEncoder::module_call(PyObject* entry) {
   out_.record(Type::ModuleCallEntry, [&](Field field) {
     if (field == Field::ModuleCallEntry_fqn) return out_.string(get_attr(entry, names.fqn).get());
     const Ref signature = get_attr(entry, names.signature);
@@ -154,7 +155,7 @@ void GraphEncoder::call_signature(PyObject* signature) {
   };
   const auto treespec = [&](PyObject* name) {
     const Ref spec = get_attr(signature, name);
-    out_.string(Ref::steal(PyObject_CallOneArg(context_.treespec, spec.get())).get());
+    out_.string(call(context_.treespec, spec).get());
   };
   out_.record(Type::ModuleCallSignature, [&](Field field) {
     switch (field) {
@@ -170,9 +171,7 @@ void GraphEncoder::call_signature(PyObject* signature) {
         break;
     }
     const Ref arg_names = get_attr(signature, names.forward_arg_names);
-    const int given = PyObject_IsTrue(arg_names.get());
-    check(given);
-    if (given == 0) return sink_.null();
+    if (!is_true(arg_names.get())) return sink_.null();
     out_.strings(arg_names.get());
   });
 }

@@ -1,4 +1,5 @@
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "serde/graph_encoder.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"
@@ -19,9 +20,7 @@ bool is_plain_tensor(PyObject* tensor) {
 void GraphEncoder::device(PyObject* device) {
   bool known = device_.get() == device;
   if (!known && device_ && Py_TYPE(device) == Py_TYPE(device_.get())) {
-    const int same = PyObject_RichCompareBool(device_.get(), device, Py_EQ);
-    if (same < 0) throw_python_error();
-    known = same == 1;
+    known = is_equal(device_.get(), device);
   }
   if (!known) {
     device_type_ = get_attr(device, names.type);
@@ -53,7 +52,7 @@ void GraphEncoder::symbolic(Table table, PyObject* value) {
   Ref described;
   PyObject* constant = value;
   if (!PyLong_Check(value) && !PyFloat_Check(value)) {
-    described = Ref::steal(PyObject_CallOneArg(symbols.symbolic, value));
+    described = call(symbols.symbolic, value);
     constant = described.get();
   }
   if (!PyTuple_Check(constant)) return out_.choice(fields.constant, [&] { number(constant); });
@@ -139,10 +138,9 @@ void GraphEncoder::tensor_meta(PyObject* tensor) {
       case Field::TensorMeta_device:
         return device(get_attr(tensor, names.device).get());
       case Field::TensorMeta_strides:
-        return sizes(Ref::steal(PyObject_CallMethodNoArgs(tensor, names.stride)).get());
+        return sizes(call_method(tensor, names.stride).get());
       case Field::TensorMeta_storage_offset:
-        return symbolic(Table::kSymInt,
-                        Ref::steal(PyObject_CallMethodNoArgs(tensor, names.storage_offset)).get());
+        return symbolic(Table::kSymInt, call_method(tensor, names.storage_offset).get());
       default:
         return coded(names.layout, symbols.layouts);
     }

@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/convert.h"
 #include "py/gc_pause.h"
 #include "serde/documents.h"
@@ -18,7 +19,7 @@ OpenGraph::OpenGraph(uint64_t scope)
     : scope_(scope),
       names_(fx::NameWriter::Forbidden::kForNodes),
       writer_(names_),
-      root_(Ref::steal(PyObject_CallNoArgs(fx::symbols.module_type))) {}
+      root_(call(fx::symbols.module_type)) {}
 
 Defined& OpenGraph::defined(std::string_view name) {
   const size_t id = pool_.intern(name).value();
@@ -72,11 +73,8 @@ namespace {
 // The keys of a dict by the numbers that are its values; empty where there is none.
 std::vector<Ref> by_number(PyObject* table) {
   std::vector<Ref> result;
-  PyObject* key = nullptr;
-  PyObject* number = nullptr;
-  for (Py_ssize_t at = 0; PyDict_Next(table, &at, &key, &number) != 0;) {
-    const size_t position = PyLong_AsSize_t(number);
-    if (PyErr_Occurred() != nullptr) throw_python_error();
+  for (const auto& [key, number] : DictRange(table)) {
+    const auto position = static_cast<size_t>(to_long(number));
     if (position >= result.size()) result.resize(position + 1);
     result[position] = Ref::borrow(key);
   }
@@ -210,7 +208,7 @@ OpenGraph& GraphDecoder::graph_of(uint64_t scope) {
 }
 
 void GraphDecoder::open_graph() {
-  Ref::steal(PyObject_CallMethodNoArgs(values_.ptr(), names.begin_graph));
+  call_method(values_.ptr(), names.begin_graph);
   graphs_.emplace_back(++scopes_);
 }
 

@@ -176,8 +176,8 @@ class GraphEncoder {
   void constant_input(PyObject* argument);
   void named(Type type, PyObject* argument);
   // A sequence of entries of the module call graph.
-  void calls(PyObject* entries);
-  void call(PyObject* entry);
+  void module_calls(PyObject* entries);
+  void module_call(PyObject* entry);
   void call_signature(PyObject* signature);
 
   // ---- values: encode_values.cpp ----

@@ -1,5 +1,6 @@
 #include "serde/operators.h"
 
+#include "py/calls.h"
 #include "py/text.h"
 #include "serde/symbols.h"
 
@@ -12,17 +13,11 @@ PyObject* item(PyObject* tuple, Py_ssize_t i) {
   return PyTuple_GET_ITEM(tuple, i);
 }
 
-long number(PyObject* value) {
-  const long result = PyLong_AsLong(value);
-  if (result == -1 && PyErr_Occurred() != nullptr) throw_python_error();
-  return result;
-}
-
 }  // namespace
 
 Operator operator_of(PyObject* described, PyObject* object) {
   const auto flag = [](PyObject* tuple, Py_ssize_t i) { return item(tuple, i) == Py_True; };
-  Operator result{static_cast<OperatorKind>(number(item(described, 0))),
+  Operator result{static_cast<OperatorKind>(to_long(item(described, 0))),
                   flag(described, 4),
                   flag(described, 5),
                   flag(described, 6),
@@ -40,22 +35,21 @@ Operator operator_of(PyObject* described, PyObject* object) {
   }
   PyObject* returns = item(described, 3);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(returns); ++i) {
-    result.returns.push_back(static_cast<ReturnKind>(number(item(returns, i))));
+    result.returns.push_back(static_cast<ReturnKind>(to_long(item(returns, i))));
   }
   return result;
 }
 
 const Operator& OperatorTable::get(PyObject* target) {
   return operators_.get(target, [&] {
-    const Ref described = Ref::steal(PyObject_CallOneArg(symbols.describe_operator, target));
+    const Ref described = call(symbols.describe_operator, target);
     return operator_of(described.get(), target);
   });
 }
 
 const Operator& OperatorTable::get(std::string_view text) {
   if (const auto known = by_text_.find(text); known != by_text_.end()) return *known->second;
-  const Ref name = new_text(text);
-  const Ref resolved = Ref::steal(PyObject_CallOneArg(symbols.resolve_target, name.get()));
+  const Ref resolved = call(symbols.resolve_target, new_text(text));
   PyObject* target = item(resolved.get(), 0);
   const Operator& found =
       operators_.get(target, [&] { return operator_of(item(resolved.get(), 1), target); });

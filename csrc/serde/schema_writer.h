@@ -1,6 +1,7 @@
 // Sends records, unions and lists of the schema to a sink: the words that all encoders write with.
 #pragma once
 
+#include "py/calls.h"
 #include "py/object.h"
 #include "schema/document.h"
 #include "schema/schema.h"
@@ -52,9 +53,7 @@ class SchemaWriter {
   template <class F>
   void map(PyObject* dict, F&& write) {
     sink_.begin_map();
-    PyObject* key = nullptr;
-    PyObject* value = nullptr;
-    for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &value) != 0;) {
+    for (const auto& [key, value] : DictRange(dict)) {
       this->key(key);
       write(value);
     }

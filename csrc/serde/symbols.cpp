@@ -10,6 +10,7 @@ core::ReadTensorFacts read_tensor_facts = nullptr;
 
 void initialize_symbols(PyObject* objects) {
 #define FXPRESS_SYMBOL(name) fill_slot(symbols.name, objects, #name);
+#include "py/calls.h"
 #include "serde/symbols.def"
 #undef FXPRESS_SYMBOL
   if (symbols.tensor_facts != Py_None) {
@@ -37,9 +38,7 @@ namespace {
 // Borrowed; null for an unknown member. The hash of an enum's member is Python code: identity comes
 // first.
 PyObject* row_of(PyObject* kind) {
-  PyObject* key = nullptr;
-  PyObject* row = nullptr;
-  for (Py_ssize_t at = 0; PyDict_Next(symbols.spec_kinds, &at, &key, &row) != 0;) {
+  for (const auto& [key, row] : DictRange(symbols.spec_kinds)) {
     if (key == kind) return row;
   }
   return dict_get(symbols.spec_kinds, kind);
@@ -49,7 +48,7 @@ PyObject* row_of(PyObject* kind) {
 
 const SpecInfo& spec_info(PyObject* spec, schema::Type type) {
   if (PyObject* row = row_of(get_attr(spec, fx::names.kind).get())) {
-    const SpecInfo& info = schema::kSpecs[PyLong_AsSize_t(row)];
+    const SpecInfo& info = schema::kSpecs[to_long(row)];
     if (schema::Schema::owner(info.tag) == type) return info;
   }
   raise(PyExc_AssertionError, "Unknown argument kind: %R", spec);
