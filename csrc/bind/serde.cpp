@@ -20,11 +20,10 @@ using serde::SchemaClasses;
 namespace {
 
 // to_check: fxpress._files.serde.checks.ToCheck.
-serde::ProgramCheck program_check(const py::handle& signature, const py::handle& calls,
-                                  const py::tuple& to_check) {
+serde::ProgramCheck program_check(PyObject* signature, PyObject* calls, const py::tuple& to_check) {
   return {to_check[0].cast<py::list>().ptr(),
-          signature.ptr(),
-          calls.ptr(),
+          signature,
+          calls,
           to_check[1].ptr(),
           to_check[2].ptr(),
           to_check[3].cast<bool>()};
@@ -38,20 +37,11 @@ void bind_schema_classes(py::module_& m) {
           }),
           "schema"_a, "classes"_a, "make_tag"_a, py::pos_only(), py::keep_alive<1, 2>(),
           "Take classes in the order of the types; make_tag(field, class) makes a union's `_type`.")
-      .def(
-          "write",
-          [](const SchemaClasses& classes, const py::handle& object) {
-            return to_object(serde::write_objects(classes, object.ptr()));
-          },
-          "object"_a, py::pos_only(), "Return an object of the schema as JSON.");
+      .def("write", &serde::write_objects, "object"_a, py::pos_only(),
+           "Return an object of the schema as JSON.");
   known_class<Document>(m, "Document")
-      .def(
-          "field",
-          [](const Document& document, const SchemaClasses& classes, const std::string& path) {
-            return to_object(serde::read_field(document, classes, path));
-          },
-          "classes"_a, "path"_a, py::pos_only(),
-          "Return the field at a dotted path as objects; an empty path is the whole document.");
+      .def("field", &serde::read_field, "classes"_a, "path"_a, py::pos_only(),
+           "Return the field at a dotted path as objects; an empty path is the whole document.");
 }
 
 void bind_graph_decoder(py::module_& m) {
@@ -87,72 +77,39 @@ void bind_graph_decoder(py::module_& m) {
 }
 
 void bind_gate(py::module_& m) {
-  m.def(
-      "passes_gate",
-      [](const std::string& rule, const py::str& text) {
-        return serde::passes_gate(rule, text.ptr());
-      },
-      "rule"_a, "text"_a, py::pos_only(),
-      "Return whether a text keeps the rule with this name; KeyError when there is none.");
-  m.def(
-      "first_refused",
-      [](const std::string& rule, const py::iterable& texts) {
-        return to_object(serde::first_refused(rule, texts.ptr()));
-      },
-      "rule"_a, "texts"_a, py::pos_only(),
-      "Return the first value that is no text, or breaks the rule; None when there is none.");
-  m.def(
-      "gate_rules", [] { return to_object(serde::gate_rules()); },
-      "Return the name of each rule, and the message for a text that breaks it.");
+  m.def("passes_gate", &serde::passes_gate, "rule"_a, "text"_a, py::pos_only(),
+        "Return whether a text keeps the rule with this name; KeyError when there is none.");
+  m.def("first_refused", &serde::first_refused, "rule"_a, "texts"_a, py::pos_only(),
+        "Return the first value that is no text, or breaks the rule; None when there is none.");
+  m.def("gate_rules", &serde::gate_rules,
+        "Return the name of each rule, and the message for a text that breaks it.");
 }
 
 void bind_schema(py::module_& m) {
   known_class<Schema>(m, "Schema")
-      .def(
-          "to_document",
-          [](const Schema& schema, const SchemaClasses& classes, const py::object& object) {
-            return serde::to_document(schema, classes, object.ptr());
-          },
-          "classes"_a, "object"_a, py::pos_only(), RefersToSelf(),
-          "Return objects of the schema as a document.")
+      .def("to_document", &serde::to_document, "classes"_a, "object"_a, py::pos_only(),
+           RefersToSelf(), "Return objects of the schema as a document.")
       .def(
           "canonical",
-          [](const Schema& schema, const SchemaClasses& classes, const py::object& program,
-             const py::object& constants) {
-            return to_object(
-                serde::canonical_form(schema, classes, program.ptr(), constants.ptr(), nullptr));
+          [](const Schema& schema, const SchemaClasses& classes, PyObject* program,
+             PyObject* constants) {
+            return serde::canonical_form(schema, classes, program, constants, nullptr);
           },
           "classes"_a, "program"_a, "constants"_a, py::pos_only(),
           "Return the canonical form of a program, as new objects.")
-      .def(
-          "canonical_graph",
-          [](const Schema& schema, const SchemaClasses& classes, const py::object& graph,
-             const py::object& constants, const py::dict& names) {
-            return to_object(
-                serde::canonical_form(schema, classes, graph.ptr(), constants.ptr(), names.ptr()));
-          },
-          "classes"_a, "graph"_a, "constants"_a, "names"_a, py::pos_only(),
-          "Return the canonical form of a graph; `names` gets the new names by the old ones.")
-      .def(
-          "encode_payload_config",
-          [](const Schema& schema, const py::object& entries) {
-            return to_object(serde::encode_payload_config(schema, entries.ptr()));
-          },
-          "entries"_a, py::pos_only(),
-          "Encode entries of (name, record, tensor, is a parameter, is pickled).")
-      .def(
-          "encode_tensor_meta",
-          [](const Schema& schema, const py::handle& tensor) {
-            return to_object(serde::encode_tensor_meta(schema, tensor.ptr()));
-          },
-          "tensor"_a, py::pos_only(), "Encode the metadata of a tensor.")
+      .def("canonical_graph", &serde::canonical_form, "classes"_a, "graph"_a, "constants"_a,
+           "names"_a, py::pos_only(),
+           "Return the canonical form of a graph; `names` gets the new names by the old ones.")
+      .def("encode_payload_config", &serde::encode_payload_config, "entries"_a, py::pos_only(),
+           "Encode entries of (name, record, tensor, is a parameter, is pickled).")
+      .def("encode_tensor_meta", &serde::encode_tensor_meta, "tensor"_a, py::pos_only(),
+           "Encode the metadata of a tensor.")
       .def(
           "encode_document",
-          [](const Schema& schema, const py::handle& graph_module, const py::handle& signature,
-             const py::handle& calls, const py::dict& facts, const py::dict& objects,
-             const py::handle& treespec) {
-            return serde::encode_document(schema, graph_module.ptr(), signature.ptr(), calls.ptr(),
-                                          facts.ptr(), {objects.ptr(), treespec.ptr(), nullptr});
+          [](const Schema& schema, PyObject* graph_module, PyObject* signature, PyObject* calls,
+             PyObject* facts, PyObject* objects, PyObject* treespec) {
+            return serde::encode_document(schema, graph_module, signature, calls, facts,
+                                          {objects, treespec});
           },
           "graph_module"_a, "signature"_a, "calls"_a, "facts"_a, "objects"_a, "treespec"_a,
           py::pos_only(), RefersToSelf(),
@@ -160,25 +117,23 @@ void bind_schema(py::module_& m) {
       .def(
           "encode_part",
           [](const Schema& schema, const std::string& kind, const py::tuple& values,
-             const py::dict& objects, const py::handle& treespec, const py::list& results,
+             PyObject* objects, PyObject* treespec, const py::list& results,
              const py::dict& merged) {
-            return serde::encode_part(schema, kind, values.ptr(),
-                                      {objects.ptr(), treespec.ptr(), nullptr}, results.ptr(),
-                                      merged.ptr());
+            return serde::encode_part(schema, kind, values.ptr(), {objects, treespec},
+                                      results.ptr(), merged.ptr());
           },
           "kind"_a, "values"_a, "objects"_a, "treespec"_a, "results"_a, "merged"_a, py::pos_only(),
           RefersToSelf(),
           "Return a part of a program as a document; graph_encoder.h lists the kinds.")
       .def(
           "encode_program",
-          [](const Schema& schema, const py::handle& graph_module, const py::handle& signature,
-             const py::handle& calls, const py::dict& facts, const py::dict& objects,
-             const py::handle& treespec, const std::optional<py::tuple>& to_check) {
+          [](const Schema& schema, PyObject* graph_module, PyObject* signature, PyObject* calls,
+             PyObject* facts, PyObject* objects, PyObject* treespec,
+             const std::optional<py::tuple>& to_check) {
             std::optional<serde::ProgramCheck> check;
             if (to_check) check = program_check(signature, calls, *to_check);
-            return to_object(serde::encode_program(
-                schema, graph_module.ptr(), signature.ptr(), calls.ptr(), facts.ptr(),
-                {objects.ptr(), treespec.ptr(), check ? &*check : nullptr}));
+            return serde::encode_program(schema, graph_module, signature, calls, facts,
+                                         {objects, treespec, check ? &*check : nullptr});
           },
           "graph_module"_a, "signature"_a, "calls"_a, "facts"_a, "objects"_a, "treespec"_a,
           "to_check"_a, py::pos_only(),
@@ -194,12 +149,11 @@ void bind_serde(py::module_& m) {
     specs.append(py::make_tuple(is_input, spec.torch_name));
   }
   m.attr("SPEC_KINDS") = py::tuple(specs);
-  m.def(
-      "initialize_serde", [](const py::dict& objects) { serde::initialize_symbols(objects.ptr()); },
-      "objects"_a, py::pos_only(), "Fill the table of Python objects that serde works with.");
+  m.def("initialize_serde", &serde::initialize_symbols, "objects"_a, py::pos_only(),
+        "Fill the table of Python objects that serde works with.");
   m.def(
       "is_surely_valid",
-      [](const py::handle& signature, const py::handle& calls, const py::tuple& to_check) {
+      [](PyObject* signature, PyObject* calls, const py::tuple& to_check) {
         return serde::is_surely_valid(program_check(signature, calls, to_check));
       },
       "signature"_a, "calls"_a, "to_check"_a, py::pos_only(),

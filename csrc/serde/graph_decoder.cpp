@@ -6,7 +6,6 @@
 #include "core/check.h"
 #include "fx/symbols.h"
 #include "py/calls.h"
-#include "py/convert.h"
 #include "py/gc_pause.h"
 #include "serde/documents.h"
 #include "serde/symbols.h"
@@ -119,10 +118,10 @@ auto GraphDecoder::read(const py::object& document, bool keep, Use use) {
   });
 }
 
-py::object GraphDecoder::program(const py::object& document) {
+Ref GraphDecoder::program(const py::object& document) {
   return read(document, true, [&] {
     try {
-      return to_object(decode_program());
+      return decode_program();
     } catch (...) {  // the traceback holds the decoder: the collector cannot see into it
       clear_graphs();
       throw;
@@ -130,9 +129,9 @@ py::object GraphDecoder::program(const py::object& document) {
   });
 }
 
-py::object GraphDecoder::part(const std::string& kind, const py::object& document,
-                              const py::object& extra) {
-  return read(document, kind == "graph", [&] { return to_object(decode_part(kind, extra.ptr())); });
+Ref GraphDecoder::part(const std::string& kind, const py::object& document,
+                       const py::object& extra) {
+  return read(document, kind == "graph", [&] { return decode_part(kind, extra.ptr()); });
 }
 
 void GraphDecoder::open() {
@@ -157,43 +156,43 @@ void GraphDecoder::name_node(const py::object& node, const std::string& name) {
   use([&] { name_result(node.ptr(), name); });
 }
 
-py::object GraphDecoder::value(uint64_t scope, const std::string& name) {
+Ref GraphDecoder::value(uint64_t scope, const std::string& name) {
   return use([&] {
     Defined unknown;
     Defined* known = graph_of(scope).find(name);
-    return borrow_or_none(value_of(known != nullptr ? *known : unknown, name));
+    return Ref::borrow(value_of(known != nullptr ? *known : unknown, name));
   });
 }
 
-py::object GraphDecoder::node(uint64_t scope, const std::string& name) {
+Ref GraphDecoder::node(uint64_t scope, const std::string& name) {
   return use([&] {
     const Defined* known = graph_of(scope).find(name);
-    return borrow_or_none(known == nullptr ? nullptr : known->node.get());
+    return Ref::borrow(known == nullptr ? nullptr : known->node.get());
   });
 }
 
-py::object GraphDecoder::nodes(uint64_t scope) {
-  return use([&] { return to_object(graph_of(scope).nodes()); });
+Ref GraphDecoder::nodes(uint64_t scope) {
+  return use([&] { return graph_of(scope).nodes(); });
 }
 
-py::object GraphDecoder::value_names(uint64_t scope) {
-  return use([&] { return to_object(graph_of(scope).value_names()); });
+Ref GraphDecoder::value_names(uint64_t scope) {
+  return use([&] { return graph_of(scope).value_names(); });
 }
 
-py::object GraphDecoder::graph() const {
-  return borrow_or_none(current().graph());
+Ref GraphDecoder::graph() const {
+  return Ref::borrow(current().graph());
 }
 
-py::object GraphDecoder::root() const {
-  return borrow_or_none(current().root());
+Ref GraphDecoder::root() const {
+  return Ref::borrow(current().root());
 }
 
 void GraphDecoder::set_constants(const py::dict& constants) {
   use([&] { constants_ = constants; });
 }
 
-py::object GraphDecoder::signature() const {
-  return borrow_or_none(signature_.get());
+Ref GraphDecoder::signature() const {
+  return Ref::borrow(signature_.get());
 }
 
 void GraphDecoder::set_signature(const py::object& signature) {

@@ -93,11 +93,11 @@ class GraphDecoder {
 
   // The program's parts: (graph module, signature, calls, whether the graph holds objects that
   // have no source text).
-  pybind11::object program(const pybind11::object& document);
+  Ref program(const pybind11::object& document);
   // Reads a document of another type as Python's objects. `extra`: what the part belongs to; see
   // decode_part().
-  pybind11::object part(const std::string& kind, const pybind11::object& document,
-                        const pybind11::object& extra);
+  Ref part(const std::string& kind, const pybind11::object& document,
+           const pybind11::object& extra);
 
   // open() opens a graph within the current one; close() returns to the one before.
   void open();
@@ -107,18 +107,18 @@ class GraphDecoder {
   // Gives a node the name that the file uses, and the value of that name.
   void name_node(const pybind11::object& node, const std::string& name);
   // The value of a name in an open graph.
-  pybind11::object value(uint64_t scope, const std::string& name);
+  Ref value(uint64_t scope, const std::string& name);
   // The node with this name in the file, or None.
-  pybind11::object node(uint64_t scope, const std::string& name);
-  pybind11::object nodes(uint64_t scope);
-  pybind11::object value_names(uint64_t scope);
+  Ref node(uint64_t scope, const std::string& name);
+  Ref nodes(uint64_t scope);
+  Ref value_names(uint64_t scope);
 
   uint64_t scope() const { return current().scope(); }
-  pybind11::object graph() const;
-  pybind11::object root() const;
+  Ref graph() const;
+  Ref root() const;
   pybind11::dict constants() const { return constants_; }
   void set_constants(const pybind11::dict& constants);
-  pybind11::object signature() const;
+  Ref signature() const;
   void set_signature(const pybind11::object& signature);
 
  private:
