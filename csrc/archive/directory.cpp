@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <ranges>
 
 #include "archive/file.h"
 #include "archive/record_name.h"
@@ -257,7 +256,8 @@ void find_ends(std::vector<Record>& records, uint64_t directory) {
     std::ranges::stable_sort(sorted, {}, &Record::header);
   }
   const Record* next = nullptr;
-  for (Record* record : std::views::reverse(sorted)) {
+  for (auto at = sorted.rbegin(); at != sorted.rend(); ++at) {  // Clang 14 has no views::reverse
+    Record* const record = *at;
     record->end = next == nullptr ? directory : next->header;
     const uint64_t header_size = kLocalHeaderSize + record->name.size();
     if (record->header > record->end || record->end - record->header < header_size ||
