@@ -21,9 +21,9 @@ function(fxpress_compile_options target)
   endif()
 endfunction()
 
-# Compiles the files of a room together. Headers are most of what there is to compile, torch's above
-# all. serde makes two such files, so that two cores get about the same.
-function(fxpress_unite_rooms target)
+# Compiles the files of each component together, because most of the time goes into headers, those of
+# torch above all. serde is split in two, so that two cores have about the same to do.
+function(fxpress_unite_components target)
   if(NOT FXPRESS_UNITY)
     return()
   endif()

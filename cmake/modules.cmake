@@ -5,6 +5,17 @@
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module)
 find_package(pybind11 3 CONFIG REQUIRED)
 
+# pip builds in a new environment each time. Copies of pybind11's headers keep their paths and times,
+# so that the next build of the same sources compiles nothing.
+set(copied ${CMAKE_CURRENT_BINARY_DIR}/include)
+get_target_property(found pybind11::pybind11_headers INTERFACE_INCLUDE_DIRECTORIES)
+file(GLOB_RECURSE headers RELATIVE ${found} ${found}/pybind11/*.h)
+foreach(header IN LISTS headers)
+  configure_file(${found}/${header} ${copied}/${header} COPYONLY)
+endforeach()
+set_target_properties(pybind11::pybind11_headers PROPERTIES
+  INTERFACE_INCLUDE_DIRECTORIES ${copied} INTERFACE_SYSTEM_INCLUDE_DIRECTORIES ${copied})
+
 pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/archive/objects/archives.cpp
   csrc/bind/archive.cpp
@@ -54,22 +65,40 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/serde/check.cpp
   csrc/serde/decode_argument.cpp
   csrc/serde/decode_graph.cpp
+  csrc/serde/decode_node.cpp
   csrc/serde/decode_node_metadata.cpp
+  csrc/serde/decode_results.cpp
   csrc/serde/decode_signature.cpp
   csrc/serde/decode_values.cpp
+  csrc/serde/decoder.cpp
+  csrc/serde/decoding.cpp
   csrc/serde/documents.cpp
   csrc/serde/encode.cpp
   csrc/serde/encode_argument.cpp
   csrc/serde/encode_graph.cpp
+  csrc/serde/encode_list.cpp
+  csrc/serde/encode_node.cpp
   csrc/serde/encode_node_metadata.cpp
+  csrc/serde/encode_part.cpp
+  csrc/serde/encode_program.cpp
   csrc/serde/encode_signature.cpp
   csrc/serde/encode_values.cpp
-  csrc/serde/graph_decoder.cpp
+  csrc/serde/errors.cpp
+  csrc/serde/gate.cpp
+  csrc/serde/graph_reader.cpp
   csrc/serde/graph_values.cpp
+  csrc/serde/hash.cpp
+  csrc/serde/kinds.cpp
+  csrc/serde/node_names.cpp
   csrc/serde/objects.cpp
+  csrc/serde/open_graphs.cpp
   csrc/serde/operators.cpp
+  csrc/serde/payloads.cpp
   csrc/serde/scalars.cpp
+  csrc/serde/schema_tables.cpp
+  csrc/serde/schema_writer.cpp
   csrc/serde/symbols.cpp
+  csrc/serde/targets.cpp
   csrc/split/assign.cpp
   csrc/split/partition_names.cpp
   csrc/split/plan.cpp
@@ -94,7 +123,7 @@ target_link_libraries(_native PRIVATE fxpress_core)
 target_compile_definitions(_native PRIVATE
   FXPRESS_VERSION="${PROJECT_VERSION}" FXPRESS_BUILD_TYPE="${CMAKE_BUILD_TYPE}")
 fxpress_compile_options(_native)
-fxpress_unite_rooms(_native)
+fxpress_unite_components(_native)
 target_precompile_headers(_native PRIVATE <pybind11/pybind11.h> <pybind11/stl.h>)
 install(TARGETS _native LIBRARY DESTINATION fxpress)
 
@@ -137,7 +166,7 @@ function(fxpress_add_aten folder)
   target_link_directories(${name} PRIVATE ${folder}/lib)
   target_link_libraries(${name} PRIVATE torch_python torch_cpu c10)
   fxpress_compile_options(${name})
-  fxpress_unite_rooms(${name})
+  fxpress_unite_components(${name})
   if(NOT FXPRESS_UNITY)
     target_precompile_headers(${name} PRIVATE
       <ATen/ATen.h> <ATen/core/dispatch/Dispatcher.h> <torch/csrc/autograd/python_variable.h>

@@ -17,9 +17,9 @@ namespace fxpress::archive {
 
 namespace {
 
-constexpr uint64_t kAlignment = 64;           // of data, bytes
-constexpr size_t kPiece = size_t{1} << 20;    // that is written between two reports, bytes
-constexpr size_t kWorthAThread = 4 * kPiece;  // bytes
+constexpr uint64_t kAlignment = 64;                // of data, bytes
+constexpr size_t kReportedSize = size_t{1} << 20;  // that is written between two reports, bytes
+constexpr size_t kParallelChecksumSize = 4 * kReportedSize;  // bytes
 constexpr std::string_view kVersion = "6\n";  // of the file format: torch's for pt2 archives
 constexpr uint16_t kMadeBy = 0x031E;          // what miniz says in the end record
 constexpr uint16_t kNeeds64 = 45;             // the zip version that knows 64 bits
@@ -78,7 +78,7 @@ std::string padding(uint64_t start) {
 class Checksum {
  public:
   Checksum(uint32_t before, Bytes bytes) : crc_(before) {
-    if (bytes.size() < kWorthAThread) {
+    if (bytes.size() < kParallelChecksumSize) {
       add(bytes, {});
       return;
     }
@@ -96,8 +96,8 @@ class Checksum {
  private:
   void add(Bytes bytes, const std::stop_token& stop) {
     for (; !bytes.empty() && !stop.stop_requested();
-         bytes = bytes.subspan(std::min(bytes.size(), kPiece))) {
-      crc_ = crc32(crc_, bytes.first(std::min(bytes.size(), kPiece)));
+         bytes = bytes.subspan(std::min(bytes.size(), kReportedSize))) {
+      crc_ = crc32(crc_, bytes.first(std::min(bytes.size(), kReportedSize)));
     }
   }
 
@@ -173,7 +173,7 @@ void ZipWriter::append(Bytes bytes) {
     throw ArchiveError("there is no record for these bytes");
   Checksum crc(entries_.back().crc, bytes);
   while (!bytes.empty()) {
-    const Bytes piece = bytes.first(std::min(bytes.size(), kPiece));
+    const Bytes piece = bytes.first(std::min(bytes.size(), kReportedSize));
     write(piece);
     missing_ -= piece.size();
     bytes = bytes.subspan(piece.size());

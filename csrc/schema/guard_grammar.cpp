@@ -1,3 +1,5 @@
+#include "schema/guard_grammar.h"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -7,7 +9,6 @@
 #include <system_error>
 
 #include "core/characters.h"
-#include "schema/gate.h"
 
 namespace fxpress::schema {
 
@@ -15,9 +16,10 @@ namespace {
 
 using core::is_digit;
 using core::is_name_part;
+using core::is_name_start;
 
 constexpr int kMaxOpen = 100;       // brackets and operators in front within each other
-constexpr int kMaxDepth = 250;      // of Python's tree of it: torch prints that with ast.unparse
+constexpr int kMaxTreeDepth = 250;  // of Python's tree of it: torch prints that with ast.unparse
 constexpr size_t kMaxDigits = 40;   // of an integer: those of shapes have 19
 constexpr int kMaxExponent = 64;    // of a power, and bits of a shift: what its integers add up to
 constexpr int kUnknown = 16;        // what something else in an exponent adds to that
@@ -60,13 +62,13 @@ bool contains(std::span<const std::string_view> texts, std::string_view text) {
 struct Known {
   bool has_power = false;  // its numbers may have many digits
   bool is_text = false;    // it may be a text, which is for comparisons only
-  int depth = 1;           // see kMaxDepth
+  int depth = 1;           // see kMaxTreeDepth
 };
 
 // One guard. Throws NoGuard. Every call reads on, or throws; open_ bounds the depth of the stack.
-class GuardParser : core::Cursor<NoGuard> {
+class Parser {
  public:
-  explicit GuardParser(std::string_view text) : Cursor(text) {}
+  explicit Parser(std::string_view text) : rest_(text) {}
 
   void whole() {
     if (rest_.starts_with(' ')) throw NoGuard();  // Python minds indents
@@ -77,7 +79,7 @@ class GuardParser : core::Cursor<NoGuard> {
  private:
   class Open {
    public:
-    explicit Open(GuardParser& parser) : parser_(parser) {
+    explicit Open(Parser& parser) : parser_(parser) {
       if (++parser_.open_ > kMaxOpen) throw NoGuard();
     }
     ~Open() { --parser_.open_; }
@@ -85,7 +87,7 @@ class GuardParser : core::Cursor<NoGuard> {
     Open& operator=(const Open&) = delete;
 
    private:
-    GuardParser& parser_;
+    Parser& parser_;
   };
 
   Known condition() {
@@ -107,7 +109,7 @@ class GuardParser : core::Cursor<NoGuard> {
   }
   static void deepen(Known& known, int levels = 1) {
     known.depth += levels;
-    if (known.depth > kMaxDepth) throw NoGuard();
+    if (known.depth > kMaxTreeDepth) throw NoGuard();
   }
   static Known deeper(Known known) {
     deepen(known);
@@ -391,30 +393,36 @@ class GuardParser : core::Cursor<NoGuard> {
 
   // Returns the value of an integer that an exponent may have, and 0 for a float.
   int number() {
-    size_t end = end_of_digits(0);
+    size_t end = digits(0);
     const size_t whole = end;
     bool is_integer = true;
     if (end < rest_.size() && rest_[end] == '.') {
       is_integer = false;
-      end = end_of_digits(end + 1);
+      end = digits(end + 1);
     }
     if (end < rest_.size() && (rest_[end] == 'e' || rest_[end] == 'E')) {
       is_integer = false;
       ++end;
       if (end < rest_.size() && (rest_[end] == '+' || rest_[end] == '-')) ++end;
       const size_t from = end;
-      end = end_of_digits(end);
+      end = digits(end);
       if (end == from) throw NoGuard();
     }
     if (whole == 0 || whole > kMaxDigits || end > 2 * kMaxDigits) throw NoGuard();
     if (end < rest_.size() && (is_name_part(rest_[end]) || rest_[end] == '.')) throw NoGuard();
     if (is_integer && whole > 1 && rest_.front() == '0') throw NoGuard();
-    const std::string_view read = take_characters(end);
+    const std::string_view read = rest_.substr(0, end);
+    skip(end);
     if (!is_integer) return 0;
     int value = 0;
     const auto [_, error] =
         std::from_chars(std::to_address(read.begin()), std::to_address(read.end()), value);
     return error == std::errc() ? std::min(value, kMaxExponent + 1) : kMaxExponent + 1;
+  }
+
+  size_t digits(size_t at) const {
+    while (at < rest_.size() && is_digit(rest_[at])) ++at;
+    return at;
   }
 
   // Parses a text as repr() writes it. A quote in the text, even an escaped one, would end the text
@@ -449,9 +457,44 @@ class GuardParser : core::Cursor<NoGuard> {
     return at + size;
   }
 
-  int open_ = 0;      // see kMaxOpen
-  int powers_ = 0;    // so far
-  size_t bases_ = 0;  // see kMaxBases
+  std::string_view name() {
+    skip_spaces();
+    if (rest_.empty() || !is_name_start(rest_.front())) throw NoGuard();
+    size_t end = 0;
+    while (end < rest_.size() && is_name_part(rest_[end])) ++end;
+    const std::string_view result = rest_.substr(0, end);
+    skip(end);
+    return result;
+  }
+
+  bool take_word(std::string_view word) {
+    skip_spaces();
+    if (!rest_.starts_with(word)) return false;
+    if (rest_.size() > word.size() && is_name_part(rest_[word.size()])) return false;
+    skip(word.size());
+    return true;
+  }
+
+  // The character that comes next; 0 at the end.
+  char peek() {
+    skip_spaces();
+    return rest_.empty() ? '\0' : rest_.front();
+  }
+  bool take(char c) {
+    if (peek() != c) return false;
+    skip(1);
+    return true;
+  }
+  void expect(char c) {
+    if (!take(c)) throw NoGuard();
+  }
+  void skip(size_t count) { rest_.remove_prefix(count); }
+  void skip_spaces() { skip(std::min(rest_.find_first_not_of(' '), rest_.size())); }
+
+  std::string_view rest_;  // of the text
+  int open_ = 0;           // see kMaxOpen
+  int powers_ = 0;         // so far
+  size_t bases_ = 0;       // see kMaxBases
 };
 
 }  // namespace
@@ -459,7 +502,7 @@ class GuardParser : core::Cursor<NoGuard> {
 bool is_guard(std::string_view text) {
   if (text.size() > kMaxText) return false;
   try {
-    GuardParser(text).whole();
+    Parser(text).whole();
     return true;
   } catch (const NoGuard&) {
     return false;

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "schema/document.h"
+#include "schema/event_sink.h"
 
 namespace fxpress::schema {
 

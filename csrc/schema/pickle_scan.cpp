@@ -19,12 +19,12 @@ constexpr uint64_t kValueBytes = 96;
 constexpr uint64_t kCallBytes = 800;
 constexpr uint64_t kMemoBytes = 96;
 
-enum class Kind : uint8_t { kOther, kNumber, kText, kGlobal, kContainer };
+enum class ValueType : uint8_t { kOther, kNumber, kText, kGlobal, kContainer };
 
 constexpr uint32_t kNone32 = std::numeric_limits<uint32_t>::max();
 
 struct Item {
-  Kind kind = Kind::kOther;
+  ValueType kind = ValueType::kOther;
   std::string_view text;     // of a text; of a global: module, newline, name
   uint32_t first = kNone32;  // what it contains: places in Scanner::inside_
   uint32_t last = kNone32;
@@ -114,12 +114,12 @@ class Scanner {
     return taken;
   }
 
-  uint32_t make(Kind kind, std::string_view text = {}) {
+  uint32_t make(ValueType kind, std::string_view text = {}) {
     budget_.charge(kValueBytes);
     items_.push_back({kind, text});
     return static_cast<uint32_t>(items_.size() - 1);
   }
-  void push(Kind kind, std::string_view text = {}) { stack_.push_back(make(kind, text)); }
+  void push(ValueType kind, std::string_view text = {}) { stack_.push_back(make(kind, text)); }
   // Checks that so many values are above the last mark.
   void need(size_t count) const {
     const size_t bottom = marks_.empty() ? 0 : marks_.back();
@@ -153,7 +153,7 @@ class Scanner {
   }
   void collect(size_t count) {
     need(count);
-    const uint32_t made = make(Kind::kContainer);
+    const uint32_t made = make(ValueType::kContainer);
     move_last(count, made);
     stack_.push_back(made);
   }
@@ -202,7 +202,7 @@ void Scanner::step(unsigned char opcode) {
     case kGlobal: {
       const size_t start = at_;
       const size_t size = line().size() + 1 + line().size();
-      return push(Kind::kGlobal, bytes_.substr(start, size));
+      return push(ValueType::kGlobal, bytes_.substr(start, size));
     }
     case kNewObject:
     case kReduce:
@@ -230,31 +230,31 @@ void Scanner::step(unsigned char opcode) {
     case kNone:
     case kFalse:
     case kTrue:
-      return push(Kind::kOther);
+      return push(ValueType::kOther);
     case kEmptyTuple:
     case kEmptyList:
     case kEmptyDict:
     case kEmptySet:
-      return push(Kind::kContainer);
+      return push(ValueType::kContainer);
     case kInt1:
     case kInt2:
     case kInt4:
       take(opcode == kInt1 ? 1 : opcode == kInt2 ? 2 : 4);
-      return push(Kind::kNumber);
+      return push(ValueType::kNumber);
     case kLong1:
       take(number(1));
-      return push(Kind::kNumber);
+      return push(ValueType::kNumber);
     case kFloat:
       take(8);
-      return push(Kind::kOther);
+      return push(ValueType::kOther);
     case kUnicode:
-      return push(Kind::kText, take(number(4)));
+      return push(ValueType::kText, take(number(4)));
     case kShortString:
-      return push(Kind::kText, take(number(1)));
+      return push(ValueType::kText, take(number(1)));
     case kPersistent:
       pop();
       budget_.charge(kCallBytes);
-      return push(Kind::kOther);
+      return push(ValueType::kOther);
     case kGet:
       return get(number(1));
     case kLongGet:
@@ -273,7 +273,7 @@ void Scanner::call() {
   const uint32_t function = pop();
   budget_.charge(kCallBytes);
   check_call(function, arguments);
-  const uint32_t made = make(Kind::kContainer);
+  const uint32_t made = make(ValueType::kContainer);
   contain(made, arguments);
   stack_.push_back(made);
 }
@@ -291,7 +291,7 @@ void Scanner::check_call(uint32_t function, uint32_t arguments) {
   constexpr uint64_t kArgumentBytes = 16;  // what is shared may be given in each call again
   const Item* called = &items_[function];
   const Item* given = &items_[arguments];
-  while (called->kind == Kind::kGlobal) {
+  while (called->kind == ValueType::kGlobal) {
     const size_t end = called->text.find('\n');
     const std::string_view module = called->text.substr(0, end);
     const std::string_view name = called->text.substr(end + 1);
@@ -305,8 +305,8 @@ void Scanner::check_call(uint32_t function, uint32_t arguments) {
     const bool of_torch = module == "torch" || module.starts_with("torch.");
     const bool is_class = name.ends_with("Tensor") || name.ends_with("Storage");
     if (of_torch && is_class && first != nullptr) fail("it makes a tensor by its size");
-    if (name == "bytearray" && first != nullptr && first->kind != Kind::kText &&
-        first->kind != Kind::kContainer) {
+    if (name == "bytearray" && first != nullptr && first->kind != ValueType::kText &&
+        first->kind != ValueType::kContainer) {
       fail("it makes a bytearray by its size");
     }
     if (name == "encode" && given->count > 1 &&

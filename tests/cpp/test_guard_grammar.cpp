@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "schema/gate.h"
+#include "schema/guard_grammar.h"
 
 using fxpress::schema::is_guard;
 
