@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +15,7 @@ import torch
 import fxpress
 from fxpress._torch import versions
 
+ROOT = Path(__file__).parents[2]
 MISMATCH = """
 import torch
 from fxpress._torch import versions
@@ -63,6 +68,24 @@ def test_aten_rejects_what_is_no_tensor() -> None:
 
     with pytest.raises(TypeError):
         aten.storage_bytes([1])  # type: ignore[list-item]
+
+
+def test_a_second_build_keeps_the_object_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CMake's cache goes where pip has removed the environment of the build; object files stay."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools" / "backend"))
+    backend = importlib.import_module("fxpress_build")
+    monkeypatch.chdir(tmp_path)
+    for name, made_by in (("removed", tmp_path / "nowhere"), ("present", tmp_path)):
+        build = tmp_path / "build" / name
+        (build / "CMakeFiles").mkdir(parents=True)
+        (build / "CMakeCache.txt").touch()
+        info = {"source_dir": str(tmp_path), "skbuild_path": str(made_by)}
+        (build / ".skbuild-info.json").write_text(json.dumps(info))
+    backend._keep_objects()
+    assert os.listdir("build/removed") == ["CMakeFiles"]
+    assert len(os.listdir("build/present")) == 3
 
 
 @pytest.mark.slow("processes of their own")

@@ -10,6 +10,7 @@ Run as a program, it prints the folders, separated by semicolons.
 
 from __future__ import annotations
 
+import json
 import os
 import site
 import sys
@@ -48,6 +49,20 @@ def _with_torch(requirements: list[str]) -> list[str]:
 
 def _settings(given: _Settings) -> dict[str, Any]:
     return {"cmake.define.FXPRESS_TORCH": ";".join(torch_folders()), **(given or {})}
+
+
+def _keep_objects() -> None:
+    """Let a build reuse the object files of a build whose environment pip has removed since.
+
+    scikit-build-core deletes them along with CMake's cache. They are valid without that cache: the
+    compiler's commands name nothing of the environment, and Ninja compares commands and times.
+    """
+    for record in Path("build").glob("*/.skbuild-info.json"):
+        info = json.loads(record.read_text(encoding="utf-8"))
+        same_source = info["source_dir"] == str(Path.cwd())
+        if same_source and not Path(info["skbuild_path"]).exists():
+            record.unlink()
+            record.with_name("CMakeCache.txt").unlink(missing_ok=True)
 
 
 def get_requires_for_build_wheel(config_settings: _Settings = None) -> list[str]:
@@ -91,6 +106,7 @@ def build_wheel(
     """Build a wheel, and return its name."""
     from scikit_build_core import build
 
+    _keep_objects()
     return build.build_wheel(directory, _settings(config_settings), metadata_directory)
 
 
