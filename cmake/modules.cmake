@@ -65,40 +65,22 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/serde/check.cpp
   csrc/serde/decode_argument.cpp
   csrc/serde/decode_graph.cpp
-  csrc/serde/decode_node.cpp
   csrc/serde/decode_node_metadata.cpp
-  csrc/serde/decode_results.cpp
   csrc/serde/decode_signature.cpp
   csrc/serde/decode_values.cpp
-  csrc/serde/decoder.cpp
-  csrc/serde/decoding.cpp
   csrc/serde/documents.cpp
   csrc/serde/encode.cpp
   csrc/serde/encode_argument.cpp
   csrc/serde/encode_graph.cpp
-  csrc/serde/encode_list.cpp
-  csrc/serde/encode_node.cpp
   csrc/serde/encode_node_metadata.cpp
-  csrc/serde/encode_part.cpp
-  csrc/serde/encode_program.cpp
   csrc/serde/encode_signature.cpp
   csrc/serde/encode_values.cpp
-  csrc/serde/errors.cpp
-  csrc/serde/gate.cpp
-  csrc/serde/graph_reader.cpp
+  csrc/serde/graph_decoder.cpp
   csrc/serde/graph_values.cpp
-  csrc/serde/hash.cpp
-  csrc/serde/kinds.cpp
-  csrc/serde/node_names.cpp
   csrc/serde/objects.cpp
-  csrc/serde/open_graphs.cpp
   csrc/serde/operators.cpp
-  csrc/serde/payloads.cpp
   csrc/serde/scalars.cpp
-  csrc/serde/schema_tables.cpp
-  csrc/serde/schema_writer.cpp
   csrc/serde/symbols.cpp
-  csrc/serde/targets.cpp
   csrc/split/assign.cpp
   csrc/split/partition_names.cpp
   csrc/split/plan.cpp

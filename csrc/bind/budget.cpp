@@ -9,7 +9,7 @@
 #include "bind/components.h"
 #include "schema/json_reader.h"
 #include "schema/pickle_scan.h"
-#include "serde/errors.h"
+#include "serde/symbols.h"
 
 namespace fxpress::bind {
 

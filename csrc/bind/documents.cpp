@@ -6,10 +6,6 @@
 
 #include "bind/closed_class.h"
 #include "bind/components.h"
-#include "schema/graph_targets.h"
-#include "serde/hash.h"
-#include "serde/payloads.h"
-#include "serde/schema_tables.h"
 
 namespace fxpress::bind {
 
@@ -26,20 +22,13 @@ void bind_documents(py::module_& m) {
       .def("rules", &serde::rules_of,
            "Return each field's rule: (type, field, rule, whether native code reads the field).")
       .def("type_names", &serde::type_names, "Return the names of the types, in their order.")
-      .def(
-          "read",
-          [](const Schema& schema, const py::bytes& text, const std::string& type,
-             core::Budget* budget) {
-            return serde::read_document(schema, text.ptr(), type, budget);
-          },
-          "text"_a, "type"_a, "budget"_a = nullptr, py::pos_only(), RefersToSelf(),
-          "Read JSON of a type; SerializeError, or ValueError where torch is not imported, names "
-          "the place where the text is wrong.");
+      .def("read", &serde::read_document, "text"_a, "type"_a, "budget"_a = nullptr, py::pos_only(),
+           RefersToSelf(),
+           "Read JSON of a type; SerializeError, or ValueError where torch is not imported, names "
+           "the place where the text is wrong.");
   closed_class<Document>(m, "Document", "A value of the schema that was read.")
-      .def(
-          "payloads",
-          [](const Document& document) { return to_object(serde::read_payload_config(document)); },
-          "Return the entries of a PayloadConfig: (name, record, is_param, use_pickle, metadata).")
+      .def("payloads", &serde::read_payload_config,
+           "Return the entries of a PayloadConfig: (name, record, is_param, use_pickle, metadata).")
       .def_property_readonly("size", &Document::bytes, "The bytes that it takes in memory.")
       .def("targets", &schema::targets_of, "Return the targets of all nodes, each once.")
       .def("hash", serde::hash_document, "traits"_a, "values"_a, py::pos_only(),

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <string_view>
 
 namespace fxpress::core {
@@ -35,5 +36,56 @@ inline bool is_constant_word(std::string_view word) {
 inline bool is_keyword(std::string_view word) {
   return std::ranges::find(kKeywords, word) != kKeywords.end() || is_constant_word(word);
 }
+
+// Reads a text from its beginning. All but skip() pass over spaces first. Throws Error where the
+// text is not as expected.
+template <class Error>
+class Cursor {
+ protected:
+  explicit Cursor(std::string_view text) : rest_(text) {}
+
+  void skip(size_t count) { rest_.remove_prefix(count); }
+  void skip_spaces() { skip(std::min(rest_.find_first_not_of(' '), rest_.size())); }
+  // The character that comes next; 0 at the end.
+  char peek() {
+    skip_spaces();
+    return rest_.empty() ? '\0' : rest_.front();
+  }
+  bool take(char c) {
+    skip_spaces();
+    if (!rest_.starts_with(c)) return false;
+    skip(1);
+    return true;
+  }
+  void expect(char c) {
+    if (!take(c)) throw Error();
+  }
+  bool take_word(std::string_view word) {
+    skip_spaces();
+    if (!rest_.starts_with(word)) return false;
+    if (rest_.size() > word.size() && is_name_part(rest_[word.size()])) return false;
+    skip(word.size());
+    return true;
+  }
+  std::string_view name() {
+    skip_spaces();
+    if (rest_.empty() || !is_name_start(rest_.front())) throw Error();
+    size_t end = 1;
+    while (end < rest_.size() && is_name_part(rest_[end])) ++end;
+    return take_characters(end);
+  }
+  // Where the digits end that begin at a position of the rest.
+  size_t end_of_digits(size_t at) const {
+    while (at < rest_.size() && is_digit(rest_[at])) ++at;
+    return at;
+  }
+  std::string_view take_characters(size_t count) {
+    const std::string_view taken = rest_.substr(0, count);
+    skip(count);
+    return taken;
+  }
+
+  std::string_view rest_;  // of the text
+};
 
 }  // namespace fxpress::core

@@ -1,6 +1,8 @@
 // Owns Python objects while a call runs and numbers them by identity.
 #pragma once
 
+#include <deque>
+#include <utility>
 #include <vector>
 
 #include "core/flat_map.h"
@@ -37,6 +39,28 @@ class ObjectTable {
  private:
   std::vector<Ref> objects_;  // by id
   core::FlatMap ids_;         // address -> id
+};
+
+// Values that are computed once for each object. The objects are kept, so that no other object gets
+// their addresses.
+template <class T>
+class ObjectMap {
+ public:
+  // The value of an object, which compute() returns the first time; it keeps its address. compute()
+  // may run Python code that asks for values too.
+  template <class F>
+  const T& get(PyObject* object, F&& compute) {
+    const uint32_t known = objects_.find(object);
+    if (known != core::FlatMap::kAbsent) return values_[known];
+    T value = compute();
+    const core::ObjectId id = objects_.add(object);
+    if (id.value() == values_.size()) values_.push_back(std::move(value));
+    return values_[id.value()];
+  }
+
+ private:
+  ObjectTable objects_;
+  std::deque<T> values_;  // by id
 };
 
 }  // namespace fxpress::cpython

@@ -7,6 +7,7 @@
 #include "core/budget.h"
 #include "schema/names_in.h"
 #include "schema/node_order.h"
+#include "schema/signature.h"
 
 namespace fxpress::schema {
 
@@ -155,43 +156,15 @@ class Canonicalizer {
   }
 
   Place place_of(const Value& spec, uint32_t position) const {
-    const Value& content = document_.content(spec);
-    const auto named = [&](int rank, Field field) {
-      return Place{rank, document_.text(document_.field(content, field)), position};
-    };
-    switch (document_.tag(spec)) {
-      case Field::InputSpec_token:
-      case Field::OutputSpec_token:
-        return {0, {}, position};
-      case Field::InputSpec_parameter:
-        return named(1, Field::InputToParameterSpec_parameter_name);
-      case Field::InputSpec_buffer:
-        return named(2, Field::InputToBufferSpec_buffer_name);
-      case Field::InputSpec_tensor_constant:
-        return named(3, Field::InputToTensorConstantSpec_tensor_constant_name);
-      case Field::InputSpec_custom_obj:
-        return named(4, Field::InputToCustomObjSpec_custom_obj_name);
-      case Field::InputSpec_user_input:
-        return {5, {}, position};
-      case Field::InputSpec_constant_input:
-        return named(6, Field::InputToConstantInputSpec_name);
-      case Field::OutputSpec_parameter_mutation:
-        return named(1, Field::ParameterMutationSpec_parameter_name);
-      case Field::OutputSpec_buffer_mutation:
-        return named(2, Field::BufferMutationSpec_buffer_name);
-      case Field::OutputSpec_user_input_mutation:
-        return {3, {}, position};
-      case Field::OutputSpec_user_output:
-      case Field::OutputSpec_loss_output:
-        return {4, {}, position};
-      case Field::OutputSpec_gradient_to_parameter:
-        return named(5, Field::GradientToParameterSpec_parameter_name);
-      case Field::OutputSpec_gradient_to_user_input:
-        return {6, {}, position};
-      default:
-        throw CanonicalError("Unknown kind in the signature: " +
-                             schema_.type(spec.type).fields[spec.count].name);
+    const SpecInfo* info = find_spec(document_.tag(spec));
+    if (info == nullptr) {
+      throw CanonicalError("Unknown kind in the signature: " +
+                           schema_.type(spec.type).fields[spec.count].name);
     }
+    const bool by_name = info->target != Field::kUnknown && info->target_type != SpecTarget::kInput;
+    if (!by_name) return {info->rank, {}, position};
+    const Value& name = document_.field(document_.content(spec), info->target);
+    return {info->rank, document_.text(name), position};
   }
 
   void calls(const Value& list) {
@@ -334,14 +307,11 @@ class Canonicalizer {
   }
 
   void spec(const Value& spec, const Renamed& renamed) {
+    const SpecInfo& info = *find_spec(document_.tag(spec));  // place_of() knew it
     out_.begin_union(schema_.type(spec.type), spec.count);
     record(document_.content(spec), [&](Field field, const Value& value) {
-      switch (field) {
-        case Field::GradientToUserInputSpec_user_input_name:
-        case Field::UserInputMutationSpec_user_input_name:
-          return out_.string(known_name(renamed, document_.text(value)));
-        default:
-          break;
+      if (info.target_type == SpecTarget::kInput && field == info.target) {
+        return out_.string(known_name(renamed, document_.text(value)));
       }
       if (value.kind == ValueKind::kUnion && value.type == static_cast<uint16_t>(Type::Argument)) {
         const bool may_be_elsewhere = document_.tag(value) == Field::Argument_as_custom_obj;

@@ -9,10 +9,38 @@
 #include <vector>
 
 #include "core/growing_array.h"
-#include "schema/event_sink.h"
 #include "schema/schema.h"
 
 namespace fxpress::schema {
+
+// The target of an encoded program: JSON text (json_writer.h) or a document.
+//
+// A value is one call, or one begin, its contents, and the end. Every field of a record is written
+// in the order of the schema: field(position), then its value.
+class EventSink {
+ public:
+  virtual ~EventSink() = default;
+
+  virtual void begin_record(const TypeInfo& type) = 0;
+  virtual void field(size_t position) = 0;
+  virtual void end_record() = 0;
+  // The one field of a union that is set, then its value.
+  virtual void begin_union(const TypeInfo& type, size_t position) = 0;
+  virtual void end_union() = 0;
+  virtual void begin_list() = 0;
+  virtual void end_list() = 0;
+  virtual void begin_map() = 0;
+  virtual void key(std::string_view key) = 0;
+  virtual void end_map() = 0;
+
+  // Text is UTF-8; lone surrogates are encoded as if they were characters.
+  virtual void string(std::string_view text) = 0;
+  virtual void integer(int64_t value) = 0;
+  virtual void big_integer(std::string_view digits) = 0;  // decimal, beyond 64 bits
+  virtual void real(double value) = 0;
+  virtual void boolean(bool value) = 0;
+  virtual void null() = 0;
+};
 
 enum class ValueKind : uint8_t {
   kNull,
@@ -134,5 +162,8 @@ class DocumentBuilder final : public EventSink {
   std::vector<Value> pending_;  // values of lists and maps that are open, and the whole
   std::vector<Level> levels_;   // what is open
 };
+
+// The targets of all nodes of a program, those of graphs in arguments too, each once.
+std::vector<std::string_view> targets_of(const Document& program);
 
 }  // namespace fxpress::schema

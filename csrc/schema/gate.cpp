@@ -4,8 +4,8 @@
 #include <array>
 #include <vector>
 
+#include "archive/record_name.h"
 #include "core/characters.h"
-#include "schema/guard_grammar.h"
 
 namespace fxpress::schema {
 
@@ -232,9 +232,9 @@ bool is_json(std::string_view text, char first) {
   return text.starts_with(first) && is_all(text, kInLine);
 }
 
+// A file of the folder that the archive has for such records.
 bool is_record_name(std::string_view text) {
-  return !text.empty() && text != "." && text != ".." && is_all(text, kInLine) &&
-         text.find_first_of("/\\") == std::string_view::npos;
+  return archive::problem_of_name(text) == nullptr && text.find('/') == std::string_view::npos;
 }
 
 bool is_node_metadata(std::string_view key, std::string_view text) {

@@ -10,7 +10,7 @@
 #include "core/budget.h"
 #include "core/string_pool.h"
 #include "schema/canonical.h"
-#include "schema/expression_text.h"
+#include "schema/signature.h"
 
 namespace fxpress::schema {
 
@@ -25,6 +25,26 @@ constexpr size_t kMaxNesting = 256;  // graphs and arguments within each other
 // Operators that run a graph and may return what it is given, or views of it.
 bool returns_views(std::string_view target) {
   return target.find("wrap") != target.npos || target.find("checkpoint") != target.npos;
+}
+
+// Splits the arguments of an expression, as sympy.srepr writes it, at the commas that are not
+// inside of brackets or quotes.
+std::vector<std::string_view> split_arguments(std::string_view text) {
+  std::vector<std::string_view> parts;
+  size_t start = 0;
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i <= text.size(); ++i) {
+    const char c = i < text.size() ? text[i] : ',';
+    if (c == '\'') quoted = !quoted;
+    if (!quoted && c == '(') ++depth;
+    if (!quoted && c == ')') --depth;
+    if (i < text.size() && (quoted || depth != 0 || c != ',')) continue;
+    while (start < i && text[start] == ' ') ++start;
+    parts.push_back(text.substr(start, i - start));
+    start = i + 1;
+  }
+  return parts;
 }
 
 class GraphHasher {
@@ -91,7 +111,7 @@ class GraphHasher {
   Digest subgraph(const Value& graph);
   Digest node(const Value& node);
   Digest input(const Value& spec, const Value& argument, size_t& users, size_t& tokens);
-  Digest output(const Value& spec);
+  Digest output(const SpecInfo& info, const Value& spec);
   Digest call(const Value& entry);
   Digest range(std::string_view name, const Value& limits);
 
@@ -422,41 +442,25 @@ Digest GraphHasher::subgraph(const Value& graph) {
   return hasher.finish();
 }
 
-// User inputs are known by their place, parameters and buffers by their name, constants by value.
 Digest GraphHasher::input(const Value& spec, const Value& argument, size_t& users, size_t& tokens) {
+  const SpecInfo* info = find_spec(document_.tag(spec));
+  if (info == nullptr) throw CanonicalError("Unknown kind of input");
   Hasher hasher("input");
+  hasher.text(info->hash_word);
   const Value& content = document_.content(spec);
-  switch (document_.tag(spec)) {
-    case Field::InputSpec_parameter:
-      hasher.text("parameter");
-      hasher.text(text(field(content, Field::InputToParameterSpec_parameter_name)));
-      add_known(hasher, field(content, Field::InputToParameterSpec_parameter_name));
+  switch (info->target_type) {
+    case SpecTarget::kState:
+      hasher.text(text(field(content, info->target)));
+      if (info->tag == Field::InputSpec_buffer) {
+        add(hasher, field(content, Field::InputToBufferSpec_persistent), Names::kUse);
+      }
+      add_known(hasher, field(content, info->target));
       break;
-    case Field::InputSpec_buffer:
-      hasher.text("buffer");
-      hasher.text(text(field(content, Field::InputToBufferSpec_buffer_name)));
-      add(hasher, field(content, Field::InputToBufferSpec_persistent), Names::kUse);
-      add_known(hasher, field(content, Field::InputToBufferSpec_buffer_name));
-      break;
-    case Field::InputSpec_tensor_constant:
-      hasher.text("constant");
-      add_known(hasher, field(content, Field::InputToTensorConstantSpec_tensor_constant_name));
-      break;
-    case Field::InputSpec_custom_obj:
-      hasher.text("object");
-      add_known(hasher, field(content, Field::InputToCustomObjSpec_custom_obj_name));
-      break;
-    case Field::InputSpec_token:
-      hasher.text("token");
-      hasher.size(tokens++);
-      break;
-    case Field::InputSpec_user_input:
-    case Field::InputSpec_constant_input:
-      hasher.text("user");
-      hasher.size(users++);
+    case SpecTarget::kConstant:
+      add_known(hasher, field(content, info->target));
       break;
     default:
-      throw CanonicalError("Unknown kind of input");
+      hasher.size(info->argument_type == SpecArgument::kToken ? tokens++ : users++);
   }
   add(hasher, argument, Names::kDefine);
   const Digest made = hasher.finish();
@@ -464,37 +468,16 @@ Digest GraphHasher::input(const Value& spec, const Value& argument, size_t& user
   return made;
 }
 
-Digest GraphHasher::output(const Value& spec) {
+Digest GraphHasher::output(const SpecInfo& info, const Value& spec) {
   Hasher hasher("output");
+  hasher.text(info.hash_word);
   const Value& content = document_.content(spec);
-  const auto named_after = [&](std::string_view kind, Field name) {
-    hasher.text(kind);
-    hasher.text(text(field(content, name)));
-  };
-  const auto after_input = [&](std::string_view kind, Field name) {
-    hasher.text(kind);
-    add_name(hasher, text(field(content, name)), Names::kUse);
-  };
-  switch (document_.tag(spec)) {
-    case Field::OutputSpec_buffer_mutation:
-      named_after("buffer", Field::BufferMutationSpec_buffer_name);
-      break;
-    case Field::OutputSpec_parameter_mutation:
-      named_after("parameter", Field::ParameterMutationSpec_parameter_name);
-      break;
-    case Field::OutputSpec_gradient_to_parameter:
-      named_after("gradient", Field::GradientToParameterSpec_parameter_name);
-      break;
-    case Field::OutputSpec_gradient_to_user_input:
-      after_input("input gradient", Field::GradientToUserInputSpec_user_input_name);
-      break;
-    case Field::OutputSpec_user_input_mutation:
-      after_input("input", Field::UserInputMutationSpec_user_input_name);
-      break;
-    default:
-      hasher.text(document_.schema().type(spec.type).fields[spec.count].name);
+  if (info.target_type == SpecTarget::kState) {
+    hasher.text(text(field(content, info.target)));
+  } else if (info.target_type == SpecTarget::kInput) {
+    add_name(hasher, text(field(content, info.target)), Names::kUse);
   }
-  add(hasher, document_.children(content)[0], Names::kUse);
+  add(hasher, field(content, info.argument), Names::kUse);
   return hasher.finish();
 }
 
@@ -562,10 +545,10 @@ GraphHash GraphHasher::program() {
   Digest unordered{};
   for (const Value& spec :
        document_.children(field(signature, Field::GraphSignature_output_specs))) {
-    const Digest made = output(spec);
-    const Field kind = document_.tag(spec);
-    if (kind == Field::OutputSpec_user_output || kind == Field::OutputSpec_loss_output ||
-        kind == Field::OutputSpec_token) {
+    const SpecInfo* info = find_spec(document_.tag(spec));
+    if (info == nullptr) throw CanonicalError("Unknown kind of output");
+    const Digest made = output(*info, spec);
+    if (info->target_type == SpecTarget::kNone) {
       whole.digest(made);
     } else {
       accumulate(unordered, made);

@@ -1,5 +1,3 @@
-#include "schema/guard_grammar.h"
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -9,6 +7,7 @@
 #include <system_error>
 
 #include "core/characters.h"
+#include "schema/gate.h"
 
 namespace fxpress::schema {
 
@@ -16,7 +15,6 @@ namespace {
 
 using core::is_digit;
 using core::is_name_part;
-using core::is_name_start;
 
 constexpr int kMaxOpen = 100;       // brackets and operators in front within each other
 constexpr int kMaxTreeDepth = 250;  // of Python's tree of it: torch prints that with ast.unparse
@@ -66,9 +64,9 @@ struct Known {
 };
 
 // One guard. Throws NoGuard. Every call reads on, or throws; open_ bounds the depth of the stack.
-class Parser {
+class GuardParser : core::Cursor<NoGuard> {
  public:
-  explicit Parser(std::string_view text) : rest_(text) {}
+  explicit GuardParser(std::string_view text) : Cursor(text) {}
 
   void whole() {
     if (rest_.starts_with(' ')) throw NoGuard();  // Python minds indents
@@ -79,7 +77,7 @@ class Parser {
  private:
   class Open {
    public:
-    explicit Open(Parser& parser) : parser_(parser) {
+    explicit Open(GuardParser& parser) : parser_(parser) {
       if (++parser_.open_ > kMaxOpen) throw NoGuard();
     }
     ~Open() { --parser_.open_; }
@@ -87,7 +85,7 @@ class Parser {
     Open& operator=(const Open&) = delete;
 
    private:
-    Parser& parser_;
+    GuardParser& parser_;
   };
 
   Known condition() {
@@ -393,36 +391,30 @@ class Parser {
 
   // Returns the value of an integer that an exponent may have, and 0 for a float.
   int number() {
-    size_t end = digits(0);
+    size_t end = end_of_digits(0);
     const size_t whole = end;
     bool is_integer = true;
     if (end < rest_.size() && rest_[end] == '.') {
       is_integer = false;
-      end = digits(end + 1);
+      end = end_of_digits(end + 1);
     }
     if (end < rest_.size() && (rest_[end] == 'e' || rest_[end] == 'E')) {
       is_integer = false;
       ++end;
       if (end < rest_.size() && (rest_[end] == '+' || rest_[end] == '-')) ++end;
       const size_t from = end;
-      end = digits(end);
+      end = end_of_digits(end);
       if (end == from) throw NoGuard();
     }
     if (whole == 0 || whole > kMaxDigits || end > 2 * kMaxDigits) throw NoGuard();
     if (end < rest_.size() && (is_name_part(rest_[end]) || rest_[end] == '.')) throw NoGuard();
     if (is_integer && whole > 1 && rest_.front() == '0') throw NoGuard();
-    const std::string_view read = rest_.substr(0, end);
-    skip(end);
+    const std::string_view read = take_characters(end);
     if (!is_integer) return 0;
     int value = 0;
     const auto [_, error] =
         std::from_chars(std::to_address(read.begin()), std::to_address(read.end()), value);
     return error == std::errc() ? std::min(value, kMaxExponent + 1) : kMaxExponent + 1;
-  }
-
-  size_t digits(size_t at) const {
-    while (at < rest_.size() && is_digit(rest_[at])) ++at;
-    return at;
   }
 
   // Parses a text as repr() writes it. A quote in the text, even an escaped one, would end the text
@@ -457,44 +449,9 @@ class Parser {
     return at + size;
   }
 
-  std::string_view name() {
-    skip_spaces();
-    if (rest_.empty() || !is_name_start(rest_.front())) throw NoGuard();
-    size_t end = 0;
-    while (end < rest_.size() && is_name_part(rest_[end])) ++end;
-    const std::string_view result = rest_.substr(0, end);
-    skip(end);
-    return result;
-  }
-
-  bool take_word(std::string_view word) {
-    skip_spaces();
-    if (!rest_.starts_with(word)) return false;
-    if (rest_.size() > word.size() && is_name_part(rest_[word.size()])) return false;
-    skip(word.size());
-    return true;
-  }
-
-  // The character that comes next; 0 at the end.
-  char peek() {
-    skip_spaces();
-    return rest_.empty() ? '\0' : rest_.front();
-  }
-  bool take(char c) {
-    if (peek() != c) return false;
-    skip(1);
-    return true;
-  }
-  void expect(char c) {
-    if (!take(c)) throw NoGuard();
-  }
-  void skip(size_t count) { rest_.remove_prefix(count); }
-  void skip_spaces() { skip(std::min(rest_.find_first_not_of(' '), rest_.size())); }
-
-  std::string_view rest_;  // of the text
-  int open_ = 0;           // see kMaxOpen
-  int powers_ = 0;         // so far
-  size_t bases_ = 0;       // see kMaxBases
+  int open_ = 0;      // see kMaxOpen
+  int powers_ = 0;    // so far
+  size_t bases_ = 0;  // see kMaxBases
 };
 
 }  // namespace
@@ -502,7 +459,7 @@ class Parser {
 bool is_guard(std::string_view text) {
   if (text.size() > kMaxText) return false;
   try {
-    Parser(text).whole();
+    GuardParser(text).whole();
     return true;
   } catch (const NoGuard&) {
     return false;

@@ -119,41 +119,14 @@ void write_json_integer(Buffer& out, int64_t value) {
 void write_json_real(Buffer& out, double value) {
   if (std::isnan(value)) return out.append("\"NaN\"");
   if (std::isinf(value)) return out.append(value > 0 ? "\"Infinity\"" : "\"-Infinity\"");
-  std::array<char, 64> text{};
-  // d.ddde[+-]xx: the digits are the shortest, the layout is ours.
-  const char* end =
-      std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::scientific)
-          .ptr;
-  std::string_view all(text.data(), static_cast<size_t>(end - text.data()));
-  const size_t mark = all.find('e');
-  int exponent = 0;
-  const char* digits_end = all.data() + all.size();
-  const bool negative_exponent = all[mark + 1] == '-';
-  std::from_chars(all.data() + mark + 2, digits_end, exponent);
-  if (negative_exponent) exponent = -exponent;
-  std::string_view mantissa = all.substr(0, mark);
-  if (exponent < -4 || exponent >= 16) {
-    out.append(mantissa);
-    out.append(negative_exponent ? "e-" : "e+");
-    if (std::abs(exponent) < 10) out.append("0");
-    return write_json_integer(out, std::abs(exponent));
-  }
-  if (mantissa.front() == '-') {
-    out.append("-");
-    mantissa.remove_prefix(1);
-  }
-  std::string digits(mantissa.substr(0, 1));
-  if (mantissa.size() > 2) digits += mantissa.substr(2);
-  if (exponent < 0) {
-    out.append("0.");
-    out.append(std::string(static_cast<size_t>(-exponent - 1), '0'));
-    return out.append(digits);
-  }
-  const auto whole = static_cast<size_t>(exponent) + 1;
-  if (digits.size() < whole) digits.append(whole - digits.size(), '0');
-  out.append(std::string_view(digits).substr(0, whole));
-  out.append(".");
-  out.append(digits.size() > whole ? std::string_view(digits).substr(whole) : "0");
+  const double size = std::abs(value);
+  const bool is_fixed = size == 0 || (size >= 1e-4 && size < 1e16);  // Python's rule
+  const auto format = is_fixed ? std::chars_format::fixed : std::chars_format::scientific;
+  std::array<char, 32> text{};
+  const char* end = std::to_chars(text.data(), text.data() + text.size(), value, format).ptr;
+  const std::string_view digits(text.data(), static_cast<size_t>(end - text.data()));
+  out.append(digits);
+  if (is_fixed && digits.find('.') == std::string_view::npos) out.append(".0");
 }
 
 void JsonWriter::separate() {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "schema/event_sink.h"
+#include "schema/document.h"
 
 namespace fxpress::schema {
 

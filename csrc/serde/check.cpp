@@ -4,21 +4,13 @@
 
 #include "fx/arguments.h"
 #include "fx/symbols.h"
-#include "serde/errors.h"
+#include "py/calls.h"
 #include "serde/graph_values.h"
-#include "serde/kinds.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {
 
 namespace {
-
-bool equal(PyObject* a, PyObject* b) {
-  if (a == b) return true;
-  const int result = PyObject_RichCompareBool(a, b, Py_EQ);
-  check(result);
-  return result != 0;
-}
 
 bool has_key(PyObject* dict, PyObject* key) {
   return PyDict_Check(dict) && dict_get(dict, key) != nullptr;
@@ -47,39 +39,30 @@ struct Targets {
 
 bool check_input(PyObject* spec, PyObject* node_name, const ProgramCheck& program,
                  Targets& targets) {
+  const SpecInfo& info = spec_info(spec, schema::Type::InputSpec);
   const Ref argument = get_attr(spec, fx::names.arg);
   const Ref target = get_attr(spec, fx::names.target);
-  const bool tensor = is_a(argument.get(), symbols.tensor_argument_type);
-  const bool has_name = tensor || is_a(argument.get(), symbols.sym_int_argument_type) ||
+  const bool has_name = is_a(argument.get(), symbols.tensor_argument_type) ||
+                        is_a(argument.get(), symbols.sym_int_argument_type) ||
                         is_a(argument.get(), symbols.sym_float_argument_type) ||
                         is_a(argument.get(), symbols.sym_bool_argument_type);
-  if (has_name && !equal(get_attr(argument.get(), fx::names.name).get(), node_name)) return false;
-  const InputKind kind = input_kind(spec);
-  if (kind == InputKind::kUserInput) {
+  if (has_name && !is_equal(get_attr(argument.get(), fx::names.name).get(), node_name))
+    return false;
+  if (info.tag == schema::Field::InputSpec_user_input) {
     if (is_a(argument.get(), symbols.constant_argument_type)) return true;
     check(PySet_Add(targets.user_inputs.get(), node_name));
-    return tensor || is_a(argument.get(), symbols.sym_int_argument_type) ||
-           is_a(argument.get(), symbols.sym_float_argument_type) ||
-           is_a(argument.get(), symbols.sym_bool_argument_type) ||
-           is_a(argument.get(), symbols.custom_obj_argument_type);
+    return has_name || is_a(argument.get(), symbols.custom_obj_argument_type);
   }
-  if (kind == InputKind::kToken) return is_a(argument.get(), symbols.token_argument_type);
-  if (target.get() == Py_None) return false;
-  if (kind == InputKind::kCustomObject) {
-    return is_a(argument.get(), symbols.custom_obj_argument_type) &&
-           has_key(program.constants, target.get());
-  }
-  if (!tensor) return false;
-  if (kind == InputKind::kConstantTensor) return has_key(program.constants, target.get());
-  if (kind == InputKind::kParameter) {
+  if (!is_a(argument.get(), python_type(info.argument_type))) return false;
+  if (info.has_target() && target.get() == Py_None) return false;
+  if (info.target_type == SpecTarget::kConstant) return has_key(program.constants, target.get());
+  if (info.tag == schema::Field::InputSpec_parameter) {
     check(PySet_Add(targets.parameters.get(), target.get()));
     PyObject* value = PyDict_Check(program.state) ? dict_get(program.state, target.get()) : nullptr;
     if (value == nullptr) return false;
-    const int is_parameter = PyObject_IsInstance(value, fx::symbols.parameter_type);
-    check(is_parameter);
-    return is_parameter != 0;
+    return is_instance(value, fx::symbols.parameter_type);
   }
-  if (kind != InputKind::kBuffer) return false;
+  if (info.tag != schema::Field::InputSpec_buffer) return true;  // a token
   check(PySet_Add(targets.buffers.get(), target.get()));
   const Ref persistent = get_attr(spec, fx::names.persistent);
   const bool stored = has_key(program.state, target.get());
@@ -92,51 +75,31 @@ bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
   const Ref argument = get_attr(spec, fx::names.arg);
   if (fx::is_node(value)) {
     const Ref name = find_attr(argument.get(), fx::names.name);
-    if (!name || !equal(name.get(), fx::node_field(value, fx::symbols.node_name).get()))
+    if (!name || !is_equal(name.get(), fx::node_field(value, fx::symbols.node_name).get()))
       return false;
   } else {
     const Ref constant = find_attr(argument.get(), names.value);
-    if (!constant || Py_TYPE(constant.get()) != Py_TYPE(value) || !equal(constant.get(), value)) {
+    if (!constant || Py_TYPE(constant.get()) != Py_TYPE(value) ||
+        !is_equal(constant.get(), value)) {
       return false;
     }
   }
   // torch looks mutations up by the value: two of one value are one to it.
   const auto in = [&](const Ref& set) {
     const Ref name = get_attr(argument.get(), fx::names.name);
-    const int known = PySet_Contains(targets.mutated.get(), name.get());
-    check(known);
+    const bool known = contains(targets.mutated.get(), name.get());
     check(PySet_Add(targets.mutated.get(), name.get()));
-    if (known != 0) return false;
-    const int found = PySet_Contains(set.get(), get_attr(spec, fx::names.target).get());
-    check(found);
-    return found != 0;
+    return !known && contains(set.get(), get_attr(spec, fx::names.target).get());
   };
-  switch (output_kind(spec)) {
-    case OutputKind::kBufferMutation:
+  switch (spec_info(spec, schema::Type::OutputSpec).tag) {
+    case schema::Field::OutputSpec_buffer_mutation:
       return in(targets.buffers);
-    case OutputKind::kParameterMutation:
+    case schema::Field::OutputSpec_parameter_mutation:
       return in(targets.parameters);
-    case OutputKind::kUserInputMutation:
+    case schema::Field::OutputSpec_user_input_mutation:
       return in(targets.user_inputs);
     default:
       return true;
-  }
-}
-
-// Where outputs of a kind come: tokens, mutations, what the user gets, gradients.
-int rank(OutputKind kind) {
-  switch (kind) {
-    case OutputKind::kToken:
-      return 0;
-    case OutputKind::kBufferMutation:
-    case OutputKind::kParameterMutation:
-    case OutputKind::kUserInputMutation:
-      return 1;
-    case OutputKind::kGradientToParameter:
-    case OutputKind::kGradientToUserInput:
-      return 3;
-    default:
-      return 2;
   }
 }
 
@@ -166,7 +129,7 @@ bool check_signature(const ProgramCheck& program, const GraphValues& graph) {
   int before = 0;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values.get()); ++i) {
     PyObject* spec = PyTuple_GET_ITEM(outputs.get(), i);
-    const int now = rank(output_kind(spec));
+    const int now = spec_info(spec, schema::Type::OutputSpec).verifier_rank;
     if (now < before) return false;
     before = now;
     if (!check_output(spec, PyTuple_GET_ITEM(values.get(), i), targets)) return false;

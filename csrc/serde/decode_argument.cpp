@@ -1,13 +1,10 @@
-#include "serde/decode_argument.h"
-
 #include <utility>
 
 #include "fx/containers.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/containers.h"
-#include "serde/argument_kind.h"
-#include "serde/decode_graph.h"
-#include "serde/scalars.h"
+#include "serde/graph_decoder.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {
@@ -16,60 +13,66 @@ using core::Op;
 
 namespace {
 
-// A float; objects may have an integer in its place.
-double real_of(const Decoding& file, const Value& value) {
-  if (value.kind == ValueKind::kReal) return value.real;
-  const double result = PyFloat_AsDouble(file.scalar(value).get());
-  if (result == -1.0 && PyErr_Occurred() != nullptr) throw_python_error();
-  return result;
-}
+// The fields of the union Argument as an enum of their own: `Field` has the fields of all types, so
+// that a switch over it cannot be complete. A switch over this one has no `default`, and the
+// compiler names the fields that it misses (-Wswitch). A field that only a later torch has is none
+// of the enum.
+enum class ArgumentKind : uint16_t {
+#define FXPRESS_TYPE(name)
+#define FXPRESS_FIELD(type, name, rule)
+#define FXPRESS_ARGUMENT(name, rule) name = static_cast<uint16_t>(Field::Argument_##name),
+#include "schema/schema.def"
+#undef FXPRESS_FIELD
+#undef FXPRESS_TYPE
+};
 
 }  // namespace
 
-void ArgumentDecoder::clear_mentions() {
+void GraphDecoder::clear_mentions() {
   mentions_.nodes.clear();
   mentions_.graphs.clear();
 }
 
-Ref ArgumentDecoder::node_reference(std::string_view name) {
-  PyObject* node = graphs_.current().node_named(name);
+Ref GraphDecoder::node_reference(std::string_view name) {
+  PyObject* node = current().node_named(name);
   mentions_.nodes.push_back(node);
   return Ref::borrow(node);
 }
 
-Ref ArgumentDecoder::argument(const Value& value) {
-  const Value& content = file_.content(value);
-  switch (argument_kind(*file_.document, value)) {
+Ref GraphDecoder::argument(const Value& value) {
+  const Value& content = content_of(value);
+  switch (static_cast<ArgumentKind>(tag_of(value))) {
     case ArgumentKind::as_none:
       return Ref::borrow(Py_None);
     case ArgumentKind::as_tensor:
-      return node_reference(file_.text(content, Field::TensorArgument_name));
+      return node_reference(text_of(content, Field::TensorArgument_name));
     case ArgumentKind::as_int:
     case ArgumentKind::as_float:
     case ArgumentKind::as_bool:
     case ArgumentKind::as_string:
-      return file_.scalar(content);
+      return scalar_of(content);
     case ArgumentKind::as_sym_int:
     case ArgumentKind::as_sym_float:
     case ArgumentKind::as_sym_bool:
     case ArgumentKind::as_optional_tensor:
       return choice(content);
     case ArgumentKind::as_scalar_type:
-      return values_.dtype_of(content);
+      return from_table(dtypes_, content, "dtype");
     case ArgumentKind::as_memory_format:
-      return values_.memory_format_of(content);
+      return from_table(memory_formats_, content, "memory format");
     case ArgumentKind::as_layout:
-      return values_.layout_of(content);
+      return from_table(layouts_, content, "layout");
     case ArgumentKind::as_device:
-      return values_.device_of(content);
+      return Ref::borrow(device_of(content).object.get());
     case ArgumentKind::as_complex:
-      return complex_number(content);
+      return Ref::steal(PyComplex_FromDoubles(real_of(field(content, Field::ComplexValue_real)),
+                                              real_of(field(content, Field::ComplexValue_imag))));
     case ArgumentKind::as_graph:
-      return graph(content);
+      return graph_argument(content);
     case ArgumentKind::as_custom_obj:
       return object(content);
     case ArgumentKind::as_operator:
-      return Ref::borrow(file_.targets.get(file_.text(content)).object.get());
+      return Ref::borrow(operators_.get(text_of(content)).object.get());
     case ArgumentKind::as_string_to_argument:
       return dict(content);
     case ArgumentKind::as_tensors:
@@ -91,71 +94,70 @@ Ref ArgumentDecoder::argument(const Value& value) {
     case ArgumentKind::as_int_lists:  // grids of Triton kernels are lists of tuples
       return list(content, [&](const Value& item) {
         std::vector<Ref> numbers =
-            items(item, [&](const Value& number) { return file_.scalar(number); });
+            items(item, [&](const Value& number) { return scalar_of(number); });
         return take_as_tuple(numbers);
       });
   }
   raise(symbols.unsupported_error, "fxpress does not know this kind of argument: %s",
-        file_.document->schema().type(value.type).fields[value.count].name.c_str());
+        document_->schema().type(value.type).fields[value.count].name.c_str());
 }
 
 // Reads a union of a name and a constant.
-Ref ArgumentDecoder::choice(const Value& value) {
-  if (const auto name = file_.name_in(value)) return node_reference(*name);
-  if (file_.tag(value) == Field::OptionalTensorArgument_as_none) return Ref::borrow(Py_None);
-  Ref constant = file_.scalar(file_.content(value));
+Ref GraphDecoder::choice(const Value& value) {
+  if (const auto name = name_in(value)) return node_reference(*name);
+  if (tag_of(value) == Field::OptionalTensorArgument_as_none) return Ref::borrow(Py_None);
+  Ref constant = scalar_of(content_of(value));
   if (!constant) raise(symbols.serialize_error, "a value of the graph has no name");
   return constant;
 }
 
 template <class Item>
-std::vector<Ref> ArgumentDecoder::items(const Value& list, Item&& item) {
+std::vector<Ref> GraphDecoder::items(const Value& list, Item&& item) {
   std::vector<Ref> result;
-  file_.charge(list.count, kSlotBytes);
-  for (const Value& value : file_.children(list)) result.push_back(item(value));
+  charge(list.count, kSlotBytes);
+  for (const Value& value : children_of(list)) result.push_back(item(value));
   return result;
 }
 
 template <class Item>
-Ref ArgumentDecoder::list(const Value& list, Item&& item) {
+Ref GraphDecoder::list(const Value& list, Item&& item) {
   std::vector<Ref> result = items(list, item);
   return fx::new_immutable_list(result);
 }
 
-Ref ArgumentDecoder::tensor_list(const Value& list) {
+Ref GraphDecoder::tensor_list(const Value& list) {
   return this->list(list, [&](const Value& tensor) {
-    return node_reference(file_.text(tensor, Field::TensorArgument_name));
+    return node_reference(text_of(tensor, Field::TensorArgument_name));
   });
 }
 
 // Reads a list of numbers, truth values or texts.
-Ref ArgumentDecoder::plain_list(const Value& list) {
-  return this->list(list, [&](const Value& item) { return file_.scalar(item); });
+Ref GraphDecoder::plain_list(const Value& list) {
+  return this->list(list, [&](const Value& item) { return scalar_of(item); });
 }
 
-Ref ArgumentDecoder::complex_number(const Value& value) const {
-  return Ref::steal(
-      PyComplex_FromDoubles(real_of(file_, file_.field(value, Field::ComplexValue_real)),
-                            real_of(file_, file_.field(value, Field::ComplexValue_imag))));
+// A float; objects may have an integer in its place.
+double GraphDecoder::real_of(const Value& value) const {
+  return value.kind == ValueKind::kReal ? value.real : serde::real_of(scalar_of(value).get());
 }
 
-Ref ArgumentDecoder::dict(const Value& map) {
-  const core::Budget::Level level(*file_.context.budget, "an argument of a node");
-  file_.charge(kDictBytes + map.count * kSlotBytes);
-  Ref result = Ref::steal(PyObject_CallNoArgs(fx::symbols.immutable_dict_type));
-  const auto entries = file_.children(map);
+Ref GraphDecoder::dict(const Value& map) {
+  const core::Budget::Level level(*budget_, "an argument of a node");
+  charge(kDictBytes + map.count * kSlotBytes);
+  Ref result = call(fx::symbols.immutable_dict_type);
+  const auto entries = children_of(map);
   for (size_t i = 0; i < entries.size(); i += 2) {
-    check(PyDict_SetItem(result.get(), new_text(file_.text(entries[i])).get(),
+    check(PyDict_SetItem(result.get(), new_text(text_of(entries[i])).get(),
                          argument(entries[i + 1]).get()));
   }
   return result;
 }
 
-Ref ArgumentDecoder::object(const Value& value) {
-  const std::string_view name = file_.text(value, Field::CustomObjArgument_name);
-  if (graphs_.current().defined(name).node) return node_reference(name);
+Ref GraphDecoder::object(const Value& value) {
+  const std::string_view name = text_of(value, Field::CustomObjArgument_name);
+  if (current().defined(name).node) return node_reference(name);
   const Ref key = new_text(name);
-  PyObject* object = dict_get(file_.context.constants, key.get());
+  PyObject* object = dict_get(constants_.ptr(), key.get());
   if (object == nullptr) {
     raise(symbols.serialize_error, "the file has no object named %R", key.get());
   }
@@ -163,25 +165,24 @@ Ref ArgumentDecoder::object(const Value& value) {
   return Ref::borrow(object);
 }
 
-Ref ArgumentDecoder::graph(const Value& value) {
-  const core::Budget::Level level(*file_.context.budget, "the graphs within a graph");
+Ref GraphDecoder::graph_argument(const Value& value) {
+  const core::Budget::Level level(*budget_, "the graphs within a graph");
   if (!graphs_allowed_) raise(symbols.serialize_error, "the signature has a graph as an argument");
-  const std::string_view target = file_.text(value, Field::GraphArgument_name);
+  const std::string_view target = text_of(value, Field::GraphArgument_name);
   const Ref name = new_text(target);
   Mentions outer = std::exchange(mentions_, {});
   Ref module;
   {
-    graphs_.open();
-    struct Close {
-      OpenGraphs& graphs;
-      ~Close() { graphs.close(); }  // NOLINT(bugprone-exception-escape): there is one to close
-    } const closes{graphs_};
-    module = graphs_within_.graph_module(file_.field(value, Field::GraphArgument_graph));
+    open_graph();
+    struct Leave {
+      GraphDecoder& decoder;
+      ~Leave() { decoder.leave_graph(); }
+    } const leaves{*this};
+    module = graph_module(field(value, Field::GraphArgument_graph));
   }
   mentions_ = std::move(outer);
-  OpenGraph& graph = graphs_.current();
-  PyObject* arguments[] = {graph.root(), name.get(), module.get()};
-  Ref::steal(PyObject_VectorcallMethod(names.register_module, arguments, 3, nullptr));
+  OpenGraph& graph = current();
+  call_method(graph.root(), names.register_module, name, module);
   const fx::NewNode made{Op::kGetAttr, name.get(), graph.candidate(target), Py_None};
   PyObject* node = graph.writer().leaf(made, Ref::borrow(fx::no_args), {});
   mentions_.nodes.push_back(node);

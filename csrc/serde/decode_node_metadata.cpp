@@ -1,12 +1,11 @@
-#include "serde/decode_node_metadata.h"
-
 #include <algorithm>
 
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/containers.h"
 #include "schema/json_reader.h"
-#include "serde/gate.h"
-#include "serde/scalars.h"
+#include "serde/documents.h"
+#include "serde/graph_decoder.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {
@@ -50,71 +49,69 @@ std::vector<std::string_view> split_entry(std::string_view text) {
 
 }  // namespace
 
-NodeMetadata NodeMetadataDecoder::read(const Value& map) {
-  NodeMetadata result;
-  const auto entries = file_.children(map);
+GraphDecoder::Metadata GraphDecoder::read_metadata(const Value& node) {
+  Metadata result;
+  const auto entries = children_of(node, Field::Node_metadata);
   const auto find = [&](std::string_view key) -> const Value* {
     for (size_t i = 0; i < entries.size(); i += 2) {
-      if (file_.text(entries[i]) == key)
-        return entries[i + 1].count > 0 ? &entries[i + 1] : nullptr;
+      if (text_of(entries[i]) == key) return entries[i + 1].count > 0 ? &entries[i + 1] : nullptr;
     }
     return nullptr;
   };
   const auto add = [&](PyObject* name, Ref value) { result.emplace_back(name, std::move(value)); };
-  if (const Value* trace = find("stack_trace"))
-    add(names.stack_trace, new_text(file_.text(*trace)));
+  if (const Value* trace = find("stack_trace")) add(names.stack_trace, new_text(text_of(*trace)));
   if (const Value* stack = find("nn_module_stack")) {
-    add(fx::names.nn_module_stack, module_stack(file_.text(*stack)));
+    add(fx::names.nn_module_stack, module_stack(text_of(*stack)));
   }
   if (const Value* stack = find("source_fn_stack")) {
-    add(names.source_fn_stack, source_functions(file_.text(*stack)));
+    add(names.source_fn_stack, source_functions(text_of(*stack)));
   }
   if (const Value* function = find("torch_fn")) {
     std::vector<Ref> parts;
-    split(file_.text(*function), kBetweenEntries, [&](std::string_view part) {
-      file_.charge(kSlotBytes);
+    split(text_of(*function), kBetweenEntries, [&](std::string_view part) {
+      charge(kSlotBytes);
       parts.push_back(new_text(part));
     });
     add(names.torch_fn, take_as_tuple(parts));
   }
   if (const Value* custom = find("custom")) {
-    add(fx::names.custom, new_text(file_.text(*custom)));
+    add(fx::names.custom, new_text(text_of(*custom)));
   }
   if (const Value* sources = find("from_node")) {
-    add(names.from_node, node_sources(file_.text(*sources)));
+    add(names.from_node, node_sources(text_of(*sources)));
   }
   return result;
 }
 
 // Nodes do not share the containers: passes change the meta of one.
-void NodeMetadataDecoder::add(const NodeMetadata& metadata, PyObject* meta) {
+void GraphDecoder::add_metadata(const Metadata& metadata, PyObject* meta) {
   for (const auto& [name, value] : metadata) {
     PyObject* found = value.get();
     Ref copy;
     if (name == fx::names.custom) {  // of any depth
       const std::string_view text = utf8(found);
-      file_.charge(text.size(), kJsonRatio);
-      if (schema::is_nested_deeper(text, file_.context.budget->depth())) {
+      charge(text.size(), kJsonRatio);
+      if (schema::is_nested_deeper(text, budget_->depth())) {
         throw core::LimitReached("depth", "the custom metadata of a node");
       }
-      copy = Ref::steal(PyObject_CallOneArg(symbols.loads, found));
+      copy = call(symbols.loads, found);
     } else if (PyDict_CheckExact(found)) {
-      file_.charge(kDictBytes + static_cast<uint64_t>(PyDict_GET_SIZE(found)) * kSlotBytes);
+      charge(kDictBytes + static_cast<uint64_t>(PyDict_GET_SIZE(found)) * kSlotBytes);
       copy = Ref::steal(PyDict_Copy(found));
     } else if (PyList_CheckExact(found)) {
-      file_.charge(static_cast<uint64_t>(PyList_GET_SIZE(found)) * kSlotBytes);
+      charge(static_cast<uint64_t>(PyList_GET_SIZE(found)) * kSlotBytes);
       copy = Ref::steal(PyList_GetSlice(found, 0, PyList_GET_SIZE(found)));
     }
     check(PyDict_SetItem(meta, name, copy ? copy.get() : found));
   }
 }
 
-Ref NodeMetadataDecoder::module_stack(std::string_view text) {
+Ref GraphDecoder::module_stack(std::string_view text) {
   Ref& known = entry(stacks_, text);
   if (!known) {
     Ref stack = Ref::steal(PyDict_New());
     split(text, kBetweenEntries, [&](std::string_view entry) {
-      file_.charge(kEntryBytes);
+      charge(kEntryBytes);
       const auto& [key, value] = stack_entry(entry);
       check(PyDict_SetItem(stack.get(), key.get(), value.get()));
     });
@@ -123,7 +120,7 @@ Ref NodeMetadataDecoder::module_stack(std::string_view text) {
   return Ref::borrow(known.get());
 }
 
-const NodeMetadataDecoder::StackEntry& NodeMetadataDecoder::stack_entry(std::string_view text) {
+const GraphDecoder::StackEntry& GraphDecoder::stack_entry(std::string_view text) {
   StackEntry& known = entry(stack_entries_, text);
   if (!known.key) {
     const auto parts = split_entry(text);
@@ -138,20 +135,19 @@ const NodeMetadataDecoder::StackEntry& NodeMetadataDecoder::stack_entry(std::str
   return known;
 }
 
-Ref NodeMetadataDecoder::source_functions(std::string_view text) {
+Ref GraphDecoder::source_functions(std::string_view text) {
   Ref& known = entry(functions_, text);
   if (!known) {
     Ref stack = Ref::steal(PyList_New(0));
     split(text, kBetweenEntries, [&](std::string_view entry) {
-      file_.charge(kEntryBytes);
+      charge(kEntryBytes);
       const size_t comma = entry.find(',');
       if (comma == std::string_view::npos || comma != entry.rfind(',')) {
         raise(symbols.serialize_error, "an entry of source_fn_stack is not a pair: %R",
               new_text(entry).get());
       }
       const Ref name = new_text(entry.substr(0, comma));
-      const Ref target = new_text(entry.substr(comma + 1));
-      const Ref function = Ref::steal(PyObject_CallOneArg(symbols.source_function, target.get()));
+      const Ref function = call(symbols.source_function, new_text(entry.substr(comma + 1)));
       const Ref pair = Ref::steal(PyTuple_Pack(2, name.get(), function.get()));
       check(PyList_Append(stack.get(), pair.get()));
     });
@@ -161,7 +157,7 @@ Ref NodeMetadataDecoder::source_functions(std::string_view text) {
 }
 
 // The text of "from_node": null, or a list of sources, read as the one field of another source.
-Ref NodeMetadataDecoder::node_sources(std::string_view text) {
+Ref GraphDecoder::node_sources(std::string_view text) {
   constexpr std::string_view kBefore = "{\"from_node\": ";
   std::string whole;
   whole.reserve(kBefore.size() + text.size() + 1);
@@ -170,43 +166,37 @@ Ref NodeMetadataDecoder::node_sources(std::string_view text) {
   whole += '}';
   std::string problem;
   try {
-    Document document =
-        schema::read_json(whole, file_.document->schema(), static_cast<uint16_t>(Type::NodeSource),
-                          file_.context.budget);
+    Document document = schema::read_json(whole, document_->schema(),
+                                          static_cast<uint16_t>(Type::NodeSource), budget_);
     pass_gate(document);
-    const Value& list = document.field(document.root(), Field::NodeSource_from_node);
+    const Reading reading(*this, document);
+    const Value& list = field(document.root(), Field::NodeSource_from_node);
     if (list.kind == ValueKind::kNull) return Ref::borrow(Py_None);
-    return node_sources(document, list);
+    return node_sources(list);
   } catch (const schema::JsonError& error) {
     problem = error.what();
   }
   raise(symbols.serialize_error, "from_node is damaged: %s", problem.c_str());
 }
 
-Ref NodeMetadataDecoder::node_sources(const Document& document, const Value& list) {
-  const auto items = document.children(list);
-  Ref sources = Ref::steal(PyList_New(static_cast<Py_ssize_t>(items.size())));
-  for (size_t i = 0; i < items.size(); ++i) {
-    PyList_SET_ITEM(sources.get(), static_cast<Py_ssize_t>(i),
-                    node_source(document, items[i]).release());
-  }
-  return sources;
+Ref GraphDecoder::node_sources(const Value& list) {
+  const auto items = children_of(list);
+  return make_list(items.size(), [&](size_t i) { return node_source(items[i]); });
 }
 
-Ref NodeMetadataDecoder::node_source(const Document& document, const Value& value) {
-  const core::Budget::Level level(*file_.context.budget, "the from_node of a node");
-  file_.charge(kSourceBytes);
-  const auto part = [&](Field name) { return scalar(document, document.field(value, name)); };
+Ref GraphDecoder::node_source(const Value& value) {
+  const core::Budget::Level level(*budget_, "the from_node of a node");
+  charge(kSourceBytes);
+  const auto part = [&](Field name) { return scalar_of(field(value, name)); };
   Ref actions = Ref::steal(PyList_New(0));
-  split(document.text(document.field(value, Field::NodeSource_action)), '+',
-        [&](std::string_view action) {
-          file_.charge(kSlotBytes);
-          PyObject* known = dict_get(symbols.node_source_actions, new_text(action).get());
-          if (known != nullptr) check(PyList_Append(actions.get(), known));
-        });
-  const Value& before = document.field(value, Field::NodeSource_from_node);
+  split(text_of(value, Field::NodeSource_action), '+', [&](std::string_view action) {
+    charge(kSlotBytes);
+    PyObject* known = dict_get(symbols.node_source_actions, new_text(action).get());
+    if (known != nullptr) check(PyList_Append(actions.get(), known));
+  });
+  const Value& before = field(value, Field::NodeSource_from_node);
   const Ref sources =
-      before.kind == ValueKind::kNull ? Ref::steal(PyList_New(0)) : node_sources(document, before);
+      before.kind == ValueKind::kNull ? Ref::steal(PyList_New(0)) : node_sources(before);
   const Ref fields[] = {part(Field::NodeSource_name), part(Field::NodeSource_target),
                         part(Field::NodeSource_graph_id)};
   Ref info = Ref::borrow(Py_None);

@@ -1,22 +1,137 @@
 #include "serde/documents.h"
 
+#include <pybind11/stl.h>
+
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <unordered_set>
 
 #include "fx/symbols.h"
+#include "py/calls.h"
+#include "py/containers.h"
 #include "py/gc_pause.h"
 #include "schema/canonical.h"
+#include "schema/gate.h"
+#include "schema/graph_hash.h"
 #include "schema/json_reader.h"
-#include "serde/errors.h"
-#include "serde/gate.h"
 #include "serde/scalars.h"
 #include "serde/symbols.h"
-#include "serde/text.h"
 
 namespace fxpress::serde {
 
+namespace py = pybind11;
+
+using schema::Field;
+using schema::Rule;
 using schema::Value;
+using schema::ValueKind;
+
+std::unique_ptr<Schema> make_schema(const py::list& types) {
+  std::vector<Schema::NewType> all;
+  for (const py::handle& item : types) {
+    const auto type = item.cast<py::tuple>();
+    Schema::NewType made{type[0].cast<std::string>(), type[1].cast<bool>(), {}};
+    for (const py::handle& field : type[2].cast<py::list>()) {
+      const auto part = field.cast<py::tuple>();
+      const bool required = part[2].is_none();
+      made.fields.push_back({part[0].cast<std::string>(), part[1].cast<std::string>(), required,
+                             required ? std::string() : part[2].cast<std::string>()});
+    }
+    all.push_back(std::move(made));
+  }
+  try {
+    return std::make_unique<Schema>(all);
+  } catch (const schema::SchemaError& error) {
+    raise(PyExc_ImportError, "%s", error.what());
+  }
+}
+
+py::list type_names(const Schema& schema) {
+  py::list result;
+  for (size_t i = 0; i < schema.size(); ++i) {
+    result.append(schema.type(static_cast<uint16_t>(i)).name);
+  }
+  return result;
+}
+
+py::list rules_of(const Schema& schema) {
+  py::list rules;
+  for (size_t i = 0; i < schema.size(); ++i) {
+    const schema::TypeInfo& type = schema.type(static_cast<uint16_t>(i));
+    for (const schema::FieldInfo& field : type.fields) {
+      const py::object rule = field.rule == schema::Rule::kNone
+                                  ? py::object(py::none())
+                                  : py::str(std::string(schema::name_of(field.rule)));
+      rules.append(py::make_tuple(type.name, field.name, rule, field.id != Field::kUnknown));
+    }
+  }
+  return rules;
+}
+
+namespace {
+
+constexpr size_t kShown = 120;  // bytes of a value that an error shows
+
+bool is_unicode_identifier(std::string_view text) {
+  return PyUnicode_IsIdentifier(new_text(text).get()) == 1;
+}
+
+// The beginning of a text, which ends where a character does.
+Ref beginning(std::string_view text, size_t size) {
+  const bool is_short = text.size() <= size;
+  while (!is_short && size > 0 && (static_cast<unsigned char>(text[size]) & 0xc0u) == 0x80u) --size;
+  std::string shown(text.substr(0, size));
+  if (!is_short) shown += "...";
+  return new_text(shown);
+}
+
+Rule known_rule(std::string_view name) {
+  const Rule rule = schema::rule_named(name);
+  if (rule == Rule::kNone) raise(PyExc_KeyError, "%s", std::string(name).c_str());
+  return rule;
+}
+
+}  // namespace
+
+void pass_gate(Document& document) {
+  if (document.has_passed()) return;
+  try {
+    schema::pass_gate(document, is_unicode_identifier);
+  } catch (const schema::GateError& error) {
+    raise(damage_error(), "%U: %R %s", beginning(error.path(), 4 * kShown).get(),
+          beginning(error.value(), kShown).get(), error.fault());
+  }
+  document.set_passed();
+}
+
+bool passes_gate(std::string_view rule, PyObject* text) {
+  return schema::passes(known_rule(rule), Text(text).view(), is_unicode_identifier);
+}
+
+Ref first_refused(std::string_view rule, PyObject* texts) {
+  const Rule known = known_rule(rule);
+  const Ref items = Ref::steal(PySequence_Tuple(texts));
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
+    PyObject* item = PyTuple_GET_ITEM(items.get(), i);
+    if (PyUnicode_Check(item) && schema::passes(known, Text(item).view(), is_unicode_identifier)) {
+      continue;
+    }
+    return Ref::borrow(item);
+  }
+  return Ref::borrow(Py_None);
+}
+
+Ref gate_rules() {
+  Ref result = Ref::steal(PyDict_New());
+  for (size_t i = 1; i < static_cast<size_t>(Rule::kCount); ++i) {
+    const auto rule = static_cast<Rule>(i);
+    const Ref fault = Ref::steal(PyUnicode_FromString(schema::fault_of(rule)));
+    const Ref name = new_text(schema::name_of(rule));
+    check(PyDict_SetItem(result.get(), name.get(), fault.get()));
+  }
+  return result;
+}
 
 Document read_document(const Schema& schema, PyObject* bytes, const std::string& type,
                        core::Budget* budget) {
@@ -49,7 +164,7 @@ Ref read_field(const Document& document, const SchemaClasses& classes, const std
   for (size_t start = 0; start < path.size();) {
     const size_t end = std::min(path.find('.', start), path.size());
     const int place = document.schema().type(value->type).find(path.substr(start, end - start));
-    if (value->kind != schema::ValueKind::kRecord || place < 0) {
+    if (value->kind != ValueKind::kRecord || place < 0) {
       raise(PyExc_KeyError, "%s", path.c_str());
     }
     value = &document.children(*value)[static_cast<size_t>(place)];
@@ -117,6 +232,123 @@ Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject*
     check(PyObject_SetAttr(graph.get(), name, Ref::steal(PyList_AsTuple(list.get())).get()));
   }
   return made;
+}
+
+namespace {
+
+// Texts of a document that occur often: made once.
+class LatestText {
+ public:
+  Ref get(std::string_view text) {
+    if (!latest_ || text != text_) {
+      latest_ = new_text(text);
+      text_ = text;
+    }
+    return Ref::borrow(latest_.get());
+  }
+
+ private:
+  std::string text_;
+  Ref latest_;
+};
+
+Ref number(const Document& document, const Value& symbolic) {
+  const Value& content = document.content(symbolic);
+  if (content.kind != ValueKind::kInt) {
+    raise(damage_error(), "a stored tensor has a symbolic size");
+  }
+  return Ref::steal(PyLong_FromLongLong(content.integer));
+}
+
+Ref numbers(const Document& document, const Value& list) {
+  const auto items = document.children(list);
+  return make_tuple(items.size(), [&](size_t i) { return number(document, items[i]); });
+}
+
+Ref truth(const Value& value) {
+  return Ref::borrow(value.integer != 0 ? Py_True : Py_False);
+}
+
+Ref tensor_meta(const Document& document, const Value& meta, LatestText& device_names) {
+  if (meta.kind == ValueKind::kNull) return Ref::borrow(Py_None);
+  const Value& device = document.field(meta, Field::TensorMeta_device);
+  std::array<Ref, 7> parts = {
+      scalar(document, document.field(meta, Field::TensorMeta_dtype)),
+      numbers(document, document.field(meta, Field::TensorMeta_sizes)),
+      numbers(document, document.field(meta, Field::TensorMeta_strides)),
+      number(document, document.field(meta, Field::TensorMeta_storage_offset)),
+      truth(document.field(meta, Field::TensorMeta_requires_grad)),
+      device_names.get(document.text(document.field(device, Field::Device_type))),
+      scalar(document, document.field(device, Field::Device_index)),
+  };
+  return take_as_tuple(parts);
+}
+
+}  // namespace
+
+Ref read_payload_config(const Document& document) {
+  const auto entries =
+      document.children(document.field(document.root(), Field::PayloadConfig_config));
+  Ref result = Ref::steal(PyList_New(0));
+  LatestText devices;
+  for (size_t i = 0; i + 1 < entries.size(); i += 2) {
+    const Value& meta = entries[i + 1];
+    std::array<Ref, 5> parts = {
+        new_text(document.text(entries[i])),
+        new_text(document.text(document.field(meta, Field::PayloadMeta_path_name))),
+        truth(document.field(meta, Field::PayloadMeta_is_param)),
+        truth(document.field(meta, Field::PayloadMeta_use_pickle)),
+        tensor_meta(document, document.field(meta, Field::PayloadMeta_tensor_meta), devices),
+    };
+    check(PyList_Append(result.get(), take_as_tuple(parts).get()));
+  }
+  return result;
+}
+
+namespace {
+
+schema::HashContext hash_context(const py::dict& traits, const py::dict& values) {
+  schema::HashContext context;
+  for (const auto& [target, stored] : traits) {
+    const auto parts = stored.cast<py::tuple>();
+    context.traits.emplace(
+        target.cast<std::string>(),
+        schema::OperatorTraits{parts[0].cast<std::vector<std::string>>(),
+                               parts[1].cast<std::vector<std::string>>(), parts[2].cast<bool>(),
+                               parts[3].cast<bool>(), parts[4].cast<bool>()});
+  }
+  for (const auto& [name, digest] : values) {
+    const auto bytes = digest.cast<std::string_view>();
+    schema::Digest& made = context.values[name.cast<std::string>()];
+    if (bytes.size() != made.size()) raise(PyExc_ValueError, "a digest has 32 bytes");
+    std::copy(bytes.begin(), bytes.end(), made.begin());
+  }
+  return context;
+}
+
+schema::GraphHash hash_of(const Document& document, const schema::HashContext& context) {
+  std::string problem;
+  try {
+    const py::gil_scoped_release release;
+    return schema::hash_program(document, context);
+  } catch (const schema::CanonicalError& error) {
+    problem = error.what();
+  }
+  raise(PyExc_AssertionError, "%s", problem.c_str());
+}
+
+py::bytes to_bytes(const schema::Digest& digest) {
+  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
+}
+
+}  // namespace
+
+py::tuple hash_document(const Document& document, const py::dict& traits, const py::dict& values) {
+  const schema::GraphHash hash = hash_of(document, hash_context(traits, values));
+  static_assert(sizeof(schema::Digest) == 32);
+  const auto* nodes = reinterpret_cast<const char*>(hash.nodes.data());
+  return py::make_tuple(to_bytes(hash.program),
+                        py::bytes(nodes, hash.nodes.size() * sizeof(schema::Digest)));
 }
 
 }  // namespace fxpress::serde

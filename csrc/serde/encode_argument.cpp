@@ -1,9 +1,9 @@
-#include "serde/encode_argument.h"
-
 #include "core/budget.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/pairs.h"
-#include "serde/encode_graph.h"
+#include "serde/graph_encoder.h"
+#include "serde/scalars.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {
@@ -14,9 +14,25 @@ namespace {
 // than this are written.
 constexpr size_t kMostDicts = size_t{1} << 22;
 
+bool is_sequence(PyObject* value) {
+  return PyList_Check(value) || PyTuple_Check(value);
+}
+
+template <class F>
+bool all_of(PyObject* list, F&& test) {
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list); ++i) {
+    if (!test(PySequence_Fast_GET_ITEM(list, i))) return false;
+  }
+  return true;
+}
+
+bool all_exactly(PyObject* items, PyTypeObject& kind) {
+  return all_of(items, [&](PyObject* item) { return Py_TYPE(item) == &kind; });
+}
+
 }  // namespace
 
-void ArgumentEncoder::argument(PyObject* value, PyObject* type) {
+void GraphEncoder::argument(PyObject* value, PyObject* type) {
   PyTypeObject* kind = Py_TYPE(value);
   if (fx::is_node(value)) return node_argument(value);
   if (kind == &PyBool_Type) {
@@ -34,7 +50,7 @@ void ArgumentEncoder::argument(PyObject* value, PyObject* type) {
   if (value == Py_None) {
     return out_.choice(Field::Argument_as_none, [&] { sink_.boolean(true); });
   }
-  if (PyList_Check(value) || PyTuple_Check(value)) return lists_.list(value, type);
+  if (PyList_Check(value) || PyTuple_Check(value)) return list(value, type);
   const auto coded = [&](Field field, PyObject* table) {
     out_.choice(field, [&] { out_.integer(Ref::steal(PyObject_GetItem(table, value)).get()); });
   };
@@ -42,7 +58,7 @@ void ArgumentEncoder::argument(PyObject* value, PyObject* type) {
     return coded(Field::Argument_as_scalar_type, symbols.scalar_types);
   }
   if (is_a(value, symbols.device_type)) {
-    return out_.choice(Field::Argument_as_device, [&] { values_.device(value); });
+    return out_.choice(Field::Argument_as_device, [&] { device(value); });
   }
   if (is_a(value, symbols.memory_format_type)) {
     return coded(Field::Argument_as_memory_format, symbols.memory_formats);
@@ -52,10 +68,10 @@ void ArgumentEncoder::argument(PyObject* value, PyObject* type) {
   if (PyDict_Check(value)) {
     return out_.choice(Field::Argument_as_string_to_argument, [&] { dict(value); });
   }
-  other(value);
+  other_argument(value);
 }
 
-void ArgumentEncoder::value_reference(Table table, PyObject* name) {
+void GraphEncoder::value_reference(Table table, PyObject* name) {
   const auto by_name = [&](Field field, Field as_name) {
     out_.choice(field, [&] { out_.choice(as_name, [&] { out_.string(name); }); });
   };
@@ -73,22 +89,14 @@ void ArgumentEncoder::value_reference(Table table, PyObject* name) {
   }
 }
 
-void ArgumentEncoder::custom_object(PyObject* name, PyObject* spec) {
-  out_.choice(Field::Argument_as_custom_obj, [&] {
-    out_.record(Type::CustomObjArgument, [&](Field field) {
-      if (field == Field::CustomObjArgument_name) return out_.string(name);
-      out_.string(get_attr(spec, names.class_fqn).get());
-    });
-  });
-}
-
-void ArgumentEncoder::node_argument(PyObject* node) {
+void GraphEncoder::node_argument(PyObject* node) {
   const NodeEntry& entry = names_.resolved(node);
   if (entry.op == core::Op::kGetAttr) return attribute(node);
   if (entry.table == Table::kCustomObject) {
     const Ref meta = fx::node_field(node, fx::symbols.node_meta);
     const Ref value = Ref::steal(PyObject_GetItem(meta.get(), fx::names.val));
-    return custom_object(entry.name.get(), value.get());
+    return out_.choice(Field::Argument_as_custom_obj,
+                       [&] { custom_object(value.get(), entry.name.get()); });
   }
   if (entry.table != Table::kNone && entry.table != Table::kTensor) {
     return value_reference(entry.table, entry.name.get());
@@ -97,7 +105,7 @@ void ArgumentEncoder::node_argument(PyObject* node) {
 }
 
 // A get_attr node stands for a graph, or for what Python writes as a text.
-void ArgumentEncoder::attribute(PyObject* node) {
+void GraphEncoder::attribute(PyObject* node) {
   const Ref target = fx::node_field(node, fx::symbols.node_target);
   const Ref module = names_.module() != nullptr
                          ? Ref::borrow(names_.module())
@@ -108,16 +116,15 @@ void ArgumentEncoder::attribute(PyObject* node) {
     return out_.choice(Field::Argument_as_graph, [&] {
       out_.record(Type::GraphArgument, [&](Field field) {
         if (field == Field::GraphArgument_name) return out_.string(target.get());
-        graphs_within_.graph(value.get());
+        graph(value.get());
       });
     });
   }
-  PyObject* arguments[] = {value.get(), target.get()};
-  const Ref text = Ref::steal(PyObject_Vectorcall(symbols.module_argument, arguments, 2, nullptr));
+  const Ref text = call(symbols.module_argument, value, target);
   out_.choice(Field::Argument_as_string, [&] { out_.string(text.get()); });
 }
 
-void ArgumentEncoder::complex_number(PyObject* value) {
+void GraphEncoder::complex_number(PyObject* value) {
   out_.choice(Field::Argument_as_complex, [&] {
     out_.record(Type::ComplexValue, [&](Field field) {
       sink_.real(field == Field::ComplexValue_real ? PyComplex_RealAsDouble(value)
@@ -126,7 +133,7 @@ void ArgumentEncoder::complex_number(PyObject* value) {
   });
 }
 
-void ArgumentEncoder::dict(PyObject* dict) {
+void GraphEncoder::dict(PyObject* dict) {
   const RecursionGuard guard(" in an argument of a graph");
   core::check_stack("an argument of a graph");
   if (++dicts_ > kMostDicts) {
@@ -146,10 +153,8 @@ void ArgumentEncoder::dict(PyObject* dict) {
 }
 
 // Values that Python describes: (name of the field, text), or (as_custom_obj, name, class).
-void ArgumentEncoder::other(PyObject* value) {
-  PyObject* arguments[] = {value, objects_};
-  const Ref described =
-      Ref::steal(PyObject_Vectorcall(symbols.other_argument, arguments, 2, nullptr));
+void GraphEncoder::other_argument(PyObject* value) {
+  const Ref described = call(symbols.other_argument, value, context_.objects);
   PyObject* text = PyTuple_GET_ITEM(described.get(), 1);
   const std::string_view kind = utf8(PyTuple_GET_ITEM(described.get(), 0));
   if (kind == "as_operator") {
@@ -164,6 +169,174 @@ void ArgumentEncoder::other(PyObject* value) {
       out_.string(is_name ? text : PyTuple_GET_ITEM(described.get(), 2));
     });
   });
+}
+
+void GraphEncoder::list(PyObject* list, PyObject* type) {
+  const Ref held = Ref::steal(PySequence_Tuple(list));
+  PyObject* items = held.get();
+  if (PySequence_Fast_GET_SIZE(items) == 0) return empty_list(type);
+  if (plain_list(items) || number_list(items) || tensor_list(items) || nested_list(items)) return;
+  other_list(items);
+}
+
+// Only the schema of the operator says what an empty list is a list of.
+void GraphEncoder::empty_list(PyObject* type) {
+  const Ref tag = call(symbols.empty_list_tag, type == nullptr ? Py_None : type);
+  const auto& info = out_.schema().type(Type::Argument);
+  const int place = info.find(utf8(tag.get()));
+  out_.choice(info.fields[static_cast<size_t>(place)].id, [&] {
+    sink_.begin_list();
+    sink_.end_list();
+  });
+}
+
+template <class F>
+bool GraphEncoder::write_list(Field field, PyObject* items, F&& each) {
+  out_.choice(field, [&] { out_.list(items, each); });
+  return true;
+}
+
+bool GraphEncoder::plain_list(PyObject* items) {
+  if (all_exactly(items, PyBool_Type)) {
+    return write_list(Field::Argument_as_bools, items,
+                      [&](PyObject* x) { sink_.boolean(x == Py_True); });
+  }
+  if (all_exactly(items, PyLong_Type)) {
+    return write_list(Field::Argument_as_ints, items, [&](PyObject* x) { out_.integer(x); });
+  }
+  if (all_exactly(items, PyFloat_Type)) {
+    return write_list(Field::Argument_as_floats, items,
+                      [&](PyObject* x) { sink_.real(PyFloat_AS_DOUBLE(x)); });
+  }
+  if (all_exactly(items, PyUnicode_Type)) {
+    return write_list(Field::Argument_as_strings, items, [&](PyObject* x) { out_.string(x); });
+  }
+  return false;
+}
+
+// Writes numbers of which some are symbolic or results of nodes.
+bool GraphEncoder::number_list(PyObject* items) {
+  const auto in_table = [&](PyObject* item, Table table) {
+    return fx::is_node(item) && names_.resolved(item).table == table;
+  };
+  if (all_of(items, [](PyObject* x) {
+        return Py_TYPE(x) == &PyLong_Type || is_a(x, symbols.sym_int_type);
+      })) {
+    return numbers(Table::kSymInt, items);
+  }
+  if (all_of(items, [](PyObject* x) { return is_a(x, symbols.sym_float_type); })) {
+    return numbers(Table::kSymFloat, items);
+  }
+  if (all_of(items, [&](PyObject* x) {
+        return Py_TYPE(x) == &PyLong_Type || in_table(x, Table::kSymInt);
+      })) {
+    return numbers(Table::kSymInt, items);
+  }
+  if (all_of(items,
+             [&](PyObject* x) { return PyFloat_Check(x) || in_table(x, Table::kSymFloat); })) {
+    return numbers(Table::kSymFloat, items);
+  }
+  if (all_of(items, [&](PyObject* x) { return PyBool_Check(x) || in_table(x, Table::kSymBool); })) {
+    return numbers(Table::kSymBool, items);
+  }
+  return false;
+}
+
+// Symbolic numbers are written as they print (Inductor has them), nodes by their names.
+bool GraphEncoder::numbers(Table table, PyObject* items) {
+  struct Fields {
+    Field list, name, constant;
+  };
+  const Fields fields = table == Table::kSymInt
+                            ? Fields{Field::Argument_as_sym_ints, Field::SymIntArgument_as_name,
+                                     Field::SymIntArgument_as_int}
+                        : table == Table::kSymFloat
+                            ? Fields{Field::Argument_as_sym_floats, Field::SymFloatArgument_as_name,
+                                     Field::SymFloatArgument_as_float}
+                            : Fields{Field::Argument_as_sym_bools, Field::SymBoolArgument_as_name,
+                                     Field::SymBoolArgument_as_bool};
+  const auto each = [&](PyObject* item) {
+    if (fx::is_node(item)) {
+      return out_.choice(fields.name, [&] { out_.string(names_.resolved(item).name.get()); });
+    }
+    if (PyBool_Check(item)) {
+      return out_.choice(fields.constant, [&] { sink_.boolean(item == Py_True); });
+    }
+    if (PyLong_Check(item)) return out_.choice(fields.constant, [&] { out_.integer(item); });
+    if (PyFloat_Check(item)) {
+      return out_.choice(fields.constant, [&] { sink_.real(PyFloat_AS_DOUBLE(item)); });
+    }
+    out_.choice(fields.name, [&] { out_.string(Ref::steal(PyObject_Str(item)).get()); });
+  };
+  return write_list(fields.list, items, each);
+}
+
+bool GraphEncoder::tensor_list(PyObject* items) {
+  const auto by_node = [&](PyObject* x) { tensor(names_.tensor_name(x)); };
+  if (all_of(items, fx::is_node)) return write_list(Field::Argument_as_tensors, items, by_node);
+  const auto nodes_only = [&](PyObject* x) {
+    return is_sequence(x) && all_of(Ref::steal(PySequence_Fast(x, "")).get(), fx::is_node);
+  };
+  if (all_of(items, nodes_only)) {
+    return write_list(Field::Argument_as_nested_tensors, items, [&](PyObject* x) {
+      out_.list(Ref::steal(PySequence_Fast(x, "")).get(), by_node);
+    });
+  }
+  if (all_of(items, [&](PyObject* x) { return x == Py_None || fx::is_node(x); })) {
+    return write_list(Field::Argument_as_optional_tensors, items, [&](PyObject* x) {
+      optional_tensor(x == Py_None ? x : names_.tensor_name(x));
+    });
+  }
+  return false;
+}
+
+// Writes lists of lists of numbers: grids of Triton kernels are lists of tuples. Older releases of
+// torch have no place for lists of lists of ints.
+bool GraphEncoder::nested_list(PyObject* items) {
+  const auto ints_only = [](PyObject* x) {
+    const bool is_list = symbols.lists_of_int_lists == Py_True && PyList_Check(x);
+    return (is_list || PyTuple_Check(x)) &&
+           all_exactly(Ref::steal(PySequence_Fast(x, "")).get(), PyLong_Type);
+  };
+  if (all_of(items, ints_only)) {
+    return write_list(Field::Argument_as_int_lists, items, [&](PyObject* x) {
+      out_.list(Ref::steal(PySequence_Fast(x, "")).get(), [&](PyObject* y) { out_.integer(y); });
+    });
+  }
+  const auto floats_only = [&](PyObject* x) {
+    return is_sequence(x) && all_of(Ref::steal(PySequence_Fast(x, "")).get(),
+                                    [](PyObject* y) { return PyFloat_Check(y) != 0; });
+  };
+  if (all_of(items, floats_only)) {
+    return write_list(Field::Argument_as_float_lists, items, [&](PyObject* x) {
+      out_.list(Ref::steal(PySequence_Fast(x, "")).get(),
+                [&](PyObject* y) { sink_.real(real_of(y)); });
+    });
+  }
+  return false;
+}
+
+// Lists that Python describes: names of tensors, some of them None.
+void GraphEncoder::other_list(PyObject* items) {
+  const Ref described = call(symbols.other_list, items);
+  PyObject* texts = PyTuple_GET_ITEM(described.get(), 1);
+  if (PyTuple_GET_ITEM(described.get(), 0) == Py_True) {
+    return out_.choice(Field::Argument_as_optional_tensors,
+                       [&] { out_.list(texts, [&](PyObject* name) { optional_tensor(name); }); });
+  }
+  out_.choice(Field::Argument_as_tensors,
+              [&] { out_.list(texts, [&](PyObject* name) { tensor(name); }); });
+}
+
+void GraphEncoder::optional_tensor(PyObject* name) {
+  if (name == Py_None) {
+    return out_.choice(Field::OptionalTensorArgument_as_none, [&] { sink_.boolean(true); });
+  }
+  out_.choice(Field::OptionalTensorArgument_as_tensor, [&] { tensor(name); });
+}
+
+void GraphEncoder::tensor(PyObject* name) {
+  out_.name_record(Type::TensorArgument, Field::TensorArgument_name, name);
 }
 
 }  // namespace fxpress::serde

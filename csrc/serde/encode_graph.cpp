@@ -1,11 +1,86 @@
-#include "serde/encode_graph.h"
+#include <algorithm>
+#include <utility>
 
 #include "fx/arguments.h"
+#include "fx/reader.h"
 #include "fx/symbols.h"
-#include "serde/errors.h"
+#include "py/calls.h"
+#include "py/pairs.h"
+#include "serde/graph_encoder.h"
+#include "serde/scalars.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {
+
+NodeNames::Within::Within(NodeNames& of, const GraphValues& values, PyObject* module)
+    : names_(of),
+      values_(std::exchange(of.values_, &values)),
+      module_(std::exchange(of.module_, module)) {}
+
+NodeNames::Within::~Within() {
+  names_.values_ = values_;
+  names_.module_ = module_;
+}
+
+const NodeEntry& NodeNames::entry_of(PyObject* node) {
+  const NodeEntry* entry = values_ == nullptr ? nullptr : values_->find(node);
+  if (entry == nullptr) {
+    if (alone_ != nullptr && module_ == nullptr) return entry_alone(node);
+    raise(PyExc_AssertionError, "node %S is not in the graph that uses it", node);
+  }
+  return *entry;
+}
+
+// Makes the entry of an argument of a part alone from the argument's own value.
+const NodeEntry& NodeNames::entry_alone(PyObject* node) {
+  Ref name = fx::node_field(node, fx::symbols.node_name);
+  if (PyObject* other = dict_get(alone_, name.get())) name = Ref::borrow(other);
+  const core::Op op = fx::parse_op(fx::node_field(node, fx::symbols.node_op).get());
+  Table table = Table::kTensor;
+  const Ref meta = fx::node_field(node, fx::symbols.node_meta);
+  if (PyObject* value = dict_get(meta.get(), fx::names.val)) {
+    const bool is_object =
+        PyObject_TypeCheck(value, as_type(symbols.custom_obj_argument_type)) != 0;
+    const Table own = is_object ? Table::kCustomObject : table_of(value);
+    if (own != Table::kNone) table = own;
+  }
+  alone_entries_.push_back({Ref::borrow(node), std::move(name), nullptr, 0,
+                            core::PositionTable::kAbsent, op, table, false});
+  return alone_entries_.back();
+}
+
+const NodeEntry& NodeNames::resolved(PyObject* node) {
+  const NodeEntry& entry = entry_of(node);
+  if (entry.duplicate_of == core::PositionTable::kAbsent) return entry;
+  return values_->entries[entry.duplicate_of];
+}
+
+PyObject* NodeNames::tensor_name(PyObject* node) {
+  const NodeEntry& entry = resolved(node);
+  if (entry.op == core::Op::kGetAttr) {
+    raise(symbols.serialize_error,
+          "getattr nodes containing tensors should not appear in the graph");
+  }
+  if (entry.table == Table::kNone) {
+    raise(PyExc_AssertionError, "symbol '%U' not in def_table or graph_inputs", entry.name.get());
+  }
+  return entry.name.get();
+}
+
+void NodeNames::remember_merged(const GraphValues& values) {
+  for (const NodeEntry& entry : values.entries) {
+    if (entry.duplicate_of == core::PositionTable::kAbsent) continue;
+    merged_.emplace(utf8(entry.name.get()),
+                    Ref::borrow(values.entries[entry.duplicate_of].name.get()));
+  }
+}
+
+Ref NodeNames::name_of(PyObject* argument) const {
+  Ref name = get_attr(argument, fx::names.name);
+  if (merged_.empty() || !PyUnicode_Check(name.get())) return name;
+  const auto merged = merged_.find(std::string(Text(name.get()).view()));
+  return merged == merged_.end() ? std::move(name) : Ref::borrow(merged->second.get());
+}
 
 namespace {
 
@@ -30,15 +105,15 @@ Field table_field(Table table) {
 
 void GraphEncoder::graph(PyObject* graph_module) {
   if (depth_ == kMaxGraphs) raise(symbols.serialize_error, "graphs are nested too deeply");
-  const ProgramCheck* check = to_.context.check;
-  GraphValues values(graph_module, to_.operators,
+  const ProgramCheck* check = context_.check;
+  GraphValues values(graph_module, operators_,
                      {check != nullptr, check != nullptr && check->functional, depth_ == 0});
   if (check != nullptr) {
     written_.insert(graph_module);
     if (!values.is_surely_valid()) throw Doubtful();
     if (depth_ == 0 && !check->is_surely_valid(values)) throw Doubtful();
   }
-  const NodeNames::Within within(to_.names, values, graph_module);
+  const NodeNames::Within within(names_, values, graph_module);
   ++depth_;
   // torch takes the value that a graph returns from its last output node.
   Ref output;
@@ -54,20 +129,24 @@ void GraphEncoder::graph(PyObject* graph_module) {
       }
       output = Ref::borrow(PyTuple_GET_ITEM(args.get(), 0));
     }
-    out_.record(Type::Graph, [&](Field field) { this->field(field, output.get()); });
+    out_.record(Type::Graph, [&](Field field) { graph_field(field, output.get()); });
   } catch (pybind11::error_already_set& error) {
     if (error.matches(symbols.serialize_error) || output_entry == nullptr) throw;
     node_failed(output_entry->node.get(), error);
   }
-  if (--depth_ == 0) to_.names.remember_merged(values);  // the signature is that of this graph
+  if (--depth_ == 0) names_.remember_merged(values);  // the signature is that of this graph
 }
 
-void GraphEncoder::field(Field field, PyObject* output_value) {
+void GraphEncoder::graph_field(Field field, PyObject* output_value) {
   switch (field) {
     case Field::Graph_inputs:
-      return inputs();
+      sink_.begin_list();
+      for (const NodeEntry& entry : names_.values().entries) {
+        if (entry.op == core::Op::kPlaceholder) graph_input(entry);
+      }
+      return sink_.end_list();
     case Field::Graph_outputs:
-      return outputs(output_value);
+      return graph_outputs(output_value);
     case Field::Graph_nodes:
       return nodes();
     case Field::Graph_is_single_tensor_return:
@@ -81,37 +160,29 @@ void GraphEncoder::field(Field field, PyObject* output_value) {
   }
 }
 
-void GraphEncoder::inputs() {
-  sink_.begin_list();
-  for (const NodeEntry& entry : to_.names.values().entries) {
-    if (entry.op == core::Op::kPlaceholder) input(entry);
-  }
-  sink_.end_list();
-}
-
-void GraphEncoder::input(const NodeEntry& entry) {
+void GraphEncoder::graph_input(const NodeEntry& entry) {
   if (entry.table != Table::kNone && entry.table != Table::kCustomObject) {
-    return arguments_.value_reference(entry.table, entry.name.get());
+    return value_reference(entry.table, entry.name.get());
   }
   const Ref meta = fx::node_field(entry.node.get(), fx::symbols.node_meta);
   const Ref value = Ref::steal(PyObject_GetItem(meta.get(), fx::names.val));
-  if (entry.table == Table::kNone) return arguments_.argument(value.get(), nullptr);
-  arguments_.custom_object(entry.name.get(), value.get());
+  if (entry.table == Table::kNone) return argument(value.get(), nullptr);
+  out_.choice(Field::Argument_as_custom_obj, [&] { custom_object(value.get(), entry.name.get()); });
 }
 
 // output_value: null when the graph has no output node.
-void GraphEncoder::outputs(PyObject* output_value) {
+void GraphEncoder::graph_outputs(PyObject* output_value) {
   sink_.begin_list();
   if (output_value != nullptr) {
     if (fx::is_node(output_value)) {
-      arguments_.argument(output_value, nullptr);
+      argument(output_value, nullptr);
     } else {
       if (!PyTuple_Check(output_value) && !PyList_Check(output_value)) {
         raise(PyExc_AssertionError, "expected tuple or list, got %S", Py_TYPE(output_value));
       }
       const Ref items = Ref::steal(PySequence_Tuple(output_value));
       for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
-        arguments_.argument(PyTuple_GET_ITEM(items.get(), i), nullptr);
+        argument(PyTuple_GET_ITEM(items.get(), i), nullptr);
       }
     }
   }
@@ -119,13 +190,13 @@ void GraphEncoder::outputs(PyObject* output_value) {
 }
 
 void GraphEncoder::nodes() {
-  const std::vector<NodeEntry>& entries = to_.names.values().entries;
+  const std::vector<NodeEntry>& entries = names_.values().entries;
   sink_.begin_list();
   for (const NodeEntry& entry : entries) {
     if (entry.function == nullptr || entry.function->kind == OperatorKind::kGetItem) continue;
     poll_signals(static_cast<size_t>(&entry - entries.data()));
     try {
-      nodes_.node(entry);
+      node(entry);
     } catch (pybind11::error_already_set& error) {
       node_failed(entry.node.get(), error);
     }
@@ -135,18 +206,155 @@ void GraphEncoder::nodes() {
 
 void GraphEncoder::table(Table table) {
   sink_.begin_map();
-  for (const NamedValue& value : to_.names.values().values) {
+  for (const NamedValue& value : names_.values().values) {
     if (value.table != table) continue;
     out_.key(value.name.get());
     if (table == Table::kTensor) {
-      values_.tensor_meta(value.value.get());
+      tensor_meta(value.value.get());
     } else if (table == Table::kCustomObject) {
-      values_.custom_object(value.value.get());
+      custom_object(value.value.get());
     } else {
-      values_.symbolic(table, value.value.get());
+      symbolic(table, value.value.get());
     }
   }
   sink_.end_map();
+}
+
+void GraphEncoder::node(const NodeEntry& entry) {
+  out_.record(Type::Node, [&](Field field) {
+    switch (field) {
+      case Field::Node_target:
+        return sink_.string(entry.function->name);
+      case Field::Node_inputs:
+        return inputs_of(entry);
+      case Field::Node_outputs:
+        return outputs(entry);
+      case Field::Node_metadata:
+        if (context_.metadata) return metadata(entry.node.get());
+        sink_.begin_map();
+        return sink_.end_map();
+      case Field::Node_is_hop_single_tensor_return:
+        if (entry.function->kind == OperatorKind::kHigherOrder ||
+            entry.function->kind == OperatorKind::kSpecial) {
+          return sink_.boolean(entry.table == Table::kTensor);
+        }
+        return sink_.null();
+      default:
+        return out_.string(entry.name.get());
+    }
+  });
+}
+
+void GraphEncoder::named_argument(std::string_view name, PyObject* value, int64_t kind,
+                                  PyObject* type) {
+  out_.record(Type::NamedArgument, [&](Field field) {
+    switch (field) {
+      case Field::NamedArgument_name:
+        return sink_.string(name);
+      case Field::NamedArgument_arg:
+        return argument(value, type);
+      default:
+        return sink_.integer(kind);
+    }
+  });
+}
+
+void GraphEncoder::inputs_of(const NodeEntry& entry) {
+  const Operator& function = *entry.function;
+  if (function.kind == OperatorKind::kSpecial) return special_inputs(entry.node.get());
+  const Ref args = fx::args_of(entry.node.get());
+  const Ref kwargs = fx::kwargs_of(entry.node.get());
+  inputs(function, entry.symbolic, args.get(), kwargs.get());
+}
+
+void GraphEncoder::inputs(const Operator& function, bool symbolic, PyObject* args,
+                          PyObject* kwargs) {
+  sink_.begin_list();
+  if (symbolic) {
+    symbolic_inputs(function, args, kwargs);
+  } else if (function.kind == OperatorKind::kSchema) {
+    schema_inputs(function, args, kwargs);
+  } else {
+    other_inputs(args, kwargs);
+  }
+  sink_.end_list();
+}
+
+// Python prepares the arguments of these operators: [(name, value, kind)].
+void GraphEncoder::special_inputs(PyObject* node) {
+  const Ref inputs = call(symbols.special_inputs, node);
+  sink_.begin_list();
+  for (Py_ssize_t i = 0; i < PyList_Size(inputs.get()); ++i) {
+    PyObject* input = PyList_GET_ITEM(inputs.get(), i);
+    named_argument(utf8(PyTuple_GET_ITEM(input, 0)), PyTuple_GET_ITEM(input, 1),
+                   PyLong_AsLong(PyTuple_GET_ITEM(input, 2)), nullptr);
+  }
+  sink_.end_list();
+}
+
+// The arguments of a function on numbers have the names of its parameters.
+void GraphEncoder::symbolic_inputs(const Operator& function, PyObject* args, PyObject* kwargs) {
+  if (PyDict_GET_SIZE(kwargs) != 0) {
+    raise(PyExc_AssertionError, "expected no kwargs for sym op, got %zd", PyDict_GET_SIZE(kwargs));
+  }
+  if (function.kind != OperatorKind::kSymbolic && function.kind != OperatorKind::kSchema) {
+    raise(PyExc_AssertionError, "op %s is not in _SYM_OPS", function.name.c_str());
+  }
+  const auto count = static_cast<size_t>(PyTuple_GET_SIZE(args));
+  for (size_t i = 0; i < std::min(count, function.arguments.size()); ++i) {
+    named_argument(function.arguments[i].name, PyTuple_GET_ITEM(args, i), kPositional, nullptr);
+  }
+}
+
+void GraphEncoder::schema_inputs(const Operator& function, PyObject* args, PyObject* kwargs) {
+  const auto count = static_cast<size_t>(PyTuple_GET_SIZE(args));
+  const bool has_kwargs = PyDict_GET_SIZE(kwargs) != 0;
+  for (size_t i = 0; i < function.arguments.size(); ++i) {
+    const OperatorArgument& argument = function.arguments[i];
+    PyObject* keyword = has_kwargs ? dict_get(kwargs, new_string(argument.name).get()) : nullptr;
+    if (keyword != nullptr) {
+      const Ref value = Ref::borrow(keyword);
+      named_argument(argument.name, value.get(), kKeyword, argument.type.get());
+    } else if (!argument.keyword_only && i < count) {
+      named_argument(argument.name, PyTuple_GET_ITEM(args, i), kPositional, argument.type.get());
+    }
+  }
+}
+
+// The positional arguments of a target without a schema have no names.
+void GraphEncoder::other_inputs(PyObject* args, PyObject* kwargs) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args); ++i) {
+    named_argument("", PyTuple_GET_ITEM(args, i), kPositional, nullptr);
+  }
+  if (PyDict_GET_SIZE(kwargs) == 0) return;
+  const Ref items = pairs_of(kwargs);
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items.get()); ++i) {
+    PyObject* item = PyList_GET_ITEM(items.get(), i);
+    named_argument(utf8(PyTuple_GET_ITEM(item, 0)), PyTuple_GET_ITEM(item, 1), kKeyword, nullptr);
+  }
+}
+
+void GraphEncoder::outputs(const NodeEntry& entry) {
+  const GraphValues& values = names_.values();
+  sink_.begin_list();
+  for (const Output& output : values.outputs_of(entry)) {
+    if (output.kind == Output::Kind::kNone) {
+      out_.choice(Field::Argument_as_none, [&] { sink_.boolean(true); });
+    } else if (output.kind == Output::Kind::kValue) {
+      const NamedValue& value = values.values[output.first];
+      value_reference(value.table, value.name.get());
+    } else {
+      out_.choice(Field::Argument_as_tensors, [&] {
+        sink_.begin_list();
+        for (uint32_t k = 0; k < output.count; ++k) {
+          out_.name_record(Type::TensorArgument, Field::TensorArgument_name,
+                           values.values[output.first + k].name.get());
+        }
+        sink_.end_list();
+      });
+    }
+  }
+  sink_.end_list();
 }
 
 }  // namespace fxpress::serde

@@ -1,29 +1,27 @@
-#include "serde/encode_node_metadata.h"
-
 #include <cctype>
 
 #include "core/budget.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/pairs.h"
 #include "schema/json_writer.h"
+#include "serde/graph_encoder.h"
+#include "serde/scalars.h"
 #include "serde/symbols.h"
-#include "serde/text.h"
 
 namespace fxpress::serde {
 
 namespace {
 
-// Whether Python's `if value:` holds; null is false.
-bool is_true(PyObject* value) {
-  if (value == nullptr || value == Py_None) return false;
-  const int result = PyObject_IsTrue(value);
-  check(result);
-  return result != 0;
-}
-
 // A value of a dict that Python code may change meanwhile, or an empty reference.
 Ref value_of(PyObject* dict, PyObject* key) {
   return Ref::borrow(dict_get(dict, key));
+}
+
+// Likewise, of a value for which Python's `if value:` holds.
+Ref true_value_of(PyObject* dict, PyObject* key) {
+  Ref value = value_of(dict, key);
+  return value && is_true(value.get()) ? std::move(value) : Ref();
 }
 
 // Appends a value as an f-string formats it.
@@ -37,23 +35,23 @@ void append(std::string& to, PyObject* value) {
 
 }  // namespace
 
-void NodeMetadataEncoder::metadata(PyObject* node) {
+void GraphEncoder::metadata(PyObject* node) {
   const Ref held = fx::node_field(node, fx::symbols.node_meta);
   PyObject* meta = held.get();
   sink_.begin_map();
-  if (const Ref trace = value_of(meta, names.stack_trace); is_true(trace.get())) {
+  if (const Ref trace = true_value_of(meta, names.stack_trace)) {
     sink_.key("stack_trace");
     out_.string(trace.get());
   }
-  if (const Ref stack = value_of(meta, fx::names.nn_module_stack); is_true(stack.get())) {
+  if (const Ref stack = true_value_of(meta, fx::names.nn_module_stack)) {
     sink_.key("nn_module_stack");
     module_stack(stack.get());
   }
-  if (const Ref stack = value_of(meta, names.source_fn_stack); is_true(stack.get())) {
+  if (const Ref stack = true_value_of(meta, names.source_fn_stack)) {
     sink_.key("source_fn_stack");
     source_functions(stack.get());
   }
-  if (const Ref function = value_of(meta, names.torch_fn); is_true(function.get())) {
+  if (const Ref function = true_value_of(meta, names.torch_fn)) {
     sink_.key("torch_fn");
     const Ref parts = Ref::steal(PySequence_Tuple(function.get()));
     scratch_.clear();
@@ -63,10 +61,9 @@ void NodeMetadataEncoder::metadata(PyObject* node) {
     }
     sink_.string(scratch_);
   }
-  if (const Ref custom = value_of(meta, fx::names.custom); is_true(custom.get())) {
+  if (const Ref custom = true_value_of(meta, fx::names.custom)) {
     sink_.key("custom");
-    PyObject* arguments[] = {custom.get(), node};
-    out_.string(Ref::steal(PyObject_Vectorcall(symbols.dumps, arguments, 2, nullptr)).get());
+    out_.string(call(symbols.dumps, custom, node).get());
   }
   if (const Ref sources = value_of(meta, names.from_node)) {
     sink_.key("from_node");
@@ -77,7 +74,7 @@ void NodeMetadataEncoder::metadata(PyObject* node) {
   sink_.end_map();
 }
 
-void NodeMetadataEncoder::module_stack(PyObject* stack) {
+void GraphEncoder::module_stack(PyObject* stack) {
   scratch_.clear();
   const auto add = [&](PyObject* key, PyObject* entry) {
     if (!PyTuple_Check(entry) || PyTuple_GET_SIZE(entry) != 2 ||
@@ -104,23 +101,18 @@ void NodeMetadataEncoder::module_stack(PyObject* stack) {
   sink_.string(scratch_);
 }
 
-void NodeMetadataEncoder::append_operator_name(PyObject* target) {
+void GraphEncoder::append_operator_name(PyObject* target) {
   if (PyUnicode_Check(target)) {
     scratch_ += Text(target).view();
     return;
   }
-  const auto key = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(target));
-  uint32_t id = operator_name_ids_.find(key);
-  if (id == core::FlatMap::kAbsent) {
-    const Ref name = Ref::steal(PyObject_CallOneArg(symbols.operator_name, target));
-    id = static_cast<uint32_t>(operator_names_.size());
-    operator_names_.push_back({Ref::borrow(target), std::string(Text(name.get()).view())});
-    operator_name_ids_.insert(key, id);
-  }
-  scratch_ += operator_names_[id].name;
+  scratch_ += operator_names_.get(target, [&] {
+    const Ref name = call(symbols.operator_name, target);
+    return std::string(Text(name.get()).view());
+  });
 }
 
-void NodeMetadataEncoder::source_functions(PyObject* stack) {
+void GraphEncoder::source_functions(PyObject* stack) {
   const Ref held = Ref::steal(PySequence_Tuple(stack));
   scratch_.clear();
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(held.get()); ++i) {
@@ -137,7 +129,7 @@ void NodeMetadataEncoder::source_functions(PyObject* stack) {
   sink_.string(scratch_);
 }
 
-void NodeMetadataEncoder::node_sources(PyObject* sources, std::string& text) {
+void GraphEncoder::node_sources(PyObject* sources, std::string& text) {
   if (sources == Py_None) {
     text += "null";
     return;
@@ -157,7 +149,7 @@ void NodeMetadataEncoder::node_sources(PyObject* sources, std::string& text) {
 
 // Ids of graphs are addresses in torch; here they count from 0, so that the same export gives the
 // same bytes everywhere.
-int64_t NodeMetadataEncoder::graph_number(PyObject* graph_id) {
+int64_t GraphEncoder::graph_number(PyObject* graph_id) {
   const long long id = PyLong_AsLongLong(graph_id);
   if (id == -1) {
     if (PyErr_Occurred() != nullptr) throw_python_error();
@@ -166,7 +158,7 @@ int64_t NodeMetadataEncoder::graph_number(PyObject* graph_id) {
   return graph_numbers_.emplace(id, static_cast<int64_t>(graph_numbers_.size())).first->second;
 }
 
-void NodeMetadataEncoder::node_source(PyObject* source, std::string& text) {
+void GraphEncoder::node_source(PyObject* source, std::string& text) {
   const RecursionGuard guard(" in from_node");
   core::check_stack("from_node");
   schema::StringBuffer buffer;

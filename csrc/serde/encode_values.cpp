@@ -1,6 +1,7 @@
-#include "serde/encode_values.h"
-
 #include "fx/symbols.h"
+#include "py/calls.h"
+#include "serde/graph_encoder.h"
+#include "serde/scalars.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {
@@ -16,12 +17,10 @@ bool is_plain_tensor(PyObject* tensor) {
 }  // namespace
 
 // Most tensors of a program are on one device.
-void ValueEncoder::device(PyObject* device) {
+void GraphEncoder::device(PyObject* device) {
   bool known = device_.get() == device;
   if (!known && device_ && Py_TYPE(device) == Py_TYPE(device_.get())) {
-    const int same = PyObject_RichCompareBool(device_.get(), device, Py_EQ);
-    if (same < 0) throw_python_error();
-    known = same == 1;
+    known = is_equal(device_.get(), device);
   }
   if (!known) {
     device_type_ = get_attr(device, names.type);
@@ -35,7 +34,7 @@ void ValueEncoder::device(PyObject* device) {
   });
 }
 
-void ValueEncoder::symbolic(Table table, PyObject* value) {
+void GraphEncoder::symbolic(Table table, PyObject* value) {
   struct Fields {
     Field constant, expression, hint;
   };
@@ -53,7 +52,7 @@ void ValueEncoder::symbolic(Table table, PyObject* value) {
   Ref described;
   PyObject* constant = value;
   if (!PyLong_Check(value) && !PyFloat_Check(value)) {
-    described = Ref::steal(PyObject_CallOneArg(symbols.symbolic, value));
+    described = call(symbols.symbolic, value);
     constant = described.get();
   }
   if (!PyTuple_Check(constant)) return out_.choice(fields.constant, [&] { number(constant); });
@@ -67,14 +66,15 @@ void ValueEncoder::symbolic(Table table, PyObject* value) {
   });
 }
 
-void ValueEncoder::custom_object(PyObject* spec) {
+void GraphEncoder::custom_object(PyObject* spec, PyObject* name) {
   out_.record(Type::CustomObjArgument, [&](Field field) {
     const bool is_name = field == Field::CustomObjArgument_name;
+    if (is_name && name != nullptr) return out_.string(name);
     out_.string(get_attr(spec, is_name ? fx::names.name : names.class_fqn).get());
   });
 }
 
-void ValueEncoder::tensor_facts(const core::TensorFacts& facts, PyObject* place) {
+void GraphEncoder::tensor_facts(const core::TensorFacts& facts, PyObject* place) {
   const auto number = [&](int64_t value) {
     out_.choice(Field::SymInt_as_int, [&] { sink_.integer(value); });
   };
@@ -111,7 +111,7 @@ void ValueEncoder::tensor_facts(const core::TensorFacts& facts, PyObject* place)
   });
 }
 
-void ValueEncoder::tensor_meta(PyObject* tensor) {
+void GraphEncoder::tensor_meta(PyObject* tensor) {
   const auto sizes = [&](PyObject* numbers) {
     const Ref held = Ref::steal(PySequence_Tuple(numbers));
     out_.list(held.get(), [&](PyObject* size) { symbolic(Table::kSymInt, size); });
@@ -138,10 +138,9 @@ void ValueEncoder::tensor_meta(PyObject* tensor) {
       case Field::TensorMeta_device:
         return device(get_attr(tensor, names.device).get());
       case Field::TensorMeta_strides:
-        return sizes(Ref::steal(PyObject_CallMethodNoArgs(tensor, names.stride)).get());
+        return sizes(call_method(tensor, names.stride).get());
       case Field::TensorMeta_storage_offset:
-        return symbolic(Table::kSymInt,
-                        Ref::steal(PyObject_CallMethodNoArgs(tensor, names.storage_offset)).get());
+        return symbolic(Table::kSymInt, call_method(tensor, names.storage_offset).get());
       default:
         return coded(names.layout, symbols.layouts);
     }

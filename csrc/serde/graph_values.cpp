@@ -7,7 +7,7 @@
 #include "fx/arguments.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
-#include "serde/errors.h"
+#include "py/calls.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {
@@ -48,6 +48,12 @@ bool is_value(PyObject* value, Table table, int depth = 0) {
 }
 
 }  // namespace
+
+void node_failed(PyObject* node, pybind11::error_already_set& error) {
+  if (!error.matches(PyExc_Exception)) throw error;
+  call(symbols.node_failed, node, error.value().ptr());
+  throw error;  // node_failed() always raises
+}
 
 Table table_of(PyObject* value) {
   if (is_a(value, fx::symbols.tensor_type)) return Table::kTensor;
@@ -169,10 +175,7 @@ void GraphValues::verify(const NodeEntry& entry, PyObject* graph) {
   valid_ = get_attr(node, fx::names.graph).get() == graph;
   const auto own = static_cast<uint32_t>(&entry - entries.data());
   const Ref inputs = fx::dict_field(node, fx::symbols.node_input_nodes);
-  PyObject* input = nullptr;
-  for (Py_ssize_t at = 0; PyDict_Next(inputs.get(), &at, &input, nullptr) != 0;) {
-    valid_ &= position_of(input) < own;
-  }
+  for (const auto& [input, _] : DictRange(inputs.get())) valid_ &= position_of(input) < own;
   if (entry.op == core::Op::kCallFunction) {
     valid_ &= options_.functional ? entry.function->is_functional : entry.function->is_allowed;
     return;
@@ -259,7 +262,8 @@ void GraphValues::read_call(NodeEntry& entry, PyObject* meta) {
 
 void GraphValues::add_schema_results(NodeEntry& entry, PyObject* results) {
   const Operator& function = *entry.function;
-  if (function.single_list) return add_list(&entry, entry, "", results, false);
+  if (function.returns_single(ReturnKind::kTensorList))
+    return add_list(&entry, entry, "", results, false);
   if (function.returns.size() == 1) return add_result(entry, results);
   add_each(entry, results);
 }
@@ -309,9 +313,7 @@ std::vector<GraphValues::User> GraphValues::users_of(const NodeEntry& entry) {
     Ref index = Ref::borrow(PyTuple_GET_ITEM(args.get(), 1));
     bool found = false;
     for (const User& other : users) {
-      const int equal = PyObject_RichCompareBool(other.index.get(), index.get(), Py_EQ);
-      check(equal);
-      if (equal == 0) continue;
+      if (!is_equal(other.index.get(), index.get())) continue;
       entries[position].duplicate_of = static_cast<uint32_t>(other.entry - entries.data());
       found = true;
       break;
@@ -402,9 +404,7 @@ void GraphValues::add_dict(const NodeEntry& entry, PyObject* results) {
     }
     NodeEntry* user = nullptr;
     for (const User& other : users) {
-      const int equal = PyObject_RichCompareBool(other.index.get(), index, Py_EQ);
-      check(equal);
-      if (equal != 0) user = other.entry;
+      if (is_equal(other.index.get(), index)) user = other.entry;
     }
     if (user != nullptr) {
       user->table = Table::kTensor;

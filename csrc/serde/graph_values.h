@@ -111,4 +111,11 @@ class GraphValues {
   std::vector<Ref> unused_;      // names of results that no node takes
 };
 
+// Raises SerializeError that names the node, from an error that was raised while it was written.
+// Signals and exits (what is not an Exception) pass as they are.
+[[noreturn]] void node_failed(PyObject* node, pybind11::error_already_set& error);
+
+// Thrown instead of an error when the program may not be valid: torch's verifier decides.
+struct Doubtful {};
+
 }  // namespace fxpress::serde

@@ -6,11 +6,11 @@
 
 #include "core/budget.h"
 #include "core/check.h"
+#include "py/calls.h"
 #include "py/containers.h"
 #include "py/pairs.h"
 #include "schema/json_writer.h"
 #include "serde/scalars.h"
-#include "serde/text.h"
 
 namespace fxpress::serde {
 
@@ -66,8 +66,7 @@ SchemaClasses::SchemaClasses(const Schema& schema, PyObject* classes, PyObject* 
       made.names.push_back(Ref::steal(PyUnicode_InternFromString(field.name.c_str())));
     }
     for (size_t k = 0; info.is_union && k < made.names.size(); ++k) {
-      PyObject* arguments[] = {made.names[k].get(), type};
-      made.tags.push_back(Ref::steal(PyObject_Vectorcall(make_tag, arguments, 2, nullptr)));
+      made.tags.push_back(call(make_tag, made.names[k], type));
       made.hashes.push_back(PyObject_Hash(made.names[k].get()));
       if (made.names.size() <= kMostWithoutDict) continue;
       made.templates.push_back(Ref::steal(PyDict_New()));
@@ -102,13 +101,8 @@ class SchemaClasses::Maker {
     if (Ref plain = scalar(document_, value)) return plain;
     const auto inside = document_.children(value);
     switch (value.kind) {
-      case ValueKind::kList: {
-        Ref list = Ref::steal(PyList_New(static_cast<Py_ssize_t>(inside.size())));
-        for (size_t i = 0; i < inside.size(); ++i) {
-          PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), make(inside[i]).release());
-        }
-        return list;
-      }
+      case ValueKind::kList:
+        return make_list(inside.size(), [&](size_t i) { return make(inside[i]); });
       case ValueKind::kMap: {
         Ref dict = Ref::steal(PyDict_New());
         for (size_t i = 0; i < inside.size(); i += 2) {

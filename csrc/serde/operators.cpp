@@ -1,5 +1,7 @@
 #include "serde/operators.h"
 
+#include "py/calls.h"
+#include "py/text.h"
 #include "serde/symbols.h"
 
 namespace fxpress::serde {
@@ -11,45 +13,48 @@ PyObject* item(PyObject* tuple, Py_ssize_t i) {
   return PyTuple_GET_ITEM(tuple, i);
 }
 
-long number(PyObject* value) {
-  const long result = PyLong_AsLong(value);
-  if (result == -1 && PyErr_Occurred() != nullptr) throw_python_error();
-  return result;
-}
-
 }  // namespace
 
-Operator operator_of(PyObject* tuple) {
-  Operator result{static_cast<OperatorKind>(number(item(tuple, 0))),
-                  false,
-                  item(tuple, 4) == Py_True,
-                  item(tuple, 5) == Py_True,
-                  std::string(utf8(item(tuple, 1))),
+Operator operator_of(PyObject* described, PyObject* object) {
+  const auto flag = [](PyObject* tuple, Py_ssize_t i) { return item(tuple, i) == Py_True; };
+  Operator result{static_cast<OperatorKind>(to_long(item(described, 0))),
+                  flag(described, 4),
+                  flag(described, 5),
+                  flag(described, 6),
+                  flag(described, 7),
+                  std::string(utf8(item(described, 1))),
+                  Ref::borrow(object),
                   {},
                   {}};
-  PyObject* arguments = item(tuple, 2);
+  PyObject* arguments = item(described, 2);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); ++i) {
     PyObject* argument = item(arguments, i);
-    result.arguments.push_back({std::string(utf8(item(argument, 0))), item(argument, 1) == Py_True,
-                                Ref::borrow(item(argument, 2))});
+    result.arguments.push_back({std::string(utf8(item(argument, 0))), flag(argument, 1),
+                                flag(argument, 2), flag(argument, 3),
+                                Ref::borrow(item(argument, 4))});
   }
-  PyObject* returns = item(tuple, 3);
+  PyObject* returns = item(described, 3);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(returns); ++i) {
-    result.returns.push_back(static_cast<ReturnKind>(number(item(returns, i))));
+    result.returns.push_back(static_cast<ReturnKind>(to_long(item(returns, i))));
   }
-  result.single_list = result.returns.size() == 1 && result.returns[0] == ReturnKind::kTensorList;
   return result;
 }
 
 const Operator& OperatorTable::get(PyObject* target) {
-  const auto key = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(target));
-  const uint32_t known = ids_.find(key);
-  if (known != core::FlatMap::kAbsent) return operators_[known];
-  const Ref described = Ref::steal(PyObject_CallOneArg(symbols.describe_operator, target));
-  operators_.push_back(operator_of(described.get()));
-  targets_.push_back(Ref::borrow(target));
-  ids_.insert(key, static_cast<uint32_t>(operators_.size() - 1));
-  return operators_.back();
+  return operators_.get(target, [&] {
+    const Ref described = call(symbols.describe_operator, target);
+    return operator_of(described.get(), target);
+  });
+}
+
+const Operator& OperatorTable::get(std::string_view text) {
+  if (const auto known = by_text_.find(text); known != by_text_.end()) return *known->second;
+  const Ref resolved = call(symbols.resolve_target, new_text(text));
+  PyObject* target = item(resolved.get(), 0);
+  const Operator& found =
+      operators_.get(target, [&] { return operator_of(item(resolved.get(), 1), target); });
+  by_text_.emplace(text, &found);
+  return found;
 }
 
 }  // namespace fxpress::serde

@@ -1,14 +1,37 @@
-// The facts about operators that serialization needs; Python is asked once for each operator.
+// The facts about operators that reading and writing need; Python describes each operator once.
 #pragma once
 
-#include <deque>
+#include <cstdint>
+#include <functional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
-#include "core/flat_map.h"
 #include "py/object.h"
+#include "py/object_table.h"
 
 namespace fxpress::serde {
+
+// A hash table by text, with look-ups by any text.
+struct TextHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+};
+
+template <class T>
+using TextMap = std::unordered_map<std::string, T, TextHash, std::equal_to<>>;
+
+// The entry for a text, which is made when there is none.
+template <class T>
+T& entry(TextMap<T>& map, std::string_view text) {
+  if (const auto known = map.find(text); known != map.end()) return known->second;
+  return map.emplace(text, T()).first->second;
+}
+
+// torch's ArgumentKind, in the schema: how an argument is passed.
+inline constexpr int64_t kPositional = 1;
+inline constexpr int64_t kKeyword = 2;
 
 enum class OperatorKind : uint8_t {
   kGetItem,      // written with the node that it reads
@@ -21,36 +44,48 @@ enum class OperatorKind : uint8_t {
 };
 
 struct OperatorArgument {
-  std::string name;   // in the schema
-  bool keyword_only;  // must be given by name
-  Ref type;           // of the schema, for empty lists; or None
+  std::string name;        // in the schema
+  bool keyword_only;       // must be passed by name
+  bool required;           // has no default
+  bool is_python_keyword;  // cannot be passed by name
+  Ref type;                // of the schema, for empty lists; or None
 };
 
 enum class ReturnKind : uint8_t { kTensor, kTensorList, kOther };
 
 struct Operator {
   OperatorKind kind;
-  bool single_list;                         // the only result is a list of tensors
   bool is_allowed;                          // torch's verifier takes it for sure
   bool is_functional;                       // and it writes none of its arguments
+  bool takes_numbers;                       // kSymbolic, or read like it: aten.item
+  bool constrains;                          // it has facts about symbols
   std::string name;                         // as in the file
+  Ref object;                               // the operator, or null
   std::vector<OperatorArgument> arguments;  // kSchema, kSymbolic
   std::vector<ReturnKind> returns;          // kSchema
+
+  // Whether the only result is of a kind.
+  bool returns_single(ReturnKind single) const {
+    return returns.size() == 1 && returns[0] == single;
+  }
 };
 
-// Makes an Operator from the result of describe_operator(target): (kind, name, ((name,
-// keyword_only, type), ...), (return kind, ...), allowed, functional).
-Operator operator_of(PyObject* described);
+// Makes an Operator from the result of describe_operator(object): (kind, name, ((name,
+// keyword_only, required, is a keyword of Python, type), ...), (return kind, ...), allowed,
+// functional, takes numbers, constrains).
+Operator operator_of(PyObject* described, PyObject* object);
 
 class OperatorTable {
  public:
-  // The operator, which stays where it is as long as the table lives.
+  // An operator; it keeps its address as long as the table exists.
   const Operator& get(PyObject* target);
+  // The operator that a text of a file names. resolve_target(text) returns (operator, its
+  // description), and raises for what is not an operator.
+  const Operator& get(std::string_view text);
 
  private:
-  core::FlatMap ids_;               // address of a target -> position
-  std::vector<Ref> targets_;        // keeps addresses unique
-  std::deque<Operator> operators_;  // by position
+  ObjectMap<Operator> operators_;
+  TextMap<const Operator*> by_text_;
 };
 
 }  // namespace fxpress::serde

@@ -1,9 +1,12 @@
 // Sends records, unions and lists of the schema to a sink: the words that all encoders write with.
 #pragma once
 
+#include "py/calls.h"
 #include "py/object.h"
-#include "schema/event_sink.h"
+#include "schema/document.h"
 #include "schema/schema.h"
+#include "serde/scalars.h"
+#include "serde/symbols.h"
 
 namespace fxpress::serde {
 
@@ -50,25 +53,38 @@ class SchemaWriter {
   template <class F>
   void map(PyObject* dict, F&& write) {
     sink_.begin_map();
-    PyObject* key = nullptr;
-    PyObject* value = nullptr;
-    for (Py_ssize_t at = 0; PyDict_Next(dict, &at, &key, &value) != 0;) {
+    for (const auto& [key, value] : DictRange(dict)) {
       this->key(key);
       write(value);
     }
     sink_.end_map();
   }
 
-  void string(PyObject* text);
-  void key(PyObject* text);
-  void integer(PyObject* value);
+  void string(PyObject* text) { sink_.string(Text(text).view()); }
+  void key(PyObject* text) { sink_.key(Text(text).view()); }
+  void integer(PyObject* value) { write_integer(value, sink_); }
   // Texts of any sequence.
-  void strings(PyObject* sequence);
+  void strings(PyObject* sequence) {
+    const Ref held = Ref::steal(PySequence_Tuple(sequence));
+    list(held.get(), [&](PyObject* text) { string(text); });
+  }
   // A record of which nothing but a name is set.
-  void name_record(Type type, Field field, PyObject* name);
+  void name_record(Type type, Field field, PyObject* name) {
+    record(type, [&](Field at) {
+      if (at == field) string(name);
+    });
+  }
 
  private:
-  void open_union(Field field);
+  void open_union(Field field) {
+    const int position = schema_.place(field);
+    const auto& info = schema_.type(Schema::owner(field));
+    if (position < 0) {
+      raise(symbols.unsupported_error,
+            "the %s of this graph has no place in the schema of this torch", info.name.c_str());
+    }
+    sink_.begin_union(info, static_cast<size_t>(position));
+  }
 
   const Schema& schema_;
   EventSink& sink_;

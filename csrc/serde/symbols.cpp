@@ -1,5 +1,7 @@
 #include "serde/symbols.h"
 
+#include "fx/symbols.h"
+
 namespace fxpress::serde {
 
 Symbols symbols;
@@ -8,6 +10,7 @@ core::ReadTensorFacts read_tensor_facts = nullptr;
 
 void initialize_symbols(PyObject* objects) {
 #define FXPRESS_SYMBOL(name) fill_slot(symbols.name, objects, #name);
+#include "py/calls.h"
 #include "serde/symbols.def"
 #undef FXPRESS_SYMBOL
   if (symbols.tensor_facts != Py_None) {
@@ -20,6 +23,50 @@ void initialize_symbols(PyObject* objects) {
 #include "serde/attribute_names.def"
 #undef FXPRESS_NAME_AS
 #undef FXPRESS_NAME
+}
+
+bool has_torch() {
+  return symbols.serialize_error != nullptr;
+}
+
+PyObject* damage_error() {
+  return has_torch() ? symbols.serialize_error : PyExc_ValueError;
+}
+
+namespace {
+
+// Borrowed; null for an unknown member. The hash of an enum's member is Python code: identity comes
+// first.
+PyObject* row_of(PyObject* kind) {
+  for (const auto& [key, row] : DictRange(symbols.spec_kinds)) {
+    if (key == kind) return row;
+  }
+  return dict_get(symbols.spec_kinds, kind);
+}
+
+}  // namespace
+
+const SpecInfo& spec_info(PyObject* spec, schema::Type type) {
+  if (PyObject* row = row_of(get_attr(spec, fx::names.kind).get())) {
+    const SpecInfo& info = schema::kSpecs[to_long(row)];
+    if (schema::Schema::owner(info.tag) == type) return info;
+  }
+  raise(PyExc_AssertionError, "Unknown argument kind: %R", spec);
+}
+
+PyObject* python_type(SpecArgument type) {
+  switch (type) {
+    case SpecArgument::kTensor:
+      return symbols.tensor_argument_type;
+    case SpecArgument::kToken:
+      return symbols.token_argument_type;
+    case SpecArgument::kObject:
+      return symbols.custom_obj_argument_type;
+    case SpecArgument::kLiteral:
+      return symbols.constant_argument_type;
+    default:
+      return nullptr;
+  }
 }
 
 }  // namespace fxpress::serde

@@ -3,8 +3,13 @@
 
 #include "core/tensor_access.h"
 #include "py/object.h"
+#include "schema/signature.h"
 
 namespace fxpress::serde {
+
+using schema::SpecArgument;
+using schema::SpecInfo;
+using schema::SpecTarget;
 
 struct Symbols {
 #define FXPRESS_SYMBOL(name) PyObject* name = nullptr;
@@ -26,7 +31,20 @@ extern Names names;      // likewise
 // Reads a tensor without Python; null where the part with libtorch is not to be had.
 extern core::ReadTensorFacts read_tensor_facts;
 
-// Fills the tables; called once by `_native_setup.serde`.
+// Fills the tables; called once by `_files/serde/native_table.py`.
 void initialize_symbols(PyObject* objects);
+
+// Whether the tables of torch's objects are filled. Files can be read without.
+bool has_torch();
+
+// The type of errors about files: SerializeError, or ValueError without torch. Borrowed.
+PyObject* damage_error();
+
+// The row of an InputSpec or OutputSpec of torch; AssertionError for an enum member that is unknown
+// or of the other class.
+const SpecInfo& spec_info(PyObject* spec, schema::Type type);
+
+// torch's class for the arguments of a type: borrowed; null for SpecArgument::kAny.
+PyObject* python_type(SpecArgument type);
 
 }  // namespace fxpress::serde

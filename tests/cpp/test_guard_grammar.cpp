@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "schema/guard_grammar.h"
+#include "schema/gate.h"
 
 using fxpress::schema::is_guard;
 

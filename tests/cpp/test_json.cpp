@@ -87,6 +87,8 @@ TEST_CASE("json: floats are written as Python's repr writes them") {
   CHECK(real(std::numeric_limits<double>::infinity()) == "\"Infinity\"");
   CHECK(real(-std::numeric_limits<double>::infinity()) == "\"-Infinity\"");
   CHECK(real(std::nan("")) == "\"NaN\"");
+  CHECK(real(9999999999999998.0) == "9999999999999998.0");
+  CHECK(real(std::nextafter(1e-4, 0.0)) == "9.999999999999999e-05");
 }
 
 TEST_CASE("json: what is read is written the same, defaults filled in, unknown keys left out") {

@@ -1,0 +1,355 @@
+// Reads documents of the schema as torch's graphs: programs, or parts of programs.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/budget.h"
+#include "core/string_pool.h"
+#include "fx/fakes.h"
+#include "fx/names.h"
+#include "fx/writer.h"
+#include "py/object.h"
+#include "schema/document.h"
+#include "schema/names_in.h"
+#include "schema/signature.h"
+#include "serde/graph_values.h"
+#include "serde/objects.h"
+#include "serde/operators.h"
+#include "serde/scalars.h"
+
+namespace fxpress::serde {
+
+using schema::Document;
+using schema::Field;
+using schema::Type;
+using schema::Value;
+using schema::ValueKind;
+
+// The estimated size of objects. They are charged before they are made, so that a small file cannot
+// fill the memory.
+inline constexpr uint64_t kNodeBytes = 1200;
+inline constexpr uint64_t kDictBytes = 240;
+inline constexpr uint64_t kSlotBytes = 64;  // an item of a list or dict, a number or a text
+
+// A name that the tables of a graph or its nodes define.
+struct Defined {
+  const Value* meta = nullptr;         // its entry in a table
+  const Document* document = nullptr;  // which has that table
+  Table table = Table::kNone;          // of the entry
+  Ref value;                           // made of `meta` when first needed
+  Ref node;                            // which has the name
+};
+
+// A graph that is being written, and the names of the file that are defined in it.
+class OpenGraph {
+ public:
+  explicit OpenGraph(uint64_t scope);
+
+  uint64_t scope() const { return scope_; }
+  fx::NameWriter& names() { return names_; }
+  fx::GraphWriter& writer() { return writer_; }
+  PyObject* graph() const { return writer_.graph(); }
+  PyObject* root() const { return root_.get(); }
+
+  // Returns the entry of a name; a name that is not known gets an empty entry.
+  Defined& defined(std::string_view name);
+  // Returns the entry of a name, or null when the name is not known.
+  Defined* find(std::string_view name);
+  // SerializeError when no node has the name.
+  PyObject* node_named(std::string_view name);
+  // Returns the name that a new node asks for, from a text of the file.
+  core::StringId candidate(std::string_view name);
+
+  // The nodes by their names in the file, and all names of the tables.
+  Ref nodes() const;
+  Ref value_names() const;
+
+ private:
+  const uint64_t scope_;  // its number
+  fx::NameWriter names_;
+  fx::GraphWriter writer_;
+  core::StringPool pool_;         // of the names in the file
+  std::vector<Defined> defined_;  // by id in the pool
+  Ref root_;                      // nn.Module that holds the graphs of higher-order operators
+};
+
+// Reads one file, or parts that are separate documents, into one graph, which stays open. While a
+// method runs, neither Python code that the method calls nor another thread may use the decoder:
+// RuntimeError.
+class GraphDecoder {
+ public:
+  // classes: a SchemaClasses. values: an object of fxpress._files.serde.values, with a budget.
+  // constants: the objects that literal arguments name.
+  GraphDecoder(pybind11::object classes, pybind11::object values, pybind11::dict constants);
+  GraphDecoder(const GraphDecoder&) = delete;
+  GraphDecoder& operator=(const GraphDecoder&) = delete;
+
+  // The program's parts: (graph module, signature, calls, whether the graph holds objects that
+  // have no source text).
+  Ref program(const pybind11::object& document);
+  // Reads a document of another type as Python's objects. `extra`: what the part belongs to; see
+  // decode_part().
+  Ref part(const std::string& kind, const pybind11::object& document,
+           const pybind11::object& extra);
+
+  // open() opens a graph within the current one; close() returns to the one before.
+  void open();
+  void close();
+  // Numbers and tensors are rebuilt from here on: ranges or the mode have changed.
+  void forget_values();
+  // Gives a node the name that the file uses, and the value of that name.
+  void name_node(const pybind11::object& node, const std::string& name);
+  // The value of a name in an open graph.
+  Ref value(uint64_t scope, const std::string& name);
+  // The node with this name in the file, or None.
+  Ref node(uint64_t scope, const std::string& name);
+  Ref nodes(uint64_t scope);
+  Ref value_names(uint64_t scope);
+
+  uint64_t scope() const { return current().scope(); }
+  Ref graph() const;
+  Ref root() const;
+  pybind11::dict constants() const { return constants_; }
+  void set_constants(const pybind11::dict& constants);
+  Ref signature() const;
+  void set_signature(const pybind11::object& signature);
+
+ private:
+  // The metadata of one node by the keys of its meta: for the node itself, and for the nodes that
+  // take its results.
+  using Metadata = std::vector<std::pair<PyObject*, Ref>>;
+
+  // The nodes that arguments mention; all borrowed.
+  struct Mentions {
+    std::vector<PyObject*> nodes;   // in the order in which they are mentioned
+    std::vector<PyObject*> graphs;  // the get_attr nodes of graphs among them
+  };
+
+  // An entry of a module stack: its key, and the path and type of the module.
+  struct StackEntry {
+    Ref key;    // str
+    Ref value;  // (path, type)
+  };
+
+  struct Device {
+    std::string type;
+    std::optional<int64_t> index;
+    Ref object;                               // torch.device
+    std::optional<fx::FakeMaker> fakes = {};  // set with the device's first fake tensor
+    TextMap<Ref> first = {};                  // see plain_key(): the first fake tensor with a key
+  };
+  enum class Role : uint8_t { kNumber, kOffset };  // of a number: anywhere, or in a storage
+
+  // Another document is read as long as this object exists.
+  class Reading {
+   public:
+    Reading(GraphDecoder& decoder, const Document& document)
+        : decoder_(decoder), before_(std::exchange(decoder.document_, &document)) {}
+    ~Reading() { decoder_.document_ = before_; }
+    Reading(const Reading&) = delete;
+    Reading& operator=(const Reading&) = delete;
+
+   private:
+    GraphDecoder& decoder_;
+    const Document* const before_;
+  };
+
+  // A graph may be an argument as long as this object exists. Elsewhere no graph is open that the
+  // argument could belong to.
+  class GraphsAllowed {
+   public:
+    explicit GraphsAllowed(GraphDecoder& decoder) : decoder_(decoder) {
+      decoder_.graphs_allowed_ = true;
+    }
+    ~GraphsAllowed() { decoder_.graphs_allowed_ = false; }
+    GraphsAllowed(const GraphsAllowed&) = delete;
+    GraphsAllowed& operator=(const GraphsAllowed&) = delete;
+
+   private:
+    GraphDecoder& decoder_;
+  };
+
+  // ---- calls from Python: graph_decoder.cpp ----
+
+  template <class Use>
+  auto use(Use use);
+  // Calls use() while a document is read. `keep`: graphs refer to the document later on.
+  template <class Use>
+  auto read(const pybind11::object& document, bool keep, Use use);
+  Ref decode_program();
+  Ref decode_part(std::string_view kind, PyObject* extra);
+  Ref add_part(std::string_view kind, const Value& value, PyObject* extra);
+  void check_root(Type type) const;
+
+  OpenGraph& current() { return graphs_.back(); }
+  const OpenGraph& current() const { return graphs_.back(); }
+  // SerializeError when that graph is closed.
+  OpenGraph& graph_of(uint64_t scope);
+  void open_graph();
+  void leave_graph() noexcept;
+  // Releases all graphs; a new one is open.
+  void clear_graphs();
+
+  // ---- the current document ----
+
+  const Value& field(const Value& record, Field name) const {
+    return document_->field(record, name);
+  }
+  const Value& content_of(const Value& value) const { return document_->content(value); }
+  std::span<const Value> children_of(const Value& value) const {
+    return document_->children(value);
+  }
+  std::span<const Value> children_of(const Value& record, Field name) const {
+    return children_of(field(record, name));
+  }
+  Field tag_of(const Value& value) const { return document_->tag(value); }
+  std::string_view text_of(const Value& value) const { return document_->text(value); }
+  std::string_view text_of(const Value& record, Field name) const {
+    return text_of(field(record, name));
+  }
+  Ref scalar_of(const Value& value) const { return scalar(*document_, value); }
+  // The name of a single result; none when it is a constant, or a list.
+  std::optional<std::string_view> name_in(const Value& result) const;
+  static bool is_argument(const Value& value) {
+    return value.kind == ValueKind::kUnion && value.type == static_cast<uint16_t>(Type::Argument);
+  }
+
+  void charge(uint64_t bytes) const { budget_->charge(bytes); }
+  void charge(uint64_t count, uint64_t each) const { budget_->charge(count, each); }
+
+  // ---- graphs, nodes and their results: decode_graph.cpp ----
+
+  // Writes the nodes of a graph into the current graph.
+  void write_graph(const Value& graph);
+  // Writes the nodes of a graph, and makes a module of the graph.
+  Ref graph_module(const Value& graph);
+  void read_tables(const Value& graph);
+  void input(const Value& value, size_t position);
+  void outputs(const Value& graph);
+
+  // Adds a node of the file. SerializeError, which shows the node, when it cannot be read.
+  void read_node(const Value& value);
+  // Adds a node whose target is known; errors are passed on as they are.
+  PyObject* add_node(const Value& value, const Operator& target);
+  core::StringId candidate_of(const Value& node, const Operator& target);
+  // The arguments of a node: returns the positional ones.
+  Ref arguments(std::span<const Value> inputs, const Operator& target, Ref& kwargs);
+  Ref schema_arguments(std::span<const Value> inputs, const Operator& target, Ref& kwargs);
+  Ref other_arguments(std::span<const Value> inputs, const Operator& target, Ref& kwargs);
+  int64_t kind_of(const Value& input) const;
+
+  // Decodes the results of a node: its own value, or several that other nodes take from it.
+  void results(const Value& value, const Operator& target, PyObject* node,
+               const Metadata& metadata);
+  // Other nodes take the results, also when there are none.
+  void multiple_results(std::span<const Value> parts, PyObject* node, const Metadata& metadata);
+  // Adds the nodes that take one of several results; returns its value.
+  Ref take(PyObject* node, size_t index, const Value& part, const Metadata& metadata);
+  Ref take_apart(PyObject* node, std::span<const Value> parts, const Metadata& metadata);
+  PyObject* getitem(PyObject* node, size_t index, core::StringId candidate);
+  // Gives a node the name it has in the file, and its value. The namespace of the graph keeps the
+  // name that the node was made with, as in torch.
+  void name_result(PyObject* node, std::string_view name);
+  void name_unused(PyObject* node);
+  // The only result of a higher-order operator may be the value itself, or a tuple with it. Old
+  // files don't say: there it is the value.
+  bool returns_itself(const Value& node) const;
+
+  // ---- arguments: decode_argument.cpp ----
+
+  Ref argument(const Value& value);
+  // An object that is an input of the graph, or one that is stored with the graph.
+  Ref object(const Value& value);
+  // Forgets the nodes that the arguments read so far mention.
+  void clear_mentions();
+  Ref node_reference(std::string_view name);
+  Ref choice(const Value& value);
+  template <class Item>
+  std::vector<Ref> items(const Value& list, Item&& item);
+  template <class Item>
+  Ref list(const Value& list, Item&& item);
+  Ref tensor_list(const Value& list);
+  Ref plain_list(const Value& list);
+  double real_of(const Value& value) const;
+  Ref dict(const Value& map);
+  Ref graph_argument(const Value& value);
+
+  // ---- the metadata of nodes: decode_node_metadata.cpp ----
+
+  Metadata read_metadata(const Value& node);
+  // Puts the metadata into a node's meta.
+  void add_metadata(const Metadata& metadata, PyObject* meta);
+  Ref module_stack(std::string_view text);
+  const StackEntry& stack_entry(std::string_view text);
+  Ref source_functions(std::string_view text);
+  Ref node_sources(std::string_view text);
+  Ref node_sources(const Value& list);
+  Ref node_source(const Value& value);
+
+  // ---- the signature and the module calls: decode_signature.cpp ----
+
+  Ref graph_signature(const Value& value);
+  std::pair<const schema::SpecInfo&, PyObject*> spec_info(const Value& spec, const char* what);
+  Ref spec_argument(const schema::SpecInfo& info, const Value& record);
+  Ref spec_target(const schema::SpecInfo& info, const Value& record) const;
+  Ref input_spec(const Value& spec);
+  Ref output_spec(const Value& spec);
+  Ref argument_spec(const Value& value);
+  Ref named_spec(PyObject* type, const Value& argument);
+  Ref calls(const Value& list);
+  Ref call_signature(const Value& value);
+  Ref argument_specs(const Value& list);
+
+  // ---- the values of a graph, from its tables: decode_values.cpp ----
+
+  // The value of a name: borrowed. It is made when the first node needs it, so that numbers are
+  // known in the order in which nodes mention them.
+  PyObject* value_of(Defined& defined, std::string_view name);
+  Ref tensor(const Value& meta);
+  Ref custom_object(const Value& record);
+  Ref number(const Value& value, Role role = Role::kNumber);
+  // The object for a code of the file.
+  Ref from_table(const std::vector<Ref>& table, const Value& code, const char* what) const;
+  Device& device_of(const Value& value);
+  std::string plain_key(const Value& meta) const;
+  Ref plain_tensor(const Value& meta, const std::string& key, PyObject* dtype, Device& device,
+                   bool grad);
+  Ref plain_sizes(const Value& list) const;  // a tuple of ints, which they must be
+  Ref symbolic_sizes(const Value& list);
+
+  pybind11::object classes_object_, values_, budget_object_;
+  pybind11::dict constants_;
+  const SchemaClasses* classes_;             // to show a node that cannot be read
+  core::Budget* budget_;                     // limits the cost of all calls
+  std::vector<pybind11::object> documents_;  // which graphs refer to
+  bool busy_ = false;                        // in a call
+
+  const Document* document_ = nullptr;  // the current document
+  OperatorTable operators_;             // of nodes, and of operators among the arguments
+  Ref signature_;                       // of the program, once it is known
+  std::deque<OpenGraph> graphs_;        // the innermost is the last
+  uint64_t scopes_ = 0;                 // graphs that were opened
+  size_t steps_ = 0;                    // nodes read: for poll_signals()
+
+  Mentions mentions_;            // see clear_mentions()
+  bool has_objects_ = false;     // an argument was an object, which has no source text
+  bool graphs_allowed_ = false;  // see GraphsAllowed
+
+  TextMap<Ref> stacks_;                // module stacks by text
+  TextMap<StackEntry> stack_entries_;  // likewise: the stacks of a layer begin alike
+  TextMap<Ref> functions_;             // source functions by text
+
+  std::vector<Ref> spec_kinds_;                         // torch's enum members by row of kSpecs
+  std::vector<Ref> dtypes_, layouts_, memory_formats_;  // by number in the file
+  std::vector<Device> devices_;                         // of the tensors read so far
+  TextMap<Ref> numbers_;                                // by role, kind, text and hint
+};
+
+}  // namespace fxpress::serde

@@ -1,0 +1,234 @@
+// Writes exported programs, or parts of programs, as events of the schema.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "core/tensor_access.h"
+#include "py/object.h"
+#include "py/object_table.h"
+#include "schema/document.h"
+#include "schema/signature.h"
+#include "serde/check.h"
+#include "serde/graph_values.h"
+#include "serde/objects.h"
+#include "serde/operators.h"
+#include "serde/schema_writer.h"
+
+namespace fxpress::serde {
+
+// The data of a call apart from the graph; all borrowed.
+struct EncodeContext {
+  PyObject* objects = nullptr;          // dict: custom objects met in the graph, filled meanwhile
+  PyObject* treespec = nullptr;         // (TreeSpec) -> str
+  const ProgramCheck* check = nullptr;  // further conditions; null: nothing is checked
+  bool metadata = true;                 // of nodes, or only what they compute
+};
+
+// The names in the file of the nodes of the current graph, and the tables that have their values.
+class NodeNames {
+ public:
+  // A graph is current as long as this object exists; after it, the graph before is current again.
+  // module: the module of the graph, or null when the values are those of a node alone.
+  class Within {
+   public:
+    Within(NodeNames& of, const GraphValues& values, PyObject* module);
+    ~Within();
+    Within(const Within&) = delete;
+    Within& operator=(const Within&) = delete;
+
+   private:
+    NodeNames& names_;
+    const GraphValues* const values_;  // of the graph before
+    PyObject* const module_;           // that has it
+  };
+
+  // From here on arguments of a part alone may be nodes of no current graph. merged: {name of a
+  // node that is not written, as another takes the same result: its name}; borrowed.
+  void begin_part(PyObject* merged) { alone_ = merged; }
+
+  // The values and the module of the current graph; borrowed.
+  const GraphValues& values() const { return *values_; }
+  PyObject* module() const { return module_; }
+
+  // The entry of a node; of two nodes that take the same result, that of the first.
+  const NodeEntry& resolved(PyObject* node);
+  // The name under which a tensor is used: borrowed.
+  PyObject* tensor_name(PyObject* node);
+
+  // Keeps what the signature needs: it is written when the graph is not current any more.
+  void remember_merged(const GraphValues& values);
+  // The name of a spec's argument, as the graph in the file has it.
+  Ref name_of(PyObject* argument) const;
+  // Name of a node that is not written, as another takes the same result: its name.
+  const std::unordered_map<std::string, Ref>& merged() const { return merged_; }
+
+ private:
+  const NodeEntry& entry_of(PyObject* node);
+  const NodeEntry& entry_alone(PyObject* node);
+
+  const GraphValues* values_ = nullptr;          // of the current graph
+  PyObject* module_ = nullptr;                   // that has it
+  PyObject* alone_ = nullptr;                    // see begin_part(); null: no part alone
+  std::deque<NodeEntry> alone_entries_;          // arguments of a part alone
+  std::unordered_map<std::string, Ref> merged_;  // see merged()
+};
+
+// Sends one program, or one part, to a sink.
+class GraphEncoder {
+ public:
+  GraphEncoder(const Schema& schema, EventSink& sink, const EncodeContext& context)
+      : out_(schema, sink), sink_(sink), context_(context) {}
+  GraphEncoder(const GraphEncoder&) = delete;
+  GraphEncoder& operator=(const GraphEncoder&) = delete;
+
+  // facts: what Python knows of the program: opset_version {str: int}, range_constraints
+  // {str: (min, max)}, schema_version (major, minor), verifiers, torch_version, guards_code,
+  // metadata {str: str}, namedtuple_fields {str: names}, read when its turn comes. All borrowed.
+  // Doubtful: with a check in the context, when the program may not be valid.
+  void program(PyObject* graph_module, PyObject* signature, PyObject* calls, PyObject* facts);
+  // One part; see encode_part() for the arguments.
+  void part(std::string_view kind, PyObject* values, PyObject* results, PyObject* merged);
+  // entries: [(name, record, tensor or None, is a parameter, is pickled)].
+  void payload_config(PyObject* entries);
+  void tensor_meta(PyObject* tensor);
+
+ private:
+  // ---- programs and parts: encode.cpp ----
+
+  void graph_module(PyObject* graph_module, PyObject* signature, PyObject* calls, PyObject* facts);
+  // Writes a node with its results, or the list of its outputs alone.
+  void single_node(PyObject* node, bool with_inputs, PyObject* results, PyObject* merged);
+
+  // ---- graphs and nodes: encode_graph.cpp ----
+
+  // The graph of a module. Doubtful: with a check in the context, when it may not be valid.
+  void graph(PyObject* graph_module);
+  void graph_field(Field field, PyObject* output_value);
+  void graph_input(const NodeEntry& entry);
+  void graph_outputs(PyObject* output_value);
+  void nodes();
+  void table(Table table);
+
+  void node(const NodeEntry& entry);
+  // The list of a node's outputs.
+  void outputs(const NodeEntry& entry);
+  void inputs_of(const NodeEntry& entry);
+  // The list of the arguments of a call. args: tuple; kwargs: dict.
+  void inputs(const Operator& function, bool symbolic, PyObject* args, PyObject* kwargs);
+  void special_inputs(PyObject* node);
+  void symbolic_inputs(const Operator& function, PyObject* args, PyObject* kwargs);
+  void schema_inputs(const Operator& function, PyObject* args, PyObject* kwargs);
+  void other_inputs(PyObject* args, PyObject* kwargs);
+  void named_argument(std::string_view name, PyObject* value, int64_t kind, PyObject* type);
+
+  // ---- arguments of nodes, graphs and signatures: encode_argument.cpp ----
+
+  // type: of the operator's schema, for empty lists; or null.
+  void argument(PyObject* value, PyObject* type);
+  // A value by its name.
+  void value_reference(Table table, PyObject* name);
+  void node_argument(PyObject* node);
+  void attribute(PyObject* node);
+  void complex_number(PyObject* value);
+  void dict(PyObject* dict);
+  void other_argument(PyObject* value);
+
+  // Lists and tuples. The file has a kind for each kind of items, so the items decide which one it
+  // is.
+  void list(PyObject* list, PyObject* type);
+  void empty_list(PyObject* type);
+  // These write the list when its items are of their kinds, and return whether they did.
+  bool plain_list(PyObject* items);
+  bool number_list(PyObject* items);
+  bool tensor_list(PyObject* items);
+  bool nested_list(PyObject* items);
+  void other_list(PyObject* items);
+  // These return true, for the ones above.
+  template <class F>
+  bool write_list(Field field, PyObject* items, F&& each);
+  bool numbers(Table table, PyObject* items);
+  void optional_tensor(PyObject* name);
+  void tensor(PyObject* name);
+
+  // ---- the metadata of nodes: encode_node_metadata.cpp ----
+
+  void metadata(PyObject* node);
+  void module_stack(PyObject* stack);
+  void source_functions(PyObject* stack);
+  void node_sources(PyObject* sources, std::string& text);
+  void node_source(PyObject* source, std::string& text);
+  int64_t graph_number(PyObject* graph_id);
+  void append_operator_name(PyObject* target);
+
+  // ---- the signature and the module calls: encode_signature.cpp ----
+
+  void graph_signature(PyObject* signature);
+  void input_spec(PyObject* object);
+  void output_spec(PyObject* object);
+  void spec(const schema::SpecInfo& info, PyObject* object);
+  void argument_spec(PyObject* spec);
+  void constant_input(PyObject* argument);
+  void named(Type type, PyObject* argument);
+  // A sequence of entries of the module call graph.
+  void module_calls(PyObject* entries);
+  void module_call(PyObject* entry);
+  void call_signature(PyObject* signature);
+
+  // ---- values: encode_values.cpp ----
+
+  // A number, as the table says: with its expression and hint when it is symbolic.
+  void symbolic(Table table, PyObject* value);
+  // A spec with the attributes `name`, unless a name is given, and `class_fqn`.
+  void custom_object(PyObject* spec, PyObject* name = nullptr);
+  void device(PyObject* device);
+  void tensor_facts(const core::TensorFacts& facts, PyObject* device);
+
+  SchemaWriter out_;
+  EventSink& sink_;
+  const EncodeContext context_;
+  OperatorTable operators_;                // of all graphs
+  NodeNames names_;                        // of the current graph
+  std::unordered_set<PyObject*> written_;  // graph modules; with a check only
+  size_t depth_ = 0;                       // graphs within each other
+  size_t dicts_ = 0;                       // that were written
+
+  std::unordered_map<int64_t, int64_t> graph_numbers_;  // id of a graph -> number in the file
+  ObjectMap<std::string> operator_names_;               // of the targets in source_fn_stack
+  std::string scratch_;                                 // a text that is put together
+
+  Ref device_, device_type_, device_index_;  // the last device, and its attributes
+};
+
+// Returns the bytes of a program; see GraphEncoder::program() for the arguments. Returns None when
+// the program may not be valid.
+Ref encode_program(const Schema& schema, PyObject* graph_module, PyObject* signature,
+                   PyObject* calls, PyObject* facts, const EncodeContext& context);
+
+// Returns a program as a document, without the metadata of nodes, and without a check.
+schema::Document encode_document(const Schema& schema, PyObject* graph_module, PyObject* signature,
+                                 PyObject* calls, PyObject* facts, const EncodeContext& context);
+
+// A part of a program as a document. kind (values): "argument" (value, type), "inputs" (described
+// operator, args, kwargs), "node", "outputs", "metadata" (node), "graph" (graph module),
+// "signature", "input_spec", "output_spec", "argument_spec", "call_signature", "call". results:
+// list that gets (name, value) for what a node defines; merged: dict of {name of a node that is not
+// written, as another takes the same result: its name}, read and filled.
+schema::Document encode_part(const Schema& schema, const std::string& kind, PyObject* values,
+                             const EncodeContext& context, PyObject* results, PyObject* merged);
+
+// The bytes of a tensor's metadata.
+Ref encode_tensor_meta(const Schema& schema, PyObject* tensor);
+
+// The bytes of a payload config; see GraphEncoder::payload_config().
+Ref encode_payload_config(const Schema& schema, PyObject* entries);
+
+// The bytes of an object of the schema; TypeError where it is not as the schema says.
+Ref write_objects(const SchemaClasses& classes, PyObject* object);
+
+}  // namespace fxpress::serde
