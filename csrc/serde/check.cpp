@@ -18,9 +18,9 @@ bool has_key(PyObject* dict, PyObject* key) {
 
 // The names in the signature of a call are those of nodes.
 bool check_call(PyObject* entry, const GraphValues& graph) {
-  const Ref signature = get_attr(entry, names.signature);
+  const Ref signature = get_attr(entry, fx::names.signature);
   if (signature.get() == Py_None) return true;
-  for (PyObject* role : {names.inputs, names.outputs}) {
+  for (PyObject* role : {fx::names.inputs, fx::names.outputs}) {
     const Ref list = Ref::steal(PySequence_Tuple(get_attr(signature.get(), role).get()));
     for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
       const Ref name = get_attr(PySequence_Fast_GET_ITEM(list.get(), i), fx::names.name);
@@ -78,7 +78,7 @@ bool check_output(PyObject* spec, PyObject* value, const Targets& targets) {
     if (!name || !is_equal(name.get(), fx::node_field(value, fx::symbols.node_name).get()))
       return false;
   } else {
-    const Ref constant = find_attr(argument.get(), names.value);
+    const Ref constant = find_attr(argument.get(), fx::names.value);
     if (!constant || Py_TYPE(constant.get()) != Py_TYPE(value) ||
         !is_equal(constant.get(), value)) {
       return false;
@@ -107,7 +107,7 @@ bool check_signature(const ProgramCheck& program, const GraphValues& graph) {
   Targets targets{Ref::steal(PySet_New(nullptr)), Ref::steal(PySet_New(nullptr)),
                   Ref::steal(PySet_New(nullptr)), Ref::steal(PySet_New(nullptr))};
   const Ref inputs =
-      Ref::steal(PySequence_Tuple(get_attr(program.signature, names.input_specs).get()));
+      Ref::steal(PySequence_Tuple(get_attr(program.signature, fx::names.input_specs).get()));
   Py_ssize_t count = 0;
   for (const NodeEntry& entry : graph.entries) {
     if (entry.op != core::Op::kPlaceholder) continue;
@@ -121,7 +121,7 @@ bool check_signature(const ProgramCheck& program, const GraphValues& graph) {
   const Ref args = fx::args_of(output.node.get());
   if (PyTuple_GET_SIZE(args.get()) == 0) return false;
   const Ref outputs =
-      Ref::steal(PySequence_Tuple(get_attr(program.signature, names.output_specs).get()));
+      Ref::steal(PySequence_Tuple(get_attr(program.signature, fx::names.output_specs).get()));
   PyObject* returned = PyTuple_GET_ITEM(args.get(), 0);
   if (!PyTuple_Check(returned) && !PyList_Check(returned)) return false;
   const Ref values = Ref::steal(PySequence_Tuple(returned));

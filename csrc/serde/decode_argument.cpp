@@ -182,7 +182,7 @@ Ref GraphDecoder::graph_argument(const Value& value) {
   }
   mentions_ = std::move(outer);
   OpenGraph& graph = current();
-  call_method(graph.root(), names.register_module, name, module);
+  call_method(graph.root(), fx::names.register_module, name, module);
   const fx::NewNode made{Op::kGetAttr, name.get(), graph.candidate(target), Py_None};
   PyObject* node = graph.writer().leaf(made, Ref::borrow(fx::no_args), {});
   mentions_.nodes.push_back(node);

@@ -54,7 +54,7 @@ void GraphDecoder::write_graph(const Value& graph) {
     read_node(value);
   }
   outputs(graph);
-  call_method(values_.ptr(), names.end_graph, current().graph());
+  call_method(values_.ptr(), fx::names.end_graph, current().graph());
 }
 
 void GraphDecoder::read_tables(const Value& graph) {
@@ -97,8 +97,8 @@ void GraphDecoder::input(const Value& value, size_t position) {
     case Field::Argument_as_bool:
     case Field::Argument_as_none:
     case Field::Argument_as_string: {
-      const Ref specs =
-          signature_ ? get_attr(signature_.get(), names.input_specs) : Ref::steal(PyList_New(0));
+      const Ref specs = signature_ ? get_attr(signature_.get(), fx::names.input_specs)
+                                   : Ref::steal(PyList_New(0));
       Ref name;
       if (position < static_cast<size_t>(PyList_Size(specs.get()))) {
         PyObject* spec = PyList_GET_ITEM(specs.get(), static_cast<Py_ssize_t>(position));
@@ -195,7 +195,7 @@ PyObject* GraphDecoder::add_node(const Value& value, const Operator& target) {
   for (PyObject* graph : graphs) {
     add_metadata(metadata, fx::node_field(graph, fx::symbols.node_meta).get());
   }
-  if (target.constrains) call_method(values_.ptr(), names.constrain, node);
+  if (target.constrains) call_method(values_.ptr(), fx::names.constrain, node);
   return node;
 }
 

@@ -59,12 +59,13 @@ GraphDecoder::Metadata GraphDecoder::read_metadata(const Value& node) {
     return nullptr;
   };
   const auto add = [&](PyObject* name, Ref value) { result.emplace_back(name, std::move(value)); };
-  if (const Value* trace = find("stack_trace")) add(names.stack_trace, new_text(text_of(*trace)));
+  if (const Value* trace = find("stack_trace"))
+    add(fx::names.stack_trace, new_text(text_of(*trace)));
   if (const Value* stack = find("nn_module_stack")) {
     add(fx::names.nn_module_stack, module_stack(text_of(*stack)));
   }
   if (const Value* stack = find("source_fn_stack")) {
-    add(names.source_fn_stack, source_functions(text_of(*stack)));
+    add(fx::names.source_fn_stack, source_functions(text_of(*stack)));
   }
   if (const Value* function = find("torch_fn")) {
     std::vector<Ref> parts;
@@ -72,13 +73,13 @@ GraphDecoder::Metadata GraphDecoder::read_metadata(const Value& node) {
       charge(kSlotBytes);
       parts.push_back(new_text(part));
     });
-    add(names.torch_fn, take_as_tuple(parts));
+    add(fx::names.torch_fn, take_as_tuple(parts));
   }
   if (const Value* custom = find("custom")) {
     add(fx::names.custom, new_text(text_of(*custom)));
   }
   if (const Value* sources = find("from_node")) {
-    add(names.from_node, node_sources(text_of(*sources)));
+    add(fx::names.from_node, node_sources(text_of(*sources)));
   }
   return result;
 }
@@ -203,15 +204,15 @@ Ref GraphDecoder::node_source(const Value& value) {
   if (fields[0].get() != Py_None && fields[1].get() != Py_None && fields[2].get() != Py_None) {
     info = new_instance(symbols.node_info_type, {{fx::names.name, fields[0].get()},
                                                  {fx::names.target, fields[1].get()},
-                                                 {names.graph_id, fields[2].get()}});
+                                                 {fx::names.graph_id, fields[2].get()}});
   }
   return new_instance(symbols.node_source_type,
-                      {{names.action_string, Py_None},
-                       {names.cached_dict, Py_None},
-                       {names.pass_name, part(Field::NodeSource_pass_name).get()},
-                       {names.action, actions.get()},
-                       {names.node_info, info.get()},
-                       {names.from_node, sources.get()}});
+                      {{fx::names.action_string, Py_None},
+                       {fx::names.cached_dict, Py_None},
+                       {fx::names.pass_name, part(Field::NodeSource_pass_name).get()},
+                       {fx::names.action, actions.get()},
+                       {fx::names.node_info, info.get()},
+                       {fx::names.from_node, sources.get()}});
 }
 
 }  // namespace fxpress::serde

@@ -113,7 +113,7 @@ Ref GraphDecoder::calls(const Value& list) {
     const Ref signature =
         stored.kind == ValueKind::kNull ? Ref::borrow(Py_None) : call_signature(stored);
     return new_instance(symbols.module_call_entry_type,
-                        {{names.fqn, fqn.get()}, {names.signature, signature.get()}});
+                        {{fx::names.fqn, fqn.get()}, {fx::names.signature, signature.get()}});
   });
 }
 
@@ -123,8 +123,8 @@ Ref GraphDecoder::call_signature(const Value& value) {
   };
   const Ref inputs = argument_specs(field(value, Field::ModuleCallSignature_inputs));
   const Ref outputs = argument_specs(field(value, Field::ModuleCallSignature_outputs));
-  const Ref in_spec = spec(Field::ModuleCallSignature_in_spec, names.input_treespec);
-  const Ref out_spec = spec(Field::ModuleCallSignature_out_spec, names.treespec);
+  const Ref in_spec = spec(Field::ModuleCallSignature_in_spec, fx::names.input_treespec);
+  const Ref out_spec = spec(Field::ModuleCallSignature_out_spec, fx::names.treespec);
   const Value& stored = field(value, Field::ModuleCallSignature_forward_arg_names);
   Ref arg_names = Ref::borrow(Py_None);
   if (stored.kind == ValueKind::kList && stored.count > 0) {

@@ -1,3 +1,4 @@
+#include "fx/symbols.h"
 #include "py/calls.h"
 #include "schema/extent.h"
 #include "serde/graph_decoder.h"
@@ -63,7 +64,7 @@ Ref GraphDecoder::number(const Value& value, Role role) {
   charge(kNumberBytes + key.size());
   const Ref kind =
       Ref::steal(PyUnicode_FromString(document_->schema().type(value.type).name.c_str()));
-  Ref made = call_method(values_.ptr(), names.number, kind, new_text(text_of(expression)),
+  Ref made = call_method(values_.ptr(), fx::names.number, kind, new_text(text_of(expression)),
                          hint_value, is_offset ? Py_True : Py_False);
   return Ref::borrow(numbers_.emplace(std::move(key), std::move(made)).first->second.get());
 }
@@ -92,7 +93,7 @@ GraphDecoder::Device& GraphDecoder::device_of(const Value& value) {
   for (Device& known : devices_) {
     if (known.index == index && known.type == type) return known;
   }
-  Ref object = call_method(values_.ptr(), names.device, new_text(type), scalar_of(stored));
+  Ref object = call_method(values_.ptr(), fx::names.device, new_text(type), scalar_of(stored));
   return devices_.emplace_back(std::string(type), index, std::move(object));
 }
 
@@ -129,7 +130,7 @@ Ref GraphDecoder::tensor(const Value& meta) {
   const Ref sizes = symbolic_sizes(field(meta, Field::TensorMeta_sizes));
   const Ref strides = symbolic_sizes(field(meta, Field::TensorMeta_strides));
   const Ref start_number = number(offset, Role::kOffset);
-  return call_method(values_.ptr(), names.tensor, sizes, strides, start_number, dtype, layout,
+  return call_method(values_.ptr(), fx::names.tensor, sizes, strides, start_number, dtype, layout,
                      device.object, grad ? Py_True : Py_False);
 }
 
@@ -158,7 +159,7 @@ Ref GraphDecoder::plain_tensor(const Value& meta, const std::string& key, PyObje
                                Device& device, bool grad) {
   if (!device.fakes) {
     device.fakes.emplace(device.object.get(),
-                         call_method(values_.ptr(), names.fake_state, device.object));
+                         call_method(values_.ptr(), fx::names.fake_state, device.object));
   }
   const auto first = device.first.find(key);
   if (first != device.first.end()) {

@@ -226,8 +226,8 @@ Ref canonical_form(const Schema& schema, const SchemaClasses& classes, PyObject*
   const Document document = in_order(builder.finish(), constants, renamed);
   Ref made = classes.make(document, document.root(), kept);
   if (renamed != nullptr) return made;
-  const Ref graph = get_attr(get_attr(made.get(), names.graph_module).get(), fx::names.graph);
-  for (PyObject* name : {names.inputs, names.outputs}) {  // tuples, as in torch
+  const Ref graph = get_attr(get_attr(made.get(), fx::names.graph_module).get(), fx::names.graph);
+  for (PyObject* name : {fx::names.inputs, fx::names.outputs}) {  // tuples, as in torch
     const Ref list = get_attr(graph.get(), name);
     check(PyObject_SetAttr(graph.get(), name, Ref::steal(PyList_AsTuple(list.get())).get()));
   }

@@ -39,7 +39,7 @@ void GraphEncoder::metadata(PyObject* node) {
   const Ref held = fx::node_field(node, fx::symbols.node_meta);
   PyObject* meta = held.get();
   sink_.begin_map();
-  if (const Ref trace = true_value_of(meta, names.stack_trace)) {
+  if (const Ref trace = true_value_of(meta, fx::names.stack_trace)) {
     sink_.key("stack_trace");
     out_.string(trace.get());
   }
@@ -47,11 +47,11 @@ void GraphEncoder::metadata(PyObject* node) {
     sink_.key("nn_module_stack");
     module_stack(stack.get());
   }
-  if (const Ref stack = true_value_of(meta, names.source_fn_stack)) {
+  if (const Ref stack = true_value_of(meta, fx::names.source_fn_stack)) {
     sink_.key("source_fn_stack");
     source_functions(stack.get());
   }
-  if (const Ref function = true_value_of(meta, names.torch_fn)) {
+  if (const Ref function = true_value_of(meta, fx::names.torch_fn)) {
     sink_.key("torch_fn");
     const Ref parts = Ref::steal(PySequence_Tuple(function.get()));
     scratch_.clear();
@@ -65,7 +65,7 @@ void GraphEncoder::metadata(PyObject* node) {
     sink_.key("custom");
     out_.string(call(symbols.dumps, custom, node).get());
   }
-  if (const Ref sources = value_of(meta, names.from_node)) {
+  if (const Ref sources = value_of(meta, fx::names.from_node)) {
     sink_.key("from_node");
     std::string text;
     node_sources(sources.get(), text);
@@ -171,13 +171,13 @@ void GraphEncoder::node_source(PyObject* source, std::string& text) {
   buffer.append(", \"target\": ");
   quoted(get_attr(source, fx::names.target).get());
   buffer.append(", \"graph_id\": ");
-  schema::write_json_integer(buffer, graph_number(get_attr(source, names.graph_id).get()));
+  schema::write_json_integer(buffer, graph_number(get_attr(source, fx::names.graph_id).get()));
   buffer.append(", \"pass_name\": ");
-  quoted(get_attr(source, names.pass_name).get());
+  quoted(get_attr(source, fx::names.pass_name).get());
   buffer.append(", \"action\": ");
   std::string actions;
   const Ref list = Ref::steal(
-      PySequence_Fast(get_attr(source, names.action).get(), "the actions are not a sequence"));
+      PySequence_Fast(get_attr(source, fx::names.action).get(), "the actions are not a sequence"));
   for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(list.get()); ++i) {
     if (i != 0) actions += '+';
     const Ref name = get_attr(PySequence_Fast_GET_ITEM(list.get(), i), fx::names.name);
@@ -188,7 +188,7 @@ void GraphEncoder::node_source(PyObject* source, std::string& text) {
   schema::write_json_string(buffer, actions);
   buffer.append(", \"from_node\": ");
   text += buffer.text();
-  node_sources(get_attr(source, names.from_node).get(), text);
+  node_sources(get_attr(source, fx::names.from_node).get(), text);
   text += '}';
 }
 

@@ -35,7 +35,7 @@ Ref list_of(PyObject* object, PyObject* name) {
 void GraphEncoder::graph_signature(PyObject* signature) {
   out_.record(Type::GraphSignature, [&](Field field) {
     const bool inputs = field == Field::GraphSignature_input_specs;
-    const Ref specs = list_of(signature, inputs ? names.input_specs : names.output_specs);
+    const Ref specs = list_of(signature, inputs ? fx::names.input_specs : fx::names.output_specs);
     out_.list(specs.get(), [&](PyObject* spec) { inputs ? input_spec(spec) : output_spec(spec); });
   });
 }
@@ -47,7 +47,7 @@ void GraphEncoder::named(Type type, PyObject* argument) {
 }
 
 void GraphEncoder::constant_input(PyObject* argument) {
-  const Ref held = get_attr(argument, names.value);
+  const Ref held = get_attr(argument, fx::names.value);
   PyObject* value = held.get();
   out_.choice(Field::InputSpec_constant_input, [&] {
     out_.record(Type::InputToConstantInputSpec, [&](Field field) {
@@ -123,7 +123,7 @@ void GraphEncoder::argument_spec(PyObject* spec) {
   if (is_a(spec, symbols.sym_float_argument_type)) return by_name(Table::kSymFloat);
   if (is_a(spec, symbols.sym_bool_argument_type)) return by_name(Table::kSymBool);
   if (is_a(spec, symbols.constant_argument_type)) {
-    return argument(get_attr(spec, names.value).get(), nullptr);
+    return argument(get_attr(spec, fx::names.value).get(), nullptr);
   }
   if (is_a(spec, symbols.custom_obj_argument_type)) {
     return out_.choice(Field::Argument_as_custom_obj, [&] { custom_object(spec); });
@@ -141,8 +141,9 @@ void GraphEncoder::module_calls(PyObject* entries) {
 
 void GraphEncoder::module_call(PyObject* entry) {
   out_.record(Type::ModuleCallEntry, [&](Field field) {
-    if (field == Field::ModuleCallEntry_fqn) return out_.string(get_attr(entry, names.fqn).get());
-    const Ref signature = get_attr(entry, names.signature);
+    if (field == Field::ModuleCallEntry_fqn)
+      return out_.string(get_attr(entry, fx::names.fqn).get());
+    const Ref signature = get_attr(entry, fx::names.signature);
     if (signature.get() == Py_None) return sink_.null();
     call_signature(signature.get());
   });
@@ -160,17 +161,17 @@ void GraphEncoder::call_signature(PyObject* signature) {
   out_.record(Type::ModuleCallSignature, [&](Field field) {
     switch (field) {
       case Field::ModuleCallSignature_inputs:
-        return specs(names.inputs);
+        return specs(fx::names.inputs);
       case Field::ModuleCallSignature_outputs:
-        return specs(names.outputs);
+        return specs(fx::names.outputs);
       case Field::ModuleCallSignature_in_spec:
-        return treespec(names.in_spec);
+        return treespec(fx::names.in_spec);
       case Field::ModuleCallSignature_out_spec:
-        return treespec(names.out_spec);
+        return treespec(fx::names.out_spec);
       default:
         break;
     }
-    const Ref arg_names = get_attr(signature, names.forward_arg_names);
+    const Ref arg_names = get_attr(signature, fx::names.forward_arg_names);
     if (!is_true(arg_names.get())) return sink_.null();
     out_.strings(arg_names.get());
   });

@@ -23,8 +23,8 @@ void GraphEncoder::device(PyObject* device) {
     known = is_equal(device_.get(), device);
   }
   if (!known) {
-    device_type_ = get_attr(device, names.type);
-    device_index_ = get_attr(device, names.index);
+    device_type_ = get_attr(device, fx::names.type);
+    device_index_ = get_attr(device, fx::names.index);
     device_ = Ref::borrow(device);
   }
   out_.record(Type::Device, [&](Field field) {
@@ -70,7 +70,7 @@ void GraphEncoder::custom_object(PyObject* spec, PyObject* name) {
   out_.record(Type::CustomObjArgument, [&](Field field) {
     const bool is_name = field == Field::CustomObjArgument_name;
     if (is_name && name != nullptr) return out_.string(name);
-    out_.string(get_attr(spec, is_name ? fx::names.name : names.class_fqn).get());
+    out_.string(get_attr(spec, is_name ? fx::names.name : fx::names.class_fqn).get());
   });
 }
 
@@ -120,7 +120,7 @@ void GraphEncoder::tensor_meta(PyObject* tensor) {
   const bool is_fake = reinterpret_cast<PyObject*>(Py_TYPE(tensor)) == fx::symbols.fake_tensor_type;
   if (read_tensor_facts != nullptr && (is_fake || is_plain_tensor(tensor)) &&
       read_tensor_facts(tensor, &facts)) {
-    const Ref place = get_attr(tensor, is_fake ? symbols.fake_device : names.device);
+    const Ref place = get_attr(tensor, is_fake ? symbols.fake_device : fx::names.device);
     return tensor_facts(facts, place.get());
   }
   const auto coded = [&](PyObject* name, PyObject* table) {
@@ -130,19 +130,19 @@ void GraphEncoder::tensor_meta(PyObject* tensor) {
   out_.record(Type::TensorMeta, [&](Field field) {
     switch (field) {
       case Field::TensorMeta_dtype:
-        return coded(names.dtype, symbols.scalar_types);
+        return coded(fx::names.dtype, symbols.scalar_types);
       case Field::TensorMeta_sizes:
-        return sizes(get_attr(tensor, names.shape).get());
+        return sizes(get_attr(tensor, fx::names.shape).get());
       case Field::TensorMeta_requires_grad:
-        return sink_.boolean(get_attr(tensor, names.requires_grad).get() == Py_True);
+        return sink_.boolean(get_attr(tensor, fx::names.requires_grad).get() == Py_True);
       case Field::TensorMeta_device:
-        return device(get_attr(tensor, names.device).get());
+        return device(get_attr(tensor, fx::names.device).get());
       case Field::TensorMeta_strides:
-        return sizes(call_method(tensor, names.stride).get());
+        return sizes(call_method(tensor, fx::names.stride).get());
       case Field::TensorMeta_storage_offset:
-        return symbolic(Table::kSymInt, call_method(tensor, names.storage_offset).get());
+        return symbolic(Table::kSymInt, call_method(tensor, fx::names.storage_offset).get());
       default:
-        return coded(names.layout, symbols.layouts);
+        return coded(fx::names.layout, symbols.layouts);
     }
   });
 }

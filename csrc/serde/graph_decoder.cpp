@@ -207,14 +207,14 @@ OpenGraph& GraphDecoder::graph_of(uint64_t scope) {
 }
 
 void GraphDecoder::open_graph() {
-  call_method(values_.ptr(), names.begin_graph);
+  call_method(values_.ptr(), fx::names.begin_graph);
   graphs_.emplace_back(++scopes_);
 }
 
 // leave_graph() also runs while an exception unwinds the stack.
 void GraphDecoder::leave_graph() noexcept {
   graphs_.pop_back();
-  PyObject* none = PyObject_CallMethodNoArgs(values_.ptr(), names.leave_graph);
+  PyObject* none = PyObject_CallMethodNoArgs(values_.ptr(), fx::names.leave_graph);
   if (none == nullptr) PyErr_WriteUnraisable(values_.ptr());
   Py_XDECREF(none);
 }

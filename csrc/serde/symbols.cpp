@@ -5,7 +5,6 @@
 namespace fxpress::serde {
 
 Symbols symbols;
-Names names;
 core::ReadTensorFacts read_tensor_facts = nullptr;
 
 void initialize_symbols(PyObject* objects) {
@@ -18,11 +17,6 @@ void initialize_symbols(PyObject* objects) {
     if (reader == nullptr) throw_python_error();
     read_tensor_facts = reinterpret_cast<core::ReadTensorFacts>(reader);
   }
-#define FXPRESS_NAME(name) Py_XSETREF(names.name, check(PyUnicode_InternFromString(#name)));
-#define FXPRESS_NAME_AS(role, name) Py_XSETREF(names.role, check(PyUnicode_InternFromString(name)));
-#include "serde/attribute_names.def"
-#undef FXPRESS_NAME_AS
-#undef FXPRESS_NAME
 }
 
 bool has_torch() {

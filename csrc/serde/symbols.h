@@ -17,24 +17,15 @@ struct Symbols {
 #undef FXPRESS_SYMBOL
 };
 
-struct Names {
-#define FXPRESS_NAME(name) PyObject* name = nullptr;
-#define FXPRESS_NAME_AS(role, name) PyObject* role = nullptr;
-#include "serde/attribute_names.def"
-#undef FXPRESS_NAME_AS
-#undef FXPRESS_NAME
-};
-
 extern Symbols symbols;  // owned references, held until the process ends
-extern Names names;      // likewise
 
 // Reads a tensor without Python; null where the part with libtorch is not to be had.
 extern core::ReadTensorFacts read_tensor_facts;
 
-// Fills the tables; called once by `_files/serde/native_table.py`.
+// Fills the table; called once by `_files/serde/native_table.py`.
 void initialize_symbols(PyObject* objects);
 
-// Whether the tables of torch's objects are filled. Files can be read without.
+// Whether the table of torch's objects is filled. Files can be read without.
 bool has_torch();
 
 // The type of errors about files: SerializeError, or ValueError without torch. Borrowed.
