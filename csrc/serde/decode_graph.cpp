@@ -58,21 +58,15 @@ void GraphDecoder::write_graph(const Value& graph) {
 }
 
 void GraphDecoder::read_tables(const Value& graph) {
-  OpenGraph& open = current();
-  const auto read = [&](Field name, Table table) {
-    const auto entries = children_of(graph, name);
+  for (const TableFields& fields : kTableFields) {
+    const auto entries = children_of(graph, fields.values);
     for (size_t i = 0; i < entries.size(); i += 2) {
-      Defined& entry = open.defined(text_of(entries[i]));
+      Defined& entry = current().defined(text_of(entries[i]));
       entry.meta = &entries[i + 1];
       entry.document = document_;
-      entry.table = table;
+      entry.table = static_cast<Table>(&fields - kTableFields);
     }
-  };
-  read(Field::Graph_tensor_values, Table::kTensor);
-  read(Field::Graph_sym_int_values, Table::kSymInt);
-  read(Field::Graph_sym_float_values, Table::kSymFloat);
-  read(Field::Graph_sym_bool_values, Table::kSymBool);
-  read(Field::Graph_custom_obj_values, Table::kCustomObject);
+  }
 }
 
 void GraphDecoder::input(const Value& value, size_t position) {

@@ -72,21 +72,11 @@ void GraphEncoder::argument(PyObject* value, PyObject* type) {
 }
 
 void GraphEncoder::value_reference(Table table, PyObject* name) {
-  const auto by_name = [&](Field field, Field as_name) {
-    out_.choice(field, [&] { out_.choice(as_name, [&] { out_.string(name); }); });
-  };
-  switch (table) {
-    case Table::kSymInt:
-      return by_name(Field::Argument_as_sym_int, Field::SymIntArgument_as_name);
-    case Table::kSymFloat:
-      return by_name(Field::Argument_as_sym_float, Field::SymFloatArgument_as_name);
-    case Table::kSymBool:
-      return by_name(Field::Argument_as_sym_bool, Field::SymBoolArgument_as_name);
-    default:
-      return out_.choice(Field::Argument_as_tensor, [&] {
-        out_.name_record(Type::TensorArgument, Field::TensorArgument_name, name);
-      });
+  if (table != Table::kSymInt && table != Table::kSymFloat && table != Table::kSymBool) {
+    return out_.choice(Field::Argument_as_tensor, [&] { tensor(name); });
   }
+  const TableFields& fields = kTableFields[static_cast<size_t>(table)];
+  out_.choice(fields.argument, [&] { out_.choice(fields.name, [&] { out_.string(name); }); });
 }
 
 void GraphEncoder::node_argument(PyObject* node) {
@@ -244,17 +234,7 @@ bool GraphEncoder::number_list(PyObject* items) {
 
 // Symbolic numbers are written as they print (Inductor has them), nodes by their names.
 bool GraphEncoder::numbers(Table table, PyObject* items) {
-  struct Fields {
-    Field list, name, constant;
-  };
-  const Fields fields = table == Table::kSymInt
-                            ? Fields{Field::Argument_as_sym_ints, Field::SymIntArgument_as_name,
-                                     Field::SymIntArgument_as_int}
-                        : table == Table::kSymFloat
-                            ? Fields{Field::Argument_as_sym_floats, Field::SymFloatArgument_as_name,
-                                     Field::SymFloatArgument_as_float}
-                            : Fields{Field::Argument_as_sym_bools, Field::SymBoolArgument_as_name,
-                                     Field::SymBoolArgument_as_bool};
+  const TableFields& fields = kTableFields[static_cast<size_t>(table)];
   const auto each = [&](PyObject* item) {
     if (fx::is_node(item)) {
       return out_.choice(fields.name, [&] { out_.string(names_.resolved(item).name.get()); });
@@ -268,7 +248,7 @@ bool GraphEncoder::numbers(Table table, PyObject* items) {
     }
     out_.choice(fields.name, [&] { out_.string(Ref::steal(PyObject_Str(item)).get()); });
   };
-  return write_list(fields.list, items, each);
+  return write_list(fields.arguments, items, each);
 }
 
 bool GraphEncoder::tensor_list(PyObject* items) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "fx/arguments.h"
@@ -86,21 +87,6 @@ namespace {
 
 constexpr size_t kMaxGraphs = 64;  // graphs within each other
 
-Field table_field(Table table) {
-  switch (table) {
-    case Table::kTensor:
-      return Field::Graph_tensor_values;
-    case Table::kSymInt:
-      return Field::Graph_sym_int_values;
-    case Table::kSymBool:
-      return Field::Graph_sym_bool_values;
-    case Table::kSymFloat:
-      return Field::Graph_sym_float_values;
-    default:
-      return Field::Graph_custom_obj_values;
-  }
-}
-
 }  // namespace
 
 void GraphEncoder::graph(PyObject* graph_module) {
@@ -154,10 +140,8 @@ void GraphEncoder::graph_field(Field field, PyObject* output_value) {
     default:
       break;
   }
-  for (const Table kind :
-       {Table::kTensor, Table::kSymInt, Table::kSymBool, Table::kSymFloat, Table::kCustomObject}) {
-    if (table_field(kind) == field) table(kind);
-  }
+  const auto* found = std::ranges::find(kTableFields, field, &TableFields::values);
+  if (found != std::end(kTableFields)) table(static_cast<Table>(found - kTableFields));
 }
 
 void GraphEncoder::graph_input(const NodeEntry& entry) {

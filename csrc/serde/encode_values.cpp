@@ -35,15 +35,7 @@ void GraphEncoder::device(PyObject* device) {
 }
 
 void GraphEncoder::symbolic(Table table, PyObject* value) {
-  struct Fields {
-    Field constant, expression, hint;
-  };
-  const Fields fields =
-      table == Table::kSymInt
-          ? Fields{Field::SymInt_as_int, Field::SymInt_as_expr, Field::SymExprHint_as_int}
-      : table == Table::kSymFloat
-          ? Fields{Field::SymFloat_as_float, Field::SymFloat_as_expr, Field::SymExprHint_as_float}
-          : Fields{Field::SymBool_as_bool, Field::SymBool_as_expr, Field::SymExprHint_as_bool};
+  const TableFields& fields = kTableFields[static_cast<size_t>(table)];
   const auto number = [&](PyObject* constant) {
     if (table == Table::kSymBool) return sink_.boolean(PyObject_IsTrue(constant) == 1);
     if (table == Table::kSymFloat) return sink_.real(real_of(constant));
@@ -55,7 +47,7 @@ void GraphEncoder::symbolic(Table table, PyObject* value) {
     described = call(symbols.symbolic, value);
     constant = described.get();
   }
-  if (!PyTuple_Check(constant)) return out_.choice(fields.constant, [&] { number(constant); });
+  if (!PyTuple_Check(constant)) return out_.choice(fields.known, [&] { number(constant); });
   out_.choice(fields.expression, [&] {
     out_.record(Type::SymExpr, [&](Field field) {
       if (field == Field::SymExpr_expr_str) return out_.string(PyTuple_GET_ITEM(constant, 0));

@@ -11,12 +11,46 @@
 #include "core/flat_map.h"
 #include "core/graph.h"
 #include "py/object.h"
+#include "schema/schema.h"
 #include "serde/operators.h"
 
 namespace fxpress::serde {
 
 // The tables of a graph; every value is in one of them.
-enum class Table : uint8_t { kTensor, kSymInt, kSymBool, kSymFloat, kCustomObject, kNone };
+enum class Table : uint8_t { kTensor, kSymInt, kSymFloat, kSymBool, kCustomObject, kNone };
+
+// The fields of the schema for the values of a table.
+struct TableFields {
+  using Field = schema::Field;
+
+  Field values;  // of Graph: the table
+  // Of numbers only:
+  Field argument = Field::kUnknown;    // of Argument: one number
+  Field arguments = Field::kUnknown;   // of Argument: a list of numbers
+  Field name = Field::kUnknown;        // of the argument: it is a value of the graph
+  Field constant = Field::kUnknown;    // of the argument: it is a constant
+  Field known = Field::kUnknown;       // of the table's entry: a number
+  Field expression = Field::kUnknown;  // of the table's entry: a symbolic number
+  Field hint = Field::kUnknown;        // of the hint of a symbolic number
+};
+
+// By Table.
+inline constexpr TableFields kTableFields[] = {
+    {schema::Field::Graph_tensor_values},
+    {schema::Field::Graph_sym_int_values, schema::Field::Argument_as_sym_int,
+     schema::Field::Argument_as_sym_ints, schema::Field::SymIntArgument_as_name,
+     schema::Field::SymIntArgument_as_int, schema::Field::SymInt_as_int,
+     schema::Field::SymInt_as_expr, schema::Field::SymExprHint_as_int},
+    {schema::Field::Graph_sym_float_values, schema::Field::Argument_as_sym_float,
+     schema::Field::Argument_as_sym_floats, schema::Field::SymFloatArgument_as_name,
+     schema::Field::SymFloatArgument_as_float, schema::Field::SymFloat_as_float,
+     schema::Field::SymFloat_as_expr, schema::Field::SymExprHint_as_float},
+    {schema::Field::Graph_sym_bool_values, schema::Field::Argument_as_sym_bool,
+     schema::Field::Argument_as_sym_bools, schema::Field::SymBoolArgument_as_name,
+     schema::Field::SymBoolArgument_as_bool, schema::Field::SymBool_as_bool,
+     schema::Field::SymBool_as_expr, schema::Field::SymExprHint_as_bool},
+    {schema::Field::Graph_custom_obj_values},
+};
 
 // Where a value of this type goes; kNone for what has no table.
 Table table_of(PyObject* value);
