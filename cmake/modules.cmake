@@ -35,9 +35,8 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/fx/attributes.cpp
   csrc/fx/codegen.cpp
   csrc/fx/codegen_target.cpp
-  csrc/fx/computed.cpp
+  csrc/fx/descriptors.cpp
   csrc/fx/dead_nodes.cpp
-  csrc/fx/deferred.cpp
   csrc/fx/fakes.cpp
   csrc/fx/graph_module.cpp
   csrc/fx/local_names.cpp

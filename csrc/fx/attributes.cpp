@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "fx/computed.h"
+#include "fx/descriptors.h"
 #include "fx/symbols.h"
 #include "py/containers.h"
 #include "py/instance_dict.h"

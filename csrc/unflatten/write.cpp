@@ -1,7 +1,7 @@
 #include "unflatten/write.h"
 
 #include "fx/attributes.h"
-#include "fx/computed.h"
+#include "fx/descriptors.h"
 #include "fx/new_graph.h"
 #include "fx/symbols.h"
 #include "py/instance_dict.h"
