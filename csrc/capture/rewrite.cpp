@@ -131,15 +131,9 @@ class Rewriter {
         node.target = cleaned.get();
       }
     }
-    fx::InputCursor inputs(source_.graph.inputs_of(NodeId(i)), kFunction);
-    const auto copied = [&](PyObject* def) {
-      const NodeId id = inputs.next();
-      if (source_.nodes[id.value()] != def) fx::raise_edited(kFunction);
-      return copy_of(id.value());
-    };
-    PyObject* made = writer_.copy(node, source_.nodes[i], copied, std::move(meta));
-    inputs.finish();
-    return made;
+    return writer_.copy_node(
+        node, source_, NodeId(i), kFunction, [&](NodeId def) { return copy_of(def.value()); },
+        std::move(meta));
   }
 
   PyObject* copy_of(uint32_t i) const {

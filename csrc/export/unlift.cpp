@@ -235,15 +235,9 @@ class Unlifter {
       return;
     }
     const Ref type_expr = fx::node_field(node(i), fx::symbols.node_type_expr);
-    fx::InputCursor inputs(read_.graph.inputs_of(NodeId(i)), kFunction);
-    const auto copied = [&](PyObject* def) {
-      const uint32_t id = inputs.next().value();
-      if (node(id) != def) fx::raise_edited(kFunction);
-      return copy_of(id);
-    };
-    copies_[i] = writer_.copy(new_node(op(i), target(i), type_expr.get(), names_[i]), node(i),
-                              copied, meta_of(i, false));
-    inputs.finish();
+    copies_[i] = writer_.copy_node(
+        new_node(op(i), target(i), type_expr.get(), names_[i]), read_, NodeId(i), kFunction,
+        [&](NodeId def) { return copy_of(def.value()); }, meta_of(i, false));
   }
 
   PyObject* copy_of(uint32_t i) const {

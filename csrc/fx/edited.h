@@ -6,7 +6,7 @@
 #include <span>
 
 #include "core/ids.h"
-#include "py/object.h"
+#include "py/object_table.h"
 
 namespace fxpress::fx {
 
@@ -28,6 +28,12 @@ class InputCursor {
   Id next() {
     if (at_ == inputs_.size()) raise_edited(function_);
     return inputs_[at_++];
+  }
+  // The same, for a walk that has come to `node`, one of `nodes` by id.
+  Id next(const ObjectTable& nodes, PyObject* node) {
+    const Id id = next();
+    if (nodes[id.value()] != node) raise_edited(function_);
+    return id;
   }
   // The walk is over.
   void finish() const {
