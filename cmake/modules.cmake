@@ -81,7 +81,6 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/unflatten/graph_of_frame.cpp
   csrc/unflatten/meta.cpp
   csrc/unflatten/program.cpp
-  csrc/unflatten/source.cpp
   csrc/unflatten/state.cpp
   csrc/unflatten/unflatten.cpp
   csrc/unflatten/write.cpp

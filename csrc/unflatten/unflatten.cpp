@@ -140,38 +140,45 @@ class Unflattener {
     return state_[module.value()];
   }
 
+  // Each is (call name, inputs, outputs, number of positional arguments, keywords, in_spec,
+  // out_spec).
   void read_signatures() {
-    for (const SignatureSource& source : source_.signatures) {
+    for (const pybind11::handle source : pybind11::handle(source_.signatures)) {
+      const auto fields = source.cast<pybind11::tuple>();
       CallSignature call;
-      call.positional = source.positional;
-      for (const std::string& keyword : source.keywords) {
-        call.keywords.push_back(strings().intern(keyword));
-      }
-      call.inputs = read_leaves(source.inputs);
-      call.outputs = read_leaves(source.outputs);
-      signature_of_[strings().intern(source.call_name).value()] =
-          static_cast<uint32_t>(signatures_.calls.size());
+      call.inputs = read_leaves(fields[1]);
+      call.outputs = read_leaves(fields[2]);
+      call.positional = fields[3].cast<uint32_t>();
+      for (const pybind11::handle keyword : fields[4]) call.keywords.push_back(intern(keyword));
+      signature_of_[intern(fields[0]).value()] = static_cast<uint32_t>(signatures_.calls.size());
       signatures_.calls.push_back(std::move(call));
-      signatures_.in_specs.push_back(Ref::borrow(source.in_spec.get()));
-      signatures_.out_specs.push_back(Ref::borrow(source.out_spec.get()));
+      signatures_.in_specs.push_back(borrow(fields[5]));
+      signatures_.out_specs.push_back(borrow(fields[6]));
     }
   }
 
-  std::vector<SignatureLeaf> read_leaves(const std::vector<LeafSource>& sources) {
+  // Each is (name, None) or ("", (constant,)).
+  std::vector<SignatureLeaf> read_leaves(const pybind11::handle& sources) {
     std::vector<SignatureLeaf> leaves;
-    for (const LeafSource& source : sources) {
+    for (const pybind11::handle source : sources) {
+      const auto fields = source.cast<pybind11::tuple>();
       SignatureLeaf leaf;
-      if (source.constant) {
+      if (!fields[1].is_none()) {
         leaf.constant = core::ObjectId(signatures_.constants.size());
-        signatures_.constants.push_back(Ref::borrow(source.constant.get()));
+        signatures_.constants.push_back(borrow(fields[1].cast<pybind11::tuple>()[0]));
       } else {
-        leaf.name = strings().intern(source.name);
+        leaf.name = intern(fields[0]);
         leaf.node = program_.node_named(leaf.name);
       }
       leaves.push_back(leaf);
     }
     return leaves;
   }
+
+  StringId intern(const pybind11::handle& text) {
+    return strings().intern(text.cast<std::string>());
+  }
+  static Ref borrow(const pybind11::handle& object) { return Ref::borrow(object.ptr()); }
 
   bool is_recomputable(NodeId node) const {
     PyObject* target = program_.target(node);

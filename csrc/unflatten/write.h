@@ -19,11 +19,10 @@ struct State {
 };
 
 struct Signatures {
-  std::vector<CallSignature> calls;                // by number
-  std::vector<Ref> in_specs;                       // by number
-  std::vector<Ref> out_specs;                      // by number
-  std::vector<Ref> constants;                      // by the ids in `calls`
-  std::unordered_map<uint32_t, uint32_t> of_call;  // call name -> number
+  std::vector<CallSignature> calls;  // by number
+  std::vector<Ref> in_specs;         // by number
+  std::vector<Ref> out_specs;        // by number
+  std::vector<Ref> constants;        // by the ids in `calls`
 };
 
 // The classes of the modules to make.
