@@ -30,7 +30,7 @@ Suffix suffix_of(std::string_view name) {
 
 }  // namespace
 
-std::string_view Renamer::keep(std::string_view name) {
+std::string_view Renamer::take(std::string_view name) {
   const Suffix suffix = suffix_of(name);
   if (suffix.at != std::string_view::npos) {
     unsigned long& highest = highest_[std::string(name.substr(0, suffix.at))];
@@ -39,15 +39,17 @@ std::string_view Renamer::keep(std::string_view name) {
   return *used_.emplace(name).first;
 }
 
-void Renamer::take(std::string_view name) {
-  keep(name);
+std::string_view Renamer::take_next(std::string_view base) {
+  const std::string prefix(base);
+  return take(prefix + "_" + std::to_string(highest_[prefix] + 1));
 }
 
-std::string_view Renamer::give(std::string_view name) {
-  if (!used_.contains(std::string(name))) return keep(name);
-  const Suffix suffix = suffix_of(name);
-  const std::string base(name.substr(0, suffix.at));
-  return keep(base + "_" + std::to_string(highest_[base] + 1));
+std::string_view Renamer::placeholder(std::string_view name) {
+  return is_free(name) ? take(name) : take_next(name);
+}
+
+std::string_view Renamer::node(std::string_view name) {
+  return is_free(name) ? take(name) : take_next(name.substr(0, suffix_of(name).at));
 }
 
 }  // namespace fxpress::decompose

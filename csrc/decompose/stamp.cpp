@@ -83,7 +83,7 @@ class Stamper {
     name_all();
     write_placeholders();
     for (const Stamp& stamp : stamps_) write(stamp);
-    const std::string_view output = renamer_.give(names_.text(raw_.back()));
+    const std::string_view output = renamer_.node(names_.text(raw_.back()));
     const Ref name = new_string(output);
     writer_.finish();
     restore_names();
@@ -200,7 +200,7 @@ class Stamper {
   void write_placeholders() {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(request_.names); ++i) {
       PyObject* name = PyList_GET_ITEM(request_.names, i);
-      renamer_.take(utf8(name));
+      renamer_.placeholder(utf8(name));
       const StringId id = names_.candidate(name);
       const fx::NewNode node{Op::kPlaceholder, name, id, Py_None, id};
       Ref meta = Ref::borrow(PyList_GetItem(request_.metas, i));
@@ -217,7 +217,7 @@ class Stamper {
       if (live_[place] == 0) continue;
       if (!source) source = ask(words_.source, stamp.call.get());
       const std::string_view raw = names_.text(raw_[place]);
-      const std::string_view last = renamer_.give(raw);
+      const std::string_view last = renamer_.node(raw);
       const StringId name = last == raw ? raw_[place] : names_.intern(last);
       const fx::NewNode made{Op::kCallFunction, nodes[i].target.get(), name, Py_None, name};
       const auto replace = [&](PyObject* original) {
