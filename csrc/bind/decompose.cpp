@@ -1,6 +1,5 @@
 #include "bind/closed_class.h"
 #include "bind/components.h"
-#include "decompose/renamer.h"
 #include "decompose/stamp.h"
 
 namespace fxpress::bind {

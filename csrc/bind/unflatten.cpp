@@ -9,7 +9,7 @@ namespace fxpress::bind {
 
 namespace {
 
-// Reads the dict that python/fxpress/_unflatten/source.py makes.
+// Reads the dict that python/fxpress/_graphs/unflatten/source.py makes.
 unflatten::UnflattenSource read_source(const py::dict& source) {
   unflatten::UnflattenSource result;
   result.graph = py::handle(source["graph"]).ptr();

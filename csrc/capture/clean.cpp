@@ -1,12 +1,9 @@
-#include "capture/clean.h"
-
 #include <string>
 #include <vector>
 
-#include "capture/birth_meta.h"
+#include "capture/rewrite.h"
 #include "capture/text/export_root.h"
 #include "core/flat_map.h"
-#include "fx/edited.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
 #include "py/gc_pause.h"

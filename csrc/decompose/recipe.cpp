@@ -9,11 +9,9 @@ namespace fxpress::decompose {
 
 namespace {
 
-constexpr std::string_view kKindNames[] = {
-#define FXPRESS_META_KIND(identifier, name) name,
-#include "decompose/meta_kinds.def"
-#undef FXPRESS_META_KIND
-};
+// The names of MetaKind in Python.
+constexpr std::string_view kKindNames[] = {"copied", "literal", "copied literal", "stack",
+                                           "source", "value",   "sequence",       "counted"};
 
 Ref field(PyObject* object, const char* name) {
   return Ref::steal(PyObject_GetAttrString(object, name));
@@ -47,14 +45,14 @@ MetaKind kind_of(PyObject* name) {
 ValueSpec read_value(PyObject* source) {
   ValueSpec spec;
   if (PyTuple_CheckExact(source) || PyList_CheckExact(source)) {
-    spec.kind = PyList_CheckExact(source) ? ValueSpec::Kind::kList : ValueSpec::Kind::kTuple;
+    spec.type = PyList_CheckExact(source) ? ValueType::kList : ValueType::kTuple;
     const Ref items = Ref::steal(PySequence_Tuple(source));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
       spec.parts.push_back(read_value(item(items, i)));
     }
   } else if (PyTuple_Check(source)) {
     const Ref facts = field(source, "facts");
-    spec.kind = ValueSpec::Kind::kTensor;
+    spec.type = ValueType::kTensor;
     spec.shape = field(facts.get(), "shape");
     spec.strides = field(facts.get(), "strides");
     spec.dtype = field(facts.get(), "dtype");

@@ -1,15 +1,17 @@
 #include "decompose/stamp.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "core/characters.h"
 #include "core/check.h"
 #include "core/flat_map.h"
 #include "decompose/recipe.h"
-#include "decompose/renamer.h"
 #include "decompose/values.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
@@ -17,10 +19,53 @@
 
 namespace fxpress::decompose {
 
-namespace {
-
 using core::Op;
 using core::StringId;
+
+namespace {
+
+// The last underscore of a name that a digit follows, and the number after it; npos and 0 if there
+// is none. torch does not require that the name ends after the number.
+struct Suffix {
+  size_t at = std::string_view::npos;  // of the underscore
+  unsigned long number = 0;
+};
+
+Suffix suffix_of(std::string_view name) {
+  for (size_t at = name.size(); at-- > 0;) {
+    if (name[at] != '_' || at + 1 == name.size() || !core::is_digit(name[at + 1])) continue;
+    size_t end = at + 1;
+    while (end < name.size() && core::is_digit(name[end])) ++end;
+    return {at, std::strtoul(std::string(name.substr(at + 1, end - at - 1)).c_str(), nullptr, 10)};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view Renamer::take(std::string_view name) {
+  const Suffix suffix = suffix_of(name);
+  if (suffix.at != std::string_view::npos) {
+    unsigned long& highest = highest_[std::string(name.substr(0, suffix.at))];
+    highest = std::max(highest, suffix.number);
+  }
+  return *used_.emplace(name).first;
+}
+
+std::string_view Renamer::take_next(std::string_view base) {
+  const std::string prefix(base);
+  return take(prefix + "_" + std::to_string(highest_[prefix] + 1));
+}
+
+std::string_view Renamer::placeholder(std::string_view name) {
+  return is_free(name) ? take(name) : take_next(name);
+}
+
+std::string_view Renamer::node(std::string_view name) {
+  return is_free(name) ? take(name) : take_next(name.substr(0, suffix_of(name).at));
+}
+
+namespace {
 
 uint32_t number(PyObject* value) {
   const long result = PyLong_AsLong(value);

@@ -33,15 +33,14 @@ Values::Values(PyObject* helper)
 }
 
 Ref Values::make(const ValueSpec& spec, PyObject* storages) {
-  if (spec.kind == ValueSpec::Kind::kConstant) return Ref::borrow(spec.constant.get());
-  if (spec.kind == ValueSpec::Kind::kTensor) return tensor(spec, storages);
+  if (spec.type == ValueType::kConstant) return Ref::borrow(spec.constant.get());
+  if (spec.type == ValueType::kTensor) return tensor(spec, storages);
   const auto count = static_cast<Py_ssize_t>(spec.parts.size());
   Ref list = Ref::steal(PyList_New(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyList_SET_ITEM(list.get(), i, make(spec.parts[static_cast<size_t>(i)], storages).release());
   }
-  return spec.kind == ValueSpec::Kind::kList ? std::move(list)
-                                             : Ref::steal(PyList_AsTuple(list.get()));
+  return spec.type == ValueType::kList ? std::move(list) : Ref::steal(PyList_AsTuple(list.get()));
 }
 
 Ref Values::tensor(const ValueSpec& spec, PyObject* storages) {

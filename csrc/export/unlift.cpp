@@ -5,10 +5,7 @@
 #include <vector>
 
 #include "export/plan/replacements.h"
-#include "fx/arg_mapper.h"
 #include "fx/arguments.h"
-#include "fx/dead_nodes.h"
-#include "fx/edited.h"
 #include "fx/graph_module.h"
 #include "fx/reader.h"
 #include "fx/writer.h"
@@ -71,7 +68,7 @@ class Unlifter {
   }
 
  private:
-  struct Write {
+  struct OutputWrite {
     uint32_t input;            // node of the source: what is written to
     PyObject* value;           // leaf of the output; borrowed
     StringId name;             // of the copy_
@@ -263,7 +260,7 @@ class Unlifter {
   }
 
   void write_writes() {
-    for (Write& write : writes_) {
+    for (OutputWrite& write : writes_) {
       std::vector<PyObject*> inputs = {copy_of(write.input)};
       const Ref value = value_of(write.value, inputs);
       Ref args = Ref::steal(PyTuple_Pack(2, inputs[0], value.get()));
@@ -340,7 +337,7 @@ class Unlifter {
   std::vector<StringId> names_;            // by node of the source: the name of its copy
   std::vector<StringId> attribute_names_;  // by node of the source, of those in replaced_
   std::vector<StringId> given_away_;       // names that no node of the result has
-  std::vector<Write> writes_;              // in the order of the outputs
+  std::vector<OutputWrite> writes_;        // in the order of the outputs
   std::vector<PyObject*> returned_;        // leaves of the output; borrowed
   std::unordered_map<PyObject*, PyObject*> written_as_;  // node of the source -> its last write
   std::vector<PyObject*> copies_;  // by node of the source; borrowed from the new graph

@@ -7,14 +7,11 @@
 
 #include "core/check.h"
 #include "core/liveness.h"
-#include "fx/arg_walk.h"
 #include "fx/arguments.h"
-#include "fx/codegen_target.h"
-#include "fx/local_names.h"
 #include "fx/names.h"
 #include "fx/reader.h"
+#include "fx/source_parts.h"
 #include "fx/symbols.h"
-#include "fx/tree_inputs.h"
 #include "py/instance_dict.h"
 
 namespace fxpress::fx {

@@ -9,8 +9,8 @@ namespace fxpress::fx {
 
 // The type ComputedAttribute(name, compute). Reading it from an instance returns what the
 // instance's __dict__ holds under `name`, computed by compute(instance) and kept there the first
-// time. What a module has registered under that name (a parameter, a buffer, a child) goes before
-// what would be computed. Setting and deleting act on the __dict__.
+// time. A parameter, buffer or child that a module has registered under that name takes
+// precedence over compute. Setting and deleting act on the __dict__.
 Ref make_computed_attribute_type();
 
 // The type DeferredAttribute(name), for generated code. Reading it (from the instance or the

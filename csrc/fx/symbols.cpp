@@ -90,19 +90,19 @@ void adopt_tables(PyObject* capsule) {
 core::Op parse_op(PyObject* op) {
   using core::Op;
   // Ops are interned strings in practice; comparing by identity first costs nothing.
-  struct Entry {
+  struct NamedOp {
     PyObject* name;  // borrowed from the symbol table
     Op op;
   };
-  const Entry entries[] = {
+  const NamedOp entries[] = {
       {symbols.call_function, Op::kCallFunction}, {symbols.placeholder, Op::kPlaceholder},
       {symbols.get_attr, Op::kGetAttr},           {symbols.call_module, Op::kCallModule},
       {symbols.call_method, Op::kCallMethod},     {symbols.output, Op::kOutput},
   };
-  for (const Entry& entry : entries) {
+  for (const NamedOp& entry : entries) {
     if (entry.name == op) return entry.op;
   }
-  for (const Entry& entry : entries) {
+  for (const NamedOp& entry : entries) {
     const int equal = PyObject_RichCompareBool(entry.name, op, Py_EQ);
     check(equal);
     if (equal == 1) return entry.op;

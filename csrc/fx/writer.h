@@ -1,18 +1,19 @@
-// Writes nodes into a torch.fx.Graph, with every table that torch keeps beside the node list.
+// Makes graphs, and writes nodes into them with every table that torch keeps of them.
 #pragma once
 
 #include <span>
 #include <vector>
 
 #include "core/graph.h"
-#include "fx/arg_mapper.h"
 #include "fx/arguments.h"
-#include "fx/edited.h"
 #include "fx/names.h"
 #include "fx/reader.h"
 #include "py/object.h"
 
 namespace fxpress::fx {
+
+// What torch.fx.Graph() returns, without the Python code of its constructor and of its parts'.
+Ref new_graph();
 
 struct NewNode {
   core::Op op;               // what the node does

@@ -1,5 +1,3 @@
-#include "split/simple.h"
-
 #include <array>
 #include <memory>
 #include <span>
@@ -13,10 +11,8 @@
 #include "fx/writer.h"
 #include "py/gc_pause.h"
 #include "split/assign.h"
-#include "split/current_meta.h"
-#include "split/partition_names.h"
 #include "split/plan/partition.h"
-#include "split/shape_symbols.h"
+#include "split/split.h"
 
 namespace fxpress::split {
 

@@ -1,14 +1,12 @@
-#include "split/write.h"
-
 #include <algorithm>
 
 #include "core/check.h"
 #include "fx/arguments.h"
 #include "fx/attributes.h"
-#include "fx/edited.h"
+#include "fx/reader.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
-#include "split/current_meta.h"
+#include "split/split.h"
 
 namespace fxpress::split {
 

@@ -1,13 +1,12 @@
-#include "unflatten/graph_of_frame.h"
-
 #include <algorithm>
 #include <string>
 
 #include "core/characters.h"
 #include "core/check.h"
 #include "fx/arguments.h"
-#include "fx/edited.h"
+#include "fx/reader.h"
 #include "fx/symbols.h"
+#include "unflatten/write.h"
 
 namespace fxpress::unflatten {
 
@@ -94,7 +93,7 @@ StringId FrameWriter::candidate(PlannedId id) {
     }
     case Planned::kCall: {
       // The call was named before calls were merged.
-      const Frame& callee = plan_.outline.frames[node.index];
+      const CallFrame& callee = plan_.outline.frames[node.index];
       const std::string_view caller = strings.text(plan_.outline.frames[node.frame.value()].path);
       const size_t skip = caller.empty() ? 0 : caller.size() + 1;
       const std::string_view called = strings.text(callee.call_name).substr(skip);
@@ -350,14 +349,14 @@ PyObject* FrameWriter::write_unflatten(fx::GraphWriter& writer, PlannedId id, bo
 
 PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
   const PlannedNode& node = planned(id);
-  const Frame& callee = plan_.outline.frames[node.index];
+  const CallFrame& callee = plan_.outline.frames[node.index];
   std::vector<PyObject*> arguments;
   for (size_t k = callee.front.size(); k-- > 0;) {
     if (!planned(callee.front[k]).removed) arguments.push_back(written(callee.passed[k]));
   }
   const auto own = inputs_of(id);
   std::vector<StringId> keywords;
-  if (callee.signature != Frame::kNoSignature) {
+  if (callee.signature != CallFrame::kNoSignature) {
     keywords = plan_.signatures.calls[callee.signature].keywords;
   }
   const size_t positional = own.size() - keywords.size();
@@ -383,7 +382,7 @@ PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
 
   // A preserved call has its value on the node that takes the result apart.
   Ref meta;
-  if (callee.signature != Frame::kNoSignature) {
+  if (callee.signature != CallFrame::kNoSignature) {
     meta = Ref::steal(PyDict_New());
   } else if (callee.outputs.size() == 1) {
     meta = value_meta(value_of(callee.outputs[0]));

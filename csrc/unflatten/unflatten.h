@@ -8,7 +8,7 @@
 
 namespace fxpress::unflatten {
 
-// The dict that python/fxpress/_unflatten/source.py makes. Objects are borrowed.
+// The dict that python/fxpress/_graphs/unflatten/source.py makes. Objects are borrowed.
 struct UnflattenSource {
   PyObject* graph;      // the flat graph
   PyObject* owner;      // the module whose attributes its get_attr nodes name

@@ -1,0 +1,260 @@
+#include "fx/source_parts.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/characters.h"
+#include "core/flat_map.h"
+#include "fx/symbols.h"
+
+namespace fxpress::fx {
+
+namespace {
+
+// Keys are kept for a while, and one of a huge partition would never be met again.
+constexpr size_t kMaxText = size_t{1} << 16;
+
+// Whether a name may contain the character. A table, since every character of a text is looked at.
+constexpr std::array<bool, 256> kWord = [] {
+  std::array<bool, 256> word{};
+  for (unsigned c = '0'; c <= '9'; ++c) word[c] = true;
+  for (unsigned c = 'a'; c <= 'z'; ++c) word[c] = word[c - 'a' + 'A'] = true;
+  word['_'] = true;
+  return word;
+}();
+bool is_word(char c) {
+  return kWord[static_cast<unsigned char>(c)];
+}
+
+// The characters of a name, from `begin` on.
+std::string_view word_at(std::string_view text, size_t begin) {
+  size_t end = begin;
+  while (end < text.size() && is_word(text[end])) ++end;
+  return text.substr(begin, end - begin);
+}
+
+class LocalNames {
+ public:
+  // The number of a name, counted in order of first appearance.
+  size_t number(std::string_view name) {
+    const auto [it, added] = numbers_.emplace(name, order_.size());
+    if (added) {
+      order_.push_back(name);
+      seen_[trait(name)] = true;
+    }
+    return it->second;
+  }
+  bool contains(std::string_view name) const {
+    return seen_[trait(name)] && numbers_.contains(name);
+  }
+  std::vector<std::string_view> take() { return std::move(order_); }
+
+ private:
+  // Most words of a text are no locals: says so without hashing them.
+  static size_t trait(std::string_view name) {
+    const auto byte = [](char c) { return static_cast<unsigned char>(c); };
+    return (byte(name.front()) * 37u + byte(name.back()) * 5u + name.size()) % 1024u;
+  }
+
+  std::unordered_map<std::string_view, size_t> numbers_;  // by name
+  std::vector<std::string_view> order_;                   // by number
+  std::array<bool, 1024> seen_{};                         // by trait: some name has it
+};
+
+// Whether an unmarked word names a local, too: a placeholder may be called like a global (`torch`,
+// `max`), and the repr of an argument may be the name of a value (symbolic sizes). The word means
+// the local then, and in a text with other names it does not.
+bool mentions_local(std::string_view marked, const LocalNames& names) {
+  for (size_t at = 0; at < marked.size();) {
+    if (marked[at] == kLocalMark) {
+      at += 1 + word_at(marked, at + 1).size();
+      continue;
+    }
+    const std::string_view word = word_at(marked, at);
+    if (word.empty()) {
+      ++at;
+      continue;
+    }
+    const size_t end = at + word.size();
+    const bool attribute = at > 0 && marked[at - 1] == '.';
+    const bool keyword = marked.substr(end, 3) == " = ";  // what is assigned to is marked
+    if (!attribute && !keyword && names.contains(word)) return true;
+    at = end;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string without_marks(std::string_view marked) {
+  std::string text;
+  text.reserve(marked.size());
+  for (size_t at = 0;;) {
+    const size_t mark = std::min(marked.find(kLocalMark, at), marked.size());
+    text += marked.substr(at, mark - at);
+    if (mark == marked.size()) return text;
+    at = mark + 1;
+  }
+}
+
+std::optional<TextShape> text_shape(std::string_view marked) {
+  // Python normalizes identifiers beyond ASCII: they may be equal though their text differs.
+  if (marked.size() > kMaxText || !std::all_of(marked.begin(), marked.end(), core::is_ascii))
+    return {};
+  TextShape shape;
+  shape.key.reserve(marked.size());
+  LocalNames names;
+  for (size_t at = 0;;) {
+    const size_t mark = std::min(marked.find(kLocalMark, at), marked.size());
+    shape.key += marked.substr(at, mark - at);
+    if (mark == marked.size()) break;
+    const std::string_view name = word_at(marked, mark + 1);
+    if (name.empty() || core::is_digit(name.front())) return {};
+    shape.key += kLocalMark;
+    shape.key += std::to_string(names.number(name));
+    shape.key += ':';
+    shape.key += std::to_string(name.size());  // columns of the compiled code depend on it
+    at = mark + 1 + name.size();
+  }
+  if (mentions_local(marked, names)) return {};
+  shape.names = names.take();
+  return shape;
+}
+
+namespace {
+
+// Functions that live as long as the process: remembering them by address leaks nothing.
+bool is_permanent(PyObject* target) {
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(target));
+  if (type == symbols.op_overload_type) return true;
+  if (!PyCFunction_CheckExact(target)) return false;
+  PyObject* owner = PyCFunction_GET_SELF(target);
+  return owner == nullptr || PyModule_CheckExact(owner) || PyType_Check(owner);
+}
+
+TargetKind kind_of(std::string_view name) {
+  constexpr std::string_view kNames[] = {"operator", "inplace", "qualified", "global"};
+  for (size_t i = 0; i < std::size(kNames); ++i) {
+    if (name == kNames[i]) return static_cast<TargetKind>(i);
+  }
+  raise(PyExc_ValueError, "%s is no kind of target", std::string(name).c_str());
+}
+
+TargetText ask(PyObject* target) {
+  const Ref answer = Ref::steal(PyObject_CallOneArg(symbols.describe_target, target));
+  const char* kind = nullptr;
+  PyObject* text = nullptr;
+  if (PyArg_ParseTuple(answer.get(), "sU", &kind, &text) == 0) throw_python_error();
+  return {kind_of(kind), std::string(utf8(text))};
+}
+
+struct KnownTarget {
+  Ref target;       // keeps the address taken
+  TargetText text;  // what torch's rules said
+};
+
+}  // namespace
+
+const TargetText& describe_target(PyObject* target) {
+  static core::FlatMap* by_address = new core::FlatMap();
+  static auto* known = new std::vector<std::unique_ptr<KnownTarget>>();
+  static TargetText* last = new TargetText();
+  const auto key = reinterpret_cast<uintptr_t>(target);
+  if (const uint32_t slot = by_address->find(key); slot != core::FlatMap::kAbsent) {
+    return (*known)[slot]->text;
+  }
+  TargetText text = ask(target);
+  if (!is_permanent(target)) return *last = std::move(text);
+  const auto slot = static_cast<uint32_t>(known->size());
+  known->push_back(
+      std::make_unique<KnownTarget>(KnownTarget{Ref::borrow(target), std::move(text)}));
+  by_address->insert(key, slot);
+  return (*known)[slot]->text;
+}
+
+namespace {
+
+std::vector<std::string> texts(PyObject* list) {
+  std::vector<std::string> result;
+  result.reserve(static_cast<size_t>(PyList_GET_SIZE(list)));
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
+    result.emplace_back(utf8(PyList_GET_ITEM(list, i)));
+  }
+  return result;
+}
+
+std::string marked(std::string_view name) {
+  return kLocalMark + std::string(name);
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + marked(name);
+  return text;
+}
+
+bool has_mark(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (name.find(kLocalMark) != std::string::npos) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::optional<TreeInputs> read_tree_inputs(PyObject* codegen) {
+  const Ref parts = Ref::steal(PyObject_CallOneArg(symbols.tree_inputs, codegen));
+  if (parts.get() == Py_None) return std::nullopt;
+  PyObject* parameters = nullptr;
+  PyObject* positional = nullptr;
+  PyObject* keys = nullptr;
+  int builds_outputs = 0;
+  if (PyArg_ParseTuple(parts.get(), "O!O!Op", &PyList_Type, &parameters, &PyList_Type, &positional,
+                       &keys, &builds_outputs) == 0) {
+    throw_python_error();
+  }
+  TreeInputs inputs = {
+      texts(parameters), texts(positional), keys != Py_None, {}, builds_outputs != 0};
+  if (inputs.has_keywords) {
+    const std::vector<std::string> names = texts(keys);
+    if (has_mark(names)) return std::nullopt;
+    for (size_t i = 0, k = inputs.positional.size(); i < names.size(); ++i, ++k) {
+      if (k < inputs.parameters.size())
+        inputs.keywords.emplace_back(names[i], inputs.parameters[k]);
+    }
+  }
+  if (has_mark(inputs.parameters)) return std::nullopt;
+  return inputs;
+}
+
+std::string tree_prologue(const TreeInputs& inputs, const std::vector<std::string>& values) {
+  std::string text = "def forward(" + marked("self");
+  for (const std::string& parameter : inputs.parameters) text += ", " + marked(parameter);
+  text += "):";
+  if (values.empty()) return text;
+  text += "\n    ";
+  for (const std::string& value : values) text += (&value == &values[0] ? "" : ", ") + value;
+  text += ", = fx_pytree.tree_flatten_spec(";
+  const std::string flat = "[" + joined(inputs.positional) + "]";
+  if (inputs.has_keywords) {
+    text += "(" + flat + ", {";
+    const char* separator = "";
+    for (const auto& [key, parameter] : inputs.keywords) {
+      text += separator;
+      text += "'" + key + "':" + marked(parameter);
+      separator = ", ";
+    }
+    text += "})";
+  } else {
+    text += flat;
+  }
+  return text + ", " + marked("self") + "._in_spec)";
+}
+
+}  // namespace fxpress::fx
