@@ -66,26 +66,23 @@ py::tuple wanted_values(const unflatten::ProgramState& state) {
 py::tuple to_tuple(unflatten::Unflattened result) {
   py::list cuts;
   for (const unflatten::CutStack& cut : result.cuts) {
-    cuts.append(
-        py::make_tuple(py::reinterpret_borrow<py::object>(cut.node), cut.paths, cut.dropped));
+    cuts.append(py::make_tuple(cut.node, cut.paths, cut.dropped));
   }
-  return py::make_tuple(to_object(std::move(result.root_type)), cuts);
+  return py::make_tuple(std::move(result.root_type), cuts);
 }
 
 // ([the key and the fields of a call], [the fields of an attribute])
 py::tuple to_tuple(unflatten::Outlined result) {
   py::list calls;
   for (unflatten::OutlinedCall& call : result.calls) {
-    calls.append(py::make_tuple(
-        to_object(std::move(call.key)), to_object(std::move(call.caller_path)),
-        to_object(std::move(call.caller)), to_object(std::move(call.call_node)),
-        to_object(std::move(call.path)), call.number, to_object(std::move(call.module))));
+    calls.append(py::make_tuple(std::move(call.key), std::move(call.caller_path),
+                                std::move(call.caller), std::move(call.call_node),
+                                std::move(call.path), call.number, std::move(call.module)));
   }
   py::list attributes;
   for (unflatten::OutlinedAttribute& attribute : result.attributes) {
-    attributes.append(py::make_tuple(to_object(std::move(attribute.call_name)),
-                                     to_object(std::move(attribute.target)),
-                                     to_object(std::move(attribute.module))));
+    attributes.append(py::make_tuple(std::move(attribute.call_name), std::move(attribute.target),
+                                     std::move(attribute.module)));
   }
   return py::make_tuple(calls, attributes);
 }

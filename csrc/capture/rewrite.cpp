@@ -8,6 +8,7 @@
 #include "fx/graph_module.h"
 #include "fx/reader.h"
 #include "fx/writer.h"
+#include "py/calls.h"
 #include "py/containers.h"
 #include "py/gc_pause.h"
 
@@ -19,10 +20,7 @@ using core::StringId;
 
 bool is_set(PyObject* dict, PyObject* key) {
   const Ref value = Ref::borrow(dict_get(dict, key));
-  if (!value) return false;
-  const int truth = PyObject_IsTrue(value.get());
-  check(truth);
-  return truth != 0;
+  return value && is_true(value.get());
 }
 
 Ref dict_of_meta(PyObject* node) {
@@ -60,9 +58,7 @@ class BirthMeta {
       const Ref trace = Ref::borrow(dict_get(current, fx::names.stack_trace));
       if (!trace) fx::raise_edited("the capture");
       set(fx::names.stack_trace, trace.get());
-      const int is_accumulated = PySequence_Contains(trace.get(), rules_.marker.get());
-      check(is_accumulated);
-      if (is_accumulated != 0) {
+      if (contains(trace.get(), rules_.marker.get())) {
         set(fx::names.is_gradient_acc, Py_True);
         set(fx::names.autograd_backward, Py_True);
       }
@@ -89,7 +85,7 @@ class BirthMeta {
     if (is_atom(value)) return Ref::borrow(value);
     if (PyDict_CheckExact(value)) return Ref::steal(PyDict_Copy(value));
     if (PyList_CheckExact(value)) return Ref::steal(PySequence_List(value));
-    return Ref::steal(PyObject_CallOneArg(rules_.copy.get(), value));
+    return call(rules_.copy.get(), value);
   }
 
   Ref note(PyObject* node, PyObject* meta) {
@@ -271,9 +267,7 @@ class Rewriter {
       raise(PyExc_TypeError, "an output is no pair: %R", planned);
     }
     PyObject* value = PyTuple_GET_ITEM(planned, 1);
-    const long kind = PyLong_AsLong(PyTuple_GET_ITEM(planned, 0));
-    if (kind == -1 && PyErr_Occurred() != nullptr) throw_python_error();
-    switch (static_cast<CapturedOutput>(kind)) {
+    switch (static_cast<CapturedOutput>(to_long(PyTuple_GET_ITEM(planned, 0)))) {
       case CapturedOutput::kComputed:
         return Ref::steal(PyObject_GetItem(computed, value));
       case CapturedOutput::kInput:

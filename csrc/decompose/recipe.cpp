@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "core/check.h"
+#include "py/calls.h"
 #include "py/containers.h"
 
 namespace fxpress::decompose {
@@ -24,9 +25,7 @@ PyObject* item(const Ref& tuple, Py_ssize_t place) {
 }
 
 int32_t value_number(PyObject* value) {
-  const long result = PyLong_AsLong(value);
-  if (result == -1 && PyErr_Occurred() != nullptr) throw_python_error();
-  return static_cast<int32_t>(result);
+  return static_cast<int32_t>(to_long(value));
 }
 
 int32_t number_or(const Ref& value, int32_t none) {

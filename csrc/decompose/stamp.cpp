@@ -15,6 +15,7 @@
 #include "decompose/values.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
+#include "py/calls.h"
 #include "py/containers.h"
 
 namespace fxpress::decompose {
@@ -68,9 +69,7 @@ std::string_view Renamer::node(std::string_view name) {
 namespace {
 
 uint32_t number(PyObject* value) {
-  const long result = PyLong_AsLong(value);
-  if (result == -1 && PyErr_Occurred() != nullptr) throw_python_error();
-  return static_cast<uint32_t>(result);
+  return static_cast<uint32_t>(to_long(value));
 }
 
 std::vector<uint32_t> numbers(PyObject* list) {
@@ -296,9 +295,7 @@ class Stamper {
       case MetaKind::kStack:
         return Ref::borrow(get(old, item.key));
       case MetaKind::kSource: {
-        Ref list = Ref::steal(PyList_New(1));
-        PyList_SET_ITEM(list.get(), 0, Ref::borrow(source.get()).release());
-        return list;
+        return make_list(1, [&](size_t) { return Ref::borrow(source.get()); });
       }
       case MetaKind::kValue:
         return values_.make(node.value, stamp.storages.get());
@@ -325,8 +322,7 @@ class Stamper {
   }
 
   Ref ask(const Ref& method, PyObject* argument) {
-    PyObject* arguments[] = {request_.helper, argument};
-    return Ref::steal(PyObject_VectorcallMethod(method.get(), arguments, 2, nullptr));
+    return call_method(request_.helper, method.get(), argument);
   }
 
   // torch renames nodes without telling the namespace: it knows the names that they had first.
@@ -341,13 +337,10 @@ class Stamper {
   }
 
   Ref all_nodes() const {
-    Ref list = Ref::steal(PyList_New(static_cast<Py_ssize_t>(nodes_.size())));
-    for (size_t i = 0; i < nodes_.size(); ++i) {
+    return make_list(nodes_.size(), [&](size_t i) {
       PyObject* node = nodes_[same_as_[i]];
-      if (node == nullptr) node = Py_None;
-      PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), Ref::borrow(node).release());
-    }
-    return list;
+      return Ref::borrow(node == nullptr ? Py_None : node);
+    });
   }
 
   const StampRequest& request_;

@@ -9,6 +9,7 @@
 #include "fx/graph_module.h"
 #include "fx/reader.h"
 #include "fx/writer.h"
+#include "py/calls.h"
 #include "py/containers.h"
 #include "py/gc_pause.h"
 
@@ -312,9 +313,7 @@ class Unlifter {
     const Ref table = fx::dict_field(copy, fx::symbols.node_users);
     if (PyDict_GET_SIZE(table.get()) < 2) return;
     std::vector<std::pair<uint32_t, Ref>> users;
-    PyObject* user = nullptr;
-    PyObject* ignored = nullptr;
-    for (Py_ssize_t position = 0; PyDict_Next(table.get(), &position, &user, &ignored) != 0;) {
+    for (const auto& [user, _] : DictRange(table.get())) {
       users.emplace_back(moves_of_new_.find(ObjectTable::key(user)), Ref::borrow(user));
     }
     const auto earlier = [](const auto& a, const auto& b) { return a.first < b.first; };

@@ -1,5 +1,6 @@
 #include "fx/arguments.h"
 
+#include "py/calls.h"
 #include "py/containers.h"
 
 namespace fxpress::fx {
@@ -23,7 +24,7 @@ Ref make_tuple(PyObject* original, std::vector<Ref>& values) {
 }
 
 Ref make_dict(const std::vector<Ref>& keys, const std::vector<Ref>& values) {
-  Ref result = Ref::steal(PyObject_CallNoArgs(symbols.immutable_dict_type));
+  Ref result = call(symbols.immutable_dict_type);
   for (size_t i = 0; i < values.size(); ++i) {
     check(PyDict_SetItem(result.get(), keys[i].get(), values[i].get()));
   }

@@ -13,6 +13,7 @@
 
 #include "fx/symbols.h"
 #include "py/arg_cursor.h"
+#include "py/calls.h"
 
 namespace fxpress::fx {
 
@@ -60,7 +61,7 @@ inline Ref returned_value(PyObject* output) {
 
 // An immutable list of the values.
 inline Ref new_immutable_list(std::span<const Ref> values) {
-  Ref result = Ref::steal(PyObject_CallNoArgs(symbols.immutable_list_type));
+  Ref result = call(symbols.immutable_list_type);
   for (const Ref& value : values) check(PyList_Append(result.get(), value.get()));
   return result;
 }

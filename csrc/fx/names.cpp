@@ -4,6 +4,7 @@
 #include <string>
 
 #include "fx/symbols.h"
+#include "py/calls.h"
 
 namespace fxpress::fx {
 
@@ -58,10 +59,7 @@ NameWriter::~NameWriter() {
 void NameWriter::reset() {
   tables_ = std::make_unique<Tables>();
   tables_->forbidden = PyDict_GET_SIZE(symbols.illegal_names);
-  PyObject* name = nullptr;
-  PyObject* owner = nullptr;
-  for (Py_ssize_t position = 0;
-       PyDict_Next(symbols.illegal_names, &position, &name, &owner) != 0;) {
+  for (const auto& [name, owner] : DictRange(symbols.illegal_names)) {
     if (forbidden_ == Forbidden::kForNodes && owner == Py_None) continue;
     tables_->names.forbid(intern(utf8(name)));
   }
@@ -85,7 +83,7 @@ core::StringId NameWriter::candidate(PyObject* name) {
   const core::StringId raw = add(name);
   if (!PyUnicode_IS_ASCII(name)) {
     // Python's digits and letters go beyond ASCII: its own rules decide.
-    const Ref parsed = Ref::steal(PyObject_CallOneArg(symbols.parse_name, name));
+    const Ref parsed = call(symbols.parse_name, name);
     PyObject* legal = nullptr;
     PyObject* base = nullptr;
     PyObject* digits = nullptr;
@@ -114,7 +112,7 @@ core::StringId NameWriter::candidate_for_target(PyObject* target) {
   if (PyUnicode_CheckExact(target) && PyUnicode_IS_ASCII(target)) {
     result = candidate_for_text(utf8(target));
   } else {
-    const Ref text = Ref::steal(PyObject_CallOneArg(symbols.target_to_str, target));
+    const Ref text = call(symbols.target_to_str, target);
     result = candidate(text.get());
   }
   tables_->by_target.insert(key, result.value());

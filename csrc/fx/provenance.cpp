@@ -1,6 +1,7 @@
 #include "fx/provenance.h"
 
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/containers.h"
 
 namespace fxpress::fx {
@@ -26,9 +27,8 @@ Ref note_of(const ProvenanceRules& rules, const NotedNode& node) {
   check(PyDict_SetItem(info.get(), names.target, node.target));
   check(PyDict_SetItem(info.get(), names.graph_id, node.graph_id));
   const Ref described = new_instance(rules.info_type.get(), info.get());
-  const Ref earlier = node.earlier == nullptr
-                          ? Ref::steal(PyList_New(0))
-                          : Ref::steal(PyObject_CallOneArg(rules.keep.get(), node.earlier));
+  const Ref earlier =
+      node.earlier == nullptr ? Ref::steal(PyList_New(0)) : call(rules.keep.get(), node.earlier);
   return note(rules, described.get(), earlier.get());
 }
 

@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "fx/arguments.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 
 namespace fxpress::fx {
 
@@ -96,11 +97,7 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
       add_arguments(user, flat.ops[i], add_input);
     } else {
       const Ref inputs = dict_field(user, symbols.node_input_nodes);
-      PyObject* def = nullptr;
-      PyObject* ignored = nullptr;
-      for (Py_ssize_t position = 0; PyDict_Next(inputs.get(), &position, &def, &ignored) != 0;) {
-        add_input(def);
-      }
+      for (const auto& input : DictRange(inputs.get())) add_input(input.key);
     }
     flat.input_begin.push_back(static_cast<uint32_t>(flat.inputs.size()));
   }
@@ -114,10 +111,7 @@ std::vector<uint8_t> find_dead_nodes(const ReadGraph& source) {
   for (NodeId def : graph.inputs) ++uses[def.value()];
   for (size_t i = graph.size(); i-- > 0;) {
     if (uses[i] > 0 || graph.ops[i] == Op::kPlaceholder || graph.ops[i] == Op::kOutput) continue;
-    const Ref impure = Ref::steal(PyObject_CallMethodNoArgs(source.nodes[i], names.is_impure));
-    const int has_effect = PyObject_IsTrue(impure.get());
-    check(has_effect);
-    if (has_effect == 1) continue;
+    if (is_true(call_method(source.nodes[i], names.is_impure).get())) continue;
     dead[i] = 1;
     for (NodeId def : graph.inputs_of(NodeId(i))) --uses[def.value()];
   }

@@ -12,6 +12,7 @@
 #include "core/characters.h"
 #include "core/flat_map.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 
 namespace fxpress::fx {
 
@@ -147,7 +148,7 @@ TargetKind kind_of(std::string_view name) {
 }
 
 TargetText ask(PyObject* target) {
-  const Ref answer = Ref::steal(PyObject_CallOneArg(symbols.describe_target, target));
+  const Ref answer = call(symbols.describe_target, target);
   const char* kind = nullptr;
   PyObject* text = nullptr;
   if (PyArg_ParseTuple(answer.get(), "sU", &kind, &text) == 0) throw_python_error();
@@ -209,7 +210,7 @@ bool has_mark(const std::vector<std::string>& names) {
 }  // namespace
 
 std::optional<TreeInputs> read_tree_inputs(PyObject* codegen) {
-  const Ref parts = Ref::steal(PyObject_CallOneArg(symbols.tree_inputs, codegen));
+  const Ref parts = call(symbols.tree_inputs, codegen);
   if (parts.get() == Py_None) return std::nullopt;
   PyObject* parameters = nullptr;
   PyObject* positional = nullptr;

@@ -57,6 +57,7 @@ void initialize_symbols(PyObject* objects) {
 #define FXPRESS_NAME_AS(name, text) Py_XSETREF(names.name, check(PyUnicode_InternFromString(text)));
 #define FXPRESS_NAME(name) FXPRESS_NAME_AS(name, #name)
 #include "fx/attribute_names.def"
+#include "py/calls.h"
 #undef FXPRESS_NAME
 #undef FXPRESS_NAME_AS
   PyObject* const fields[] = {
@@ -67,7 +68,7 @@ void initialize_symbols(PyObject* objects) {
   for (PyObject* field : fields) expect_object(field, "torch.fx.Node");  // see field_of()
   expect_bool(symbols.node_erased, "torch.fx.Node");
   Py_XSETREF(no_args, check(PyTuple_New(0)));
-  Py_XSETREF(no_kwargs, check(PyObject_CallNoArgs(symbols.immutable_dict_type)));
+  Py_XSETREF(no_kwargs, call(symbols.immutable_dict_type).release());
 }
 
 Ref make_tables_capsule() {
@@ -103,9 +104,7 @@ core::Op parse_op(PyObject* op) {
     if (entry.name == op) return entry.op;
   }
   for (const NamedOp& entry : entries) {
-    const int equal = PyObject_RichCompareBool(entry.name, op, Py_EQ);
-    check(equal);
-    if (equal == 1) return entry.op;
+    if (is_equal(entry.name, op)) return entry.op;
   }
   raise(PyExc_NotImplementedError, "node with unknown op %R", op);
 }

@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/containers.h"
 #include "py/instance_dict.h"
 
@@ -31,9 +32,7 @@ bool is_part(PyObject* value) {
 Ref fresh_part(PyObject* original) {
   Ref part = new_object(reinterpret_cast<PyObject*>(Py_TYPE(original)));
   const Ref attributes = instance_dict(original);
-  PyObject* name = nullptr;
-  PyObject* value = nullptr;
-  for (Py_ssize_t position = 0; PyDict_Next(attributes.get(), &position, &name, &value) != 0;) {
+  for (const auto& [name, value] : DictRange(attributes.get())) {
     set(part.get(), name, fresh(value).get());
   }
   return part;
@@ -43,7 +42,7 @@ Ref fresh_part(PyObject* original) {
 // others.
 Ref fresh(PyObject* value) {
   if (PyDict_CheckExact(value)) return Ref::steal(PyDict_New());
-  if (PyDict_Check(value)) return Ref::steal(PyObject_CallMethodNoArgs(value, names.copy));
+  if (PyDict_Check(value)) return call_method(value, names.copy);
   if (PySet_CheckExact(value)) return Ref::steal(PySet_New(nullptr));
   return is_part(value) ? fresh_part(value) : Ref::borrow(value);
 }
@@ -67,14 +66,11 @@ Ref fresh_root(PyObject* original, PyObject* graph) {
 Ref new_graph() {
   // Another Graph.__init__, or one with attributes that are not known, gets its call.
   if (_PyType_Lookup(as_type(symbols.graph_type), names.dunder_init) != symbols.graph_init) {
-    return Ref::steal(PyObject_CallNoArgs(symbols.graph_type));
+    return call(symbols.graph_type);
   }
   Ref graph = new_object(symbols.graph_type);
   Ref root;
-  PyObject* name = nullptr;
-  PyObject* value = nullptr;
-  for (Py_ssize_t position = 0;
-       PyDict_Next(symbols.graph_init_body, &position, &name, &value) != 0;) {
+  for (const auto& [name, value] : DictRange(symbols.graph_init_body)) {
     if (name == names.root) {
       root = fresh_root(value, graph.get());
       set(graph.get(), name, root.get());
@@ -92,7 +88,7 @@ GraphWriter::GraphWriter(NameWriter& name_writer) : GraphWriter(name_writer, new
 
 GraphWriter::GraphWriter(NameWriter& name_writer, Ref graph)
     : names_(name_writer), graph_(std::move(graph)) {
-  if (PyObject_IsTrue(get_attr(graph_.get(), names.len).get()) != 0) {
+  if (is_true(get_attr(graph_.get(), names.len).get())) {
     raise(PyExc_ValueError, "the graph to write into has nodes already");
   }
   root_ = get_attr(graph_.get(), names.root);
@@ -146,10 +142,9 @@ PyObject* GraphWriter::create(const NewNode& node, Ref args, Ref kwargs,
   }
 
   if (insert_) {
-    Ref::steal(PyObject_CallOneArg(insert_.get(), self));
+    call(insert_.get(), self);
   } else {
-    PyObject* const prepend[] = {root_.get(), self};
-    Ref::steal(PyObject_Vectorcall(symbols.node_prepend, prepend, 2, nullptr));
+    call(symbols.node_prepend, root_, self);
   }
   register_name(self, name);
   ++named_;

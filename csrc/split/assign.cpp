@@ -5,6 +5,7 @@
 #include "core/string_pool.h"
 #include "fx/arguments.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 
 namespace fxpress::split {
 
@@ -49,9 +50,7 @@ SymbolBinders::SymbolBinders(BinderRule rule) : rule_(rule), binders_(Ref::steal
 bool SymbolBinders::is_candidate(PyObject* value) const {
   if (is_a(value, fx::symbols.tensor_type)) return false;
   if (rule_ == BinderRule::kAnySymbolic) return true;
-  const int symbolic = PyObject_IsInstance(value, fx::symbols.sym_int_float_types);
-  check(symbolic);
-  return symbolic == 1;
+  return is_instance(value, fx::symbols.sym_int_float_types);
 }
 
 void SymbolBinders::visit(NodeId id, PyObject* node) {
@@ -61,9 +60,7 @@ void SymbolBinders::visit(NodeId id, PyObject* node) {
   if (!sym_node) return;
   const Ref expr = find_attr(sym_node.get(), fx::names.expr);
   if (!expr) return;
-  const int is_symbol = PyObject_IsInstance(expr.get(), fx::symbols.sympy_symbol_type);
-  check(is_symbol);
-  if (is_symbol == 0) return;
+  if (!is_instance(expr.get(), fx::symbols.sympy_symbol_type)) return;
   const Ref index = Ref::steal(PyLong_FromUnsignedLong(id.value()));
   check(PyDict_SetDefault(binders_.get(), expr.get(), index.get()));
 }
@@ -71,7 +68,7 @@ void SymbolBinders::visit(NodeId id, PyObject* node) {
 Ref SymbolBinders::free_symbols(PyObject* node) const {
   const Ref value = example_value(node);
   if (!value || has_static_shape(value.get())) return {};
-  const Ref free = Ref::steal(PyObject_CallOneArg(fx::symbols.free_symbols, value.get()));
+  const Ref free = call(fx::symbols.free_symbols, value);
   Ref sorted = Ref::steal(PySequence_List(free.get()));
   const Ref sort = Ref::steal(PyObject_GetAttrString(sorted.get(), "sort"));
   const Ref key =
@@ -159,9 +156,7 @@ class Assigner {
  private:
   PyObject* node(NodeId id) const { return nodes_[id.value()].get(); }
 
-  Ref ask(PyObject* for_node) const {
-    return Ref::steal(PyObject_CallOneArg(request_.callback, for_node));
-  }
+  Ref ask(PyObject* for_node) const { return call(request_.callback, for_node); }
 
   void visit(NodeId id) {
     PyObject* self = node(id);

@@ -8,6 +8,7 @@
 #include "fx/graph_module.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/object.h"
 #include "split/assign.h"
 #include "split/plan/partition.h"
@@ -59,7 +60,7 @@ class CurrentMeta {
  public:
   // A dict of the caller's own, or empty.
   Ref fresh() {
-    if (!meta_) meta_ = Ref::steal(PyObject_CallNoArgs(fx::symbols.current_node_meta));
+    if (!meta_) meta_ = call(fx::symbols.current_node_meta);
     return meta_.get() == Py_None ? Ref() : Ref::steal(PyDict_Copy(meta_.get()));
   }
 

@@ -6,6 +6,7 @@
 #include "fx/arguments.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "unflatten/write.h"
 
 namespace fxpress::unflatten {
@@ -314,8 +315,7 @@ PyObject* FrameWriter::write_flatten_inputs(fx::GraphWriter& writer, PlannedId i
     const Ref key = new_string(plan_.program.strings.text(signature.keywords[i]));
     check(PyDict_SetItem(kwargs.get(), key.get(), all[signature.positional + i]));
   }
-  const Ref immutable =
-      Ref::steal(PyObject_CallOneArg(fx::symbols.immutable_dict_type, kwargs.get()));
+  const Ref immutable = call(fx::symbols.immutable_dict_type, kwargs);
   const Ref both = Ref::steal(PyTuple_Pack(2, args.get(), immutable.get()));
   return write_function(writer, id, fx::symbols.tree_flatten_spec,
                         Ref::steal(PyTuple_Pack(2, both.get(), all.back())), inputs, {});
@@ -341,7 +341,7 @@ PyObject* FrameWriter::write_unflatten(fx::GraphWriter& writer, PlannedId id, bo
   used.push_back(written(inputs.back()));
   Ref sequence = new_tuple(values);
   if (!outputs) {
-    sequence = Ref::steal(PyObject_CallOneArg(fx::symbols.immutable_list_type, sequence.get()));
+    sequence = call(fx::symbols.immutable_list_type, sequence);
   }
   Ref args = Ref::steal(PyTuple_Pack(2, sequence.get(), used.back()));
   return write_function(writer, id, fx::symbols.tree_unflatten, std::move(args), used, {});
@@ -377,7 +377,7 @@ PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
       const Ref key = new_string(plan_.program.strings.text(keywords[i]));
       check(PyDict_SetItem(dict.get(), key.get(), own[positional + i]));
     }
-    kwargs = Ref::steal(PyObject_CallOneArg(fx::symbols.immutable_dict_type, dict.get()));
+    kwargs = call(fx::symbols.immutable_dict_type, dict);
   }
 
   // A preserved call has its value on the node that takes the result apart.

@@ -8,6 +8,7 @@
 #include "fx/names.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "unflatten/plan/aliases.h"
 #include "unflatten/plan/module_tree.h"
 #include "unflatten/plan/outline.h"
@@ -40,15 +41,10 @@ class MetaReader {
   // The number of the node's custom meta: one for each distinct value.
   uint32_t custom(PyObject* meta) {
     const Ref value = find_item(meta, fx::names.custom);
-    const int is_set = value ? PyObject_IsTrue(value.get()) : 0;
-    check(is_set);
-    if (is_set == 0) return 0;
+    if (!value || !is_true(value.get())) return 0;
     for (uint32_t number = 1; number < program_.custom_meta.size(); ++number) {
       PyObject* known = program_.custom_meta[number].get();
-      const int equal =
-          known == value.get() ? 1 : PyObject_RichCompareBool(known, value.get(), Py_EQ);
-      check(equal);
-      if (equal == 1) return number;
+      if (is_equal(known, value.get())) return number;
     }
     program_.custom_meta.push_back(Ref::borrow(value.get()));
     return static_cast<uint32_t>(program_.custom_meta.size() - 1);
@@ -112,9 +108,7 @@ class MetaReader {
   }
 
   static bool is_empty_marker(PyObject* key) {
-    const int equal = PyObject_RichCompareBool(key, fx::symbols.empty_nn_module_stack, Py_EQ);
-    check(equal);
-    return equal == 1;
+    return is_equal(key, fx::symbols.empty_nn_module_stack);
   }
 
   ModuleCall scope(PyObject* node, PyObject* key, PyObject* value) {
@@ -321,10 +315,7 @@ class ProgramReader {
     for (const PlannedWrite& write : writes) written.push_back(write.input);
     return find_aliases(source_, written, [&](NodeId id) {
       if (source_.ops[id.value()] == Op::kOutput) return false;
-      const Ref answer = Ref::steal(PyObject_CallOneArg(may_alias_, node(id)));
-      const int may = PyObject_IsTrue(answer.get());
-      check(may);
-      return may == 1;
+      return is_true(call(may_alias_, node(id)).get());
     });
   }
 

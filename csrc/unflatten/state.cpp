@@ -1,6 +1,7 @@
 #include "unflatten/state.h"
 
 #include "fx/symbols.h"
+#include "py/calls.h"
 
 namespace fxpress::unflatten {
 
@@ -49,9 +50,8 @@ void ProgramState::read_spec(PyObject* spec) {
   if (kind.get() == fx::symbols.input_is_parameter) {
     role = StateRole::kParameter;
   } else if (kind.get() == fx::symbols.input_is_buffer) {
-    const int persistent = PyObject_IsTrue(get_attr(spec, fx::names.persistent).get());
-    check(persistent);
-    role = persistent == 1 ? StateRole::kBuffer : StateRole::kTransientBuffer;
+    role = is_true(get_attr(spec, fx::names.persistent).get()) ? StateRole::kBuffer
+                                                               : StateRole::kTransientBuffer;
   } else if (kind.get() != fx::symbols.input_is_constant &&
              kind.get() != fx::symbols.input_is_object) {
     return;
@@ -114,9 +114,8 @@ void ProgramState::plan(const HeldState& held) {
     if (holds(is_assigned_, name)) continue;
     PyObject* value = PyList_GET_ITEM(values_.get(), static_cast<Py_ssize_t>(i));
     const uint32_t group = held.groups[i];
-    const int is_parameter = PyObject_IsInstance(value, fx::symbols.parameter_type);
-    check(is_parameter);
-    const bool is_buffer = is_used[0][group] != 0 || is_parameter == 0;
+    const bool is_parameter = is_instance(value, fx::symbols.parameter_type);
+    const bool is_buffer = is_used[0][group] != 0 || !is_parameter;
     const StateRole role = is_buffer ? StateRole::kBuffer : StateRole::kParameter;
     if (held.copies_unused || is_used[is_buffer ? 0 : 1][group] != 0) {
       copy(name, role, i, group);

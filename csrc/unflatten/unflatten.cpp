@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "fx/arguments.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/gc_pause.h"
 
 namespace fxpress::unflatten {
@@ -213,7 +214,7 @@ class Unflattener {
       for (NodeId node : frame.get_attrs) {
         PyObject* name = program_.target(node);
         const Ref value = get_attr(source_.owner, name);
-        if (PyObject_IsInstance(value.get(), fx::symbols.module_type) == 1) {
+        if (is_instance(value.get(), fx::symbols.module_type)) {
           const StringId id = strings().intern(utf8(name));
           const ModuleId known = tree_.child(frame.module, id);
           const ModuleId given = known.valid() ? known : tree_.add();
@@ -338,9 +339,7 @@ class Unflattener {
   bool is_recomputable(NodeId node) const {
     PyObject* target = program_.target(node);
     if (program_.kinds[node.value()] != FlatKind::kOriginal) return false;
-    const int listed = PySet_Contains(fx::symbols.recomputable_targets, target);
-    check(listed);
-    if (listed == 1) return true;
+    if (contains(fx::symbols.recomputable_targets, target)) return true;
     const Ref module = find_attr(target, fx::names.module_attribute);
     return module && PyUnicode_Check(module.get()) &&
            PyUnicode_CompareWithASCIIString(module.get(), "_operator") == 0;
@@ -349,15 +348,13 @@ class Unflattener {
   // export takes the subclasses of tensors among the weights apart ahead of all modules.
   bool is_inner_tensor(NodeId node) const {
     if (program_.kinds[node.value()] != FlatKind::kOriginal) return false;
-    const int listed = PySet_Contains(source_.parts, program_.target(node));
-    check(listed);
-    return listed == 1;
+    return contains(source_.parts, program_.target(node));
   }
 
   bool is_mutation(NodeId node) const {
     if (program_.kinds[node.value()] == FlatKind::kWrite) return true;
     PyObject* target = program_.target(node);
-    if (PyObject_IsInstance(target, fx::symbols.op_overload_type) != 1) return false;
+    if (!is_instance(target, fx::symbols.op_overload_type)) return false;
     const Ref schema = get_attr(target, fx::names.schema);
     return get_attr(schema.get(), fx::names.is_mutable).get() == Py_True;
   }
