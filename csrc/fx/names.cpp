@@ -51,8 +51,7 @@ NameWriter::NameWriter(Forbidden forbidden)
 NameWriter::~NameWriter() {
   if (tables_->pool.size() > kRememberedNames) return;
   // Functions must not live longer because something was named after them once.
-  tables_->by_target = core::FlatMap();
-  tables_->targets.clear();
+  tables_->by_target = {};
   std::swap(spare(forbidden_), tables_);
 }
 
@@ -104,20 +103,11 @@ core::StringId NameWriter::candidate_for_text(std::string_view target) {
 }
 
 core::StringId NameWriter::candidate_for_target(PyObject* target) {
-  const auto key = reinterpret_cast<uintptr_t>(target);
-  if (const uint32_t known = tables_->by_target.find(key); known != core::FlatMap::kAbsent) {
-    return core::StringId(known);
-  }
-  core::StringId result;
-  if (PyUnicode_CheckExact(target) && PyUnicode_IS_ASCII(target)) {
-    result = candidate_for_text(utf8(target));
-  } else {
-    const Ref text = call(symbols.target_to_str, target);
-    result = candidate(text.get());
-  }
-  tables_->by_target.insert(key, result.value());
-  tables_->targets.push_back(Ref::borrow(target));
-  return result;
+  return tables_->by_target.get(target, [&] {
+    return PyUnicode_CheckExact(target) && PyUnicode_IS_ASCII(target)
+               ? candidate_for_text(utf8(target))
+               : candidate(call(symbols.target_to_str, target).get());
+  });
 }
 
 Ref NameWriter::count(core::StringId base) {

@@ -38,14 +38,10 @@ Ref note_of_none(const ProvenanceRules& rules) {
 }
 
 PyObject* TargetTexts::of(PyObject* target) {
-  const auto address = reinterpret_cast<uintptr_t>(target);
-  const uint32_t known = places_.find(address);
-  if (known != core::FlatMap::kAbsent) return texts_[known].get();
-  Ref text = PyUnicode_CheckExact(target) ? Ref::borrow(target) : Ref::steal(PyObject_Str(target));
-  places_.insert(address, static_cast<uint32_t>(texts_.size()));
-  targets_.push_back(Ref::borrow(target));  // no other object gets its address
-  texts_.push_back(std::move(text));
-  return texts_.back().get();
+  const auto text = [&] {
+    return PyUnicode_CheckExact(target) ? Ref::borrow(target) : Ref::steal(PyObject_Str(target));
+  };
+  return texts_.get(target, text).get();
 }
 
 Ref Provenance::note(PyObject* name, PyObject* target, PyObject* graph_id, PyObject* earlier) {

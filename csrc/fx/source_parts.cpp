@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -10,9 +9,9 @@
 #include <vector>
 
 #include "core/characters.h"
-#include "core/flat_map.h"
 #include "fx/symbols.h"
 #include "py/calls.h"
+#include "py/object_table.h"
 
 namespace fxpress::fx {
 
@@ -155,28 +154,13 @@ TargetText ask(PyObject* target) {
   return {kind_of(kind), std::string(utf8(text))};
 }
 
-struct KnownTarget {
-  Ref target;       // keeps the address taken
-  TargetText text;  // what torch's rules said
-};
-
 }  // namespace
 
 const TargetText& describe_target(PyObject* target) {
-  static core::FlatMap* by_address = new core::FlatMap();
-  static auto* known = new std::vector<std::unique_ptr<KnownTarget>>();
-  static TargetText* last = new TargetText();
-  const auto key = reinterpret_cast<uintptr_t>(target);
-  if (const uint32_t slot = by_address->find(key); slot != core::FlatMap::kAbsent) {
-    return (*known)[slot]->text;
-  }
-  TargetText text = ask(target);
-  if (!is_permanent(target)) return *last = std::move(text);
-  const auto slot = static_cast<uint32_t>(known->size());
-  known->push_back(
-      std::make_unique<KnownTarget>(KnownTarget{Ref::borrow(target), std::move(text)}));
-  by_address->insert(key, slot);
-  return (*known)[slot]->text;
+  static auto* permanent = new ObjectMap<TargetText>();
+  static auto* last = new TargetText();
+  if (!is_permanent(target)) return *last = ask(target);
+  return permanent->get(target, [&] { return ask(target); });
 }
 
 namespace {
