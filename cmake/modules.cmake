@@ -34,30 +34,23 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/bind/tracking.cpp
   csrc/bind/unflatten.cpp
   csrc/bind/view.cpp
-  csrc/capture/birth_meta.cpp
   csrc/capture/clean.cpp
   csrc/capture/rewrite.cpp
   csrc/decompose/recipe.cpp
-  csrc/decompose/renamer.cpp
   csrc/decompose/stamp.cpp
   csrc/decompose/values.cpp
   csrc/export/unlift.cpp
-  csrc/fx/arg_mapper.cpp
+  csrc/fx/arguments.cpp
   csrc/fx/attributes.cpp
   csrc/fx/codegen.cpp
-  csrc/fx/codegen_target.cpp
-  csrc/fx/computed.cpp
-  csrc/fx/dead_nodes.cpp
-  csrc/fx/deferred.cpp
+  csrc/fx/descriptors.cpp
   csrc/fx/fakes.cpp
   csrc/fx/graph_module.cpp
-  csrc/fx/local_names.cpp
   csrc/fx/names.cpp
-  csrc/fx/new_graph.cpp
   csrc/fx/provenance.cpp
   csrc/fx/reader.cpp
+  csrc/fx/source_parts.cpp
   csrc/fx/symbols.cpp
-  csrc/fx/tree_inputs.cpp
   csrc/fx/writer.cpp
   csrc/install/installation.cpp
   csrc/install/rebind.cpp
@@ -82,18 +75,12 @@ pybind11_add_module(_native MODULE NO_EXTRAS
   csrc/serde/scalars.cpp
   csrc/serde/symbols.cpp
   csrc/split/assign.cpp
-  csrc/split/partition_names.cpp
-  csrc/split/plan.cpp
-  csrc/split/shape_symbols.cpp
   csrc/split/simple.cpp
   csrc/split/split.cpp
   csrc/split/write.cpp
   csrc/tracking/lookup.cpp
-  csrc/unflatten/compare.cpp
   csrc/unflatten/graph_of_frame.cpp
-  csrc/unflatten/meta.cpp
   csrc/unflatten/program.cpp
-  csrc/unflatten/source.cpp
   csrc/unflatten/state.cpp
   csrc/unflatten/unflatten.cpp
   csrc/unflatten/write.cpp

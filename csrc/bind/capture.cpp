@@ -1,6 +1,5 @@
-#include "bind/entries.h"
 #include "bind/components.h"
-#include "capture/clean.h"
+#include "bind/entries.h"
 #include "capture/rewrite.h"
 
 namespace fxpress::bind {
@@ -20,7 +19,7 @@ capture::BirthRules birth_rules(const py::dict& rules) {
 }  // namespace
 
 void bind_capture(py::module_& m) {
-  m.attr("CAPTURED_OUTPUT_KINDS") = texts(capture::kOutputKindNames);
+  m.attr("CAPTURED_OUTPUT_KINDS") = texts(capture::kCapturedOutputNames);
   m.def(
       "rewrite_captured",
       [](const py::handle& module, const py::list& inputs, const py::list& places,

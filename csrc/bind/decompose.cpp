@@ -1,9 +1,17 @@
+#include "bind/closed_class.h"
 #include "bind/components.h"
 #include "decompose/stamp.h"
 
 namespace fxpress::bind {
 
 void bind_decompose(py::module_& m) {
+  closed_class<decompose::Renamer>(m, "Renamer", "Gives names that are not taken.")
+      .def(py::init<>(), "Start without names.")
+      .def(
+          "placeholder",
+          [](decompose::Renamer& self, std::string_view name) { return self.placeholder(name); },
+          "name"_a, py::pos_only(),
+          "Return a name for a placeholder: a number at its end is a part of it.");
   m.def(
       "write_stamps",
       [](const py::handle& graph, const py::handle& names, const py::handle& metas,

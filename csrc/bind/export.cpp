@@ -1,5 +1,5 @@
-#include "bind/entries.h"
 #include "bind/components.h"
+#include "bind/entries.h"
 #include "export/unlift.h"
 
 namespace fxpress::bind {

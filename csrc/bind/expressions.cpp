@@ -1,8 +1,9 @@
+#include "capture/text/expressions.h"
+
 #include <pybind11/stl.h>
 
 #include "bind/closed_class.h"
 #include "bind/components.h"
-#include "capture/text/common_subexpressions.h"
 
 namespace fxpress::bind {
 

@@ -1,6 +1,6 @@
 #include "bind/closed_class.h"
-#include "bind/entries.h"
 #include "bind/components.h"
+#include "bind/entries.h"
 #include "fx/codegen.h"
 #include "fx/graph_module.h"
 #include "fx/provenance.h"

@@ -4,8 +4,7 @@
 
 #include "bind/components.h"
 #include "core/check.h"
-#include "fx/computed.h"
-#include "fx/deferred.h"
+#include "fx/descriptors.h"
 #include "fx/symbols.h"
 
 namespace fxpress::bind {

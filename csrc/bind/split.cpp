@@ -1,8 +1,7 @@
 #include "split/split.h"
 
 #include "bind/components.h"
-#include "split/partition_names.h"
-#include "split/simple.h"
+#include "split/assign.h"
 
 namespace fxpress::bind {
 

@@ -4,9 +4,90 @@
 
 #include "bind/closed_class.h"
 #include "bind/components.h"
-#include "unflatten/source.h"
 
 namespace fxpress::bind {
+
+namespace {
+
+// Reads the dict that python/fxpress/_graphs/unflatten/source.py makes.
+unflatten::UnflattenSource read_source(const py::dict& source) {
+  unflatten::UnflattenSource result;
+  result.graph = py::handle(source["graph"]).ptr();
+  result.owner = py::handle(source["owner"]).ptr();
+  result.may_alias = py::handle(source["may_alias"]).ptr();
+  result.parts = py::handle(source["parts"]).ptr();
+  for (const py::handle& item : source["mutations"]) {
+    const auto [is_parameter, input] = item.cast<std::pair<bool, std::string>>();
+    result.mutations.push_back(
+        {is_parameter ? unflatten::WriteTarget::kParameter : unflatten::WriteTarget::kBufferOrInput,
+         input});
+  }
+  result.signatures = py::handle(source["signatures"]).ptr();
+  result.with_signature = source["with_signature"].cast<std::vector<std::string>>();
+  result.state = source["state"].cast<const unflatten::ProgramState*>();
+  result.paths = source["paths"].cast<std::vector<std::string>>();
+  result.classes = {py::handle(source["interpreter"]).ptr(),
+                    py::handle(source["dispatcher"]).ptr()};
+  result.run_with_interpreter = source["run_with_interpreter"].cast<bool>();
+  result.drop_dead_code = source["drop_dead_code"].cast<bool>();
+  return result;
+}
+
+// ValueError when the parts do not fit together.
+std::unique_ptr<unflatten::ProgramState> program_state(
+    const py::list& names, const py::list& values, size_t constants_begin,
+    std::vector<uint32_t> groups, const py::object& specs, const py::object& check_constant,
+    bool copies_unused) {
+  if (names.size() != values.size() || groups.size() != values.size() ||
+      constants_begin > values.size()) {
+    throw py::value_error("a name and a group for each value");
+  }
+  for (uint32_t group : groups) {
+    if (group >= values.size()) throw py::value_error("groups count from 0");
+  }
+  return std::make_unique<unflatten::ProgramState>(
+      unflatten::HeldState{names.ptr(), values.ptr(), constants_begin, std::move(groups),
+                           specs.ptr(), check_constant.ptr(), copies_unused});
+}
+
+// (the values to copy, whether each copy is a parameter)
+py::tuple wanted_values(const unflatten::ProgramState& state) {
+  const auto& values = state.wanted();
+  py::list objects(values.size());
+  py::list flags(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    objects[i] = py::reinterpret_borrow<py::object>(values[i]);
+    flags[i] = py::bool_(state.are_parameters()[i] != 0);
+  }
+  return py::make_tuple(objects, flags);
+}
+
+// (the root's class or None, [(node, paths, number of cut paths)])
+py::tuple to_tuple(unflatten::Unflattened result) {
+  py::list cuts;
+  for (const unflatten::CutStack& cut : result.cuts) {
+    cuts.append(py::make_tuple(cut.node, cut.paths, cut.dropped));
+  }
+  return py::make_tuple(std::move(result.root_type), cuts);
+}
+
+// ([the key and the fields of a call], [the fields of an attribute])
+py::tuple to_tuple(unflatten::Outlined result) {
+  py::list calls;
+  for (unflatten::OutlinedCall& call : result.calls) {
+    calls.append(py::make_tuple(std::move(call.key), std::move(call.caller_path),
+                                std::move(call.caller), std::move(call.call_node),
+                                std::move(call.path), call.number, std::move(call.module)));
+  }
+  py::list attributes;
+  for (unflatten::OutlinedAttribute& attribute : result.attributes) {
+    attributes.append(py::make_tuple(std::move(attribute.call_name), std::move(attribute.target),
+                                     std::move(attribute.module)));
+  }
+  return py::make_tuple(calls, attributes);
+}
+
+}  // namespace
 
 void bind_unflatten(py::module_& m) {
   using unflatten::ProgramState;
@@ -20,10 +101,10 @@ copied.
 Raises:
     KeyError: the specs name state that does not exist.
     AssertionError: specs or constants that an export does not write.)")
-      .def(py::init(&unflatten::program_state), py::kw_only(), "names"_a, "values"_a,
-           "constants_begin"_a, "groups"_a, "specs"_a, "check_constant"_a, "copies_unused"_a,
+      .def(py::init(&program_state), py::kw_only(), "names"_a, "values"_a, "constants_begin"_a,
+           "groups"_a, "specs"_a, "check_constant"_a, "copies_unused"_a,
            "Take names and values; those from `constants_begin` on are constants.")
-      .def("wanted", unflatten::wanted_values,
+      .def("wanted", wanted_values,
            "Return the values to copy, and whether each copy is a parameter.")
       .def(
           "fill", [](ProgramState& state, const py::list& copies) { state.fill(copies.ptr()); },
@@ -31,16 +112,14 @@ Raises:
   m.def(
       "unflatten",
       [](const py::dict& source, const py::handle& root) {
-        return unflatten::to_tuple(
-            unflatten::unflatten(unflatten::read_source(source), root.ptr()));
+        return to_tuple(unflatten::unflatten(read_source(source), root.ptr()));
       },
       "source"_a, "root"_a, py::pos_only(),
       "Fill `root`. Return its class, and (node, paths, number of cut paths) for each cut stack.");
   m.def(
       "outline_submodules",
       [](const py::dict& source, const py::handle& root) {
-        return unflatten::to_tuple(
-            unflatten::outline_submodules(unflatten::read_source(source), root.ptr()));
+        return to_tuple(unflatten::outline_submodules(read_source(source), root.ptr()));
       },
       "source"_a, "root"_a, py::pos_only(),
       R"(Outline into `root`, and return its calls and attributes.

@@ -1,15 +1,12 @@
-#include "capture/clean.h"
-
 #include <string>
 #include <vector>
 
-#include "capture/birth_meta.h"
+#include "capture/rewrite.h"
 #include "capture/text/export_root.h"
-#include "core/flat_map.h"
-#include "fx/edited.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
 #include "py/gc_pause.h"
+#include "py/object_table.h"
 #include "py/pairs.h"
 
 namespace fxpress::capture {
@@ -68,21 +65,11 @@ class StackCleaner {
   // Returns the result of `clean` for a value, which is made once; borrowed.
   template <class Clean>
   PyObject* cleaned(PyObject* value, Clean clean) {
-    const auto key = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(value));
-    if (const uint32_t known = places_.find(key); known != core::FlatMap::kAbsent) {
-      return made_[known].get();
-    }
-    Ref result = clean(value);
-    places_.insert(key, static_cast<uint32_t>(made_.size()));
-    kept_.push_back(Ref::borrow(value));
-    made_.push_back(std::move(result));
-    return made_.back().get();
+    return entries_.get(value, [&] { return clean(value); }).get();
   }
 
   bool drop_self_;
-  core::FlatMap places_;   // address of an entry -> its place
-  std::vector<Ref> kept_;  // those entries: an address must not be used again
-  std::vector<Ref> made_;
+  ObjectMap<Ref> entries_;  // cleaned
 };
 
 }  // namespace

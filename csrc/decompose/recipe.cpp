@@ -3,17 +3,16 @@
 #include <string_view>
 
 #include "core/check.h"
+#include "py/calls.h"
 #include "py/containers.h"
 
 namespace fxpress::decompose {
 
 namespace {
 
-constexpr std::string_view kKindNames[] = {
-#define FXPRESS_META_KIND(identifier, name) name,
-#include "decompose/meta_kinds.def"
-#undef FXPRESS_META_KIND
-};
+// The names of MetaKind in Python.
+constexpr std::string_view kKindNames[] = {"copied", "literal", "copied literal", "stack",
+                                           "source", "value",   "sequence",       "counted"};
 
 Ref field(PyObject* object, const char* name) {
   return Ref::steal(PyObject_GetAttrString(object, name));
@@ -26,9 +25,7 @@ PyObject* item(const Ref& tuple, Py_ssize_t place) {
 }
 
 int32_t value_number(PyObject* value) {
-  const long result = PyLong_AsLong(value);
-  if (result == -1 && PyErr_Occurred() != nullptr) throw_python_error();
-  return static_cast<int32_t>(result);
+  return static_cast<int32_t>(to_long(value));
 }
 
 int32_t number_or(const Ref& value, int32_t none) {
@@ -47,14 +44,14 @@ MetaKind kind_of(PyObject* name) {
 ValueSpec read_value(PyObject* source) {
   ValueSpec spec;
   if (PyTuple_CheckExact(source) || PyList_CheckExact(source)) {
-    spec.kind = PyList_CheckExact(source) ? ValueSpec::Kind::kList : ValueSpec::Kind::kTuple;
+    spec.type = PyList_CheckExact(source) ? ValueType::kList : ValueType::kTuple;
     const Ref items = Ref::steal(PySequence_Tuple(source));
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items.get()); ++i) {
       spec.parts.push_back(read_value(item(items, i)));
     }
   } else if (PyTuple_Check(source)) {
     const Ref facts = field(source, "facts");
-    spec.kind = ValueSpec::Kind::kTensor;
+    spec.type = ValueType::kTensor;
     spec.shape = field(facts.get(), "shape");
     spec.strides = field(facts.get(), "strides");
     spec.dtype = field(facts.get(), "dtype");

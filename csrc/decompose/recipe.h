@@ -10,10 +10,16 @@
 
 namespace fxpress::decompose {
 
+// How a node that is stamped gets an item of its meta.
 enum class MetaKind : uint8_t {
-#define FXPRESS_META_KIND(identifier, name) identifier,
-#include "decompose/meta_kinds.def"
-#undef FXPRESS_META_KIND
+  kCopied,         // a shallow copy of the called node's item
+  kLiteral,        // the recorded value
+  kCopiedLiteral,  // a shallow copy of the recorded value
+  kStack,          // the called node's stack trace, itself
+  kSource,         // a list with the record of the called node
+  kValue,          // the node's value, made for it
+  kSequence,       // the number that torch gives nodes now
+  kCounted,        // the last function called, with its count
 };
 
 struct MetaItem {
@@ -22,10 +28,11 @@ struct MetaItem {
   Ref value;  // what `kind` needs
 };
 
+enum class ValueType : uint8_t { kConstant, kTensor, kList, kTuple };
+
 // A node's value: a tensor, a list or tuple of values, or a constant.
 struct ValueSpec {
-  enum class Kind : uint8_t { kConstant, kTensor, kList, kTuple };
-  Kind kind = Kind::kConstant;
+  ValueType type = ValueType::kConstant;
   Ref constant;                               // of kConstant
   Ref shape, strides, dtype, device, offset;  // of kTensor
   Py_ssize_t storage = 0;                     // its place among the stamp's storages

@@ -1,31 +1,75 @@
 #include "decompose/stamp.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "core/characters.h"
 #include "core/check.h"
 #include "core/flat_map.h"
 #include "decompose/recipe.h"
-#include "decompose/renamer.h"
 #include "decompose/values.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
+#include "py/calls.h"
 #include "py/containers.h"
 
 namespace fxpress::decompose {
 
-namespace {
-
 using core::Op;
 using core::StringId;
 
+namespace {
+
+// The last underscore of a name that a digit follows, and the number after it; npos and 0 if there
+// is none. torch does not require that the name ends after the number.
+struct Suffix {
+  size_t at = std::string_view::npos;  // of the underscore
+  unsigned long number = 0;
+};
+
+Suffix suffix_of(std::string_view name) {
+  for (size_t at = name.size(); at-- > 0;) {
+    if (name[at] != '_' || at + 1 == name.size() || !core::is_digit(name[at + 1])) continue;
+    size_t end = at + 1;
+    while (end < name.size() && core::is_digit(name[end])) ++end;
+    return {at, std::strtoul(std::string(name.substr(at + 1, end - at - 1)).c_str(), nullptr, 10)};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view Renamer::take(std::string_view name) {
+  const Suffix suffix = suffix_of(name);
+  if (suffix.at != std::string_view::npos) {
+    unsigned long& highest = highest_[std::string(name.substr(0, suffix.at))];
+    highest = std::max(highest, suffix.number);
+  }
+  return *used_.emplace(name).first;
+}
+
+std::string_view Renamer::take_next(std::string_view base) {
+  const std::string prefix(base);
+  return take(prefix + "_" + std::to_string(highest_[prefix] + 1));
+}
+
+std::string_view Renamer::placeholder(std::string_view name) {
+  return is_free(name) ? take(name) : take_next(name);
+}
+
+std::string_view Renamer::node(std::string_view name) {
+  return is_free(name) ? take(name) : take_next(name.substr(0, suffix_of(name).at));
+}
+
+namespace {
+
 uint32_t number(PyObject* value) {
-  const long result = PyLong_AsLong(value);
-  if (result == -1 && PyErr_Occurred() != nullptr) throw_python_error();
-  return static_cast<uint32_t>(result);
+  return static_cast<uint32_t>(to_long(value));
 }
 
 std::vector<uint32_t> numbers(PyObject* list) {
@@ -83,7 +127,7 @@ class Stamper {
     name_all();
     write_placeholders();
     for (const Stamp& stamp : stamps_) write(stamp);
-    const std::string_view output = renamer_.give(names_.text(raw_.back()));
+    const std::string_view output = renamer_.node(names_.text(raw_.back()));
     const Ref name = new_string(output);
     writer_.finish();
     restore_names();
@@ -200,7 +244,7 @@ class Stamper {
   void write_placeholders() {
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(request_.names); ++i) {
       PyObject* name = PyList_GET_ITEM(request_.names, i);
-      renamer_.take(utf8(name));
+      renamer_.placeholder(utf8(name));
       const StringId id = names_.candidate(name);
       const fx::NewNode node{Op::kPlaceholder, name, id, Py_None, id};
       Ref meta = Ref::borrow(PyList_GetItem(request_.metas, i));
@@ -217,7 +261,7 @@ class Stamper {
       if (live_[place] == 0) continue;
       if (!source) source = ask(words_.source, stamp.call.get());
       const std::string_view raw = names_.text(raw_[place]);
-      const std::string_view last = renamer_.give(raw);
+      const std::string_view last = renamer_.node(raw);
       const StringId name = last == raw ? raw_[place] : names_.intern(last);
       const fx::NewNode made{Op::kCallFunction, nodes[i].target.get(), name, Py_None, name};
       const auto replace = [&](PyObject* original) {
@@ -251,9 +295,7 @@ class Stamper {
       case MetaKind::kStack:
         return Ref::borrow(get(old, item.key));
       case MetaKind::kSource: {
-        Ref list = Ref::steal(PyList_New(1));
-        PyList_SET_ITEM(list.get(), 0, Ref::borrow(source.get()).release());
-        return list;
+        return make_list(1, [&](size_t) { return Ref::borrow(source.get()); });
       }
       case MetaKind::kValue:
         return values_.make(node.value, stamp.storages.get());
@@ -280,8 +322,7 @@ class Stamper {
   }
 
   Ref ask(const Ref& method, PyObject* argument) {
-    PyObject* arguments[] = {request_.helper, argument};
-    return Ref::steal(PyObject_VectorcallMethod(method.get(), arguments, 2, nullptr));
+    return call_method(request_.helper, method.get(), argument);
   }
 
   // torch renames nodes without telling the namespace: it knows the names that they had first.
@@ -296,13 +337,10 @@ class Stamper {
   }
 
   Ref all_nodes() const {
-    Ref list = Ref::steal(PyList_New(static_cast<Py_ssize_t>(nodes_.size())));
-    for (size_t i = 0; i < nodes_.size(); ++i) {
+    return make_list(nodes_.size(), [&](size_t i) {
       PyObject* node = nodes_[same_as_[i]];
-      if (node == nullptr) node = Py_None;
-      PyList_SET_ITEM(list.get(), static_cast<Py_ssize_t>(i), Ref::borrow(node).release());
-    }
-    return list;
+      return Ref::borrow(node == nullptr ? Py_None : node);
+    });
   }
 
   const StampRequest& request_;

@@ -1,5 +1,6 @@
 #include "decompose/values.h"
 
+#include "py/calls.h"
 #include "py/containers.h"
 
 namespace fxpress::decompose {
@@ -33,15 +34,10 @@ Values::Values(PyObject* helper)
 }
 
 Ref Values::make(const ValueSpec& spec, PyObject* storages) {
-  if (spec.kind == ValueSpec::Kind::kConstant) return Ref::borrow(spec.constant.get());
-  if (spec.kind == ValueSpec::Kind::kTensor) return tensor(spec, storages);
-  const auto count = static_cast<Py_ssize_t>(spec.parts.size());
-  Ref list = Ref::steal(PyList_New(count));
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    PyList_SET_ITEM(list.get(), i, make(spec.parts[static_cast<size_t>(i)], storages).release());
-  }
-  return spec.kind == ValueSpec::Kind::kList ? std::move(list)
-                                             : Ref::steal(PyList_AsTuple(list.get()));
+  if (spec.type == ValueType::kConstant) return Ref::borrow(spec.constant.get());
+  if (spec.type == ValueType::kTensor) return tensor(spec, storages);
+  Ref list = make_list(spec.parts.size(), [&](size_t i) { return make(spec.parts[i], storages); });
+  return spec.type == ValueType::kList ? std::move(list) : Ref::steal(PyList_AsTuple(list.get()));
 }
 
 Ref Values::tensor(const ValueSpec& spec, PyObject* storages) {
@@ -76,8 +72,7 @@ Ref Values::real_tensor(const ValueSpec& spec, PyObject* storage, bool fills_sto
   Ref real;
   if (spec.pattern.get() != Py_None) {
     const Ref place = fills_storage ? Ref::borrow(Py_None) : storage_of(storage);
-    PyObject* parts[] = {spec.pattern.get(), place.get()};
-    real = Ref::steal(PyObject_Vectorcall(like_pattern_.get(), parts, 2, nullptr));
+    real = call(like_pattern_.get(), spec.pattern, place);
   } else if (fills_storage) {
     PyObject* sizes[] = {spec.shape.get(), spec.strides.get(), spec.dtype.get(), meta_.get()};
     real = Ref::steal(PyObject_Vectorcall(empty_strided_.get(), sizes, 2, dtype_device_.get()));
@@ -85,35 +80,28 @@ Ref Values::real_tensor(const ValueSpec& spec, PyObject* storage, bool fills_sto
     const Ref place = storage_of(storage);
     PyObject* none[] = {no_data_.get(), spec.dtype.get(), meta_.get()};
     real = Ref::steal(PyObject_Vectorcall(empty_.get(), none, 1, dtype_device_.get()));
-    PyObject* view[] = {real.get(), place.get(), spec.offset.get(), spec.shape.get(),
-                        spec.strides.get()};
-    Ref::steal(PyObject_VectorcallMethod(set_.get(), view, 5, nullptr));
+    call_method(real.get(), set_.get(), place, spec.offset, spec.shape, spec.strides);
   }
   if (fills_storage) keep_storage(storage, real.get());
   return real;
 }
 
 void Values::keep_storage(PyObject* storage, PyObject* tensor) {
-  const Ref made = Ref::steal(PyObject_CallMethodNoArgs(tensor, untyped_storage_.get()));
+  const Ref made = call_method(tensor, untyped_storage_.get());
   check(PyObject_SetAttr(storage, made_.get(), made.get()));
 }
 
 Ref Values::storage_of(PyObject* storage) {
   Ref made = get_attr(storage, made_.get());
   if (made.get() != Py_None) return made;
-  PyObject* asked[] = {helper_, storage};
-  return Ref::steal(PyObject_VectorcallMethod(storage_.get(), asked, 2, nullptr));
+  return call_method(helper_, storage_.get(), storage);
 }
 
 const fx::FakeMaker& Values::fakes_on(PyObject* device) {
   for (const auto& [known, fakes] : of_devices_) {
-    const int is_same =
-        known.get() == device ? 1 : PyObject_RichCompareBool(known.get(), device, Py_EQ);
-    check(is_same);
-    if (is_same == 1) return fakes;
+    if (is_equal(known.get(), device)) return fakes;
   }
-  PyObject* asked[] = {helper_, device};
-  Ref attributes = Ref::steal(PyObject_VectorcallMethod(attributes_.get(), asked, 2, nullptr));
+  Ref attributes = call_method(helper_, attributes_.get(), device);
   return of_devices_.emplace_back(Ref::borrow(device), fx::FakeMaker(device, std::move(attributes)))
       .second;
 }

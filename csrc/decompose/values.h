@@ -13,7 +13,8 @@ namespace fxpress::decompose {
 
 class Values {
  public:
-  // `helper`: a fxpress._graphs.decompose.write.Writer, whose `tools` has functions of torch by role.
+  // `helper`: a fxpress._graphs.decompose.write.Writer, whose `tools` has functions of torch by
+  // role.
   explicit Values(PyObject* helper);
 
   // `storages`: list of fxpress._graphs.decompose.values.Storage.

@@ -5,13 +5,11 @@
 #include <vector>
 
 #include "export/plan/replacements.h"
-#include "fx/arg_mapper.h"
 #include "fx/arguments.h"
-#include "fx/dead_nodes.h"
-#include "fx/edited.h"
 #include "fx/graph_module.h"
 #include "fx/reader.h"
 #include "fx/writer.h"
+#include "py/calls.h"
 #include "py/containers.h"
 #include "py/gc_pause.h"
 
@@ -71,7 +69,7 @@ class Unlifter {
   }
 
  private:
-  struct Write {
+  struct OutputWrite {
     uint32_t input;            // node of the source: what is written to
     PyObject* value;           // leaf of the output; borrowed
     StringId name;             // of the copy_
@@ -235,15 +233,9 @@ class Unlifter {
       return;
     }
     const Ref type_expr = fx::node_field(node(i), fx::symbols.node_type_expr);
-    fx::InputCursor inputs(read_.graph.inputs_of(NodeId(i)), kFunction);
-    const auto copied = [&](PyObject* def) {
-      const uint32_t id = inputs.next().value();
-      if (node(id) != def) fx::raise_edited(kFunction);
-      return copy_of(id);
-    };
-    copies_[i] = writer_.copy(new_node(op(i), target(i), type_expr.get(), names_[i]), node(i),
-                              copied, meta_of(i, false));
-    inputs.finish();
+    copies_[i] = writer_.copy_node(
+        new_node(op(i), target(i), type_expr.get(), names_[i]), read_, NodeId(i), kFunction,
+        [&](NodeId def) { return copy_of(def.value()); }, meta_of(i, false));
   }
 
   PyObject* copy_of(uint32_t i) const {
@@ -269,7 +261,7 @@ class Unlifter {
   }
 
   void write_writes() {
-    for (Write& write : writes_) {
+    for (OutputWrite& write : writes_) {
       std::vector<PyObject*> inputs = {copy_of(write.input)};
       const Ref value = value_of(write.value, inputs);
       Ref args = Ref::steal(PyTuple_Pack(2, inputs[0], value.get()));
@@ -321,9 +313,7 @@ class Unlifter {
     const Ref table = fx::dict_field(copy, fx::symbols.node_users);
     if (PyDict_GET_SIZE(table.get()) < 2) return;
     std::vector<std::pair<uint32_t, Ref>> users;
-    PyObject* user = nullptr;
-    PyObject* ignored = nullptr;
-    for (Py_ssize_t position = 0; PyDict_Next(table.get(), &position, &user, &ignored) != 0;) {
+    for (const auto& [user, _] : DictRange(table.get())) {
       users.emplace_back(moves_of_new_.find(ObjectTable::key(user)), Ref::borrow(user));
     }
     const auto earlier = [](const auto& a, const auto& b) { return a.first < b.first; };
@@ -346,7 +336,7 @@ class Unlifter {
   std::vector<StringId> names_;            // by node of the source: the name of its copy
   std::vector<StringId> attribute_names_;  // by node of the source, of those in replaced_
   std::vector<StringId> given_away_;       // names that no node of the result has
-  std::vector<Write> writes_;              // in the order of the outputs
+  std::vector<OutputWrite> writes_;        // in the order of the outputs
   std::vector<PyObject*> returned_;        // leaves of the output; borrowed
   std::unordered_map<PyObject*, PyObject*> written_as_;  // node of the source -> its last write
   std::vector<PyObject*> copies_;  // by node of the source; borrowed from the new graph

@@ -1,8 +1,19 @@
-// Reads the arguments of a node. torch.fx declares a tuple and a dict, and keeps whatever it is
-// given: a list that was assigned to node.args stays a list, and None or a number is taken as well.
+// Reads, walks and replaces the arguments of a node.
+//
+// torch.fx declares a tuple and a dict, and keeps whatever it gets: a list that was assigned to
+// node.args stays a list, and None or a number is accepted as well. It copies what a node gets, but
+// lists can be changed afterwards: arguments may share parts, so that a walk of a few objects has
+// paths without number, or contain themselves.
 #pragma once
 
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
 #include "fx/symbols.h"
+#include "py/arg_cursor.h"
+#include "py/calls.h"
 
 namespace fxpress::fx {
 
@@ -47,5 +58,171 @@ inline Ref returned_value(PyObject* output) {
   }
   return Ref::borrow(PyTuple_GET_ITEM(args.get(), 0));
 }
+
+// An immutable list of the values.
+inline Ref new_immutable_list(std::span<const Ref> values) {
+  Ref result = call(symbols.immutable_list_type);
+  for (const Ref& value : values) check(PyList_Append(result.get(), value.get()));
+  return result;
+}
+
+// ---- walks ----
+
+// Notices containers that a walk meets again. Nearly all arguments are small: nothing is noted
+// until a walk is long or deep.
+class ArgTrail {
+ public:
+  // A container is about to be opened, with `open` containers around it; container_at(i) is one.
+  // False: it was walked before. ValueError when it contains itself.
+  template <class At>
+  bool enter(PyObject* container, size_t open, At container_at) {
+    constexpr size_t kFreeSteps = 1024;
+    constexpr size_t kFreeDepth = 128;
+    if (++steps_ <= kFreeSteps && open < kFreeDepth) return true;
+    if (!known_) {
+      known_ = std::make_unique<SeenContainers>();
+      for (size_t i = 0; i < open; ++i) note(container_at(i));
+    }
+    return note(container);
+  }
+  void leave(PyObject* container) {
+    if (known_) (*known_)[container] = false;
+  }
+  // Whether containers are noted: the walk may meet one again that it leaves from here on.
+  bool notes() const { return known_ != nullptr; }
+  // Before the next walk.
+  void clear() {
+    steps_ = 0;
+    known_.reset();
+  }
+
+ private:
+  using SeenContainers = std::unordered_map<PyObject*, bool>;  // whether a container is open
+
+  bool note(PyObject* container) {
+    const auto [place, is_new] = known_->try_emplace(container, true);
+    if (!is_new && place->second) {
+      raise(PyExc_ValueError, "an argument of a node contains itself: a %s",
+            Py_TYPE(container)->tp_name);
+    }
+    return is_new;
+  }
+
+  size_t steps_ = 0;
+  std::unique_ptr<SeenContainers> known_;  // made when it is needed: walks are as many as nodes
+};
+
+// Calls visit(node) for every node in `root`, in the order of torch.fx.map_arg: tuples, lists, dict
+// values and slices are descended into, everything else is a leaf. No recursion. The nodes of a
+// part that is shared are visited at least once.
+// `visit` runs no Python code, or raises: what is walked through is not held.
+template <class Visit>
+void visit_nodes(PyObject* root, std::vector<ArgCursor>& stack, Visit visit) {
+  ArgTrail trail;
+  const size_t bottom = stack.size();
+  const auto enter = [&](PyObject* object) {
+    if (Py_TYPE(object) == as_type(symbols.node_type)) {
+      visit(object);
+      return;
+    }
+    const ArgKind kind = arg_kind(object);
+    if (kind != ArgKind::kLeaf) {
+      const auto at = [&](size_t i) { return stack[bottom + i].container; };
+      if (trail.enter(object, stack.size() - bottom, at)) stack.push_back({object, kind});
+    } else if (is_node(object)) {
+      visit(object);
+    }
+  };
+  enter(root);
+  while (stack.size() > bottom) {
+    if (PyObject* child = stack.back().next()) {
+      enter(child);
+    } else {
+      trail.leave(stack.back().container);
+      stack.pop_back();
+    }
+  }
+}
+
+// Rebuilds `root` as torch.fx.map_arg does: lists become immutable lists, dicts immutable dicts,
+// named tuples keep their class. `replace(node)` is called for every node in visiting order and
+// returns the borrowed replacement; for nodes of a part that is shared at least once. Parts that
+// mention no node and are immutable already are shared with the original, not copied. No recursion.
+class ArgMapper {
+ public:
+  template <class Replace>
+  Ref map(PyObject* root, Replace replace) {
+    Ref direct = map_leaf(root, replace);
+    if (direct) return direct;
+    open_.clear();
+    if (!made_.empty()) made_.clear();
+    trail_.clear();
+    open(root);
+    for (;;) {
+      OpenContainer& inner = open_.back();
+      PyObject* key = nullptr;
+      const Ref child = Ref::borrow(inner.cursor.next(&key));
+      Ref value;
+      if (child) {
+        inner.key = Ref::borrow(key);
+        value = map_leaf(child.get(), replace);
+        if (!value) {
+          if (open(child.get())) continue;
+          value = Ref::borrow(made_.at(child.get()).value.get());
+        }
+      } else {
+        value = finish(inner);
+        PyObject* container = inner.cursor.container;
+        trail_.leave(container);
+        if (trail_.notes()) {
+          made_.insert_or_assign(container,
+                                 MappedContainer{std::move(inner.held), Ref::borrow(value.get())});
+        }
+        open_.pop_back();
+        if (open_.empty()) return value;
+      }
+      OpenContainer& into = open_.back();
+      into.values.push_back(std::move(value));
+      if (into.cursor.kind == ArgKind::kDict) into.keys.push_back(std::move(into.key));
+    }
+  }
+
+ private:
+  // Named tuples and keys of dicts run Python code, which may take any container out of the one
+  // around it.
+  struct OpenContainer {
+    ArgCursor cursor;         // of its next child
+    Ref held;                 // the container
+    Ref key{};                // of the child being built
+    std::vector<Ref> values;  // mapped children so far
+    std::vector<Ref> keys{};  // their keys, for dicts
+  };
+  struct MappedContainer {
+    Ref container;  // its address stays its own
+    Ref value;      // what it became
+  };
+
+  template <class Replace>
+  Ref map_leaf(PyObject* object, Replace& replace) {
+    if (Py_TYPE(object) == as_type(symbols.node_type)) return Ref::borrow(replace(object));
+    if (arg_kind(object) != ArgKind::kLeaf) return {};
+    return is_node(object) ? Ref::borrow(replace(object)) : Ref::borrow(object);
+  }
+
+  // False: it was mapped before.
+  bool open(PyObject* container) {
+    const auto at = [&](size_t i) { return open_[i].cursor.container; };
+    if (!trail_.enter(container, open_.size(), at)) return false;
+    open_.push_back(
+        OpenContainer{{container, arg_kind(container)}, Ref::borrow(container), {}, {}, {}});
+    return true;
+  }
+
+  static Ref finish(OpenContainer& container);
+
+  std::vector<OpenContainer> open_;  // outermost first
+  ArgTrail trail_;
+  std::unordered_map<PyObject*, MappedContainer> made_;  // by container that the trail knows
+};
 
 }  // namespace fxpress::fx

@@ -2,8 +2,9 @@
 
 #include <array>
 
-#include "fx/computed.h"
+#include "fx/descriptors.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/containers.h"
 #include "py/instance_dict.h"
 
@@ -22,12 +23,12 @@ Ref fresh_container(PyObject* value) {
   if (PyODict_CheckExact(value)) return Ref::steal(PyODict_New());
   if (PyList_CheckExact(value)) return Ref::steal(PyList_New(0));
   if (!PyDict_Check(value) && !PyList_Check(value) && !PyAnySet_Check(value)) return {};
-  return Ref::steal(PyObject_CallNoArgs(reinterpret_cast<PyObject*>(Py_TYPE(value))));
+  return call(reinterpret_cast<PyObject*>(Py_TYPE(value)));
 }
 
 bool has_global_registration_hooks() {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(symbols.module_registration_hooks); ++i) {
-    if (PyObject_IsTrue(PyTuple_GET_ITEM(symbols.module_registration_hooks, i)) != 0) return true;
+    if (is_true(PyTuple_GET_ITEM(symbols.module_registration_hooks, i))) return true;
   }
   return false;
 }
@@ -58,12 +59,7 @@ PyObject* plain_table(PyObject* module, PyObject* module_dict, PyObject* name, P
 
 bool is_tensor_but_no_parameter(PyObject* value) {
   if (reinterpret_cast<PyObject*>(Py_TYPE(value)) == symbols.parameter_type) return false;
-  const int tensor = PyObject_IsInstance(value, symbols.tensor_type);
-  check(tensor);
-  if (tensor == 0) return false;
-  const int parameter = PyObject_IsInstance(value, symbols.parameter_type);
-  check(parameter);
-  return parameter == 0;
+  return is_instance(value, symbols.tensor_type) && !is_instance(value, symbols.parameter_type);
 }
 
 void set_member(PyObject* owner, PyObject* name, PyObject* value) {
@@ -73,7 +69,7 @@ void set_member(PyObject* owner, PyObject* name, PyObject* value) {
   if (plain != nullptr) {
     check(PyDict_SetItem(plain, name, value));
   } else if (is_tensor_but_no_parameter(value)) {
-    Ref::steal(PyObject_CallMethodObjArgs(owner, names.register_buffer, name, value, nullptr));
+    call_method(owner, names.register_buffer, name, value);
   } else {
     check(PyObject_SetAttr(owner, name, value));
   }
@@ -197,7 +193,7 @@ void register_parameter(PyObject* module, PyObject* name, PyObject* value) {
   if (plain != nullptr) {
     check(PyDict_SetItem(plain, name, value));
   } else {
-    Ref::steal(PyObject_CallMethodObjArgs(module, names.register_parameter, name, value, nullptr));
+    call_method(module, names.register_parameter, name, value);
   }
 }
 
@@ -205,24 +201,19 @@ void register_buffer(PyObject* module, PyObject* name, PyObject* value, bool per
   const Ref dict = instance_dict(module);
   Ref plain;
   const Ref transient = Ref::borrow(dict_get(dict.get(), names.non_persistent_buffers));
-  const int is_tensor = PyObject_IsInstance(value, symbols.tensor_type);
-  check(is_tensor);
-  if (is_tensor == 1 && transient && PySet_CheckExact(transient.get())) {
+  if (is_instance(value, symbols.tensor_type) && transient && PySet_CheckExact(transient.get())) {
     plain = Ref::borrow(free_table(module, dict.get(), name, names.module_dict_buffers));
   }
   if (plain) {
     if (!persistent) check(PySet_Add(transient.get(), name));
     check(PyDict_SetItem(plain.get(), name, value));
   } else {
-    Ref::steal(PyObject_CallMethodObjArgs(module, names.register_buffer, name, value,
-                                          persistent ? Py_True : Py_False, nullptr));
+    call_method(module, names.register_buffer, name, value, persistent ? Py_True : Py_False);
   }
 }
 
 void fill_fresh(PyObject* target, PyObject* body) {
-  PyObject* key = nullptr;
-  PyObject* value = nullptr;
-  for (Py_ssize_t position = 0; PyDict_Next(body, &position, &key, &value) != 0;) {
+  for (const auto& [key, value] : DictRange(body)) {
     const Ref container = fresh_container(value);
     check(PyDict_SetItem(target, key, container ? container.get() : value));
   }
@@ -233,15 +224,12 @@ Ref new_module(PyTypeObject* type) {
   if (_PyType_Lookup(as_type(symbols.module_type), names.dunder_init) != symbols.module_init) {
     const Ref init = get_attr(symbols.module_type, names.dunder_init);
     Ref module = Ref::steal(PyBaseObject_Type.tp_new(type, no_args, nullptr));
-    Ref::steal(PyObject_CallOneArg(init.get(), module.get()));
+    call(init.get(), module);
     return module;
   }
   // A copy has all keys in one step, and stays a dict of its own: the engine can watch it.
   const Ref dict = Ref::steal(PyDict_Copy(symbols.module_init_body));
-  PyObject* key = nullptr;
-  PyObject* value = nullptr;
-  for (Py_ssize_t position = 0;
-       PyDict_Next(symbols.module_init_body, &position, &key, &value) != 0;) {
+  for (const auto& [key, value] : DictRange(symbols.module_init_body)) {
     const Ref container = fresh_container(value);
     if (container) check(PyDict_SetItem(dict.get(), key, container.get()));
   }

@@ -7,14 +7,12 @@
 
 #include "core/check.h"
 #include "core/liveness.h"
-#include "fx/arg_walk.h"
 #include "fx/arguments.h"
-#include "fx/codegen_target.h"
-#include "fx/local_names.h"
 #include "fx/names.h"
 #include "fx/reader.h"
+#include "fx/source_parts.h"
 #include "fx/symbols.h"
-#include "fx/tree_inputs.h"
+#include "py/calls.h"
 #include "py/instance_dict.h"
 
 namespace fxpress::fx {
@@ -69,12 +67,10 @@ class Generator {
  private:
   // Names that every source can use: inf, nan, torch, device, ...
   void add_base_globals() {
-    const Ref base = Ref::steal(PyObject_CallNoArgs(symbols.base_globals));
+    const Ref base = call(symbols.base_globals);
     globals_ = Ref::steal(PyDict_Copy(base.get()));
     global_names_ = Ref::steal(PyDict_New());
-    PyObject* name = nullptr;
-    PyObject* value = nullptr;
-    for (Py_ssize_t position = 0; PyDict_Next(base.get(), &position, &name, &value) != 0;) {
+    for (const auto& [name, value] : DictRange(base.get())) {
       names_.table().create(names_.candidate(name), true);
       check(PyDict_SetItem(global_names_.get(), value, name));
     }
@@ -188,11 +184,10 @@ class Generator {
       case ArgKind::kLeaf:
         break;
     }
-    const int plain = PySet_Contains(symbols.plain_repr_types, type);
-    check(plain);
+    const bool is_plain = contains(symbols.plain_repr_types, type);
     if (PyComplex_CheckExact(object) && !in_dict) {
       append_complex(object);
-    } else if (plain == 1 || (in_dict && is_operator(object))) {
+    } else if (is_plain || (in_dict && is_operator(object))) {
       append_python_repr(object);
     } else if (is_operator(object)) {
       body_ += function_name(object);
@@ -400,10 +395,7 @@ class Generator {
       indices = Ref::borrow(dict_get(meta.get(), names.boxed_arg_indices));
     }
     if (!indices) indices = find_attr(target, names.target_boxed_arg_indices);
-    if (!indices) return false;
-    const int truth = PyObject_IsTrue(indices.get());
-    check(truth);
-    return truth == 1;
+    return indices && is_true(indices.get());
   }
 
   // getattr(x, "name") is written x.name.
@@ -418,9 +410,7 @@ class Generator {
     const Ref meta = node_field(node, symbols.node_meta);
     PyObject* mark = PyDict_Check(meta.get()) ? dict_get(meta.get(), names.is_wrapped) : nullptr;
     if (mark == nullptr) return;
-    const int truth = PyObject_IsTrue(mark);
-    check(truth);
-    if (truth == 1 && std::find(wrapped_.begin(), wrapped_.end(), function) == wrapped_.end()) {
+    if (is_true(mark) && std::find(wrapped_.begin(), wrapped_.end(), function) == wrapped_.end()) {
       wrapped_.push_back(function);
     }
   }

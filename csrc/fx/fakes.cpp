@@ -2,6 +2,7 @@
 
 #include "core/tensor_access.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/instance_dict.h"
 
 namespace fxpress::fx {
@@ -12,7 +13,7 @@ namespace {
 core::FakeLike part_with_libtorch() {
   static core::FakeLike found = nullptr;
   if (found != nullptr) return found;
-  const Ref capsule = Ref::steal(PyObject_CallNoArgs(symbols.fake_like));
+  const Ref capsule = call(symbols.fake_like);
   if (capsule.get() == Py_None) return nullptr;
   void* const pointer = PyCapsule_GetPointer(capsule.get(), core::kFakeLikeCapsule);
   if (pointer == nullptr) throw_python_error();
@@ -21,10 +22,7 @@ core::FakeLike part_with_libtorch() {
 }
 
 bool protects_data(PyObject* attributes) {
-  const Ref answer = Ref::steal(PyObject_CallOneArg(symbols.protects_data, attributes));
-  const int is_true = PyObject_IsTrue(answer.get());
-  check(is_true);
-  return is_true == 1;
+  return is_true(call(symbols.protects_data, attributes).get());
 }
 
 }  // namespace
@@ -39,7 +37,7 @@ Ref FakeMaker::make(PyObject* real, bool requires_grad) const {
                        device_.get()};
   Ref fake = Ref::steal(
       PyObject_Vectorcall(symbols.make_subclass, parts, 3, symbols.make_subclass_keywords));
-  if (protects_) Ref::steal(PyObject_CallOneArg(symbols.protect_data, fake.get()));
+  if (protects_) call(symbols.protect_data, fake);
   give_attributes(fake.get());
   return fake;
 }

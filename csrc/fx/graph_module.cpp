@@ -7,6 +7,7 @@
 #include "fx/attributes.h"
 #include "fx/reader.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/instance_dict.h"
 
 namespace fxpress::fx {
@@ -18,8 +19,7 @@ Ref make_class(PyObject* base, PyObject* namespace_of_class, const char* class_n
   const Ref body = Ref::steal(PyDict_Copy(namespace_of_class));
   const Ref bases = Ref::steal(PyTuple_Pack(1, base));
   const Ref name = Ref::steal(PyUnicode_FromString(class_name));
-  return Ref::steal(PyObject_CallFunctionObjArgs(reinterpret_cast<PyObject*>(Py_TYPE(base)),
-                                                 name.get(), bases.get(), body.get(), nullptr));
+  return call(reinterpret_cast<PyObject*>(Py_TYPE(base)), name, bases, body);
 }
 
 Ref make_deferred_class(PyObject* base) {
@@ -125,11 +125,9 @@ Ref make_graph_module_of(PyObject* root, PyObject* graph, const GraphModuleOptio
 
 void list_children_with_code(PyObject* module, std::vector<Ref>& result) {
   const Ref dict = instance_dict(module);
-  PyObject* name = nullptr;
-  PyObject* child = nullptr;
   PyObject* children = dict_get(dict.get(), names.module_dict_modules);
   if (children == nullptr) return;
-  for (Py_ssize_t position = 0; PyDict_Next(children, &position, &name, &child) != 0;) {
+  for (const auto& [_, child] : DictRange(children)) {
     if (!is_a(child, symbols.graph_module_type)) continue;
     if (_PyType_Lookup(Py_TYPE(child), symbols.pending) != nullptr) continue;
     result.push_back(Ref::borrow(child));
@@ -137,7 +135,7 @@ void list_children_with_code(PyObject* module, std::vector<Ref>& result) {
 }
 
 void recompile(PyObject* module) {
-  Ref::steal(PyObject_CallMethodNoArgs(module, names.recompile));
+  call_method(module, names.recompile);
 }
 
 Ref make_lite_graph_module(PyObject* graph, PyObject* modules) {

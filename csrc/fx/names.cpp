@@ -4,6 +4,7 @@
 #include <string>
 
 #include "fx/symbols.h"
+#include "py/calls.h"
 
 namespace fxpress::fx {
 
@@ -50,18 +51,14 @@ NameWriter::NameWriter(Forbidden forbidden)
 NameWriter::~NameWriter() {
   if (tables_->pool.size() > kRememberedNames) return;
   // Functions must not live longer because something was named after them once.
-  tables_->by_target = core::FlatMap();
-  tables_->targets.clear();
+  tables_->by_target = {};
   std::swap(spare(forbidden_), tables_);
 }
 
 void NameWriter::reset() {
   tables_ = std::make_unique<Tables>();
   tables_->forbidden = PyDict_GET_SIZE(symbols.illegal_names);
-  PyObject* name = nullptr;
-  PyObject* owner = nullptr;
-  for (Py_ssize_t position = 0;
-       PyDict_Next(symbols.illegal_names, &position, &name, &owner) != 0;) {
+  for (const auto& [name, owner] : DictRange(symbols.illegal_names)) {
     if (forbidden_ == Forbidden::kForNodes && owner == Py_None) continue;
     tables_->names.forbid(intern(utf8(name)));
   }
@@ -85,7 +82,7 @@ core::StringId NameWriter::candidate(PyObject* name) {
   const core::StringId raw = add(name);
   if (!PyUnicode_IS_ASCII(name)) {
     // Python's digits and letters go beyond ASCII: its own rules decide.
-    const Ref parsed = Ref::steal(PyObject_CallOneArg(symbols.parse_name, name));
+    const Ref parsed = call(symbols.parse_name, name);
     PyObject* legal = nullptr;
     PyObject* base = nullptr;
     PyObject* digits = nullptr;
@@ -106,20 +103,11 @@ core::StringId NameWriter::candidate_for_text(std::string_view target) {
 }
 
 core::StringId NameWriter::candidate_for_target(PyObject* target) {
-  const auto key = reinterpret_cast<uintptr_t>(target);
-  if (const uint32_t known = tables_->by_target.find(key); known != core::FlatMap::kAbsent) {
-    return core::StringId(known);
-  }
-  core::StringId result;
-  if (PyUnicode_CheckExact(target) && PyUnicode_IS_ASCII(target)) {
-    result = candidate_for_text(utf8(target));
-  } else {
-    const Ref text = Ref::steal(PyObject_CallOneArg(symbols.target_to_str, target));
-    result = candidate(text.get());
-  }
-  tables_->by_target.insert(key, result.value());
-  tables_->targets.push_back(Ref::borrow(target));
-  return result;
+  return tables_->by_target.get(target, [&] {
+    return PyUnicode_CheckExact(target) && PyUnicode_IS_ASCII(target)
+               ? candidate_for_text(utf8(target))
+               : candidate(call(symbols.target_to_str, target).get());
+  });
 }
 
 Ref NameWriter::count(core::StringId base) {

@@ -4,10 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "core/flat_map.h"
 #include "core/name_table.h"
 #include "core/string_pool.h"
-#include "py/object.h"
+#include "py/object_table.h"
 
 namespace fxpress::fx {
 
@@ -51,12 +50,11 @@ class NameWriter {
   core::StringId add(PyObject* name);
 
   struct Tables {
-    core::StringPool pool;        // the text of every id
-    core::NameTable names{pool};  // the namespace
-    std::vector<Ref> strings{};   // by string id; empty until asked for
-    core::FlatMap by_target{};    // address of a target -> candidate
-    std::vector<Ref> targets{};   // those targets: an address must not be used again
-    Py_ssize_t forbidden = 0;     // how many names torch forbade when they were read
+    core::StringPool pool;                  // the text of every id
+    core::NameTable names{pool};            // the namespace
+    std::vector<Ref> strings{};             // by string id; empty until asked for
+    ObjectMap<core::StringId> by_target{};  // candidates
+    Py_ssize_t forbidden = 0;               // how many names torch forbade when they were read
   };
   void reset();
   static std::unique_ptr<Tables>& spare(Forbidden forbidden);

@@ -1,6 +1,7 @@
 #include "fx/provenance.h"
 
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/containers.h"
 
 namespace fxpress::fx {
@@ -26,9 +27,8 @@ Ref note_of(const ProvenanceRules& rules, const NotedNode& node) {
   check(PyDict_SetItem(info.get(), names.target, node.target));
   check(PyDict_SetItem(info.get(), names.graph_id, node.graph_id));
   const Ref described = new_instance(rules.info_type.get(), info.get());
-  const Ref earlier = node.earlier == nullptr
-                          ? Ref::steal(PyList_New(0))
-                          : Ref::steal(PyObject_CallOneArg(rules.keep.get(), node.earlier));
+  const Ref earlier =
+      node.earlier == nullptr ? Ref::steal(PyList_New(0)) : call(rules.keep.get(), node.earlier);
   return note(rules, described.get(), earlier.get());
 }
 
@@ -38,14 +38,10 @@ Ref note_of_none(const ProvenanceRules& rules) {
 }
 
 PyObject* TargetTexts::of(PyObject* target) {
-  const auto address = reinterpret_cast<uintptr_t>(target);
-  const uint32_t known = places_.find(address);
-  if (known != core::FlatMap::kAbsent) return texts_[known].get();
-  Ref text = PyUnicode_CheckExact(target) ? Ref::borrow(target) : Ref::steal(PyObject_Str(target));
-  places_.insert(address, static_cast<uint32_t>(texts_.size()));
-  targets_.push_back(Ref::borrow(target));  // no other object gets its address
-  texts_.push_back(std::move(text));
-  return texts_.back().get();
+  const auto text = [&] {
+    return PyUnicode_CheckExact(target) ? Ref::borrow(target) : Ref::steal(PyObject_Str(target));
+  };
+  return texts_.get(target, text).get();
 }
 
 Ref Provenance::note(PyObject* name, PyObject* target, PyObject* graph_id, PyObject* earlier) {

@@ -4,8 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/flat_map.h"
-#include "py/object.h"
+#include "py/object_table.h"
 
 namespace fxpress::fx {
 
@@ -38,8 +37,7 @@ class TargetTexts {
   PyObject* of(PyObject* target);
 
  private:
-  core::FlatMap places_;  // address of a target -> its place in the lists
-  std::vector<Ref> targets_, texts_;
+  ObjectMap<Ref> texts_;
 };
 
 // Makes the notes of one pass, for Python.

@@ -3,12 +3,13 @@
 #include <string>
 
 #include "core/check.h"
-#include "fx/arg_walk.h"
 #include "fx/arguments.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 
 namespace fxpress::fx {
 
+using core::NodeId;
 using core::Op;
 
 namespace {
@@ -96,15 +97,25 @@ ReadGraph read_graph(PyObject* graph, InputOrder order) {
       add_arguments(user, flat.ops[i], add_input);
     } else {
       const Ref inputs = dict_field(user, symbols.node_input_nodes);
-      PyObject* def = nullptr;
-      PyObject* ignored = nullptr;
-      for (Py_ssize_t position = 0; PyDict_Next(inputs.get(), &position, &def, &ignored) != 0;) {
-        add_input(def);
-      }
+      for (const auto& input : DictRange(inputs.get())) add_input(input.key);
     }
     flat.input_begin.push_back(static_cast<uint32_t>(flat.inputs.size()));
   }
   return result;
+}
+
+std::vector<uint8_t> find_dead_nodes(const ReadGraph& source) {
+  const core::Graph& graph = source.graph;
+  std::vector<uint8_t> dead(graph.size(), 0);
+  std::vector<uint32_t> uses(graph.size(), 0);
+  for (NodeId def : graph.inputs) ++uses[def.value()];
+  for (size_t i = graph.size(); i-- > 0;) {
+    if (uses[i] > 0 || graph.ops[i] == Op::kPlaceholder || graph.ops[i] == Op::kOutput) continue;
+    if (is_true(call_method(source.nodes[i], names.is_impure).get())) continue;
+    dead[i] = 1;
+    for (NodeId def : graph.inputs_of(NodeId(i))) --uses[def.value()];
+  }
+  return dead;
 }
 
 }  // namespace fxpress::fx

@@ -57,6 +57,7 @@ void initialize_symbols(PyObject* objects) {
 #define FXPRESS_NAME_AS(name, text) Py_XSETREF(names.name, check(PyUnicode_InternFromString(text)));
 #define FXPRESS_NAME(name) FXPRESS_NAME_AS(name, #name)
 #include "fx/attribute_names.def"
+#include "py/calls.h"
 #undef FXPRESS_NAME
 #undef FXPRESS_NAME_AS
   PyObject* const fields[] = {
@@ -67,7 +68,7 @@ void initialize_symbols(PyObject* objects) {
   for (PyObject* field : fields) expect_object(field, "torch.fx.Node");  // see field_of()
   expect_bool(symbols.node_erased, "torch.fx.Node");
   Py_XSETREF(no_args, check(PyTuple_New(0)));
-  Py_XSETREF(no_kwargs, check(PyObject_CallNoArgs(symbols.immutable_dict_type)));
+  Py_XSETREF(no_kwargs, call(symbols.immutable_dict_type).release());
 }
 
 Ref make_tables_capsule() {
@@ -90,22 +91,20 @@ void adopt_tables(PyObject* capsule) {
 core::Op parse_op(PyObject* op) {
   using core::Op;
   // Ops are interned strings in practice; comparing by identity first costs nothing.
-  struct Entry {
+  struct NamedOp {
     PyObject* name;  // borrowed from the symbol table
     Op op;
   };
-  const Entry entries[] = {
+  const NamedOp entries[] = {
       {symbols.call_function, Op::kCallFunction}, {symbols.placeholder, Op::kPlaceholder},
       {symbols.get_attr, Op::kGetAttr},           {symbols.call_module, Op::kCallModule},
       {symbols.call_method, Op::kCallMethod},     {symbols.output, Op::kOutput},
   };
-  for (const Entry& entry : entries) {
+  for (const NamedOp& entry : entries) {
     if (entry.name == op) return entry.op;
   }
-  for (const Entry& entry : entries) {
-    const int equal = PyObject_RichCompareBool(entry.name, op, Py_EQ);
-    check(equal);
-    if (equal == 1) return entry.op;
+  for (const NamedOp& entry : entries) {
+    if (is_equal(entry.name, op)) return entry.op;
   }
   raise(PyExc_NotImplementedError, "node with unknown op %R", op);
 }

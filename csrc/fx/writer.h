@@ -1,16 +1,19 @@
-// Writes nodes into a torch.fx.Graph, with every table that torch keeps beside the node list.
+// Makes graphs, and writes nodes into them with every table that torch keeps of them.
 #pragma once
 
 #include <span>
 #include <vector>
 
 #include "core/graph.h"
-#include "fx/arg_mapper.h"
 #include "fx/arguments.h"
 #include "fx/names.h"
+#include "fx/reader.h"
 #include "py/object.h"
 
 namespace fxpress::fx {
+
+// What torch.fx.Graph() returns, without the Python code of its constructor and of its parts'.
+Ref new_graph();
 
 struct NewNode {
   core::Op op;               // what the node does
@@ -59,6 +62,18 @@ class GraphWriter {
     }
     if (!meta) meta = copy_meta(original);
     return create(node, std::move(args), std::move(kwargs), inputs_, std::move(meta));
+  }
+
+  // The same for a node of a graph that was read and must not have been edited since: `copy_of(id)`
+  // returns the borrowed node that stands for an input. `function`: see raise_edited().
+  template <class CopyOf>
+  PyObject* copy_node(const NewNode& node, const ReadGraph& source, core::NodeId id,
+                      const char* function, CopyOf copy_of, Ref meta = {}) {
+    InputCursor inputs(source.graph.inputs_of(id), function);
+    const auto replace = [&](PyObject* def) { return copy_of(inputs.next(source.nodes, def)); };
+    PyObject* made = copy(node, source.nodes[id.value()], replace, std::move(meta));
+    inputs.finish();
+    return made;
   }
 
   // Nodes with no arguments, and those whose only argument is `args`.

@@ -1,6 +1,6 @@
 #include <utility>
 
-#include "fx/containers.h"
+#include "fx/arguments.h"
 #include "fx/symbols.h"
 #include "py/calls.h"
 #include "py/containers.h"

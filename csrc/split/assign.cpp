@@ -4,13 +4,92 @@
 #include "core/graph.h"
 #include "core/string_pool.h"
 #include "fx/arguments.h"
-#include "split/partition_names.h"
+#include "fx/symbols.h"
+#include "py/calls.h"
 
 namespace fxpress::split {
 
 using core::NodeId;
 using core::Op;
 using core::PartitionId;
+
+Ref partition_name(PyObject* id, PyObject* affix) {
+  Ref text = Ref::steal(PyObject_Str(id));
+  if (affix == Py_None) return text;
+  return Ref::steal(PyUnicode_FromFormat("%S_%U", affix, text.get()));
+}
+
+Ref submodule_name(PyObject* partition) {
+  return Ref::steal(PyUnicode_FromFormat("submod_%S", partition));
+}
+
+namespace {
+
+// node.meta.get("example_value"), None counted as absent; owned.
+Ref example_value(PyObject* node) {
+  const Ref meta = fx::node_field(node, fx::symbols.node_meta);
+  PyObject* value =
+      PyDict_Check(meta.get()) ? dict_get(meta.get(), fx::names.example_value) : nullptr;
+  return value == Py_None ? Ref() : Ref::borrow(value);
+}
+
+// Whether the value is an ordinary tensor of static sizes. Sizes of subclasses are not compared.
+bool has_static_shape(PyObject* value) {
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(value));
+  if (type != fx::symbols.fake_tensor_type && type != fx::symbols.tensor_type &&
+      type != fx::symbols.parameter_type) {
+    return false;
+  }
+  return get_attr(value, fx::names.has_symbolic_sizes_strides).get() == Py_False;
+}
+
+}  // namespace
+
+SymbolBinders::SymbolBinders(BinderRule rule) : rule_(rule), binders_(Ref::steal(PyDict_New())) {}
+
+bool SymbolBinders::is_candidate(PyObject* value) const {
+  if (is_a(value, fx::symbols.tensor_type)) return false;
+  if (rule_ == BinderRule::kAnySymbolic) return true;
+  return is_instance(value, fx::symbols.sym_int_float_types);
+}
+
+void SymbolBinders::visit(NodeId id, PyObject* node) {
+  const Ref value = example_value(node);
+  if (!value || !is_candidate(value.get())) return;
+  const Ref sym_node = find_attr(value.get(), fx::names.node);
+  if (!sym_node) return;
+  const Ref expr = find_attr(sym_node.get(), fx::names.expr);
+  if (!expr) return;
+  if (!is_instance(expr.get(), fx::symbols.sympy_symbol_type)) return;
+  const Ref index = Ref::steal(PyLong_FromUnsignedLong(id.value()));
+  check(PyDict_SetDefault(binders_.get(), expr.get(), index.get()));
+}
+
+Ref SymbolBinders::free_symbols(PyObject* node) const {
+  const Ref value = example_value(node);
+  if (!value || has_static_shape(value.get())) return {};
+  const Ref free = call(fx::symbols.free_symbols, value);
+  Ref sorted = Ref::steal(PySequence_List(free.get()));
+  const Ref sort = Ref::steal(PyObject_GetAttrString(sorted.get(), "sort"));
+  const Ref key =
+      Ref::steal(Py_BuildValue("{s:O}", "key", reinterpret_cast<PyObject*>(&PyUnicode_Type)));
+  Ref::steal(PyObject_Call(sort.get(), fx::no_args, key.get()));
+  return sorted;
+}
+
+std::vector<NodeId> SymbolBinders::needed_by(NodeId def, PyObject* node) {
+  std::vector<NodeId> result;
+  if (rule_ == BinderRule::kAnySymbolic && PyDict_GET_SIZE(binders_.get()) == 0) return result;
+  const auto [it, added] = symbols_.try_emplace(def.value());
+  if (added) it->second = free_symbols(node);
+  if (!it->second) return result;
+  PyObject* list = it->second.get();
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
+    PyObject* binder = dict_get(binders_.get(), PyList_GET_ITEM(list, i));
+    if (binder != nullptr) result.emplace_back(PyLong_AsSize_t(binder));
+  }
+  return result;
+}
 
 PartitionMarks::~PartitionMarks() {
   if (nodes_.empty()) return;
@@ -77,9 +156,7 @@ class Assigner {
  private:
   PyObject* node(NodeId id) const { return nodes_[id.value()].get(); }
 
-  Ref ask(PyObject* for_node) const {
-    return Ref::steal(PyObject_CallOneArg(request_.callback, for_node));
-  }
+  Ref ask(PyObject* for_node) const { return call(request_.callback, for_node); }
 
   void visit(NodeId id) {
     PyObject* self = node(id);

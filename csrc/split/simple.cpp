@@ -1,5 +1,3 @@
-#include "split/simple.h"
-
 #include <array>
 #include <memory>
 #include <span>
@@ -11,12 +9,11 @@
 #include "fx/reader.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
+#include "py/calls.h"
 #include "py/gc_pause.h"
 #include "split/assign.h"
-#include "split/current_meta.h"
-#include "split/partition_names.h"
 #include "split/plan/partition.h"
-#include "split/shape_symbols.h"
+#include "split/split.h"
 
 namespace fxpress::split {
 
@@ -31,8 +28,7 @@ Ref get_item(PyObject* container, PyObject* key) {
 }
 
 Ref new_default_dict() {
-  return Ref::steal(
-      PyObject_CallOneArg(fx::symbols.defaultdict, reinterpret_cast<PyObject*>(&PyDict_Type)));
+  return call(fx::symbols.defaultdict, reinterpret_cast<PyObject*>(&PyDict_Type));
 }
 
 // The elements of any iterable.
@@ -53,9 +49,7 @@ NamedNodes named_nodes(PyObject* mapping) {
   const Ref dict = Ref::steal(PyDict_New());
   check(PyDict_Update(dict.get(), mapping));
   NamedNodes result;
-  PyObject* name = nullptr;
-  PyObject* node = nullptr;
-  for (Py_ssize_t position = 0; PyDict_Next(dict.get(), &position, &name, &node) != 0;) {
+  for (const auto& [name, node] : DictRange(dict.get())) {
     if (!PyUnicode_Check(name) || !fx::is_node(node)) {
       raise(PyExc_TypeError, "inputs and outputs of a partition are nodes by name, not %R: %R",
             name, node);
@@ -326,7 +320,7 @@ std::array<Ref, 4> detect(SimpleSplit& split, PyObject* node_to_partition, Parti
   const auto partitions = find_dependencies(split);
   Ref graphs = Ref::steal(PyDict_New());
   for (const Ref& id : split.ids()) {
-    const Ref graph = Ref::steal(PyObject_CallNoArgs(fx::symbols.graph_type));
+    const Ref graph = call(fx::symbols.graph_type);
     check(PyDict_SetItem(graphs.get(), id.get(), graph.get()));
   }
   return {std::move(graphs), table_of(split, *partitions, &Partition::inputs),

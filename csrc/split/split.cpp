@@ -1,9 +1,13 @@
 #include "split/split.h"
 
-#include "fx/edited.h"
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "fx/attributes.h"
 #include "fx/symbols.h"
 #include "py/gc_pause.h"
-#include "split/write.h"
+#include "split/plan/toposort.h"
 
 namespace fxpress::split {
 
@@ -12,6 +16,211 @@ using core::Op;
 using core::PartitionId;
 
 namespace {
+
+class Planner {
+ public:
+  Planner(PyObject* module, const SplitOptions& options, SplitPlan& plan)
+      : module_(module), options_(options), plan_(plan) {}
+
+  void run() {
+    record_uses();
+    plan_.partitions->finish();
+    order_partitions();
+    resolve_attributes();
+    name_submodules();
+  }
+
+ private:
+  const core::Graph& graph() const { return plan_.source.graph; }
+  PyObject* node(NodeId id) const { return plan_.source.nodes[id.value()]; }
+  PyObject* target(NodeId id) const { return plan_.source.targets[graph().targets[id.value()]]; }
+  PyObject* partition_name(PartitionId p) const {
+    return plan_.assignment.partition_names[p.value()].get();
+  }
+
+  void record_uses() {
+    const auto& partition = plan_.assignment.partition;
+    plan_.partitions =
+        std::make_unique<Partitioning>(graph(), partition, plan_.assignment.partition_names.size());
+    for (uint32_t i = 0; i < graph().size(); ++i) {
+      poll_signals(i);
+      const NodeId user(i);
+      const auto inputs = graph().inputs_of(user);
+      if (graph().ops[i] == Op::kOutput) {
+        for (NodeId def : inputs) {
+          plan_.partitions->record_output(def);
+          log_use(def, NodeId());
+        }
+        continue;
+      }
+      // The switches of global state stay inside each partition: their arguments cross nothing.
+      if (!partition[i].valid() || is_global_state_target(target(user))) continue;
+      for (size_t k = 0; k < inputs.size(); ++k) {
+        const NodeId def = inputs[k];
+        log_use(def, user);
+        const uint32_t use = graph().input_begin[i] + static_cast<uint32_t>(k);
+        if (plan_.partitions->record_use(use, def, user)) {
+          for (NodeId binder : plan_.assignment.binders.needed_by(def, node(def))) {
+            if (!is_called_after(partition[binder.value()], partition[i])) {
+              plan_.partitions->record_symbol(binder, partition[i]);
+            }
+          }
+        } else if (partition[i] == partition[def.value()] && def.value() >= i) {
+          raise(PyExc_KeyError,
+                "node %R uses %R before it is defined: the graph is not in "
+                "topological order",
+                node(user), node(def));
+        }
+      }
+    }
+  }
+
+  // With switches of grad mode the partitions are called in graph order: a symbol that is bound
+  // later does not exist yet, and neither does it in the source.
+  bool is_called_after(PartitionId owner, PartitionId user) const {
+    return !plan_.assignment.grad.empty() && owner.valid() && owner > user;
+  }
+
+  void log_use(NodeId def, NodeId user) const {
+    if (options_.debug == Py_None) return;
+    const Ref dash = Ref::steal(PyUnicode_FromString("-"));
+    const auto name = [&](NodeId id) {
+      return id.valid() ? fx::node_field(node(id), fx::symbols.node_name) : Ref::borrow(dash.get());
+    };
+    const auto partition = [&](NodeId id) {
+      const PartitionId p = id.valid() ? plan_.assignment.partition[id.value()] : PartitionId();
+      return p.valid() ? partition_name(p) : Py_None;
+    };
+    Ref::steal(PyObject_CallFunction(options_.debug, "sOOOO",
+                                     "record_cross_partition_use %s (%s) %s (%s)", name(def).get(),
+                                     partition(def), name(user).get(), partition(user)));
+  }
+
+  void order_partitions() {
+    const auto dependents = plan_.partitions->dependents();
+    plan_.order = partition_order(dependents);
+    if (plan_.order.size() != dependents.size()) raise_cycle(dependents);
+    // A switch of grad mode acts on everything that is called after it. Partitions of such graphs
+    // do not fall in graph order, so that order is the only right one, and can run unless a node
+    // stands before one that it uses.
+    if (!options_.keep_original_order && plan_.assignment.grad.empty()) return;
+    for (uint32_t p = 0; p < dependents.size(); ++p) {
+      plan_.order[p] = PartitionId(p);
+      for (PartitionId user : dependents[p]) {
+        if (user.value() > p) continue;
+        raise(PyExc_KeyError,
+              "partition %R appears before %R but needs a value of it: %s needs partitions whose "
+              "order of appearance is an order in which they can run",
+              partition_name(user), partition_name(PartitionId(p)),
+              options_.keep_original_order ? "keep_original_order=True"
+                                           : "a graph with switches of grad mode");
+      }
+    }
+  }
+
+  [[noreturn]] void raise_cycle(const std::vector<std::vector<PartitionId>>& dependents) const {
+    std::string path;
+    const auto cycle = find_cycle(dependents, plan_.order);
+    for (PartitionId p : cycle) {
+      path += utf8(partition_name(p));
+      path += " -> ";
+    }
+    path += utf8(partition_name(cycle.front()));
+    raise(PyExc_RuntimeError,
+          "cycle exists between partitions! (%s): the callback must not put a node between two "
+          "others of one partition that depend on it into another one",
+          path.c_str());
+  }
+
+  // Looked up before anything is made, so that a missing one leaves no trace.
+  void resolve_attributes() {
+    const std::vector<bool> needed = needed_get_attrs();
+    fx::AttributePaths paths(module_);
+    // Flattening may map two paths to one name; per partition, who has it.
+    std::vector<std::unordered_map<std::string, PyObject*>> taken(
+        plan_.partitions->partitions().size());
+    for (uint32_t i = 0; i < graph().size(); ++i) {
+      const NodeId id(i);
+      if (graph().ops[i] == Op::kGetAttr && needed[i]) {
+        PyObject* value = (plan_.attribute(id).value = paths.resolve(target(id))).get();
+        if (!fx::is_module(value)) continue;
+        // Higher-order bodies keep their path inside each partition that uses them.
+        for (NodeId user : users_of(id)) {
+          const PartitionId p = plan_.assignment.partition[user.value()];
+          if (p.valid()) {
+            taken[p.value()].emplace(utf8(target(id)), value);
+          }
+        }
+      }
+    }
+    for (uint32_t i = 0; i < graph().size(); ++i) {
+      if (graph().ops[i] != Op::kCallModule) continue;
+      const PartitionId p = plan_.assignment.partition[i];
+      SplitPlan::Attribute& attribute = plan_.attribute(NodeId(i));
+      attribute.value = paths.resolve(target(NodeId(i)));
+      attribute.target =
+          new_string(flat_name(target(NodeId(i)), attribute.value.get(), taken[p.value()]));
+    }
+  }
+
+  std::vector<NodeId> users_of(NodeId def) {
+    if (graph().user_begin.empty()) plan_.source.graph.link_users();
+    const auto users = graph().users_of(def);
+    return {users.begin(), users.end()};
+  }
+
+  // "a.b" becomes "a_b". When another module has that name in the partition already, a number is
+  // added: torch would call the wrong module.
+  static std::string flat_name(PyObject* target, PyObject* value,
+                               std::unordered_map<std::string, PyObject*>& taken) {
+    std::string flat(utf8(target));
+    for (char& c : flat) {
+      if (c == '.') c = '_';
+    }
+    std::string name = flat;
+    for (size_t number = 1;; ++number) {
+      const auto [it, added] = taken.emplace(name, value);
+      if (added || it->second == value) return name;
+      name = flat + '_' + std::to_string(number);
+    }
+  }
+
+  // Which get_attr nodes end up in a graph: all of them, unless keep_original_order asks for those
+  // that are used.
+  std::vector<bool> needed_get_attrs() const {
+    const bool all = !options_.keep_original_order || plan_.order.empty();
+    std::vector<bool> needed(graph().size(), all);
+    if (all) return needed;
+    for (const Partition& partition : plan_.partitions->partitions()) {
+      for (NodeId input : partition.inputs) needed[input.value()] = true;
+    }
+    for (uint32_t i = 0; i < graph().size(); ++i) {
+      if (graph().ops[i] != Op::kOutput) continue;
+      for (NodeId input : graph().inputs_of(NodeId(i))) needed[input.value()] = true;
+    }
+    return needed;
+  }
+
+  void name_submodules() {
+    for (const Ref& name : plan_.assignment.partition_names) {
+      plan_.submodule_names.push_back(submodule_name(name.get()));
+    }
+  }
+
+  PyObject* module_;  // holds the attributes
+  const SplitOptions& options_;
+  SplitPlan& plan_;  // under construction
+};
+
+// Decides everything and raises every error of the input; changes nothing.
+SplitPlan plan_split(PyObject* module, const SplitOptions& options, fx::ReadGraph source,
+                     Assignment assignment) {
+  SplitPlan plan;
+  plan.assignment = std::move(assignment);
+  plan.source = std::move(source);
+  Planner(module, options, plan).run();
+  return plan;
+}
 
 // The nodes that the callback was asked about are those of the graph, and calls have a partition.
 bool fits(const std::vector<Ref>& asked, const Assignment& assignment, const fx::ReadGraph& read) {

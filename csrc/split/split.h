@@ -1,10 +1,97 @@
-// torch.fx.passes.split_module.split_module: assign, plan, write.
+// torch.fx.passes.split_module: split_module assigns nodes to partitions (split/assign.h), plans
+// the graphs, and writes them.
 #pragma once
 
-#include "split/plan.h"
+#include <memory>
+#include <vector>
+
+#include "fx/graph_module.h"
+#include "fx/reader.h"
+#include "fx/symbols.h"
+#include "py/calls.h"
+#include "py/object.h"
+#include "split/assign.h"
+#include "split/plan/partition.h"
 
 namespace fxpress::split {
 
+struct SplitOptions {
+  PyObject* qualname_map;         // dict to fill, or None
+  bool keep_original_order;       // call partitions in order of first appearance
+  bool keep_original_node_name;   // clones keep their names
+  bool keep_original_input_name;  // placeholders are named after the values, not arg_<i>
+  bool tuple_return;              // single outputs are wrapped in a tuple too
+  PyObject* affix;                // str or None
+  PyObject* debug;                // logger.debug, or None
+  fx::CodeMode code_mode;         // how the results get their Python code
+};
+
+// The decisions of a split, all made before the first object.
+struct SplitPlan {
+  Assignment assignment;                     // from the callback
+  fx::ReadGraph source;                      // the graph, flat
+  std::unique_ptr<Partitioning> partitions;  // who needs what
+  std::vector<core::PartitionId> order;      // in which the base graph calls them
+  std::vector<Ref> submodule_names;          // by partition: "submod_0", ...
+
+  // The object that a get_attr or call_module node names. A graph has few such nodes.
+  struct Attribute {
+    Ref value;   // the object
+    Ref target;  // call_module: its name in its partition
+  };
+  core::FlatMap attribute_index;      // node -> position in attributes
+  std::vector<Attribute> attributes;  // of the nodes that need one
+
+  Attribute& attribute(core::NodeId node) {
+    const auto fresh = static_cast<uint32_t>(attributes.size());
+    const auto [position, added] = attribute_index.insert(node.value(), fresh);
+    if (added) attributes.emplace_back();
+    return attributes[position];
+  }
+  const Attribute& attribute(core::NodeId node) const {
+    return attributes[attribute_index.find(node.value())];
+  }
+};
+
+// The meta of nodes that torch would trace: under torch.fx.traceback.preserve_node_meta, nodes that
+// unpack a partition's outputs have meta. One object for each call: torch's function runs once,
+// when the first such node is made.
+class CurrentMeta {
+ public:
+  // A dict of the caller's own, or empty.
+  Ref fresh() {
+    if (!meta_) meta_ = call(fx::symbols.current_node_meta);
+    return meta_.get() == Py_None ? Ref() : Ref::steal(PyDict_Copy(meta_.get()));
+  }
+
+ private:
+  Ref meta_;  // a dict, or None; empty until asked for
+};
+
+struct WrittenSplit {
+  Ref result;              // the module that calls the partitions' modules
+  std::vector<Ref> stale;  // GraphModules below one of these that are still to be recompiled
+};
+
+// Makes the objects that the plan describes. No code is generated yet.
+WrittenSplit write_split(const SplitPlan& plan, const SplitOptions& options);
+
 Ref split_module(PyObject* module, PyObject* callback, const SplitOptions& options);
+
+// ---- split_module_simple, and its steps, each usable on its own ----
+
+// All steps; after an error the marks on the nodes are as they were.
+Ref split_module_simple(PyObject* module, PyObject* node_to_partition, PyObject* affix);
+
+// _detect_dependencies: (graphs, inputs, outputs, partitions in order of first appearance).
+Ref detect_dependencies(PyObject* module, PyObject* node_to_partition);
+
+// _clone_nodes_into_partitions: {partition: {original node: its clone}}; completes the graphs.
+Ref clone_nodes_into_partitions(PyObject* module, PyObject* graphs, PyObject* inputs,
+                                PyObject* outputs, PyObject* partitions);
+
+// _build_stitching_graph: the module that calls the partitions.
+Ref build_stitching_graph(PyObject* module, PyObject* graphs, PyObject* inputs, PyObject* outputs,
+                          PyObject* partitions, PyObject* affix);
 
 }  // namespace fxpress::split

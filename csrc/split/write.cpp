@@ -1,14 +1,12 @@
-#include "split/write.h"
-
 #include <algorithm>
 
 #include "core/check.h"
 #include "fx/arguments.h"
 #include "fx/attributes.h"
-#include "fx/edited.h"
+#include "fx/reader.h"
 #include "fx/symbols.h"
 #include "fx/writer.h"
-#include "split/current_meta.h"
+#include "split/split.h"
 
 namespace fxpress::split {
 
@@ -17,6 +15,8 @@ using core::Op;
 using core::PartitionId;
 
 namespace {
+
+constexpr const char* kFunction = "split_module";
 
 // The data that the writers of the partitions and of the base graph share.
 struct Context {
@@ -144,22 +144,19 @@ class PartitionWriter {
     const core::StringId candidate =
         name ? context_.names.candidate(name.get()) : context_.names.candidate_for_target(target);
     const Ref type_expr = fx::node_field(original, fx::symbols.node_type_expr);
-    uint32_t use = context_.graph().input_begin[id.value()];
     const fx::NewNode node = {op, target, candidate, type_expr.get()};
-    clones_[id.value()] =
-        writer_.copy(node, original, [&](PyObject* def) { return input_of(id, def, use++); });
-    if (use != context_.graph().input_begin[id.value() + 1]) fx::raise_edited("split_module");
+    uint32_t use = context_.graph().input_begin[id.value()];
+    clones_[id.value()] = writer_.copy_node(node, context_.plan.source, id, kFunction,
+                                            [&](NodeId def) { return input_of(id, def, use++); });
   }
 
-  // Returns the node that stands for `def` in this partition's graph.
-  PyObject* input_of(NodeId user, PyObject* def, uint32_t use) const {
-    if (use == context_.graph().input_begin[user.value() + 1]) fx::raise_edited("split_module");
-    const NodeId id = context_.graph().inputs[use];
-    if (context_.node(id) != def) fx::raise_edited("split_module");
+  // Returns the node that stands for `def` in this partition's graph. `use`: its position in
+  // graph.inputs.
+  PyObject* input_of(NodeId user, NodeId def, uint32_t use) const {
     const uint32_t slot = context_.plan.partitions->input_slots()[use];
     if (slot != Partitioning::kLocal) return input_nodes_[slot];
-    if (context_.plan.assignment.partition[id.value()] == partition_) return clones_[id.value()];
-    return state_node(id, user);
+    if (context_.plan.assignment.partition[def.value()] == partition_) return clones_[def.value()];
+    return state_node(def, user);
   }
 
   // The node that switched the state in this partition, for the exit that refers to it.
@@ -284,16 +281,15 @@ class BaseWriter {
   void write_output() {
     for (uint32_t i = 0; i < context_.graph().size(); ++i) {
       if (context_.graph().ops[i] != Op::kOutput) continue;
-      uint32_t use = context_.graph().input_begin[i];
+      fx::InputCursor inputs(context_.graph().inputs_of(NodeId(i)), kFunction);
       for (NodeId id : context_.graph().inputs_of(NodeId(i))) import(id);
       PyObject* original = context_.node(NodeId(i));
       writer_.output(fx::returned_value(original).get(), [&](PyObject*) {
-        if (use == context_.graph().input_begin[i + 1]) fx::raise_edited("split_module");
-        PyObject* value = values_[context_.graph().inputs[use++].value()];
+        PyObject* value = values_[inputs.next().value()];
         FXPRESS_CHECK(value != nullptr, "output of the graph was not computed");
         return value;
       });
-      if (use != context_.graph().input_begin[i + 1]) fx::raise_edited("split_module");
+      inputs.finish();
     }
   }
 

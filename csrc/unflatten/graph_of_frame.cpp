@@ -1,13 +1,13 @@
-#include "unflatten/graph_of_frame.h"
-
 #include <algorithm>
 #include <string>
 
 #include "core/characters.h"
 #include "core/check.h"
 #include "fx/arguments.h"
-#include "fx/edited.h"
+#include "fx/reader.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
+#include "unflatten/write.h"
 
 namespace fxpress::unflatten {
 
@@ -94,7 +94,7 @@ StringId FrameWriter::candidate(PlannedId id) {
     }
     case Planned::kCall: {
       // The call was named before calls were merged.
-      const Frame& callee = plan_.outline.frames[node.index];
+      const CallFrame& callee = plan_.outline.frames[node.index];
       const std::string_view caller = strings.text(plan_.outline.frames[node.frame.value()].path);
       const size_t skip = caller.empty() ? 0 : caller.size() + 1;
       const std::string_view called = strings.text(callee.call_name).substr(skip);
@@ -315,8 +315,7 @@ PyObject* FrameWriter::write_flatten_inputs(fx::GraphWriter& writer, PlannedId i
     const Ref key = new_string(plan_.program.strings.text(signature.keywords[i]));
     check(PyDict_SetItem(kwargs.get(), key.get(), all[signature.positional + i]));
   }
-  const Ref immutable =
-      Ref::steal(PyObject_CallOneArg(fx::symbols.immutable_dict_type, kwargs.get()));
+  const Ref immutable = call(fx::symbols.immutable_dict_type, kwargs);
   const Ref both = Ref::steal(PyTuple_Pack(2, args.get(), immutable.get()));
   return write_function(writer, id, fx::symbols.tree_flatten_spec,
                         Ref::steal(PyTuple_Pack(2, both.get(), all.back())), inputs, {});
@@ -342,7 +341,7 @@ PyObject* FrameWriter::write_unflatten(fx::GraphWriter& writer, PlannedId id, bo
   used.push_back(written(inputs.back()));
   Ref sequence = new_tuple(values);
   if (!outputs) {
-    sequence = Ref::steal(PyObject_CallOneArg(fx::symbols.immutable_list_type, sequence.get()));
+    sequence = call(fx::symbols.immutable_list_type, sequence);
   }
   Ref args = Ref::steal(PyTuple_Pack(2, sequence.get(), used.back()));
   return write_function(writer, id, fx::symbols.tree_unflatten, std::move(args), used, {});
@@ -350,14 +349,14 @@ PyObject* FrameWriter::write_unflatten(fx::GraphWriter& writer, PlannedId id, bo
 
 PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
   const PlannedNode& node = planned(id);
-  const Frame& callee = plan_.outline.frames[node.index];
+  const CallFrame& callee = plan_.outline.frames[node.index];
   std::vector<PyObject*> arguments;
   for (size_t k = callee.front.size(); k-- > 0;) {
     if (!planned(callee.front[k]).removed) arguments.push_back(written(callee.passed[k]));
   }
   const auto own = inputs_of(id);
   std::vector<StringId> keywords;
-  if (callee.signature != Frame::kNoSignature) {
+  if (callee.signature != CallFrame::kNoSignature) {
     keywords = plan_.signatures.calls[callee.signature].keywords;
   }
   const size_t positional = own.size() - keywords.size();
@@ -378,12 +377,12 @@ PyObject* FrameWriter::write_call(fx::GraphWriter& writer, PlannedId id) {
       const Ref key = new_string(plan_.program.strings.text(keywords[i]));
       check(PyDict_SetItem(dict.get(), key.get(), own[positional + i]));
     }
-    kwargs = Ref::steal(PyObject_CallOneArg(fx::symbols.immutable_dict_type, dict.get()));
+    kwargs = call(fx::symbols.immutable_dict_type, dict);
   }
 
   // A preserved call has its value on the node that takes the result apart.
   Ref meta;
-  if (callee.signature != Frame::kNoSignature) {
+  if (callee.signature != CallFrame::kNoSignature) {
     meta = Ref::steal(PyDict_New());
   } else if (callee.outputs.size() == 1) {
     meta = value_meta(value_of(callee.outputs[0]));

@@ -1,15 +1,17 @@
 #include "unflatten/program.h"
 
 #include <algorithm>
+#include <charconv>
 #include <map>
 
 #include "fx/arguments.h"
-#include "fx/dead_nodes.h"
 #include "fx/names.h"
+#include "fx/reader.h"
 #include "fx/symbols.h"
-#include "unflatten/meta.h"
+#include "py/calls.h"
 #include "unflatten/plan/aliases.h"
 #include "unflatten/plan/module_tree.h"
+#include "unflatten/plan/outline.h"
 
 namespace fxpress::unflatten {
 
@@ -18,6 +20,169 @@ using core::Op;
 using core::StringId;
 
 namespace {
+
+// Reads the modules in which nodes were traced, and their custom meta.
+class MetaReader {
+ public:
+  explicit MetaReader(FlatProgram& program) : program_(program) {}
+
+  void run() {
+    program_.root_type = Ref::borrow(Py_None);
+    program_.custom_meta.emplace_back();  // 0 is taken
+    for (uint32_t i = 0; i < program_.graph.size(); ++i) {
+      poll_signals(i);
+      const Ref meta = fx::node_field(program_.original(NodeId(i)), fx::symbols.node_meta);
+      program_.stacks.push_back(stack(NodeId(i), meta.get()));
+      program_.custom.push_back(custom(meta.get()));
+    }
+  }
+
+ private:
+  // The number of the node's custom meta: one for each distinct value.
+  uint32_t custom(PyObject* meta) {
+    const Ref value = find_item(meta, fx::names.custom);
+    if (!value || !is_true(value.get())) return 0;
+    for (uint32_t number = 1; number < program_.custom_meta.size(); ++number) {
+      PyObject* known = program_.custom_meta[number].get();
+      if (is_equal(known, value.get())) return number;
+    }
+    program_.custom_meta.push_back(Ref::borrow(value.get()));
+    return static_cast<uint32_t>(program_.custom_meta.size() - 1);
+  }
+
+  StackId stack(NodeId id, PyObject* meta) {
+    if (program_.is_placed[id.value()] != 0) return OutlineSource::kInherits;
+    PyObject* node = program_.original(id);
+    Ref stack = find_item(meta, fx::names.nn_module_stack);
+    if (!stack || stack.get() == Py_None) return {};
+    if (!PyDict_Check(stack.get())) {
+      raise(PyExc_ValueError, "nn_module_stack of node %R is no dict but %R", node, stack.get());
+    }
+    if (PyDict_GET_SIZE(stack.get()) == 0) return {};
+    if (!PyDict_CheckExact(stack.get())) stack = in_order(stack.get());
+    scopes_.clear();
+    bool begins_with_marker = false;
+    for (DictItems items(stack.get()); items.next();) {
+      if (scopes_.empty()) begins_with_marker = is_empty_marker(items.key());
+      scopes_.push_back(known_scope(node, items.key(), items.value()));
+    }
+    const auto same = [](const ModuleCall& a, const ModuleCall& b) {
+      return a.same_call(b) && a.key == b.key;
+    };
+    // Most nodes have the stack of the node before them.
+    const bool is_last =
+        std::equal(scopes_.begin(), scopes_.end(), last_scopes_.begin(), last_scopes_.end(), same);
+    if (!is_last && program_.is_exported) cut(id, node, stack.get());
+    if (begins_with_marker && scopes_.size() == 1) return OutlineSource::kInherits;
+    if (!is_last) {
+      last_scopes_ = scopes_;
+      last_ = program_.scopes.intern(scopes_);
+    }
+    return last_;
+  }
+
+  // Nodes of one module share the objects in their stacks.
+  const ModuleCall& known_scope(PyObject* node, PyObject* key, PyObject* value) {
+    const auto hash = reinterpret_cast<uintptr_t>(key) * 31 + reinterpret_cast<uintptr_t>(value);
+    const auto [place, added] = places_.insert(hash, static_cast<uint32_t>(known_.size()));
+    if (added) {
+      known_.push_back({Ref::borrow(key), Ref::borrow(value), scope(node, key, value)});
+    } else if (known_[place].key.get() != key || known_[place].value.get() != value) {
+      other_ = scope(node, key, value);
+      return other_;
+    }
+    return known_[place].scope;
+  }
+
+  // An OrderedDict has an order of its own.
+  static Ref in_order(PyObject* mapping) {
+    const Ref items = Ref::steal(PyMapping_Items(mapping));
+    Ref dict = Ref::steal(PyDict_New());
+    check(PyDict_MergeFromSeq2(dict.get(), items.get(), 1));
+    return dict;
+  }
+
+  static Ref find_item(PyObject* meta, PyObject* key) {
+    if (!PyDict_Check(meta)) return {};
+    return Ref::borrow(dict_get(meta, key));
+  }
+
+  static bool is_empty_marker(PyObject* key) {
+    return is_equal(key, fx::symbols.empty_nn_module_stack);
+  }
+
+  ModuleCall scope(PyObject* node, PyObject* key, PyObject* value) {
+    if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != 2 || !PyUnicode_Check(key) ||
+        !PyUnicode_Check(PyTuple_GET_ITEM(value, 0))) {
+      raise(PyExc_ValueError, "nn_module_stack of node %R must map str to (path, type), not %R: %R",
+            node, key, value);
+    }
+    ModuleCall scope;
+    const std::string_view text = utf8(key);
+    // A key without such an end stands for the first call: names of modules may contain an @ too,
+    // as those of an unflattened module that was exported again.
+    const std::string_view module = text.substr(0, text.rfind('@'));
+    const bool has_number = is_call_of(text, module);
+    scope.key = program_.strings.intern(has_number ? module : text);
+    if (has_number && module.size() < text.size()) {
+      std::from_chars(text.data() + module.size() + 1, text.data() + text.size(), scope.call);
+    }
+    scope.path = program_.strings.intern(utf8(PyTuple_GET_ITEM(value, 0)));
+    PyObject* type = PyTuple_GET_ITEM(value, 1);
+    if (program_.strings.text(scope.path).empty()) {
+      scope.type = ModuleCall::kNoType;
+      if (program_.root_type.get() == Py_None) program_.root_type = Ref::borrow(type);
+    } else {
+      scope.type = type_number(type);
+    }
+    return scope;
+  }
+
+  uint32_t type_number(PyObject* type) {
+    if (type == Py_None) return ModuleCall::kNoType;
+    const auto next = static_cast<uint32_t>(program_.types.size());
+    const auto [number, added] =
+        PyUnicode_Check(type) ? by_text_.insert(program_.strings.intern(utf8(type)).value(), next)
+                              : by_identity_.insert(reinterpret_cast<uintptr_t>(type), next);
+    if (added) program_.types.push_back(Ref::borrow(type));
+    return number;
+  }
+
+  void cut(NodeId id, PyObject* node, PyObject* stack) {
+    const size_t depth = ModuleCallStacks::valid_depth(scopes_, program_.strings);
+    if (depth == scopes_.size()) return;
+    if (program_.kinds[id.value()] == FlatKind::kOriginal) {
+      CutStack cut{node, {}, scopes_.size() - depth};
+      for (const ModuleCall& scope : scopes_) {
+        cut.paths.emplace_back(without_call(program_.strings.text(scope.path)));
+      }
+      program_.cuts.push_back(std::move(cut));
+    }
+    Ref kept = Ref::steal(PyDict_New());
+    DictItems items(stack);
+    for (size_t i = 0; i < depth && items.next(); ++i) {
+      check(PyDict_SetItem(kept.get(), items.key(), items.value()));
+    }
+    program_.cut_stacks[program_.origin[id.value()].value()] = std::move(kept);
+    scopes_.resize(depth);
+  }
+
+  struct KnownCall {
+    Ref key;           // of nn_module_stack
+    Ref value;         // likewise
+    ModuleCall scope;  // what they say
+  };
+
+  FlatProgram& program_;
+  std::vector<KnownCall> known_;         // entries of stacks that were read
+  core::FlatMap places_;                 // addresses of key and value -> place in known_
+  ModuleCall other_;                     // an entry whose place was taken
+  std::vector<ModuleCall> last_scopes_;  // the stack that was read last, after its cut
+  StackId last_;                         // its id
+  std::vector<ModuleCall> scopes_;       // of the node being read
+  core::FlatMap by_text_;                // string -> number of a type
+  core::FlatMap by_identity_;            // address -> number of a type
+};
 
 class ProgramReader {
  public:
@@ -53,7 +218,7 @@ class ProgramReader {
   }
 
  private:
-  struct Write {
+  struct PlannedWrite {
     NodeId input;          // placeholder of the source
     NodeId value;          // of the source
     StringId name;         // of the copy_, in namespace_
@@ -109,7 +274,7 @@ class ProgramReader {
     }
     const NodeId output(source_.size() - 1);
     const auto values = source_.inputs_of(output);
-    std::vector<Write> writes;
+    std::vector<PlannedWrite> writes;
     for (size_t i = 0; i < mutations_.size(); ++i) {
       const StringId input = program_.strings.intern(mutations_[i].input);
       const auto it = placeholders.find(input.value());
@@ -128,7 +293,7 @@ class ProgramReader {
       }
     }
     for (size_t i = 0; i < writes.size(); ++i) {
-      Write& write = writes[i];
+      PlannedWrite& write = writes[i];
       const bool is_input = source_.ops[write.value.value()] == Op::kPlaceholder;
       if (!aliases[write.value.value()].empty() && !snapshots_.contains(write.value.value())) {
         // The value may change with a write, as when buffers are swapped.
@@ -144,16 +309,13 @@ class ProgramReader {
     }
   }
 
-  std::vector<std::vector<NodeId>> find_written_aliases(const std::vector<Write>& writes) {
+  std::vector<std::vector<NodeId>> find_written_aliases(const std::vector<PlannedWrite>& writes) {
     std::vector<NodeId> written;
     written.reserve(writes.size());
-    for (const Write& write : writes) written.push_back(write.input);
+    for (const PlannedWrite& write : writes) written.push_back(write.input);
     return find_aliases(source_, written, [&](NodeId id) {
       if (source_.ops[id.value()] == Op::kOutput) return false;
-      const Ref answer = Ref::steal(PyObject_CallOneArg(may_alias_, node(id)));
-      const int may = PyObject_IsTrue(answer.get());
-      check(may);
-      return may == 1;
+      return is_true(call(may_alias_, node(id)).get());
     });
   }
 
@@ -191,7 +353,7 @@ class ProgramReader {
   void add_writes(NodeId at) {
     const auto it = writes_.find(at.value());
     if (it == writes_.end()) return;
-    for (const Write& write : it->second) {
+    for (const PlannedWrite& write : it->second) {
       NodeId into = value_[write.input.value()];
       const auto snapshot = snapshot_of_.find(write.value.value());
       const NodeId value =
@@ -226,12 +388,12 @@ class ProgramReader {
   const std::vector<Mutation>& mutations_;
   PyObject* may_alias_;  // see Mutations
   const core::Graph& source_;
-  std::vector<uint8_t> dead_;                                // by node of the source
-  std::vector<StringId> source_names_;                       // by node of the source
-  std::vector<StringId> copied_names_;                       // likewise, in namespace_
-  std::unordered_map<uint32_t, std::vector<Write>> writes_;  // node of the source -> behind it
-  std::map<uint32_t, StringId> snapshots_;                   // values to save -> name of the clone
-  std::unordered_map<uint32_t, NodeId> snapshot_of_;         // saved values -> node of the program
+  std::vector<uint8_t> dead_;                                       // by node of the source
+  std::vector<StringId> source_names_;                              // by node of the source
+  std::vector<StringId> copied_names_;                              // likewise, in namespace_
+  std::unordered_map<uint32_t, std::vector<PlannedWrite>> writes_;  // by node: after it
+  std::map<uint32_t, StringId> snapshots_;            // values to save -> name of the clone
+  std::unordered_map<uint32_t, NodeId> snapshot_of_;  // saved values -> node of the program
   std::vector<NodeId> value_ = std::vector<NodeId>(source_.size());  // source -> program
   fx::NameWriter namespace_{fx::NameWriter::Forbidden::kForNodes};   // of torch's copy of the graph
 };
@@ -243,7 +405,7 @@ void read_program(FlatProgram& program, PyObject* graph, const Mutations& mutati
   program.is_exported = is_exported;
   program.source = fx::read_graph(graph, fx::InputOrder::kArguments);
   ProgramReader(program, mutations).run(drop_dead_code);
-  read_meta(program);
+  MetaReader(program).run();
 }
 
 }  // namespace fxpress::unflatten

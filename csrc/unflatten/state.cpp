@@ -1,6 +1,7 @@
 #include "unflatten/state.h"
 
 #include "fx/symbols.h"
+#include "py/calls.h"
 
 namespace fxpress::unflatten {
 
@@ -45,13 +46,12 @@ void ProgramState::read_specs(PyObject* specs) {
 
 void ProgramState::read_spec(PyObject* spec) {
   const Ref kind = get_attr(spec, fx::names.kind);
-  Role role = Role::kConstant;
+  StateRole role = StateRole::kConstant;
   if (kind.get() == fx::symbols.input_is_parameter) {
-    role = Role::kParameter;
+    role = StateRole::kParameter;
   } else if (kind.get() == fx::symbols.input_is_buffer) {
-    const int persistent = PyObject_IsTrue(get_attr(spec, fx::names.persistent).get());
-    check(persistent);
-    role = persistent == 1 ? Role::kBuffer : Role::kTransientBuffer;
+    role = is_true(get_attr(spec, fx::names.persistent).get()) ? StateRole::kBuffer
+                                                               : StateRole::kTransientBuffer;
   } else if (kind.get() != fx::symbols.input_is_constant &&
              kind.get() != fx::symbols.input_is_object) {
     return;
@@ -78,8 +78,8 @@ uint32_t ProgramState::find(const std::vector<uint32_t>& table, StringId name,
         new_string(strings_.text(name)).get(), what);
 }
 
-void ProgramState::copy(StringId name, Role role, uint32_t value, uint32_t group) {
-  const bool is_parameter = role == Role::kParameter;
+void ProgramState::copy(StringId name, StateRole role, uint32_t value, uint32_t group) {
+  const bool is_parameter = role == StateRole::kParameter;
   uint32_t& known = copy_of_[is_parameter ? 1 : 0][group];
   if (known == kNone) {
     known = static_cast<uint32_t>(wanted_.size());
@@ -87,7 +87,7 @@ void ProgramState::copy(StringId name, Role role, uint32_t value, uint32_t group
     are_parameters_.push_back(is_parameter ? 1 : 0);
   }
   entries_.push_back({name, role, true, known});
-  if (role != Role::kConstant) entry<uint8_t>(is_assigned_, name, 0) = 1;
+  if (role != StateRole::kConstant) entry<uint8_t>(is_assigned_, name, 0) = 1;
 }
 
 // Parameters and buffers that the graph does not use are restored as well: they may be other names
@@ -97,14 +97,14 @@ void ProgramState::plan(const HeldState& held) {
   std::vector<uint8_t> is_used[2];  // by group: as a buffer, as a parameter
   for (auto& table : is_used) table.assign(held.groups.size(), 0);
   for (const Input& input : inputs_) {
-    if (input.role != Role::kParameter) continue;
+    if (input.role != StateRole::kParameter) continue;
     const uint32_t value = find(in_state_dict_, input.name, "parameter");
     is_used[1][held.groups[value]] = 1;
     copy(input.name, input.role, value, held.groups[value]);
   }
   for (const Input& input : inputs_) {
-    if (input.role != Role::kBuffer && input.role != Role::kTransientBuffer) continue;
-    const bool is_kept = input.role == Role::kBuffer;
+    if (input.role != StateRole::kBuffer && input.role != StateRole::kTransientBuffer) continue;
+    const bool is_kept = input.role == StateRole::kBuffer;
     const uint32_t value = find(is_kept ? in_state_dict_ : in_constants_, input.name, "buffer");
     is_used[0][held.groups[value]] = 1;
     copy(input.name, input.role, value, held.groups[value]);
@@ -114,10 +114,9 @@ void ProgramState::plan(const HeldState& held) {
     if (holds(is_assigned_, name)) continue;
     PyObject* value = PyList_GET_ITEM(values_.get(), static_cast<Py_ssize_t>(i));
     const uint32_t group = held.groups[i];
-    const int is_parameter = PyObject_IsInstance(value, fx::symbols.parameter_type);
-    check(is_parameter);
-    const bool is_buffer = is_used[0][group] != 0 || is_parameter == 0;
-    const Role role = is_buffer ? Role::kBuffer : Role::kParameter;
+    const bool is_parameter = is_instance(value, fx::symbols.parameter_type);
+    const bool is_buffer = is_used[0][group] != 0 || !is_parameter;
+    const StateRole role = is_buffer ? StateRole::kBuffer : StateRole::kParameter;
     if (held.copies_unused || is_used[is_buffer ? 0 : 1][group] != 0) {
       copy(name, role, i, group);
     } else {
@@ -130,7 +129,7 @@ void ProgramState::plan(const HeldState& held) {
     const auto at = static_cast<Py_ssize_t>(i);
     Ref::steal(PyObject_CallFunctionObjArgs(held.check_constant, PyList_GET_ITEM(held.names, at),
                                             PyList_GET_ITEM(values_.get(), at), nullptr));
-    copy(value_names_[i], Role::kConstant, i, held.groups[i]);
+    copy(value_names_[i], StateRole::kConstant, i, held.groups[i]);
   }
 }
 
@@ -139,7 +138,7 @@ void ProgramState::plan_targets(const HeldState& held) {
   group_names_.resize(held.groups.size());
   std::vector<uint8_t> is_known;  // by name
   for (const Input& input : inputs_) {
-    const bool is_kept = input.role == Role::kParameter || input.role == Role::kBuffer;
+    const bool is_kept = input.role == StateRole::kParameter || input.role == StateRole::kBuffer;
     const uint32_t value = find(is_kept ? in_state_dict_ : in_constants_, input.name, "state");
     group_names_[held.groups[value]].push_back(input.name);
     placeholders_.emplace_back(input.placeholder, held.groups[value]);
@@ -171,7 +170,7 @@ void ProgramState::fill(PyObject* copies) {
 std::vector<NamedState> ProgramState::assigned() const {
   std::vector<NamedState> result;
   result.reserve(entries_.size());
-  for (const Entry& entry : entries_) {
+  for (const AssignedState& entry : entries_) {
     PyObject* list = entry.is_copy ? copies_.get() : values_.get();
     result.push_back(
         {entry.name, entry.role, PyList_GET_ITEM(list, static_cast<Py_ssize_t>(entry.index))});

@@ -11,12 +11,12 @@
 namespace fxpress::unflatten {
 
 // The role of a value that a module holds. A transient buffer is not part of the state dict.
-enum class Role : uint8_t { kParameter, kBuffer, kTransientBuffer, kConstant };
+enum class StateRole : uint8_t { kParameter, kBuffer, kTransientBuffer, kConstant };
 
 // A name of the program's state, and the value that it gets.
 struct NamedState {
   core::StringId name;  // dotted, from the root
-  Role role;
+  StateRole role;
   PyObject* value;  // borrowed
 };
 
@@ -59,13 +59,13 @@ class ProgramState {
  private:
   // The state that an input of the graph stands for.
   struct Input {
-    Role role;
+    StateRole role;
     core::StringId name;
     core::StringId placeholder;
   };
-  struct Entry {
+  struct AssignedState {
     core::StringId name;
-    Role role;
+    StateRole role;
     bool is_copy;
     uint32_t index;  // of the copy, else of the value
   };
@@ -75,7 +75,7 @@ class ProgramState {
   void plan(const HeldState& held);
   void plan_targets(const HeldState& held);
   uint32_t find(const std::vector<uint32_t>& table, core::StringId name, const char* what) const;
-  void copy(core::StringId name, Role role, uint32_t value, uint32_t group);
+  void copy(core::StringId name, StateRole role, uint32_t value, uint32_t group);
 
   Ref values_;                               // the list that keeps the values
   Ref copies_;                               // list: what `fill` was given
@@ -84,7 +84,7 @@ class ProgramState {
   std::vector<uint32_t> in_state_dict_;      // name -> value, or kNone
   std::vector<uint32_t> in_constants_;       // likewise
   std::vector<Input> inputs_;                // those that stand for state
-  std::vector<Entry> entries_;               // what is assigned, in order
+  std::vector<AssignedState> entries_;       // what is assigned, in order
   std::vector<uint8_t> is_assigned_;         // by name
   std::vector<uint32_t> copy_of_[2];         // by group, as no parameter and as one: copy, or kNone
   std::vector<PyObject*> wanted_;            // borrowed from values_

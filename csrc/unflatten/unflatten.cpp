@@ -1,22 +1,178 @@
 #include "unflatten/unflatten.h"
 
+#include <algorithm>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
 #include "core/check.h"
+#include "fx/arguments.h"
 #include "fx/symbols.h"
+#include "py/calls.h"
 #include "py/gc_pause.h"
-#include "unflatten/compare.h"
-#include "unflatten/plan/arrange.h"
-#include "unflatten/plan/stackless.h"
-#include "unflatten/plan/state_lowering.h"
-#include "unflatten/plan/state_places.h"
 
 namespace fxpress::unflatten {
 
 using core::FrameId;
 using core::ModuleId;
 using core::NodeId;
+using core::Op;
+using core::PlannedId;
 using core::StringId;
 
 namespace {
+
+void append_number(std::string& out, uint64_t number) {
+  out += std::to_string(number);
+  out += ' ';
+}
+
+// Decides whether two calls of a module have the same graph. Compares what torch's textual dump of
+// a graph shows: ops, functions, attributes, arguments. And what it does not show: calls must be of
+// the same modules, and those run the same graphs.
+class FrameComparer {
+ public:
+  explicit FrameComparer(const UnflattenPlan& plan) : plan_(plan) {}
+
+  bool same(FrameId a, FrameId b) {
+    if (graph_of_.empty()) {
+      graph_of_.resize(plan_.outline.frames.size());
+      position_.resize(plan_.outline.nodes.size());
+      // Callers come before what they call.
+      for (size_t i = graph_of_.size(); i-- > 1;) dump(FrameId(i));
+    }
+    return graph_of_[a.value()] == graph_of_[b.value()];
+  }
+
+ private:
+  void dump(FrameId frame) {
+    std::string text;
+    uint32_t position = 0;
+    for (PlannedId id : plan_.outline.order(frame)) {
+      dump_node(id, text);
+      text += '\n';
+      position_[id.value()] = position++;
+    }
+    const auto number = static_cast<uint32_t>(graphs_.size());
+    graph_of_[frame.value()] = graphs_.emplace(std::move(text), number).first->second;
+  }
+
+  void dump_node(PlannedId id, std::string& out) {
+    const PlannedNode& node = plan_.outline.node(id);
+    const bool is_original = (node.kind == Planned::kCopy || node.kind == Planned::kRecompute ||
+                              node.kind == Planned::kPlaceholder) &&
+                             plan_.program.kinds[node.source.value()] == FlatKind::kOriginal;
+    if (!is_original) {
+      const Planned kind = node.kind == Planned::kInput ? Planned::kArgument : node.kind;
+      out += "planned ";
+      append_number(out, static_cast<uint64_t>(kind));
+      if (kind == Planned::kCopy) {
+        append_number(out, static_cast<uint64_t>(plan_.program.kinds[node.source.value()]));
+      }
+      if (kind == Planned::kState) append_number(out, node.path.value());
+      if (kind == Planned::kCall) {
+        const CallFrame& callee = plan_.outline.frames[node.index];
+        append_number(out, callee.key.value());
+        append_number(out, graph_of_[node.index]);
+        for (size_t k = callee.front.size(); k-- > 0;) {
+          if (plan_.outline.node(callee.front[k]).removed) continue;
+          append_number(out, position_[plan_.outline.resolve(callee.passed[k]).value()]);
+        }
+      } else if (kind != Planned::kArgument && kind != Planned::kUnflattenInputs &&
+                 kind != Planned::kUnflattenOutputs) {
+        append_number(out, node.index);
+      }
+      if (kind == Planned::kUnflattenInputs || kind == Planned::kUnflattenOutputs) {
+        const auto& signature = plan_.signatures.calls[node.index];
+        for (const auto& leaf :
+             kind == Planned::kUnflattenInputs ? signature.inputs : signature.outputs) {
+          if (!leaf.constant.valid()) continue;
+          dump_text(plan_.signatures.constants[leaf.constant.value()].get(), out);
+        }
+      }
+      dump_inputs(id, out);
+      return;
+    }
+    const Op op = plan_.program.graph.ops[node.source.value()];
+    append_number(out, static_cast<uint64_t>(op));
+    if (op == Op::kPlaceholder) return;
+    if (op == Op::kCallFunction) {
+      append_number(out, reinterpret_cast<uintptr_t>(plan_.program.target(node.source)));
+    } else if (op == Op::kGetAttr) {
+      dump_text(plan_.program.target(node.source), out);
+    }
+    fx::InputCursor inputs(plan_.outline.inputs_of(id), "unflatten");
+    PyObject* original = plan_.program.original(node.source);
+    dump_arguments(fx::args_of(original).get(), inputs, out);
+    dump_arguments(fx::kwargs_of(original).get(), inputs, out);
+    inputs.finish();
+  }
+
+  void dump_inputs(PlannedId id, std::string& out) {
+    for (PlannedId input : plan_.outline.inputs_of(id)) {
+      out += '%';
+      if (input.valid()) append_number(out, position_[plan_.outline.resolve(input).value()]);
+    }
+  }
+
+  void dump_arguments(PyObject* object, fx::InputCursor<PlannedId>& inputs, std::string& out) {
+    // Texts run Python code, which may take any container out of the one around it.
+    struct DumpedContainer {
+      ArgCursor cursor;
+      Ref held;  // the container
+    };
+    std::vector<DumpedContainer> stack;
+    std::vector<Ref> known;  // containers that the trail has noted: their addresses stay their own
+    fx::ArgTrail trail;
+    const auto enter = [&](PyObject* item) {
+      if (fx::is_node(item)) {
+        out += '%';
+        append_number(out, position_[plan_.outline.resolve(inputs.next()).value()]);
+        return;
+      }
+      const ArgKind kind = arg_kind(item);
+      if (kind == ArgKind::kLeaf) {
+        dump_text(item, out);
+        return;
+      }
+      const auto at = [&](size_t i) { return stack[i].cursor.container; };
+      if (!trail.enter(item, stack.size(), at)) {
+        out += '^';  // a part that was there before
+        return;
+      }
+      out += '(';
+      append_number(out, static_cast<uint64_t>(kind));
+      stack.push_back({{item, kind}, Ref::borrow(item)});
+    };
+    enter(object);
+    while (!stack.empty()) {
+      PyObject* key = nullptr;
+      const Ref child = Ref::borrow(stack.back().cursor.next(&key));
+      if (!child) {
+        out += ')';
+        trail.leave(stack.back().cursor.container);
+        if (trail.notes()) known.push_back(std::move(stack.back().held));
+        stack.pop_back();
+        continue;
+      }
+      if (key != nullptr) dump_text(Ref::borrow(key).get(), out);
+      enter(child.get());
+    }
+  }
+
+  static void dump_text(PyObject* object, std::string& out) {
+    const Ref text = Ref::steal(PyObject_Str(object));
+    const std::string_view characters = utf8(text.get());
+    append_number(out, characters.size());  // so that no text can end early
+    out += PyUnicode_Check(object) != 0 ? '"' : ' ';
+    out += characters;
+  }
+
+  const UnflattenPlan& plan_;
+  std::vector<uint32_t> graph_of_;  // by frame: number of its graph, equal for equal graphs
+  std::unordered_map<std::string, uint32_t> graphs_;  // dump of a graph -> its number
+  std::vector<uint32_t> position_;                    // by planned node: its place in its graph
+};
 
 class Unflattener {
  public:
@@ -54,11 +210,11 @@ class Unflattener {
 
   // Bodies of higher-order operators move to the module that runs them.
   void move_attributes() {
-    for (const Frame& frame : outline_.frames) {
+    for (const CallFrame& frame : outline_.frames) {
       for (NodeId node : frame.get_attrs) {
         PyObject* name = program_.target(node);
         const Ref value = get_attr(source_.owner, name);
-        if (PyObject_IsInstance(value.get(), fx::symbols.module_type) == 1) {
+        if (is_instance(value.get(), fx::symbols.module_type)) {
           const StringId id = strings().intern(utf8(name));
           const ModuleId known = tree_.child(frame.module, id);
           const ModuleId given = known.valid() ? known : tree_.add();
@@ -66,7 +222,7 @@ class Unflattener {
           given_.emplace_back(given, Ref::borrow(value.get()));
         } else {
           state_of(frame.module)
-              .push_back({strings().intern(utf8(name)), Role::kConstant, value.get()});
+              .push_back({strings().intern(utf8(name)), StateRole::kConstant, value.get()});
           attributes_.push_back(Ref::borrow(value.get()));
         }
       }
@@ -135,37 +291,39 @@ class Unflattener {
   }
 
  private:
-  std::vector<State>& state_of(ModuleId module) {
+  std::vector<ModuleState>& state_of(ModuleId module) {
     if (state_.size() <= module.value()) state_.resize(tree_.size());
     return state_[module.value()];
   }
 
+  // Each is (call name, inputs, outputs, number of positional arguments, keywords, in_spec,
+  // out_spec).
   void read_signatures() {
-    for (const SignatureSource& source : source_.signatures) {
+    for (const pybind11::handle source : pybind11::handle(source_.signatures)) {
+      const auto fields = source.cast<pybind11::tuple>();
       CallSignature call;
-      call.positional = source.positional;
-      for (const std::string& keyword : source.keywords) {
-        call.keywords.push_back(strings().intern(keyword));
-      }
-      call.inputs = read_leaves(source.inputs);
-      call.outputs = read_leaves(source.outputs);
-      signature_of_[strings().intern(source.call_name).value()] =
-          static_cast<uint32_t>(signatures_.calls.size());
+      call.inputs = read_leaves(fields[1]);
+      call.outputs = read_leaves(fields[2]);
+      call.positional = fields[3].cast<uint32_t>();
+      for (const pybind11::handle keyword : fields[4]) call.keywords.push_back(intern(keyword));
+      signature_of_[intern(fields[0]).value()] = static_cast<uint32_t>(signatures_.calls.size());
       signatures_.calls.push_back(std::move(call));
-      signatures_.in_specs.push_back(Ref::borrow(source.in_spec.get()));
-      signatures_.out_specs.push_back(Ref::borrow(source.out_spec.get()));
+      signatures_.in_specs.push_back(borrow(fields[5]));
+      signatures_.out_specs.push_back(borrow(fields[6]));
     }
   }
 
-  std::vector<SignatureLeaf> read_leaves(const std::vector<LeafSource>& sources) {
+  // Each is (name, None) or ("", (constant,)).
+  std::vector<SignatureLeaf> read_leaves(const pybind11::handle& sources) {
     std::vector<SignatureLeaf> leaves;
-    for (const LeafSource& source : sources) {
+    for (const pybind11::handle source : sources) {
+      const auto fields = source.cast<pybind11::tuple>();
       SignatureLeaf leaf;
-      if (source.constant) {
+      if (!fields[1].is_none()) {
         leaf.constant = core::ObjectId(signatures_.constants.size());
-        signatures_.constants.push_back(Ref::borrow(source.constant.get()));
+        signatures_.constants.push_back(borrow(fields[1].cast<pybind11::tuple>()[0]));
       } else {
-        leaf.name = strings().intern(source.name);
+        leaf.name = intern(fields[0]);
         leaf.node = program_.node_named(leaf.name);
       }
       leaves.push_back(leaf);
@@ -173,12 +331,15 @@ class Unflattener {
     return leaves;
   }
 
+  StringId intern(const pybind11::handle& text) {
+    return strings().intern(text.cast<std::string>());
+  }
+  static Ref borrow(const pybind11::handle& object) { return Ref::borrow(object.ptr()); }
+
   bool is_recomputable(NodeId node) const {
     PyObject* target = program_.target(node);
     if (program_.kinds[node.value()] != FlatKind::kOriginal) return false;
-    const int listed = PySet_Contains(fx::symbols.recomputable_targets, target);
-    check(listed);
-    if (listed == 1) return true;
+    if (contains(fx::symbols.recomputable_targets, target)) return true;
     const Ref module = find_attr(target, fx::names.module_attribute);
     return module && PyUnicode_Check(module.get()) &&
            PyUnicode_CompareWithASCIIString(module.get(), "_operator") == 0;
@@ -187,47 +348,45 @@ class Unflattener {
   // export takes the subclasses of tensors among the weights apart ahead of all modules.
   bool is_inner_tensor(NodeId node) const {
     if (program_.kinds[node.value()] != FlatKind::kOriginal) return false;
-    const int listed = PySet_Contains(source_.parts, program_.target(node));
-    check(listed);
-    return listed == 1;
+    return contains(source_.parts, program_.target(node));
   }
 
   bool is_mutation(NodeId node) const {
     if (program_.kinds[node.value()] == FlatKind::kWrite) return true;
     PyObject* target = program_.target(node);
-    if (PyObject_IsInstance(target, fx::symbols.op_overload_type) != 1) return false;
+    if (!is_instance(target, fx::symbols.op_overload_type)) return false;
     const Ref schema = get_attr(target, fx::names.schema);
     return get_attr(schema.get(), fx::names.is_mutable).get() == Py_True;
   }
 
   [[noreturn]] void rethrow(const OutlineError& error) {
     PyObject* node = error.node.valid() ? program_.original(error.node) : Py_None;
-    switch (error.kind) {
-      case OutlineError::Kind::kNoStack:
+    switch (error.fault) {
+      case OutlineFault::kNoStack:
         raise(PyExc_RuntimeError,
               "Unable to find nn_module_stack for node %R: unflatten needs to know the module that "
               "every node was traced in, unless one module alone uses it; passes that add nodes "
               "must copy meta['nn_module_stack']",
               node);
-      case OutlineError::Kind::kNotBelowRoot:
+      case OutlineFault::kNotBelowRoot:
         raise(PyExc_RuntimeError,
               "nn_module_stack of node %R does not begin with the root module: %R", node,
               stack_of(node).get());
-      case OutlineError::Kind::kLatePlaceholder:
+      case OutlineFault::kLatePlaceholder:
         raise(PyExc_AssertionError,
               "unexpected placeholder node %R behind the first node of the body", node);
-      case OutlineError::Kind::kNotDescendant:
+      case OutlineFault::kNotDescendant:
         raise(
             PyExc_RuntimeError,
             "%s This is currently unsupported. (at node %R; attach the child module to its parent "
             "directly)",
             error.what(), node);
-      case OutlineError::Kind::kCannotPass:
+      case OutlineFault::kCannotPass:
         raise(PyExc_RuntimeError,
               "Could not run remap_input() on node %R: module '%s' needs its value and has a "
               "preserved signature that does not pass it",
               node, error.what());
-      case OutlineError::Kind::kMissingOutput:
+      case OutlineFault::kMissingOutput:
         raise(PyExc_RuntimeError,
               "Could not find output node %R: module '%s' has a preserved signature and returns a "
               "value that it neither computes nor gets passed",
@@ -248,7 +407,7 @@ class Unflattener {
   Outline outline_;
   Signatures signatures_;
   std::unordered_map<uint32_t, uint32_t> signature_of_;  // call name -> signature
-  std::vector<std::vector<State>> state_;                // by module
+  std::vector<std::vector<ModuleState>> state_;          // by module
   std::vector<Ref> attributes_;                          // of the program, that state_ borrows
   core::FlatMap state_group_;                            // see UnflattenPlan
   std::vector<std::pair<ModuleId, Ref>> given_;          // bodies of higher-order operators
@@ -283,14 +442,14 @@ Outlined outline_submodules(const UnflattenSource& source, PyObject* root) {
   };
   for (size_t i = 0; i < outline.keys.size(); ++i) {
     for (FrameId id : outline.calls[i]) {
-      const Frame& frame = outline.frames[id.value()];
-      const Frame& caller = outline.frames[frame.parent.value()];
+      const CallFrame& frame = outline.frames[id.value()];
+      const CallFrame& caller = outline.frames[frame.parent.value()];
       result.calls.push_back({text(outline.keys[i]), text(caller.path), object(caller.module),
                               Ref::borrow(written.call_nodes[id.value()].get()), text(frame.path),
                               frame.call_index + 1, object(frame.module)});
     }
   }
-  for (const Frame& frame : outline.frames) {
+  for (const CallFrame& frame : outline.frames) {
     for (NodeId node : frame.get_attrs) {
       result.attributes.push_back({text(frame.call_name),
                                    Ref::borrow(unflattener.program().target(node)),

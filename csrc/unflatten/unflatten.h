@@ -8,29 +8,14 @@
 
 namespace fxpress::unflatten {
 
-// One leaf of a preserved signature: the name of a value, or a constant.
-struct LeafSource {
-  std::string name;  // of a node of the flat graph
-  Ref constant;      // set: the leaf is this object
-};
-
-struct SignatureSource {
-  std::string call_name;
-  std::vector<LeafSource> inputs;
-  std::vector<LeafSource> outputs;
-  uint32_t positional;
-  std::vector<std::string> keywords;
-  Ref in_spec;
-  Ref out_spec;
-};
-
+// The dict that python/fxpress/_graphs/unflatten/source.py makes. Objects are borrowed.
 struct UnflattenSource {
   PyObject* graph;      // the flat graph
   PyObject* owner;      // the module whose attributes its get_attr nodes name
   PyObject* may_alias;  // (node) -> bool: a result of it may be, or view, an argument
   PyObject* parts;      // frozenset: targets that give a part of a subclass of tensors
   std::vector<Mutation> mutations;
-  std::vector<SignatureSource> signatures;  // of preserved calls
+  PyObject* signatures;                     // of preserved calls: list of tuples
   std::vector<std::string> with_signature;  // call names with one, the root's included
   const ProgramState* state = nullptr;      // filled; null: the program has none
   std::vector<std::string> paths;           // the original modules, in order

@@ -1,11 +1,10 @@
 #include "unflatten/write.h"
 
 #include "fx/attributes.h"
-#include "fx/computed.h"
-#include "fx/new_graph.h"
+#include "fx/descriptors.h"
 #include "fx/symbols.h"
+#include "fx/writer.h"
 #include "py/instance_dict.h"
-#include "unflatten/graph_of_frame.h"
 
 namespace fxpress::unflatten {
 
@@ -188,10 +187,11 @@ class ModuleWriter {
         dispatched != dispatched_by_.end() &&
         share(parameters_, dispatched->second, dict, fx::names.module_dict_parameters);
     const bool checks_shared = stands_for_calls(module);
-    for (const State& state : plan_.state[holder.value()]) {
-      const bool is_buffer = state.role == Role::kBuffer || state.role == Role::kTransientBuffer;
+    for (const ModuleState& state : plan_.state[holder.value()]) {
+      const bool is_buffer =
+          state.role == StateRole::kBuffer || state.role == StateRole::kTransientBuffer;
       const bool is_shared =
-          (is_buffer && has_buffers) || (state.role == Role::kParameter && has_parameters);
+          (is_buffer && has_buffers) || (state.role == StateRole::kParameter && has_parameters);
       if (is_shared && !checks_shared) continue;
       try {
         PyObject* name = plan_.program.string(state.name);
@@ -241,17 +241,17 @@ class ModuleWriter {
     return true;
   }
 
-  void add_state(PyObject* module, const State& state) {
+  void add_state(PyObject* module, const ModuleState& state) {
     PyObject* name = plan_.program.string(state.name);
     switch (state.role) {
-      case Role::kParameter:
+      case StateRole::kParameter:
         fx::register_parameter(module, name, state.value);
         return;
-      case Role::kBuffer:
-      case Role::kTransientBuffer:
-        fx::register_buffer(module, name, state.value, state.role == Role::kBuffer);
+      case StateRole::kBuffer:
+      case StateRole::kTransientBuffer:
+        fx::register_buffer(module, name, state.value, state.role == StateRole::kBuffer);
         return;
-      case Role::kConstant:
+      case StateRole::kConstant:
         check(PyObject_SetAttr(module, name, state.value));
         return;
     }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "fx/writer.h"
 #include "unflatten/plan/arrange.h"
 #include "unflatten/plan/outline.h"
 #include "unflatten/program.h"
@@ -12,18 +13,17 @@
 namespace fxpress::unflatten {
 
 // A name under which a module holds a value, and that value.
-struct State {
+struct ModuleState {
   core::StringId name;  // within the module
-  Role role;
+  StateRole role;
   PyObject* value;  // borrowed from the program or its state
 };
 
 struct Signatures {
-  std::vector<CallSignature> calls;                // by number
-  std::vector<Ref> in_specs;                       // by number
-  std::vector<Ref> out_specs;                      // by number
-  std::vector<Ref> constants;                      // by the ids in `calls`
-  std::unordered_map<uint32_t, uint32_t> of_call;  // call name -> number
+  std::vector<CallSignature> calls;  // by number
+  std::vector<Ref> in_specs;         // by number
+  std::vector<Ref> out_specs;        // by number
+  std::vector<Ref> constants;        // by the ids in `calls`
 };
 
 // The classes of the modules to make.
@@ -38,8 +38,8 @@ struct UnflattenPlan {
   const Signatures& signatures;
   ModuleTree& tree;
   Outline& outline;
-  std::vector<std::vector<State>>& state;  // by module
-  const core::FlatMap& state_group;        // module -> the module whose state it shares, or kAbsent
+  std::vector<std::vector<ModuleState>>& state;  // by module
+  const core::FlatMap& state_group;  // module -> the module whose state it shares, or kAbsent
   std::vector<std::pair<core::ModuleId, Ref>>& given;  // modules of the tree that exist already
   std::vector<Dispatcher>& dispatchers;
   ModuleClasses classes;
@@ -54,5 +54,50 @@ struct WrittenModules {
 
 // Fills `root`, a module whose __init__ has run. Every module below is new.
 WrittenModules write_modules(const UnflattenPlan& plan, PyObject* root);
+
+// Writes the graphs of calls of modules.
+class FrameWriter {
+ public:
+  FrameWriter(const UnflattenPlan& plan, fx::NameWriter& name_writer);
+
+  // A new graph, or `into` (one without nodes). `call_nodes` (by frame) receives the calls in it.
+  Ref write(core::FrameId frame, Ref into, std::vector<Ref>& call_nodes);
+
+  // Targets of the placeholders of the graph written last.
+  const std::vector<Ref>& argument_names() const { return argument_names_; }
+
+ private:
+  void name_nodes(fx::GraphWriter& writer, core::FrameId frame);
+  core::StringId candidate(core::PlannedId id);
+  Ref own_target(core::PlannedId id) const;
+
+  PyObject* write_node(fx::GraphWriter& writer, core::PlannedId id);
+  PyObject* write_copy(fx::GraphWriter& writer, core::PlannedId id);
+  PyObject* write_write(fx::GraphWriter& writer, core::PlannedId id);
+  PyObject* write_call(fx::GraphWriter& writer, core::PlannedId id);
+  PyObject* write_output(fx::GraphWriter& writer, core::PlannedId id);
+  PyObject* write_root_output(fx::GraphWriter& writer, core::PlannedId id);
+  PyObject* write_flatten_inputs(fx::GraphWriter& writer, core::PlannedId id);
+  PyObject* write_unflatten(fx::GraphWriter& writer, core::PlannedId id, bool outputs);
+  PyObject* write_leaf(fx::GraphWriter& writer, core::PlannedId id, core::Op op, Ref meta);
+  PyObject* write_function(fx::GraphWriter& writer, core::PlannedId id, PyObject* function,
+                           Ref args, std::span<PyObject* const> inputs, Ref meta);
+  PyObject* write_item(fx::GraphWriter& writer, core::PlannedId id, Ref key, Ref meta);
+
+  const PlannedNode& planned(core::PlannedId id) const { return plan_.outline.node(id); }
+  const CallSignature& signature_of(const PlannedNode& node) const;
+  PyObject* written(core::PlannedId id) const;
+  std::vector<PyObject*> inputs_of(core::PlannedId id) const;
+  Ref meta_of(core::NodeId source) const;
+  Ref value_of(core::NodeId source) const;
+  Ref value_meta(Ref value) const;
+  void adjust_meta(PyObject* node, core::PlannedId id) const;
+
+  const UnflattenPlan& plan_;
+  fx::NameWriter& names_;
+  std::vector<PyObject*> nodes_;      // by planned node; borrowed from their graphs
+  std::vector<core::StringId> name_;  // by planned node, of the graph being written
+  std::vector<Ref> argument_names_;
+};
 
 }  // namespace fxpress::unflatten

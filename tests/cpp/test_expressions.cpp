@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "capture/text/common_subexpressions.h"
+#include "capture/text/expressions.h"
 #include "core/check.h"
 #include "support.h"
 

@@ -10,7 +10,6 @@
 #include "support.h"
 #include "unflatten/plan/arrange.h"
 #include "unflatten/plan/outline.h"
-#include "unflatten/plan/state_lowering.h"
 
 using namespace fxpress::core;
 using namespace fxpress::unflatten;
@@ -168,7 +167,7 @@ class Runner {
           result = {values[planned.value()]};
           break;
         case Planned::kCall: {
-          const Frame& called = outline_.frames[node.index];
+          const CallFrame& called = outline_.frames[node.index];
           for (size_t k = called.front.size(); k-- > 0;) {
             if (!outline_.node(called.front[k]).removed) inputs.push_back(value(called.passed[k]));
           }
@@ -210,7 +209,7 @@ std::string dump(const Program& program, const Outline& outline, FrameId frame) 
     }
     if (node.kind == Planned::kOutputItem) text += std::to_string(node.index);
     if (node.kind == Planned::kCall) {
-      const Frame& called = outline.frames[node.index];
+      const CallFrame& called = outline.frames[node.index];
       text += std::to_string(called.path.value());
       for (size_t k = called.front.size(); k-- > 0;) {
         if (outline.node(called.front[k]).removed) continue;
@@ -236,7 +235,7 @@ TEST_CASE("outline: the outlined graphs compute what the flat one does") {
     make_program(random, program);
     const Outline result = outline(program.source(), program.strings, program.tree);
     CHECK(Runner(program, result, {}).run() == program.run_flat());
-    for (const Frame& frame : result.frames) CHECK(frame.front.size() == frame.passed.size());
+    for (const CallFrame& frame : result.frames) CHECK(frame.front.size() == frame.passed.size());
   });
 }
 
@@ -326,7 +325,7 @@ TEST_CASE("outline: what is made where it is used is passed to nobody") {
 }
 
 TEST_CASE("outline: what is wrong is said with the node") {
-  const auto kind_of = [](const std::function<void(Program&)>& damage) {
+  const auto fault_of = [](const std::function<void(Program&)>& damage) {
     Program program;
     program.graph = make_graph({{}, {0}, {1}});
     program.graph.ops = {Op::kPlaceholder, Op::kCallFunction, Op::kOutput};
@@ -338,24 +337,24 @@ TEST_CASE("outline: what is wrong is said with the node") {
       outline(program.source(), program.strings, program.tree);
     } catch (const OutlineError& error) {
       CHECK(error.node == NodeId(uint32_t{1}));
-      return error.kind;
+      return error.fault;
     }
     FAIL("no error");
-    return OutlineError::Kind::kNoStack;
+    return OutlineFault::kNoStack;
   };
-  CHECK(kind_of([](Program& p) { p.stacks[1] = StackId(); }) == OutlineError::Kind::kNoStack);
-  CHECK(kind_of([](Program& p) {
+  CHECK(fault_of([](Program& p) { p.stacks[1] = StackId(); }) == OutlineFault::kNoStack);
+  CHECK(fault_of([](Program& p) {
           const ModuleCall lost = p.scope("lost", 0);
           p.stacks[1] = p.scopes.intern({&lost, 1});
-        }) == OutlineError::Kind::kNotBelowRoot);
-  CHECK(kind_of([](Program& p) {
+        }) == OutlineFault::kNotBelowRoot);
+  CHECK(fault_of([](Program& p) {
           const std::vector<ModuleCall> stack = {p.scope("", 0), p.scope("a", 0), p.scope("b", 0)};
           p.stacks[1] = p.scopes.intern(stack);
-        }) == OutlineError::Kind::kNotDescendant);
-  CHECK(kind_of([](Program& p) {
+        }) == OutlineFault::kNotDescendant);
+  CHECK(fault_of([](Program& p) {
           p.graph = make_graph({{}, {}, {}, {2}});
           p.graph.ops = {Op::kCallFunction, Op::kPlaceholder, Op::kCallFunction, Op::kOutput};
           p.stacks.push_back(p.stacks[0]);
           p.custom.push_back(0);
-        }) == OutlineError::Kind::kLatePlaceholder);
+        }) == OutlineFault::kLatePlaceholder);
 }

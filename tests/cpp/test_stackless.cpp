@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "support.h"
+#include "unflatten/plan/module_calls.h"
 #include "unflatten/plan/outline.h"
-#include "unflatten/plan/stackless.h"
 
 using namespace fxpress::core;
 using namespace fxpress::unflatten;

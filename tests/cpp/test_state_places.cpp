@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "support.h"
-#include "unflatten/plan/state_places.h"
+#include "unflatten/plan/arrange.h"
 
 using namespace fxpress::core;
 using namespace fxpress::unflatten;

@@ -1,5 +1,4 @@
-#include "capture/text/common_subexpressions.h"
-
+#include "capture/text/expressions.h"
 #include "core/check.h"
 
 namespace fxpress::capture {
@@ -75,7 +74,7 @@ ExpressionId CommonSubexpressions::part(std::string_view text) {
   return expressions_.make(ExpressionKind::kConstant, text, {});
 }
 
-CommonSubexpressions::Entry& CommonSubexpressions::entry(ExpressionId id) {
+CommonSubexpressions::CountedPart& CommonSubexpressions::entry(ExpressionId id) {
   if (id >= entries_.size()) entries_.resize(expressions_.size());
   return entries_[id];
 }

@@ -16,8 +16,6 @@ using core::is_name_start;
 
 namespace {
 
-using Kind = ExpressionKind;
-
 // How tightly operators bind: the steps of ast.unparse.
 enum Precedence : int {
   kTest = 4,
@@ -31,15 +29,16 @@ enum Precedence : int {
   kAtom = 18
 };
 
-struct Operator {
+struct BinaryOperator {
   std::string_view text;
   int precedence;
 };
 // An operator that is the beginning of another one comes behind it.
 constexpr std::array kBinary = {
-    Operator{"<<", 12}, Operator{">>", 12}, Operator{"//", 14}, Operator{"|", kBitOr},
-    Operator{"^", 10},  Operator{"&", 11},  Operator{"+", 13},  Operator{"-", 13},
-    Operator{"*", 14},  Operator{"/", 14},  Operator{"%", 14},  Operator{"@", 14},
+    BinaryOperator{"<<", 12},    BinaryOperator{">>", 12}, BinaryOperator{"//", 14},
+    BinaryOperator{"|", kBitOr}, BinaryOperator{"^", 10},  BinaryOperator{"&", 11},
+    BinaryOperator{"+", 13},     BinaryOperator{"-", 13},  BinaryOperator{"*", 14},
+    BinaryOperator{"/", 14},     BinaryOperator{"%", 14},  BinaryOperator{"@", 14},
 };
 constexpr std::array<std::string_view, 6> kCompare = {"==", "!=", "<=", ">=", "<", ">"};
 
@@ -50,7 +49,7 @@ struct NotCovered {};
 int precedence_of(std::string_view binary) {
   if (binary == "**") return kPower;
   const auto* found = std::find_if(kBinary.begin(), kBinary.end(),
-                                   [&](const Operator& each) { return each.text == binary; });
+                                   [&](const BinaryOperator& each) { return each.text == binary; });
   return found->precedence;
 }
 
@@ -70,9 +69,9 @@ void join_text(std::string& joined, std::string_view text) {
 }
 
 // One expression, from its text. Throws NotCovered.
-class Parser {
+class ExpressionParser {
  public:
-  Parser(Expressions& expressions, std::string_view text, int max_open)
+  ExpressionParser(Expressions& expressions, std::string_view text, int max_open)
       : expressions_(expressions), rest_(text), max_open_(max_open) {}
 
   ExpressionId whole() {
@@ -82,7 +81,8 @@ class Parser {
     if (!rest_.empty()) throw NotCovered();
     // Alone, it would be a docstring, which is printed in other ways.
     const Expressions::Expression& made = expressions_[result];
-    if (made.kind == Kind::kConstant && !is_name_part(made.text.front())) throw NotCovered();
+    if (made.kind == ExpressionKind::kConstant && !is_name_part(made.text.front()))
+      throw NotCovered();
     return result;
   }
 
@@ -104,14 +104,14 @@ class Parser {
     do {
       parts.push_back(next());
     } while (take_word(word));
-    return make(Kind::kBoolean, word, parts);
+    return make(ExpressionKind::kBoolean, word, parts);
   }
 
   ExpressionId negation() {
     size_t count = 0;
     while (take_word("not")) ++count;
     ExpressionId result = comparison();
-    for (; count > 0; --count) result = make(Kind::kUnary, "not", {&result, 1});
+    for (; count > 0; --count) result = make(ExpressionKind::kUnary, "not", {&result, 1});
     return result;
   }
 
@@ -125,7 +125,7 @@ class Parser {
       join_text(operators, found);
       parts.push_back(binary(kBitOr));
     }
-    return make(Kind::kCompare, operators, parts);
+    return make(ExpressionKind::kCompare, operators, parts);
   }
 
   std::string_view comparison_operator() {
@@ -150,14 +150,14 @@ class Parser {
     ExpressionId left = factor();
     for (;;) {
       if (is_at_end()) return left;
-      const auto* found = std::find_if(kBinary.begin(), kBinary.end(), [&](const Operator& each) {
-        return rest_.starts_with(each.text);
-      });
+      const auto* found =
+          std::find_if(kBinary.begin(), kBinary.end(),
+                       [&](const BinaryOperator& each) { return rest_.starts_with(each.text); });
       if (found == kBinary.end() || found->precedence < precedence) return left;
       rest_.remove_prefix(found->text.size());
       if (rest_.starts_with('=')) throw NotCovered();
       const ExpressionId sides[] = {left, binary(found->precedence + 1)};
-      left = make(Kind::kBinary, found->text, sides);
+      left = make(ExpressionKind::kBinary, found->text, sides);
     }
   }
 
@@ -169,7 +169,7 @@ class Parser {
       open();
       const ExpressionId operand = factor();
       --open_;
-      return make(Kind::kUnary, sign, {&operand, 1});
+      return make(ExpressionKind::kUnary, sign, {&operand, 1});
     }
     const ExpressionId base = primary();
     skip_spaces();
@@ -180,7 +180,7 @@ class Parser {
     const ExpressionId power = factor();
     --open_;
     const ExpressionId sides[] = {base, power};
-    return make(Kind::kBinary, "**", sides);
+    return make(ExpressionKind::kBinary, "**", sides);
   }
 
   ExpressionId primary() {
@@ -188,14 +188,14 @@ class Parser {
     for (;;) {
       skip_spaces();
       if (take('.')) {
-        const bool of_number = expressions_[result].kind == Kind::kConstant &&
+        const bool of_number = expressions_[result].kind == ExpressionKind::kConstant &&
                                expressions_[result].text.find_first_of("'\"") != 0;
         skip_spaces();
         const std::string_view attribute = name();
         if (of_number || is_keyword(attribute)) {
           throw NotCovered();
         }
-        result = make(Kind::kAttribute, attribute, {&result, 1});
+        result = make(ExpressionKind::kAttribute, attribute, {&result, 1});
       } else if (take('(')) {
         result = call(result);
       } else if (take('[')) {
@@ -219,7 +219,7 @@ class Parser {
       }
       parts.push_back(test());
     }
-    return make(Kind::kCall, keywords, parts);
+    return make(ExpressionKind::kCall, keywords, parts);
   }
 
   // The name in front of a single "=", which is skipped too.
@@ -246,8 +246,9 @@ class Parser {
       skip_spaces();
       if (!rest_.starts_with(']')) items.push_back(test());
     }
-    const ExpressionId parts[] = {object, is_tuple ? make(Kind::kTuple, {}, items) : items[0]};
-    return make(Kind::kSubscript, {}, parts);
+    const ExpressionId parts[] = {object,
+                                  is_tuple ? make(ExpressionKind::kTuple, {}, items) : items[0]};
+    return make(ExpressionKind::kSubscript, {}, parts);
   }
 
   ExpressionId atom() {
@@ -259,18 +260,18 @@ class Parser {
       const bool is_constant = is_constant_word(word);
       if (!is_constant && is_keyword(word)) throw NotCovered();
       if (!rest_.empty() && (rest_[0] == '\'' || rest_[0] == '"')) throw NotCovered();
-      return make(is_constant ? Kind::kConstant : Kind::kName, word, {});
+      return make(is_constant ? ExpressionKind::kConstant : ExpressionKind::kName, word, {});
     }
     if (is_digit(first)) return number();
     if (first == '\'' || first == '"') return string(first);
     if (take('(')) return parenthesized();
-    if (take('[')) return make(Kind::kList, {}, items(']'));
+    if (take('[')) return make(ExpressionKind::kList, {}, items(']'));
     throw NotCovered();
   }
 
   ExpressionId parenthesized() {
     skip_spaces();
-    if (take(')')) return make(Kind::kTuple, {}, {});
+    if (take(')')) return make(ExpressionKind::kTuple, {}, {});
     const ExpressionId first = test();
     skip_spaces();
     if (take(')')) return first;
@@ -278,7 +279,7 @@ class Parser {
     Parts parts = {first};
     const Parts others = items(')');
     parts.insert(parts.end(), others.begin(), others.end());
-    return make(Kind::kTuple, {}, parts);
+    return make(ExpressionKind::kTuple, {}, parts);
   }
 
   Parts items(char end) {
@@ -311,7 +312,7 @@ class Parser {
     if (whole.size() > kMaxDigits) throw NotCovered();
     const std::string_view text = rest_.substr(0, end);
     rest_.remove_prefix(end);
-    return make(Kind::kConstant, text, {});
+    return make(ExpressionKind::kConstant, text, {});
   }
 
   // Reads a plain string, in the quotes that repr() takes.
@@ -326,7 +327,7 @@ class Parser {
     const bool others_follow = !rest_.empty() && (rest_[0] == '\'' || rest_[0] == '"');
     if (!is_plain || others_follow) throw NotCovered();
     const std::string quotes = inside.find('\'') != std::string_view::npos ? "\"" : "'";
-    return make(Kind::kConstant, quotes + std::string(inside) + quotes, {});
+    return make(ExpressionKind::kConstant, quotes + std::string(inside) + quotes, {});
   }
 
   std::string_view name() {
@@ -365,7 +366,8 @@ class Parser {
     if (++open_ > max_open_) throw NotCovered();
   }
 
-  ExpressionId make(Kind kind, std::string_view text, std::span<const ExpressionId> parts) {
+  ExpressionId make(ExpressionKind kind, std::string_view text,
+                    std::span<const ExpressionId> parts) {
     const ExpressionId result = expressions_.make(kind, text, parts);
     if (expressions_[result].depth > Expressions::kMaxDepth) throw NotCovered();
     return result;
@@ -390,22 +392,22 @@ class Printer {
   void print(ExpressionId id, int precedence) {
     const Expressions::Expression& e = expressions_[id];
     switch (e.kind) {
-      case Kind::kName:
-      case Kind::kConstant:
+      case ExpressionKind::kName:
+      case ExpressionKind::kConstant:
         out_ += e.text;
         return;
-      case Kind::kAttribute:
+      case ExpressionKind::kAttribute:
         print(e.in[0], kAtom);
         out_ += '.';
         out_ += e.text;
         return;
-      case Kind::kCall:
+      case ExpressionKind::kCall:
         return call(e);
-      case Kind::kSubscript: {
+      case ExpressionKind::kSubscript: {
         print(e.in[0], kAtom);
         out_ += '[';
         const Expressions::Expression& index = expressions_[e.in[1]];
-        if (index.kind == Kind::kTuple && !index.in.empty()) {
+        if (index.kind == ExpressionKind::kTuple && !index.in.empty()) {
           list(index.in, true);
         } else {
           print(e.in[1], kTest);
@@ -413,23 +415,23 @@ class Printer {
         out_ += ']';
         return;
       }
-      case Kind::kTuple:
+      case ExpressionKind::kTuple:
         out_ += '(';
         list(e.in, true);
         out_ += ')';
         return;
-      case Kind::kList:
+      case ExpressionKind::kList:
         out_ += '[';
         list(e.in, false);
         out_ += ']';
         return;
-      case Kind::kUnary:
+      case ExpressionKind::kUnary:
         return unary(e, precedence);
-      case Kind::kBinary:
+      case ExpressionKind::kBinary:
         return binary(e, precedence);
-      case Kind::kBoolean:
+      case ExpressionKind::kBoolean:
         return boolean(e, precedence);
-      case Kind::kCompare:
+      case ExpressionKind::kCompare:
         return compare(e, precedence);
     }
   }
@@ -527,7 +529,7 @@ class Printer {
 
 std::optional<ExpressionId> Expressions::parse(std::string_view text, int max_open) {
   try {
-    return Parser(*this, text, max_open).whole();
+    return ExpressionParser(*this, text, max_open).whole();
   } catch (const NotCovered&) {
     return std::nullopt;
   }

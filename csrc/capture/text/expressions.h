@@ -1,5 +1,5 @@
-// Python expressions as a table that has equal ones once: parsed, and printed as ast.unparse does.
-// The parser refuses what it does not cover: f-strings, lambdas, slices, comprehensions, ...
+// Python expressions: parsed, printed as ast.unparse does, and their common parts. The parser
+// refuses what it does not cover: f-strings, lambdas, slices, comprehensions, ...
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,7 @@ enum class ExpressionKind : uint8_t {
   kCompare   // text: the operators, ", " between
 };
 
+// A table that has equal expressions once.
 class Expressions {
  public:
   static constexpr int kMaxDepth = 100;  // what is deeper, Python decides about, by its own limits
@@ -55,6 +56,46 @@ class Expressions {
   std::deque<Expression> expressions_;                 // by id
   std::unordered_map<std::string, ExpressionId> ids_;  // by kind, parts and text, as bytes
   std::string key_;                                    // kept from call to call
+};
+
+// Puts the common parts of several Python expressions into variables. Attributes, calls and
+// subscripts count as parts; inner ones come first.
+class CommonSubexpressions {
+ public:
+  // Counts all parts of an expression. Returns nothing for one that is not covered, and does not
+  // count it.
+  std::optional<ExpressionId> count(std::string_view text);
+
+  struct Replaced {
+    std::vector<std::string> assignments;  // new variables, in the order that they need each other
+    std::string text;
+  };
+  // An expression that was counted, with variables in it. All have to have been counted before.
+  Replaced replace(ExpressionId id);
+
+  // For expressions that are not covered: their parts, as ast.unparse prints them.
+  void count_part(std::string_view text) { ++entry(part(text)).uses; }
+  bool is_common(std::string_view text) { return entry(part(text)).uses > 1; }
+  // The variable that stands for a part, or nothing.
+  std::optional<std::string> variable(std::string_view text);
+  std::string new_variable(std::string_view text);
+
+ private:
+  struct CountedPart {
+    size_t uses = 0;
+    std::optional<ExpressionId> variable;
+  };
+
+  ExpressionId part(std::string_view text);
+  CountedPart& entry(ExpressionId id);
+  void count_all(ExpressionId id);
+  ExpressionId replace(ExpressionId id, std::vector<std::string>& assignments);
+  ExpressionId replace_inside(ExpressionId id, std::vector<std::string>& assignments);
+  ExpressionId add_variable(ExpressionId id);
+
+  Expressions expressions_;
+  std::vector<CountedPart> entries_;  // by expression
+  size_t variables_ = 0;
 };
 
 }  // namespace fxpress::capture

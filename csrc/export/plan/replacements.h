@@ -1,6 +1,7 @@
-// The order in which the users of a value stand in its table after inputs were replaced.
+// The order of a value's users in its table after inputs were replaced.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -8,12 +9,27 @@
 
 namespace fxpress::exporting {
 
-// Node.replace_all_uses_with gives each user its arguments anew: the user leaves the tables of all
-// its inputs and comes back behind the others. Returns, by node, the number of its last such move
-// when the nodes of `replaced` are replaced in this order; 0: it never moved. The users of a value
-// stand in the order of these numbers, those that are equal in the order of the graph.
+using core::NodeId;
+
+// Node.replace_all_uses_with sets the arguments of each user again: the user leaves the tables of
+// all its inputs and comes back after the others. Returns, by node, the number of its last such
+// move when the nodes of `replaced` are replaced in this order; 0: it never moved. The users of a
+// value are in the order of these numbers, equal ones in the order of the graph.
 //
 // The users of `graph` are linked.
-std::vector<uint32_t> last_moves(const core::Graph& graph, std::span<const core::NodeId> replaced);
+inline std::vector<uint32_t> last_moves(const core::Graph& graph,
+                                        std::span<const NodeId> replaced) {
+  std::vector<uint32_t> moves(graph.size(), 0);
+  uint32_t count = 0;
+  std::vector<NodeId> users;
+  for (NodeId input : replaced) {
+    const auto linked = graph.users_of(input);
+    users.assign(linked.begin(), linked.end());
+    std::stable_sort(users.begin(), users.end(),
+                     [&](NodeId a, NodeId b) { return moves[a.value()] < moves[b.value()]; });
+    for (NodeId user : users) moves[user.value()] = ++count;
+  }
+  return moves;
+}
 
 }  // namespace fxpress::exporting

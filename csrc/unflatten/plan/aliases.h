@@ -1,7 +1,9 @@
 // Finds the values that may share memory with inputs of the graph that are written later.
 #pragma once
 
+#include <algorithm>
 #include <functional>
+#include <iterator>
 #include <vector>
 
 #include "core/graph.h"
@@ -14,7 +16,25 @@ using core::NodeId;
 // Finds, for each node, the `roots` (nodes of the graph) that its value may share memory with, in
 // graph order; a root is among its own. `may_alias(node)`: a result of the node may be, or view,
 // one of its inputs; it is asked only about nodes with such inputs.
-std::vector<std::vector<NodeId>> find_aliases(const Graph& graph, const std::vector<NodeId>& roots,
-                                              const std::function<bool(NodeId)>& may_alias);
+inline std::vector<std::vector<NodeId>> find_aliases(const Graph& graph,
+                                                     const std::vector<NodeId>& roots,
+                                                     const std::function<bool(NodeId)>& may_alias) {
+  std::vector<std::vector<NodeId>> result(graph.size());
+  for (NodeId root : roots) result[root.value()] = {root};
+  std::vector<NodeId> both;
+  for (uint32_t i = 0; i < graph.size(); ++i) {
+    const auto inputs = graph.inputs_of(NodeId(i));
+    const bool reads = std::any_of(inputs.begin(), inputs.end(),
+                                   [&](NodeId def) { return !result[def.value()].empty(); });
+    if (!reads || !may_alias(NodeId(i))) continue;
+    for (NodeId def : inputs) {
+      both.clear();
+      std::set_union(result[i].begin(), result[i].end(), result[def.value()].begin(),
+                     result[def.value()].end(), std::back_inserter(both));
+      result[i] = both;
+    }
+  }
+  return result;
+}
 
 }  // namespace fxpress::unflatten

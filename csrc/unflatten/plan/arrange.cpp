@@ -5,13 +5,106 @@
 
 namespace fxpress::unflatten {
 
-using core::FlatMap;
-using core::FrameId;
-using core::ModuleId;
-using core::StringId;
-using core::StringPool;
-
 namespace {
+
+class StateLowering {
+ public:
+  StateLowering(Outline& outline, ModuleTree& tree, StringPool& strings,
+                const std::vector<std::vector<StringId>>& targets)
+      : outline_(outline),
+        tree_(tree),
+        strings_(strings),
+        targets_(targets),
+        uses_(outline.nodes.size(), 0),
+        done_(tree.size(), 0) {
+    for (const PlannedNode& node : outline.nodes) {
+      for (uint32_t i = 0; i < node.input_count; ++i) {
+        count_use(outline.inputs[node.input_begin + i], 1);
+      }
+    }
+    for (const CallFrame& frame : outline.frames) {
+      for (PlannedId passed : frame.passed) count_use(passed, 1);
+    }
+  }
+
+  // Children before parents: a parent drops what its children no longer ask for.
+  void run() {
+    struct ModuleVisit {
+      ModuleId module;
+      StringId path;  // from the root, without call numbers
+      bool children_done;
+    };
+    std::vector<ModuleVisit> visits{{outline_.root, strings_.intern(""), false}};
+    while (!visits.empty()) {
+      const ModuleVisit visit = visits.back();
+      if (visit.children_done) {
+        const FrameId frame = outline_.frame_of(visit.module);
+        if (frame.valid()) sink(frame, strings_.text(visit.path));
+        visits.pop_back();
+        continue;
+      }
+      visits.back().children_done = true;
+      if (done_[visit.module.value()] != 0) {
+        visits.pop_back();
+        continue;
+      }
+      done_[visit.module.value()] = 1;
+      const auto children = tree_.children(visit.module);
+      for (auto child = children.rbegin(); child != children.rend(); ++child) {
+        const std::string_view name = without_call(strings_.text(child->first));
+        visits.push_back({child->second, joined(strings_, visit.path, name), false});
+      }
+    }
+  }
+
+ private:
+  void count_use(PlannedId id, int by) {
+    if (id.valid()) uses_[id.value()] += by;
+  }
+
+  void sink(FrameId id, std::string_view path) {
+    CallFrame& frame = outline_.frames[id.value()];
+    // The order is that of the placeholders, in which torch names the nodes that replace them.
+    for (size_t k = frame.front.size(); k-- > 0;) {
+      if (sink_input(frame, id, frame.front[k], path)) count_use(frame.passed[k], -1);
+    }
+    for (size_t k = 0; k < frame.body.size(); ++k) {
+      if (outline_.node(frame.body[k]).kind != Planned::kPlaceholder) break;
+      sink_input(frame, id, frame.body[k], path);
+    }
+  }
+
+  bool sink_input(CallFrame& frame, FrameId id, PlannedId input, std::string_view path) {
+    const NodeId source = outline_.node(input).source;
+    for (StringId target : targets_[source.value()]) {
+      const std::string_view text = strings_.text(target);
+      if (!is_below(text, path)) continue;
+      outline_.node(input).removed = true;
+      if (uses_[input.value()] > 0) {
+        PlannedNode state;
+        state.kind = Planned::kState;
+        state.frame = id;
+        state.source = source;
+        state.path = strings_.intern(path.empty() ? text : text.substr(path.size() + 1));
+        const PlannedId planned(outline_.nodes.size());
+        outline_.nodes.push_back(state);
+        uses_.push_back(0);
+        frame.created.push_back(planned);
+        frame.states.push_back(planned);
+        outline_.node(input).replacement = planned;
+      }
+      return true;
+    }
+    return false;
+  }
+
+  Outline& outline_;
+  ModuleTree& tree_;
+  StringPool& strings_;
+  const std::vector<std::vector<StringId>>& targets_;
+  std::vector<int> uses_;      // by planned node
+  std::vector<uint8_t> done_;  // by module
+};
 
 // `path` as seen from the module at `base`, above it.
 std::string_view relative(std::string_view path, std::string_view base) {
@@ -33,14 +126,14 @@ void remove_at(ModuleTree& tree, StringPool& strings, ModuleId from, std::string
 // Visits the calls of one run of the root, in order: visit(frame of the call) gives the module that
 // the call reaches. Merged calls run the calls of the graph that took their place. As many visits
 // as the outline has frames.
-void walk_run(const Outline& outline, const std::function<ModuleId(const Frame&)>& visit) {
-  struct Open {
-    const Frame* frame;
+void walk_run(const Outline& outline, const std::function<ModuleId(const CallFrame&)>& visit) {
+  struct OpenFrame {
+    const CallFrame* frame;
     size_t next;  // in its body
   };
-  std::vector<Open> open{{&outline.frames.front(), 0}};
+  std::vector<OpenFrame> open{{&outline.frames.front(), 0}};
   while (!open.empty()) {
-    Open& top = open.back();
+    OpenFrame& top = open.back();
     if (top.next == top.frame->body.size()) {
       open.pop_back();
       continue;
@@ -63,16 +156,73 @@ uint32_t call_number(std::string_view call_name) {
 
 }  // namespace
 
+void lower_state(Outline& outline, ModuleTree& tree, StringPool& strings,
+                 const std::vector<std::vector<StringId>>& targets) {
+  StateLowering(outline, tree, strings, targets).run();
+}
+
+StatePlaces::StatePlaces(ModuleTree& tree, StringPool& strings, ModuleId root)
+    : tree_(tree), strings_(strings) {
+  known_.push_back({root});
+}
+
+const std::vector<ModuleId>& StatePlaces::calls_of(ModuleId parent, StringId name) {
+  const uint32_t table = tree_.table_of(parent);
+  const auto calls_named = [&](StringId base) -> std::vector<ModuleId>& {
+    const auto [place, added] = calls_below_.insert(uint64_t{table} << 32 | base.value(),
+                                                    static_cast<uint32_t>(calls_.size()));
+    return added ? calls_.emplace_back() : calls_[place];
+  };
+  if (grouped_.insert(table, 0).added) {
+    for (const auto& [child_name, child] : tree_.children(parent)) {
+      const std::string_view text = strings_.text(child_name);
+      const std::string_view base = without_call(text);
+      const bool is_call = base.size() < text.size() && is_call_of(text, base);
+      calls_named(is_call ? strings_.intern(base) : child_name).push_back(child);
+    }
+  }
+  std::vector<ModuleId>& calls = calls_named(name);
+  if (!tree_.child(parent, name).valid()) {
+    const ModuleId made = tree_.add();
+    tree_.set_child(parent, name, made);
+    calls.push_back(made);
+  }
+  return calls;
+}
+
+const std::vector<ModuleId>& StatePlaces::modules_at(std::string_view path) {
+  uint32_t at = 0;
+  for (size_t start = 0; !path.empty() && start <= path.size();) {
+    const size_t end = std::min(path.find('.', start), path.size());
+    const StringId name = strings_.intern(path.substr(start, end - start));
+    const auto [place, added] =
+        below_.insert(uint64_t{at} << 32 | name.value(), static_cast<uint32_t>(known_.size()));
+    if (added) {
+      std::vector<ModuleId>& modules = known_.emplace_back();
+      for (ModuleId parent : known_[at]) {
+        for (ModuleId module : calls_of(parent, name)) {
+          if (std::find(modules.begin(), modules.end(), module) == modules.end()) {
+            modules.push_back(module);
+          }
+        }
+      }
+    }
+    at = place;
+    start = end + 1;
+  }
+  return known_[at];
+}
+
 Redirects merge_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
                       const SameGraph& same_graph) {
   Redirects redirects;
   for (const auto& calls : outline.calls) {
     for (size_t i = 1; i < calls.size(); ++i) {
-      Frame& call = outline.frames[calls[i].value()];
-      const Frame& caller = outline.frames[call.parent.value()];
+      CallFrame& call = outline.frames[calls[i].value()];
+      const CallFrame& caller = outline.frames[call.parent.value()];
       bool replaced = false;
       for (size_t k = 0; k < i; ++k) {
-        const Frame& seen = outline.frames[calls[k].value()];
+        const CallFrame& seen = outline.frames[calls[k].value()];
         if (replaced && seen.path != call.path) continue;
         if (!same_graph(calls[k], calls[i])) continue;
         if (seen.path == call.path) {
@@ -95,8 +245,8 @@ Redirects merge_calls(Outline& outline, ModuleTree& tree, StringPool& strings,
 void merge_displaced(Outline& outline, ModuleTree& tree, StringPool& strings,
                      const SameGraph& same_graph) {
   for (FrameId id : outline.displaced) {
-    Frame& frame = outline.frames[id.value()];
-    const Frame& caller = outline.frames[frame.parent.value()];
+    CallFrame& frame = outline.frames[id.value()];
+    const CallFrame& caller = outline.frames[frame.parent.value()];
     const std::string_view place =
         relative(strings.text(frame.call_name), strings.text(caller.path));
     const ModuleId module = tree.find(caller.module, place);
@@ -152,7 +302,7 @@ std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, Strin
     calls.dispatcher = static_cast<uint32_t>(result.size());
     result.push_back(std::move(dispatcher));
   }
-  for (Frame& frame : outline.frames) {
+  for (CallFrame& frame : outline.frames) {
     if (!frame.parent.valid() || !position.contains(frame.path.value())) continue;
     if (!module_of.contains(frame.call_name.value())) continue;
     const std::string_view caller = strings.text(outline.frames[frame.parent.value()].path);
@@ -162,7 +312,7 @@ std::vector<Dispatcher> dispatch_calls(Outline& outline, ModuleTree& tree, Strin
 
   // A dispatcher is called as often as the merged graphs do it, which the call names don't tell.
   std::vector<std::vector<ModuleId>> reached(result.size());
-  walk_run(outline, [&](const Frame& call) {
+  walk_run(outline, [&](const CallFrame& call) {
     const auto known = module_of.find(call.call_name.value());
     if (known == module_of.end() || !known->second.valid()) {
       return tree.find(outline.frames[call.parent.value()].module, strings.text(call.target));

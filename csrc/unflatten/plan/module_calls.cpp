@@ -1,10 +1,12 @@
 #include "unflatten/plan/module_calls.h"
 
+#include <algorithm>
+
 #include "unflatten/plan/module_tree.h"
 
 namespace fxpress::unflatten {
 
-using core::StringPool;
+using core::Op;
 
 StackId ModuleCallStacks::intern(std::span<const ModuleCall> stack) {
   std::string bytes;
@@ -30,6 +32,61 @@ size_t ModuleCallStacks::valid_depth(std::span<const ModuleCall> stack, const St
     ++depth;
   }
   return depth;
+}
+
+namespace {
+
+// The calls in which the users of a value were traced.
+struct Users {
+  enum class Where : uint8_t { kNowhere, kInOne, kInSeveral };
+
+  void add(StackId other) {
+    if (where == Where::kInOne && stack != other) where = Where::kInSeveral;
+    if (where == Where::kNowhere) {
+      where = Where::kInOne;
+      stack = other;
+    }
+  }
+  void add(const Users& others) {
+    if (others.where == Where::kInOne) add(others.stack);
+    if (others.where == Where::kInSeveral) where = Where::kInSeveral;
+  }
+
+  Where where = Where::kNowhere;
+  StackId stack;  // kInOne: of the users
+};
+
+bool is_in_body(Op op) {
+  return op != Op::kPlaceholder && op != Op::kOutput;
+}
+
+}  // namespace
+
+void adopt_stacks(const Graph& graph, std::vector<StackId>& stacks,
+                  const std::function<bool(NodeId)>& is_remade) {
+  const auto lacks_stack = [&](size_t node) {
+    return is_in_body(graph.ops[node]) && !stacks[node].valid();
+  };
+  size_t first = 0;  // its users come later
+  while (first < graph.size() && !lacks_stack(first)) ++first;
+  if (first == graph.size()) return;
+  std::vector<Users> users(graph.size());
+  for (size_t i = graph.size(); i-- > first;) {
+    const NodeId node(i);
+    Users& own = users[i];
+    const bool passes_on = lacks_stack(i) && is_remade(node);
+    if (lacks_stack(i) && !passes_on && own.where == Users::Where::kInOne) stacks[i] = own.stack;
+    for (const NodeId input : graph.inputs_of(node)) {
+      Users& known = users[input.value()];
+      if (passes_on) {
+        known.add(own);
+      } else if (stacks[i].valid()) {
+        known.add(stacks[i]);
+      } else {
+        known.where = Users::Where::kInSeveral;  // returned, or used by who knows whom
+      }
+    }
+  }
 }
 
 }  // namespace fxpress::unflatten

@@ -2,17 +2,21 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "core/graph.h"
 #include "core/ids.h"
 #include "core/string_pool.h"
 
 namespace fxpress::unflatten {
 
+using core::Graph;
 using core::Id;
+using core::NodeId;
 using core::StringId;
 using core::StringPool;
 
@@ -46,5 +50,11 @@ class ModuleCallStacks {
   std::vector<std::vector<ModuleCall>> stacks_;    // by id
   std::unordered_map<std::string, uint32_t> ids_;  // bytes of a stack -> id
 };
+
+// A node without a stack, as a pass that adds nodes may leave it, gets that of its users when all
+// of them were traced in one call of one module; others stay without. `is_remade`: the node is made
+// where it is used, and needs no stack.
+void adopt_stacks(const Graph& graph, std::vector<StackId>& stacks,
+                  const std::function<bool(NodeId)>& is_remade);
 
 }  // namespace fxpress::unflatten

@@ -76,7 +76,7 @@ void ModuleTree::remove_child(ModuleId module, StringId name) {
   const uint32_t id = table_of(module);
   const uint32_t place = position(id, name);
   if (place >= kRemoved) return;
-  Table& table = tables_[id];
+  ChildTable& table = tables_[id];
   table.items[place].second = ModuleId();
   ++table.removed;
   positions_.assign(key(id, name), kRemoved);

@@ -83,7 +83,7 @@ class ModuleTree {
   void sort_children(ModuleId root, const Rank& rank);
 
  private:
-  struct Table {
+  struct ChildTable {
     std::vector<Child> items;  // in order; invalid where removed
     size_t removed = 0;        // how many are
   };
@@ -101,7 +101,7 @@ class ModuleTree {
 
   StringPool& strings_;             // owns the names
   std::vector<uint32_t> table_of_;  // by module
-  std::vector<Table> tables_;       // children
+  std::vector<ChildTable> tables_;  // children
   FlatMap positions_;               // see position()
 };
 

@@ -54,13 +54,13 @@ class Outliner {
   }
 
  private:
-  Frame& frame(FrameId id) { return result_.frames[id.value()]; }
+  CallFrame& frame(FrameId id) { return result_.frames[id.value()]; }
   bool is_seen(NodeId node) const { return node.valid() && node.value() < at_; }
 
   void place(NodeId id) {
     switch (graph_.ops[id.value()]) {
       case Op::kPlaceholder:
-        if (in_body_) error(OutlineError::Kind::kLatePlaceholder, id);
+        if (in_body_) error(OutlineFault::kLatePlaceholder, id);
         copy(id, Planned::kPlaceholder);
         return;
       case Op::kOutput:
@@ -72,7 +72,7 @@ class Outliner {
     }
     if (is_remade_[id.value()] != 0) return;
     const StackId stack = source_.stacks[id.value()];
-    if (!stack.valid()) error(OutlineError::Kind::kNoStack, id);
+    if (!stack.valid()) error(OutlineFault::kNoStack, id);
     if (stack != OutlineSource::kInherits) go_to(source_.scopes[stack], id);
     if (graph_.ops[id.value()] == Op::kGetAttr) frame(current_).get_attrs.push_back(id);
     copy(id, Planned::kCopy);
@@ -85,7 +85,7 @@ class Outliner {
            scopes_[common].same_call(stack[common])) {
       ++common;
     }
-    if (common == 0) error(OutlineError::Kind::kNotBelowRoot, id);
+    if (common == 0) error(OutlineFault::kNotBelowRoot, id);
     while (open_.size() > common) leave();
     for (size_t depth = common; depth < stack.size(); ++depth) enter(stack[depth], id);
   }
@@ -149,7 +149,7 @@ class Outliner {
         continue;
       }
       if (graph_.ops[task.node.value()] != Op::kCallFunction) {
-        error(OutlineError::Kind::kCannotPass, task.node, where_is(task.frame));
+        error(OutlineFault::kCannotPass, task.node, where_is(task.frame));
       }
       const auto inputs = graph_.inputs_of(task.node);
       if (is_remade || source_.is_recomputable(task.node)) {
@@ -165,7 +165,7 @@ class Outliner {
       }
       // An intermediate value of something that is written in place: the written thing has it.
       if (inputs.empty()) {
-        error(OutlineError::Kind::kCannotPass, task.node, where_is(task.frame));
+        error(OutlineFault::kCannotPass, task.node, where_is(task.frame));
       }
       if (const PlannedId written = find(task.frame, inputs[0]); written.valid()) {
         if (!source_.is_mutation(task.node)) is_written_back_[task.node.value()] = 1;
@@ -178,7 +178,7 @@ class Outliner {
   }
 
   void add_input(FrameId id, NodeId node) {
-    if (!frame(id).parent.valid()) error(OutlineError::Kind::kCannotPass, node, where_is(id));
+    if (!frame(id).parent.valid()) error(OutlineFault::kCannotPass, node, where_is(id));
     const PlannedId planned = plan(id, Planned::kInput, {}, node);
     frame(id).front.push_back(planned);
     frame(id).outer.push_back(node);
@@ -238,7 +238,7 @@ class Outliner {
 
   void open_root() {
     result_.root = add_module(ModuleCall::kNoType);
-    Frame root(result_.memory.get());
+    CallFrame root(result_.memory.get());
     root.path = root.call_name = root.key = strings_.intern("");
     root.module = result_.root;
     root.path_has_signature = source_.signature_of.contains(root.path.value());
@@ -254,7 +254,7 @@ class Outliner {
     return module;
   }
 
-  void push_frame(Frame frame) {
+  void push_frame(CallFrame frame) {
     current_ = FrameId(result_.frames.size());
     result_.module_frame[frame.module.value()] = current_.value();
     open_.push_back(current_);
@@ -265,7 +265,7 @@ class Outliner {
 
   void enter(const ModuleCall& scope, NodeId id) {
     const FrameId caller = current_;
-    Frame callee(result_.memory.get());
+    CallFrame callee(result_.memory.get());
     callee.parent = caller;
     callee.path = scope.path;
     callee.call_index = scope.call;
@@ -274,7 +274,7 @@ class Outliner {
     const std::string_view call_name = strings_.text(callee.call_name);
     const std::string_view caller_path = strings_.text(frame(caller).path);
     if (!is_below(call_name, caller_path)) {
-      error(OutlineError::Kind::kNotDescendant, id,
+      error(OutlineFault::kNotDescendant, id,
             "Child module '" + std::string(call_name) + "' is not a descendant of parent module '" +
                 std::string(caller_path) + "'.");
     }
@@ -300,12 +300,12 @@ class Outliner {
     calls.emplace_back(result_.frames.size());
     scopes_.push_back(scope);
     push_frame(std::move(callee));
-    if (frame(current_).signature != Frame::kNoSignature) unpack_arguments(caller);
+    if (frame(current_).signature != CallFrame::kNoSignature) unpack_arguments(caller);
   }
 
   // A call that was left and is entered again (a node of another module came in between) is a call
   // of its own: its graph is another one.
-  void name_call(Frame& callee) {
+  void name_call(CallFrame& callee) {
     if (next_call_.size() == 0) {
       for (size_t i = 0; i < source_.scopes.size(); ++i) {
         for (const ModuleCall& scope : source_.scopes[StackId(i)]) {
@@ -330,8 +330,8 @@ class Outliner {
 
   // Modules on the way that nobody has called yet are made without a class, and taken when they
   // are called for the first time.
-  void add_to_tree(Frame& callee, uint32_t type) {
-    const Frame& caller = frame(callee.parent);
+  void add_to_tree(CallFrame& callee, uint32_t type) {
+    const CallFrame& caller = frame(callee.parent);
     const std::string_view caller_path = strings_.text(caller.path);
     const auto [parent, name] =
         tree_.parent_of(caller.module, strings_.text(callee.target), [&](std::string_view prefix) {
@@ -374,7 +374,7 @@ class Outliner {
       free = call_name(base, ++number);
     } while (tree_.child(parent, free).valid());
     tree_.set_child(parent, free, module);
-    Frame& other = frame(id);
+    CallFrame& other = frame(id);
     const std::string_view target = strings_.text(other.target);
     const size_t dot = target.rfind('.');
     const size_t kept = dot == std::string_view::npos ? 0 : dot + 1;
@@ -384,7 +384,7 @@ class Outliner {
   }
 
   // The call name as the caller sees it.
-  std::string_view relative_name(const Frame& callee) const {
+  std::string_view relative_name(const CallFrame& callee) const {
     const std::string_view caller = strings_.text(result_.frames[callee.parent.value()].path);
     return strings_.text(callee.call_name).substr(caller.empty() ? 0 : caller.size() + 1);
   }
@@ -440,7 +440,7 @@ class Outliner {
     const FrameId callee = current_;
     const FrameId caller = frame(callee).parent;
     uncalled_.erase(frame(callee).path.value());
-    const bool preserved = frame(callee).signature != Frame::kNoSignature;
+    const bool preserved = frame(callee).signature != CallFrame::kNoSignature;
     preserved ? return_preserved(callee) : return_values(callee);
     move_custom_meta(callee);
     open_.pop_back();
@@ -482,7 +482,7 @@ class Outliner {
         const bool can_be_had =
             graph_.ops[node.value()] == Op::kPlaceholder || is_remade_[node.value()] != 0;
         known = can_be_had ? value(id, node) : find(id, node);
-        if (!known.valid()) error(OutlineError::Kind::kMissingOutput, node, where_is(id));
+        if (!known.valid()) error(OutlineFault::kMissingOutput, node, where_is(id));
       }
       frame(id).outputs.push_back(node);
       values.push_back(known);
@@ -494,7 +494,7 @@ class Outliner {
 
   // Custom meta that all nodes of a call have in common belongs to the call.
   void move_custom_meta(FrameId id) {
-    const Frame& callee = frame(id);
+    const CallFrame& callee = frame(id);
     if (callee.mapped.empty()) return;
     const uint32_t common = result_.node(find(id, callee.mapped[0])).custom;
     if (common == 0) return;
@@ -533,9 +533,8 @@ class Outliner {
     return std::string(strings_.text(result_.frames[id.value()].call_name));
   }
 
-  [[noreturn]] static void error(OutlineError::Kind kind, NodeId node,
-                                 const std::string& detail = {}) {
-    throw OutlineError(kind, node, detail);
+  [[noreturn]] static void error(OutlineFault fault, NodeId node, const std::string& detail = {}) {
+    throw OutlineError(fault, node, detail);
   }
 
   const OutlineSource& source_;
@@ -563,7 +562,7 @@ class Outliner {
 }  // namespace
 
 std::vector<PlannedId> Outline::order(FrameId id) const {
-  const Frame& frame = frames[id.value()];
+  const CallFrame& frame = frames[id.value()];
   std::vector<PlannedId> result;
   result.reserve(frame.front.size() + frame.states.size() + frame.body.size());
   const auto add = [&](PlannedId planned) {

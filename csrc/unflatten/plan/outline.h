@@ -1,7 +1,7 @@
 // Plans the graphs of the modules in which the nodes of a flat graph were traced.
 //
 // The walk enters and leaves modules as the stacks of the nodes say. Nothing is created: each call
-// of a module is a Frame, and the nodes of its graph are planned, in the order in which torch's
+// of a module is a CallFrame, and the nodes of its graph are planned, in the order in which torch's
 // namespace must name them (creation) and in the order of the graph (front, then body).
 #pragma once
 
@@ -85,8 +85,8 @@ struct SpecUse {
 };
 
 // Thousands of frames have a few nodes each: their lists are in the memory of the Outline.
-struct Frame {
-  explicit Frame(std::pmr::memory_resource* of_outline) : memory(of_outline) {}
+struct CallFrame {
+  explicit CallFrame(std::pmr::memory_resource* of_outline) : memory(of_outline) {}
 
   std::pmr::memory_resource* memory;
   FrameId parent;                               // the caller; invalid for the root
@@ -113,22 +113,23 @@ struct Frame {
   static constexpr uint32_t kNoSignature = 0xffffffffu;
 };
 
-// An error of the flat graph: its kind, and the node where it is.
+// The reasons for which a flat graph cannot be outlined.
+enum class OutlineFault : uint8_t {
+  kNoStack,
+  kNotBelowRoot,
+  kLatePlaceholder,
+  kNotDescendant,
+  kCannotPass,
+  kMissingOutput,
+};
+
 class OutlineError : public std::runtime_error {
  public:
-  enum class Kind : uint8_t {
-    kNoStack,
-    kNotBelowRoot,
-    kLatePlaceholder,
-    kNotDescendant,
-    kCannotPass,
-    kMissingOutput,
-  };
   // `detail`: the module's path, or a message (kNotDescendant).
-  OutlineError(Kind what_kind, NodeId at, const std::string& detail)
-      : std::runtime_error(detail), kind(what_kind), node(at) {}
-  const Kind kind;
-  const NodeId node;  // the flat node it happened at, or invalid
+  OutlineError(OutlineFault what_fault, NodeId at, const std::string& detail)
+      : std::runtime_error(detail), fault(what_fault), node(at) {}
+  const OutlineFault fault;
+  const NodeId node;  // the flat node where it is, or invalid
 };
 
 struct OutlineSource {
@@ -154,7 +155,7 @@ struct Outline {
   // without frames may be assigned to: an assignment would free the memory before the lists.)
   std::unique_ptr<std::pmr::monotonic_buffer_resource> memory =
       std::make_unique<std::pmr::monotonic_buffer_resource>();
-  std::vector<Frame> frames;       // in order of entry, callers first
+  std::vector<CallFrame> frames;   // in order of entry, callers first
   std::vector<PlannedNode> nodes;  // of all frames
   std::vector<PlannedId> inputs;   // of all nodes; invalid: a constant of the signature
   std::vector<StringId> keys;      // of modules, in order of first entry

@@ -220,7 +220,7 @@ def tracing_context(fake_mode: Any, tensor_to_context: Any) -> Any:
 def birth_rules() -> dict[str, object]:
     """Return the rules by which torch's tracers fill the meta of a node that is traced now.
 
-    The keys are the fields of `BirthRules` in `csrc/capture/birth_meta.h`.
+    The keys are the fields of `BirthRules` in `csrc/capture/rewrite.h`.
     """
     keeps_sequence = fx_traceback._is_preserving_node_seq_nr()
     overlay: dict[str, Any] = {}

@@ -242,7 +242,7 @@ def set_specs(module: torch.fx.GraphModule) -> None:
 
 
 def describe_target(target: Callable[..., Any]) -> tuple[str, str]:
-    """Return the kind (in `csrc/fx/target_kinds.def`) and the text of a function in source."""
+    """Return the kind (of `TargetKind` in csrc/fx/source_parts.h) and the text of a function."""
     if not callable(target):
         raise AssertionError(f"Expected node.target to be callable, got {type(target)}")
     if getattr(target, "__module__", "") == "_operator":

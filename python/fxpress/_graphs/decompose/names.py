@@ -3,48 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from typing import Any
 
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from fxpress import _native
 from fxpress._graphs.decompose.inputs import Input
 from fxpress._graphs.decompose.values import UnsafeError
 from fxpress._torch import decompose as compat
 from fxpress._torch.decompose import pytree
 
-_SUFFIX = re.compile(r"(.*)_(\d+)")
 _NO_NAME = re.compile(r"[^a-zA-Z0-9]")
-
-
-class Renamer:
-    """Gives names that are not taken, by the rules of torch's naming of placeholders."""
-
-    def __init__(self) -> None:
-        self._highest: dict[str, int] = defaultdict(int)
-        self._used: set[str] = set()
-
-    def placeholder(self, name: str) -> str:
-        """Return a name for a placeholder: a number at its end is a part of it."""
-        return self._take(name, name)
-
-    def node(self, name: str) -> str:
-        """Return a name for another node, which keeps its own unless a placeholder has it."""
-        if name not in self._used:
-            return self._take(name, name)
-        match = _SUFFIX.match(name)
-        return self._take(name, match.group(1) if match else name)
-
-    def _take(self, name: str, base: str) -> str:
-        if name in self._used:
-            name = f"{base}_{self._highest[base] + 1}"
-        match = _SUFFIX.match(name)
-        if match:
-            prefix, number = match.group(1), int(match.group(2))
-            self._highest[prefix] = max(self._highest[prefix], number)
-        self._used.add(name)
-        return name
 
 
 def _text(key: Any) -> str:
@@ -77,8 +47,9 @@ def argument_names(program: ExportedProgram) -> list[str]:
     return ["_".join([_text(key).lower() for key in path]) for path, _ in flat]
 
 
-def input_names(program: ExportedProgram, inputs: list[Input], renamer: Renamer) -> list[str]:
+def input_names(program: ExportedProgram, inputs: list[Input]) -> list[str]:
     """Return the names of the placeholders."""
+    renamer = _native.Renamer()
     given = [i for i, entry in enumerate(inputs) if entry.spec.kind is InputKind.USER_INPUT]
     wanted = argument_names(program)
     if len(wanted) != len(given):
@@ -86,9 +57,9 @@ def input_names(program: ExportedProgram, inputs: list[Input], renamer: Renamer)
     names = [""] * len(inputs)
     annotated: set[str] = set()  # torch gives inputs the annotations of nodes with these names
     for place, name in zip(given, wanted, strict=True):
-        names[place] = renamer.placeholder(name) if name else ""
-    if "" in (names[i] for i in given):
-        raise UnsafeError("an input without a name")
+        if not name or not name.isascii():  # torch reads numbers in other digits too
+            raise UnsafeError("an input without a name, or with one beyond ASCII")
+        names[place] = renamer.placeholder(name)
     for place, entry in enumerate(inputs):
         if entry.spec.kind is not InputKind.USER_INPUT:
             base = _stripped(entry.spec.target or "").lower()

@@ -28,7 +28,7 @@ from fxpress._files.serde import native_table
 from fxpress._files.serde.checks import to_check
 from fxpress._graphs.decompose.calls import calls_of
 from fxpress._graphs.decompose.inputs import Input, read_inputs
-from fxpress._graphs.decompose.names import Renamer, input_names
+from fxpress._graphs.decompose.names import input_names
 from fxpress._graphs.decompose.plan import NeedsTraceError, Plan
 from fxpress._graphs.decompose.record import Recorder
 from fxpress._graphs.decompose.sizes import SizeNodes
@@ -190,10 +190,9 @@ def _make(
 ) -> ExportedProgram:
     """Write the program that a plan describes."""
     with _native.GcPause():
-        renamer = Renamer()
-        names = input_names(program, inputs, renamer)
+        names = input_names(program, inputs)
         graph = Graph()
-        sources = Sources(program.graph, renamer)
+        sources = Sources(program.graph, names)
         output = Writer(plan, inputs, size_nodes, sources, symbols, fakes, graph).write(names)
         _finish_output(program, output, sources)
         signature = _signature(inputs, names, output)

@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from fxpress._graphs.decompose.values import ByIdentity, Facts
 
-# How a node gets an item of its meta: the names in csrc/decompose/meta_kinds.def.
+# How a node gets an item of its meta: `MetaKind` in csrc/decompose/recipe.h.
 COPIED = "copied"  # a shallow copy of the item of the node that was called
 LITERAL = "literal"  # the recorded value
 COPIED_LITERAL = "copied literal"  # a shallow copy of the recorded value

@@ -1,11 +1,17 @@
-#include "fx/local_names.h"
+#include "fx/source_parts.h"
 
 #include <algorithm>
 #include <array>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "core/characters.h"
+#include "fx/symbols.h"
+#include "py/calls.h"
+#include "py/object_table.h"
 
 namespace fxpress::fx {
 
@@ -119,6 +125,121 @@ std::optional<TextShape> text_shape(std::string_view marked) {
   if (mentions_local(marked, names)) return {};
   shape.names = names.take();
   return shape;
+}
+
+namespace {
+
+// Functions that live as long as the process: remembering them by address leaks nothing.
+bool is_permanent(PyObject* target) {
+  auto* type = reinterpret_cast<PyObject*>(Py_TYPE(target));
+  if (type == symbols.op_overload_type) return true;
+  if (!PyCFunction_CheckExact(target)) return false;
+  PyObject* owner = PyCFunction_GET_SELF(target);
+  return owner == nullptr || PyModule_CheckExact(owner) || PyType_Check(owner);
+}
+
+TargetKind kind_of(std::string_view name) {
+  constexpr std::string_view kNames[] = {"operator", "inplace", "qualified", "global"};
+  for (size_t i = 0; i < std::size(kNames); ++i) {
+    if (name == kNames[i]) return static_cast<TargetKind>(i);
+  }
+  raise(PyExc_ValueError, "%s is no kind of target", std::string(name).c_str());
+}
+
+TargetText ask(PyObject* target) {
+  const Ref answer = call(symbols.describe_target, target);
+  const char* kind = nullptr;
+  PyObject* text = nullptr;
+  if (PyArg_ParseTuple(answer.get(), "sU", &kind, &text) == 0) throw_python_error();
+  return {kind_of(kind), std::string(utf8(text))};
+}
+
+}  // namespace
+
+const TargetText& describe_target(PyObject* target) {
+  static auto* permanent = new ObjectMap<TargetText>();
+  static auto* last = new TargetText();
+  if (!is_permanent(target)) return *last = ask(target);
+  return permanent->get(target, [&] { return ask(target); });
+}
+
+namespace {
+
+std::vector<std::string> texts(PyObject* list) {
+  std::vector<std::string> result;
+  result.reserve(static_cast<size_t>(PyList_GET_SIZE(list)));
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(list); ++i) {
+    result.emplace_back(utf8(PyList_GET_ITEM(list, i)));
+  }
+  return result;
+}
+
+std::string marked(std::string_view name) {
+  return kLocalMark + std::string(name);
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + marked(name);
+  return text;
+}
+
+bool has_mark(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (name.find(kLocalMark) != std::string::npos) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::optional<TreeInputs> read_tree_inputs(PyObject* codegen) {
+  const Ref parts = call(symbols.tree_inputs, codegen);
+  if (parts.get() == Py_None) return std::nullopt;
+  PyObject* parameters = nullptr;
+  PyObject* positional = nullptr;
+  PyObject* keys = nullptr;
+  int builds_outputs = 0;
+  if (PyArg_ParseTuple(parts.get(), "O!O!Op", &PyList_Type, &parameters, &PyList_Type, &positional,
+                       &keys, &builds_outputs) == 0) {
+    throw_python_error();
+  }
+  TreeInputs inputs = {
+      texts(parameters), texts(positional), keys != Py_None, {}, builds_outputs != 0};
+  if (inputs.has_keywords) {
+    const std::vector<std::string> names = texts(keys);
+    if (has_mark(names)) return std::nullopt;
+    for (size_t i = 0, k = inputs.positional.size(); i < names.size(); ++i, ++k) {
+      if (k < inputs.parameters.size())
+        inputs.keywords.emplace_back(names[i], inputs.parameters[k]);
+    }
+  }
+  if (has_mark(inputs.parameters)) return std::nullopt;
+  return inputs;
+}
+
+std::string tree_prologue(const TreeInputs& inputs, const std::vector<std::string>& values) {
+  std::string text = "def forward(" + marked("self");
+  for (const std::string& parameter : inputs.parameters) text += ", " + marked(parameter);
+  text += "):";
+  if (values.empty()) return text;
+  text += "\n    ";
+  for (const std::string& value : values) text += (&value == &values[0] ? "" : ", ") + value;
+  text += ", = fx_pytree.tree_flatten_spec(";
+  const std::string flat = "[" + joined(inputs.positional) + "]";
+  if (inputs.has_keywords) {
+    text += "(" + flat + ", {";
+    const char* separator = "";
+    for (const auto& [key, parameter] : inputs.keywords) {
+      text += separator;
+      text += "'" + key + "':" + marked(parameter);
+      separator = ", ";
+    }
+    text += "})";
+  } else {
+    text += flat;
+  }
+  return text + ", " + marked("self") + "._in_spec)";
 }
 
 }  // namespace fxpress::fx

@@ -1,6 +1,6 @@
-#include "fx/arg_mapper.h"
+#include "fx/arguments.h"
 
-#include "fx/containers.h"
+#include "py/calls.h"
 #include "py/containers.h"
 
 namespace fxpress::fx {
@@ -24,7 +24,7 @@ Ref make_tuple(PyObject* original, std::vector<Ref>& values) {
 }
 
 Ref make_dict(const std::vector<Ref>& keys, const std::vector<Ref>& values) {
-  Ref result = Ref::steal(PyObject_CallNoArgs(symbols.immutable_dict_type));
+  Ref result = call(symbols.immutable_dict_type);
   for (size_t i = 0; i < values.size(); ++i) {
     check(PyDict_SetItem(result.get(), keys[i].get(), values[i].get()));
   }
@@ -33,24 +33,25 @@ Ref make_dict(const std::vector<Ref>& keys, const std::vector<Ref>& values) {
 
 }  // namespace
 
-Ref ArgMapper::finish(Frame& frame) {
-  PyObject* original = frame.cursor.container;
+Ref ArgMapper::finish(OpenContainer& container) {
+  PyObject* original = container.cursor.container;
   PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(original));
-  const bool shareable = frame.cursor.kind == ArgKind::kTuple  ? PyTuple_CheckExact(original)
-                         : frame.cursor.kind == ArgKind::kList ? type == symbols.immutable_list_type
-                         : frame.cursor.kind == ArgKind::kDict ? type == symbols.immutable_dict_type
-                                                               : true;
-  if (shareable && unchanged(frame.cursor, frame.values)) return Ref::borrow(original);
-  switch (frame.cursor.kind) {
+  const bool shareable =
+      container.cursor.kind == ArgKind::kTuple  ? PyTuple_CheckExact(original)
+      : container.cursor.kind == ArgKind::kList ? type == symbols.immutable_list_type
+      : container.cursor.kind == ArgKind::kDict ? type == symbols.immutable_dict_type
+                                                : true;
+  if (shareable && unchanged(container.cursor, container.values)) return Ref::borrow(original);
+  switch (container.cursor.kind) {
     case ArgKind::kTuple:
-      return make_tuple(original, frame.values);
+      return make_tuple(original, container.values);
     case ArgKind::kList:
-      return new_immutable_list(frame.values);
+      return new_immutable_list(container.values);
     case ArgKind::kDict:
-      return make_dict(frame.keys, frame.values);
+      return make_dict(container.keys, container.values);
     default:
-      return Ref::steal(
-          PySlice_New(frame.values[0].get(), frame.values[1].get(), frame.values[2].get()));
+      return Ref::steal(PySlice_New(container.values[0].get(), container.values[1].get(),
+                                    container.values[2].get()));
   }
 }
 
