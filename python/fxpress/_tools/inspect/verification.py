@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from fxpress._files.format import names
 from fxpress._files.format.documents import read_document
 from fxpress._files.format.fields import a_list, an_object, damage_is_named, one_of, parse
 from fxpress._files.format.package import InspectionError, Package, memory_for
@@ -19,17 +20,13 @@ from fxpress._files.format.stored import (
     config_record,
     is_beside,
     stored_tensors,
-    weights_file_record,
 )
 from fxpress._files.format.torch_facts import operators, torch_version
 from fxpress._files.format.views import View
 from fxpress._tools.inspect.checks_of_weights_file import check_weights_file
-from fxpress._tools.inspect.summary import ARCHIVE, COMPILED, kind_of, model_records
+from fxpress._tools.inspect.summary import ARCHIVE, kind_of, model_records
 
-_VERSION = ("archive_version", b"0")
 _MAJOR = 8  # of the schema
-_EXTRA = "extra/"
-_CONSTANT, _OBJECTS = "tensor_", ("custom_obj_", "opaque_obj_")
 _OBJECT = "an object: a load takes allow_pickle=True, which may run any code"
 _PICKLED = "a pickle, which is not opened here: a load may take allow_pickle=True"
 _LIBRARIES, _HIGHER_ORDER = "torch.ops.", "higher_order"
@@ -85,15 +82,14 @@ class _Checks:
         self._faults += [Fault(record, text) for record, text in damaged.items()]
         records = self._package.records
         if kind_of(self._package) == ARCHIVE:
-            name, version = _VERSION
-            if self._is_readable(name) and self._package.read(name) != version:
-                found = self._package.read(name)
+            name, version = names.ARCHIVE_VERSION_PATH, names.ARCHIVE_VERSION_VALUE.encode()
+            if self._is_readable(name) and (found := self._package.read(name)) != version:
                 self._add(name, f"the version is {found[:40]!r}, not {version!r}")
-            is_compiled = any(record.startswith(COMPILED) for record in records)
+            is_compiled = any(record.startswith(names.AOTINDUCTOR_DIR) for record in records)
             if not is_compiled and not model_records(self._package):
                 self._add("", "there is no program in it")
             for record in records:
-                if record.startswith(_EXTRA) and record not in self._damaged:
+                if record.startswith(names.EXTRA_DIR) and record not in self._damaged:
                     self._text(record)
         for model, record in model_records(self._package):
             if record not in self._damaged:
@@ -154,9 +150,9 @@ class _Checks:
         if kind_of(self._package) != ARCHIVE:
             self._add("", _PICKLED, is_note=True)
             return
-        self._is_readable(f"data/sample_inputs/{model}.pt")
+        self._is_readable(names.sample_inputs_record(model))
         for folder in FOLDERS:
-            older = f"data/{folder}/{model}.pt"
+            older = f"{FOLDERS[folder]}{model}.pt"
             config = config_record(model, folder)
             if older in self._package.records:
                 self._add(older, _PICKLED, is_note=True)
@@ -171,18 +167,18 @@ class _Checks:
         found: dict[str, dict[str, Any]] = {}
         for stored in stored_tensors(self._package, model, folder):
             found[stored.name] = stored.meta or {}
-            name = stored.record.removeprefix(f"data/{folder}/")
+            name = stored.record.removeprefix(FOLDERS[folder])
             if stored.meta is None and not stored.is_pickled:
                 self._add(config, f"{stored.name!r} is not described")
-            if name.startswith(_OBJECTS) and folder == "constants":
+            if name.startswith(names.OBJECTS) and folder == "constants":
                 self._add(stored.record, _OBJECT, is_note=True)
-            elif folder == "constants" and not name.startswith(_CONSTANT):
+            elif folder == "constants" and not name.startswith(names.TENSOR_CONSTANT):
                 self._add(config, f"{stored.name!r} is of no known kind: {name!r}")
             elif stored.is_pickled and not beside:
                 self._add(stored.record, _PICKLED, is_note=True)
             if not beside and stored.record not in self._damaged:
                 self._stored(config, stored)
-        place = weights_file_record(model)
+        place = names.weights_file_record(model)
         if beside and self._is_readable(place):
             text = self._package.read(place).decode()
             self._add_all(place, check_weights_file(self._path, text, found))
