@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers and texts as people read them."""
 
 from __future__ import annotations
 
@@ -35,4 +35,14 @@ def sizes_text(sizes: Mapping[str, int]) -> str:
         if name == "bytes"
         else f"{count:,} {name if count != 1 else name.removesuffix('s')}"
         for name, count in sizes.items()
+    )
+
+
+def printable(text: str) -> str:
+    """Return a text of a file; what would move the cursor or change colours is escaped."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode()
+        for each in text
     )

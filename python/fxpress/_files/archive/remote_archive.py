@@ -17,7 +17,7 @@ from fxpress._files.archive.stage_records import records_of
 from fxpress._files.archive.writer import PT2ArchiveWriter
 from fxpress._files.errors import ArchiveError
 from fxpress._files.format import names
-from fxpress._files.format.record import Record
+from fxpress._files.format.package import Record
 from fxpress._files.remote.remote_file import RemoteFile
 from fxpress._files.serde.limits import Budget, Limits
 

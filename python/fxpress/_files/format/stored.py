@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from fxpress._files.format import names
-from fxpress._files.format.documents import read_document
-from fxpress._files.format.fields import an_int, an_object, damage_is_named, parse
+from fxpress._files.format.fields import an_int, an_object, damage_is_named, parse, read_document
 from fxpress._files.format.package import Package
 from fxpress._files.format.tensors import dtype_of
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fxpress._base.errors import Error
+from fxpress._base.observing.text import printable
 from fxpress._tools.cli.output import working
-from fxpress._tools.inspect.text import printable
 
 if TYPE_CHECKING:  # they import torch
     from fxpress._distributed.stages.costs import By

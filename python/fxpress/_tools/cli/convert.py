@@ -9,11 +9,11 @@ import torch
 
 import fxpress
 from fxpress._base.errors import Error
+from fxpress._base.observing.text import printable
 from fxpress._tools.cli.cast import with_weights_of
 from fxpress._tools.cli.inputs import example_inputs_of
 from fxpress._tools.cli.output import naming, working
 from fxpress._tools.inspect.summary import summarize
-from fxpress._tools.inspect.text import printable
 
 Weights = Literal["inline", "safetensors", "none"]
 

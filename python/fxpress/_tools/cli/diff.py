@@ -11,12 +11,12 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from fxpress._base.observing.text import printable
 from fxpress._files.format.package import InspectionError
 from fxpress._files.format.tensors import dtype_of
 from fxpress._tools.cli.output import console, naming, working
 from fxpress._tools.inspect.hashes import hash_programs
 from fxpress._tools.inspect.nodes import module_paths
-from fxpress._tools.inspect.text import printable
 
 _NODE = re.compile(r"graph_module\.graph\.nodes\[(\d+)\]")
 _STATE = re.compile(r"graph_module\.graph\.inputs\[(?:parameter|buffer) (.*?)\]")

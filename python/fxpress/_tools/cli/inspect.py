@@ -11,12 +11,12 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fxpress._base.observing.text import bytes_text, printable
 from fxpress._tools.cli.output import console, naming, working
 from fxpress._tools.inspect.modules import lines_of
 from fxpress._tools.inspect.nodes import NodeSummary, find_nodes
 from fxpress._tools.inspect.program import Program, Value, Weight
 from fxpress._tools.inspect.summary import Summary, summarize
-from fxpress._tools.inspect.text import bytes_text, printable
 
 _MOST_LINES = 12  # of a part, where not all of it is asked for
 _DEPTH = 2

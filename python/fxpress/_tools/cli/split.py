@@ -11,6 +11,7 @@ from rich.text import Text
 from torch.export import ExportedProgram
 
 from fxpress._base.errors import Error
+from fxpress._base.observing.text import bytes_text, printable
 from fxpress._distributed.stages.costs import By
 from fxpress._distributed.stages.errors import StageError
 from fxpress._distributed.stages.plan import plan
@@ -20,7 +21,6 @@ from fxpress._distributed.stages.save import MANIFEST, STATE, save_stages
 from fxpress._files.archive.load import load
 from fxpress._tools.cli.inputs import example_inputs_of
 from fxpress._tools.cli.output import console, naming, working
-from fxpress._tools.inspect.text import bytes_text, printable
 
 
 def split(

@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from fxpress._base.observing.progress import reporting
+from fxpress._base.observing.text import printable
 from fxpress._tools.cli.output import naming, working
-from fxpress._tools.inspect.text import printable
 from fxpress._tools.inspect.verification import Fault, check_file
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fxpress import _native
-from fxpress._files.format.fields import DEPTH, an_int
-from fxpress._files.format.memory import objects_of
+from fxpress._files.format.fields import DEPTH, an_int, objects_of
 from fxpress._files.format.package import memory_for
 from fxpress._files.format.tensor_header import LONGEST, NUMBER, Place, read_header
 from fxpress._files.format.tensors import dtype_of

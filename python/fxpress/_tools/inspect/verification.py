@@ -10,8 +10,14 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from fxpress._files.format import names
-from fxpress._files.format.documents import read_document
-from fxpress._files.format.fields import a_list, an_object, damage_is_named, one_of, parse
+from fxpress._files.format.fields import (
+    a_list,
+    an_object,
+    damage_is_named,
+    one_of,
+    parse,
+    read_document,
+)
 from fxpress._files.format.package import InspectionError, Package, memory_for
 from fxpress._files.format.stored import (
     FOLDERS,
