@@ -25,11 +25,7 @@ def duration_text(seconds: float) -> str:
 
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
-    """Return what was worked on, such as `1,154 nodes, 37.7 kB`.
-
-    Args:
-        sizes: what is counted, in the plural -> how many.
-    """
+    """Return the text of counts by their plural names, such as `1,154 nodes, 37.7 kB`."""
     return ", ".join(
         bytes_text(count)
         if name == "bytes"

@@ -45,18 +45,7 @@ class Place:
 
 
 def show_difference(first: Path, second: Path, limit: int, weights: bool, as_json: bool) -> int:
-    """Print where two programs differ; return 0 for the same, 1 for a difference.
-
-    Args:
-        first, second: the files.
-        limit: how many differences to show.
-        weights: compare the values of weights too.
-        as_json: print JSON.
-
-    Raises:
-        OSError: a file cannot be read.
-        fxpress.Error: a file holds no program, or it is damaged.
-    """
+    """Print where two programs differ; return 0 for the same, 1 for a difference."""
     places: list[Place] = []
     values: list[dict[str, Any]] = []
     with working(f"comparing {first} and {second}"):

@@ -32,12 +32,7 @@ class Wanted(NamedTuple):
 
 
 def show_file(path: Path, wanted: Wanted) -> None:
-    """Print what a file holds.
-
-    Raises:
-        OSError: the file cannot be read.
-        InspectionError: it is no file of exported programs, or it is damaged.
-    """
+    """Print what a file holds."""
     with naming(path), working(f"reading {path}"):
         summary = summarize(path)
     if wanted.as_json:

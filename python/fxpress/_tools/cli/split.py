@@ -36,25 +36,7 @@ def split(
     allow_pickle: bool,
     as_json: bool,
 ) -> None:
-    """Read a program, and write the programs of its stages into a folder.
-
-    Args:
-        source: the file to read.
-        target: the folder to make.
-        stages: how many.
-        by: what to share out.
-        memory: the most bytes of a stage; None: any.
-        slack: how much heavier the heaviest stage may be than it has to be, as a part.
-        profile: a file with the times of the operations: it is read, or made where it is missing.
-        example_inputs: a file of `torch.save` with (args, kwargs) to measure times with; None:
-            those that the source has.
-        allow_pickle: unpickle objects in the source, which may run any code.
-        as_json: print the manifest.
-
-    Raises:
-        OSError: a file cannot be read or written.
-        fxpress.Error: the source is damaged, or it cannot be cut like this.
-    """
+    """Read a program, and write the programs of its stages into a folder; see `app.split`."""
     with working(f"splitting {source}"):
         with naming(source):
             try:

@@ -59,11 +59,8 @@ def check_file(
 ) -> list[Fault]:
     """Return the faults that the bytes of a file show, and what a load of it needs.
 
-    docs/guides/look.md lists the checks. OSError where the file cannot be read.
-
-    Args:
-        path: the file.
-        report: called with the bytes that were read since the last call.
+    docs/guides/look.md lists the checks. `report` is called with the bytes that were read since
+    the last call. OSError where the file cannot be read.
     """
     faults: list[Fault] = []
     try:
