@@ -148,7 +148,7 @@ def write_a_parameter(document: Any) -> None:
 CHANGES = (rename, rename_result, drop_a_spec, other_version, write_a_parameter)
 
 
-# What the bytes do not show: integers with a gradient, and a device that there is not.
+# Integers that require a gradient, and an unknown device.
 LEFT_TO_A_LOAD = {"lie 12", "lie 13"}
 
 

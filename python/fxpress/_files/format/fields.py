@@ -25,7 +25,7 @@ _KEY = 120  # of a text that is a key, once, however many objects have it
 _OTHERS = bytes(set(range(256)).difference(b"{[,:"))  # characters that are not counted
 # Escapes are few in keys; that many at most, so that no text costs the matcher much memory.
 _KEYS = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*){0,100})"\s*:')
-_SLICES, _SLICE = 64, 1 << 14  # of a long text: how many parts are looked at, and their bytes
+_SLICES, _SLICE = 64, 1 << 14  # of a long text: how many parts are searched, and their bytes
 
 
 def parse(text: bytes, record: str, memory: Allowance | None = None) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def objects_of(text: bytes, limit: int) -> int:
 
     Args:
         text: the text.
-        limit: what may be taken. Only a text that is near it is looked at closely.
+        limit: what may be taken. Only the keys of a text that is near it are compared.
     """
     marks = text.translate(None, _OTHERS)  # few, so that it takes less time to count them
     values = len(text) * (2 if b"\\" in text else 1)
@@ -148,7 +148,7 @@ def objects_of(text: bytes, limit: int) -> int:
 def _distinct_keys(text: bytes, keys: int) -> int:
     """Return how many keys of a text are distinct; for a long text, an estimate from parts of it.
 
-    Which parts are looked at depends on all of the text, so that nobody can hide keys from it.
+    The choice of the parts depends on all of the text, so that nobody can hide keys from it.
 
     Args:
         text: the text.

@@ -1,4 +1,4 @@
-"""The names of an archive's records: torch's names, and those that only fxpress writes."""
+"""The names of an archive's records: torch's names, and the names that only fxpress writes."""
 
 from __future__ import annotations
 
